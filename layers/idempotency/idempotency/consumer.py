@@ -1,0 +1,338 @@
+"""The programming interface: one consumer, and the four ways of having something done once for it."""
+
+import contextvars
+import functools
+import inspect
+import random
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any, Final, Protocol, TypedDict
+
+from idempotency import dead_letters as letters
+from idempotency import observation
+from idempotency.batch import Job, run_jobs
+from idempotency.block import Block
+from idempotency.clock import Clock, epoch_ms
+from idempotency.dead_letters import DeadLetter, DeadLetters
+from idempotency.decision import released
+from idempotency.errors import ConfigurationError, MissingKeyError, OutOfTimeError
+from idempotency.fingerprint import fingerprint
+from idempotency.keys import TransportId, extractor, record_key
+from idempotency.observation import Observation, Observer
+from idempotency.operation import Operation
+from idempotency.policy import Policy
+from idempotency.record import QUARANTINED, Record
+from idempotency.runner import Answer, Delivery, Runner
+from idempotency.sources import EVENTBRIDGE, SQS, Raw, Source, payload_of
+from idempotency.stores import Store
+
+_BROKEN: Final = (ValueError, LookupError, TypeError)
+"""What reading a message may raise: the message is at fault, and no retry will mend it."""
+
+_deadline: contextvars.ContextVar[int | None] = contextvars.ContextVar("idempotency_deadline_ms", default=None)
+
+
+class LambdaContext(Protocol):
+    """The part of Lambda's context object that is used here."""
+
+    aws_request_id: str
+
+    def get_remaining_time_in_millis(self) -> int:
+        """Return how much time is left before the invocation is stopped."""
+        ...
+
+
+class EventResponse(TypedDict):
+    """What a decorated event handler returns: of use to whoever invokes it by hand."""
+
+    outcome: str
+    key: str | None
+    attempt: int
+
+
+class BatchItemFailure(TypedDict):
+    """One record that is to be delivered again."""
+
+    itemIdentifier: str
+
+
+class BatchResponse(TypedDict):
+    """What an event source mapping with ReportBatchItemFailures reads."""
+
+    batchItemFailures: list[BatchItemFailure]
+
+
+class Consumer[E = dict[str, Any]]:
+    """Has every operation take effect once for one consumer, however often it is delivered.
+
+    Args:
+        name: the consumer. Consumers of one event have different names, and so different records.
+        store: where the records are.
+        key: what names an operation, for handlers: a function of the (parsed) event, a JMESPath expression over the raw
+            message, or `TRANSPORT_ID`. Several parts (a tuple, or a JMESPath list) make a composite key.
+        parse: turns a raw message into the event that the handler takes. A ValueError, LookupError or TypeError from it
+            says that the message breaks the contract, and sends it to the dead-letter queue at once.
+        payload: what is fingerprinted, in the same forms as ``key``. Left out, it is the event's ``data``.
+        expires: when the event is no longer worth processing: a function of the (parsed) event.
+        source: what delivers the messages. Left out: EventBridge for an event handler, SQS for a batch handler.
+        policy: limits, times and choices.
+        dead_letters: takes events that must not be run again. Left out, they raise, and the transport's own dead-letter
+            queue takes them when its retries are used up.
+        observe: is told what became of every delivery.
+        region: where this process runs; left out, ``AWS_REGION``.
+        clock, sleep, jitter: epoch milliseconds, waiting in seconds, a number from 0 to 1.
+
+    Raises:
+        ConfigurationError: the settings cannot work together.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        store: Store,
+        *,
+        key: str | TransportId | Callable[[E], object] | None = None,
+        parse: Callable[[Any], E] | None = None,
+        payload: str | Callable[[E], object] | None = None,
+        expires: Callable[[E], datetime | None] | None = None,
+        source: Source | None = None,
+        policy: Policy | None = None,
+        dead_letters: DeadLetters | None = None,
+        observe: Observer = observation.ignore,
+        region: str | None = None,
+        clock: Clock = epoch_ms,
+        sleep: Callable[[float], None] = time.sleep,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        policy = policy or Policy()
+        if not name or "#" in name:
+            raise ConfigurationError(f"a consumer's name cannot be empty or contain '#': {name!r}")
+        if parse is not None and payload is None:
+            raise ConfigurationError(f"{name}: with parse=, say which part of the event is its payload=")
+        if policy.atomic and not store.transactional:
+            raise ConfigurationError(f"{name}: an atomic policy needs a store with transactions")
+        self.name = name
+        self._store = store
+        self._source = source
+        self._parse = parse
+        self._key = key if key is None or isinstance(key, TransportId) else extractor(key, "key")
+        self._key_of_message = isinstance(key, str)
+        self._payload = extractor(payload or payload_of, "payload")
+        self._payload_of_message = isinstance(payload, str)
+        self._expires = expires
+        self._dead_letters = dead_letters
+        self._observe = observe
+        self._clock = clock
+        self._policy = policy
+        self._runner = Runner(
+            name,
+            store,
+            policy,
+            dead_letters=dead_letters,
+            observe=observe,
+            region=region,
+            clock=clock,
+            sleep=sleep,
+            jitter=jitter,
+        )
+
+    # ── Lambda handlers ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def event_handler(
+        self, work: Callable[[E, Operation], object]
+    ) -> Callable[[dict[str, Any], LambdaContext], EventResponse]:
+        """Decorate ``work(event, operation)`` as the Lambda handler of a source that delivers messages one by one.
+
+        The handler raises what is to be delivered again.
+        """
+        source = self._source or EVENTBRIDGE
+        self._require_key("an event handler")
+
+        @functools.wraps(work)
+        def handler(event: dict[str, Any], context: LambdaContext) -> EventResponse:
+            deadline_ms = self._deadline_of(context)
+            try:
+                parsed, delivery = self._read(source, event, context.aws_request_id, deadline_ms)
+            except (MissingKeyError, *_BROKEN) as error:
+                return self._reject(error, event, context.aws_request_id)
+            answer = self._run(work, parsed, delivery)
+            attempt = 0 if answer.record is None else answer.record.attempt
+            return {"outcome": answer.outcome, "key": delivery.key, "attempt": attempt}
+
+        return handler
+
+    def batch_handler(
+        self, work: Callable[[E, Operation], object]
+    ) -> Callable[[dict[str, Any], LambdaContext], BatchResponse]:
+        """Decorate ``work(event, operation)`` as the Lambda handler of a source that delivers batches.
+
+        Records run concurrently, each by itself; those that are to be delivered again are reported, so that the event
+        source mapping needs ``FunctionResponseTypes: [ReportBatchItemFailures]``. For a source that cannot report them
+        one by one the handler raises the first failure, and the whole batch is delivered again.
+        """
+        source = self._source or SQS
+        self._require_key("a batch handler")
+
+        @functools.wraps(work)
+        def handler(event: dict[str, Any], context: LambdaContext) -> BatchResponse:
+            deadline_ms = self._deadline_of(context)
+            records = source.records(event)
+            failures = run_jobs(
+                [self._job(source, raw, work, deadline_ms) for raw in records],
+                concurrency=self._policy.concurrency,
+                has_time=functools.partial(self._runner.has_time, deadline_ms),
+            )
+            if failures and source.failure_id is None:
+                raise next(filter(None, failures.values()), None) or OutOfTimeError("the batch took too long")
+            report = source.failure_id or source.message_id
+            return {
+                "batchItemFailures": [{"itemIdentifier": report(records[position])} for position in sorted(failures)]
+            }
+
+        return handler
+
+    def _job(self, source: Source, raw: Raw, work: Callable[[E, Operation], object], deadline_ms: int) -> Job:
+        received_before = source.attempts(raw) > 1
+        group = source.group(raw)
+        message_id = source.message_id(raw)
+        try:
+            event, delivery = self._read(source, raw, message_id, deadline_ms)
+        except (MissingKeyError, *_BROKEN) as error:
+            return Job(group, received_before, functools.partial(self._reject, error, raw, message_id))
+        lane = delivery.key if group is None else f"group {group}"
+        return Job(lane, received_before, functools.partial(self._run, work, event, delivery))
+
+    def _run(self, work: Callable[[E, Operation], object], event: E, delivery: Delivery) -> Answer:
+        with _deadline_set(delivery.deadline_ms):
+            return self._runner.run(delivery, functools.partial(work, event))
+
+    def _read(self, source: Source, raw: Raw, delivery_id: str, deadline_ms: int) -> tuple[E, Delivery]:
+        """Read one message: the event that the handler takes, and what the protocol must know of it."""
+        message = source.message(raw)
+        event: E = message if self._parse is None else self._parse(message)
+        if isinstance(self._key, TransportId):
+            key: object = source.message_id(raw)
+        else:
+            key = None if self._key is None else self._key(message if self._key_of_message else event)
+        expires = None if self._expires is None else self._expires(event)
+        return event, Delivery(
+            key=record_key(self.name, key),
+            fingerprint=fingerprint(self._payload(message if self._payload_of_message else event)),
+            id=delivery_id,
+            deadline_ms=deadline_ms,
+            acknowledges=True,
+            replayed=source.replayed(raw),
+            sent_ms=source.sent_ms(raw),
+            expires_ms=None if expires is None else int(expires.timestamp() * 1000),
+            event=raw,
+        )
+
+    def _reject(self, error: Exception, raw: Raw, delivery_id: str) -> EventResponse:
+        """Hand a message that cannot be read to the dead-letter queue; it has no record."""
+        reason = letters.MISSING_KEY if isinstance(error, MissingKeyError) else letters.CONTRACT
+        if self._dead_letters is None:
+            self._observe(Observation(self.name, observation.FAILED, None, 0, delivery_id, reason))
+            raise error
+        self._dead_letters.send(DeadLetter(reason, f"{type(error).__name__}: {error}", self.name, None, 0, raw))
+        self._observe(Observation(self.name, observation.DEAD_LETTERED, None, 0, delivery_id, reason))
+        return {"outcome": observation.DEAD_LETTERED, "key": None, "attempt": 0}
+
+    def _deadline_of(self, context: LambdaContext) -> int:
+        return self._clock() + int(context.get_remaining_time_in_millis())
+
+    def _require_key(self, what: str) -> None:
+        if self._key is None:
+            raise ConfigurationError(f"{self.name}: {what} needs key=, which says what names an operation")
+
+    # ── Any function, any block ───────────────────────────────────────────────────────────────────────────────────────
+
+    def function[**P, R](self, *, key: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+        """Decorate any function: a call whose key is completed returns the stored result.
+
+        ``key`` names the argument that holds the idempotency key. All arguments are fingerprinted. An argument named
+        ``operation``, for which the function has a default, is given the operation.
+        """
+
+        def decorate(work: Callable[P, R]) -> Callable[P, R]:
+            signature = inspect.signature(work)
+            names = [name for name in signature.parameters if name != "operation"]
+            if key not in names:
+                raise ConfigurationError(f"{self.name}: {work.__qualname__} has no argument {key!r}, but {names}")
+            takes_operation = "operation" in signature.parameters
+
+            @functools.wraps(work)
+            def call(*args: P.args, **kwargs: P.kwargs) -> R:
+                bound = signature.bind(*args, **kwargs)
+                bound.apply_defaults()
+                arguments = {name: bound.arguments[name] for name in names}
+
+                def once(operation: Operation) -> object:
+                    if takes_operation:
+                        bound.arguments["operation"] = operation
+                    return work(*bound.args, **bound.kwargs)
+
+                result: R = self._runner.run(self._call(arguments[key], arguments), once).value()
+                return result
+
+            return call
+
+        return decorate
+
+    def operation(self, key: object, payload: object = None) -> Block:
+        """Work on one operation in a ``with`` block.
+
+        ``key`` is the idempotency key itself (a tuple for a composite one), ``payload`` what is fingerprinted::
+
+            with consumer.operation(order_id, order) as block:
+                if not block.done:
+                    block.complete(charge(order, block.operation.downstream_key))
+            return block.result
+        """
+        if self._policy.atomic:
+            raise ConfigurationError(f"{self.name}: a block cannot be run without a claim, so it cannot be atomic")
+        return Block(self._runner, self._call(key, payload))
+
+    def _call(self, key: object, payload: object) -> Delivery:
+        return Delivery(
+            key=record_key(self.name, key),
+            fingerprint=fingerprint(payload),
+            id=None,
+            deadline_ms=_deadline.get(),
+            acknowledges=False,
+            event=payload,
+        )
+
+    # ── For operators ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def record(self, key: object) -> Record | None:
+        """Return the record of an idempotency key, as it is now."""
+        return self._store.read(record_key(self.name, key))
+
+    def release(self, key: object) -> bool:
+        """Give a quarantined key back: its next delivery is attempt 1. Return whether it was quarantined until now."""
+        seen = self.record(key)
+        if seen is None or seen.status != QUARANTINED:
+            return False
+        free = released(seen, self._runner.new_owner(), self._clock(), self._policy.window)
+        return self._store.swap(seen, free) is free
+
+
+@contextmanager
+def within(context: LambdaContext, clock: Clock = epoch_ms) -> Generator[None]:
+    """Let the functions and blocks that are called inside know the deadline of a Lambda invocation.
+
+    Event and batch handlers do so by themselves.
+    """
+    with _deadline_set(clock() + int(context.get_remaining_time_in_millis())):
+        yield
+
+
+@contextmanager
+def _deadline_set(deadline_ms: int | None) -> Generator[None]:
+    token = _deadline.set(deadline_ms)
+    try:
+        yield
+    finally:
+        _deadline.reset(token)

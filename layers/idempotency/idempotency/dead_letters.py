@@ -1,0 +1,96 @@
+"""Where an event goes that must not be run again: out of the way, with the reason, before it is acknowledged."""
+
+import base64
+import gzip
+import json
+from typing import Any, Final, NamedTuple, Protocol
+
+from idempotency.errors import RetryableError
+
+CONTRACT: Final = "CONTRACT"
+MISSING_KEY: Final = "MISSING_KEY"
+PAYLOAD_MISMATCH: Final = "PAYLOAD_MISMATCH"
+QUARANTINED: Final = "QUARANTINED"
+BEYOND_WINDOW: Final = "BEYOND_WINDOW"
+
+MAX_MESSAGE_BYTES: Final = 1_048_576
+"""The largest SQS message, its attributes included."""
+_ATTRIBUTES_BYTES: Final = 1_024
+
+
+class DeadLetterError(RetryableError):
+    """Raised when the dead-letter queue did not take an event, so that its delivery is not acknowledged."""
+
+
+class DeadLetter(NamedTuple):
+    """An event that was given up, and why."""
+
+    reason: str
+    """One of this module's codes."""
+    message: str
+    consumer: str
+    key: str | None
+    attempt: int
+    event: object
+    """The original event, as it was delivered."""
+
+    def body(self) -> str:
+        """Return the letter as JSON. An event too large for one message is kept whole, compressed, as ``eventGzip``."""
+        text = json.dumps(self._asdict(), separators=(",", ":"), default=str)
+        if len(text.encode()) <= MAX_MESSAGE_BYTES - _ATTRIBUTES_BYTES:
+            return text
+        packed = gzip.compress(json.dumps(self.event, separators=(",", ":"), default=str).encode(), mtime=0)
+        letter = self._asdict() | {"event": None, "eventGzip": base64.b64encode(packed).decode()}
+        return json.dumps(letter, separators=(",", ":"), default=str)
+
+
+class DeadLetters(Protocol):
+    """Takes dead letters, durably."""
+
+    def send(self, letter: DeadLetter) -> None:
+        """Return once the letter is stored.
+
+        Raises:
+            DeadLetterError: it may not have been.
+        """
+        ...
+
+
+class SqsDeadLetters:
+    """Dead letters in an SQS queue.
+
+    Args:
+        queue_url: the queue.
+        client: a botocore or boto3 SQS client; made at the first letter where it is left out, since most processes
+            never send one.
+    """
+
+    def __init__(self, queue_url: str, *, client: Any = None) -> None:
+        self._queue_url = queue_url
+        self._client = client
+
+    def send(self, letter: DeadLetter) -> None:
+        """Send one message, with the reason and the consumer as its attributes."""
+        from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - paid for by the first letter
+
+        if self._client is None:
+            self._client = _sqs_client()
+        try:
+            self._client.send_message(
+                QueueUrl=self._queue_url,
+                MessageBody=letter.body(),
+                MessageAttributes={
+                    "Reason": {"DataType": "String", "StringValue": letter.reason},
+                    "Consumer": {"DataType": "String", "StringValue": letter.consumer},
+                },
+            )
+        except (BotoCoreError, ClientError) as error:
+            raise DeadLetterError(f"{letter.reason} of {letter.key} could not be sent to {self._queue_url}") from error
+
+
+def _sqs_client() -> Any:
+    from botocore.config import Config  # noqa: PLC0415 - paid for by the first letter
+    from botocore.session import get_session  # noqa: PLC0415 - as above
+
+    config = Config(connect_timeout=1, read_timeout=2, retries={"mode": "standard", "total_max_attempts": 3})
+    return get_session().create_client("sqs", config=config)

@@ -1,0 +1,126 @@
+"""One exception for each outcome that is not a result.
+
+``RetryableError`` means that the same delivery may succeed later: let it reach Lambda or SQS, which deliver again.
+``PermanentError`` means that no retry can help: the record is quarantined and the event goes to the dead-letter queue.
+"""
+
+
+class IdempotencyError(Exception):
+    """The base of everything that this package raises by itself."""
+
+
+class ConfigurationError(IdempotencyError, ValueError):
+    """Raised while a consumer, policy or store is built from values that cannot work together."""
+
+
+class RetryableError(IdempotencyError):
+    """The delivery was not processed, nothing was lost, and a later delivery may succeed."""
+
+
+class BusyError(RetryableError):
+    """Raised while another attempt holds the key.
+
+    ``lease_left_ms`` is how long that claim can still hold, so that a caller knows when asking again can help.
+    """
+
+    def __init__(self, key: str, lease_left_ms: int) -> None:
+        super().__init__(f"{key} is being processed elsewhere; its lease ends in {lease_left_ms} ms")
+        self.key = key
+        self.lease_left_ms = lease_left_ms
+
+
+class RetryLaterError(RetryableError):
+    """Raised when a failed key is delivered again before its back-off is over."""
+
+    def __init__(self, key: str, wait_ms: int) -> None:
+        super().__init__(f"{key} failed and is not tried again for {wait_ms} ms")
+        self.key = key
+        self.wait_ms = wait_ms
+
+
+class LostLeaseError(RetryableError):
+    """Raised when another attempt took the key over while this one ran, and has not completed it yet."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"{key} was taken over by another attempt; nothing of this one was committed")
+        self.key = key
+
+
+class OutOfTimeError(RetryableError):
+    """Raised instead of starting work that the invocation's remaining time could not commit."""
+
+
+class StoreUnavailableError(RetryableError):
+    """Raised when the store kept failing or throttling until the time for it was used up.
+
+    A write that was under way may or may not have taken place: the record decides that at the next delivery.
+    """
+
+
+class ContentionError(RetryableError):
+    """Raised when other writers changed the record in every one of a bounded number of rounds."""
+
+
+class PermanentError(IdempotencyError):
+    """Raise it (or a subclass) from a handler to say that no retry can help; the key is quarantined at once."""
+
+
+class MissingKeyError(PermanentError):
+    """Raised when an event yields no idempotency key, or only a part of one."""
+
+
+class PayloadMismatchError(PermanentError):
+    """Raised when a key that is already known arrives with another payload."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"{key} is already known with another payload: two operations share one key")
+        self.key = key
+
+
+class QuarantinedError(PermanentError):
+    """Raised for a quarantined key where no dead-letter queue is configured to take the event."""
+
+    def __init__(self, key: str, attempt: int, error: str | None) -> None:
+        super().__init__(f"{key} is quarantined after attempt {attempt}: {error or 'no error was recorded'}")
+        self.key = key
+        self.attempt = attempt
+
+
+class BeyondWindowError(PermanentError):
+    """Raised for a delivery so old that its record may already be forgotten: running it could double its effect."""
+
+
+class CorruptRecordError(PermanentError):
+    """Raised for a record with an unknown status or without a lease: the layer fails closed and leaves it as it is."""
+
+
+class EffectsRejectedError(PermanentError):
+    """Raised when the store refuses the registered effects as invalid: too many, too large or malformed."""
+
+
+class EffectConflictError(IdempotencyError):
+    """Raised when a condition that the handler put on one of its own effects does not hold; nothing was written.
+
+    ``index`` is the effect's position among the registered ones, ``item`` the stored item in DynamoDB's wire format
+    where the effect asked for it.
+    """
+
+    def __init__(self, index: int, item: dict[str, object] | None = None) -> None:
+        super().__init__(f"the condition of effect {index} does not hold")
+        self.index = index
+        self.item = item
+
+
+class UndecodableResultError(IdempotencyError):
+    """Raised when a stored result names a type that this process does not know."""
+
+
+class ResultOmittedError(IdempotencyError):
+    """Raised where the result of a completed operation is asked for that was too large or had no stored form.
+
+    The operation took effect once and is not run again; only its value is not there.
+    """
+
+    def __init__(self, key: str, why: str | None) -> None:
+        super().__init__(f"{key} is completed, but its result was not stored: {why or 'the record holds none'}")
+        self.key = key

@@ -1,0 +1,41 @@
+"""What became of one delivery: the layer's single hook for logs and metrics."""
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+NEW: Final = "New"
+RETRIED: Final = "Retried"
+TAKEOVER: Final = "Takeover"
+DUPLICATE: Final = "Duplicate"
+BUSY: Final = "Busy"
+FAILED: Final = "Failed"
+LOST_LEASE: Final = "LostLease"
+EXPIRED: Final = "Expired"
+QUARANTINED: Final = "Quarantined"
+DEAD_LETTERED: Final = "DeadLettered"
+
+
+class Observation(NamedTuple):
+    """One delivery and its outcome. Every delivery that is not killed half-way makes exactly one.
+
+    ``New``, ``Retried`` (after a failure) and ``Takeover`` (after a crash) are the outcomes of a committed run;
+    ``Duplicate`` was answered from the record; ``Busy`` was acknowledged because another delivery holds the key;
+    ``Failed`` raises and comes again; ``LostLease`` ran, and found that another attempt had taken over;
+    ``Expired`` was dropped by age; ``Quarantined`` was acknowledged, its event being in the dead-letter queue already;
+    ``DeadLettered`` was handed to the dead-letter queue now.
+    """
+
+    consumer: str
+    outcome: str
+    key: str | None
+    attempt: int
+    delivery: str | None
+    reason: str | None = None
+    """Why: the error, the dead letter's code, or ``warm`` for a duplicate that cost no round trip."""
+
+
+type Observer = Callable[[Observation], None]
+
+
+def ignore(observation: Observation) -> None:
+    """Observe nothing."""

@@ -1,0 +1,91 @@
+"""What a consumer wants of the protocol: limits, times and choices, checked when they are built."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from idempotency.errors import ConfigurationError
+
+DAY: Final = 86_400
+
+TIMEOUT_COVERED_BY_LEASE_MS: Final = 170_000
+"""Up to this timeout a lease may last as long as the invocation. Lambda's second asynchronous retry comes three minutes
+after a crash; a longer lease would still be live then, and no retry would be left to take the key over."""
+
+HEARTBEATS_PER_LEASE: Final = 3
+"""A lease survives two heartbeats that fail in a row."""
+
+
+def no_backoff(attempt: int) -> float:  # noqa: ARG001 - every back-off is given the attempt
+    """Let a failed key be tried again at once: behind asynchronous invokes Lambda itself waits between tries."""
+    return 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """Immutable settings of one consumer. Durations are in seconds.
+
+    Raises:
+        ConfigurationError: a value is out of its range, or two contradict each other.
+    """
+
+    window: int = 30 * DAY
+    """How long a record is remembered. Must outlast every road by which an event can come back: EventBridge's 24 hours,
+    Lambda's 6, a dead-letter queue's 14 days and the archive's retention."""
+    max_attempts: int = 3
+    """How often one key is run before it is quarantined: one try and Lambda's two retries. The maxReceiveCount of an
+    SQS queue is to be at least two more."""
+    lease: float = 30.0
+    """How long a claim holds where no deadline bounds it, or where heartbeats renew it."""
+    margin: float = 1.0
+    """How much longer than the invocation's deadline a lease lasts: the function was certainly stopped by then."""
+    clock_skew: float = 1.0
+    """By how much two clocks may differ. A larger difference costs overlapping runs, never a second commit."""
+    reserve: float = 1.0
+    """Kept free before the deadline for the commit: nothing else starts inside it."""
+    busy: Literal["raise", "wait"] = "raise"
+    """What a delivery that may not be acknowledged does while another attempt holds its key."""
+    wait_limit: float = 10.0
+    """How long ``wait`` waits at the most."""
+    backoff: Callable[[int], float] = no_backoff
+    """Seconds until a failed key may be tried again, from the number of the attempt that failed."""
+    atomic: bool = False
+    """All effects are registered on the operation: no claim is made, and one transaction writes effects and completion.
+    The handler must be free of other effects, because a duplicate may run it."""
+    same_delivery_takes_over: bool = False
+    """A delivery that comes again may take over its own live claim. Only right where all effects are in the commit."""
+    conflict_reruns: int = 0
+    """How often the handler is run again in the same claim after an EffectConflictError. Only right where all effects
+    are in the commit."""
+    concurrency: int = 10
+    """How many records of a batch run at once."""
+    keep_event: bool = False
+    """Keep the raw event with a failed or quarantined record, for recovery by hand."""
+    max_result_bytes: int = 200_000
+    """A larger encoded result is completed without its value, and flagged."""
+    warm_cache: int = 256
+    """How many completed records one process remembers, so that their duplicates cost no round trip."""
+    warm_seconds: float = 300.0
+    """For how long it remembers them."""
+
+    def __post_init__(self) -> None:
+        for holds, rule in (
+            (self.window >= 1, "window must be at least 1 second"),
+            (self.max_attempts >= 1, "max_attempts must be at least 1"),
+            (3.0 <= self.lease <= 900.0, "lease must be 3 to 900 seconds"),  # noqa: PLR2004 - stated in the message
+            (min(self.margin, self.clock_skew, self.reserve) >= 0, "margin, clock_skew and reserve cannot be negative"),
+            (self.clock_skew < self.window, "clock_skew must be shorter than the window"),
+            (self.busy in ("raise", "wait"), "busy must be 'raise' or 'wait'"),
+            (0 < self.wait_limit <= 900.0, "wait_limit must be more than 0 and at most 900 seconds"),  # noqa: PLR2004
+            (self.conflict_reruns >= 0, "conflict_reruns cannot be negative"),
+            (0 <= self.max_result_bytes <= 380_000, "max_result_bytes must be 0 to 380000: an item holds 400 KB"),  # noqa: PLR2004
+            (self.concurrency >= 1, "concurrency must be at least 1"),
+            (self.warm_cache >= 0, "warm_cache cannot be negative"),
+            (0 <= self.warm_seconds <= 300.0, "warm_seconds must be 0 to 300"),  # noqa: PLR2004
+            (
+                not (self.atomic and self.same_delivery_takes_over),
+                "atomic makes no claim: there is nothing that same_delivery_takes_over could take over",
+            ),
+        ):
+            if not holds:
+                raise ConfigurationError(rule)

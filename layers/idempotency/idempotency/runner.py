@@ -1,0 +1,491 @@
+"""Drives one delivery through the protocol: performs each step that the decision asks for, and tells what became of it.
+
+Nothing here is shared between deliveries but the store, the cache and the settings: what belongs to one delivery
+travels in an immutable `Delivery`, `Claimant` and `Started`.
+"""
+
+import json
+import os
+import random
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Final, NamedTuple
+
+from idempotency import codec, dead_letters, observation
+from idempotency.clock import Clock, epoch_ms
+from idempotency.dead_letters import DeadLetter, DeadLetters
+from idempotency.decision import (
+    Busy,
+    Claimant,
+    Corrupt,
+    Done,
+    Failed,
+    Later,
+    Limits,
+    Mismatch,
+    Outcome,
+    Quarantined,
+    Run,
+    Step,
+    Write,
+    attempt,
+    conclude,
+    decide,
+    differ,
+    is_over,
+    renewed,
+    settled,
+)
+from idempotency.effects import Effect
+from idempotency.errors import (
+    BeyondWindowError,
+    BusyError,
+    ContentionError,
+    CorruptRecordError,
+    EffectConflictError,
+    EffectsRejectedError,
+    LostLeaseError,
+    OutOfTimeError,
+    PayloadMismatchError,
+    PermanentError,
+    QuarantinedError,
+    ResultOmittedError,
+    RetryLaterError,
+    StoreUnavailableError,
+)
+from idempotency.heartbeat import Heartbeat
+from idempotency.observation import Observation, Observer
+from idempotency.operation import Operation
+from idempotency.policy import HEARTBEATS_PER_LEASE, TIMEOUT_COVERED_BY_LEASE_MS, Policy
+from idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
+from idempotency.stores import Store
+from idempotency.warm import WarmCache
+
+_ROUNDS: Final = 8
+"""How often a delivery may find the record changed under its hands before it gives up."""
+_LONGEST_ERROR: Final = 500
+_LARGEST_KEPT_EVENT: Final = 100_000
+_SHORTEST_POLL_MS: Final = 50
+_LONGEST_POLL_MS: Final = 500
+
+
+class Delivery(NamedTuple):
+    """What the protocol must know of one delivery."""
+
+    key: str
+    fingerprint: str | None
+    id: str | None
+    """The transport's own id, by which a retry of the same delivery is known."""
+    deadline_ms: int | None
+    acknowledges: bool
+    """The caller is a transport that delivers again what raises, and forgets what does not."""
+    replayed: bool = False
+    sent_ms: int | None = None
+    expires_ms: int | None = None
+    event: object = None
+
+
+class Answer(NamedTuple):
+    """How a delivery ended."""
+
+    outcome: str
+    record: Record | None
+    reason: str | None = None
+    error: Exception | None = None
+    """What the caller is to be told by an exception; None where the delivery can be acknowledged."""
+
+    def value(self) -> Any:
+        """Return the result of the committed run.
+
+        Raises:
+            ResultOmittedError: the run was committed without its value.
+        """
+        if self.record is None or self.record.status != COMPLETED:
+            return None
+        if self.record.result is None:
+            raise ResultOmittedError(self.record.key, self.record.error)
+        return codec.decode(self.record.result)
+
+
+class Started(NamedTuple):
+    """A claim that is ours, with its work still to be done."""
+
+    delivery: Delivery
+    me: Claimant
+    record: Record
+    operation: Operation
+    outcome: str
+    """What to call it once it is committed: New, Retried or Takeover."""
+
+
+class Runner:
+    """The protocol over one store, for one consumer."""
+
+    def __init__(
+        self,
+        consumer: str,
+        store: Store,
+        policy: Policy,
+        *,
+        dead_letters: DeadLetters | None = None,
+        observe: Observer = observation.ignore,
+        region: str | None = None,
+        clock: Clock = epoch_ms,
+        sleep: Callable[[float], None] = time.sleep,
+        jitter: Callable[[], float] = random.random,
+        new_owner: Callable[[], str] = lambda: os.urandom(16).hex(),
+    ) -> None:
+        self.consumer = consumer
+        self.policy = policy
+        self.clock = clock
+        self._store = store
+        self._dead_letters = dead_letters
+        self._observe = observe
+        self._region = region or os.environ.get("AWS_REGION")
+        self._sleep = sleep
+        self._jitter = jitter
+        self.new_owner = new_owner
+        self._warm = WarmCache(policy.warm_cache, int(policy.warm_seconds * 1000))
+        self._reserve_ms = int(policy.reserve * 1000)
+        self._limits = Limits(
+            window_s=policy.window,
+            max_attempts=policy.max_attempts,
+            lease_ms=int(policy.lease * 1000),
+            margin_ms=int(policy.margin * 1000),
+            skew_ms=int(policy.clock_skew * 1000),
+            same_delivery_takes_over=policy.same_delivery_takes_over,
+        )
+
+    # ── The whole of one delivery ─────────────────────────────────────────────────────────────────────────────────────
+
+    def run(self, delivery: Delivery, work: Callable[[Operation], object]) -> Answer:
+        """Have ``work`` done once for the delivery's key, and answer with what became of it.
+
+        Raises:
+            RetryableError: not now; a later delivery may succeed.
+            PermanentError: never, and no dead-letter queue has taken the event.
+            Exception: what ``work`` raised.
+        """
+        run = self._run_atomic if self.policy.atomic else self._run_claimed
+        return self.told(delivery, lambda: run(delivery, work))
+
+    def told[T: Answer | Started](self, delivery: Delivery, phase: Callable[[], T]) -> T:
+        """Observe how a delivery ended, if this phase ended it, and raise where that is what its caller is to know."""
+        try:
+            end = phase()
+        except Exception as error:
+            self._tell(delivery, Answer(observation.FAILED, None, _describe(error)))
+            raise
+        if isinstance(end, Answer):
+            self._tell(delivery, end)
+            if end.error is not None:
+                raise end.error
+        return end
+
+    def _tell(self, delivery: Delivery, answer: Answer) -> None:
+        number = 0 if answer.record is None else answer.record.attempt
+        self._observe(Observation(self.consumer, answer.outcome, delivery.key, number, delivery.id, answer.reason))
+
+    def _run_claimed(self, delivery: Delivery, work: Callable[[Operation], object]) -> Answer:
+        started = self.begin(delivery)
+        if isinstance(started, Answer):
+            return started
+        reruns_left = self.policy.conflict_reruns
+        while True:
+            try:
+                with self.heartbeat(started):
+                    value = work(started.operation)
+            except Exception as error:  # noqa: BLE001 - recorded, and raised again when it is told
+                return self.fail(started, error)
+            try:
+                return self.commit(started, value)
+            except EffectConflictError as conflict:
+                if not reruns_left or not self.has_time(delivery.deadline_ms):
+                    return self.fail(started, conflict)
+            except EffectsRejectedError as rejected:
+                return self.fail(started, rejected)
+            reruns_left -= 1
+            started = started._replace(operation=self._operation(started.record, started.me))
+
+    def _run_atomic(self, delivery: Delivery, work: Callable[[Operation], object]) -> Answer:
+        known = self._known(delivery)
+        if known is not None:
+            return known
+        me = self._claimant(delivery)
+        reruns_left = self.policy.conflict_reruns
+        while True:
+            operation = self._operation(attempt(me, self.clock()), me)
+            error: Exception | None = None
+            try:
+                outcome = self._completed(work(operation))
+            except Exception as raised:  # noqa: BLE001 - recorded, and raised again when the record has been judged
+                error, outcome = raised, self._failed(raised, operation.attempt)
+            try:
+                return self._finish(delivery, me._replace(outcome=outcome), operation, error)
+            except EffectConflictError as conflict:
+                if conflict is error:
+                    raise
+                if not reruns_left or not self.has_time(delivery.deadline_ms):
+                    return self._finish_failed(delivery, me, operation, conflict)
+            except EffectsRejectedError as rejected:
+                if rejected is error:
+                    raise
+                return self._finish_failed(delivery, me, operation, rejected)
+            reruns_left -= 1
+
+    def _finish_failed(self, delivery: Delivery, me: Claimant, operation: Operation, error: Exception) -> Answer:
+        return self._finish(delivery, me._replace(outcome=self._failed(error, operation.attempt)), operation, error)
+
+    def _finish(self, delivery: Delivery, me: Claimant, operation: Operation, error: Exception | None) -> Answer:
+        """Write an atomic run's outcome, with its effects if it succeeded."""
+        effects = () if error is not None else operation._effects  # noqa: SLF001 - the runner is the operation's maker
+        try:
+            step, seen = self._drive(Write(None, attempt(me, self.clock())), me, delivery.deadline_ms, effects)
+        except StoreUnavailableError as lost:
+            if error is None:
+                raise
+            error.add_note(f"This failure could not be recorded: {lost}")
+            return Answer(observation.FAILED, None, _describe(error), error)
+        return self._answer(step, seen, delivery, me, error)
+
+    # ── The phases of a claimed run ───────────────────────────────────────────────────────────────────────────────────
+
+    def begin(self, delivery: Delivery) -> Started | Answer:
+        """Claim the delivery's key, or answer where there is nothing to do."""
+        known = self._known(delivery)
+        if known is not None:
+            return known
+        me = self._claimant(delivery)
+        until_ms = None if delivery.deadline_ms is None else delivery.deadline_ms - self._reserve_ms
+        step, seen = self._drive(Write(None, attempt(me, self.clock())), me, until_ms)
+        if isinstance(step, Busy) and self.policy.busy == "wait" and not self._may_acknowledge(step.record, delivery):
+            step, seen = self._wait(step, me, until_ms)
+        if isinstance(step, Run):
+            return Started(delivery, me, step.record, self._operation(step.record, me), _kind_of_run(seen))
+        return self._answer(step, seen, delivery, me, None)
+
+    def heartbeat(self, started: Started) -> AbstractContextManager[object]:
+        """Keep the claim alive for as long as the context lasts, if its lease is shorter than the work may be."""
+        renew = started.operation.heartbeat if started.me.renewed else None
+        if renew is None:
+            return nullcontext()
+        return Heartbeat(renew, self.policy.lease / HEARTBEATS_PER_LEASE)
+
+    def finish(self, started: Started, value: object) -> Answer:
+        """Commit, or fail where the effects are refused: for work that cannot be run again."""
+        try:
+            return self.commit(started, value)
+        except (EffectConflictError, EffectsRejectedError) as refused:
+            return self.fail(started, refused)
+
+    def commit(self, started: Started, value: object) -> Answer:
+        """Complete the claim together with the registered effects.
+
+        Raises:
+            EffectConflictError, EffectsRejectedError: nothing was written; the claim still holds.
+            StoreUnavailableError: whether it was written is not known; the record decides at the next delivery.
+        """
+        delivery, me, claim, operation, outcome = started
+        record = settled(claim, self._completed(value), me, self.clock())
+        found = self._store.advance(record, operation._effects, until_ms=delivery.deadline_ms)  # noqa: SLF001 - as above
+        ending = conclude(found, me)
+        if not isinstance(ending, Done):
+            return Answer(observation.LOST_LEASE, claim, "taken over", LostLeaseError(delivery.key))
+        self._warm.keep(ending.record, self.clock())
+        won = ending.record.owner == me.owner
+        return Answer(outcome if won else observation.LOST_LEASE, ending.record, None if won else "completed elsewhere")
+
+    def fail(self, started: Started, error: Exception) -> Answer:
+        """Record the failure of a claim; the answer has the error, unless the event needs no further delivery."""
+        delivery, me, claim, _, _ = started
+        record = settled(claim, self._failed(error, claim.attempt), me, self.clock())
+        try:
+            found = self._store.advance(record, until_ms=delivery.deadline_ms)
+        except StoreUnavailableError as lost:
+            error.add_note(f"This failure could not be recorded: {lost}")
+            return Answer(observation.FAILED, claim, _describe(error), error)
+        ending = conclude(found, me)
+        if isinstance(ending, Done):  # whoever took over has done it
+            return Answer(observation.LOST_LEASE, ending.record, _describe(error))
+        if isinstance(ending, Quarantined):
+            return self._give_up(delivery, dead_letters.QUARANTINED, error, ending.record)
+        return Answer(observation.FAILED, record, _describe(error), error)
+
+    # ── Steps ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _known(self, delivery: Delivery) -> Answer | None:
+        """Answer what needs no claim: too old, seen a moment ago, expired; or refuse for want of time."""
+        now_ms = self.clock()
+        limits = self._limits
+        if delivery.sent_ms is not None and delivery.sent_ms + limits.window_s * 1000 - limits.skew_ms < now_ms:
+            too_old = BeyondWindowError(f"{delivery.key} was sent before the window of {limits.window_s} s began")
+            return self._give_up(delivery, dead_letters.BEYOND_WINDOW, too_old, None)
+        warm = self._warm.get(delivery.key, now_ms)
+        if warm is not None and not is_over(warm, limits, now_ms):
+            if differ(warm.fingerprint, delivery.fingerprint):
+                mismatch = PayloadMismatchError(delivery.key)
+                return self._give_up(delivery, dead_letters.PAYLOAD_MISMATCH, mismatch, warm)
+            return Answer(observation.DUPLICATE, warm, "warm")
+        if not self.has_time(delivery.deadline_ms):
+            raise OutOfTimeError(f"less than {self.policy.reserve} s are left for {delivery.key}")
+        if delivery.expires_ms is not None and delivery.expires_ms + limits.skew_ms < now_ms:
+            found = self._store.read(delivery.key, until_ms=delivery.deadline_ms)
+            if found is None:
+                return Answer(observation.EXPIRED, None)
+        return None
+
+    def has_time(self, deadline_ms: int | None) -> bool:
+        """Whether something may still be started: nothing is, inside the reserve that is kept for the commit."""
+        return deadline_ms is None or deadline_ms - self.clock() > self._reserve_ms
+
+    def _claimant(self, delivery: Delivery) -> Claimant:
+        deadline_ms = delivery.deadline_ms
+        return Claimant(
+            key=delivery.key,
+            owner=self.new_owner(),
+            fingerprint=delivery.fingerprint,
+            delivery=delivery.id,
+            region=self._region,
+            deadline_ms=deadline_ms,
+            renewed=deadline_ms is None or deadline_ms - self.clock() > TIMEOUT_COVERED_BY_LEASE_MS,
+            limits=self._limits,
+            event=_keepable(delivery.event) if self.policy.keep_event else None,
+        )
+
+    def _drive(
+        self, step: Step, me: Claimant, until_ms: int | None, effects: Sequence[Effect] = ()
+    ) -> tuple[Step, Record | None]:
+        """Perform writes until the decision is another step; return it with the record that the last write replaced."""
+        seen: Record | None = None
+        for _ in range(_ROUNDS):
+            if not isinstance(step, Write):
+                return step, seen
+            seen, record = step
+            joined = effects if record.status == COMPLETED else ()
+            if seen is None:
+                found: Record | None = self._store.insert(record, joined, until_ms=until_ms)
+            else:
+                found = self._store.swap(seen, record, joined, until_ms=until_ms)
+            now_ms = self.clock()
+            step = Write(None, attempt(me, now_ms)) if found is None else decide(found, me, now_ms)
+        raise ContentionError(f"{me.key} was changed by others in each of {_ROUNDS} rounds")
+
+    def _wait(self, step: Step, me: Claimant, until_ms: int | None) -> tuple[Step, Record | None]:
+        """Ask again, in growing steps, until the key is free, its result is there, or the limit is reached."""
+        seen: Record | None = None
+        limit_ms = self.clock() + int(self.policy.wait_limit * 1000)
+        end_ms = limit_ms if until_ms is None else min(limit_ms, until_ms)
+        longest_ms = _SHORTEST_POLL_MS
+        while isinstance(step, Busy):
+            pause_ms = min(step.lease_left_ms, int(longest_ms * (0.5 + self._jitter() / 2)))
+            longest_ms = min(2 * longest_ms, _LONGEST_POLL_MS)
+            if self.clock() + pause_ms > end_ms:
+                break
+            self._sleep(pause_ms / 1000)
+            found = self._store.read(me.key, until_ms=until_ms)
+            now_ms = self.clock()
+            step = Write(None, attempt(me, now_ms)) if found is None else decide(found, me, now_ms)
+            step, seen = self._drive(step, me, until_ms)
+        return step, seen
+
+    def _answer(
+        self, step: Step, seen: Record | None, delivery: Delivery, me: Claimant, error: Exception | None
+    ) -> Answer:
+        """Answer a step that needs no run; ``error`` is what an atomic run has raised."""
+        match step:
+            case Done(record):
+                self._warm.keep(record, self.clock())
+                ours = record.owner == me.owner
+                return Answer(_kind_of_run(seen) if ours else observation.DUPLICATE, record)
+            case Busy(record, lease_left_ms):
+                if self._may_acknowledge(record, delivery):
+                    return Answer(observation.BUSY, record)
+                busy = BusyError(delivery.key, lease_left_ms)
+                return Answer(observation.BUSY, record, _describe(busy), busy)
+            case Quarantined(record):
+                if record.dead_lettered and delivery.acknowledges:
+                    return Answer(observation.QUARANTINED, record)
+                poison = error or QuarantinedError(delivery.key, record.attempt, record.error)
+                return self._give_up(delivery, dead_letters.QUARANTINED, poison, record)
+            case Mismatch(record):
+                mismatch = PayloadMismatchError(delivery.key)
+                return self._give_up(delivery, dead_letters.PAYLOAD_MISMATCH, mismatch, record)
+            case Later(record, wait_ms):
+                why: Exception = RetryLaterError(delivery.key, wait_ms)
+            case Corrupt(record):
+                why = CorruptRecordError(f"{delivery.key} has status {record.status!r}, lease {record.lease_ms!r}")
+            case Failed(record) if error is not None:
+                why = error
+            case _:
+                raise ContentionError(f"{delivery.key} met {type(step).__name__}, which no delivery can meet here")
+        return Answer(observation.FAILED, record, _describe(why), why)
+
+    def _may_acknowledge(self, holder: Record, delivery: Delivery) -> bool:
+        """Whether a busy delivery may be forgotten, because the holder's own delivery still stands for the event."""
+        return (
+            delivery.acknowledges
+            and not delivery.replayed
+            and None not in (holder.delivery, holder.region)
+            and holder.delivery != delivery.id
+            and holder.region == self._region
+        )
+
+    def _give_up(self, delivery: Delivery, reason: str, error: Exception, record: Record | None) -> Answer:
+        """Hand the event to the dead-letter queue, then mark the record, then acknowledge."""
+        if self._dead_letters is None:
+            return Answer(observation.FAILED, record, _describe(error), error)
+        already_there = record is not None and record.status == QUARANTINED and record.dead_lettered
+        if not already_there:
+            number = 0 if record is None else record.attempt
+            letter = DeadLetter(reason, _describe(error), self.consumer, delivery.key, number, delivery.event)
+            self._dead_letters.send(letter)
+            if record is not None and record.status == QUARANTINED:
+                self._store.swap(record, record._replace(dead_lettered=True), until_ms=delivery.deadline_ms)
+        return Answer(observation.DEAD_LETTERED, record, reason, None if delivery.acknowledges else error)
+
+    # ── Parts ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _operation(self, record: Record, me: Claimant) -> Operation:
+        def renew() -> bool:
+            beat = renewed(record, me, self.clock())
+            found = self._store.advance(beat, until_ms=beat.lease_ms)
+            return found is not None and found.owner == me.owner and found.status == IN_PROGRESS
+
+        return Operation(
+            record, me.deadline_ms, transactional=self._store.transactional, renew=None if self.policy.atomic else renew
+        )
+
+    def _completed(self, value: object) -> Outcome:
+        try:
+            result = codec.encode(value)
+        except codec.UnencodableResultError as unencodable:
+            return Outcome(COMPLETED, error=str(unencodable))
+        size = len(result.encode())
+        if size > self.policy.max_result_bytes:
+            return Outcome(COMPLETED, error=f"{size} bytes are more than max_result_bytes")
+        return Outcome(COMPLETED, result)
+
+    def _failed(self, error: Exception, number: int) -> Outcome:
+        wait_s = self.policy.backoff(number)
+        return Outcome(
+            FAILED,
+            error=_describe(error),
+            permanent=isinstance(error, PermanentError),
+            retry_ms=self.clock() + int(wait_s * 1000) if wait_s > 0 else None,
+        )
+
+
+def _kind_of_run(replaced: Record | None) -> str:
+    if replaced is None or replaced.status == COMPLETED:
+        return observation.NEW
+    return observation.RETRIED if replaced.status == FAILED else observation.TAKEOVER
+
+
+def _describe(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"[:_LONGEST_ERROR]
+
+
+def _keepable(event: object) -> str | None:
+    text = json.dumps(event, separators=(",", ":"), default=str)
+    return text if len(text.encode()) <= _LARGEST_KEPT_EVENT else None

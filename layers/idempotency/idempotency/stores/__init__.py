@@ -1,0 +1,69 @@
+"""Where records live.
+
+A store is three conditional writes and a read. Each write answers with what is now under the key: the very record that
+was handed in where it was written, the record in the way where the condition refused it, or ``None`` where the key is
+absent. The conditions are `may_insert`, `may_swap` and `may_advance` below, in whatever language the backend speaks.
+
+A new backend is a page of code: see ``docs/writing-a-store.md``, and run ``tests/integration/stores`` against it.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from idempotency.effects import Effect
+from idempotency.record import IN_PROGRESS, Record
+
+__all__ = ["Store", "may_advance", "may_insert", "may_swap"]
+
+
+class Store(Protocol):
+    """What the protocol asks of a backend.
+
+    ``until_ms`` is the epoch millisecond after which no further try may begin; ``None`` leaves it to the store.
+    ``effects`` take place in the same transaction as the record, or not at all.
+
+    Every write raises StoreUnavailableError where it cannot tell what became of it, EffectConflictError where the
+    condition of an effect refused it, EffectsRejectedError where the effects can never be written.
+    """
+
+    transactional: bool
+    """Whether effects can be committed together with a record."""
+
+    def insert(self, record: Record, effects: Sequence[Effect] = (), *, until_ms: int | None = None) -> Record:
+        """Write ``record`` if its key is absent."""
+        ...
+
+    def swap(
+        self, seen: Record, record: Record, effects: Sequence[Effect] = (), *, until_ms: int | None = None
+    ) -> Record | None:
+        """Write ``record`` if owner, attempt, status and lease under its key are still as in ``seen``."""
+        ...
+
+    def advance(self, record: Record, effects: Sequence[Effect] = (), *, until_ms: int | None = None) -> Record | None:
+        """Write ``record`` if the one under its key is IN_PROGRESS and has the same owner."""
+        ...
+
+    def read(self, key: str, *, until_ms: int | None = None) -> Record | None:
+        """Read the record under ``key``, consistently."""
+        ...
+
+
+def may_insert(found: Record | None) -> bool:
+    """Say whether `Store.insert` writes."""
+    return found is None
+
+
+def may_swap(found: Record | None, seen: Record) -> bool:
+    """Say whether `Store.swap` writes. The lease counts: a heartbeat that lands in between must refuse a takeover."""
+    return (
+        found is not None
+        and found.owner == seen.owner
+        and found.attempt == seen.attempt
+        and found.status == seen.status
+        and found.lease_ms == seen.lease_ms
+    )
+
+
+def may_advance(found: Record | None, record: Record) -> bool:
+    """Say whether `Store.advance` writes. The status counts: an owner that has finished changes nothing any more."""
+    return found is not None and found.status == IN_PROGRESS and found.owner == record.owner

@@ -1,0 +1,271 @@
+"""Records in a DynamoDB table: the default store.
+
+The table has the string partition key ``idempotencyKey`` and TTL on ``expiryTimestamp``. Every write is one conditional
+request that brings back the item in its way (``ReturnValuesOnConditionCheckFailure``), so that no step costs a read.
+"""
+
+import random
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from idempotency.clock import Clock, epoch_ms
+from idempotency.effects import Effect
+from idempotency.errors import EffectConflictError, EffectsRejectedError, StoreUnavailableError
+from idempotency.record import IN_PROGRESS, Record
+from idempotency.stores.transport import NoAnswerError, ServiceError, Transport, botocore_transport
+
+MAX_ACTIONS: Final = 100
+"""What one TransactWriteItems may hold, the record among them."""
+
+_TRIES: Final = 6
+_FIRST_PAUSE_S: Final = 0.025
+_LONGEST_PAUSE_S: Final = 1.0
+
+_RETRYABLE: Final = frozenset(
+    {
+        "InternalServerError",
+        "ProvisionedThroughputExceededException",
+        "RequestLimitExceeded",
+        "ServiceUnavailable",
+        "ThrottlingException",
+        "TransactionConflictException",
+        "TransactionInProgressException",
+    }
+)
+_RETRYABLE_REASONS: Final = frozenset({"ProvisionedThroughputExceeded", "ThrottlingError", "TransactionConflict"})
+
+_INSERT: Final[dict[str, Any]] = {"ConditionExpression": "attribute_not_exists(idempotencyKey)"}
+_STATUS_AND_OWNER: Final = {"#s": "status", "#o": "owner"}
+
+
+class DynamoDBStore:
+    """Idempotency records in one DynamoDB table.
+
+    Args:
+        table: the table's name or ARN.
+        transport: how requests reach DynamoDB; by default a botocore client with explicit timeouts.
+        clock: epoch milliseconds, against which ``until_ms`` is held.
+        sleep: waits between tries, in seconds.
+        jitter: a number from 0 to 1 for each pause.
+    """
+
+    transactional = True
+
+    def __init__(
+        self,
+        table: str,
+        *,
+        transport: Transport | None = None,
+        clock: Clock = epoch_ms,
+        sleep: Callable[[float], None] = time.sleep,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        self._table = table
+        self._transport = transport or botocore_transport()
+        self._clock = clock
+        self._sleep = sleep
+        self._jitter = jitter
+
+    def insert(self, record: Record, effects: Sequence[Effect] = (), *, until_ms: int | None = None) -> Record:
+        """Write ``record`` if its key is absent."""
+        found = self._write(record, _INSERT, effects, until_ms)
+        if found is None:  # deleted between the refusal and the answer: DynamoDB then returns no item
+            raise StoreUnavailableError(f"{record.key} was refused by a record that is gone; the next delivery decides")
+        return found
+
+    def swap(
+        self, seen: Record, record: Record, effects: Sequence[Effect] = (), *, until_ms: int | None = None
+    ) -> Record | None:
+        """Write ``record`` if the one under its key is still as ``seen``."""
+        values = {":s": {"S": seen.status}, ":a": {"N": str(seen.attempt)}}
+        condition = "#s = :s AND attempt = :a"
+        for name, value, kind in (("#o", seen.owner, "S"), ("leaseExpiry", seen.lease_ms, "N")):
+            if value is None:
+                condition += f" AND attribute_not_exists({name})"
+            else:
+                placeholder = f":{name.strip('#')}"
+                condition += f" AND {name} = {placeholder}"
+                values[placeholder] = {kind: str(value)}
+        expression = {
+            "ConditionExpression": condition,
+            "ExpressionAttributeNames": _STATUS_AND_OWNER,
+            "ExpressionAttributeValues": values,
+        }
+        return self._write(record, expression, effects, until_ms)
+
+    def advance(self, record: Record, effects: Sequence[Effect] = (), *, until_ms: int | None = None) -> Record | None:
+        """Write ``record`` if its owner still holds the key."""
+        expression = {
+            "ConditionExpression": "#s = :s AND #o = :o",
+            "ExpressionAttributeNames": _STATUS_AND_OWNER,
+            "ExpressionAttributeValues": {":s": {"S": IN_PROGRESS}, ":o": {"S": record.owner}},
+        }
+        return self._write(record, expression, effects, until_ms)
+
+    def read(self, key: str, *, until_ms: int | None = None) -> Record | None:
+        """Read the record under ``key``, consistently."""
+        request = {"TableName": self._table, "Key": {"idempotencyKey": {"S": key}}, "ConsistentRead": True}
+        try:
+            answer = self._call("GetItem", request, until_ms)
+        except ServiceError as error:
+            raise self._refused("GetItem", error) from error
+        item = answer.get("Item")
+        return record_of(item) if item else None
+
+    def _write(
+        self, record: Record, expression: Mapping[str, Any], effects: Sequence[Effect], until_ms: int | None
+    ) -> Record | None:
+        put = {
+            "TableName": self._table,
+            "Item": item_of(record),
+            "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
+            **expression,
+        }
+        if effects:
+            return self._transact(record, put, effects, until_ms)
+        try:
+            self._call("PutItem", put, until_ms)
+        except ServiceError as error:
+            if error.code != "ConditionalCheckFailedException":
+                raise self._refused("PutItem", error) from error
+            item = error.body.get("Item")
+            return record_of(item) if item else None
+        return record
+
+    def _transact(
+        self, record: Record, put: Mapping[str, Any], effects: Sequence[Effect], until_ms: int | None
+    ) -> Record | None:
+        if len(effects) >= MAX_ACTIONS:
+            raise EffectsRejectedError(
+                f"{len(effects)} effects and the record are more than the {MAX_ACTIONS} actions of one transaction"
+            )
+        request = {
+            "TransactItems": [{"Put": put}, *(effect.action() for effect in effects)],
+            # Made once for this frozen request, and kept over its retries: derived from the key, it would make a later
+            # attempt's other request fail, or pass for this one.
+            "ClientRequestToken": str(uuid.uuid4()),
+        }
+        try:
+            self._call("TransactWriteItems", request, until_ms)
+        except ServiceError as error:
+            if error.code != "TransactionCanceledException":
+                if error.code == "ValidationException":
+                    raise EffectsRejectedError(f"DynamoDB rejects the effects: {error}") from error
+                raise self._refused("TransactWriteItems", error) from error
+            return self._cancelled(error)
+        return record
+
+    @staticmethod
+    def _cancelled(error: ServiceError) -> Record | None:
+        reasons = error.body["CancellationReasons"]
+        if reasons[0]["Code"] == "ConditionalCheckFailed":
+            item = reasons[0].get("Item")
+            return record_of(item) if item else None
+        for index, reason in enumerate(reasons[1:]):
+            if reason["Code"] == "ConditionalCheckFailed":
+                raise EffectConflictError(index, reason.get("Item")) from error
+        raise EffectsRejectedError(f"DynamoDB rejects the effects: {error}") from error
+
+    def _call(self, operation: str, request: Mapping[str, Any], until_ms: int | None) -> Mapping[str, Any]:
+        """Send until there is an answer that a retry would not change.
+
+        botocore's own retries are off: only here is it known how much time is left, and that a transaction which met a
+        conflict may be sent again under its token.
+        """
+        pause_s = _FIRST_PAUSE_S
+        for tries_left in range(_TRIES - 1, -1, -1):
+            problem: NoAnswerError | ServiceError
+            try:
+                return self._transport(operation, request)
+            except NoAnswerError as error:
+                problem = error
+            except ServiceError as error:
+                if not _is_retryable(error):
+                    raise
+                problem = error
+            wait_s = pause_s * self._jitter()
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            next_end_ms = self._clock() + int(1000 * (wait_s + self._transport.longest_try_s))
+            if not tries_left or (until_ms is not None and next_end_ms > until_ms):
+                break
+            self._sleep(wait_s)
+        raise StoreUnavailableError(
+            f"{operation} on {self._table} was not answered in time ({problem}); the next delivery decides"
+        ) from problem
+
+    def _refused(self, operation: str, error: ServiceError) -> StoreUnavailableError:
+        return StoreUnavailableError(
+            f"DynamoDB refused {operation} on {self._table}: {error}. Check the table's name and the function's role."
+        )
+
+
+def _is_retryable(error: ServiceError) -> bool:
+    if error.code == "TransactionCanceledException":
+        codes = {reason["Code"] for reason in error.body["CancellationReasons"]}
+        return "ConditionalCheckFailed" not in codes and not codes.isdisjoint(_RETRYABLE_REASONS)
+    return error.code in _RETRYABLE or error.status >= 500  # noqa: PLR2004 - HTTP's server errors
+
+
+_OPTIONAL: Final = (
+    ("owner", "owner", "S"),
+    ("lease_ms", "leaseExpiry", "N"),
+    ("expiry", "expiryTimestamp", "N"),
+    ("fingerprint", "fingerprint", "S"),
+    ("delivery", "delivery", "S"),
+    ("region", "region", "S"),
+    ("result", "responseData", "S"),
+    ("error", "error", "S"),
+    ("retry_ms", "retryAt", "N"),
+    ("event", "event", "S"),
+)
+
+
+def item_of(record: Record) -> dict[str, dict[str, Any]]:
+    """Return the record as a stored item in the wire format; what is None is left out."""
+    item: dict[str, dict[str, Any]] = {
+        "idempotencyKey": {"S": record.key},
+        "status": {"S": record.status},
+        "attempt": {"N": str(record.attempt)},
+        "createdAt": {"N": str(record.created_ms)},
+        "updatedAt": {"N": str(record.updated_ms)},
+    }
+    for field, name, kind in _OPTIONAL:
+        value = getattr(record, field)
+        if value is not None:
+            item[name] = {kind: str(value)}
+    if record.dead_lettered:
+        item["deadLettered"] = {"BOOL": True}
+    return item
+
+
+def record_of(item: Mapping[str, Mapping[str, Any]]) -> Record:
+    """Return a stored item as a record; what it lacks is None, and what makes no sense is left to the decision."""
+
+    def text(name: str) -> str | None:
+        attribute = item.get(name)
+        return None if attribute is None else attribute.get("S")
+
+    def number(name: str) -> int | None:
+        attribute = item.get(name)
+        return None if attribute is None or "N" not in attribute else int(attribute["N"])
+
+    return Record(
+        key=text("idempotencyKey") or "",
+        status=text("status") or "",
+        owner=text("owner"),
+        attempt=number("attempt") or 0,
+        lease_ms=number("leaseExpiry"),
+        expiry=number("expiryTimestamp"),
+        fingerprint=text("fingerprint"),
+        delivery=text("delivery"),
+        region=text("region"),
+        created_ms=number("createdAt") or 0,
+        updated_ms=number("updatedAt") or 0,
+        result=text("responseData"),
+        error=text("error"),
+        retry_ms=number("retryAt"),
+        dead_lettered=item.get("deadLettered", {}).get("BOOL") is True,
+        event=text("event"),
+    )

@@ -1,0 +1,101 @@
+"""Records in the memory of one process: for tests, and for the simplest application."""
+
+import threading
+from collections.abc import Callable, Sequence
+
+from idempotency.clock import Clock, epoch_ms
+from idempotency.effects import Effect
+from idempotency.errors import ConfigurationError, StoreUnavailableError
+from idempotency.record import COMPLETED, FAILED, Record
+from idempotency.stores import may_advance, may_insert, may_swap
+
+
+class MemoryStore:
+    """A bounded dictionary under a lock.
+
+    Args:
+        capacity: how many records are kept. When it is full, the finished record that was written longest ago makes
+            room, window or not; claims and quarantined keys are never forgotten.
+        apply: takes the effects of a commit, under the same lock as the record, and raises EffectConflictError to
+            refuse them; without it the store is not transactional.
+        clock: epoch milliseconds, by which windows end.
+    """
+
+    def __init__(
+        self,
+        *,
+        capacity: int = 100_000,
+        apply: Callable[[Sequence[Effect]], None] | None = None,
+        clock: Clock = epoch_ms,
+    ) -> None:
+        if capacity < 1:
+            raise ConfigurationError("capacity must be at least 1 record")
+        self.transactional = apply is not None
+        self._apply = apply
+        self._capacity = capacity
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._records: dict[str, Record] = {}
+
+    def insert(self, record: Record, effects: Sequence[Effect] = (), *, until_ms: int | None = None) -> Record:  # noqa: ARG002 - a step takes no time here
+        """Write ``record`` if its key is absent."""
+        with self._lock:
+            found = self._find(record.key)
+            if found is not None and not may_insert(found):
+                return found
+            return self._write(record, effects)
+
+    def swap(
+        self,
+        seen: Record,
+        record: Record,
+        effects: Sequence[Effect] = (),
+        *,
+        until_ms: int | None = None,  # noqa: ARG002 - as above
+    ) -> Record | None:
+        """Write ``record`` if the one under its key is still as ``seen``."""
+        with self._lock:
+            found = self._find(record.key)
+            return self._write(record, effects) if may_swap(found, seen) else found
+
+    def advance(
+        self,
+        record: Record,
+        effects: Sequence[Effect] = (),
+        *,
+        until_ms: int | None = None,  # noqa: ARG002 - as above
+    ) -> Record | None:
+        """Write ``record`` if its owner still holds the key."""
+        with self._lock:
+            found = self._find(record.key)
+            return self._write(record, effects) if may_advance(found, record) else found
+
+    def read(self, key: str, *, until_ms: int | None = None) -> Record | None:  # noqa: ARG002 - as above
+        """Read the record under ``key``."""
+        with self._lock:
+            return self._find(key)
+
+    def _find(self, key: str) -> Record | None:
+        found = self._records.get(key)
+        if found is not None and found.expiry is not None and found.expiry * 1000 < self._clock():
+            del self._records[key]
+            return None
+        return found
+
+    def _write(self, record: Record, effects: Sequence[Effect]) -> Record:
+        if record.key not in self._records and len(self._records) >= self._capacity:
+            self._make_room()
+        if effects:
+            if self._apply is None:
+                raise ConfigurationError("this MemoryStore was built without apply= and cannot take effects")
+            self._apply(effects)
+        self._records.pop(record.key, None)  # written last, evicted last
+        self._records[record.key] = record
+        return record
+
+    def _make_room(self) -> None:
+        for key, record in self._records.items():
+            if record.status in (COMPLETED, FAILED):
+                del self._records[key]
+                return
+        raise StoreUnavailableError(f"all {self._capacity} records are claims or quarantined: raise the capacity")

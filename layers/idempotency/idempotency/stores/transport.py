@@ -1,0 +1,91 @@
+"""The seam between the store and DynamoDB: an operation's name and its request in, its answer out.
+
+Anything that can be called like `Transport` will do: a client of another SDK, a fake, a recorder of round trips.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+
+class ServiceError(Exception):
+    """Raised when DynamoDB answered with an error; ``body`` is its answer, with the item that refused a condition."""
+
+    def __init__(self, code: str, status: int, message: str, body: Mapping[str, Any]) -> None:
+        super().__init__(f"{code}: {message}")
+        self.code = code
+        self.status = status
+        self.body = body
+
+
+class NoAnswerError(Exception):
+    """Raised when no answer came: the request may or may not have taken place."""
+
+
+class Transport(Protocol):
+    """Sends one request, once."""
+
+    longest_try_s: float
+    """After how many seconds a request without an answer is given up."""
+
+    def __call__(self, operation: str, request: Mapping[str, Any], /) -> Mapping[str, Any]:
+        """Send ``request`` and return the answer, both in DynamoDB's wire format.
+
+        Raises:
+            ServiceError: DynamoDB answered with an error.
+            NoAnswerError: the connection failed, broke or timed out.
+        """
+        ...
+
+
+class BotocoreTransport:
+    """Sends through a botocore client that makes a single attempt: the store retries, since it knows the deadline."""
+
+    def __init__(self, client: Any, longest_try_s: float) -> None:
+        from botocore.exceptions import (  # noqa: PLC0415 - paid for with the client
+            ClientError,
+            ConnectionError,  # noqa: A004 - botocore's name for it
+            HTTPClientError,
+        )
+        from botocore.parsers import ResponseParserError  # noqa: PLC0415 - as above
+
+        self.longest_try_s = longest_try_s
+        self._service_error: type[Any] = ClientError
+        self._no_answer: tuple[type[Exception], ...] = (HTTPClientError, ConnectionError, ResponseParserError)
+        self._calls: dict[str, Callable[..., Mapping[str, Any]]] = {
+            "GetItem": client.get_item,
+            "PutItem": client.put_item,
+            "TransactWriteItems": client.transact_write_items,
+        }
+
+    def __call__(self, operation: str, request: Mapping[str, Any], /) -> Mapping[str, Any]:
+        """Send one request."""
+        try:
+            return self._calls[operation](**request)
+        except self._service_error as error:
+            answer = error.response
+            details = answer["Error"]
+            status = answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+            raise ServiceError(details["Code"], status, details.get("Message", ""), answer) from error
+        except self._no_answer as error:
+            raise NoAnswerError(str(error)) from error
+
+
+def botocore_transport(*, connect_timeout_s: float = 0.7, read_timeout_s: float = 0.8) -> BotocoreTransport:
+    """Make a transport over a new botocore client.
+
+    botocore's default timeouts of 60 seconds outlive most functions. Requests are not validated a second time on the
+    client: the store makes them, and its tests run them against DynamoDB's rules.
+    """
+    from botocore.config import Config  # noqa: PLC0415 - a consumer that brings its own transport does not pay for it
+    from botocore.session import get_session  # noqa: PLC0415 - as above
+
+    config = Config(
+        connect_timeout=connect_timeout_s,
+        read_timeout=read_timeout_s,
+        retries={"mode": "standard", "total_max_attempts": 1},
+        parameter_validation=False,
+        max_pool_connections=20,
+        tcp_keepalive=True,
+    )
+    client = get_session().create_client("dynamodb", config=config)
+    return BotocoreTransport(client, connect_timeout_s + read_timeout_s)

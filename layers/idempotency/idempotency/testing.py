@@ -1,0 +1,116 @@
+"""Helpers for tests of consumers and stores: time that stands still, invocations, and a transport that fails on demand."""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from idempotency.dead_letters import DeadLetter
+from idempotency.stores.transport import NoAnswerError, ServiceError, Transport
+
+
+class ManualClock:
+    """Epoch milliseconds that move only when told to; its `sleep` is a drop-in for a consumer's ``sleep``."""
+
+    def __init__(self, now_ms: int = 1_800_000_000_000) -> None:
+        self.now_ms = now_ms
+
+    def __call__(self) -> int:
+        """Return the current time."""
+        return self.now_ms
+
+    def advance(self, seconds: float) -> None:
+        """Move time on."""
+        self.now_ms += round(seconds * 1000)
+
+    sleep = advance
+
+
+class Invocation:
+    """A Lambda context: a request id, and a deadline that approaches as ``clock`` moves."""
+
+    def __init__(self, clock: Callable[[], int], *, request_id: str = "request-1", timeout_s: float = 30.0) -> None:
+        self.aws_request_id = request_id
+        self._clock = clock
+        self._deadline_ms = clock() + int(timeout_s * 1000)
+
+    def get_remaining_time_in_millis(self) -> int:
+        """Return how much time is left."""
+        return max(0, self._deadline_ms - self._clock())
+
+
+class DeadLetterBox:
+    """Keeps dead letters in a list; raises ``error`` instead for as long as it is set."""
+
+    def __init__(self) -> None:
+        self.letters: list[DeadLetter] = []
+        self.error: Exception | None = None
+
+    def send(self, letter: DeadLetter) -> None:
+        """Keep the letter."""
+        if self.error is not None:
+            raise self.error
+        self.letters.append(letter)
+
+
+class FaultyTransport:
+    """Passes requests on, and has the next ones meet the faults that were queued, first come first served.
+
+    Attributes:
+        requests: the names of the operations that arrived, one for each round trip.
+    """
+
+    def __init__(self, transport: Transport) -> None:
+        self.longest_try_s = transport.longest_try_s
+        self.requests: list[str] = []
+        self._transport = transport
+        self._faults: deque[Callable[[str, Mapping[str, Any]], Mapping[str, Any]]] = deque()
+        self._lock = threading.Lock()
+
+    def __call__(self, operation: str, request: Mapping[str, Any], /) -> Mapping[str, Any]:
+        """Send one request, or let it meet the next fault."""
+        with self._lock:
+            self.requests.append(operation)
+            fault = self._faults.popleft() if self._faults else self._transport
+        return fault(operation, request)
+
+    def pass_on(self, times: int = 1) -> None:
+        """Let the next requests through before the fault that is queued after this."""
+        self._faults.extend([self._transport] * times)
+
+    def lose_request(self) -> None:
+        """Have the next request never arrive."""
+
+        def fault(operation: str, request: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ARG001 - a transport's form
+            raise NoAnswerError("the request was lost")
+
+        self._faults.append(fault)
+
+    def lose_answer(self) -> None:
+        """Have the next request take place, and its answer get lost."""
+
+        def fault(operation: str, request: Mapping[str, Any]) -> Mapping[str, Any]:
+            try:
+                self._transport(operation, request)
+            except ServiceError as error:
+                raise NoAnswerError("the answer was lost") from error
+            raise NoAnswerError("the answer was lost")
+
+        self._faults.append(fault)
+
+    def answer(self, code: str, *, status: int = 400, body: Mapping[str, Any] | None = None) -> None:
+        """Have the next request refused with an error of DynamoDB's."""
+
+        def fault(operation: str, request: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ARG001 - as above
+            raise ServiceError(code, status, "made by a test", body or {})
+
+        self._faults.append(fault)
+
+    def meanwhile(self, happen: Callable[[], object]) -> None:
+        """Have ``happen`` called just before the next request takes place."""
+
+        def fault(operation: str, request: Mapping[str, Any]) -> Mapping[str, Any]:
+            happen()
+            return self._transport(operation, request)
+
+        self._faults.append(fault)

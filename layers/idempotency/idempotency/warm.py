@@ -1,0 +1,43 @@
+"""Completed records that this process has seen lately, so that their duplicates cost no round trip."""
+
+import threading
+from collections import OrderedDict
+from typing import Final
+
+from idempotency.record import Record
+
+_LARGEST_RESULT: Final = 4_096
+"""Larger results are not kept: the cache is to stay within about a megabyte."""
+
+
+class WarmCache:
+    """A bounded, least-recently-used map of COMPLETED records, none older than ``longest_ms``."""
+
+    def __init__(self, capacity: int, longest_ms: int) -> None:
+        self._capacity = capacity
+        self._longest_ms = longest_ms
+        self._lock = threading.Lock()
+        self._records: OrderedDict[str, tuple[int, Record]] = OrderedDict()
+
+    def get(self, key: str, now_ms: int) -> Record | None:
+        """Return the completed record of ``key`` if it is fresh."""
+        with self._lock:
+            kept = self._records.get(key)
+            if kept is None:
+                return None
+            since_ms, record = kept
+            if not 0 <= now_ms - since_ms <= self._longest_ms:
+                del self._records[key]
+                return None
+            self._records.move_to_end(key)
+            return record
+
+    def keep(self, record: Record, now_ms: int) -> None:
+        """Remember a record that was seen COMPLETED now."""
+        if not self._capacity or (record.result is not None and len(record.result) > _LARGEST_RESULT):
+            return
+        with self._lock:
+            self._records[record.key] = (now_ms, record)
+            self._records.move_to_end(record.key)
+            if len(self._records) > self._capacity:
+                self._records.popitem(last=False)
