@@ -1,4 +1,4 @@
-"""Helpers for tests of consumers and stores: time that stands still, invocations, and a transport that fails on demand."""
+"""Helpers for tests of consumers and stores: time that stands still, and transports that fail on demand."""
 
 import threading
 from collections import deque

@@ -1,0 +1,278 @@
+"""Rule 14: the records of a batch run concurrently and fail one by one, and no thread is left behind."""
+
+import base64
+import json
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from idempotency import BusyError, Consumer, MemoryStore, Observation, Operation, Policy
+from idempotency.dead_letters import CONTRACT, MISSING_KEY
+from idempotency.sources import KAFKA, KINESIS
+from idempotency.testing import DeadLetterBox, Invocation, ManualClock
+
+DEADLINE_S = 10
+"""How long a test waits for other threads before it fails."""
+
+type Work = Callable[[dict[str, Any], Operation], object]
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    """Time that the test moves."""
+    return ManualClock()
+
+
+@pytest.fixture
+def box() -> DeadLetterBox:
+    """A dead-letter queue."""
+    return DeadLetterBox()
+
+
+@pytest.fixture
+def seen() -> list[Observation]:
+    """What was observed."""
+    return []
+
+
+@pytest.fixture
+def consumer(clock: ManualClock, box: DeadLetterBox, seen: list[Observation]) -> Consumer:
+    """A consumer of SQS batches."""
+    return make_consumer(clock, box, seen)
+
+
+def make_consumer(clock: ManualClock, box: DeadLetterBox, seen: list[Observation], **settings: Any) -> Consumer:
+    """Make a consumer over memory, whose effects are forgotten."""
+    store = MemoryStore(clock=clock, apply=lambda effects: None)
+    defaults: dict[str, Any] = {"key": "id", "policy": Policy()}
+    return Consumer(
+        "dispatch",
+        store,
+        dead_letters=box,
+        observe=seen.append,
+        region="eu-west-1",
+        clock=clock,
+        **(defaults | settings),
+    )
+
+
+def message(key: str | None, number: int, *, received: int = 1, group: str | None = None) -> dict[str, Any]:
+    """Make an SQS record."""
+    attributes = {"SentTimestamp": "1800000000000", "ApproximateReceiveCount": str(received)}
+    return {
+        "messageId": f"m{number}",
+        "body": json.dumps({"id": key}),
+        "attributes": attributes | ({"MessageGroupId": group} if group else {}),
+    }
+
+
+def failed(response: Any) -> list[str]:
+    """Return the ids of the records that are to be delivered again."""
+    return [failure["itemIdentifier"] for failure in response["batchItemFailures"]]
+
+
+def test_records_run_concurrently(consumer: Consumer, clock: ManualClock) -> None:
+    """All ten records of a batch are in the handler at the same time."""
+    together = threading.Barrier(10, timeout=DEADLINE_S)
+
+    @consumer.batch_handler
+    def handler(event: dict[str, Any], operation: Operation) -> None:
+        together.wait()
+
+    records = [message(f"k{number}", number) for number in range(10)]
+    assert handler({"Records": records}, Invocation(clock)) == {"batchItemFailures": []}
+
+
+def test_only_failed_records_are_delivered_again(consumer: Consumer, clock: ManualClock) -> None:
+    """One record's failure is reported by itself, and its neighbours are completed."""
+
+    @consumer.batch_handler
+    def handler(event: dict[str, Any], operation: Operation) -> None:
+        if event["id"] == "k1":
+            raise KeyError("no car")
+
+    response = handler({"Records": [message(f"k{number}", number) for number in range(3)]}, Invocation(clock))
+
+    assert failed(response) == ["m1"]
+    statuses = [record and record.status for record in map(consumer.record, ("k0", "k1", "k2"))]
+    assert statuses == ["COMPLETED", "FAILED", "COMPLETED"]
+
+
+def test_equal_keys_share_one_run(consumer: Consumer, clock: ManualClock, seen: list[Observation]) -> None:
+    """Two records of one key in one batch are one run, and neither is busy."""
+    runs = []
+
+    @consumer.batch_handler
+    def handler(event: dict[str, Any], operation: Operation) -> None:
+        runs.append(operation.key)
+
+    records = [message("k1", 0), message("k2", 1), message("k1", 2)]
+    assert failed(handler({"Records": records}, Invocation(clock))) == []
+    assert sorted(runs) == ["dispatch#k1", "dispatch#k2"]
+    assert sorted(one.outcome for one in seen) == ["Duplicate", "New", "New"]
+
+
+def test_equal_keys_share_one_failure(consumer: Consumer, clock: ManualClock) -> None:
+    """When the run of a key fails, its other records in the batch come back too, without a second try."""
+    runs = []
+
+    @consumer.batch_handler
+    def handler(event: dict[str, Any], operation: Operation) -> None:
+        runs.append(operation.key)
+        raise KeyError("no car")
+
+    records = [message("k1", 0), message("k1", 1)]
+    assert failed(handler({"Records": records}, Invocation(clock))) == ["m0", "m1"]
+    assert len(runs) == 1
+
+
+def test_second_attempts_run_alone_and_last(consumer: Consumer, clock: ManualClock) -> None:
+    """A record that was received before starts when all others are done, so that its crash takes none of them along."""
+    order: list[str] = []
+
+    @consumer.batch_handler
+    def handler(event: dict[str, Any], operation: Operation) -> None:
+        order.append(event["id"])
+
+    records = [message("again1", 0, received=2), message("k1", 1), message("again2", 2, received=3), message("k2", 3)]
+    handler({"Records": records}, Invocation(clock))
+
+    assert sorted(order[:2]) == ["k1", "k2"]
+    assert order[2:] == ["again1", "again2"]
+
+
+def test_fifo_group_keeps_its_order_and_stops_at_a_failure(consumer: Consumer, clock: ManualClock) -> None:
+    """Behind a failed record of a FIFO group nothing of that group is run, and all of it comes back."""
+    order: list[str] = []
+
+    @consumer.batch_handler
+    def handler(event: dict[str, Any], operation: Operation) -> None:
+        order.append(event["id"])
+        if event["id"] == "a2":
+            raise KeyError("no car")
+
+    records = [
+        message("a1", 0, group="a"),
+        message("b1", 1, group="b"),
+        message("a2", 2, group="a"),
+        message("a3", 3, group="a"),
+    ]
+    assert failed(handler({"Records": records}, Invocation(clock))) == ["m2", "m3"]
+    assert [key for key in order if key.startswith("a")] == ["a1", "a2"]
+
+
+def test_batch_returns_before_the_deadline_with_the_unfinished_as_failures(
+    clock: ManualClock, box: DeadLetterBox, seen: list[Observation]
+) -> None:
+    """Records that do not fit into the invocation are not started, not claimed, and delivered again."""
+    consumer = make_consumer(clock, box, seen, policy=Policy(concurrency=1, reserve=2))
+
+    @consumer.batch_handler
+    def handler(event: dict[str, Any], operation: Operation) -> None:
+        clock.advance(5)
+
+    records = [message(f"k{number}", number) for number in range(4)]
+    assert failed(handler({"Records": records}, Invocation(clock, timeout_s=12))) == ["m2", "m3"]
+    assert consumer.record("k2") is None
+
+
+def test_no_thread_is_left_behind(consumer: Consumer, clock: ManualClock) -> None:
+    """When the handler returns, the threads that it started have ended."""
+    before = set(threading.enumerate())
+
+    @consumer.batch_handler
+    def handler(event: dict[str, Any], operation: Operation) -> None:
+        if event["id"] == "k1":
+            raise KeyError("no car")
+
+    handler({"Records": [message(f"k{number}", number) for number in range(5)]}, Invocation(clock))
+
+    assert set(threading.enumerate()) == before
+
+
+def test_record_that_cannot_be_read_goes_to_the_dead_letter_queue_alone(
+    consumer: Consumer, clock: ManualClock, box: DeadLetterBox
+) -> None:
+    """Broken JSON and a missing key are dead-lettered with their reasons, and the rest of the batch is done."""
+    runs = []
+
+    @consumer.batch_handler
+    def handler(event: dict[str, Any], operation: Operation) -> None:
+        runs.append(event["id"])
+
+    records = [message("k1", 0), message("k2", 1) | {"body": "{"}, message(None, 2)]
+    assert failed(handler({"Records": records}, Invocation(clock))) == []
+    assert runs == ["k1"]
+    assert sorted(letter.reason for letter in box.letters) == [CONTRACT, MISSING_KEY]
+
+
+def test_duplicate_message_of_a_running_one_is_acknowledged_and_the_message_itself_comes_back(
+    consumer: Consumer, clock: ManualClock
+) -> None:
+    """SQS delivering the running message once more gets it back; another message of the same key is done with."""
+    answers: list[list[str]] = []
+
+    @consumer.batch_handler
+    def handler(event: dict[str, Any], operation: Operation) -> None:
+        if not answers:
+            answers.append([])
+            answers.append(failed(handler({"Records": [message("k1", 0)]}, Invocation(clock))))
+            answers.append(failed(handler({"Records": [message("k1", 1)]}, Invocation(clock))))
+
+    handler({"Records": [message("k1", 0)]}, Invocation(clock))
+
+    assert answers[1:] == [["m0"], []]
+
+
+def test_source_without_single_failures_raises_the_first(
+    clock: ManualClock, box: DeadLetterBox, seen: list[Observation]
+) -> None:
+    """A Kafka batch with a failed record is raised as a whole; at its next delivery only that record is run."""
+    consumer = make_consumer(clock, box, seen, source=KAFKA)
+    runs = []
+
+    @consumer.batch_handler
+    def handler(event: dict[str, Any], operation: Operation) -> None:
+        runs.append(event["id"])
+        if runs == ["k1", "k2"]:
+            raise KeyError("no car")
+
+    record = {"topic": "rides", "partition": 0, "timestamp": 1_800_000_000_000}
+    records = [record | {"offset": number, "value": encoded(f"k{number}")} for number in (1, 2)]
+    batch = {"records": {"rides-0": records}}
+
+    with pytest.raises(KeyError):
+        handler(batch, Invocation(clock))
+    handler(batch, Invocation(clock))
+    assert runs == ["k1", "k2", "k2"]
+
+
+def encoded(key: str) -> str:
+    """Encode what a Kafka or Kinesis record carries."""
+    return base64.b64encode(json.dumps({"id": key}).encode()).decode()
+
+
+def test_stream_reports_sequence_numbers(clock: ManualClock, box: DeadLetterBox, seen: list[Observation]) -> None:
+    """A failed Kinesis record is reported by its sequence number, with those behind it in its partition key."""
+    consumer = make_consumer(clock, box, seen, source=KINESIS)
+
+    @consumer.batch_handler
+    def handler(event: dict[str, Any], operation: Operation) -> None:
+        if event["id"] == "k1":
+            raise BusyError("k1", 1)
+
+    records = [
+        {
+            "eventID": f"shard:{number}",
+            "kinesis": {
+                "data": encoded(f"k{number}"),
+                "partitionKey": "a" if number < 3 else "b",
+                "sequenceNumber": str(number),
+                "approximateArrivalTimestamp": 1_800_000_000.0,
+            },
+        }
+        for number in range(4)
+    ]
+    assert failed(handler({"Records": records}, Invocation(clock))) == ["1", "2"]
