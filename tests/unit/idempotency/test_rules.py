@@ -396,7 +396,7 @@ class TestRule4Failure:
     def test_without_a_dead_letter_queue_the_error_is_raised(
         self, store: DynamoDBStore, invocation: MakeInvocation, clock: ManualClock, work: Work
     ) -> None:
-        """Without a dead-letter queue a permanent error is raised, so that the transport's own queue takes the event."""
+        """Without a dead-letter queue a permanent error is raised, so that the transport's own takes the event."""
         bare = Consumer("history", store, key="detail.idempotencyid", clock=clock)
         work.happen = fail_with(PermanentError("card refused"))
 
@@ -1033,6 +1033,6 @@ class TestFailsClosed:
         """A refused request is retryable, so that nothing is lost while the role is mended, and says what to check."""
         transport.answer("AccessDeniedException")
 
-        with pytest.raises(RetryableError, match="PutItem on Idempotency.*role") as raised:
+        with pytest.raises(RetryableError, match=r"PutItem on Idempotency.*role") as raised:
             consumer().event_handler(work)(event(), invocation())
         assert isinstance(raised.value.__cause__, ServiceError)
