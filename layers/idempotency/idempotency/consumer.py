@@ -25,7 +25,7 @@ from idempotency.operation import Operation
 from idempotency.policy import Policy
 from idempotency.record import QUARANTINED, Record
 from idempotency.runner import Answer, Delivery, Runner
-from idempotency.sources import EVENTBRIDGE, SQS, Raw, Source, payload_of
+from idempotency.sources import EVENTBRIDGE, SQS, Raw, Source, event_ms, payload_of
 from idempotency.stores import Store
 
 _BROKEN: Final = (ValueError, LookupError, TypeError)
@@ -75,6 +75,8 @@ class Consumer[E = dict[str, Any]]:
         parse: turns a raw message into the event that the handler takes. A ValueError, LookupError or TypeError from it
             says that the message breaks the contract, and sends it to the dead-letter queue at once.
         payload: what is fingerprinted, in the same forms as ``key``. Left out, it is the event's ``data``.
+        occurred: when the event happened: a function of the (parsed) event. The oldest of this, the time in
+            EventBridge's envelope and the transport's own time decides whether the window still covers a delivery.
         expires: when the event is no longer worth processing: a function of the (parsed) event.
         source: what delivers the messages. Left out: EventBridge for an event handler, SQS for a batch handler.
         policy: limits, times and choices.
@@ -96,6 +98,7 @@ class Consumer[E = dict[str, Any]]:
         key: str | TransportId | Callable[[E], object] | None = None,
         parse: Callable[[Any], E] | None = None,
         payload: str | Callable[[E], object] | None = None,
+        occurred: Callable[[E], datetime | None] | None = None,
         expires: Callable[[E], datetime | None] | None = None,
         source: Source | None = None,
         policy: Policy | None = None,
@@ -121,6 +124,7 @@ class Consumer[E = dict[str, Any]]:
         self._key_of_message = isinstance(key, str)
         self._payload = extractor(payload or payload_of, "payload")
         self._payload_of_message = isinstance(payload, str)
+        self._occurred = occurred
         self._expires = expires
         self._dead_letters = dead_letters
         self._observe = observe
@@ -216,7 +220,7 @@ class Consumer[E = dict[str, Any]]:
             key: object = source.message_id(raw)
         else:
             key = None if self._key is None else self._key(message if self._key_of_message else event)
-        expires = None if self._expires is None else self._expires(event)
+        times = (source.sent_ms(raw), event_ms(message), _ms(self._occurred and self._occurred(event)))
         return event, Delivery(
             key=record_key(self.name, key),
             fingerprint=fingerprint(self._payload(message if self._payload_of_message else event)),
@@ -224,8 +228,8 @@ class Consumer[E = dict[str, Any]]:
             deadline_ms=deadline_ms,
             acknowledges=True,
             replayed=source.replayed(raw),
-            sent_ms=source.sent_ms(raw),
-            expires_ms=None if expires is None else int(expires.timestamp() * 1000),
+            sent_ms=min((at_ms for at_ms in times if at_ms is not None), default=None),
+            expires_ms=_ms(self._expires and self._expires(event)),
             event=raw,
         )
 
@@ -317,6 +321,10 @@ class Consumer[E = dict[str, Any]]:
             return False
         free = released(seen, self._runner.new_owner(), self._clock(), self._policy.window)
         return self._store.swap(seen, free) is free
+
+
+def _ms(time: datetime | None) -> int | None:
+    return None if time is None else int(time.timestamp() * 1000)
 
 
 @contextmanager

@@ -11,8 +11,10 @@ step and asks again with what it found. The life of a claim, and the conditions 
 The order in which a record is judged: our own token → window over → fingerprint → status.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
+from idempotency.policy import no_backoff
 from idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
 
 TTL_BEYOND_LEASE_S = 3600
@@ -28,6 +30,7 @@ class Limits(NamedTuple):
     margin_ms: int
     skew_ms: int
     same_delivery_takes_over: bool
+    backoff: Callable[[int], float] = no_backoff
 
 
 class Outcome(NamedTuple):
@@ -38,7 +41,6 @@ class Outcome(NamedTuple):
     error: str | None = None
     """Why it failed; or, for a completed run, why its result is not there."""
     permanent: bool = False
-    retry_ms: int | None = None
 
 
 class Claimant(NamedTuple):
@@ -192,13 +194,14 @@ def settled(claim: Record, outcome: Outcome, me: Claimant, now_ms: int) -> Recor
         )
     if outcome.permanent or claim.attempt >= limits.max_attempts:
         return quarantined(claim, me, now_ms, outcome.error)
+    wait_s = limits.backoff(claim.attempt)
     return claim._replace(
         status=FAILED,
         lease_ms=None,
         expiry=now_ms // 1000 + limits.window_s,
         updated_ms=now_ms,
         error=outcome.error,
-        retry_ms=outcome.retry_ms,
+        retry_ms=now_ms + int(wait_s * 1000) if wait_s > 0 else None,
         event=me.event,
     )
 

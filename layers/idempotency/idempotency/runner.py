@@ -155,6 +155,7 @@ class Runner:
             margin_ms=int(policy.margin * 1000),
             skew_ms=int(policy.clock_skew * 1000),
             same_delivery_takes_over=policy.same_delivery_takes_over,
+            backoff=policy.backoff,
         )
 
     # ── The whole of one delivery ─────────────────────────────────────────────────────────────────────────────────────
@@ -220,7 +221,7 @@ class Runner:
             try:
                 outcome = self._completed(work(operation))
             except Exception as raised:  # noqa: BLE001 - recorded, and raised again when the record has been judged
-                error, outcome = raised, self._failed(raised, operation.attempt)
+                error, outcome = raised, _failed(raised)
             try:
                 return self._finish(delivery, me._replace(outcome=outcome), operation, error)
             except EffectConflictError as conflict:
@@ -235,7 +236,7 @@ class Runner:
             reruns_left -= 1
 
     def _finish_failed(self, delivery: Delivery, me: Claimant, operation: Operation, error: Exception) -> Answer:
-        return self._finish(delivery, me._replace(outcome=self._failed(error, operation.attempt)), operation, error)
+        return self._finish(delivery, me._replace(outcome=_failed(error)), operation, error)
 
     def _finish(self, delivery: Delivery, me: Claimant, operation: Operation, error: Exception | None) -> Answer:
         """Write an atomic run's outcome, with its effects if it succeeded."""
@@ -299,7 +300,7 @@ class Runner:
     def fail(self, started: Started, error: Exception) -> Answer:
         """Record the failure of a claim; the answer has the error, unless the event needs no further delivery."""
         delivery, me, claim, _, _ = started
-        record = settled(claim, self._failed(error, claim.attempt), me, self.clock())
+        record = settled(claim, _failed(error), me, self.clock())
         try:
             found = self._store.advance(record, until_ms=delivery.deadline_ms)
         except StoreUnavailableError as lost:
@@ -449,7 +450,7 @@ class Runner:
     def _operation(self, record: Record, me: Claimant) -> Operation:
         def renew() -> bool:
             beat = renewed(record, me, self.clock())
-            found = self._store.advance(beat, until_ms=beat.lease_ms)
+            found = self._store.advance(beat, until_ms=beat.updated_ms)  # one try: the next beat is the retry
             return found is not None and found.owner == me.owner and found.status == IN_PROGRESS
 
         return Operation(
@@ -466,20 +467,15 @@ class Runner:
             return Outcome(COMPLETED, error=f"{size} bytes are more than max_result_bytes")
         return Outcome(COMPLETED, result)
 
-    def _failed(self, error: Exception, number: int) -> Outcome:
-        wait_s = self.policy.backoff(number)
-        return Outcome(
-            FAILED,
-            error=_describe(error),
-            permanent=isinstance(error, PermanentError),
-            retry_ms=self.clock() + int(wait_s * 1000) if wait_s > 0 else None,
-        )
-
 
 def _kind_of_run(replaced: Record | None) -> str:
     if replaced is None or replaced.status == COMPLETED:
         return observation.NEW
     return observation.RETRIED if replaced.status == FAILED else observation.TAKEOVER
+
+
+def _failed(error: Exception) -> Outcome:
+    return Outcome(FAILED, error=_describe(error), permanent=isinstance(error, PermanentError))
 
 
 def _describe(error: Exception) -> str:

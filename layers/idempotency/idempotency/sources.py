@@ -48,6 +48,16 @@ def payload_of(message: Any) -> object:
     return message
 
 
+def event_ms(message: Any) -> int | None:
+    """Return when a message in EventBridge's envelope happened, in epoch milliseconds; None for other messages.
+
+    A queue in between stamps its own time on what may be an old event, replayed or redriven.
+    """
+    if isinstance(message, dict) and "detail" in message and "time" in message:
+        return _iso_ms(message["time"])
+    return None
+
+
 def _iso_ms(text: str) -> int:
     return int(datetime.fromisoformat(text).timestamp() * 1000)
 
@@ -72,7 +82,6 @@ EVENTBRIDGE: Final = Source(
     "EventBridge",
     message=lambda event: event,
     message_id=lambda event: event["id"],
-    sent_ms=lambda event: _iso_ms(event["time"]) if "time" in event else None,
     replayed=lambda event: "replay-name" in event,
 )
 SNS: Final = Source(

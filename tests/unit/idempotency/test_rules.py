@@ -3,6 +3,7 @@
 The consumers here run over DynamoDB's real wire format, in this process; requests and answers are lost on demand.
 """
 
+import json
 import os
 from collections.abc import Callable
 from typing import Any
@@ -874,6 +875,21 @@ class TestRule13Window:
         answer = consumer(window=86_400, clock_skew=1).event_handler(work)(event(), invocation())
 
         assert (answer["outcome"], box.letters[0].reason, work.runs) == ("DeadLettered", BEYOND_WINDOW, [])
+
+    def test_old_event_in_a_fresh_message_never_runs(
+        self, store: DynamoDBStore, invocation: MakeInvocation, work: Work, clock: ManualClock, box: DeadLetterBox
+    ) -> None:
+        """An old event that a rule put into a queue a moment ago is as old as its envelope says."""
+        dispatch = Consumer("dispatch", store, key="detail.idempotencyid", dead_letters=box, clock=clock)
+        clock.advance(31 * 86_400)
+        record = {
+            "messageId": "m1",
+            "body": json.dumps(event()),
+            "attributes": {"SentTimestamp": str(clock()), "ApproximateReceiveCount": "1"},
+        }
+
+        assert dispatch.batch_handler(work)({"Records": [record]}, invocation()) == {"batchItemFailures": []}
+        assert (box.letters[0].reason, work.runs) == (BEYOND_WINDOW, [])
 
     def test_duplicate_late_in_the_window_is_recognised(
         self, consumer: MakeConsumer, invocation: MakeInvocation, work: Work, clock: ManualClock, dynamodb: Any
