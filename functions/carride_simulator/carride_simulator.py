@@ -1,0 +1,111 @@
+"""Publishes simulated rides straight to the bus, in as many calls as it takes.
+
+A call publishes what it has time for and says where the next one is to go on. Ids of events are derived, so that a call
+that is made again, or a simulation, adds copies of known facts and nothing else.
+"""
+
+from collections import Counter
+from datetime import UTC, datetime
+from functools import cache
+from itertools import batched, islice
+from typing import Annotated, Any, Final, Protocol
+
+from msgspec import Meta, Struct
+
+from carride.clients import events_client, sqs_client
+from carride.publisher import NEEDED_MS, Outcome, Publisher
+from carride.settings import from_environment
+from carride.shapes import ShapeError, shaped
+from carride.simulation import Kind, Simulation, Spec, SpecError
+from carride.telemetry import logger
+
+CHUNK: Final = 100
+"""How many entries are published between two looks at the clock."""
+
+NEEDED_FOR_A_CHUNK_MS: Final = NEEDED_MS + 5_000
+
+
+class Settings(Struct, frozen=True):
+    """The function's environment."""
+
+    event_bus_name: str
+    producer_dlq_url: str
+
+
+class Request(Spec, frozen=True, kw_only=True):
+    """What to simulate, and which part of it to publish."""
+
+    offset: Annotated[int, Meta(ge=0)] = 0
+    """The entry to begin with."""
+    limit: Annotated[int, Meta(ge=1)] | None = None
+    """How many entries to publish at most."""
+    time: Annotated[datetime, Meta(tz=True)] | None = None
+    """The present of the simulation; left out, the clock's."""
+
+
+class LambdaContext(Protocol):
+    """The part of Lambda's context object that is used here."""
+
+    def get_remaining_time_in_millis(self) -> int:
+        """Return how much time is left before the invocation is stopped."""
+        ...
+
+
+def handler(raw: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
+    """Publish a simulation, or as much of it as there is time for; at least one chunk.
+
+    Args:
+        raw: a `Request` as JSON; every field has a default.
+        context: says how much time is left.
+
+    Returns:
+        Counts of entries: ``requested`` (handled in this call), ``published`` (on the bus), ``distinct`` (facts among
+        them that were not published before in this simulation), ``deadLettered`` (in the ProducerDlq), ``rejected``
+        (those of them that the bus refused for good) and ``reasons`` (all of them by code); ``total``, of the whole
+        simulation; ``resume``, the offset to go on with, or None at the end; ``time``, to go on with likewise. For a
+        request that cannot be: ``error`` and the ``field`` at fault.
+
+    Raises:
+        PublishError: entries reached neither the bus nor the queue; the same request can be made again.
+    """
+    try:
+        request = shaped(raw, Request)
+        time = request.time or datetime.now(UTC)
+        simulation = Simulation(request, time)
+    except (ShapeError, SpecError) as error:
+        logger.warning("bad request", extra={"field": error.field, "problem": str(error)})
+        return {"error": str(error), "field": error.field}
+
+    counts: Counter[str] = Counter()
+    reasons: Counter[str] = Counter()
+    for chunk in batched(islice(simulation.entries(request.offset), request.limit), CHUNK, strict=False):
+        if counts["requested"] and context.get_remaining_time_in_millis() < NEEDED_FOR_A_CHUNK_MS:
+            break
+        receipts = publisher().publish([simulated.entry for simulated in chunk], context.get_remaining_time_in_millis)
+        for simulated, receipt in zip(chunk, receipts, strict=True):
+            published = receipt.outcome is Outcome.PUBLISHED
+            counts["requested"] += 1
+            counts["published"] += published
+            counts["distinct"] += published and simulated.kind is Kind.FACT
+            counts["deadLettered"] += not published
+            counts["rejected"] += not published and not receipt.retryable
+            if receipt.code is not None:
+                reasons[receipt.code] += 1
+
+    reached = request.offset + counts["requested"]
+    summary = {
+        **{name: counts[name] for name in ("requested", "published", "distinct", "deadLettered", "rejected")},
+        "reasons": dict(reasons),
+        "total": len(simulation),
+        "resume": reached if reached < len(simulation) else None,
+        "time": time.isoformat(),
+    }
+    logger.info("simulated", extra={"summary": summary})
+    return summary
+
+
+@cache
+def publisher() -> Publisher:
+    """Return the publisher of this process; its first call makes it."""
+    settings = from_environment(Settings)
+    return Publisher(events_client(), sqs_client(), settings.event_bus_name, settings.producer_dlq_url)

@@ -1,0 +1,34 @@
+"""The AWS clients of a producer. Their timeouts fit inside a function's time; botocore's own of 60 s outlive it.
+
+Each makes a single attempt: the publisher repeats calls, since it knows the deadline and which entries are left.
+"""
+
+from typing import TYPE_CHECKING, Final, cast
+
+from botocore.config import Config
+from botocore.session import get_session
+
+if TYPE_CHECKING:
+    from mypy_boto3_events import EventBridgeClient
+    from mypy_boto3_sqs import SQSClient
+
+CONNECT_TIMEOUT_S: Final = 1
+READ_TIMEOUT_S: Final = 3
+LONGEST_CALL_MS: Final = (CONNECT_TIMEOUT_S + READ_TIMEOUT_S) * 1000
+
+_CONFIG: Final = Config(
+    connect_timeout=CONNECT_TIMEOUT_S,
+    read_timeout=READ_TIMEOUT_S,
+    retries={"mode": "standard", "total_max_attempts": 1},
+    tcp_keepalive=True,
+)
+
+
+def events_client() -> "EventBridgeClient":
+    """Make a client for EventBridge."""
+    return cast("EventBridgeClient", get_session().create_client("events", config=_CONFIG))
+
+
+def sqs_client() -> "SQSClient":
+    """Make a client for SQS."""
+    return cast("SQSClient", get_session().create_client("sqs", config=_CONFIG))

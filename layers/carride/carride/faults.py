@@ -1,0 +1,76 @@
+"""Faults on request: an event may ask its consumer to fail, where the stage allows it.
+
+Demos and tests need a consumer that dies half-way, and a consumer cannot be told to by anything but its event. An event
+asks by the CloudEvents extension ``simulatedfault``; the template allows it on a laptop only.
+"""
+
+import os
+import time
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Final
+
+from carride.events import RideEvent
+
+ATTRIBUTE: Final = "simulatedfault"
+"""The CloudEvents extension that asks for a fault."""
+
+SLOW_S: Final = 3.0
+"""How long a slow consumer takes."""
+
+_EXIT_CODE: Final = 70
+
+
+class Fault(StrEnum):
+    """What an event can ask for."""
+
+    CRASH = "crash"
+    """The process ends at once, at the first attempt."""
+    FAIL = "fail"
+    """The first attempt raises."""
+    POISON = "poison"
+    """Every attempt raises."""
+    SLOW = "slow"
+    """The first attempt takes `SLOW_S` longer."""
+
+
+class SimulatedFaultError(Exception):
+    """Raised because the event asked for it."""
+
+
+class Faults:
+    """Does what events ask for, or ignores it.
+
+    Args:
+        allowed: whether to do it.
+        exit_process: ends the process without any clean-up, with an exit code.
+        sleep: waits, in seconds.
+    """
+
+    def __init__(
+        self,
+        *,
+        allowed: bool,
+        exit_process: Callable[[int], object] = os._exit,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._allowed = allowed
+        self._exit_process = exit_process
+        self._sleep = sleep
+
+    def strike(self, event: RideEvent, attempt: int) -> None:
+        """Do what the event asks for. Call it in the middle of the work, where a fault hurts the most.
+
+        Raises:
+            SimulatedFaultError: the event asked for it.
+        """
+        fault = event.extensions.get(ATTRIBUTE)
+        if not self._allowed or (attempt > 1 and fault != Fault.POISON):
+            return
+        match fault:
+            case Fault.CRASH:
+                self._exit_process(_EXIT_CODE)
+            case Fault.FAIL | Fault.POISON:
+                raise SimulatedFaultError(f"{event.type} of {event.subject} asked for it, at attempt {attempt}")
+            case Fault.SLOW:
+                self._sleep(SLOW_S)

@@ -1,0 +1,389 @@
+"""Publishes to EventBridge so that no event is lost silently: it is on the bus, in the ProducerDlq, or handed back.
+
+PutEvents answers 200 even where it refused entries. Those that it refused for a passing reason are sent again, under
+the same ids; the others go to the dead-letter queue with code and reason. A call whose answer was lost may have been
+carried out: it is repeated, and consumers recognise the second copy.
+"""
+
+import hashlib
+import json
+import random
+import time
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    ConnectionError,  # noqa: A004 - botocore's name for it
+    HTTPClientError,
+    ParamValidationError,
+)
+from botocore.parsers import ResponseParserError
+
+from carride.clients import LONGEST_CALL_MS
+from carride.entry import MOST_ENTRIES, TOO_LARGE, Entry, pack
+
+if TYPE_CHECKING:
+    from mypy_boto3_events import EventBridgeClient
+    from mypy_boto3_sqs import SQSClient
+
+RETRYABLE: Final = frozenset({"ThrottlingException", "InternalFailure", "InternalException"})
+"""Codes of an entry that may be accepted when it is sent again. Any other code is final."""
+
+ENTRY_TOO_LARGE: Final = "EntryTooLarge"
+"""Code of an entry that no PutEvents request takes."""
+OUT_OF_TIME: Final = "OutOfTime"
+"""Code of an entry that there was no time to send."""
+NO_ANSWER: Final = "NoAnswer"
+"""Code of an entry that a response says nothing about."""
+
+LARGEST_MESSAGE: Final = 1_048_576
+"""Bytes of an SQS message, its attributes included, and of a batch of them."""
+
+NEEDED_MS: Final = 2 * LONGEST_CALL_MS + 500
+"""What has to be left to send entries to the bus: time for the call, and for one to the dead-letter queue after it."""
+
+_SERVER_ERROR: Final = 500
+_TOO_MANY_REQUESTS: Final = 429
+_CONTENT_TOO_LARGE: Final = 413
+_INVALID_REQUEST: Final = frozenset({"ValidationException", "SerializationException"})
+_FAILURES: Final = (ClientError, BotoCoreError, ResponseParserError)
+_NO_CONTACT: Final = (HTTPClientError, ConnectionError, ResponseParserError)
+_LONGEST_MESSAGE: Final = 500
+
+type Remaining = Callable[[], float]
+"""Answers with the milliseconds that are left, as a Lambda context's ``get_remaining_time_in_millis`` does."""
+
+
+class Outcome(StrEnum):
+    """What became of an entry."""
+
+    PUBLISHED = "published"
+    """It is on the bus, once or more."""
+    DEAD_LETTERED = "dead-lettered"
+    """It is in the ProducerDlq."""
+    UNSENT = "unsent"
+    """It is in neither, as far as anybody knows."""
+
+
+class Receipt(NamedTuple):
+    """What became of one entry, and why."""
+
+    entry: Entry
+    outcome: Outcome
+    attempts: int
+    """How often it was sent to the bus."""
+    event_id: str | None = None
+    """The id that EventBridge gave it."""
+    code: str | None = None
+    """Of the last refusal; None for a published entry."""
+    message: str | None = None
+    retryable: bool = False
+    """Whether the last refusal was one that may pass."""
+
+
+class PublishError(Exception):
+    """Raised when entries are neither on the bus nor in the dead-letter queue. The caller has them: publish them again.
+
+    ``receipts`` tells what became of every entry of the call, ``entries`` holds those that are in neither.
+    """
+
+    def __init__(self, receipts: Sequence[Receipt], why_not_queued: str) -> None:
+        unsent = [receipt for receipt in receipts if receipt.outcome is Outcome.UNSENT]
+        codes = ", ".join(sorted({str(receipt.code) for receipt in unsent}))
+        super().__init__(
+            f"{len(unsent)} of {len(receipts)} entries reached neither the bus ({codes}) nor the dead-letter queue "
+            f"({why_not_queued})"
+        )
+        self.receipts = receipts
+        self.entries = [receipt.entry for receipt in unsent]
+
+
+class Publisher:
+    """Publishes entries to one bus.
+
+    Args:
+        events: client for EventBridge, which makes a single attempt a call and gives up within `LONGEST_CALL_MS`.
+        sqs: client for SQS, likewise.
+        bus_name: the bus.
+        dlq_url: the queue for entries that the bus does not take.
+        max_attempts: how often an entry, and a dead letter, is sent.
+        first_delay_s: the longest pause before the second attempt; it doubles from one to the next.
+        longest_delay_s: what the pause does not exceed.
+        sleep: waits, in seconds.
+        jitter: a number from 0 to 1, by which each pause is multiplied ("full jitter").
+    """
+
+    def __init__(
+        self,
+        events: "EventBridgeClient",
+        sqs: "SQSClient",
+        bus_name: str,
+        dlq_url: str,
+        *,
+        max_attempts: int = 8,
+        first_delay_s: float = 0.1,
+        longest_delay_s: float = 5.0,
+        sleep: Callable[[float], None] = time.sleep,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        self._events = events
+        self._sqs = sqs
+        self._bus_name = bus_name
+        self._dlq_url = dlq_url
+        self._max_attempts = max_attempts
+        self._first_delay_s = first_delay_s
+        self._longest_delay_s = longest_delay_s
+        self._sleep = sleep
+        self._jitter = jitter
+
+    def publish(self, entries: Iterable[Entry], remaining_ms: Remaining) -> list[Receipt]:
+        """Publish entries and tell what became of each, in their order.
+
+        Nothing is sent to the bus with less than `NEEDED_MS` left: what is pending then goes to the dead-letter queue.
+        So call it with no more entries than there is time for.
+
+        Raises:
+            PublishError: some entries reached neither the bus nor the dead-letter queue.
+        """
+        parcels = [_Parcel(entry) for entry in entries]
+        sendable = []
+        for parcel in parcels:
+            if (size := parcel.entry.size) < TOO_LARGE:
+                sendable.append(parcel)
+            else:
+                parcel.refused(ENTRY_TOO_LARGE, f"{size} bytes; an entry has to stay below {TOO_LARGE}")
+        self._put_all(sendable, remaining_ms)
+        why_not_queued = self._dead_letter_all([parcel for parcel in parcels if parcel.event_id is None], remaining_ms)
+        receipts = [parcel.receipt() for parcel in parcels]
+        if any(receipt.outcome is Outcome.UNSENT for receipt in receipts):
+            raise PublishError(receipts, why_not_queued)
+        return receipts
+
+    # ── To the bus ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _put_all(self, pending: list["_Parcel"], remaining_ms: Remaining) -> None:
+        """Send parcels until each is accepted, refused for good, tried often enough, or the time is up."""
+        for attempt in range(self._max_attempts):
+            if not pending or (attempt and not self._pause(attempt, remaining_ms, NEEDED_MS)):
+                break
+            pending = self._put_each_once(pending, remaining_ms)
+        for parcel in pending:
+            if parcel.code is None:
+                parcel.refused(OUT_OF_TIME, "the time was up before it could be sent", retryable=True)
+
+    def _put_each_once(self, pending: list["_Parcel"], remaining_ms: Remaining) -> list["_Parcel"]:
+        """Send every parcel once, in batches, and return those to send again."""
+        again: list[_Parcel] = []
+        batches = deque(pack(pending, lambda parcel: parcel.entry.size, most=MOST_ENTRIES, below=TOO_LARGE))
+        failed_calls = 0
+        while batches:
+            if remaining_ms() < NEEDED_MS or (failed_calls and not self._pause(failed_calls, remaining_ms, NEEDED_MS)):
+                break
+            batch = batches.popleft()
+            refusal = self._put(batch)
+            if refusal is None:
+                failed_calls = 0
+            elif refusal.by_content and len(batch) > 1:
+                # One entry is at fault, and the others must not suffer for it.
+                middle = len(batch) // 2
+                batches.extendleft([batch[middle:], batch[:middle]])
+                continue
+            else:
+                failed_calls += refusal.retryable
+                for parcel in batch:
+                    parcel.attempts += 1
+                    parcel.refused(refusal.code, refusal.message, retryable=refusal.retryable)
+            again += [parcel for parcel in batch if parcel.retryable]
+        for batch in batches:
+            again += batch
+        return again
+
+    def _put(self, batch: list["_Parcel"]) -> "_Refusal | None":
+        """Send one batch; the answer is None, and each parcel's in the parcel, unless the call failed as a whole."""
+        try:
+            response = self._events.put_events(Entries=[parcel.entry.to_request(self._bus_name) for parcel in batch])
+        except _FAILURES as error:
+            return _refusal(error)
+        answers: Sequence[Any] = response.get("Entries", ())
+        if len(answers) != len(batch):
+            return _Refusal(NO_ANSWER, f"{len(answers)} answers for {len(batch)} entries", retryable=True)
+        for parcel, answer in zip(batch, answers, strict=True):
+            parcel.attempts += 1
+            if event_id := answer.get("EventId"):
+                parcel.accepted(event_id)
+            else:
+                code = answer.get("ErrorCode", NO_ANSWER)
+                parcel.refused(code, answer.get("ErrorMessage", ""), retryable=code in RETRYABLE or code == NO_ANSWER)
+        return None
+
+    # ── To the dead-letter queue ──────────────────────────────────────────────────────────────────────────────────────
+
+    def _dead_letter_all(self, parcels: list["_Parcel"], remaining_ms: Remaining) -> str:
+        """Send parcels to the queue. Return what went wrong last; the parcels know whether they are stored."""
+        letters = [_letter(parcel) for parcel in parcels]
+        trouble = OUT_OF_TIME
+        for attempt in range(self._max_attempts):
+            if not letters or (attempt and not self._pause(attempt, remaining_ms, LONGEST_CALL_MS)):
+                break
+            again: list[_Letter] = []
+            for batch in pack(letters, lambda letter: letter.size, most=MOST_ENTRIES, below=LARGEST_MESSAGE + 1):
+                if remaining_ms() < LONGEST_CALL_MS:
+                    return trouble
+                refusals = self._dead_letter(batch)
+                for letter, refusal in zip(batch, refusals, strict=True):
+                    if refusal is not None:
+                        trouble = f"{refusal.code}: {refusal.message}"
+                        again += [letter] if refusal.retryable else []
+            letters = again
+        return trouble
+
+    def _dead_letter(self, batch: list["_Letter"]) -> list["_Refusal | None"]:
+        """Send one batch, and return for each letter why it was not stored."""
+        try:
+            response = self._sqs.send_message_batch(
+                QueueUrl=self._dlq_url,
+                Entries=[
+                    {"Id": str(number), "MessageBody": letter.body, "MessageAttributes": letter.attributes}
+                    for number, letter in enumerate(batch)
+                ],
+            )
+        except _FAILURES as error:
+            return [_refusal(error)] * len(batch)
+        refusals: list[_Refusal | None] = [_Refusal(NO_ANSWER, "", retryable=True)] * len(batch)
+        for failed in response.get("Failed", ()):
+            number = int(failed["Id"])
+            refusals[number] = _Refusal(failed["Code"], failed.get("Message", ""), retryable=not failed["SenderFault"])
+        for success in response.get("Successful", ()):
+            number = int(success["Id"])
+            refusals[number] = None
+            batch[number].parcel.dead_lettered = True
+        return refusals
+
+    def _pause(self, attempt: int, remaining_ms: Remaining, needed_ms: int) -> bool:
+        """Wait before another attempt; answer False where the time would not suffice for it."""
+        longest_s = min(self._longest_delay_s, self._first_delay_s * 2 ** (attempt - 1))
+        delay_s = longest_s * self._jitter()
+        if remaining_ms() - delay_s * 1000 < needed_ms:
+            return False
+        self._sleep(delay_s)
+        return True
+
+
+class _Parcel:
+    """One entry on its way."""
+
+    __slots__ = ("attempts", "code", "dead_lettered", "entry", "event_id", "message", "retryable")
+
+    def __init__(self, entry: Entry) -> None:
+        self.entry = entry
+        self.attempts = 0
+        self.event_id: str | None = None
+        self.code: str | None = None
+        self.message: str | None = None
+        self.retryable = False
+        self.dead_lettered = False
+
+    def accepted(self, event_id: str) -> None:
+        self.event_id = event_id
+        self.code = self.message = None
+        self.retryable = False
+
+    def refused(self, code: str, message: str, *, retryable: bool = False) -> None:
+        self.code = code
+        self.message = message
+        self.retryable = retryable
+
+    def receipt(self) -> Receipt:
+        if self.event_id is not None:
+            outcome = Outcome.PUBLISHED
+        else:
+            outcome = Outcome.DEAD_LETTERED if self.dead_lettered else Outcome.UNSENT
+        return Receipt(self.entry, outcome, self.attempts, self.event_id, self.code, self.message, self.retryable)
+
+
+class _Refusal(NamedTuple):
+    """Why a call failed as a whole."""
+
+    code: str
+    message: str
+    retryable: bool
+    """Whether the same call may succeed later."""
+    by_content: bool = False
+    """Whether something in the request is to blame."""
+
+
+def _refusal(error: Exception) -> _Refusal:
+    if not isinstance(error, ClientError):
+        return _Refusal(
+            type(error).__name__,
+            str(error),
+            retryable=isinstance(error, _NO_CONTACT),
+            by_content=isinstance(error, ParamValidationError),
+        )
+    code = error.response["Error"]["Code"]
+    status = error.response["ResponseMetadata"]["HTTPStatusCode"]
+    return _Refusal(
+        code,
+        error.response["Error"].get("Message", ""),
+        retryable=code in RETRYABLE or status == _TOO_MANY_REQUESTS or status >= _SERVER_ERROR,
+        by_content=code in _INVALID_REQUEST or status == _CONTENT_TOO_LARGE,
+    )
+
+
+class _Letter(NamedTuple):
+    """A message for the dead-letter queue."""
+
+    parcel: _Parcel
+    body: str
+    attributes: dict[str, Any]
+    size: int
+    """Bytes, attributes included."""
+
+
+def _letter(parcel: _Parcel) -> _Letter:
+    """Return the message that keeps a parcel: the event in EventBridge's envelope, the reason as EventBridge writes it.
+
+    So whoever reads the dead-letter queue of a rule can read this one.
+    """
+    attributes = {
+        "ERROR_CODE": {"DataType": "String", "StringValue": str(parcel.code)},
+        "ERROR_MESSAGE": {"DataType": "String", "StringValue": _ascii(parcel.message or "no message")},
+        "RETRY_ATTEMPTS": {"DataType": "Number", "StringValue": str(parcel.attempts)},
+    }
+    around = sum(len(name) + sum(map(len, attribute.values())) for name, attribute in attributes.items())
+    body = _body(parcel.entry, LARGEST_MESSAGE - around)
+    return _Letter(parcel, body, attributes, around + len(body))
+
+
+def _body(entry: Entry, room: int) -> str:
+    event = {
+        "source": entry.source,
+        "detail-type": entry.detail_type,
+        "time": msgspec.to_builtins(entry.time),
+        "resources": entry.resources,
+    }
+    try:
+        body = _json(event | {"detail": json.loads(entry.detail)})
+    except (ValueError, RecursionError):
+        body = _json(event | {"detail": entry.detail})
+    if len(body) <= room:
+        return body
+    raw = entry.detail.encode(errors="surrogatepass")
+    event |= {"detailBytes": len(raw), "detailSha256": hashlib.sha256(raw).hexdigest(), "detail": ""}
+    room -= len(_json(event)) - len(_json(""))
+    kept = bisect_right(range(len(entry.detail)), room, key=lambda length: len(_json(entry.detail[:length])))
+    return _json(event | {"detail": entry.detail[: max(kept - 1, 0)]})
+
+
+# ASCII, because SQS refuses some characters that JSON allows.
+_json: Final = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode
+
+
+def _ascii(text: str) -> str:
+    return _json(text[:_LONGEST_MESSAGE])[1:-1]

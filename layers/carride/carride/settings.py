@@ -1,0 +1,40 @@
+"""Environment variables, read once into a typed object when a function starts."""
+
+import os
+from collections.abc import Mapping
+
+import msgspec
+from msgspec import Struct
+
+from carride.shapes import ShapeError, shaped
+
+
+class SettingsError(Exception):
+    """Raised when an environment variable is missing or cannot be what it says; names it and says what to do."""
+
+
+def from_environment[S: Struct](settings: type[S], environment: Mapping[str, str] | None = None) -> S:
+    """Return a function's settings: the field ``ride_table`` is read from ``RIDE_TABLE``.
+
+    Args:
+        settings: a frozen Struct. A field with a default may be missing.
+        environment: left out, the process's own.
+
+    Raises:
+        SettingsError: a variable is missing, or has not the form of its field.
+    """
+    variables = os.environ if environment is None else environment
+    given = {
+        field.encode_name: variables[name]
+        for field in msgspec.structs.fields(settings)
+        if (name := field.encode_name.upper()) in variables
+    }
+    try:
+        return shaped(given, settings, strict=False)
+    except ShapeError as error:
+        name = error.field.upper()
+        problem = error.problem if error.field in given else "it is not set"
+        raise SettingsError(
+            f"{name}: {problem}. Set it under the function's Environment in template.yaml; "
+            f"outside of Lambda, export {name}."
+        ) from error

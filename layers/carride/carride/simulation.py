@@ -1,0 +1,322 @@
+"""Rides in a city, and what can go wrong on the way to their consumers. Pure, and the same for the same seed.
+
+A ride depends on nothing but the seed and its own number. So two simulations of one seed agree on every ride that both
+have, whatever else they are asked for: the second adds copies of known facts, and new rides where it has more.
+"""
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from enum import StrEnum
+from itertools import cycle
+from typing import Annotated, Any, Final, NamedTuple
+
+import msgspec
+from msgspec import Meta, Struct
+from msgspec.structs import replace
+
+from carride import ride as rides
+from carride.entry import TOO_LARGE, Entry
+from carride.events import (
+    SIMULATOR_SOURCE,
+    CarRideAccepted,
+    CarRideCancelled,
+    CarRideCompleted,
+    CarRideCreated,
+    CarRideStarted,
+    Fact,
+    RideEvent,
+)
+from carride.faults import ATTRIBUTE, Fault
+from carride.shapes import json_name
+
+BLOCKS: Final = 8
+"""The city is a square of this many sectors a side, numbered row by row: sector_01 to sector_64."""
+
+_BASE_FARE: Final = 300
+_FARE_PER_SECTOR: Final = 125
+_CANCELLED: Final = 0.1
+_REASONS: Final = ("changed plans", "waited too long", "found another way")
+_CUSTOMERS: Final = 400
+_LONGEST_LIFE: Final = 4
+_LATE: Final = "late"
+_GROUP_SIZES: Final = (1, 1, 1, 2, 2, 3, 4)
+_BETWEEN_EVENTS: Final = 6.0
+"""Between two events of a ride, in rides that begin meanwhile."""
+_COPY_WITHIN: Final = 20.0
+"""Within which a copy follows, in the same unit."""
+_STEP: Final = timedelta(milliseconds=1)
+_LATE_BY: Final = timedelta(hours=1)
+_LATE_SINCE: Final = timedelta(minutes=30)
+
+type Share = Annotated[float, Meta(ge=0, le=1)]
+type Count = Annotated[int, Meta(ge=0, le=100_000)]
+
+
+class Spec(Struct, frozen=True, kw_only=True, rename=json_name, forbid_unknown_fields=True):
+    """What to simulate. Events that are late or ask for a fault are different ones, chosen by the seed."""
+
+    rides: Annotated[int, Meta(ge=1, le=100_000)] = 200
+    seed: Annotated[int, Meta(ge=0, le=2**31)] = 0
+    duplicates: Share = 0.0
+    """Which share of the facts is published twice."""
+    out_of_order: Share = 0.0
+    """In which share of the rides one event overtakes the one before it."""
+    older: Share = 0.0
+    """Which share of what is published comes in the older envelope."""
+    malformed: Count = 0
+    """How many events break the contract, each kind in turn."""
+    late: Count = 0
+    """How many facts are published past their expiry time."""
+    crashes: Count = 0
+    """How many facts end the process of their consumer, at its first attempt."""
+    fails: Count = 0
+    """How many facts have their consumer raise, at its first attempt."""
+    poison: Count = 0
+    """How many facts have their consumer raise, at every attempt."""
+    slow: Count = 0
+    """How many facts take their consumer long."""
+
+
+class SpecError(ValueError):
+    """Raised for a simulation that cannot be; ``field`` is what asks for too much."""
+
+    def __init__(self, field: str, problem: str) -> None:
+        super().__init__(f"{field}: {problem}")
+        self.field = field
+
+
+class Kind(StrEnum):
+    """What a simulated entry is."""
+
+    FACT = "fact"
+    COPY = "copy"
+    """Of a fact that was published before."""
+    MISSING_ID = "missing idempotency id"
+    PARTIAL_ID = "partial idempotency id"
+    UNKNOWN_TYPE = "unknown type"
+    BROKEN_SHAPE = "broken shape"
+    MALFORMED_DETAIL = "malformed detail"
+    """No JSON: the bus refuses it."""
+    OVERSIZED = "oversized"
+    """Larger than the bus takes."""
+
+
+MALFORMED: Final = tuple(kind for kind in Kind if kind not in {Kind.FACT, Kind.COPY})
+"""The kinds that break the contract."""
+
+
+class SimulatedEntry(NamedTuple):
+    """One entry to publish, and what is to be expected of it."""
+
+    entry: Entry
+    kind: Kind
+    fact: str | None
+    """The idempotency id; None where the contract is broken."""
+    late: bool = False
+    fault: Fault | None = None
+
+
+class _Slot(NamedTuple):
+    """A place in the order of publication."""
+
+    position: float
+    happened: float
+    """Where it would be if nothing were out of order or sent twice."""
+    kind: Kind
+    number: int
+    """Of the fact; of the malformed event where it is one."""
+
+
+class Simulation:
+    """A simulation as a sequence of entries; the same for the same spec and time.
+
+    Args:
+        spec: what to simulate.
+        time: the present, with a time zone: the last event has just happened.
+
+    Raises:
+        SpecError: more facts are to be marked than there are.
+    """
+
+    def __init__(self, spec: Spec, time: datetime) -> None:
+        self._spec = spec
+        self._time = time
+        self._lives = [life(spec.seed, f"{number:05d}") for number in range(spec.rides)]
+        self._facts = [(ride, step) for ride, facts in enumerate(self._lives) for step in range(len(facts))]
+        self._marks = self._choose_marks()
+        self._slots = self._arrange()
+
+    def __len__(self) -> int:
+        """Return how many entries there are."""
+        return len(self._slots)
+
+    def entries(self, first: int = 0) -> Iterator[SimulatedEntry]:
+        """Yield the entries in the order of publication, from the one with index ``first`` on."""
+        envelopes = _chance(self._spec.seed, "envelopes")
+        for index, slot in enumerate(self._slots):
+            older = envelopes.random() < self._spec.older
+            if index >= first:
+                yield self._entry(slot, older=older)
+
+    # ── What is published, and in which order ─────────────────────────────────────────────────────────────────────────
+
+    def _choose_marks(self) -> dict[int, str]:
+        """Return the facts that are late or ask for a fault, by number."""
+        spec = self._spec
+        wanted = (
+            ("late", _LATE, spec.late),
+            ("crashes", Fault.CRASH, spec.crashes),
+            ("fails", Fault.FAIL, spec.fails),
+            ("poison", Fault.POISON, spec.poison),
+            ("slow", Fault.SLOW, spec.slow),
+        )
+        free = list(range(len(self._facts)))
+        _chance(spec.seed, "marks").shuffle(free)
+        marks: dict[int, str] = {}
+        for field, mark, count in wanted:
+            if count > len(free):
+                raise SpecError(field, f"{count} is too many: {spec.rides} rides have {len(self._facts)} facts in all")
+            marks |= dict.fromkeys(free[:count], mark)
+            del free[:count]
+        return marks
+
+    def _arrange(self) -> list[_Slot]:
+        """Return the order of publication: rides overlap, some events overtake others, copies follow."""
+        spec = self._spec
+        chance = _chance(spec.seed, "order")
+        happened = {(ride, step): ride + step * _BETWEEN_EVENTS + chance.random() for ride, step in self._facts}
+        overtaking = {}
+        for ride in chance.sample(range(spec.rides), round(spec.out_of_order * spec.rides)):
+            step = chance.randrange(1, len(self._lives[ride]))
+            overtaking[ride, step] = happened[ride, step - 1] - chance.random()
+        slots = [
+            _Slot(overtaking.get(fact, happened[fact]), happened[fact], Kind.FACT, number)
+            for number, fact in enumerate(self._facts)
+        ]
+        slots += [
+            slot._replace(position=slot.position + chance.uniform(0, _COPY_WITHIN), kind=Kind.COPY)
+            for slot in chance.sample(slots, round(spec.duplicates * len(slots)))
+        ]
+        for number, kind in zip(range(spec.malformed), cycle(MALFORMED), strict=False):
+            position = chance.uniform(0, spec.rides)
+            slots.append(_Slot(position, position, kind, number))
+        return sorted(slots)
+
+    # ── One entry ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _entry(self, slot: _Slot, *, older: bool) -> SimulatedEntry:
+        end = self._spec.rides + _LONGEST_LIFE * _BETWEEN_EVENTS
+        time = self._time - (end - slot.happened) * _STEP
+        if slot.kind in MALFORMED:
+            event = told(life(self._spec.seed, f"bad_{slot.number:05d}")[:1], time)
+            return SimulatedEntry(broken(event, slot.kind), slot.kind, None)
+        ride, step = self._facts[slot.number]
+        facts = self._lives[ride][: step + 1]
+        mark = self._marks.get(slot.number)
+        if mark == _LATE:
+            event = told(facts, time - _LATE_BY, expirytime=self._time - _LATE_SINCE)
+        else:
+            event = told(facts, time, extensions={ATTRIBUTE: mark} if mark else {})
+        entry = Entry.of(event)
+        if older and mark is None:  # the older envelope has no place for a mark
+            entry = replace(entry, detail=_json(older_envelope(event)))
+        fault = None if mark in {None, _LATE} else Fault(str(mark))
+        return SimulatedEntry(entry, slot.kind, event.idempotencyid, mark == _LATE, fault)
+
+
+def life(seed: int, name: str) -> list[Fact]:
+    """Return everything that happens to one ride: it is completed, or cancelled on the way."""
+    chance = _chance(seed, name)
+    pickup, destination = chance.sample(range(BLOCKS * BLOCKS), 2)
+    ride = rides.request(
+        order_id=f"order_{seed}_{name}",
+        customer_id=f"customer_{chance.randrange(1, _CUSTOMERS):03d}",
+        pickup=sector(pickup),
+        destination=sector(destination),
+        passengers=chance.choice(_GROUP_SIZES),
+        price=fare(pickup, destination),
+    )
+    facts: list[Fact] = [CarRideCreated.of(ride)]
+    facts.append(CarRideAccepted.of(ride := rides.accept(ride)))
+    if chance.random() < _CANCELLED:
+        facts.append(CarRideCancelled.of(rides.cancel(ride), reason=chance.choice(_REASONS)))
+        return facts
+    facts.append(CarRideStarted.of(ride := rides.start(ride)))
+    facts.append(CarRideCompleted.of(rides.complete(ride)))
+    return facts
+
+
+def sector(number: int) -> str:
+    """Return the name of a sector, counted from 0."""
+    return f"sector_{number + 1:02d}"
+
+
+def fare(pickup: int, destination: int) -> int:
+    """Return what a ride costs, in cents: cars drive along the grid."""
+    (row, column), (to_row, to_column) = divmod(pickup, BLOCKS), divmod(destination, BLOCKS)
+    return _BASE_FARE + _FARE_PER_SECTOR * (abs(row - to_row) + abs(column - to_column))
+
+
+def told(
+    facts: Sequence[Fact],
+    time: datetime,
+    *,
+    expirytime: datetime | None = None,
+    extensions: Mapping[str, str] | None = None,
+) -> RideEvent:
+    """Return the event of the last of these facts, caused by the one before it."""
+    *earlier, fact = facts
+    trace = _chance(0, fact.order_id)
+    traceparent = f"00-{trace.getrandbits(128):032x}-{trace.getrandbits(64):016x}-01"
+    return RideEvent.of(
+        fact,
+        source=SIMULATOR_SOURCE,
+        time=time,
+        cause=told(earlier[-1:], time) if earlier else None,
+        traceparent=traceparent,
+        expirytime=expirytime,
+        extensions=extensions,
+    )
+
+
+def older_envelope(event: RideEvent) -> dict[str, Any]:
+    """Return an event's detail as producers wrote it before CloudEvents."""
+    return {
+        "attributes": {
+            "type": event.type,
+            "source": event.source,
+            "idempotencyId": event.idempotencyid,
+            "eventTime": event.time.isoformat(),
+            "eventCount": event.data.version,
+        },
+        "data": {name: value for name, value in event.payload.items() if name != "version"},
+    }
+
+
+def broken(event: RideEvent, kind: Kind) -> Entry:
+    """Return the entry of an event that was spoilt in one way."""
+    entry = Entry.of(event)
+    if kind is Kind.MALFORMED_DETAIL:
+        return replace(entry, detail=entry.detail[:-1])
+    detail = event.to_detail()
+    match kind:
+        case Kind.MISSING_ID:
+            del detail["idempotencyid"]
+        case Kind.PARTIAL_ID:
+            detail["idempotencyid"] = event.idempotencyid[: len(event.idempotencyid) // 2]
+        case Kind.UNKNOWN_TYPE:
+            detail["type"] = "CarRideTeleported"
+        case Kind.BROKEN_SHAPE:
+            detail["data"]["passengers"] = "two"
+        case Kind.OVERSIZED:
+            detail["data"]["note"] = "x" * TOO_LARGE
+    return replace(entry, detail=_json(detail))
+
+
+def _json(detail: Mapping[str, Any]) -> str:
+    return msgspec.json.encode(detail).decode()
+
+
+def _chance(seed: int, purpose: str) -> random.Random:
+    return random.Random(f"{seed}/{purpose}")  # noqa: S311 - a simulation, not a secret
