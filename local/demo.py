@@ -1,0 +1,235 @@
+"""`make demo`: the whole pipeline on this machine, and the ledger of what happened in it."""
+
+import argparse
+import json
+import os
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+from local.laptop import ROOT, Laptop, LaptopError, Stack
+from ops.audit import Clients, audit
+from ops.ledger import Ledger
+
+LEDGER: Final = ROOT / ".demo" / "ledger.json"
+
+_CHUNK: Final = 500
+"""Entries that one call of the simulator publishes, so that there is progress to show."""
+_REPORT_SECONDS: Final = 2.0
+_STUCK_SECONDS: Final = 60.0
+_UNBALANCED: Final = 1
+_FAILED: Final = 2
+_INTERRUPTED: Final = 130
+
+DESCRIPTION: Final = """\
+Run the whole pipeline on this machine: build and deploy template.yaml onto a local
+engine, have the deployed simulator publish rides, wait until every event has reached its
+end, and print a ledger of what the tables, queues and log groups hold afterwards.
+
+It ends with status 0 if nothing is lost and nothing doubled, 1 if something is, and
+2 if it could not be run. The ledger is also written to .demo/ledger.json."""
+
+EXAMPLES: Final = """\
+examples:
+  make demo                                                     what the README shows
+  make demo ARGS="--rides 1000 --duplicates 0.5 --seed 7"       a larger run
+  make demo ARGS="--crashes 20"                                 consumers that are killed half-way
+  make demo ARGS=--keep                                         look around afterwards with aws and sam"""
+
+
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(
+        prog="make demo ARGS=…",
+        description=DESCRIPTION,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    what = parser.add_argument_group("what the simulator publishes")
+    what.add_argument("--rides", type=_count, default=200, metavar="N", help="rides, of 3 or 4 events each (200)")
+    what.add_argument("--seed", type=_count, default=1, metavar="N", help="the same seed gives the same rides (1)")
+    what.add_argument("--duplicates", type=_share, default=0.3, metavar="S", help="share of events sent twice (0.3)")
+    what.add_argument("--out-of-order", type=_share, default=0.1, metavar="S", help="share of rides in disorder (0.1)")
+    what.add_argument("--older", type=_share, default=0.1, metavar="S", help="share in the older envelope (0.1)")
+    what.add_argument("--malformed", type=_count, default=12, metavar="N", help="events that break the contract (12)")
+    what.add_argument("--late", type=_count, default=3, metavar="N", help="events past their expiry time (3)")
+    what.add_argument("--crashes", type=_count, default=2, metavar="N", help="events that kill the consumer once (2)")
+    what.add_argument("--fails", type=_count, default=2, metavar="N", help="events that make it raise once (2)")
+    what.add_argument("--poison", type=_count, default=1, metavar="N", help="events that always make it raise (1)")
+    how = parser.add_argument_group("how the demo runs")
+    how.add_argument("--keep", action="store_true", help="leave everything running until Ctrl-C, to look around")
+    how.add_argument("--json", action="store_true", help="print the ledger as JSON; progress goes to standard error")
+    return parser.parse_args(arguments)
+
+
+def main() -> None:
+    """Run the demo."""
+    options = parse()
+    signal.signal(signal.SIGTERM, _interrupt)  # so that the engine is stopped then, too
+    try:
+        ledger = run(options)
+    except LaptopError as error:
+        _leave(_FAILED, f"error: {error}")
+    except KeyboardInterrupt:
+        _leave(_INTERRUPTED, "\nstopped; nothing is left running")
+    if not ledger.balanced:
+        _leave(_UNBALANCED, f"the ledger does not balance: lost {ledger.lost}, doubled {ledger.doubled}")
+
+
+def run(options: argparse.Namespace) -> Ledger:
+    """Deploy, publish, wait, audit and print; return the ledger."""
+    progress = Progress(sys.stderr if options.json else sys.stdout)
+    with Laptop() as laptop:
+        with progress.step("building the functions and layers (sam build)"):
+            laptop.build()
+        with progress.step("deploying template.yaml (sam deploy)"):
+            stack = laptop.deploy()
+        with progress.step(f"publishing {options.rides} rides"):
+            for done, total in publish(laptop, stack, specification(options)):
+                progress.note(f"{done:,} of {total:,} events")
+        with progress.step("waiting until every event has reached its end"):
+            for left in settle(laptop):
+                progress.note(f"{left:,} in flight")
+        ledger = audit(Clients(laptop.client("dynamodb"), laptop.client("logs"), laptop.client("sqs")), stack.outputs)
+        write(ledger)
+        print(json.dumps(ledger.to_json(), indent=2) if options.json else f"\n{ledger.to_text()}", flush=True)
+        if options.keep:
+            print(how_to_talk(laptop, stack), flush=True)
+            signal.pause()
+    return ledger
+
+
+def specification(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the simulator's request."""
+    return {
+        "rides": options.rides,
+        "seed": options.seed,
+        "duplicates": options.duplicates,
+        "outOfOrder": options.out_of_order,
+        "older": options.older,
+        "malformed": options.malformed,
+        "late": options.late,
+        "crashes": options.crashes,
+        "fails": options.fails,
+        "poison": options.poison,
+    }
+
+
+def publish(laptop: Laptop, stack: Stack, request: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
+    """Have the deployed simulator publish, call by call; yield how many entries are published, and of how many.
+
+    Raises:
+        LaptopError: the simulator cannot do that, or failed.
+    """
+    function = stack.outputs["CarRideSimulatorFunctionName"]
+    request = {**request, "limit": _CHUNK}
+    while True:
+        answer = laptop.client("lambda").invoke(FunctionName=function, Payload=json.dumps(request))
+        summary = json.load(answer["Payload"])
+        if "FunctionError" in answer:
+            raise LaptopError(f"the simulator failed: {summary.get('errorMessage', summary)}")
+        if "error" in summary:
+            raise LaptopError(f"the simulator cannot do that: {summary['error']}")
+        yield summary["resume"] or summary["total"], summary["total"]
+        if summary["resume"] is None:
+            return
+        request |= {"offset": summary["resume"], "time": summary["time"]}
+
+
+def settle(laptop: Laptop) -> Iterator[int]:
+    """Wait until nothing is in flight; yield how much still is, now and then.
+
+    Raises:
+        LaptopError: it has not become less for a minute.
+    """
+    fewest, since = None, time.monotonic()
+    while left := sum(laptop.in_flight().values()):
+        yield left
+        if fewest is None or left < fewest:
+            fewest, since = left, time.monotonic()
+        try:
+            laptop.wait_until_quiet(timeout=_REPORT_SECONDS)
+        except LaptopError:
+            if time.monotonic() - since > _STUCK_SECONDS:
+                raise
+
+
+def write(ledger: Ledger, path: Path = LEDGER) -> None:
+    """Write the ledger as JSON."""
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(ledger.to_json(), indent=2) + "\n", encoding="utf-8")
+
+
+def how_to_talk(laptop: Laptop, stack: Stack) -> str:
+    """Return commands that talk to the running stack."""
+    exports = " ".join(f"{name}={shlex.quote(value)}" for name, value in laptop.environment().items())
+    outputs = stack.outputs
+    return f"""
+Everything is still running. In another terminal (aws is the AWS CLI, sam is .venv-sam/bin/sam):
+
+  export {exports}
+
+  aws dynamodb scan --table-name {outputs["RideTableName"]} --max-items 1
+  aws dynamodb scan --table-name {outputs["IdempotencyTableName"]} --max-items 1
+  aws sqs receive-message --queue-url {outputs["RideHistoryDlqUrl"]} --visibility-timeout 0
+  aws logs tail {outputs["CarRideEventsLogGroupName"]}
+  sam logs --stack-name {stack.name} --name RideHistoryFunction
+  sam remote invoke CarRideSimulatorFunction --stack-name {stack.name} --event '{{"rides": 5, "seed": 2}}'
+
+Ctrl-C ends it."""
+
+
+class Progress:
+    """Says on a stream what is going on and how long it took."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self._began = 0.0
+        self._noted = 0.0
+
+    @contextmanager
+    def step(self, what: str) -> Iterator[None]:
+        """Announce a step, and say when it is done."""
+        self._began = self._noted = time.monotonic()
+        print(f"{what} …", file=self._stream, flush=True)
+        yield
+        print(f"  done in {time.monotonic() - self._began:.1f} s", file=self._stream, flush=True)
+
+    def note(self, text: str) -> None:
+        """Say how far the step has come, unless that was said a moment ago."""
+        now = time.monotonic()
+        if now - self._noted >= _REPORT_SECONDS:
+            self._noted = now
+            print(f"  {text}", file=self._stream, flush=True)
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{text} is less than 0")
+    return number
+
+
+def _share(text: str) -> float:
+    share = float(text)
+    if not 0 <= share <= 1:
+        raise argparse.ArgumentTypeError(f"{text} is no share: give a number from 0 to 1")
+    return share
+
+
+def _interrupt(number: int, frame: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def _leave(status: int, message: str) -> NoReturn:
+    print(message, file=sys.stderr, flush=True)
+    sys.exit(status)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,225 @@
+"""Asynchronous invocations: a queue, retries under one request id, then the failure's destination.
+
+AWS: an asynchronous event waits in the function's queue. A failed attempt is retried after 1 and then 2 minutes,
+`MaximumRetryAttempts` times and at most `MaximumEventAgeInSeconds` long, as the function, version or alias that was
+invoked says; **every attempt has the same request id**. Then the event goes to the `OnFailure` destination in AWS's
+record format, or to the function's dead-letter queue as it was. Throttling costs no attempt.
+
+Stock MiniStack: each attempt has a new request id; the settings of an alias are not found; the record names neither
+the request id nor the right count. An EventBridge target is invoked once, on a thread of its own for each event, so
+that a burst starts a process for each and loses events.
+
+Plugs into `lambda_svc.invoke_async_with_retry`, `eventbridge._dispatch_to_lambda` and `lambda_svc.reset`. Delays are
+scaled down; the destination is SQS.
+"""
+
+import functools
+import json
+import logging
+import time
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+from ministack.core import lambda_runtime
+from ministack.core.responses import new_uuid
+from ministack.services import eventbridge, lambda_svc
+
+from local.engine import in_flight
+from local.engine.queueing import DelayedQueue
+from local.engine.scope import Scope
+from local.engine.settings import Settings
+
+_RETRIES = 2
+_MAX_AGE_SECONDS = 21_600
+
+_logger = logging.getLogger("carride.engine")
+
+
+@dataclass(slots=True)
+class _Event:
+    function: str
+    qualifier: str | None
+    scope: Scope
+    payload: Any
+    request_id: str = field(default_factory=new_uuid)
+    received: float = field(default_factory=time.time)
+    attempts: int = 0
+
+    @property
+    def arn(self) -> str:
+        """The function as it was invoked, in full: with ``$LATEST`` where no qualifier was given."""
+        account, region = self.scope
+        return f"arn:aws:lambda:{region}:{account}:function:{self.function}:{self.qualifier or '$LATEST'}"
+
+
+class _Functions:
+    """The asynchronous queue of every function."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._endpoint = f"http://{settings.host}:{settings.port}"
+        self._queues: dict[tuple[Scope, str], DelayedQueue[_Event]] = {}
+
+    def pending(self) -> int:
+        return sum(waiting.pending for waiting in self._queues.values())
+
+    def reset(self) -> None:
+        queues, self._queues = self._queues, {}
+        for waiting in queues.values():
+            waiting.close()
+
+    def submit(self, arn: str, payload: Any) -> None:
+        """Queue an event for the function that the ARN names.
+
+        Raises:
+            QueueFullError: The function has too many events waiting.
+        """
+        function, qualifier = lambda_svc._lambda_function_name_and_qualifier_from_arn(arn)
+        event = _Event(function, qualifier, Scope.current(), payload)
+        key = (event.scope, function)
+        if key not in self._queues:
+            settings = self._settings
+            self._queues[key] = DelayedQueue(
+                f"async-{function}", self._attempt, workers=settings.workers, limit=settings.queue_limit
+            )
+        self._queues[key].put(event)
+
+    def _attempt(self, event: _Event) -> float | None:
+        """Run an event once; the seconds until its next attempt, or ``None`` when there is none."""
+        event.scope.enter()
+        function = lambda_svc._functions.get(event.function)
+        record, config = lambda_svc._effective_func_record_for_qualifier(function, event.qualifier)
+        if record is None:
+            _logger.warning("%s was deleted; its event %s is dropped", event.arn, event.request_id)
+            return None
+        rules = _invoke_config(function, event.qualifier)
+        slot, _ = lambda_svc._acquire_execution_slot(function, config)
+        if slot is None:
+            result: dict[str, Any] = {}
+            # AWS does not wait for a function whose concurrency is 0: it has been switched off.
+            exhausted = lambda_svc._reserved_concurrency(function, config) == 0
+            delay = self._settings.retry_delays[0]
+        else:
+            event.attempts += 1
+            try:
+                result = _run(event, record, config)
+            finally:
+                lambda_svc._release_execution_slot(slot)
+            if not result.get("error"):
+                return None
+            exhausted = event.attempts > rules.get("MaximumRetryAttempts", _RETRIES)
+            delay = self._settings.retry_delays[min(event.attempts, len(self._settings.retry_delays)) - 1]
+        too_old = time.time() - event.received + delay > rules.get("MaximumEventAgeInSeconds", _MAX_AGE_SECONDS)
+        if exhausted or too_old:
+            self._give_up(event, config, rules, "RetriesExhausted" if exhausted else "EventAgeExceeded", result)
+            return None
+        return delay
+
+    def _give_up(
+        self, event: _Event, config: dict[str, Any], rules: dict[str, Any], condition: str, result: dict[str, Any]
+    ) -> None:
+        """Hand the event to the destination for failures, or else to the function's dead-letter queue."""
+        error = result.get("body")
+        destination = rules.get("DestinationConfig", {}).get("OnFailure", {}).get("Destination")
+        if destination:
+            record = {
+                "version": "1.0",
+                "timestamp": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+                "requestContext": {
+                    "requestId": event.request_id,
+                    "functionArn": event.arn,
+                    "condition": condition,
+                    "approximateInvokeCount": event.attempts,
+                },
+                "requestPayload": event.payload,
+            }
+            if result:
+                version = config.get("Version", "$LATEST")
+                record["responseContext"] = {
+                    "statusCode": 200,
+                    "executedVersion": version,
+                    "functionError": result.get("function_error", "Unhandled"),
+                }
+                record["responsePayload"] = error
+            self._send(event, config, destination, json.dumps(record), {})
+            return
+        queue = (config.get("DeadLetterConfig") or {}).get("TargetArn")
+        if queue:
+            message = error.get("errorMessage", "") if isinstance(error, dict) else condition
+            attributes = {"RequestID": event.request_id, "ErrorCode": "200", "ErrorMessage": message[:1024]}
+            self._send(event, config, queue, json.dumps(event.payload), attributes)
+
+    def _send(self, event: _Event, config: dict[str, Any], queue: str, body: str, attributes: dict[str, str]) -> None:
+        """Send a message as the function's role, so that a missing permission shows."""
+        _, _, service, region, account, name = queue.split(":", 5)
+        if service != "sqs":
+            _logger.error("%s: the engine sends failed events to SQS only, not to %s", event.arn, queue)
+            return
+        credentials = lambda_runtime.execution_credentials(config)
+        client = _sqs(self._endpoint, region, **credentials)
+        try:
+            client.send_message(
+                QueueUrl=f"{self._endpoint}/{account}/{name}",
+                MessageBody=body,
+                MessageAttributes={
+                    key: {"DataType": "String", "StringValue": value} for key, value in attributes.items() if value
+                },
+            )
+        except (BotoCoreError, ClientError):
+            _logger.exception("%s: event %s could not be sent to %s and is lost", event.arn, event.request_id, queue)
+
+
+def _invoke_config(function: dict[str, Any], qualifier: str | None) -> dict[str, Any]:
+    """The settings of what was invoked; a template writes those of the function itself under ``$LATEST``."""
+    found = lambda_svc._event_invoke_config(function, qualifier)
+    if found is None and qualifier is None:
+        found = lambda_svc._event_invoke_config(function, "$LATEST")
+    return found or {}
+
+
+def _run(event: _Event, record: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
+    arn = event.arn if event.qualifier else event.arn.removesuffix(":$LATEST")
+    running = lambda_svc._execution_record_for_config(record, {**config, "FunctionArn": arn})
+    result: dict[str, Any] = lambda_svc._execute_function_dispatch(
+        running, running["config"], event.payload, event.request_id, time.time()
+    )
+    return result
+
+
+@functools.cache
+def _sqs(endpoint: str, region: str, **credentials: str) -> Any:
+    """A client with the environment variables that a function of that role would have."""
+    session: Any = boto3.session.Session()
+    return session.client(
+        "sqs",
+        region_name=region,
+        endpoint_url=endpoint,
+        **{name.lower(): value for name, value in credentials.items()},
+        config=Config(connect_timeout=5, read_timeout=10, retries={"total_max_attempts": 3}),
+    )
+
+
+def apply(settings: Settings) -> None:
+    """Replace the asynchronous invocation."""
+    functions = _Functions(settings)
+    stock_reset = lambda_svc.reset
+
+    def invoke(function: dict[str, Any], event: Any) -> None:
+        config = function.get("config") or function
+        functions.submit(config["FunctionArn"], event)
+
+    def dispatch(arn: str, payload: str) -> None:
+        functions.submit(arn, json.loads(payload))
+
+    def reset() -> None:
+        functions.reset()
+        stock_reset()
+
+    lambda_svc.invoke_async_with_retry = invoke
+    eventbridge._dispatch_to_lambda = dispatch
+    lambda_svc.reset = reset
+    in_flight.register("async_events", functions.pending)

@@ -1,0 +1,66 @@
+"""How a plug-in teaches MiniStack's CloudFormation a type of resource.
+
+MiniStack keeps a handler for each type: `create(logical_id, properties, stack)` answers the physical id and the
+attributes for `Fn::GetAtt`, `update(physical_id, old, new, stack)` likewise, `delete(physical_id, properties)`
+nothing.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ministack.services.cloudformation import provisioners
+
+type Properties = dict[str, Any]
+type Resource = tuple[str, Properties]
+type Create = Callable[[str, Properties, str], Resource]
+type Update = Callable[[str, Properties, Properties, str], Resource]
+type Delete = Callable[[str, Properties], None]
+
+
+def handlers(type_name: str) -> dict[str, Callable[..., Any]]:
+    """MiniStack's handlers of a type; what is set here is used from then on."""
+    found: dict[str, Callable[..., Any]] = provisioners._RESOURCE_HANDLERS.setdefault(type_name, {})
+    return found
+
+
+def register(type_name: str, create: Create, delete: Delete, update: Update | None = None) -> None:
+    """Add a type.
+
+    Args:
+        type_name: As in a template: ``AWS::Events::Archive``.
+        create: Makes the resource.
+        delete: Removes it; it may be gone already.
+        update: Changes it in place. Without it, an update deletes and creates.
+    """
+
+    def replace(physical_id: str, old: Properties, new: Properties, stack: str) -> Resource:
+        delete(physical_id, old)
+        return create(physical_id, new, stack)
+
+    handlers(type_name).update(create=create, update=update or replace, delete=delete)
+
+
+def physical_name(stack: str, logical_id: str, length: int) -> str:
+    """A name that CloudFormation makes for a resource that the template does not name."""
+    name: str = provisioners._physical_name(stack, logical_id, max_len=length)
+    return name
+
+
+def call(operation: Callable[[Properties], Any], request: Properties) -> Properties:
+    """Call one of MiniStack's operations as its own client would.
+
+    Raises:
+        ValueError: It refused; CloudFormation reports the message as the resource's reason.
+    """
+    status, _, body = operation(request)
+    answer: Properties = json.loads(body or b"{}")
+    if status >= 400:  # noqa: PLR2004 - HTTP
+        raise ValueError(answer.get("message") or answer.get("Message") or body)
+    return answer
+
+
+def tags_of(properties: Properties) -> dict[str, str]:
+    """A template's tags as a mapping; templates write them either way."""
+    tags = properties.get("Tags") or {}
+    return dict(tags) if isinstance(tags, Mapping) else {tag["Key"]: tag["Value"] for tag in tags}

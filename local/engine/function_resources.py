@@ -1,0 +1,34 @@
+"""A function's reserved concurrency in a template.
+
+AWS: `ReservedConcurrentExecutions` of `AWS::Lambda::Function` bounds how many of its invocations run at once; 0
+switches the function off.
+
+Stock MiniStack: knows the setting from its own operation and drops it from a template.
+
+Plugs into CloudFormation's handlers of the type.
+"""
+
+from typing import Any
+
+from ministack.services import lambda_svc
+
+from local.engine.cloudformation import Properties, Resource, handlers
+
+
+def _reserve(resource: Resource, properties: Properties) -> Resource:
+    reserved = properties.get("ReservedConcurrentExecutions")
+    lambda_svc._functions[resource[0]]["concurrency"] = None if reserved is None else int(reserved)
+    return resource
+
+
+def apply() -> None:
+    """Extend the type."""
+    stock = dict(handlers("AWS::Lambda::Function"))
+
+    def create(logical_id: str, properties: Properties, stack: str) -> Resource:
+        return _reserve(stock["create"](logical_id, properties, stack), properties)
+
+    def update(physical_id: str, old: Properties, new: Properties, stack: str, *more: Any) -> Resource:
+        return _reserve(stock["update"](physical_id, old, new, stack, *more), new)
+
+    handlers("AWS::Lambda::Function").update(create=create, update=update)

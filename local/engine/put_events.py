@@ -1,0 +1,94 @@
+"""PutEvents: what is refused, and the event's own time.
+
+AWS: at most 10 entries, below 1 MB in all by the documented formula, or the call is refused. An entry without `Source`,
+`DetailType` or `Detail` fails with ``InvalidArgument``, one whose `Detail` is no JSON object with ``MalformedDetail``;
+the others are accepted. The event carries the entry's `Time`, by which the archive is searched.
+
+Stock MiniStack: an empty `Source` and a malformed `Detail` are accepted, sizes are not looked at, `Time` is replaced
+by now.
+
+Plugs into `eventbridge._put_events`, in front of it, and into `eventbridge._now_ts`, which that asks for the time.
+"""
+
+import json
+from contextvars import ContextVar
+from typing import Any
+
+from ministack.core.responses import error_response_json
+from ministack.services import eventbridge
+
+MAX_ENTRIES = 10
+MAX_BYTES = 1024 * 1024
+MAX_DETAIL_TYPE = 128
+_TIME_BYTES = 14
+
+type _Entry = dict[str, Any]
+
+_stock_put_events = eventbridge._put_events
+_stock_now = eventbridge._now_ts
+_time: ContextVar[float | None] = ContextVar("time", default=None)
+
+
+def size_of(entry: _Entry) -> int:
+    """Bytes that an entry counts: 14 for a `Time`, and the UTF-8 bytes of its text and of its resources."""
+    texts = [entry.get(name) or "" for name in ("Source", "DetailType", "Detail")] + list(entry.get("Resources") or [])
+    return sum(len(str(text).encode()) for text in texts) + (_TIME_BYTES if entry.get("Time") else 0)
+
+
+def error_of(entry: _Entry) -> tuple[str, str] | None:
+    """Code and message with which EventBridge refuses the entry; ``None`` where it takes it."""
+    for name in ("Source", "DetailType", "Detail"):
+        if not entry.get(name):
+            return "InvalidArgument", f"Parameter {name} is not valid. Reason: {name} is a required argument."
+    if len(entry["DetailType"]) > MAX_DETAIL_TYPE:
+        return (
+            "InvalidArgument",
+            f"Parameter DetailType is not valid. Reason: longer than {MAX_DETAIL_TYPE} characters.",
+        )
+    try:
+        detail = json.loads(entry["Detail"])
+    except ValueError:
+        detail = None
+    if not isinstance(detail, dict):
+        return "MalformedDetail", "Detail is malformed."
+    return None
+
+
+def _put_events(data: dict[str, Any], allow_aws_source: bool = False) -> tuple[int, dict[str, str], bytes]:
+    entries: list[_Entry] = data.get("Entries") or []
+    if len(entries) > MAX_ENTRIES:
+        return _refuse(
+            f"Value '{len(entries)}' at 'entries' failed to satisfy constraint: at most {MAX_ENTRIES} members"
+        )
+    if sum(map(size_of, entries)) >= MAX_BYTES:
+        return _refuse("Total size of the entries in the request is over the limit.")
+    results = []
+    for entry in entries:
+        if error := error_of(entry):
+            results.append({"ErrorCode": error[0], "ErrorMessage": error[1]})
+            continue
+        # One entry a call, so that the record which MiniStack makes of it gets this entry's time.
+        stamped = _time.set(eventbridge._coerce_timestamp(entry.get("Time")))
+        try:
+            _, _, body = _stock_put_events({**data, "Entries": [entry]}, allow_aws_source)
+        finally:
+            _time.reset(stamped)
+        results += json.loads(body)["Entries"]
+    failed = sum("ErrorCode" in result for result in results)
+    answer = {"FailedEntryCount": failed, "Entries": results}
+    return 200, {"Content-Type": "application/x-amz-json-1.1"}, json.dumps(answer).encode()
+
+
+def _refuse(message: str) -> tuple[int, dict[str, str], bytes]:
+    answer: tuple[int, dict[str, str], bytes] = error_response_json("ValidationException", message, 400)
+    return answer
+
+
+def _now() -> float:
+    return _time.get() or _stock_now()
+
+
+def apply() -> None:
+    """Check entries before MiniStack takes them."""
+    eventbridge._put_events = _put_events
+    eventbridge._now_ts = _now

@@ -1,0 +1,152 @@
+"""Function processes that end only when they should, and whose log is complete.
+
+AWS: a handler that raises keeps its environment; its stack trace is in the log. One that exits, is killed or overruns
+the function's timeout costs the environment and is answered as a failed invocation. The function's own modules come
+before its layers'. Every line that it writes is in the log.
+
+Stock MiniStack: a handler that raises is killed, its error type is ``Runtime.HandlerError`` and the stack trace is not
+in the answer; a layer's module hides the function's; the log is read with timers, so that lines can be late, be
+counted to the next invocation, or be lost when the process dies; a quiet invocation waits 50 ms for them.
+
+Plugs into `lambda_runtime._PYTHON_WORKER_SCRIPT`, `lambda_runtime._worker_class_for` and
+`lambda_svc._execute_function_warm`.
+"""
+
+import json
+import logging
+import queue
+import time
+from multiprocessing.connection import wait
+from pathlib import Path
+from subprocess import Popen
+from typing import Any
+
+from ministack.core import lambda_runtime
+from ministack.services import lambda_svc
+
+from local.engine.bootstrap import END_OF_LOG
+
+INIT_SECONDS = 10.0
+"""What AWS gives a function to be imported, apart from its timeout."""
+
+_DRAIN_SECONDS = 1.0  # to read what a process wrote before it died; a child of it may hold the pipe open
+
+_logger = logging.getLogger("carride.engine")
+_stock_worker_class_for = lambda_runtime._worker_class_for
+_stock_execute = lambda_svc._execute_function_warm
+
+
+class PythonWorker(lambda_runtime.Worker):  # type: ignore[misc] # MiniStack has no types
+    """A process of one Python function, which serves one invocation at a time."""
+
+    _proc: Popen[str] | None
+    _stderr_queue: queue.Queue[str | None]
+
+    def _read_stderr(self) -> None:
+        """Queue the process's log line by line, and ``None`` when it ends."""
+        process, lines = self._proc, self._stderr_queue
+        if process is None or process.stderr is None:
+            return
+        for line in process.stderr:
+            lines.put(line.rstrip("\n"))
+        lines.put(None)
+
+    def call(self, event: Any, context: dict[str, Any]) -> dict[str, Any]:
+        """Run one invocation.
+
+        Returns:
+            ``result`` or ``error`` (with ``errorType`` and ``errorMessage``), and ``log``.
+        """
+        with self._lock:
+            cold = self._proc is None or self._proc.poll() is not None
+            if cold:
+                self._spawn()
+            process = self._proc
+            if process is None or process.stdin is None or process.stdout is None:
+                raise RuntimeError("the worker has no process")
+            timeout = int(self.config.get("Timeout", 3))
+            answer = ""
+            try:
+                process.stdin.write(json.dumps({"event": event, "ctx": context}) + "\n")
+                process.stdin.flush()
+            except BrokenPipeError:
+                pass  # it has ended: the answer below is empty
+            if wait([process.stdout.fileno()], timeout + (INIT_SECONDS if cold else 0.0)):
+                answer = process.stdout.readline()
+                if not answer:
+                    return self._bury(process, "Runtime.ExitError", f"Runtime exited {_how(process)}")
+            else:
+                process.kill()
+                return self._bury(process, "Sandbox.Timedout", f"Task timed out after {timeout}.00 seconds")
+            return {**json.loads(answer), "log": self._log()}
+
+    def _bury(self, process: Popen[str], kind: str, message: str) -> dict[str, Any]:
+        self._proc = None
+        process.wait()
+        log = self._log()
+        return {"error": {"errorType": kind, "errorMessage": message}, "log": f"{log}\n{message}".lstrip("\n")}
+
+    def _log(self) -> str:
+        """What the function wrote during this invocation, up to its end mark or the process's end."""
+        lines: list[str] = []
+        deadline = time.monotonic() + _DRAIN_SECONDS
+        while True:
+            try:
+                line = self._stderr_queue.get(timeout=max(0.0, deadline - time.monotonic()))
+            except queue.Empty:
+                break
+            if line is None:
+                break
+            if line.endswith(END_OF_LOG):
+                if unfinished := line.removesuffix(END_OF_LOG):
+                    lines.append(unfinished)
+                break
+            lines.append(line)
+        return "\n".join(lines)
+
+
+def _how(process: Popen[str]) -> str:
+    status = process.wait()
+    return f"by signal {-status}" if status < 0 else f"with exit status {status}"
+
+
+def _worker_class_for(config: dict[str, Any]) -> type:
+    stock: type = _stock_worker_class_for(config)
+    return PythonWorker if stock is lambda_runtime.Worker and _is_python(config) else stock
+
+
+def _is_python(config: dict[str, Any]) -> bool:
+    return str(config.get("Runtime", "")).startswith("python")
+
+
+def _execute(function: dict[str, Any], event: Any, request_id: str) -> dict[str, Any]:
+    config = function.get("config") or function
+    if not _is_python(config) or not function.get("code_zip"):
+        stock: dict[str, Any] = _stock_execute(function, event, request_id)
+        return stock
+    lambda_svc._ensure_reaper_thread()
+    worker, _ = lambda_runtime.acquire_worker(
+        config["FunctionName"], config, function["code_zip"], qualifier=config.get("Version", "$LATEST")
+    )
+    context = {
+        "request_id": request_id,
+        "invoked_function_arn": config["FunctionArn"],
+        "trace_id": lambda_svc._xray_trace_id_for_invocation(config),
+    }
+    try:
+        answer = worker.call(event, context)
+    except (OSError, RuntimeError) as error:  # the process could not be started
+        _logger.exception("%s could not be started", config["FunctionName"])
+        answer = {"error": {"errorType": type(error).__name__, "errorMessage": str(error)}, "log": str(error)}
+    finally:
+        lambda_runtime.release_worker(worker)
+    if "error" in answer:
+        return {"body": answer["error"], "error": True, "function_error": "Unhandled", "log": answer["log"]}
+    return {"body": answer["result"], "log": answer["log"]}
+
+
+def apply() -> None:
+    """Replace the Python worker."""
+    lambda_runtime._PYTHON_WORKER_SCRIPT = Path(__file__).with_name("bootstrap.py").read_text(encoding="utf-8")
+    lambda_runtime._worker_class_for = _worker_class_for
+    lambda_svc._execute_function_warm = _execute

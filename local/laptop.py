@@ -1,0 +1,509 @@
+"""The laptop's AWS, started, deployed to, watched and stopped.
+
+    with Laptop() as laptop:
+        stack = laptop.deploy()
+        laptop.client("lambda").invoke(FunctionName=stack.outputs["CarRideSimulatorFunctionName"])
+        laptop.wait_until_quiet()
+
+The engine is a process of its own in the environment ``.venv-engine``; it holds everything in memory and in one
+temporary folder, and both go when the ``with`` block ends, however it ends.
+"""
+
+import fcntl
+import hashlib
+import io
+import json
+import os
+import platform
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.request
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import boto3
+import yaml
+from botocore.config import Config
+from botocore.exceptions import ClientError, WaiterError
+
+from local.engine.settings import STAY
+
+ROOT = Path(__file__).resolve().parent.parent
+REGION = "us-east-1"
+HOST = "127.0.0.1"
+
+_BUILD = ROOT / ".aws-sam"
+_BUCKET = "laptop-artifacts"
+_ARTIFACTS = {"AWS::Serverless::Function": "CodeUri", "AWS::Serverless::LayerVersion": "ContentUri"}
+_CAPABILITIES = ["CAPABILITY_IAM", "CAPABILITY_NAMED_IAM", "CAPABILITY_AUTO_EXPAND"]
+_START_SECONDS = 30.0
+_POLL_SECONDS = 0.02
+_LAST_LINES = 15
+
+
+class LaptopError(Exception):
+    """The laptop's AWS cannot do what was asked; the message is one sentence that says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """A deployed stack.
+
+    Attributes:
+        name: The stack's name.
+        outputs: The template's outputs by name.
+        resources: Physical ids by logical id.
+    """
+
+    name: str
+    outputs: Mapping[str, str]
+    resources: Mapping[str, str]
+
+
+@dataclass(slots=True)
+class _Engine:
+    process: subprocess.Popen[bytes]
+    folder: Path
+    stays: bool = field(default=False)
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "engine.log"
+
+    def last_lines(self) -> str:
+        return "\n".join(self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LAST_LINES:])
+
+
+class Laptop:
+    """Context manager around one engine.
+
+    Args:
+        port: Loopback port to listen on; a free one is taken where none is given.
+        region: Region that tools and clients use when they are not told another.
+        retry_delays: Seconds before each retry of an asynchronous invocation (AWS: 60, 120).
+        workers: Processes that one function may have for asynchronous events.
+        queue_limit: Events that wait for one function before it throttles.
+
+    Raises:
+        LaptopError: The engine could not be started.
+    """
+
+    def __init__(
+        self,
+        *,
+        port: int | None = None,
+        region: str = REGION,
+        retry_delays: Sequence[float] = (1.0, 2.0),
+        workers: int = 2,
+        queue_limit: int = 100_000,
+    ) -> None:
+        self.region = region
+        self.port = port or 0
+        self._options = [
+            f"--retry-delays={','.join(map(str, retry_delays))}",
+            f"--workers={workers}",
+            f"--queue-limit={queue_limit}",
+        ]
+        self._engine: _Engine | None = None
+        self._clients: dict[tuple[str, str], Any] = {}
+
+    # ---- life -------------------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        python = _tool("engine", "python")
+        self.port = _free_port(self.port)
+        command = [str(python), *self._program()]
+        folder = Path(tempfile.mkdtemp(prefix="carride-laptop-"))
+        with (folder / "engine.log").open("wb") as log:
+            process = subprocess.Popen(
+                command,
+                cwd=ROOT,
+                env=_clean_environment(folder),
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # a group of its own, which ends with everything that functions started
+            )
+        self._engine = _Engine(process, folder)
+        try:
+            self._wait_until_ready()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """End the engine and every function's process, and remove its folder; does nothing after `leave_running`."""
+        clients, self._clients = self._clients, {}
+        for client in clients.values():
+            client.close()
+        engine, self._engine = self._engine, None
+        if engine is None or engine.stays:
+            return
+        with suppress(ProcessLookupError):
+            os.killpg(engine.process.pid, signal.SIGKILL)  # all its state is in memory: nothing would be saved
+        engine.process.wait()
+        if engine.process.stdin is not None:
+            engine.process.stdin.close()
+        shutil.rmtree(engine.folder, ignore_errors=True)
+
+    def leave_running(self) -> int:
+        """Let the engine outlive this process.
+
+        Returns:
+            Its process group: ``kill -- -<group>`` ends it. Its folder is named in its environment as ``TMPDIR``.
+        """
+        engine = self._running()
+        if engine.process.stdin is not None and not engine.stays:
+            engine.process.stdin.write(STAY)
+            engine.process.stdin.close()
+        engine.stays = True
+        return engine.process.pid
+
+    # ---- talking to it ----------------------------------------------------------------------------------------------
+
+    @property
+    def endpoint_url(self) -> str:
+        """Where the engine listens: what ``AWS_ENDPOINT_URL`` is set to."""
+        return f"http://{HOST}:{self.port}"
+
+    def environment(self) -> dict[str, str]:
+        """The environment variables with which ``aws``, ``sam`` and boto3 talk to this engine."""
+        return {
+            "AWS_ENDPOINT_URL": self.endpoint_url,
+            "AWS_ACCESS_KEY_ID": "test",
+            "AWS_SECRET_ACCESS_KEY": "test",
+            "AWS_DEFAULT_REGION": self.region,
+            "AWS_REGION": self.region,
+        }
+
+    def client(self, service: str, *, region: str | None = None) -> Any:
+        """A boto3 client of this engine, made once for each service and region."""
+        key = (service, region or self.region)
+        if key not in self._clients:
+            variables = self.environment()
+            session: Any = boto3.session.Session()  # typed for literal names only
+            self._clients[key] = session.client(
+                service,
+                region_name=key[1],
+                endpoint_url=self.endpoint_url,
+                aws_access_key_id=variables["AWS_ACCESS_KEY_ID"],
+                aws_secret_access_key=variables["AWS_SECRET_ACCESS_KEY"],
+                config=Config(
+                    connect_timeout=5,
+                    read_timeout=120,
+                    retries={"total_max_attempts": 1},
+                    s3={"addressing_style": "path"},
+                ),
+            )
+        return self._clients[key]
+
+    def reset(self) -> None:
+        """Forget every resource, stack and event, and end the functions' processes."""
+        self._request("/_ministack/reset", method="POST")
+
+    def in_flight(self) -> dict[str, int]:
+        """What the engine has not finished, by kind: events queued, waiting for a retry or in hand, replays."""
+        counts: dict[str, int] = json.loads(self._request("/_carride/in-flight"))
+        return counts
+
+    def wait_until_quiet(self, timeout: float = 60.0) -> None:
+        """Wait until nothing more will happen by itself.
+
+        Args:
+            timeout: Seconds.
+
+        Raises:
+            LaptopError: Something was still going on.
+        """
+        deadline = time.monotonic() + timeout
+        while busy := {name: count for name, count in self.in_flight().items() if count}:
+            if time.monotonic() > deadline:
+                left = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in busy.items())
+                raise LaptopError(
+                    f"the engine was still busy after {timeout:g} s ({left}): wait longer, or see {self.log}."
+                )
+            time.sleep(_POLL_SECONDS)
+
+    @property
+    def log(self) -> Path:
+        """The engine's own log."""
+        return self._running().log
+
+    # ---- deploying --------------------------------------------------------------------------------------------------
+
+    def build(self) -> None:
+        """Run ``sam build``.
+
+        Raises:
+            LaptopError: The build failed.
+        """
+        _BUILD.mkdir(exist_ok=True)
+        with _exclusively(_BUILD / ".lock"):
+            self._sam("build", "--config-env", "local")
+
+    def deploy(self, stack_name: str = "carride", *, config_env: str = "local", **parameters: str) -> Stack:
+        """Deploy what was built with ``sam deploy``.
+
+        Args:
+            stack_name: Name of the stack.
+            config_env: Table of samconfig.toml.
+            **parameters: Template parameters; ``Stage`` and ``Architecture`` are this laptop's unless given.
+
+        Raises:
+            LaptopError: The deployment failed; the message names the first resource that did and its reason.
+        """
+        try:
+            self._sam("deploy", "--config-env", config_env, "--stack-name", stack_name, parameters=parameters)
+        except LaptopError as error:
+            reason = self._first_failure(stack_name)
+            raise LaptopError(f"sam deploy of {stack_name} failed: {reason}") if reason else error from None
+        return self.stack(stack_name)
+
+    def deploy_fast(
+        self,
+        stack_name: str,
+        template: Path | Mapping[str, Any] | None = None,
+        *,
+        region: str | None = None,
+        **parameters: str,
+    ) -> Stack:
+        """Create or update a stack with CloudFormation alone, for tests that deploy often.
+
+        Args:
+            stack_name: Name of the stack.
+            template: A template file, whose code is taken from beside it, or a template without code of its own;
+                where none is given, the project's as it was last built.
+            region: Where to create it, if not in the laptop's own region.
+            **parameters: Template parameters; ``Stage`` and ``Architecture`` are this laptop's if it has them.
+
+        Raises:
+            LaptopError: The deployment failed; the message names the first resource that did and its reason.
+        """
+        template = _BUILD / "build" / "template.yaml" if template is None else template
+        region = region or self.region
+        body = self._package(template, region) if isinstance(template, Path) else dict(template)
+        s3, cloudformation = self._bucket(region), self.client("cloudformation", region=region)
+        text = json.dumps(body).encode()
+        key = f"{hashlib.sha256(text).hexdigest()}.template"
+        s3.put_object(Bucket=f"{_BUCKET}-{region}", Key=key, Body=text)
+        given = {name: value for name, value in _defaults().items() if name in body.get("Parameters", {})} | parameters
+        request = {
+            "StackName": stack_name,
+            "TemplateURL": f"{self.endpoint_url}/{_BUCKET}-{region}/{key}",
+            "Parameters": [{"ParameterKey": name, "ParameterValue": value} for name, value in given.items()],
+            "Capabilities": _CAPABILITIES,
+        }
+        exists = self._status(stack_name, region) is not None
+        operation = cloudformation.update_stack if exists else cloudformation.create_stack
+        try:
+            operation(**request)
+            waiter = cloudformation.get_waiter("stack_update_complete" if exists else "stack_create_complete")
+            waiter.wait(StackName=stack_name, WaiterConfig={"Delay": 0.05, "MaxAttempts": 2400})
+        except (ClientError, WaiterError) as error:
+            reason = self._first_failure(stack_name, region) or str(error)
+            raise LaptopError(f"the stack {stack_name} could not be deployed: {reason}") from error
+        return self.stack(stack_name, region=region)
+
+    def delete_stack(self, stack_name: str, *, region: str | None = None) -> None:
+        """Delete a stack and wait until it is gone.
+
+        Raises:
+            LaptopError: A resource could not be deleted.
+        """
+        cloudformation = self.client("cloudformation", region=region)
+        cloudformation.delete_stack(StackName=stack_name)
+        try:
+            waiter = cloudformation.get_waiter("stack_delete_complete")
+            waiter.wait(StackName=stack_name, WaiterConfig={"Delay": 0.05, "MaxAttempts": 2400})
+        except WaiterError as error:
+            reason = self._first_failure(stack_name, region) or str(error)
+            raise LaptopError(f"the stack {stack_name} could not be deleted: {reason}") from error
+
+    def stack(self, stack_name: str, *, region: str | None = None) -> Stack:
+        """Describe a stack that was deployed."""
+        cloudformation = self.client("cloudformation", region=region)
+        described = cloudformation.describe_stacks(StackName=stack_name)["Stacks"][0]
+        pages = cloudformation.get_paginator("list_stack_resources").paginate(StackName=stack_name)
+        resources = [resource for page in pages for resource in page["StackResourceSummaries"]]
+        return Stack(
+            stack_name,
+            {output["OutputKey"]: output["OutputValue"] for output in described.get("Outputs", [])},
+            {resource["LogicalResourceId"]: resource["PhysicalResourceId"] for resource in resources},
+        )
+
+    # ---- inside -----------------------------------------------------------------------------------------------------
+
+    def _program(self) -> list[str]:
+        """What the engine's Python is to run."""
+        return ["-m", "local.engine", "--port", str(self.port), "--until-stdin-closes", *self._options]
+
+    def _running(self) -> _Engine:
+        if self._engine is None:
+            raise LaptopError("the engine is not running: use the laptop inside its `with` block.")
+        return self._engine
+
+    def _request(self, path: str, method: str = "GET") -> bytes:
+        engine = self._running()
+        request = urllib.request.Request(self.endpoint_url + path, method=method)  # noqa: S310 - loopback, fixed scheme
+        try:
+            with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310
+                body: bytes = answer.read()
+        except urllib.error.URLError as error:
+            if engine.process.poll() is not None:
+                raise LaptopError(f"the engine ended by itself; its last lines:\n{engine.last_lines()}") from error
+            raise
+        return body
+
+    def _wait_until_ready(self) -> None:
+        engine = self._running()
+        deadline = time.monotonic() + _START_SECONDS
+        while True:
+            try:
+                self._request("/_ministack/health")
+            except urllib.error.URLError:
+                if time.monotonic() > deadline:
+                    raise LaptopError(
+                        f"the engine was not ready after {_START_SECONDS:g} s; its last lines:\n{engine.last_lines()}"
+                    ) from None
+                time.sleep(_POLL_SECONDS)
+            else:
+                return
+
+    def _sam(self, command: str, *options: str, parameters: Mapping[str, str] | None = None) -> None:
+        overrides = [f"{name}={value}" for name, value in (_defaults() | dict(parameters or {})).items()]
+        tools = ROOT / ".venv-sam" / "bin"
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+        done = subprocess.run(
+            [str(_tool("sam", "sam")), command, *options, "--parameter-overrides", *overrides],
+            cwd=ROOT,
+            env={
+                **inherited,
+                **self.environment(),
+                "PATH": f"{tools}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
+                "SAM_CLI_TELEMETRY": "0",
+            },
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            lines = "\n".join((done.stdout + done.stderr).strip().splitlines()[-_LAST_LINES:])
+            raise LaptopError(f"sam {command} failed; its last lines:\n{lines}")
+
+    def _status(self, stack_name: str, region: str) -> str | None:
+        try:
+            stacks = self.client("cloudformation", region=region).describe_stacks(StackName=stack_name)["Stacks"]
+        except ClientError:  # CloudFormation's answer for a stack that is not there
+            return None
+        status: str = stacks[0]["StackStatus"]
+        return status
+
+    def _first_failure(self, stack_name: str, region: str | None = None) -> str | None:
+        """The first resource that failed in the stack's last operation, and why."""
+        try:
+            events = self.client("cloudformation", region=region).describe_stack_events(StackName=stack_name)[
+                "StackEvents"
+            ]
+        except ClientError:
+            return None
+        failed = [event for event in events if event["ResourceStatus"].endswith("_FAILED")]
+        if not failed:
+            return None
+        first = failed[-1]  # the newest comes first
+        return (
+            f"{first['LogicalResourceId']} ({first['ResourceType']}): {first.get('ResourceStatusReason', 'no reason')}"
+        )
+
+    def _bucket(self, region: str) -> Any:
+        s3 = self.client("s3", region=region)
+        where = {} if region == REGION else {"CreateBucketConfiguration": {"LocationConstraint": region}}
+        with suppress(s3.exceptions.BucketAlreadyOwnedByYou, s3.exceptions.BucketAlreadyExists):
+            s3.create_bucket(Bucket=f"{_BUCKET}-{region}", **where)
+        return s3
+
+    def _package(self, template: Path, region: str) -> dict[str, Any]:
+        """The template with its code uploaded, as ``sam package`` does it."""
+        if not template.exists():
+            raise LaptopError(f"{template} is missing: call build() first.")
+        body: dict[str, Any] = yaml.safe_load(template.read_text(encoding="utf-8"))
+        for resource in body["Resources"].values():
+            place = _ARTIFACTS.get(resource["Type"])
+            code = resource.get("Properties", {}).get(place) if place else None
+            if isinstance(code, str) and not code.startswith("s3://"):
+                resource["Properties"][place] = self._upload((template.parent / code).resolve(), region)
+        return body
+
+    def _upload(self, folder: Path, region: str) -> str:
+        content = _zip(folder)
+        key = f"{hashlib.sha256(content).hexdigest()}.zip"
+        bucket = f"{_BUCKET}-{region}"
+        self._bucket(region).put_object(Bucket=bucket, Key=key, Body=content)
+        return f"s3://{bucket}/{key}"
+
+
+def _tool(environment: str, program: str) -> Path:
+    path = ROOT / f".venv-{environment}" / "bin" / program
+    if not path.exists():
+        raise LaptopError(f"{path.relative_to(ROOT)} is missing: run `make setup`.")
+    return path
+
+
+def _free_port(wanted: int) -> int:
+    with socket.socket() as probe:
+        try:
+            probe.bind((HOST, wanted))
+        except OSError as error:
+            raise LaptopError(
+                f"port {wanted} of {HOST} cannot be used ({error.strerror}): choose another one."
+            ) from error
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _clean_environment(folder: Path) -> dict[str, str]:
+    """What the engine and so every function sees of this machine: nothing but programs, a folder and a language."""
+    path = os.environ.get("PATH", os.defpath)
+    return {"PATH": path, "HOME": str(folder), "TMPDIR": str(folder), "LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1"}
+
+
+def _defaults() -> dict[str, str]:
+    """Template parameters of this machine; functions run on its own Python, hence on its own processor."""
+    machine = platform.machine().lower()
+    return {"Stage": "local", "Architecture": "arm64" if machine in {"arm64", "aarch64"} else "x86_64"}
+
+
+def _zip(folder: Path) -> bytes:
+    """The folder as an archive; the same content gives the same bytes."""
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_STORED) as archive:
+        for path in sorted(folder.rglob("*")):
+            if path.is_file() and "__pycache__" not in path.parts:
+                entry = zipfile.ZipInfo(str(path.relative_to(folder)))
+                entry.external_attr = path.stat().st_mode << 16
+                archive.writestr(entry, path.read_bytes())
+    return content.getvalue()
+
+
+@contextmanager
+def _exclusively(lock: Path) -> Iterator[None]:
+    """Hold the lock against other processes: two builds at once would write the same folder."""
+    with lock.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,149 @@
+import json
+from typing import Final
+
+from local.laptop import Laptop, Stack
+from tests.integration.engine.conftest import Deploy
+from tests.integration.engine.support import (
+    attribute,
+    bus,
+    function,
+    messages,
+    needless,
+    permission,
+    put,
+    records,
+    rule,
+    until,
+)
+
+PRINTS_ITS_ID: Final = 'print(json.dumps({"id": context.aws_request_id, "event": event}))'
+ALWAYS_FAILS: Final = f'{PRINTS_ITS_ID}\nraise KeyError("no such ride")'
+QUEUE: Final = {"Type": "AWS::SQS::Queue"}
+
+
+def failing(retries: int, body: str = ALWAYS_FAILS, **properties: object) -> dict[str, object]:
+    """A function whose failed events go to the queue ``Queue``."""
+    to_queue = {"OnFailure": {"Type": "SQS", "Destination": attribute("Queue")}}
+    invoke = {"MaximumRetryAttempts": retries, "DestinationConfig": to_queue}
+    return function(body, EventInvokeConfig=invoke, **properties)
+
+
+def invoke(laptop: Laptop, stack: Stack, payload: object, qualifier: str | None = None) -> None:
+    """Invoke the stack's function asynchronously and wait for what comes of it."""
+    request = {"Qualifier": qualifier} if qualifier else {}
+    name = stack.resources["Function"]
+    client = laptop.client("lambda")
+    client.invoke(FunctionName=name, InvocationType="Event", Payload=json.dumps(payload), **request)
+
+
+def test_every_attempt_has_the_same_request_id(engine: Laptop, deploy: Deploy) -> None:
+    """Lambda's retries of an asynchronous event keep its request id, and two events never share one."""
+    stack = deploy(engine, Queue=QUEUE, Function=failing(2))
+    invoke(engine, stack, {"ride": 1})
+    invoke(engine, stack, {"ride": 2})
+    engine.wait_until_quiet()
+    printed = records(engine, stack)
+    ids = {ride: {each["id"] for each in printed if each["event"] == {"ride": ride}} for ride in (1, 2)}
+    assert len(printed) == 6
+    assert len(ids[1]) == len(ids[2]) == 1
+    assert ids[1] != ids[2]
+
+
+def test_a_failed_event_ends_at_the_destination(engine: Laptop, deploy: Deploy) -> None:
+    """When the retries are used up, the destination gets AWS's record: the event, its id, the count and the error."""
+    stack = deploy(engine, Queue=QUEUE, Function=failing(1))
+    invoke(engine, stack, {"ride": 1})
+    engine.wait_until_quiet()
+    [message] = messages(engine, stack)
+    record = message["body"]
+    [first, second] = records(engine, stack)
+    assert first == second
+    assert record["requestContext"] == {
+        "requestId": first["id"],
+        "functionArn": f"arn:aws:lambda:us-east-1:000000000000:function:{stack.resources['Function']}:$LATEST",
+        "condition": "RetriesExhausted",
+        "approximateInvokeCount": 2,
+    }
+    assert record["requestPayload"] == {"ride": 1}
+    assert record["responseContext"] == {
+        "statusCode": 200,
+        "executedVersion": "$LATEST",
+        "functionError": "Unhandled",
+    }
+    assert record["responsePayload"]["errorType"] == "KeyError"
+
+
+def test_the_settings_of_an_alias_hold_for_the_alias(engine: Laptop, deploy: Deploy) -> None:
+    """An event for an alias is retried and sent on as the alias says, which is where SAM puts the settings."""
+    stack = deploy(engine, Queue=QUEUE, Function=failing(0, AutoPublishAlias="live"))
+    invoke(engine, stack, {"ride": 1}, "live")
+    engine.wait_until_quiet()
+    [message] = messages(engine, stack)
+    context = message["body"]["requestContext"]
+    assert context["functionArn"].endswith(":live")
+    assert context["approximateInvokeCount"] == 1
+    assert message["body"]["responseContext"]["executedVersion"] == "1"
+
+
+def test_a_destination_needs_the_roles_permission(engine: Laptop, deploy: Deploy) -> None:
+    """A function whose role may not send to its destination loses the event, as on AWS."""
+    role = {
+        "Type": "AWS::IAM::Role",
+        "Properties": {
+            "AssumeRolePolicyDocument": {
+                "Version": "2012-10-17",
+                "Statement": [
+                    {"Effect": "Allow", "Principal": {"Service": "lambda.amazonaws.com"}, "Action": "sts:AssumeRole"}
+                ],
+            }
+        },
+    }
+    stack = deploy(engine, Queue=QUEUE, Role=role, Function=failing(0, Role=attribute("Role")))
+    invoke(engine, stack, {"ride": 1})
+    engine.wait_until_quiet()
+    assert len(records(engine, stack)) == 1
+    assert messages(engine, stack) == []
+
+
+def test_a_function_without_concurrency_sends_its_events_on(engine: Laptop, deploy: Deploy) -> None:
+    """A reserved concurrency of 0 switches a function off: its events go to the destination without an attempt."""
+    stack = deploy(engine, Queue=QUEUE, Function=failing(2, ReservedConcurrentExecutions=0))
+    invoke(engine, stack, {"ride": 1})
+    engine.wait_until_quiet()
+    [message] = messages(engine, stack)
+    assert message["body"]["requestContext"]["approximateInvokeCount"] == 0
+    assert records(engine, stack) == []
+
+
+def test_a_throttled_event_waits(engine: Laptop, deploy: Deploy) -> None:
+    """Events beyond the reserved concurrency wait for their turn; throttling costs none of their attempts."""
+    body = f"{PRINTS_ITS_ID}\ntime.sleep(0.2)"
+    stack = deploy(engine, Queue=QUEUE, Function=failing(0, body, ReservedConcurrentExecutions=1))
+    for ride in range(3):
+        invoke(engine, stack, {"ride": ride})
+    engine.wait_until_quiet()
+    assert sorted(each["event"]["ride"] for each in records(engine, stack)) == [0, 1, 2]
+    assert messages(engine, stack) == []
+
+
+def test_a_burst_loses_no_event(engine: Laptop, deploy: Deploy) -> None:
+    """Of 500 events put at once every one reaches the function, exactly once, at 50 a second or more."""
+    stack = deploy(
+        engine,
+        Bus=bus(),
+        Function=function('print(json.dumps(event["detail"]))'),
+        Rule=rule({"Arn": attribute("Function")}),
+        Permission=permission("Function"),
+    )
+    put(engine, stack, *({"ride": ride} for ride in range(500)))
+    engine.wait_until_quiet(timeout=10)
+    assert sorted(each["ride"] for each in records(engine, stack)) == list(range(500))
+
+
+def test_stock_changes_the_request_id(stock: Laptop, deploy: Deploy) -> None:
+    """Canary: the plug-in is needed while MiniStack's retries have new request ids."""
+    stack = deploy(stock, Queue=QUEUE, Function=failing(1))
+    invoke(stock, stack, {"ride": 1})
+    assert until(lambda: messages(stock, stack))
+    if len({each["id"] for each in records(stock, stack)}) == 1:
+        needless("one request id over the retries of an event", "async_invocation")
