@@ -1,0 +1,66 @@
+# What a developer runs. `make` lists the targets; each installs what it needs the first time, and only then.
+
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+PYTHON := .venv-dev/bin/python
+# The SAM CLI and, for its builds, a Python 3.13 with pip come first; AWS is never asked by the checks.
+export PATH := $(CURDIR)/.venv-sam/bin:$(PATH)
+export SAM_CLI_TELEMETRY := 0
+
+ENVIRONMENTS := .venv-dev/.synced .venv-engine/.synced .venv-sam/.synced
+
+.venv-%/.synced: uv.lock pyproject.toml .python-version scripts/sync
+	@scripts/sync $*
+	@touch $@
+
+##@ Run
+
+.PHONY: setup demo invoke
+setup: $(ENVIRONMENTS) ## Install the three environments (every other target does so by itself)
+
+demo: $(ENVIRONMENTS) ## Run the whole pipeline on this machine and print its ledger (ARGS="--rides 1000", ARGS=--help)
+	@$(PYTHON) -m local.demo $(ARGS)
+
+invoke: $(ENVIRONMENTS) ## Run one function with one event: FUNCTION=RideHistoryFunction EVENT=events/….json
+	@$(PYTHON) -m local.invoke "$(FUNCTION)" "$(EVENT)"
+
+##@ Check
+
+.PHONY: test test-unit test-integration lint types template check
+test: test-unit test-integration ## Run every test
+
+test-unit: .venv-dev/.synced ## Run the tests that need nothing but this process: seconds, no network
+	@$(PYTHON) -m pytest -q --ignore=tests/infrastructure --ignore=tests/integration --ignore=tests/e2e $(ARGS)
+
+test-integration: $(ENVIRONMENTS) ## Run the tests of the template and of the pipeline on the local engine
+	@$(PYTHON) -m pytest -q tests/infrastructure tests/integration tests/e2e $(ARGS)
+
+lint: types template ## Check style, format, types and template
+	@$(PYTHON) -m ruff check
+	@$(PYTHON) -m ruff format --check
+
+types: .venv-dev/.synced ## Check types, strictly
+	@$(PYTHON) -m mypy
+
+template: .venv-dev/.synced .venv-sam/.synced ## Check the template: rules, transform, and rules on SAM's own types
+	@.venv-dev/bin/cfn-lint template.yaml
+	@sam validate --region us-east-1
+	@sam validate --lint --region us-east-1
+
+check: lint test ## Check everything, as CI does
+
+##@ Housekeeping
+
+.PHONY: format clean help
+format: .venv-dev/.synced ## Rewrite the code in the project's format
+	@$(PYTHON) -m ruff check --fix
+	@$(PYTHON) -m ruff format
+
+clean: ## Remove what builds, demos and tests left behind (not the environments)
+	@rm -rf .aws-sam .demo .bench .hypothesis .mypy_cache .pytest_cache .ruff_cache
+
+help: ## List the targets
+	@awk 'BEGIN { FS = ":.*## " } \
+	  /^##@ / { printf "\n%s\n", substr($$0, 5) } \
+	  /^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)

@@ -1,0 +1,37 @@
+"""What holds for every test: no real account, and no network outside the tests of the pipeline."""
+
+import os
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+TESTS: Final = Path(__file__).parent
+MAY_CONNECT: Final = tuple(TESTS / name for name in ("infrastructure", "integration", "e2e"))
+
+# Whatever account the shell is logged in to, no test can reach it.
+for name in [name for name in os.environ if name.startswith("AWS_")]:
+    del os.environ[name]
+os.environ |= {
+    "AWS_ACCESS_KEY_ID": "test",
+    "AWS_SECRET_ACCESS_KEY": "test",
+    "AWS_DEFAULT_REGION": "us-east-1",
+    "AWS_EC2_METADATA_DISABLED": "true",
+}
+# What a function finds in its environment when it is imported; tests that call it give it settings of their own.
+os.environ |= {
+    "DEAD_LETTER_QUEUE_URL": "https://sqs.us-east-1.amazonaws.com/000000000000/dead-letters",
+    "EVENT_BUS_NAME": "bus",
+    "IDEMPOTENCY_TABLE": "idempotency",
+    "POWERTOOLS_METRICS_NAMESPACE": "CarRide",
+    "POWERTOOLS_SERVICE_NAME": "test",
+    "PRODUCER_DLQ_URL": "https://sqs.us-east-1.amazonaws.com/000000000000/producer-dlq",
+    "RIDE_TABLE": "rides",
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Take the network away from every test outside the folders that are about it."""
+    for item in items:
+        if not any(item.path.is_relative_to(folder) for folder in MAY_CONNECT):
+            item.add_marker(pytest.mark.disable_socket)

@@ -1,0 +1,86 @@
+"""What the documents, the Makefile and the CI script name exists."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.infrastructure.stack import ROOT, source
+
+DOCUMENTS: Final = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])
+SCRIPTS: Final = [ROOT / "Makefile", ROOT / ".ci" / "run"]
+
+CODE: Final = re.compile(r"```.*?```|`[^`\n]+`", re.DOTALL)
+LINK: Final = re.compile(r"\]\(([^)#\s]+)")
+PATH: Final = re.compile(r"(?<![\w./:@…-])\.?[A-Za-z_][\w.-]*(?:/[\w.*-]+)*(?:\.(?:py|md|toml|yaml|yml|json|lock)\b|/)")
+MAKE: Final = re.compile(r"\bmake ([a-z][a-z-]*)")
+MODULE: Final = re.compile(r"-m ((?:local|ops)[\w.]*)")
+RESOURCE: Final = re.compile(r"\b[A-Z][A-Za-z]+(?:Function|Table|Bus|Archive|Dlq|Rule|Layer)\b")
+
+
+def targets() -> set[str]:
+    """Return the targets of the Makefile."""
+    return set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+
+
+def generated() -> tuple[str, ...]:
+    """Return the beginnings of paths that commands make and git ignores."""
+    return tuple(line.removesuffix("*/") for line in (ROOT / ".gitignore").read_text(encoding="utf-8").split())
+
+
+def code(document: Path) -> str:
+    """Return the code spans and blocks of a document."""
+    return "\n".join(CODE.findall(document.read_text(encoding="utf-8")))
+
+
+def missing_paths(text: str) -> Iterator[str]:
+    """Yield each path that the text names and that is neither there nor made by a command."""
+    for path in PATH.findall(text):
+        if not path.startswith(generated()) and not any(ROOT.glob(path.removesuffix("/"))):
+            yield path
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_paths_in_documents_exist(document: Path) -> None:
+    """Code in a document names files of this repository, and links lead to them."""
+    assert list(missing_paths(code(document))) == []
+    links = [link for link in LINK.findall(document.read_text(encoding="utf-8")) if "://" not in link]
+    assert [link for link in links if not (document.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_paths_in_scripts_exist(script: Path) -> None:
+    """The Makefile and the CI script call files and modules that are there."""
+    text = script.read_text(encoding="utf-8")
+    assert list(missing_paths(text)) == []
+    for module in MODULE.findall(text):
+        path = ROOT.joinpath(*module.split("."))
+        assert path.with_suffix(".py").exists() or (path / "__main__.py").exists(), module
+
+
+@pytest.mark.parametrize("document", [*DOCUMENTS, *SCRIPTS], ids=lambda path: str(path.relative_to(ROOT)))
+def test_make_targets_exist(document: Path) -> None:
+    """Whoever follows a document finds the target that it tells them to make."""
+    text = document.read_text(encoding="utf-8") if document in SCRIPTS else code(document)
+    assert set(MAKE.findall(text)) <= targets()
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_resources_in_documents_are_in_the_template(document: Path) -> None:
+    """A logical id that a document names is one of the template's."""
+    assert set(RESOURCE.findall(code(document))) <= set(source()["Resources"])
+
+
+def test_every_target_is_explained() -> None:
+    """`make help` lists every target that is meant to be called."""
+    text = (ROOT / "Makefile").read_text(encoding="utf-8")
+    explained = set(re.findall(r"^([a-z][a-z-]*):.*## \S", text, re.MULTILINE))
+    assert explained == targets()
+
+
+def test_a_missing_path_is_noticed() -> None:
+    """The search itself works: it finds what is not there, and only that."""
+    text = "`functions/nowhere/handler.py` `template.yaml` `.demo/ledger.json` `layers/` `https://example.com/a.md`"
+    assert list(missing_paths(text)) == ["functions/nowhere/handler.py"]

@@ -1,0 +1,180 @@
+"""The ride history on an in-process DynamoDB: an event's effect on a ride's item, and what the item says."""
+
+import itertools
+import json
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+import boto3
+import pytest
+from moto import mock_aws
+
+import timeline
+from carride import ride as rides
+from carride.events import CarRideAccepted, CarRideCompleted, CarRideCreated, CarRideStarted, Fact, RideEvent
+from carride.settings import SettingsError, from_environment
+from idempotency import wire
+from idempotency.clock import epoch_ms
+from idempotency.testing import Invocation
+from ride_history import Settings, make_handler
+
+BOOKED_AT = datetime(2026, 11, 21, 8, tzinfo=UTC)
+
+
+def facts() -> list[Fact]:
+    """Return what happens to a ride from the request to the end, in order."""
+    requested = rides.request(
+        order_id="order_01",
+        customer_id="customer_a",
+        pickup="sector_01",
+        destination="sector_03",
+        passengers=2,
+        price=1250,
+    )
+    accepted = rides.accept(requested)
+    started = rides.start(accepted)
+    completed = rides.complete(started)
+    return [
+        CarRideCreated.of(requested),
+        CarRideAccepted.of(accepted),
+        CarRideStarted.of(started),
+        CarRideCompleted.of(completed),
+    ]
+
+
+def event(fact: Fact, **attributes: Any) -> dict[str, Any]:
+    """Return the EventBridge event that tells a fact."""
+    told = RideEvent.of(fact, source="acr.com.car-ride", time=BOOKED_AT, **attributes)
+    return {
+        "id": f"event-{fact.version}",
+        "source": "acr.com.car-ride",
+        "detail-type": "CarRideEvent",
+        "time": datetime.now(UTC).isoformat(),
+        "detail": told.to_detail(),
+    }
+
+
+class World(NamedTuple):
+    """A handler and what it writes to."""
+
+    handler: Any
+    dynamodb: Any
+    sqs: Any
+    settings: Settings
+
+    def deliver(self, *events: dict[str, Any]) -> list[str]:
+        """Deliver events one after the other and return their outcomes."""
+        return [self.handler(event, Invocation(epoch_ms, request_id=event["id"]))["outcome"] for event in events]
+
+    def history(self) -> timeline.History:
+        """Return the history of the ride."""
+        answer = self.dynamodb.get_item(TableName=self.settings.ride_table, Key={"orderID": {"S": "order_01"}})
+        return timeline.history(wire.values(answer["Item"]))
+
+    def dead_letters(self) -> list[dict[str, Any]]:
+        """Return what lies in the dead-letter queue."""
+        answer = self.sqs.receive_message(QueueUrl=self.settings.dead_letter_queue_url, MaxNumberOfMessages=10)
+        return [json.loads(message["Body"]) for message in answer.get("Messages", [])]
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    """A handler over empty tables and an empty queue."""
+    with mock_aws():
+        dynamodb, sqs = boto3.client("dynamodb"), boto3.client("sqs")
+        for table, key in (("Idempotency", "idempotencyKey"), ("Rides", "orderID")):
+            dynamodb.create_table(
+                TableName=table,
+                KeySchema=[{"AttributeName": key, "KeyType": "HASH"}],
+                AttributeDefinitions=[{"AttributeName": key, "AttributeType": "S"}],
+                BillingMode="PAY_PER_REQUEST",
+            )
+        url = sqs.create_queue(QueueName="RideHistoryDlq")["QueueUrl"]
+        settings = Settings(idempotency_table="Idempotency", ride_table="Rides", dead_letter_queue_url=url)
+        yield World(make_handler(settings), dynamodb, sqs, settings)
+
+
+def test_each_event_takes_effect_once(world: World) -> None:
+    """A ride's events each count once, however often they come."""
+    events = [event(fact) for fact in facts()]
+    assert world.deliver(*events, *events) == ["New"] * 4 + ["Duplicate"] * 4
+    history = world.history()
+    assert history.effects == len(history.entries) == 4
+    assert history.status == "completed"
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(4))), ids=lambda order: "".join(map(str, order)))
+def test_the_order_of_arrival_does_not_matter(order: Sequence[int]) -> None:
+    """Whatever order the events are applied in, the item tells them in the order in which they happened."""
+    told = [RideEvent.of(fact, source="acr.com.car-ride", time=BOOKED_AT) for fact in facts()]
+    item: dict[str, Any] = {"orderID": "order_01", "effects": 0}
+    for index in order:
+        apply(timeline.effect("Rides", told[index]), item)
+    history = timeline.history(item)
+    assert [entry.type for entry in history.entries] == [event.type for event in told]
+    assert (history.status, history.missing, history.effects) == ("completed", (), 4)
+
+
+def test_a_missing_event_shows_and_leaves_the_state_as_it_is(world: World) -> None:
+    """Without its second event a ride has the state of its third, and says what is missing."""
+    created, _, started, _ = facts()
+    world.deliver(event(started), event(created))
+    history = world.history()
+    assert history.status == "started"
+    assert history.missing == (2,)
+
+
+def test_a_doubled_effect_would_show() -> None:
+    """Applied twice, an event counts two effects and stays one entry: that is what the ledger looks for."""
+    told = RideEvent.of(facts()[0], source="acr.com.car-ride", time=BOOKED_AT)
+    item: dict[str, Any] = {"orderID": "order_01", "effects": 0}
+    for _ in range(2):
+        apply(timeline.effect("Rides", told), item)
+    history = timeline.history(item)
+    assert (history.effects, len(history.entries)) == (2, 1)
+
+
+def test_an_event_that_breaks_the_contract_is_dead_lettered_at_once(world: World) -> None:
+    """The queue gets the event as it came, with the reason; nothing is retried and nothing takes effect."""
+    broken = event(facts()[0])
+    del broken["detail"]["idempotencyid"]
+    assert world.deliver(broken) == ["DeadLettered"]
+    (letter,) = world.dead_letters()
+    assert (letter["reason"], letter["event"]) == ("CONTRACT", broken)
+    assert "idempotencyid" in letter["message"]
+    assert world.dynamodb.scan(TableName="Rides")["Count"] == 0
+
+
+def test_an_event_past_its_expiry_is_dropped(world: World) -> None:
+    """Nobody wants it any more: no effect, no dead letter, and it is counted as expired."""
+    assert world.deliver(event(facts()[0], expirytime=BOOKED_AT)) == ["Expired"]
+    assert world.dead_letters() == []
+    assert world.dynamodb.scan(TableName="Rides")["Count"] == 0
+
+
+def test_another_payload_under_a_known_id_is_dead_lettered(world: World) -> None:
+    """Two facts that share an id are a mistake of the producer, and the second never overwrites the first."""
+    first, second = event(facts()[0]), event(facts()[0])
+    second["detail"]["data"]["price"] = 1
+    assert world.deliver(first, second) == ["New", "DeadLettered"]
+    assert [letter["reason"] for letter in world.dead_letters()] == ["PAYLOAD_MISMATCH"]
+    assert world.history().entries[0].fact["price"] == 1250
+
+
+def test_an_event_cannot_make_a_deployed_consumer_fail(world: World) -> None:
+    """Where faults are refused, an event that asks for one is an event like any other."""
+    assert world.deliver(event(facts()[0], extensions={"simulatedfault": "poison"})) == ["New"]
+
+
+def test_a_missing_variable_names_itself() -> None:
+    """A function without its settings says which one and where it belongs."""
+    with pytest.raises(SettingsError, match=r"RIDE_TABLE.*template\.yaml"):
+        from_environment(Settings, {"IDEMPOTENCY_TABLE": "t", "DEAD_LETTER_QUEUE_URL": "u"})
+
+
+def apply(update: Any, item: dict[str, Any]) -> None:
+    """Do to an item what DynamoDB does with the update."""
+    assert update.expression == "SET #entry = :entry ADD effects :one"
+    item[update.names["#entry"]] = update.values[":entry"]
+    item["effects"] += update.values[":one"]
