@@ -58,8 +58,8 @@ MUTANTS: Final = (
     Mutant(
         "3 commit and failure carry the owner",
         "stores/dynamodb.py",
-        '"ConditionExpression": "#s = :s AND #o = :o"',
-        '"ConditionExpression": "#s = :s OR #o = :o"',
+        'condition = "#s = :s AND #o = :o"',
+        'condition = "#s = :s OR #o = :o"',
         f"{_RULES}3Fence",
     ),
     Mutant(
@@ -106,6 +106,13 @@ MUTANTS: Final = (
         "test_consumer.py::TestHeartbeat",
     ),
     Mutant(
+        "5 a heartbeat never shortens the lease",
+        "stores/dynamodb.py",
+        'condition += " AND leaseExpiry <= :l"',
+        'condition += " AND :l = :l"',
+        f"{_RULES}5Lease",
+    ),
+    Mutant(
         "6 effects are in the record's transaction",
         "stores/dynamodb.py",
         '[{"Put": put}, *(effect.action() for effect in effects)]',
@@ -148,9 +155,9 @@ MUTANTS: Final = (
         f"{_RULES}10Fingerprint",
     ),
     Mutant(
-        "11 the same delivery is not acknowledged while it is busy",
+        "11 deliveries are acknowledged in one direction only, and never the same one",
         "runner.py",
-        "            and holder.delivery != delivery.id\n",
+        "            and holder.delivery < delivery.id\n",
         "",
         f"{_RULES}11Busy",
     ),
@@ -185,8 +192,8 @@ MUTANTS: Final = (
     Mutant(
         "13 what is older than the window never runs",
         "runner.py",
-        "if delivery.sent_ms is not None and delivery.sent_ms + limits.window_s",
-        "if delivery.sent_ms is None and now_ms + limits.window_s",
+        "return sent_ms + limits.window_s * 1000 < end_ms + 2 * limits.skew_ms + 1000",
+        "return sent_ms < 0",
         f"{_RULES}13Window",
     ),
     Mutant(

@@ -1,6 +1,7 @@
-"""The AWS clients of a producer. Their timeouts fit inside a function's time; botocore's own of 60 s outlive it.
+"""The AWS clients of functions. Their timeouts fit inside a function's time; botocore's own of 60 s outlive it.
 
-Each makes a single attempt: the publisher repeats calls, since it knows the deadline and which entries are left.
+Those of the publisher make a single attempt a call: it repeats calls itself, since it knows the deadline and which
+entries are left.
 """
 
 from typing import TYPE_CHECKING, Final, cast
@@ -9,6 +10,7 @@ from botocore.config import Config
 from botocore.session import get_session
 
 if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
     from mypy_boto3_events import EventBridgeClient
     from mypy_boto3_sqs import SQSClient
 
@@ -16,7 +18,7 @@ CONNECT_TIMEOUT_S: Final = 1
 READ_TIMEOUT_S: Final = 3
 LONGEST_CALL_MS: Final = (CONNECT_TIMEOUT_S + READ_TIMEOUT_S) * 1000
 
-_CONFIG: Final = Config(
+_SINGLE_ATTEMPT: Final = Config(
     connect_timeout=CONNECT_TIMEOUT_S,
     read_timeout=READ_TIMEOUT_S,
     retries={"mode": "standard", "total_max_attempts": 1},
@@ -26,9 +28,21 @@ _CONFIG: Final = Config(
 
 def events_client() -> "EventBridgeClient":
     """Make a client for EventBridge."""
-    return cast("EventBridgeClient", get_session().create_client("events", config=_CONFIG))
+    return cast("EventBridgeClient", get_session().create_client("events", config=_SINGLE_ATTEMPT))
 
 
 def sqs_client() -> "SQSClient":
     """Make a client for SQS."""
-    return cast("SQSClient", get_session().create_client("sqs", config=_CONFIG))
+    return cast("SQSClient", get_session().create_client("sqs", config=_SINGLE_ATTEMPT))
+
+
+def dynamodb_client() -> "DynamoDBClient":
+    """Make a client for DynamoDB, which makes up to three attempts a call, and is for many threads."""
+    config = Config(
+        connect_timeout=1,
+        read_timeout=2,
+        retries={"mode": "standard", "total_max_attempts": 3},
+        max_pool_connections=20,
+        tcp_keepalive=True,
+    )
+    return cast("DynamoDBClient", get_session().create_client("dynamodb", config=config))

@@ -4,10 +4,12 @@ On the wire an event is an EventBridge event whose ``detail`` is a CloudEvents 1
 extensions carry the guarantee: ``idempotencyid`` is the same for every copy of one fact, however often and by whatever
 road it is sent, and ``sequence`` numbers the facts of one ride, since the bus keeps no order.
 
-Reading is more tolerant than writing. A reader takes the older envelope ``{"attributes": …, "data": …}`` too, ignores
-what it does not know, and fills in attributes that repeat others (``subject``, ``partitionkey``, ``correlationid``).
+Reading is more tolerant than writing. A reader takes the older envelope ``{"attributes": …, "data": …}`` too, and data
+as ``data_base64``; it ignores what it does not know, and fills in attributes that repeat others (``subject``,
+``partitionkey``, ``correlationid``).
 """
 
+import binascii
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -246,6 +248,7 @@ class RideEvent(Attributes, frozen=True, kw_only=True):
         source: str,
         time: datetime,
         cause: "RideEvent | None" = None,
+        correlationid: str | None = None,
         traceparent: str | None = None,
         expirytime: datetime | None = None,
         extensions: Mapping[str, str | int | bool] | None = None,
@@ -257,6 +260,7 @@ class RideEvent(Attributes, frozen=True, kw_only=True):
             source: who tells it.
             time: when it happened, with a time zone.
             cause: the event that it follows from, whose trace and correlation it carries on.
+            correlationid: of the request that it follows from; left out, the cause's, or else the ride's orderID.
             traceparent: the trace that it is part of; left out, the cause's.
             expirytime: from when on nobody needs to hear of it.
             extensions: further attributes, whose names are lower-case letters and digits.
@@ -279,7 +283,7 @@ class RideEvent(Attributes, frozen=True, kw_only=True):
             idempotencyid=fact_id,
             sequence=sequence(data.version),
             partitionkey=data.order_id,
-            correlationid=data.order_id if cause is None else cause.correlationid,
+            correlationid=correlationid or (data.order_id if cause is None else cause.correlationid),
             causationid=None if cause is None else cause.id,
             traceparent=traceparent or (None if cause is None else cause.traceparent),
             expirytime=expirytime,
@@ -298,7 +302,7 @@ class RideEvent(Attributes, frozen=True, kw_only=True):
         return attributes | dict(self.extensions) | {"data": dict(self.payload)}
 
 
-_KNOWN: Final = frozenset({*Attributes.__struct_fields__, "data"})
+_KNOWN: Final = frozenset({*Attributes.__struct_fields__, "data", "data_base64"})
 
 
 # ── Reading ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -385,7 +389,7 @@ def _parse_cloud_event(detail: dict[str, Any]) -> RideEvent:
     identifier = _present("idempotencyid", detail)
     if not _is_derived_id(identifier):
         raise PartialIdempotencyIdError("idempotencyid", f"{identifier[:80]!r} is no whole UUID of version 5")
-    data, payload = _parse_data("type", detail.get("type"), detail.get("data"))
+    data, payload = _parse_data("type", detail.get("type"), _payload_of(detail))
     repeated = {
         "subject": data.order_id,
         "datacontenttype": "application/json",
@@ -408,6 +412,19 @@ def _parse_cloud_event(detail: dict[str, Any]) -> RideEvent:
             if name not in _KNOWN and isinstance(value, str | int) and _is_extension_name(name)
         },
     )
+
+
+def _payload_of(detail: dict[str, Any]) -> object:
+    """Return the data, from whichever of its two members it is in."""
+    encoded = detail.get("data_base64")
+    if encoded is None:
+        return detail.get("data")
+    if detail.get("data") is not None:
+        raise MalformedDataError("data_base64", "there is data beside it")
+    try:
+        return msgspec.json.decode(binascii.a2b_base64(encoded, strict_mode=True))
+    except (TypeError, ValueError) as error:
+        raise MalformedDataError("data_base64", f"not JSON in base64: {error}") from error
 
 
 def _parse_older(raw: dict[str, Any], payload: object) -> RideEvent:

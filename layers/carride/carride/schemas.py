@@ -33,14 +33,21 @@ def schema(fact: type[Fact]) -> Schema:
     """Return the schema of the ``detail`` that tells a fact; its ``data`` has the id that ``dataschema`` names."""
     references, definitions = msgspec.json.schema_components([Attributes, fact], ref_template="#/definitions/{name}")
     envelope, data = (_resolved(reference, definitions) for reference in references)
+    in_base64 = {
+        "description": "The data, as JSON in base64: so the outbox's events have it.",
+        "type": "string",
+        "pattern": "^[A-Za-z0-9+/]+={0,2}$",
+    }
     fact_type = {"description": envelope["properties"]["type"]["description"], "enum": [fact.__name__]}
     return {
         "$schema": _DRAFT,
         "title": fact.__name__,
         "description": fact.__doc__,
         "type": "object",
-        "properties": envelope["properties"] | {"type": fact_type, "data": {"id": fact.dataschema(), **data}},
-        "required": [*envelope["required"], "data"],
+        "properties": envelope["properties"]
+        | {"type": fact_type, "data": {"id": fact.dataschema(), **data}, "data_base64": in_base64},
+        "required": envelope["required"],
+        "oneOf": [{"required": ["data"]}, {"required": ["data_base64"]}],
     }
 
 
@@ -60,6 +67,8 @@ def breaking_changes(old: Schema, new: Schema) -> Iterator[str]:
             yield from (f"{name}.{change}" for change in breaking_changes(before, after))
         elif _rules(before) != _rules(after):
             yield f"{name} was {_rules(before)} and is {_rules(after)}"
+    if old.get("oneOf") != new.get("oneOf"):
+        yield "what is one of several can be other ones"
 
 
 def write(folder: Path) -> None:

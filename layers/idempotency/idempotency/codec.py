@@ -34,6 +34,8 @@ def encode(value: object) -> str:
     Raises:
         UnencodableResultError: the value, or something inside it, is of a type that cannot be rebuilt.
     """
+    if value is None:
+        return "null"
     try:
         return _dump(_pack(value))
     except RecursionError as error:
@@ -67,9 +69,12 @@ def _pack(value: Any) -> Any:
 
 
 def _pack_dict(value: dict[object, object]) -> Any:
-    if _TAG not in value and all(type(key) is str for key in value):
-        return {key: _pack(inner) for key, inner in value.items()}
-    return {_TAG: ["dict", [[_pack(key), _pack(inner)] for key, inner in value.items()]]}
+    packed: dict[str, Any] = {}
+    for key, inner in value.items():
+        if type(key) is not str or key == _TAG:
+            return {_TAG: ["dict", [[_pack(key), _pack(inner)] for key, inner in value.items()]]}
+        packed[key] = _pack(inner)
+    return packed
 
 
 def _pack_all(values: Any) -> list[Any]:

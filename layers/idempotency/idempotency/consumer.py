@@ -209,8 +209,11 @@ class Consumer[E = dict[str, Any]]:
         return Job(lane, received_before, functools.partial(self._run, work, event, delivery))
 
     def _run(self, work: Callable[[E, Operation], object], event: E, delivery: Delivery) -> Answer:
-        with _deadline_set(delivery.deadline_ms):
+        token = _deadline.set(delivery.deadline_ms)
+        try:
             return self._runner.run(delivery, functools.partial(work, event))
+        finally:
+            _deadline.reset(token)
 
     def _read(self, source: Source, raw: Raw, delivery_id: str, deadline_ms: int) -> tuple[E, Delivery]:
         """Read one message: the event that the handler takes, and what the protocol must know of it."""
@@ -228,7 +231,7 @@ class Consumer[E = dict[str, Any]]:
             deadline_ms=deadline_ms,
             acknowledges=True,
             replayed=source.replayed(raw),
-            sent_ms=min((at_ms for at_ms in times if at_ms is not None), default=None),
+            sent_ms=min([at_ms for at_ms in times if at_ms is not None], default=None),
             expires_ms=_ms(self._expires and self._expires(event)),
             event=raw,
         )
@@ -333,13 +336,7 @@ def within(context: LambdaContext, clock: Clock = epoch_ms) -> Generator[None]:
 
     Event and batch handlers do so by themselves.
     """
-    with _deadline_set(clock() + int(context.get_remaining_time_in_millis())):
-        yield
-
-
-@contextmanager
-def _deadline_set(deadline_ms: int | None) -> Generator[None]:
-    token = _deadline.set(deadline_ms)
+    token = _deadline.set(clock() + int(context.get_remaining_time_in_millis()))
     try:
         yield
     finally:

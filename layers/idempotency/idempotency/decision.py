@@ -184,10 +184,17 @@ def settled(claim: Record, outcome: Outcome, me: Claimant, now_ms: int) -> Recor
     """The record that ends ``claim`` with ``outcome``: COMPLETED, FAILED, or QUARANTINED when no attempt is left."""
     limits = me.limits
     if outcome.status == COMPLETED:
-        return claim._replace(
+        return Record(
+            key=claim.key,
             status=COMPLETED,
+            owner=claim.owner,
+            attempt=claim.attempt,
             lease_ms=None,
             expiry=now_ms // 1000 + limits.window_s,
+            fingerprint=claim.fingerprint,
+            delivery=claim.delivery,
+            region=claim.region,
+            created_ms=claim.created_ms,
             updated_ms=now_ms,
             result=outcome.result,
             error=outcome.error,
@@ -207,10 +214,14 @@ def settled(claim: Record, outcome: Outcome, me: Claimant, now_ms: int) -> Recor
 
 
 def quarantined(seen: Record, me: Claimant, now_ms: int, error: str | None) -> Record:
-    """``seen`` made poison: it keeps its attempt, has no expiry, and bears our token so that we know our own write."""
+    """``seen`` made poison: it keeps its attempt and has no expiry.
+
+    The token that another's record gets is no claim's: a mark that comes late, after an operator's release, cannot fall
+    on what this delivery writes under its own token then.
+    """
     return seen._replace(
         status=QUARANTINED,
-        owner=me.owner,
+        owner=me.owner if seen.owner == me.owner else f"{me.owner}/{now_ms}",
         lease_ms=None,
         expiry=None,
         updated_ms=now_ms,
@@ -331,6 +342,14 @@ def is_live(record: Record, limits: Limits, now_ms: int) -> bool:
 def is_over(record: Record, limits: Limits, now_ms: int) -> bool:
     """Whether the window has ended, though DynamoDB has not deleted the record yet: that takes it up to two days."""
     return record.expiry is not None and record.expiry * 1000 + limits.skew_ms < now_ms
+
+
+def is_beyond_window(sent_ms: int, end_ms: int, limits: Limits) -> bool:
+    """Whether the record of something sent then may be forgotten before an invocation is over that ends at ``end_ms``.
+
+    The whole invocation has to fit, since it can be slow; both clocks may be wrong; and an expiry is in whole seconds.
+    """
+    return sent_ms + limits.window_s * 1000 < end_ms + 2 * limits.skew_ms + 1000
 
 
 def differ(stored: str | None, ours: str | None) -> bool:

@@ -4,6 +4,7 @@ A key that is missing, or of which a part is missing, is an error: an empty key 
 """
 
 import hashlib
+import re
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -13,6 +14,8 @@ type Extract = Callable[[Any], object]
 
 LONGEST_KEY: Final = 2_048
 """Bytes of a DynamoDB partition key. A longer key is replaced by its hash."""
+_DOTTED: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
+"""The JMESPath expressions that only descend: they need no interpreter, nor the import of one."""
 
 
 class TransportId:
@@ -35,6 +38,8 @@ def extractor(what: str | Extract, name: str) -> Extract:
     """
     if callable(what):
         return what
+    if _DOTTED.fullmatch(what):
+        return _descend(what.split("."))
     import jmespath  # noqa: PLC0415 - only who uses expressions pays for it; it comes with botocore
 
     try:
@@ -42,6 +47,18 @@ def extractor(what: str | Extract, name: str) -> Extract:
     except jmespath.exceptions.ParseError as error:
         raise ConfigurationError(f"{name}={what!r} is not a JMESPath expression: {error}") from error
     search: Extract = compiled.search
+    return search
+
+
+def _descend(names: list[str]) -> Extract:
+    def search(value: Any) -> object:
+        for name in names:
+            try:
+                value = value.get(name)
+            except AttributeError:  # no mapping: JMESPath finds nothing in it
+                return None
+        return value
+
     return search
 
 
@@ -65,6 +82,8 @@ def record_key(consumer: str, value: object) -> str:
 
 
 def _scalar(consumer: str, part: object) -> str:
+    if type(part) is str and part:
+        return part
     if part is None or part == "":
         raise MissingKeyError(f"{consumer}: the event's idempotency key is missing, or a part of it is")
     if isinstance(part, bool | float | dict | list | tuple | set | bytes):

@@ -1,7 +1,6 @@
 """One attempt at one operation, as the handler sees it."""
 
 import hashlib
-import threading
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -31,7 +30,7 @@ class Operation:
     delivery: str | None
     deadline_ms: int | None
     _effects: list[Effect]
-    _lost: threading.Event
+    _lost: bool
     _renew: Callable[[], bool] | None
     _transactional: bool
 
@@ -47,7 +46,7 @@ class Operation:
         init(self, "_transactional", transactional)
         init(self, "_renew", renew)
         init(self, "_effects", [])
-        init(self, "_lost", threading.Event())
+        init(self, "_lost", False)
 
     def __setattr__(self, name: str, value: Any) -> NoReturn:
         raise AttributeError(f"an operation is immutable: {name} cannot be set")
@@ -60,7 +59,7 @@ class Operation:
     @property
     def lost(self) -> bool:
         """Whether a heartbeat found that another attempt has taken this key over: stop, nothing can be committed."""
-        return self._lost.is_set()
+        return self._lost
 
     def heartbeat(self) -> bool:
         """Renew the lease now, and say whether it still holds.
@@ -71,7 +70,7 @@ class Operation:
             StoreUnavailableError: the store gave no answer.
         """
         if self._renew is not None and not self._renew():
-            self._lost.set()
+            object.__setattr__(self, "_lost", True)
         return not self.lost
 
     def write(self, *effects: Effect) -> None:

@@ -33,6 +33,7 @@ from idempotency.decision import (
     conclude,
     decide,
     differ,
+    is_beyond_window,
     is_over,
     renewed,
     settled,
@@ -58,7 +59,7 @@ from idempotency.heartbeat import Heartbeat
 from idempotency.observation import Observation, Observer
 from idempotency.operation import Operation
 from idempotency.policy import HEARTBEATS_PER_LEASE, TIMEOUT_COVERED_BY_LEASE_MS, Policy
-from idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
+from idempotency.record import COMPLETED, FAILED, IN_PROGRESS, Record
 from idempotency.stores import Store
 from idempotency.warm import WarmCache
 
@@ -319,7 +320,7 @@ class Runner:
         """Answer what needs no claim: too old, seen a moment ago, expired; or refuse for want of time."""
         now_ms = self.clock()
         limits = self._limits
-        if delivery.sent_ms is not None and delivery.sent_ms + limits.window_s * 1000 - limits.skew_ms < now_ms:
+        if delivery.sent_ms is not None and is_beyond_window(delivery.sent_ms, delivery.deadline_ms or now_ms, limits):
             too_old = BeyondWindowError(f"{delivery.key} was sent before the window of {limits.window_s} s began")
             return self._give_up(delivery, dead_letters.BEYOND_WINDOW, too_old, None)
         warm = self._warm.get(delivery.key, now_ms)
@@ -423,12 +424,18 @@ class Runner:
         return Answer(observation.FAILED, record, _describe(why), why)
 
     def _may_acknowledge(self, holder: Record, delivery: Delivery) -> bool:
-        """Whether a busy delivery may be forgotten, because the holder's own delivery still stands for the event."""
+        """Whether a busy delivery may be forgotten, because the holder's own delivery still stands for the event.
+
+        Only in one direction: to a delivery whose id comes first. If two could be forgotten because of each other (one
+        of them is delivered twice, or its write comes late), nobody might be left. The first of all is never forgotten.
+        """
         return (
             delivery.acknowledges
             and not delivery.replayed
-            and None not in (holder.delivery, holder.region)
-            and holder.delivery != delivery.id
+            and delivery.id is not None
+            and holder.delivery is not None
+            and holder.delivery < delivery.id
+            and holder.region is not None
             and holder.region == self._region
         )
 
@@ -436,13 +443,14 @@ class Runner:
         """Hand the event to the dead-letter queue, then mark the record, then acknowledge."""
         if self._dead_letters is None:
             return Answer(observation.FAILED, record, _describe(error), error)
-        already_there = record is not None and record.status == QUARANTINED and record.dead_lettered
-        if not already_there:
+        # A record is marked for the letter of its own quarantine, not for that of another event which shares its key.
+        poison = record if reason == dead_letters.QUARANTINED else None
+        if poison is None or not poison.dead_lettered:
             number = 0 if record is None else record.attempt
             letter = DeadLetter(reason, _describe(error), self.consumer, delivery.key, number, delivery.event)
             self._dead_letters.send(letter)
-            if record is not None and record.status == QUARANTINED:
-                self._store.swap(record, record._replace(dead_lettered=True), until_ms=delivery.deadline_ms)
+            if poison is not None:
+                self._store.swap(poison, poison._replace(dead_lettered=True), until_ms=delivery.deadline_ms)
         return Answer(observation.DEAD_LETTERED, record, reason, None if delivery.acknowledges else error)
 
     # ── Parts ─────────────────────────────────────────────────────────────────────────────────────────────────────────

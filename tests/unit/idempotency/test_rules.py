@@ -394,6 +394,32 @@ class TestRule4Failure:
         assert handler(event(), invocation())["outcome"] == "DeadLettered"
         assert (len(work.runs), len(box.letters)) == (1, 1)
 
+    def test_other_event_under_a_quarantined_key_gets_its_own_dead_letter(
+        self, consumer: MakeConsumer, invocation: MakeInvocation, work: Work, box: DeadLetterBox
+    ) -> None:
+        """A payload mismatch against a quarantined key is sent, though the key's own letter was sent before."""
+        handler = consumer().event_handler(work)
+        work.happen = fail_with(PermanentError("card refused"))
+        handler(event(), invocation())
+
+        assert handler(event(price=10), invocation("request-2"))["outcome"] == "DeadLettered"
+        assert [letter.reason for letter in box.letters] == [QUARANTINED, PAYLOAD_MISMATCH]
+
+    def test_mismatch_does_not_mark_the_quarantine_of_another_event(
+        self, consumer: MakeConsumer, invocation: MakeInvocation, work: Work, box: DeadLetterBox
+    ) -> None:
+        """A key that was quarantined, but whose letter could not be sent, still gets its letter after a mismatch."""
+        handler = consumer().event_handler(work)
+        work.happen = fail_with(PermanentError("card refused"))
+        box.error = DeadLetterError("the queue is down")
+        with pytest.raises(DeadLetterError):
+            handler(event(), invocation())
+        box.error = None
+        handler(event(price=10), invocation("request-2"))
+
+        assert handler(event(), invocation())["outcome"] == "DeadLettered"
+        assert [letter.reason for letter in box.letters] == [PAYLOAD_MISMATCH, QUARANTINED]
+
     def test_without_a_dead_letter_queue_the_error_is_raised(
         self, store: DynamoDBStore, invocation: MakeInvocation, clock: ManualClock, work: Work
     ) -> None:
@@ -500,6 +526,33 @@ class TestRule5Lease:
 
         assert leases[0] is not None
         assert leases[0].lease_ms == clock() + 11_000
+
+    def test_late_heartbeat_never_shortens_the_lease(
+        self,
+        consumer: MakeConsumer,
+        invocation: MakeInvocation,
+        work: Work,
+        store: DynamoDBStore,
+        clock: ManualClock,
+    ) -> None:
+        """A heartbeat that was given up, and arrives after the next one, leaves the longer lease as it is."""
+        history = consumer(lease=30)
+        leases = []
+
+        def happen(operation: Operation) -> None:
+            late = history.record("k1")
+            assert late is not None
+            clock.advance(20)
+            assert operation.heartbeat()
+            store.advance(late)
+            leases.append(history.record("k1"))
+            assert operation.heartbeat()
+
+        work.happen = happen
+        history.event_handler(work)(event(), invocation(timeout_s=900))
+
+        assert leases[0] is not None
+        assert leases[0].lease_ms == clock() + 30_000
 
     def test_losing_the_lease_sets_a_flag_that_the_work_can_see(
         self, consumer: MakeConsumer, invocation: MakeInvocation, work: Work, clock: ManualClock
@@ -789,6 +842,13 @@ class TestRule11Busy:
         assert consumer().event_handler(held)(event(), invocation("request-2"))["outcome"] == "Busy"
         assert seen[-1].outcome == "Busy"
 
+    def test_two_deliveries_are_never_acknowledged_because_of_each_other(
+        self, held: Work, consumer: MakeConsumer, invocation: MakeInvocation
+    ) -> None:
+        """Of two deliveries only the one whose id comes later may be forgotten: the first one stands for the event."""
+        with pytest.raises(BusyError):
+            consumer().event_handler(held)(event(), invocation("request-0"))
+
     def test_same_delivery_comes_back(self, held: Work, consumer: MakeConsumer, invocation: MakeInvocation) -> None:
         """Lambda's own retry of the holder raises, with the time that the lease has left, so that no event is lost."""
         with pytest.raises(BusyError) as raised:
@@ -876,6 +936,16 @@ class TestRule13Window:
 
         assert (answer["outcome"], box.letters[0].reason, work.runs) == ("DeadLettered", BEYOND_WINDOW, [])
 
+    def test_delivery_that_could_outlive_its_window_never_runs(
+        self, consumer: MakeConsumer, invocation: MakeInvocation, work: Work, clock: ManualClock
+    ) -> None:
+        """An invocation that may still be running when the record is forgotten does not begin."""
+        clock.advance(80)
+        handler = consumer(window=100, clock_skew=0).event_handler(work)
+
+        assert handler(event(), invocation(timeout_s=30))["outcome"] == "DeadLettered"
+        assert work.runs == []
+
     def test_old_event_in_a_fresh_message_never_runs(
         self, store: DynamoDBStore, invocation: MakeInvocation, work: Work, clock: ManualClock, box: DeadLetterBox
     ) -> None:
@@ -906,7 +976,7 @@ class TestRule13Window:
         self, consumer: MakeConsumer, invocation: MakeInvocation, work: Work
     ) -> None:
         """However short the window, DynamoDB cannot delete a claim that still holds."""
-        history = consumer(window=1, clock_skew=0)
+        history = consumer(window=40, clock_skew=0)
         claims = []
         work.happen = lambda _: claims.append(history.record("k1"))
         history.event_handler(work)(event(), invocation())

@@ -40,7 +40,7 @@ class Store(Protocol):
         ...
 
     def advance(self, record: Record, effects: Sequence[Effect] = (), *, until_ms: int | None = None) -> Record | None:
-        """Write ``record`` if the one under its key is IN_PROGRESS and has the same owner."""
+        """Write ``record`` if the one under its key is IN_PROGRESS, has the same owner, and no later lease."""
         ...
 
     def read(self, key: str, *, until_ms: int | None = None) -> Record | None:
@@ -65,5 +65,14 @@ def may_swap(found: Record | None, seen: Record) -> bool:
 
 
 def may_advance(found: Record | None, record: Record) -> bool:
-    """Say whether `Store.advance` writes. The status counts: an owner that has finished changes nothing any more."""
-    return found is not None and found.status == IN_PROGRESS and found.owner == record.owner
+    """Say whether `Store.advance` writes.
+
+    The status counts: an owner that has finished changes nothing any more. The lease counts for a heartbeat, which is
+    the one write that has a lease: one that comes late, after the next, must not shorten what its owner relies on.
+    """
+    return (
+        found is not None
+        and found.status == IN_PROGRESS
+        and found.owner == record.owner
+        and (record.lease_ms is None or (found.lease_ms is not None and found.lease_ms <= record.lease_ms))
+    )

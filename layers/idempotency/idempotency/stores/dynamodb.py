@@ -96,11 +96,16 @@ class DynamoDBStore:
         return self._write(record, expression, effects, until_ms)
 
     def advance(self, record: Record, effects: Sequence[Effect] = (), *, until_ms: int | None = None) -> Record | None:
-        """Write ``record`` if its owner still holds the key."""
+        """Write ``record`` if its owner still holds the key, and not for longer."""
+        condition = "#s = :s AND #o = :o"
+        values = {":s": {"S": IN_PROGRESS}, ":o": {"S": record.owner}}
+        if record.lease_ms is not None:
+            condition += " AND leaseExpiry <= :l"
+            values[":l"] = {"N": str(record.lease_ms)}
         expression = {
-            "ConditionExpression": "#s = :s AND #o = :o",
+            "ConditionExpression": condition,
             "ExpressionAttributeNames": _STATUS_AND_OWNER,
-            "ExpressionAttributeValues": {":s": {"S": IN_PROGRESS}, ":o": {"S": record.owner}},
+            "ExpressionAttributeValues": values,
         }
         return self._write(record, expression, effects, until_ms)
 
@@ -208,33 +213,44 @@ def _is_retryable(error: ServiceError) -> bool:
     return error.code in _RETRYABLE or error.status >= 500  # noqa: PLR2004 - HTTP's server errors
 
 
-_OPTIONAL: Final = (
-    ("owner", "owner", "S"),
-    ("lease_ms", "leaseExpiry", "N"),
-    ("expiry", "expiryTimestamp", "N"),
-    ("fingerprint", "fingerprint", "S"),
-    ("delivery", "delivery", "S"),
-    ("region", "region", "S"),
-    ("result", "responseData", "S"),
-    ("error", "error", "S"),
-    ("retry_ms", "retryAt", "N"),
-    ("event", "event", "S"),
+def _positions(names: Mapping[str, str]) -> tuple[tuple[int, str], ...]:
+    return tuple((Record._fields.index(field), name) for field, name in names.items())
+
+
+_TEXTS: Final = _positions(
+    {
+        "key": "idempotencyKey",
+        "status": "status",
+        "owner": "owner",
+        "fingerprint": "fingerprint",
+        "delivery": "delivery",
+        "region": "region",
+        "result": "responseData",
+        "error": "error",
+        "event": "event",
+    }
 )
+_NUMBERS: Final = _positions(
+    {
+        "attempt": "attempt",
+        "lease_ms": "leaseExpiry",
+        "expiry": "expiryTimestamp",
+        "created_ms": "createdAt",
+        "updated_ms": "updatedAt",
+        "retry_ms": "retryAt",
+    }
+)
+_ABSENT: Final[Mapping[str, Any]] = {}
 
 
 def item_of(record: Record) -> dict[str, dict[str, Any]]:
     """Return the record as a stored item in the wire format; what is None is left out."""
     item: dict[str, dict[str, Any]] = {
-        "idempotencyKey": {"S": record.key},
-        "status": {"S": record.status},
-        "attempt": {"N": str(record.attempt)},
-        "createdAt": {"N": str(record.created_ms)},
-        "updatedAt": {"N": str(record.updated_ms)},
+        name: {"S": text} for position, name in _TEXTS if (text := record[position]) is not None
     }
-    for field, name, kind in _OPTIONAL:
-        value = getattr(record, field)
-        if value is not None:
-            item[name] = {kind: str(value)}
+    for position, name in _NUMBERS:
+        if (number := record[position]) is not None:
+            item[name] = {"N": str(number)}
     if record.dead_lettered:
         item["deadLettered"] = {"BOOL": True}
     return item
@@ -242,30 +258,26 @@ def item_of(record: Record) -> dict[str, dict[str, Any]]:
 
 def record_of(item: Mapping[str, Mapping[str, Any]]) -> Record:
     """Return a stored item as a record; what it lacks is None, and what makes no sense is left to the decision."""
-
-    def text(name: str) -> str | None:
-        attribute = item.get(name)
-        return None if attribute is None else attribute.get("S")
-
-    def number(name: str) -> int | None:
-        attribute = item.get(name)
-        return None if attribute is None or "N" not in attribute else int(attribute["N"])
-
+    find = item.get
     return Record(
-        key=text("idempotencyKey") or "",
-        status=text("status") or "",
-        owner=text("owner"),
-        attempt=number("attempt") or 0,
-        lease_ms=number("leaseExpiry"),
-        expiry=number("expiryTimestamp"),
-        fingerprint=text("fingerprint"),
-        delivery=text("delivery"),
-        region=text("region"),
-        created_ms=number("createdAt") or 0,
-        updated_ms=number("updatedAt") or 0,
-        result=text("responseData"),
-        error=text("error"),
-        retry_ms=number("retryAt"),
-        dead_lettered=item.get("deadLettered", {}).get("BOOL") is True,
-        event=text("event"),
+        key=find("idempotencyKey", _ABSENT).get("S") or "",
+        status=find("status", _ABSENT).get("S") or "",
+        owner=find("owner", _ABSENT).get("S"),
+        attempt=_number(find("attempt")) or 0,
+        lease_ms=_number(find("leaseExpiry")),
+        expiry=_number(find("expiryTimestamp")),
+        fingerprint=find("fingerprint", _ABSENT).get("S"),
+        delivery=find("delivery", _ABSENT).get("S"),
+        region=find("region", _ABSENT).get("S"),
+        created_ms=_number(find("createdAt")) or 0,
+        updated_ms=_number(find("updatedAt")) or 0,
+        result=find("responseData", _ABSENT).get("S"),
+        error=find("error", _ABSENT).get("S"),
+        retry_ms=_number(find("retryAt")),
+        dead_lettered=find("deadLettered", _ABSENT).get("BOOL") is True,
+        event=find("event", _ABSENT).get("S"),
     )
+
+
+def _number(attribute: Mapping[str, Any] | None) -> int | None:
+    return int(attribute["N"]) if attribute is not None and "N" in attribute else None

@@ -65,7 +65,7 @@ class MemoryStore:
         *,
         until_ms: int | None = None,  # noqa: ARG002 - as above
     ) -> Record | None:
-        """Write ``record`` if its owner still holds the key."""
+        """Write ``record`` if its owner still holds the key, and not for longer."""
         with self._lock:
             found = self._find(record.key)
             return self._write(record, effects) if may_advance(found, record) else found

@@ -1,0 +1,335 @@
+"""Records in Valkey or Redis: one hash a key, one Lua script a step.
+
+The server runs a script as one atomic step and knows the time, so that neither a race nor the difference between two
+clients' clocks can let two of them hold one key. Callers speak in their own clock; a record is stored as its writer put
+it, beside ``shift``, by which the server's clock was ahead when the write arrived::
+
+    writer's clock   ──┬───────────────────┬────▶        stored: lease_ms as written, shift = server - writer
+                     sends              lease_ms
+    server's clock   ────┬───────────────────┬──▶        holds:  lease_ms + shift
+                      arrives
+    reader's clock   ──────────┬─────────────────┬▶      shown:  lease_ms + shift - server + reader
+                           has the answer
+
+Each way of the network makes a lease seem longer by its delay, and nothing makes it seem shorter.
+"""
+
+import hashlib
+import importlib
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, Protocol
+
+from idempotency.clock import Clock, epoch_ms
+from idempotency.effects import Effect
+from idempotency.errors import ConfigurationError, StoreUnavailableError
+from idempotency.record import IN_PROGRESS, Record
+
+_TRIES: Final = 6
+_FIRST_PAUSE_S: Final = 0.025
+_LONGEST_PAUSE_S: Final = 1.0
+
+
+class Client(Protocol):
+    """The part of a client of valkey-py or redis-py that is used here; their cluster clients have it too."""
+
+    def evalsha(self, sha: str, numkeys: int, *keys_and_args: Any) -> Any:
+        """Run a script that the server knows."""
+        ...
+
+    def eval(self, script: str, numkeys: int, *keys_and_args: Any) -> Any:
+        """Run a script, and have the server know it from now on."""
+        ...
+
+    def info(self, section: str) -> Any:
+        """Return what the server tells of itself."""
+        ...
+
+    def get_connection_kwargs(self) -> Any:
+        """Return the settings of the client's connections."""
+        ...
+
+
+class _Script:
+    """Lua, and the hash by which a server knows it.
+
+    ``ARGV``: the caller's time; when the key expires by the caller's clock, or ''; the status, owner, attempt and lease
+    that must be there, as '=value', or '' for none (to advance: the new lease, which must be no earlier one, or '');
+    the shift of that lease, or '' for any; the names and values of the fields to write. The answer is the server's time
+    and, where that refuses the write, what is there.
+    """
+
+    def __init__(self, step: str) -> None:
+        self.text = _TIME + step
+        self.sha = hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
+
+
+_TIME = """
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+"""
+_READ = _Script("return {now, redis.call('HGETALL', KEYS[1])}")
+_WRITE = """
+local function is(field, expected)
+  local value = redis.call('HGET', KEYS[1], field)
+  return expected == (value and '=' .. value or '')
+end
+local function holds_beyond(lease) -- asked by the owner alone, so that both were written by one clock
+  local there = lease ~= '' and redis.call('HGET', KEYS[1], 'lease_ms')
+  return there and tonumber(there) > tonumber(lease)
+end
+if not (%s) then
+  return {now, redis.call('HGETALL', KEYS[1])}
+end
+local shift = now - ARGV[1]
+redis.call('DEL', KEYS[1])
+redis.call('HSET', KEYS[1], 'shift', string.format('%%.0f', shift), unpack(ARGV, 8))
+if ARGV[2] ~= '' then
+  redis.call('PEXPIREAT', KEYS[1], string.format('%%.0f', ARGV[2] + shift))
+end
+return {now}
+"""
+_INSERT = _Script(_WRITE % "redis.call('EXISTS', KEYS[1]) == 0")
+_SWAP = _Script(
+    _WRITE % "is('status', ARGV[3]) and is('owner', ARGV[4]) and is('attempt', ARGV[5]) and is('lease_ms', ARGV[6])"
+    " and (ARGV[7] == '' or is('shift', ARGV[7]))"
+)
+_ADVANCE = _Script(_WRITE % "is('status', ARGV[3]) and is('owner', ARGV[4]) and not holds_beyond(ARGV[6])")
+
+
+class _Found(NamedTuple):
+    """What was in a write's way, or was read."""
+
+    fields: Mapping[str, str]
+    server_ms: int
+    reader_ms: int
+
+
+class ValkeyStore:
+    """Idempotency records in Valkey or Redis (6.2 or later).
+
+    Its guarantee is *once without failover, at least once across one*: replication is asynchronous, so that a replica
+    which takes over may not have heard of the latest claims and completions. Keys must not be evicted either: see
+    `check_eviction`. There are no effects with the record.
+
+    A key expires when its window ends, never with its lease; that of a quarantined record does not expire.
+
+    Args:
+        client: a client of valkey-py or redis-py, with ``socket_timeout=`` set and without retries of its own
+            (``retry=Retry(NoBackoff(), 0)``), because only the store knows how much time is left. Give it
+            ``retry_on_error=[ReadOnlyError]`` behind an endpoint that moves to another server in a failover: it then
+            drops the connection to a server that has become a replica.
+        prefix: put before every key, since a server is often shared.
+        clock: epoch milliseconds: the clock of the consumer.
+        sleep: waits between tries, in seconds.
+        jitter: a number from 0 to 1 for each pause.
+
+    Raises:
+        ConfigurationError: the client can wait without end, or retries by itself.
+    """
+
+    transactional = False
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        prefix: str = "idempotency:",
+        clock: Clock = epoch_ms,
+        sleep: Callable[[float], None] = time.sleep,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        self._client = client
+        self._prefix = prefix
+        self._clock = clock
+        self._sleep = sleep
+        self._jitter = jitter
+        self._longest_try_s = _longest_try_s(client.get_connection_kwargs())
+        package, errors = _errors_of(client)
+        self._unknown_script: type[Exception] = errors.NoScriptError
+        self._refused: type[Exception] = errors.ResponseError
+        self._no_answer: tuple[type[Exception], ...] = (
+            errors.ConnectionError,
+            errors.TimeoutError,
+            errors.ReadOnlyError,  # a replica by now: the next connection may reach its successor
+            getattr(errors, f"{package.capitalize()}ClusterException"),
+        )
+
+    def insert(self, record: Record, effects: Sequence[Effect] = (), *, until_ms: int | None = None) -> Record:
+        """Write ``record`` if its key is absent."""
+        found = self._write(_INSERT, record, effects, ("", "", "", "", ""), until_ms)
+        return record if found is None else _record_of(record.key, found)
+
+    def swap(
+        self, seen: Record, record: Record, effects: Sequence[Effect] = (), *, until_ms: int | None = None
+    ) -> Record | None:
+        """Write ``record`` if the one under its key is still as ``seen``."""
+        lease, shift = _lease_as_stored(seen)
+        expected = (_expect(seen.status), _expect(seen.owner), _expect(seen.attempt), _expect(lease), _expect(shift))
+        found = self._write(_SWAP, record, effects, expected, until_ms)
+        return record if found is None else _record_of(record.key, found) if found.fields else None
+
+    def advance(self, record: Record, effects: Sequence[Effect] = (), *, until_ms: int | None = None) -> Record | None:
+        """Write ``record`` if its owner still holds the key, and not for longer."""
+        lease = "" if record.lease_ms is None else str(record.lease_ms)
+        expected = (_expect(IN_PROGRESS), _expect(record.owner), "", lease, "")
+        found = self._write(_ADVANCE, record, effects, expected, until_ms)
+        return record if found is None else _record_of(record.key, found) if found.fields else None
+
+    def read(self, key: str, *, until_ms: int | None = None) -> Record | None:
+        """Read the record under ``key``, from the primary."""
+        server_ms, fields = self._run(_READ, key, (), until_ms)
+        found = _Found(_pairs(fields), server_ms, self._clock())
+        return _record_of(key, found) if found.fields else None
+
+    def check_eviction(self) -> None:
+        """Check that the server drops no key before its time, which would forget a claim. Call it when deploying.
+
+        The answer comes from ``INFO``, because managed services forbid ``CONFIG``. A server that tells neither passes.
+
+        Raises:
+            ConfigurationError: its ``maxmemory-policy`` is another than ``noeviction``.
+            StoreUnavailableError: it gave no answer.
+        """
+        try:
+            report = self._client.info("memory")
+        except self._no_answer as error:
+            raise StoreUnavailableError(f"the server did not tell its maxmemory-policy: {error}") from error
+        except self._refused:
+            return
+        nodes = report.values() if all(isinstance(part, dict) for part in report.values()) else (report,)
+        for node in nodes:
+            policy = node.get("maxmemory_policy", "noeviction")
+            if policy != "noeviction":
+                raise ConfigurationError(
+                    f"maxmemory-policy is {policy}: under pressure the server would forget claims and completions, and "
+                    "run operations twice; set it to noeviction"
+                )
+
+    def _write(
+        self,
+        script: _Script,
+        record: Record,
+        effects: Sequence[Effect],
+        expected: tuple[str, ...],
+        until_ms: int | None,
+    ) -> _Found | None:
+        """Return None where ``record`` was written."""
+        if effects:
+            raise ConfigurationError("ValkeyStore has no transactions and cannot take effects: use DynamoDBStore")
+        expires = "" if record.expiry is None else str(record.expiry * 1000)
+        server_ms, *refused = self._run(script, record.key, (expires, *expected, *_fields_of(record)), until_ms)
+        return _Found(_pairs(refused[0]), server_ms, self._clock()) if refused else None
+
+    def _run(self, script: _Script, key: str, arguments: tuple[str, ...], until_ms: int | None) -> Any:
+        """Send until there is an answer. A step whose answer was lost may be sent again: its owner knows its own."""
+        pause_s = _FIRST_PAUSE_S
+        for tries_left in range(_TRIES - 1, -1, -1):
+            try:
+                return self._send(script, self._prefix + key, str(self._clock()), *arguments)
+            except self._no_answer as error:
+                problem = error
+            except self._refused as error:
+                raise StoreUnavailableError(f"the server refused a step on {key}: {error}") from error
+            wait_s = pause_s * self._jitter()
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            next_end_ms = self._clock() + int(1000 * (wait_s + self._longest_try_s))
+            if not tries_left or (until_ms is not None and next_end_ms > until_ms):
+                break
+            self._sleep(wait_s)
+        raise StoreUnavailableError(
+            f"a step on {key} was not answered in time ({problem}); the next delivery decides"
+        ) from problem
+
+    def _send(self, script: _Script, key: str, *arguments: str) -> Any:
+        try:
+            return self._client.evalsha(script.sha, 1, key, *arguments)
+        except self._unknown_script:
+            return self._client.eval(script.text, 1, key, *arguments)
+
+
+def _longest_try_s(settings: Mapping[str, Any]) -> float:
+    timeout_s = settings.get("socket_timeout")
+    if timeout_s is None:
+        raise ConfigurationError(
+            "give the client a socket_timeout=: without one, a hung server holds its caller forever"
+        )
+    retry = settings.get("retry")
+    if retry is not None and hasattr(retry, "get_retries") and retry.get_retries() != 0:
+        raise ConfigurationError("give the client retry=Retry(NoBackoff(), 0): the store retries, and knows until when")
+    return float((settings.get("socket_connect_timeout") or timeout_s) + timeout_s)
+
+
+def _errors_of(client: object) -> tuple[str, Any]:
+    """The package that the client comes from, and its errors; neither package is a dependency of this one."""
+    for kind in type(client).__mro__:
+        package = kind.__module__.partition(".")[0]
+        if package in ("valkey", "redis"):
+            return package, importlib.import_module(f"{package}.exceptions")
+    raise ConfigurationError(f"{type(client).__qualname__} is no client of valkey-py or redis-py")
+
+
+def _expect(value: object) -> str:
+    return "" if value is None else f"={value}"
+
+
+def _lease_as_stored(seen: Record) -> tuple[int | None, int | None]:
+    """The lease of ``seen`` as its writer put it, and the shift that makes it one of the server's.
+
+    A record that was read carries both as its revision. One that was written here carries neither, or, as a copy with
+    another lease, those of the record that it was made from; only its owner can have changed its lease since.
+    """
+    if seen.revision is not None:
+        shown, lease, shift = map(int, seen.revision.split())
+        if shown == seen.lease_ms:
+            return lease, shift
+    return seen.lease_ms, None
+
+
+_TEXTS: Final = ("status", "owner", "fingerprint", "delivery", "region", "result", "error", "event")
+_NUMBERS: Final = ("attempt", "lease_ms", "expiry", "created_ms", "updated_ms", "retry_ms")
+
+
+def _fields_of(record: Record) -> list[str]:
+    fields = []
+    for name in (*_TEXTS, *_NUMBERS):
+        value = getattr(record, name)
+        if value is not None:
+            fields += [name, str(value)]
+    if record.dead_lettered:
+        fields += ["dead_lettered", "1"]
+    return fields
+
+
+def _pairs(flat: Sequence[bytes | str]) -> dict[str, str]:
+    texts = [part.decode() if isinstance(part, bytes) else part for part in flat]
+    return dict(zip(texts[::2], texts[1::2], strict=True))
+
+
+def _record_of(key: str, found: _Found) -> Record:
+    """What was found as a record in the reader's clock; what makes no sense is left to the decision."""
+    fields, server_ms, reader_ms = found
+    numbers = {name: int(fields[name]) for name in _NUMBERS if fields.get(name, "").isdecimal()}
+    lease_ms, expiry, retry_ms = (numbers.get(name) for name in ("lease_ms", "expiry", "retry_ms"))
+    shift_ms = int(fields.get("shift", "0"))
+    later_ms = shift_ms - server_ms + reader_ms
+    return Record(
+        key=key,
+        status=fields.get("status", ""),
+        owner=fields.get("owner"),
+        attempt=numbers.get("attempt", 0),
+        lease_ms=None if lease_ms is None else lease_ms + later_ms,
+        expiry=None if expiry is None else -(-(expiry * 1000 + later_ms) // 1000),
+        fingerprint=fields.get("fingerprint"),
+        delivery=fields.get("delivery"),
+        region=fields.get("region"),
+        created_ms=numbers.get("created_ms", 0),
+        updated_ms=numbers.get("updated_ms", 0),
+        result=fields.get("result"),
+        error=fields.get("error"),
+        retry_ms=None if retry_ms is None else retry_ms + later_ms,
+        dead_lettered=fields.get("dead_lettered") == "1",
+        event=fields.get("event"),
+        revision=None if lease_ms is None else f"{lease_ms + later_ms} {lease_ms} {shift_ms}",
+    )
