@@ -275,13 +275,19 @@ class Consumer[E = dict[str, Any]]:
                 bound.apply_defaults()
                 arguments = {name: bound.arguments[name] for name in names}
 
+                returned: list[R] = []  # of the latest run: a conflict may have it run again
+
                 def once(operation: Operation) -> object:
                     if takes_operation:
                         bound.arguments["operation"] = operation
-                    return work(*bound.args, **bound.kwargs)
+                    returned[:] = [work(*bound.args, **bound.kwargs)]
+                    return returned[0]
 
-                result: R = self._runner.run(self._call(arguments[key], arguments), once).value()
-                return result
+                answer = self._runner.run(self._call(arguments[key], arguments), once)
+                if answer.outcome in observation.COMMITTED:
+                    return returned[0]  # as it is: it may be one that could not be stored
+                stored: R = answer.value()
+                return stored
 
             return call
 

@@ -14,6 +14,9 @@ EXPIRED: Final = "Expired"
 QUARANTINED: Final = "Quarantined"
 DEAD_LETTERED: Final = "DeadLettered"
 
+COMMITTED: Final = frozenset({NEW, RETRIED, TAKEOVER})
+"""The outcomes of a run whose effects are the ones that took place."""
+
 
 class Observation(NamedTuple):
     """One delivery and its outcome. Every delivery that is not killed half-way makes exactly one.

@@ -10,7 +10,7 @@ import pytest
 
 from idempotency import TRANSPORT_ID, ConfigurationError, Consumer, MemoryStore, Observation, Operation, Policy, within
 from idempotency.dead_letters import CONTRACT
-from idempotency.errors import OutOfTimeError, StoreUnavailableError
+from idempotency.errors import OutOfTimeError, ResultOmittedError, StoreUnavailableError
 from idempotency.heartbeat import Heartbeat
 from idempotency.policy import DAY
 from idempotency.sources import API_GATEWAY, SNS

@@ -55,7 +55,7 @@ class _Script:
     """Lua, and the hash by which a server knows it.
 
     ``ARGV``: the caller's time; when the key expires by the caller's clock, or ''; the status, owner, attempt and lease
-    that must be there, as '=value', or '' for none (to advance: the new lease, which must be no earlier one, or '');
+    that must be there, as '=value', or '' for none (to advance: the lease that the one there must not outlast, or '');
     the shift of that lease, or '' for any; the names and values of the fields to write. The answer is the server's time
     and, where that refuses the write, what is there.
     """
@@ -75,9 +75,9 @@ local function is(field, expected)
   local value = redis.call('HGET', KEYS[1], field)
   return expected == (value and '=' .. value or '')
 end
-local function holds_beyond(lease) -- asked by the owner alone, so that both were written by one clock
-  local there = lease ~= '' and redis.call('HGET', KEYS[1], 'lease_ms')
-  return there and tonumber(there) > tonumber(lease)
+local function ends_by(lease)
+  local held = redis.call('HGET', KEYS[1], 'lease_ms')
+  return held and held + redis.call('HGET', KEYS[1], 'shift') <= lease + now - ARGV[1]
 end
 if not (%s) then
   return {now, redis.call('HGETALL', KEYS[1])}
@@ -95,7 +95,7 @@ _SWAP = _Script(
     _WRITE % "is('status', ARGV[3]) and is('owner', ARGV[4]) and is('attempt', ARGV[5]) and is('lease_ms', ARGV[6])"
     " and (ARGV[7] == '' or is('shift', ARGV[7]))"
 )
-_ADVANCE = _Script(_WRITE % "is('status', ARGV[3]) and is('owner', ARGV[4]) and not holds_beyond(ARGV[6])")
+_ADVANCE = _Script(_WRITE % "is('status', ARGV[3]) and is('owner', ARGV[4]) and (ARGV[6] == '' or ends_by(ARGV[6]))")
 
 
 class _Found(NamedTuple):

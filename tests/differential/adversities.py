@@ -1,0 +1,437 @@
+"""What happens to idempotent functions, told once for both sides.
+
+Each adversity is a function of a world and a side. It returns what it saw, in a sentence that is made of nothing but
+what it saw; so whatever the table says of a side is what that side did when the table was printed.
+"""
+
+import socket
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any, Final, NamedTuple
+
+from tests.differential.sides import EventWork, Side
+from tests.differential.world import World
+
+HOUR: Final = 3_600
+DAY: Final = 24 * HOUR
+ORDER: Final = "order_01"
+
+
+class Adversity(NamedTuple):
+    """One row of the table."""
+
+    name: str
+    observe: Callable[[World, Side], str]
+    here: str
+    """What this layer must be seen to do."""
+
+
+ADVERSITIES: Final[list[Adversity]] = []
+
+
+def adversity[F: Callable[[World, Side], str]](name: str, *, here: str) -> Callable[[F], F]:
+    """Make a function a row of the table."""
+
+    def add(observe: F) -> F:
+        ADVERSITIES.append(Adversity(name, observe, here))
+        return observe
+
+    return add
+
+
+class Payments:
+    """Work whose effect is outside of any transaction, and counted."""
+
+    def __init__(self, happen: Callable[[int], object] = lambda number: f"payment {number}") -> None:
+        self.runs = 0
+        self._happen = happen
+
+    def __call__(self, _: object) -> object:
+        """Charge the card; the result, or what goes wrong, depends on how often it was charged before."""
+        self.runs += 1
+        return self._happen(self.runs)
+
+
+class KilledError(BaseException):
+    """What a killed process looks like to the code that it was running: nothing after it is executed."""
+
+
+def told(call: Callable[[], object]) -> str:
+    """Say what a caller is told."""
+    try:
+        return f"gets {call()!r}"
+    except KilledError:
+        return "is killed"
+    except Exception as error:  # noqa: BLE001 - whatever comes is what is told
+        return f"gets {type(error).__name__}"
+
+
+def times(count: int) -> str:
+    """Say how often."""
+    return {0: "never charged", 1: "charged once", 2: "charged twice"}.get(count, f"charged {count} times")
+
+
+def at_once(count: int) -> str:
+    """Say how many were at it while the first one still was."""
+    return "charged once at a time" if count == 1 else f"charged {count} times at once"
+
+
+def raising(error: BaseException) -> Any:
+    """Raise, where a lambda is wanted."""
+    raise error
+
+
+# ── Two owners ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _overtaken(world: World, side: Side, end: Callable[[], object]) -> tuple[Payments, str]:
+    """Have an owner pause past its lease, another take over and complete, and the first one end; then ask again."""
+    successor = side.sandbox(world).function("charge", work := Payments())
+
+    def stall(number: int) -> object:
+        world.time.advance(40)
+        successor(ORDER)
+        return end()
+
+    stale = Payments(stall)
+    told(lambda: side.sandbox(world).function("charge", stale)(ORDER))
+    duplicate = told(lambda: side.sandbox(world).function("charge", work)(ORDER))
+    work.runs += stale.runs
+    return work, duplicate
+
+
+@adversity("a stale owner completes after a takeover", here="a duplicate gets 'payment 1', the committed one")
+def stale_owner_completes(world: World, side: Side) -> str:
+    """The answer that was given to the first duplicate must stay the answer."""
+    _, duplicate = _overtaken(world, side, lambda: "stale payment")
+    return f"a duplicate {duplicate}{', the committed one' if 'stale' not in duplicate else ', which nobody was given'}"
+
+
+@adversity("a stale owner raises after a takeover", here="a duplicate gets 'payment 1'; charged twice")
+def stale_owner_raises(world: World, side: Side) -> str:
+    """A failure that nobody waits for must not undo what has been completed."""
+    work, duplicate = _overtaken(world, side, lambda: raising(TimeoutError()))
+    return f"a duplicate {duplicate}; {times(work.runs)}"
+
+
+@adversity("a duplicate while the first one runs", here="the duplicate gets BusyError; charged once at a time")
+def busy(world: World, side: Side) -> str:
+    """Two deliveries of one event, a second apart."""
+    seen: list[str] = []
+
+    def slow(number: int) -> object:
+        if number == 1:
+            world.time.advance(1)
+            seen.append(told(lambda: side.sandbox(world).function("charge", work)(ORDER)))
+            seen.append(at_once(work.runs))
+        return "payment"
+
+    work = Payments(slow)
+    told(lambda: side.sandbox(world).function("charge", work)(ORDER))
+    return f"the duplicate {'; '.join(seen)}"
+
+
+@adversity("two machines, one clock 400 ms ahead", here="charged once at a time")
+def clock_ahead(world: World, side: Side) -> str:
+    """A lease holds by every clock that is allowed."""
+    together: list[int] = []
+
+    def late(number: int) -> object:
+        if number == 1:
+            world.time.advance(29.8)  # of 30 seconds: the first owner still runs
+            with world.clock_ahead(400):
+                told(lambda: side.sandbox(world).function("charge", work)(ORDER))
+            together.append(work.runs)
+        return "payment"
+
+    work = Payments(late)
+    told(lambda: side.sandbox(world).function("charge", work)(ORDER))
+    return at_once(together[0])
+
+
+@adversity("a live claim whose window has ended", here="charged once at a time")
+def window_shorter_than_run(world: World, side: Side) -> str:
+    """A window of ten seconds and a run of twelve: the claim holds until its lease ends."""
+    together: list[int] = []
+
+    def slow(number: int) -> object:
+        if number == 1:
+            world.time.advance(12)
+            told(lambda: side.sandbox(world, window_s=10).function("charge", work)(ORDER))
+            together.append(work.runs)
+        return "payment"
+
+    work = Payments(slow)
+    told(lambda: side.sandbox(world, window_s=10).function("charge", work)(ORDER))
+    return at_once(together[0])
+
+
+# ── Answers that get lost ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@adversity(
+    "the answer to a claim is lost",
+    here="the caller gets 'payment 1', a retry after a minute gets 'payment 1'; charged once",
+)
+def claim_answer_lost(world: World, side: Side) -> str:
+    """The claim took place: who made it must recognise it."""
+    world.wire.lose_answer()
+    work = Payments()
+    caller = told(lambda: side.sandbox(world).function("charge", work)(ORDER))
+    world.time.advance(60)
+    retry = told(lambda: side.sandbox(world).function("charge", work)(ORDER))
+    return f"the caller {caller}, a retry after a minute {retry}; {times(work.runs)}"
+
+
+@adversity("the answer to a completion is lost", here="the caller gets 'payment 1'; charged once")
+def completion_answer_lost(world: World, side: Side) -> str:
+    """The completion took place."""
+
+    def lose(number: int) -> object:
+        world.wire.lose_answer()
+        return f"payment {number}"
+
+    work = Payments(lose)
+    caller = told(lambda: side.sandbox(world).function("charge", work)(ORDER))
+    told(lambda: side.sandbox(world).function("charge", work)(ORDER))
+    return f"the caller {caller}; {times(work.runs)}"
+
+
+@adversity("four refusals by throttling before a claim", here="the caller gets 'payment 1'")
+def claim_throttled(world: World, side: Side) -> str:
+    """A hot partition recovers within a second."""
+    world.wire.refuse("ProvisionedThroughputExceededException", times=4)
+    return f"the caller {told(lambda: side.sandbox(world).function('charge', Payments())(ORDER))}"
+
+
+@adversity("four refusals by throttling before a completion", here="the caller gets 'payment 1'; charged once")
+def completion_throttled(world: World, side: Side) -> str:
+    """The card is charged: giving up now means charging it again."""
+
+    def throttle(number: int) -> object:
+        if number == 1:
+            world.wire.refuse("ProvisionedThroughputExceededException", times=4)
+        return f"payment {number}"
+
+    work = Payments(throttle)
+    caller = told(lambda: side.sandbox(world).function("charge", work)(ORDER))
+    world.wire.mend()
+    world.time.advance(60)  # Lambda's first retry
+    told(lambda: side.sandbox(world).function("charge", work)(ORDER))
+    return f"the caller {caller}; {times(work.runs)}"
+
+
+@adversity("the handler raises, and that cannot be recorded", here="the caller gets CardDeclinedError")
+def failure_not_recorded(world: World, side: Side) -> str:
+    """Who looks for the fault must be shown the handler's error."""
+
+    def decline(_: int) -> object:
+        world.wire.refuse("InternalServerError", times=99)
+        raise CardDeclinedError
+
+    return f"the caller {told(lambda: side.sandbox(world).function('charge', Payments(decline))(ORDER))}"
+
+
+class CardDeclinedError(Exception):
+    """The handler's own error."""
+
+
+# ── One store object ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@adversity("a function calls another one over the same store object", here="a duplicate gets 'done'; charged once")
+def nested(world: World, side: Side) -> str:
+    """The outer call's record must be completed under the outer call's key."""
+    sandbox = side.sandbox(world)
+    work = Payments()
+    charge = sandbox.function("charge", work)
+    book = sandbox.function("book", lambda order: charge(order) and "done")
+    book(ORDER)
+    return f"a duplicate {told(lambda: book(ORDER))}; {times(work.runs)}"
+
+
+@adversity("two threads over the same store object", here="a duplicate gets 'sent'; charged once")
+def threaded(world: World, side: Side) -> str:
+    """One thread's function begins, another one's runs from end to end, the first one ends; then it is called again."""
+    sandbox = side.sandbox(world)
+    other_done = threading.Event()
+    work = Payments()
+    charge = sandbox.function("charge", work)
+    began = threading.Event()
+
+    def send(_: str) -> object:
+        began.set()
+        other_done.wait(timeout=10)
+        return "sent"
+
+    mail = sandbox.function("mail", send)
+    thread = threading.Thread(target=lambda: told(lambda: mail(ORDER)))
+    thread.start()
+    began.wait(timeout=10)
+    charge(ORDER)
+    other_done.set()
+    thread.join()
+    return f"a duplicate {told(lambda: mail(ORDER))}; {times(work.runs)}"
+
+
+# ── Time ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _redelivered(world: World, side: Side, after_s: int) -> str:
+    work = Payments()
+    for pause_s in (0, after_s):
+        world.time.advance(pause_s)
+        told(lambda: side.sandbox(world).handler(work)(event()))
+    return times(work.runs)
+
+
+@adversity("redelivery after 2 hours (Lambda retries for 6)", here="charged once")
+def redelivered_after_hours(world: World, side: Side) -> str:
+    """Lambda keeps an asynchronous event for up to six hours."""
+    return _redelivered(world, side, 2 * HOUR)
+
+
+@adversity("redrive from a dead-letter queue after 8 days", here="charged once")
+def redelivered_after_days(world: World, side: Side) -> str:
+    """A dead-letter queue keeps an event for up to fourteen days."""
+    return _redelivered(world, side, 8 * DAY)
+
+
+@adversity("a process that is killed by its event, delivered ten times", here="killed 3 times, then set aside")
+def poison(world: World, side: Side) -> str:
+    """What kills every process that touches it must be put out of the way."""
+    work = Payments(lambda _: raising(KilledError()))
+    for _ in range(10):
+        last = told(lambda: side.sandbox(world).handler(work)(event()))
+        world.time.advance(5 * 60)
+    return f"killed {work.runs} times" + ("" if last == "is killed" else ", then set aside")
+
+
+@adversity("an endpoint that hangs, with 3 seconds left", here="the caller is told in time")
+def hung_endpoint(world: World, side: Side) -> str:
+    """A server that takes the connection and says nothing: the caller must hear of it before Lambda kills it."""
+    outcome: list[str] = []
+    left_s = 3.0
+    with socket.create_server(("127.0.0.1", 0)) as server, world.endpoint(server.getsockname()[1]):
+        charge = side.sandbox(world, timeout_s=left_s).function("charge", Payments())
+        thread = threading.Thread(target=lambda: outcome.append(told(lambda: charge(ORDER))))
+        thread.start()
+        thread.join(left_s)
+        in_time = bool(outcome)
+    thread.join()  # the closed socket ends the wait
+    return "the caller is told in time" if in_time else "the invocation is killed while it waits"
+
+
+# ── Keys and payloads ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def event(key: str | None = "id-1", **data: object) -> dict[str, Any]:
+    """Return an event of EventBridge's."""
+    return {
+        "id": "e1",
+        "source": "acr.com.car-ride",
+        "detail-type": "CarRideEvent",
+        "time": "2027-01-15T08:00:00Z",
+        "region": "eu-west-1",
+        "detail": {"idempotencyid": key, "tenant": "acr", "data": {"orderID": ORDER} | data},
+    }
+
+
+def _two(side: Side, world: World, work: EventWork, first: Any, second: Any, key: str) -> str:
+    handler = side.sandbox(world).handler(work, key=key)
+    told(lambda: handler(first))
+    return told(lambda: handler(second))
+
+
+@adversity("two orders, the composite key of both lacks its order", here="both go to the dead-letter queue")
+def partly_missing_key(world: World, side: Side) -> str:
+    """The key [tenant, order] of an event without an order would be shared by all of its tenant's."""
+    work = Payments()
+    second = _two(side, world, work, event(amount=1), event(amount=2), "[detail.tenant, detail.order]")
+    if "DeadLettered" in second and not work.runs:
+        return "both go to the dead-letter queue"
+    return f"the second {second}; {times(work.runs)}"
+
+
+@adversity("two orders, neither has a key", here="both go to the dead-letter queue")
+def missing_key(world: World, side: Side) -> str:
+    """Without a key nothing can be recognised: no delivery of such an event may run unnoticed."""
+    work = Payments()
+    second = _two(side, world, work, event(None), event(None), "detail.idempotencyid")
+    if "DeadLettered" in second and not work.runs:
+        return "both go to the dead-letter queue"
+    return f"the second {second}; {times(work.runs)}"
+
+
+@adversity("a known key comes with another payload", here="the second goes to the dead-letter queue; charged once")
+def other_payload(world: World, side: Side) -> str:
+    """Two operations under one key: the second one must not be taken for done."""
+    work = Payments()
+    second = _two(side, world, work, event(amount=1), event(amount=2), "detail.idempotencyid")
+    if "DeadLettered" in second:
+        second = "goes to the dead-letter queue"
+    return f"the second {second}; {times(work.runs)}"
+
+
+@adversity("a duplicate in Redis, while payloads are compared", here="the second gets 'Duplicate'; charged once")
+def redis_duplicate(world: World, side: Side) -> str:
+    """The same payload is no mismatch."""
+    work = Payments(lambda number: f"payment {number}")
+    handler = side.sandbox(world, redis=True).handler(work, payload="detail.data")
+    handler(event())
+    return f"the second {told(lambda: handler(event()))}; {times(work.runs)}"
+
+
+@adversity("a deployment renames the handler", here="a redelivery is not charged again")
+def renamed(world: World, side: Side) -> str:
+    """What was done before a refactoring stays done."""
+    work = Payments()
+    for name in ("handler", "payment_handler"):
+        told(lambda name=name: side.sandbox(world).handler(work, name=name)(event()))  # type: ignore[misc] # bound now
+    return f"a redelivery is {'not ' if work.runs == 1 else ''}charged again"
+
+
+# ── Results ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Receipt:
+    """A value that has no stored form."""
+
+
+def _answer(call: Callable[[], object], value: object) -> str:
+    try:
+        got = call()
+    except Exception as error:  # noqa: BLE001 - whatever comes is what is told
+        return f"gets {type(error).__name__}"
+    return "gets it" if type(got) is type(value) and got == value else f"gets {got!r} ({type(got).__name__})"
+
+
+def _returned(value: object) -> Callable[[World, Side], str]:
+    def observe(world: World, side: Side) -> str:
+        work = Payments(lambda _: value)
+        charge = side.sandbox(world).function("charge", work)
+        caller = _answer(lambda: charge(ORDER), value)
+        world.time.advance(60)  # whatever claim was left behind has ended
+        return f"the caller {caller}, a duplicate {_answer(lambda: charge(ORDER), value)}; {times(work.runs)}"
+
+    return observe
+
+
+_KEPT: Final[dict[str, object]] = {
+    "0": 0,
+    "False": False,
+    "[]": [],
+    "None": None,
+    "a Decimal": Decimal("12.50"),
+    "a datetime": datetime(2027, 1, 15, 8, tzinfo=UTC),
+}
+_OMITTED: Final[dict[str, object]] = {"of a type that cannot be stored": Receipt(), "500 KB": "x" * 500_000}
+
+for _name, _value in _KEPT.items():
+    adversity(f"the result is {_name}", here="the caller gets it, a duplicate gets it; charged once")(_returned(_value))
+for _name, _value in _OMITTED.items():
+    adversity(f"the result is {_name}", here="the caller gets it, a duplicate gets ResultOmittedError; charged once")(
+        _returned(_value)
+    )
