@@ -1,0 +1,86 @@
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from carride.events import FACTS, ContractError, Fact, RideEvent, parse_event
+from carride.simulation import older_envelope
+from idempotency.fingerprint import fingerprint
+from tests.contract.test_events import assert_conforms
+from tests.unit.carride.rides import event, every_fact
+
+NAMES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,20}", fullmatch=True)
+TIMES = st.datetimes(datetime(2000, 1, 1), datetime(2100, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001 - a bound
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@st.composite
+def facts(draw: st.DrawFn) -> Fact:
+    """Draw any fact that the contract allows."""
+    fact = draw(st.sampled_from(every_fact()))
+    raw = msgspec.to_builtins(fact) | {
+        "orderID": draw(NAMES),
+        "customerID": draw(NAMES),
+        "passengers": draw(st.integers(1, 8)),
+        "price": draw(st.integers(0, 10_000_000)),
+        "version": draw(st.integers(1, 99_999_999)),
+    }
+    if "reason" in raw:
+        raw["reason"] = draw(st.text(min_size=1, max_size=200))
+    return msgspec.convert(raw, type(fact))
+
+
+@given(facts(), TIMES, st.none() | TIMES)
+def test_every_event_survives_the_road(fact: Fact, time: datetime, expirytime: datetime | None) -> None:
+    """Whatever the contract allows conforms to its schema, and comes back from JSON equal and with its fingerprint."""
+    told = RideEvent.of(fact, source="acr.com.car-ride", time=time, expirytime=expirytime)
+    assert_conforms(told.to_detail())
+    read = parse_event({"detail": json.loads(json.dumps(told.to_detail()))})
+    assert read == told
+    assert fingerprint(read.payload) == fingerprint(told.payload)
+
+
+@given(facts(), TIMES)
+def test_both_envelopes_tell_the_same_fact(fact: Fact, time: datetime) -> None:
+    """Id, sequence, data and fingerprint do not depend on the envelope."""
+    newer = RideEvent.of(fact, source="acr.com.car-ride", time=time)
+    older = parse_event({"detail": json.loads(json.dumps(older_envelope(newer)))})
+    assert (older.idempotencyid, older.sequence, older.data) == (newer.idempotencyid, newer.sequence, newer.data)
+    assert fingerprint(older.payload) == fingerprint(newer.payload)
+
+
+@given(JSON)
+def test_any_json_is_read_or_breaks_the_contract(detail: Any) -> None:
+    """No detail whatsoever raises anything but a contract error."""
+    _read(detail)
+
+
+@given(
+    st.sampled_from([event().to_detail(), older_envelope(event())]),
+    st.lists(st.sampled_from(["data", "attributes", *event().to_detail(), *event().to_detail()["data"]]), max_size=3),
+    JSON,
+)
+def test_a_spoilt_event_is_read_or_breaks_the_contract(detail: dict[str, Any], names: list[str], value: Any) -> None:
+    """An event in which anything was replaced by anything raises nothing but a contract error."""
+    spoilt = json.loads(json.dumps(detail))
+    for name in names:
+        part = spoilt.get("data") if name in detail["data"] else spoilt
+        if isinstance(part, dict):
+            part[name] = value
+    _read(spoilt)
+
+
+def _read(detail: object) -> None:
+    try:
+        read = parse_event({"detail": detail})
+    except ContractError as error:
+        assert error.field  # noqa: PT017 - either outcome is fine, and this is what one of them has to say
+    else:
+        assert type(read.data) in FACTS.values()

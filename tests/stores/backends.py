@@ -1,0 +1,160 @@
+"""Every store there is, each with a place for effects beside it, in the one form in which the suites take them."""
+
+import contextlib
+import itertools
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Final, NamedTuple
+
+from idempotency import DynamoDBStore, EffectConflictError, MemoryStore, Update
+from idempotency.clock import Clock
+from idempotency.effects import Check, Effect
+from idempotency.record import Record
+from idempotency.stores import Store
+from idempotency.stores.transport import BotocoreTransport, Transport
+from idempotency.stores.valkey import ValkeyStore
+
+FIRST_CHARGE: Final = "attribute_not_exists(charges)"
+"""The condition of a charge that must be the only one."""
+
+PREFIX: Final = "test:"
+"""What the Valkey stores of the tests put before their keys."""
+
+
+class Backend(NamedTuple):
+    """One store, opened empty."""
+
+    store: Store
+    clock: Clock
+    table: str
+    """Where effects are written."""
+    charges: Callable[[str], int]
+    """How many effects on a ride were committed."""
+    forgotten_in_s: Callable[[str], float | None]
+    """After how many seconds the backend itself drops a key; None: never."""
+    keeps_times: bool = True
+    """Times come back as they were written. Otherwise they are moved by as much as the answers were late."""
+
+    def charge(self, ride: str, condition: str | None = None) -> Update:
+        """An effect of which a ride can be shown to have had one."""
+        return Update(self.table, {"id": ride}, "ADD charges :one", condition, {":one": 1})
+
+
+type Opener = Callable[[Clock], AbstractContextManager[Backend]]
+
+
+def let_pass(store: Store, key: str, seconds: float) -> Record:
+    """Let time pass for one record, by moving it into the past: a server's own clock cannot be moved."""
+    seen = store.read(key)
+    assert seen is not None
+    moved = {
+        "lease_ms": None if seen.lease_ms is None else seen.lease_ms - int(seconds * 1000),
+        "retry_ms": None if seen.retry_ms is None else seen.retry_ms - int(seconds * 1000),
+        "expiry": None if seen.expiry is None else seen.expiry - int(seconds),
+    }
+    older = seen._replace(**moved)
+    assert store.swap(seen, older) is older
+    return older
+
+
+# ── Memory ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@contextlib.contextmanager
+def open_memory(clock: Clock) -> Iterator[Backend]:
+    """A MemoryStore whose effects are counted in this process."""
+    charges: Counter[str] = Counter()
+
+    def apply(effects: Sequence[Effect]) -> None:
+        for index, effect in enumerate(effects):
+            assert isinstance(effect, Update | Check)
+            if effect.condition == FIRST_CHARGE and charges[str(effect.key["id"])]:
+                raise EffectConflictError(index)
+        charges.update(str(effect.key["id"]) for effect in effects if isinstance(effect, Update))
+
+    store = MemoryStore(apply=apply, clock=clock)
+    yield Backend(store, clock, "Rides", charges.__getitem__, _ends_with_the_window(store, clock))
+
+
+def _ends_with_the_window(store: Store, clock: Clock) -> Callable[[str], float | None]:
+    def forgotten_in_s(key: str) -> float | None:
+        found = store.read(key)
+        return None if found is None or found.expiry is None else found.expiry - clock() / 1000
+
+    return forgotten_in_s
+
+
+# ── DynamoDB ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class OneAtATime:
+    """moto looks at a condition and writes in two steps; on DynamoDB no other request can come in between."""
+
+    def __init__(self, transport: Transport) -> None:
+        self.longest_try_s = transport.longest_try_s
+        self._transport = transport
+        self._lock = threading.Lock()
+
+    def __call__(self, operation: str, request: Mapping[str, Any], /) -> Mapping[str, Any]:
+        """Send one request when no other is under way."""
+        with self._lock:
+            return self._transport(operation, request)
+
+
+_numbers = itertools.count()
+
+
+@contextlib.contextmanager
+def open_dynamodb(client: Any, transport: Transport, clock: Clock) -> Iterator[Backend]:
+    """A DynamoDBStore over new tables."""
+    number = next(_numbers)
+    records, rides = f"Idempotency{number}", f"Rides{number}"
+    for table, key in ((records, "idempotencyKey"), (rides, "id")):
+        client.create_table(
+            TableName=table,
+            KeySchema=[{"AttributeName": key, "KeyType": "HASH"}],
+            AttributeDefinitions=[{"AttributeName": key, "AttributeType": "S"}],
+            BillingMode="PAY_PER_REQUEST",
+        )
+
+    def item(table: str, key: str, value: str) -> Mapping[str, Any]:
+        found = client.get_item(TableName=table, Key={key: {"S": value}}, ConsistentRead=True)
+        attributes: Mapping[str, Any] = found.get("Item", {})
+        return attributes
+
+    def charges(ride: str) -> int:
+        return int(item(rides, "id", ride).get("charges", {"N": "0"})["N"])
+
+    def forgotten_in_s(key: str) -> float | None:
+        ttl = item(records, "idempotencyKey", key).get("expiryTimestamp")
+        return None if ttl is None else int(ttl["N"]) - clock() / 1000  # DynamoDB reads its TTL in epoch seconds
+
+    yield Backend(DynamoDBStore(records, transport=transport, clock=clock), clock, rides, charges, forgotten_in_s)
+    for table in (records, rides):
+        client.delete_table(TableName=table)
+
+
+def dynamodb_opener(client: Any, *, one_at_a_time: bool = False) -> Opener:
+    """Open stores through a boto3 client."""
+    transport: Transport = BotocoreTransport(client, 1.5)
+    if one_at_a_time:
+        transport = OneAtATime(transport)
+    return lambda clock: open_dynamodb(client, transport, clock)
+
+
+# ── Valkey and Redis ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@contextlib.contextmanager
+def open_valkey(client: Any, clock: Clock) -> Iterator[Backend]:
+    """A ValkeyStore over an empty server."""
+    client.flushall()
+
+    def forgotten_in_s(key: str) -> float | None:
+        left_ms = client.pttl(PREFIX + key)
+        return None if left_ms == -1 else left_ms / 1000
+
+    store = ValkeyStore(client, prefix=PREFIX, clock=clock)
+    yield Backend(store, clock, "", lambda ride: 0, forgotten_in_s, keeps_times=False)

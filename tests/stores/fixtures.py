@@ -1,0 +1,87 @@
+"""The stores as fixtures; the suites' folders import those that they run on, and say which in `backend`."""
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import boto3
+import fakeredis
+import pytest
+import valkey
+from botocore.config import Config
+from moto import mock_aws
+from valkey.backoff import NoBackoff
+from valkey.exceptions import ReadOnlyError
+from valkey.retry import Retry
+
+from tests.stores import servers
+from tests.stores.backends import Opener, dynamodb_opener, open_memory, open_valkey
+
+
+@pytest.fixture(scope="session")
+def memory() -> Opener:
+    """MemoryStore."""
+    return open_memory
+
+
+@pytest.fixture(scope="session")
+def moto_dynamodb() -> Iterator[Opener]:
+    """DynamoDBStore on moto, in this process."""
+    with mock_aws():
+        yield dynamodb_opener(boto3.client("dynamodb"), one_at_a_time=True)
+
+
+@pytest.fixture(scope="session")
+def fake_valkey() -> Opener:
+    """ValkeyStore with valkey-py's client on fakeredis, in this process."""
+    return partial(open_valkey, fakeredis.FakeValkey(socket_timeout=1))
+
+
+@pytest.fixture(scope="session")
+def fake_redis() -> Opener:
+    """ValkeyStore with redis-py's client, which decodes what it reads, on fakeredis."""
+    return partial(open_valkey, fakeredis.FakeRedis(socket_timeout=1, decode_responses=True))
+
+
+@pytest.fixture(scope="session")
+def valkey_client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A client of a real server."""
+    program = servers.redis_program()
+    if program is None:
+        pytest.skip("neither valkey-server nor redis-server is installed")
+    with (
+        servers.redis_server(program, tmp_path_factory.mktemp("redis")) as port,
+        valkey.Valkey(
+            port=port,
+            socket_connect_timeout=1,
+            socket_timeout=2,
+            retry=Retry(NoBackoff(), 0),
+            retry_on_error=[ReadOnlyError],
+        ) as client,
+    ):
+        yield client
+
+
+@pytest.fixture(scope="session")
+def real_valkey(valkey_client: Any) -> Opener:
+    """ValkeyStore on a real server."""
+    return partial(open_valkey, valkey_client)
+
+
+@pytest.fixture(scope="session")
+def engine_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The local engine."""
+    if not Path(servers.ENGINE).exists():
+        pytest.skip("the local engine is not installed: run make setup")
+    with servers.ministack(tmp_path_factory.mktemp("engine")) as endpoint:
+        yield endpoint
+
+
+@pytest.fixture(scope="session")
+def engine_dynamodb(engine_endpoint: str) -> Iterator[Opener]:
+    """DynamoDBStore on the local engine's DynamoDB."""
+    config = Config(connect_timeout=1, read_timeout=5, retries={"total_max_attempts": 1}, max_pool_connections=20)
+    client = boto3.client("dynamodb", endpoint_url=engine_endpoint, config=config)
+    yield dynamodb_opener(client)
+    client.close()

@@ -1,0 +1,452 @@
+"""A state machine that drives consumers over a real store through every kind of bad luck, one store step at a time.
+
+Each worker is a thread that runs a consumer's Lambda handler and stops before every step on the store and inside the
+handler's work; the rules let one of them go on, by one step. What must hold is kept beside it by a model that knows
+nothing of the protocol: which claims were handed out, and what was seen committed.
+"""
+
+import contextlib
+import enum
+import itertools
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from idempotency import BusyError, Consumer, Operation, PermanentError, Policy, observation
+from idempotency.effects import Effect
+from idempotency.errors import LostLeaseError, StoreUnavailableError
+from idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
+from idempotency.stores import Store
+from idempotency.testing import DeadLetterBox, Invocation, ManualClock
+from tests.stores.backends import Backend, Opener, let_pass
+
+LEASE_S: Final = 30
+SKEW_S: Final = 1
+MAX_ATTEMPTS: Final = 3
+WINDOW_S: Final = 30 * 86_400
+BEYOND_WINDOW_S: Final = WINDOW_S + 86_400
+WORKERS: Final = 3
+_PATIENCE_S: Final = 60.0
+
+
+class Fault(enum.Enum):
+    """What becomes of one step on the store."""
+
+    NONE = "it takes place"
+    SENT_TWICE = "its answer is lost, and it is sent again"
+    ANSWER_LOST = "it takes place, and its caller never hears of it"
+    REQUEST_LOST = "it never takes place"
+    IN_FLIGHT = "its caller gives it up, and it takes place later"
+
+
+LUCKY: Final = (Fault.NONE, Fault.SENT_TWICE)
+FAULTS: Final = st.sampled_from([*[Fault.NONE] * 11, *Fault])
+
+
+class Turn(enum.Enum):
+    """What a worker does inside the handler's work."""
+
+    SUCCEED = "return"
+    FAIL = "raise"
+    GIVE_UP = "raise a permanent error"
+    HEARTBEAT = "renew the lease, and go on"
+
+
+ENDS: Final = {
+    Turn.SUCCEED: (COMPLETED,),
+    Turn.FAIL: (FAILED, QUARANTINED),
+    Turn.GIVE_UP: (QUARANTINED,),
+}
+"""What becomes of a key whose owner ends so in time."""
+
+
+class Killed(BaseException):
+    """The process stops, wherever it is."""
+
+
+class Worker:
+    """One delivery after another, each in a thread of its own that moves only when it is told to."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.where = "idle"
+        self.key = ""
+        self.claim: Claim | None = None
+        self.outcome: str | None = None
+        """How the last delivery ended, if it was acknowledged."""
+        self._error: BaseException | None = None
+        self._command: Fault | Turn | None = None
+        self._go = threading.Semaphore(0)
+        self._stopped = threading.Semaphore(0)
+
+    def start(self, work: Callable[[], str]) -> None:
+        """Begin, and stop before the first step."""
+        self.outcome = None
+
+        def run() -> None:
+            try:
+                self.outcome = work()
+            except (Killed, RideError, UselessError, BusyError, LostLeaseError, StoreUnavailableError):
+                pass  # the delivery comes again
+            except BaseException as error:  # noqa: BLE001 - raised again in the test's thread
+                self._error = error
+            self.where = "idle"
+            self.claim = None
+            self._stopped.release()
+
+        threading.Thread(target=run, name=self.name, daemon=True).start()
+        self._wait()
+
+    def stop(self, where: str) -> Any:
+        """Wait for the next command; called in the worker's own thread."""
+        self.where = where
+        self._stopped.release()
+        self._go.acquire()
+        if self._command is None:
+            raise Killed
+        return self._command
+
+    def go_on(self, command: Fault | Turn | None) -> None:
+        """Let the worker do one thing (None: die), and wait until it stops again."""
+        self._command = command
+        self._go.release()
+        self._wait()
+
+    def _wait(self) -> None:
+        assert self._stopped.acquire(timeout=_PATIENCE_S), f"{self.name} hangs at {self.where}"
+        if self._error is not None:
+            raise self._error
+
+
+class Claim:
+    """What the model knows of a claim that a worker was given."""
+
+    def __init__(self, operation: Operation) -> None:
+        self.operation = operation
+        self.lease_left_s = LEASE_S
+
+    @property
+    def is_live(self) -> bool:
+        """Whether nobody else may hold the key."""
+        return self.lease_left_s + SKEW_S > 0
+
+
+class RideError(Exception):
+    """A handler's own failure."""
+
+
+class UselessError(PermanentError):
+    """A handler's failure that no retry can help."""
+
+
+class SteppedStore:
+    """A store that asks its worker for permission, and learns what is to become of each step."""
+
+    def __init__(self, store: Store, worker: Worker, in_flight: list[Callable[[], object]]) -> None:
+        self.transactional = store.transactional
+        self._store = store
+        self._worker = worker
+        self._in_flight = in_flight
+
+    def insert(self, record: Record, effects: Sequence[Effect] = (), *, until_ms: int | None = None) -> Record:
+        """Insert, when it is this worker's turn."""
+        return self._step(lambda: self._store.insert(record, effects, until_ms=until_ms))
+
+    def swap(
+        self, seen: Record, record: Record, effects: Sequence[Effect] = (), *, until_ms: int | None = None
+    ) -> Record | None:
+        """Swap, when it is this worker's turn."""
+        return self._step(lambda: self._store.swap(seen, record, effects, until_ms=until_ms))
+
+    def advance(self, record: Record, effects: Sequence[Effect] = (), *, until_ms: int | None = None) -> Record | None:
+        """Advance, when it is this worker's turn."""
+        return self._step(lambda: self._store.advance(record, effects, until_ms=until_ms))
+
+    def read(self, key: str, *, until_ms: int | None = None) -> Record | None:
+        """Read, when it is this worker's turn."""
+        return self._step(lambda: self._store.read(key, until_ms=until_ms))
+
+    def _step[T](self, step: Callable[[], T]) -> T:
+        fault = self._worker.stop("store")
+        if fault is Fault.REQUEST_LOST:
+            raise StoreUnavailableError("the request was lost")
+        if fault is Fault.IN_FLIGHT:
+            self._in_flight.append(step)
+            raise StoreUnavailableError("given up")
+        answer = step()
+        if fault is Fault.ANSWER_LOST:
+            raise StoreUnavailableError("the answer was lost")
+        return step() if fault is Fault.SENT_TWICE else answer
+
+
+class Known(NamedTuple):
+    """What the model has seen of one key since it was last forgotten or released."""
+
+    status: str | None = None
+    attempt: int = 0
+    result: str | None = None
+    charges_before: int = 0
+
+
+_runs: Final = itertools.count(1)
+
+
+class ProtocolMachine(RuleBasedStateMachine):
+    """Deliveries, commits, failures, heartbeats, takeovers, crashes, lost answers and time, in any order."""
+
+    def __init__(self, open_backend: Opener) -> None:
+        super().__init__()
+        self._open = contextlib.ExitStack()
+        self.clock = ManualClock()
+        self.backend: Backend = self._open.enter_context(open_backend(self.clock))
+        self.box = DeadLetterBox()
+        self.in_flight: list[Callable[[], object]] = []
+        self.workers = [Worker(f"worker-{number}") for number in range(WORKERS)]
+        self.operator = self._consumer(self.backend.store, atomic=False)
+        self.keys: list[str] = []
+        self.known: dict[str, Known] = {}
+        self.attempts: dict[tuple[str, int], str] = {}
+        self.modes = [False]
+
+    def _consumer(self, store: Store, *, atomic: bool) -> Consumer:
+        policy = Policy(
+            lease=LEASE_S, clock_skew=SKEW_S, max_attempts=MAX_ATTEMPTS, window=WINDOW_S, warm_cache=0, atomic=atomic
+        )
+        return Consumer(
+            "history",
+            store,
+            key="detail.id",
+            policy=policy,
+            dead_letters=self.box,
+            region="eu-west-1",
+            clock=self.clock,
+            sleep=self.clock.sleep,
+            jitter=lambda: 0.5,
+        )
+
+    @initialize(keys=st.sampled_from([1, 1, 1, 2]), atomic_too=st.booleans())
+    def choose(self, keys: int, atomic_too: bool) -> None:
+        """One key or two; and where the store has transactions, claiming and atomic consumers may share a key."""
+        self.keys = ["order_01", "order_02"][:keys]
+        if atomic_too and self.backend.store.transactional:
+            self.modes.append(True)
+        self.known = dict.fromkeys(self.keys, Known())
+
+    # ── What happens ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _at(self, where: str) -> list[Worker]:
+        return [worker for worker in self.workers if worker.where == where]
+
+    @precondition(lambda self: self._at("idle"))
+    @rule(data=st.data(), fault=FAULTS, stop_when_refused=st.booleans())
+    def deliver(self, data: st.DataObject, fault: Fault, stop_when_refused: bool) -> None:
+        """An event is delivered to an idle worker, which takes its first step, or all steps to the handler's work."""
+        worker, key = self._at("idle")[0], self._draw(data, self.keys)
+        new = self._record(key) is None
+        atomic = self._draw(data, self.modes)
+        self._deliver(worker, key, atomic=atomic)
+        self._step(worker, fault)
+        while worker.where == "store" and not stop_when_refused:
+            self._step(worker, Fault.NONE)
+        if new and fault in LUCKY:
+            assert worker.where == "work", "the first delivery of a new key was not run"
+
+    def _deliver(self, worker: Worker, key: str, *, atomic: bool) -> None:
+        consumer = self._consumer(SteppedStore(self.backend.store, worker, self.in_flight), atomic=atomic)
+
+        @consumer.event_handler
+        def handler(event: dict[str, Any], operation: Operation) -> object:
+            if not atomic:
+                self._given(worker, key, operation)
+            if self.backend.store.transactional:
+                operation.write(self.backend.charge(key))
+            while True:
+                turn = worker.stop("work")
+                if turn is Turn.SUCCEED:
+                    return {"run": next(_runs)}
+                if turn is Turn.FAIL:
+                    raise RideError
+                if turn is Turn.GIVE_UP:
+                    raise UselessError
+                with contextlib.suppress(StoreUnavailableError):
+                    if operation.heartbeat() and worker.claim is not None:
+                        worker.claim.lease_left_s = LEASE_S
+
+        # Longer than Lambda's own timeout, so that the lease is short and follows the clock.
+        invocation = Invocation(self.clock, request_id=f"{worker.name}-{next(_runs)}", timeout_s=600)
+        event = {"id": key, "region": "eu-west-1", "detail": {"id": key, "data": {"orderID": key}}}
+        worker.key = key
+        worker.start(lambda: handler(event, invocation)["outcome"])
+
+    def _given(self, worker: Worker, key: str, operation: Operation) -> None:
+        owner = self.attempts.setdefault((key, operation.attempt), operation.owner)
+        assert owner == operation.owner, f"attempt {operation.attempt} of {key} was given to two claims"
+        worker.claim = Claim(operation)
+
+    @precondition(lambda self: self._at("store"))
+    @rule(data=st.data(), fault=FAULTS)
+    def go_on(self, data: st.DataObject, fault: Fault) -> None:
+        """A worker that was refused takes its next step: a takeover, a retry, or the quarantine of the key."""
+        self._step(self._draw(data, self._at("store")), fault)
+
+    @precondition(lambda self: self._at("work"))
+    @rule(data=st.data(), fault=FAULTS)
+    def heartbeat(self, data: st.DataObject, fault: Fault) -> None:
+        """A handler renews its lease."""
+        worker = self._draw(data, self._at("work"))
+        worker.go_on(Turn.HEARTBEAT)
+        self._step(worker, fault)
+
+    @precondition(lambda self: self._at("work"))
+    @rule(data=st.data(), fault=FAULTS, turn=st.sampled_from([Turn.SUCCEED, Turn.SUCCEED, Turn.FAIL, Turn.GIVE_UP]))
+    def finish(self, data: st.DataObject, turn: Turn, fault: Fault) -> None:
+        """A handler comes to its end, which is committed or recorded as a failure."""
+        worker = self._draw(data, self._at("work"))
+        claim = worker.claim
+        worker.go_on(turn)
+        self._step(worker, fault)
+        if claim is not None and claim.is_live and fault in LUCKY:
+            record = self._record(worker.key)
+            assert record is not None
+            assert record.status in ENDS[turn]
+
+    @precondition(lambda self: self._at("work"))
+    @rule(data=st.data())
+    def crash(self, data: st.DataObject) -> None:
+        """The process of a worker dies in the middle of its work."""
+        self._draw(data, self._at("work")).go_on(None)
+
+    @precondition(lambda self: self.in_flight)
+    @rule(data=st.data())
+    def arrive(self, data: st.DataObject) -> None:
+        """A step that its caller has given up takes place after all."""
+        self.in_flight.remove(late := self._draw(data, self.in_flight))
+        late()
+
+    @precondition(lambda self: any(known.status == IN_PROGRESS for known in self.known.values()))
+    @rule(seconds=st.sampled_from([LEASE_S + 10, 20]))
+    def time_passes(self, seconds: int) -> None:
+        """More than a lease goes by, or most of one."""
+        self._let_pass(seconds)
+
+    @precondition(lambda self: len(self._at("idle")) == WORKERS and not self.in_flight)
+    @precondition(lambda self: any(known.status == COMPLETED for known in self.known.values()))
+    @rule()
+    def window_ends(self) -> None:
+        """Nothing happens for so long that everything but the quarantined keys is forgotten."""
+        self._let_pass(BEYOND_WINDOW_S)
+        for key, known in self.known.items():
+            if known.status != QUARANTINED:
+                self._forget(key)
+
+    @precondition(lambda self: any(known.status == QUARANTINED for known in self.known.values()))
+    @rule(data=st.data())
+    def release(self, data: st.DataObject) -> None:
+        """An operator gives a quarantined key back."""
+        key = self._draw(data, [key for key, known in self.known.items() if known.status == QUARANTINED])
+        assert self.operator.release(key)
+        self._forget(key)
+
+    def _step(self, worker: Worker, fault: Fault) -> None:
+        if worker.where == "store":
+            worker.go_on(fault)
+        if worker.where == "idle":
+            self._judge(worker)
+
+    def _judge(self, worker: Worker) -> None:
+        """Check that no event is lost: what was acknowledged is committed, a dead letter, or another delivery's."""
+        match worker.outcome:
+            case None | observation.BUSY:
+                pass
+            case observation.DEAD_LETTERED | observation.QUARANTINED:
+                assert any(letter.key == f"history#{worker.key}" for letter in self.box.letters)
+            case outcome:
+                record = self._record(worker.key)
+                assert record is not None
+                assert record.status == COMPLETED, f"{outcome} was acknowledged, and the key is {record.status}"
+
+    @staticmethod
+    def _draw[T](data: st.DataObject, choices: list[T]) -> T:
+        return choices[0] if len(choices) == 1 else data.draw(st.sampled_from(choices))
+
+    def _let_pass(self, seconds: int) -> None:
+        for key in self.keys:
+            if self._record(key) is not None:
+                let_pass(self.backend.store, f"history#{key}", seconds)
+        for worker in self.workers:
+            if worker.claim is not None:
+                worker.claim.lease_left_s -= seconds
+
+    def _forget(self, key: str) -> None:
+        self.known[key] = Known(charges_before=self.backend.charges(key))
+        self.attempts = {(name, number): owner for (name, number), owner in self.attempts.items() if name != key}
+
+    def _record(self, key: str) -> Record | None:
+        return self.operator.record(key)
+
+    # ── What must hold ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @invariant()
+    def every_key_is_sound(self) -> None:
+        """One commit a key, whose result stays; its effect with it; attempts that only grow; quarantine that holds."""
+        for key, known in self.known.items():
+            record = self._record(key)
+            charges = self.backend.charges(key) - known.charges_before
+            if record is None or self._is_over(record):
+                assert known.status != COMPLETED, f"{key} was committed and is forgotten"
+                assert charges == 0
+                continue
+            assert record.status in (IN_PROGRESS, COMPLETED, FAILED, QUARANTINED)
+            if known.status in (COMPLETED, QUARANTINED):
+                assert record.status == known.status, f"{key} was {known.status} and is {record.status}"
+                assert record.result == known.result, f"the result of {key} has changed"
+            assert record.attempt >= known.attempt
+            assert record.attempt <= MAX_ATTEMPTS or record.status == COMPLETED, "there was one attempt too many"
+            if self.backend.store.transactional:
+                assert charges == (record.status == COMPLETED), f"{key} is {record.status} with {charges} effects"
+            self.known[key] = known._replace(status=record.status, attempt=record.attempt, result=record.result)
+
+    def _is_over(self, record: Record) -> bool:
+        return record.expiry is not None and (record.expiry + SKEW_S) * 1000 < self.clock()
+
+    @invariant()
+    def live_claim_is_nobody_elses(self) -> None:
+        """A worker inside its lease still holds its key."""
+        for worker in self._at("work"):
+            claim = worker.claim
+            if claim is not None and claim.is_live:
+                record = self._record(worker.key)
+                assert record is not None
+                assert (record.owner, record.status) == (claim.operation.owner, IN_PROGRESS)
+
+    def teardown(self) -> None:
+        """Whatever has happened, every key can still be brought to an end."""
+        try:
+            for worker in self.workers:
+                if worker.where != "idle":
+                    worker.go_on(None)
+            self.in_flight.clear()
+            for key in self.keys:
+                self._bring_to_an_end(key)
+        finally:
+            for worker in self.workers:
+                while worker.where != "idle":
+                    worker.go_on(None)
+            self._open.close()
+
+    def _bring_to_an_end(self, key: str) -> None:
+        worker = self.workers[0]
+        for _ in range(MAX_ATTEMPTS + 1):
+            record = self._record(key)
+            if record is not None and record.status in (COMPLETED, QUARANTINED) and not self._is_over(record):
+                return
+            self._let_pass(LEASE_S + 10)
+            self._deliver(worker, key, atomic=False)
+            while worker.where != "idle":
+                worker.go_on(Turn.SUCCEED if worker.where == "work" else Fault.NONE)
+        record = self._record(key)
+        assert record is not None
+        assert record.status in (COMPLETED, QUARANTINED), f"{key} is stuck as {record}"

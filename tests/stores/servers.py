@@ -1,0 +1,86 @@
+"""Servers that tests start for themselves: child processes on free loopback ports, gone with the test run."""
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).parents[2]
+ENGINE: Final = ROOT / ".venv-engine/bin/ministack"
+_PATIENCE_S: Final = 30.0
+
+
+def redis_program() -> str | None:
+    """Where the server of Valkey or Redis is, if it is installed."""
+    return shutil.which("valkey-server") or shutil.which("redis-server")
+
+
+@contextlib.contextmanager
+def redis_server(program: str, folder: Path) -> Iterator[int]:
+    """Run a server that keeps nothing on disk, and yield its port."""
+    port = _free_port()
+    options = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", str(folder)]
+    with _running([program, *options], folder, {}, lambda: _answers(port, b"PING\r\n", b"+PONG")):
+        yield port
+
+
+@contextlib.contextmanager
+def ministack(folder: Path) -> Iterator[str]:
+    """Run the local engine as it comes, and yield its endpoint's URL."""
+    port = _free_port()
+    environment = {
+        "BIND_HOST": "127.0.0.1",
+        "GATEWAY_PORT": str(port),
+        "IOT_MTLS_ENABLED": "0",
+        "SFTP_ENABLED": "0",
+        "TMPDIR": str(folder),
+        "HOME": str(folder),
+    }
+    health = b"GET /_ministack/health HTTP/1.0\r\n\r\n"
+    with _running([str(ENGINE)], folder, environment, lambda: _answers(port, health, b"HTTP/1")):
+        yield f"http://127.0.0.1:{port}"
+
+
+@contextlib.contextmanager
+def _running(
+    command: list[str], folder: Path, environment: Mapping[str, str], is_up: Callable[[], bool]
+) -> Iterator[None]:
+    log = folder / "server.log"
+    path = {"PATH": os.environ["PATH"]}
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, cwd=folder, env=path | environment, stdout=output, stderr=subprocess.STDOUT)
+    try:
+        give_up = time.monotonic() + _PATIENCE_S
+        while not is_up():
+            if process.poll() is not None or time.monotonic() > give_up:
+                raise RuntimeError(f"{command[0]} did not start:\n{log.read_text()}")
+            time.sleep(0.02)
+        yield
+    finally:
+        process.terminate()
+        try:
+            process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _answers(port: int, question: bytes, answer: bytes) -> bool:
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
+            connection.sendall(question)
+            return connection.recv(64).startswith(answer)
+    except OSError:
+        return False
