@@ -33,19 +33,24 @@ from carride.shapes import json_name
 BLOCKS: Final = 8
 """The city is a square of this many sectors a side, numbered row by row: sector_01 to sector_64."""
 
+# Fares, in cents.
 _BASE_FARE: Final = 300
 _FARE_PER_SECTOR: Final = 125
+
 _CANCELLED: Final = 0.1
 _REASONS: Final = ("changed plans", "waited too long", "found another way")
 _CUSTOMERS: Final = 400
-_LONGEST_LIFE: Final = 4
-_LATE: Final = "late"
 _GROUP_SIZES: Final = (1, 1, 1, 2, 2, 3, 4)
+_LONGEST_LIFE: Final = 4
+"""Events of a ride that is completed."""
+
+# Positions in the order of publication: a ride begins at each whole number.
 _BETWEEN_EVENTS: Final = 6.0
-"""Between two events of a ride, in rides that begin meanwhile."""
 _COPY_WITHIN: Final = 20.0
-"""Within which a copy follows, in the same unit."""
 _STEP: Final = timedelta(milliseconds=1)
+"""How much time passes between two rides' beginnings."""
+
+_LATE: Final = "late"
 _LATE_BY: Final = timedelta(hours=1)
 _LATE_SINCE: Final = timedelta(minutes=30)
 

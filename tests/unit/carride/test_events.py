@@ -1,0 +1,304 @@
+import base64
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from carride.events import (
+    FACTS,
+    CarRideAccepted,
+    CarRideCreated,
+    ContractError,
+    ContradictionError,
+    Fact,
+    MalformedAttributeError,
+    MalformedDataError,
+    MissingIdempotencyIdError,
+    PartialIdempotencyIdError,
+    RideEvent,
+    UnknownEnvelopeError,
+    UnknownTypeError,
+    idempotency_id,
+    parse_event,
+    sequence,
+)
+from carride.ride import accept
+from tests.unit.carride.rides import NOW, booked, event, every_fact
+
+DETAIL = event(traceparent="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", expirytime=NOW).to_detail()
+
+OLDER: Mapping[str, Any] = {
+    "attributes": {
+        "type": "CarRideCreated",
+        "source": "acr.com.car-ride",
+        "idempotencyId": "0c075d3c-6c3b-51ec-8c43-efb772bf7056",
+        "eventTime": "2026-11-21T08:30:00+00:00",
+        "eventCount": 1,
+    },
+    "data": {
+        "orderID": "order_01",
+        "customerID": "customer_a",
+        "pickup": "sector_01",
+        "destination": "sector_03",
+        "passengers": 2,
+        "price": 550,
+        "status": "requested",
+    },
+}
+
+
+def parse(detail: object) -> RideEvent:
+    """Read a detail as EventBridge delivers it."""
+    return parse_event({"source": "acr.com.car-ride", "detail-type": "CarRideEvent", "detail": detail})
+
+
+def changed(detail: Mapping[str, Any], path: str, value: object = ...) -> dict[str, Any]:
+    """Return a copy in which the value at a dotted path is another, or is gone."""
+    name, _, rest = path.partition(".")
+    copy = dict(detail)
+    if rest:
+        copy[name] = changed(copy[name], rest, value)
+    elif value is ...:
+        del copy[name]
+    else:
+        copy[name] = value
+    return copy
+
+
+# ── Ids ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_ids_of_facts_never_change() -> None:
+    """The id of a fact is what it was in every version before: another one would let known facts take effect again."""
+    assert idempotency_id("order_01", "CarRideCreated", 1) == "eb7206e8-7516-5e63-a138-9138a8fc4205"
+
+
+@pytest.mark.parametrize(
+    "other", [("order_02", "A", 1), ("order_01", "B", 1), ("order_01", "A", 2), ("order_01", "A", 11)]
+)
+def test_another_fact_has_another_id(other: tuple[str, str, int]) -> None:
+    """Ride, type and version each make a fact another one."""
+    assert idempotency_id(*other) != idempotency_id("order_01", "A", 1)
+
+
+def test_telling_a_fact_again_gives_the_same_ids() -> None:
+    """A producer that tells a fact again, later, sends the same event ids."""
+    first = event()
+    again = RideEvent.of(first.data, source=first.source, time=first.time + timedelta(days=1))
+    assert (again.id, again.idempotencyid, again.sequence) == (first.id, first.idempotencyid, first.sequence)
+
+
+def test_sequences_sort_as_text() -> None:
+    """Sequences are zero-padded, so that the tenth event comes after the ninth."""
+    assert sequence(9) == "00000009" < sequence(10)
+
+
+# ── Writing ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("fact", every_fact(), ids=lambda fact: type(fact).__name__)
+def test_an_event_is_read_as_it_was_written(fact: Fact) -> None:
+    """Every type of event comes back equal, with its ride and what the fact adds."""
+    written = event(fact, expirytime=NOW, extensions={"simulatedfault": "fail"})
+    read = parse(written.to_detail())
+    assert read == written
+    assert type(read.data) is FACTS[written.type]
+    assert read.data.ride() == fact.ride()
+
+
+def test_every_type_of_event_is_tried_here() -> None:
+    """The samples of facts leave no type out."""
+    assert {type(fact).__name__ for fact in every_fact()} == set(FACTS)
+
+
+def test_an_event_carries_on_what_its_cause_began() -> None:
+    """Trace and correlation come from the cause, and the cause is named."""
+    cause = event(traceparent=DETAIL["traceparent"])
+    effect = event(CarRideAccepted.of(accept(booked())), cause=cause)
+    assert effect.causationid == cause.id
+    assert effect.correlationid == cause.correlationid
+    assert effect.traceparent == cause.traceparent
+
+
+def test_a_request_can_bring_its_own_correlation() -> None:
+    """What follows from one request of a client can be told by the client's own id."""
+    assert event(correlationid="request-1").correlationid == "request-1"
+    assert (
+        event(CarRideAccepted.of(accept(booked())), cause=event(correlationid="request-1")).correlationid == "request-1"
+    )
+
+
+@pytest.mark.parametrize(
+    "times", [{"time": NOW.replace(tzinfo=None)}, {"time": NOW, "expirytime": NOW.replace(tzinfo=None)}]
+)
+def test_a_time_without_a_zone_is_not_written(times: dict[str, Any]) -> None:
+    """A producer cannot write a time that every consumer would refuse."""
+    with pytest.raises(ValueError, match="no time zone"):
+        RideEvent.of(CarRideCreated.of(booked()), source="acr.com.car-ride", **times)
+
+
+# ── Reading ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "error", "field"),
+    [
+        ("idempotencyid", ..., MissingIdempotencyIdError, "idempotencyid"),
+        ("idempotencyid", None, MissingIdempotencyIdError, "idempotencyid"),
+        ("idempotencyid", "", MissingIdempotencyIdError, "idempotencyid"),
+        ("idempotencyid", 17, MalformedAttributeError, "idempotencyid"),
+        ("idempotencyid", DETAIL["idempotencyid"][:18], PartialIdempotencyIdError, "idempotencyid"),
+        ("idempotencyid", DETAIL["idempotencyid"] + "\n", PartialIdempotencyIdError, "idempotencyid"),
+        ("idempotencyid", "2f1e4c1a-8c0f-4a55-9d0a-0a4f5b1f9a55", PartialIdempotencyIdError, "idempotencyid"),
+        ("type", ..., UnknownTypeError, "type"),
+        ("type", "CarRideTeleported", UnknownTypeError, "type"),
+        ("type", ["CarRideCreated"], UnknownTypeError, "type"),
+        ("specversion", "0.3", MalformedAttributeError, "specversion"),
+        ("id", ..., MalformedAttributeError, "id"),
+        ("source", "", MalformedAttributeError, "source"),
+        ("time", "2026-11-21", MalformedAttributeError, "time"),
+        ("time", "2026-11-21T08:30:00", MalformedAttributeError, "time"),
+        ("sequence", "1", MalformedAttributeError, "sequence"),
+        ("sequence", "00000000", MalformedAttributeError, "sequence"),
+        ("sequence", 1, MalformedAttributeError, "sequence"),
+        ("traceparent", "carRideProcessing", MalformedAttributeError, "traceparent"),
+        ("expirytime", "tomorrow", MalformedAttributeError, "expirytime"),
+        ("data", ..., MalformedDataError, "data"),
+        ("data", [], MalformedDataError, "data"),
+        ("data.passengers", "two", MalformedDataError, "data.passengers"),
+        ("data.passengers", 0, MalformedDataError, "data.passengers"),
+        ("data.price", 5.5, MalformedDataError, "data.price"),
+        ("data.customerID", ..., MalformedDataError, "data.customerID"),
+        ("data.orderID", "order/01", MalformedDataError, "data.orderID"),
+        ("data.status", "flying", MalformedDataError, "data.status"),
+        ("subject", "order_02", ContradictionError, "subject"),
+        ("sequence", "00000002", ContradictionError, "sequence"),
+    ],
+)
+def test_an_event_that_breaks_the_contract_says_where(
+    path: str, value: object, error: type[ContractError], field: str
+) -> None:
+    """Each way to break the contract raises its own error, which names the field."""
+    with pytest.raises(ContractError) as refusal:
+        parse(changed(DETAIL, path, value))
+    assert type(refusal.value) is error
+    assert refusal.value.field == field
+    assert str(refusal.value).startswith(field)
+
+
+@pytest.mark.parametrize("detail", [None, "text", [], {}, {"attributes": "none"}, {"data": DETAIL["data"]}])
+def test_what_is_in_no_known_envelope_is_refused(detail: object) -> None:
+    """A detail that is neither a CloudEvents event nor in the older envelope is refused as such."""
+    with pytest.raises(UnknownEnvelopeError):
+        parse(detail)
+
+
+def test_contract_errors_are_value_errors() -> None:
+    """The layer that makes consumers idempotent knows a broken message by its being a ValueError."""
+    assert issubclass(ContractError, ValueError)
+
+
+@pytest.mark.parametrize("name", ["subject", "datacontenttype", "dataschema", "partitionkey", "correlationid"])
+@pytest.mark.parametrize("value", [..., None])
+def test_attributes_that_repeat_others_may_be_missing(name: str, value: object) -> None:
+    """A reader fills in what follows from the data, where it is not there or null."""
+    assert parse(changed(DETAIL, name, value)) == parse(DETAIL)
+
+
+def test_what_a_reader_does_not_know_it_tolerates() -> None:
+    """Fields of later versions are no error; extensions among them are kept, and data is kept in the payload."""
+    extended = changed(changed(DETAIL, "tenant", "acr"), "data.childSeats", 1)
+    read = parse(changed(extended, "notAnExtension", {"a": 1}))
+    assert read.extensions == {"tenant": "acr"}
+    assert read.payload["childSeats"] == 1
+    assert read.data == parse(DETAIL).data
+    assert read.to_detail() == extended
+
+
+def encoded(data: object) -> str:
+    """Return data as JSON in base64."""
+    return base64.b64encode(json.dumps(data).encode()).decode()
+
+
+def test_data_in_base64_says_the_same() -> None:
+    """An event whose data comes as JSON in base64, as out of the outbox, is the same event."""
+    in_base64 = changed(DETAIL, "data") | {"data_base64": encoded(DETAIL["data"])}
+    assert parse(in_base64) == parse(DETAIL)
+    assert parse(in_base64 | {"data": None}) == parse(DETAIL)
+
+
+@pytest.mark.parametrize("value", ["{}", "e30", "", "bm8ganNvbg==", 17, encoded({"orderID": "order_01"})[:-1] + "\n"])
+def test_data_that_is_no_json_in_base64_is_refused(value: object) -> None:
+    """What cannot be decoded breaks the contract and names the member."""
+    with pytest.raises(MalformedDataError) as refusal:
+        parse(changed(DETAIL, "data") | {"data_base64": value})
+    assert refusal.value.field == "data_base64"
+
+
+@pytest.mark.parametrize(("value", "field"), [(encoded([1]), "data"), (encoded({"orderID": "a"}), "data.customerID")])
+def test_data_in_base64_is_held_to_the_contract_too(value: str, field: str) -> None:
+    """Data of the wrong form is refused whichever member it is in."""
+    with pytest.raises(MalformedDataError) as refusal:
+        parse(changed(DETAIL, "data") | {"data_base64": value})
+    assert refusal.value.field == field
+
+
+def test_data_cannot_come_twice() -> None:
+    """Of an event with both members nobody could say which one holds."""
+    with pytest.raises(MalformedDataError):
+        parse(DETAIL | {"data_base64": encoded(DETAIL["data"])})
+
+
+# ── The older envelope ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_older_envelope_says_the_same() -> None:
+    """A fact is the same event in either envelope, so that consumers need not know which one it came in."""
+    older = parse(OLDER)
+    newer = event()
+    assert older.idempotencyid == OLDER["attributes"]["idempotencyId"]
+    for name in ("type", "source", "subject", "time", "sequence", "partitionkey", "correlationid", "data", "payload"):
+        assert getattr(older, name) == getattr(newer, name), name
+
+
+def test_an_older_time_without_a_zone_is_in_utc() -> None:
+    """Older producers wrote times without a zone."""
+    assert parse(changed(OLDER, "attributes.eventTime", "2026-11-21T08:30:00")).time == datetime(
+        2026, 11, 21, 8, 30, tzinfo=UTC
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "error", "field"),
+    [
+        ("attributes.idempotencyId", ..., MissingIdempotencyIdError, "attributes.idempotencyId"),
+        ("attributes.idempotencyId", "", MissingIdempotencyIdError, "attributes.idempotencyId"),
+        ("attributes.idempotencyId", "order_01#", PartialIdempotencyIdError, "attributes.idempotencyId"),
+        ("attributes.idempotencyId", "None#CarRideCreated", PartialIdempotencyIdError, "attributes.idempotencyId"),
+        ("attributes.idempotencyId", "order_01#undefined#1", PartialIdempotencyIdError, "attributes.idempotencyId"),
+        ("attributes.type", "CarRideTeleported", UnknownTypeError, "attributes.type"),
+        ("attributes.type", ..., MalformedAttributeError, "attributes.type"),
+        ("attributes.eventCount", 0, MalformedAttributeError, "attributes.eventCount"),
+        ("attributes.eventTime", "then", MalformedAttributeError, "attributes.eventTime"),
+        ("data", ..., MalformedDataError, "data"),
+        ("data.price", "550", MalformedDataError, "data.price"),
+    ],
+)
+def test_the_older_envelope_is_held_to_the_contract_too(
+    path: str, value: object, error: type[ContractError], field: str
+) -> None:
+    """An older event that breaks the contract raises the same errors, with the name that the field has there."""
+    with pytest.raises(ContractError) as refusal:
+        parse(changed(OLDER, path, value))
+    assert type(refusal.value) is error
+    assert refusal.value.field == field
+
+
+def test_older_ids_may_be_of_any_form() -> None:
+    """A composite id that is whole is taken as it is."""
+    assert (
+        parse(changed(OLDER, "attributes.idempotencyId", "order_01#CarRideCreated")).idempotencyid
+        == "order_01#CarRideCreated"
+    )

@@ -1,0 +1,398 @@
+import hashlib
+import json
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from itertools import chain, repeat
+from typing import Any, Final
+
+import pytest
+from botocore.exceptions import (
+    ConnectTimeoutError,
+    EndpointConnectionError,
+    NoCredentialsError,
+    ParamValidationError,
+    ReadTimeoutError,
+)
+
+from carride.entry import TOO_LARGE, Entry
+from carride.events import parse_event
+from carride.publisher import ENTRY_TOO_LARGE, NEEDED_MS, OUT_OF_TIME, RETRYABLE, Outcome, PublishError
+from tests.unit.carride.fakes import MEBIBYTE, FakeBus, FakeQueue, FakeTime, client_error, publisher
+from tests.unit.carride.rides import NOW, entry
+
+FINAL: Final = ["AccessDeniedException", "InvalidArgument", "MalformedDetail", "NotAuthorizedForSourceException"]
+URL: Final = "https://events.us-east-1.amazonaws.com"
+
+
+def entries(count: int) -> list[Entry]:
+    """Return entries of as many rides."""
+    return [entry(f"order_{number}") for number in range(count)]
+
+
+def order(request: dict[str, Any]) -> str:
+    """Return the ride that an entry is about, as requested."""
+    order_id: str = json.loads(request["Detail"])["subject"]
+    return order_id
+
+
+def first_times(count: int, code: str) -> Callable[[dict[str, Any]], str | None]:
+    """Answer with a code to the first times that an entry is seen."""
+    seen: Counter[str] = Counter()
+
+    def answer(request: dict[str, Any]) -> str | None:
+        seen[order(request)] += 1
+        return code if seen[order(request)] <= count else None
+
+    return answer
+
+
+# ── To the bus ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_every_entry_has_its_receipt() -> None:
+    """Receipts come in the order of the entries, each with the id that EventBridge gave."""
+    bus, queue, time = FakeBus(), FakeQueue(), FakeTime()
+    asked = entries(12)
+    receipts = publisher(bus, queue, time).publish(asked, time.remaining_ms)
+    assert [receipt.entry for receipt in receipts] == asked
+    assert [receipt.event_id for receipt in receipts] == [f"event-{number}" for number in range(1, 13)]
+    assert {(receipt.outcome, receipt.attempts, receipt.code) for receipt in receipts} == {(Outcome.PUBLISHED, 1, None)}
+    assert [len(request) for request in bus.requests] == [10, 2]
+    assert queue.messages == []
+
+
+def test_nothing_to_publish_costs_no_call() -> None:
+    """An empty sequence is published without a request."""
+    bus, queue, time = FakeBus(), FakeQueue(), FakeTime()
+    assert publisher(bus, queue, time).publish([], time.remaining_ms) == []
+    assert bus.requests == queue.requests == []
+
+
+@pytest.mark.parametrize("code", sorted(RETRYABLE))
+def test_only_the_entries_that_failed_are_sent_again(code: str) -> None:
+    """Of a batch in which one entry failed for a passing reason, that one is sent again, with the same detail."""
+    fails = first_times(1, code)
+    bus, queue, time = (
+        FakeBus(lambda request: fails(request) if order(request) == "order_3" else None),
+        FakeQueue(),
+        FakeTime(),
+    )
+    receipts = publisher(bus, queue, time).publish(entries(5), time.remaining_ms)
+    assert [list(map(order, request)) for request in bus.requests] == [[f"order_{n}" for n in range(5)], ["order_3"]]
+    assert bus.requests[1][0] == bus.requests[0][3]
+    assert [receipt.attempts for receipt in receipts] == [1, 1, 1, 2, 1]
+    assert queue.messages == []
+
+
+def test_failed_entries_of_many_batches_are_sent_again_together() -> None:
+    """Ten batches with one failed entry each cost one further request, not ten."""
+    fails = first_times(1, "InternalFailure")
+    bus = FakeBus(lambda request: fails(request) if order(request).endswith("7") else None)
+    time = FakeTime()
+    publisher(bus, FakeQueue(), time).publish(entries(100), time.remaining_ms)
+    assert len(bus.requests) == 11
+
+
+@pytest.mark.parametrize("code", FINAL)
+def test_an_entry_that_was_refused_for_good_is_not_sent_again(code: str) -> None:
+    """A code that no retry can mend sends the entry to the dead-letter queue at once, with code and reason."""
+    bus, queue, time = FakeBus(lambda request: code if order(request) == "order_1" else None), FakeQueue(), FakeTime()
+    receipts = publisher(bus, queue, time).publish(entries(3), time.remaining_ms)
+    assert len(bus.requests) == 1
+    assert [receipt.outcome for receipt in receipts] == [Outcome.PUBLISHED, Outcome.DEAD_LETTERED, Outcome.PUBLISHED]
+    assert (receipts[1].code, receipts[1].retryable) == (code, False)
+    assert queue.messages[0]["MessageAttributes"] == {
+        "ERROR_CODE": {"DataType": "String", "StringValue": code},
+        "ERROR_MESSAGE": {"DataType": "String", "StringValue": f"{code} of the fake"},
+        "RETRY_ATTEMPTS": {"DataType": "Number", "StringValue": "1"},
+    }
+    assert parse_event(queue.bodies()[0]).subject == "order_1"
+
+
+def test_attempts_are_limited() -> None:
+    """An entry that keeps failing goes to the dead-letter queue when its attempts are used up."""
+    bus, queue, time = FakeBus(lambda _: "ThrottlingException"), FakeQueue(), FakeTime()
+    (receipt,) = publisher(bus, queue, time, max_attempts=3).publish(entries(1), time.remaining_ms)
+    assert (receipt.outcome, receipt.attempts, receipt.retryable) == (Outcome.DEAD_LETTERED, 3, True)
+    assert queue.reasons() == ["ThrottlingException"]
+
+
+def test_pauses_double_up_to_a_limit_and_are_jittered() -> None:
+    """Each pause is a random part of one that doubles, so that producers do not come back all at once."""
+    time = FakeTime()
+    bus = FakeBus(lambda _: "InternalFailure")
+    publisher(bus, FakeQueue(), time, max_attempts=6, first_delay_s=0.1, longest_delay_s=1.0).publish(
+        entries(1), time.remaining_ms
+    )
+    assert time.sleeps == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.0])
+
+    jitter = iter([0.5, 0.0])
+    again = FakeTime()
+    publisher(bus, FakeQueue(), again, max_attempts=3, first_delay_s=0.1, jitter=lambda: next(jitter)).publish(
+        entries(1), again.remaining_ms
+    )
+    assert again.sleeps == pytest.approx([0.05, 0.0])
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        client_error("ThrottlingException", 400),
+        client_error("TooManyRequests", 429),
+        client_error("ServiceUnavailable", 503),
+        client_error("InternalException", 500),
+        ReadTimeoutError(endpoint_url=URL),
+        ConnectTimeoutError(endpoint_url=URL),
+        EndpointConnectionError(endpoint_url=URL),
+    ],
+    ids=repr,
+)
+def test_a_call_that_failed_as_a_whole_is_made_again(failure: Exception) -> None:
+    """Throttling, server errors and lost connections are waited out, batch by batch."""
+    bus, queue, time = FakeBus(failures=iter([failure, failure])), FakeQueue(), FakeTime()
+    receipts = publisher(bus, queue, time).publish(entries(1), time.remaining_ms)
+    assert [receipt.attempts for receipt in receipts] == [3]
+    assert len(time.sleeps) == 2
+    assert queue.messages == []
+
+
+def test_a_throttled_call_is_followed_by_a_pause_before_the_next_batch() -> None:
+    """A service that throttles is left alone for a moment, even where other batches wait."""
+    bus, time = FakeBus(failures=iter([client_error("ThrottlingException", 400)])), FakeTime()
+    publisher(bus, FakeQueue(), time).publish(entries(20), time.remaining_ms)
+    assert len(bus.requests) == 3
+    assert len(time.sleeps) == 2
+
+
+@pytest.mark.parametrize("failure", [client_error("AccessDeniedException", 400), NoCredentialsError()], ids=repr)
+def test_a_call_that_was_refused_for_good_is_not_made_again(failure: Exception) -> None:
+    """What no retry can mend sends the whole batch to the dead-letter queue."""
+    bus, queue, time = FakeBus(failures=iter([failure])), FakeQueue(), FakeTime()
+    publisher(bus, queue, time).publish(entries(4), time.remaining_ms)
+    assert len(bus.requests) == 1
+    assert len(queue.messages) == 4
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [client_error("ValidationException", 400), client_error("Whatever", 413), ParamValidationError(report="Resources")],
+    ids=repr,
+)
+def test_one_bad_entry_does_not_take_its_batch_along(failure: Exception) -> None:
+    """A request that is refused for what it holds is divided until the entry at fault is alone."""
+
+    class Strict(FakeBus):
+        def put_events(self, *, Entries: list[dict[str, Any]]) -> dict[str, Any]:  # noqa: N803 - botocore's name
+            if any(order(request) == "order_6" for request in Entries):
+                raise failure
+            return super().put_events(Entries=Entries)
+
+    bus, queue, time = Strict(), FakeQueue(), FakeTime()
+    receipts = publisher(bus, queue, time).publish(entries(10), time.remaining_ms)
+    assert [receipt.outcome is Outcome.PUBLISHED for receipt in receipts] == [number != 6 for number in range(10)]
+    assert [body["detail"]["subject"] for body in queue.bodies()] == ["order_6"]
+
+
+def test_an_answer_that_does_not_match_the_request_is_no_answer() -> None:
+    """Where entries and answers cannot be told to belong together, the batch counts as unanswered and is sent again."""
+
+    class Short(FakeBus):
+        def put_events(self, *, Entries: list[dict[str, Any]]) -> dict[str, Any]:  # noqa: N803 - botocore's name
+            response = super().put_events(Entries=Entries)
+            return response if len(self.requests) > 1 else {"Entries": response["Entries"][:1]}
+
+    bus, queue, time = Short(), FakeQueue(), FakeTime()
+    receipts = publisher(bus, queue, time).publish(entries(2), time.remaining_ms)
+    assert [receipt.attempts for receipt in receipts] == [2, 2]
+
+
+# ── Size ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_an_entry_just_below_the_limit_is_sent() -> None:
+    """The largest entry that PutEvents takes is published, in a request of its own."""
+    bus, queue, time = FakeBus(), FakeQueue(), FakeTime()
+    publisher(bus, queue, time).publish([entry(), entry(size=TOO_LARGE - 1)], time.remaining_ms)
+    assert (len(bus.events), len(bus.requests), queue.messages) == (2, 2, [])
+
+
+def test_an_entry_that_is_too_large_is_kept_as_far_as_it_fits() -> None:
+    """An oversized entry is never sent to the bus; its message holds the beginning, the size and the hash."""
+    bus, queue, time = FakeBus(), FakeQueue(), FakeTime()
+    large = entry(size=TOO_LARGE)
+    receipts = publisher(bus, queue, time).publish([large, entry("order_02")], time.remaining_ms)
+    assert [receipt.code for receipt in receipts] == [ENTRY_TOO_LARGE, None]
+    assert (len(bus.events), receipts[0].attempts) == (1, 0)
+    (body,) = queue.bodies()
+    assert large.detail.startswith(body["detail"])
+    assert MEBIBYTE - 2_000 < len(body["detail"]) < len(large.detail)
+    assert body["detailBytes"] == len(large.detail)
+    assert body["detailSha256"] == hashlib.sha256(large.detail.encode()).hexdigest()
+
+
+@pytest.mark.parametrize("character", ["é", "😀", '"', "\n", "\x00", "\uffff", "\ud800"], ids=ascii)
+def test_what_fits_is_measured_as_it_is_sent(character: str) -> None:
+    """Characters that grow when they are escaped, or that SQS refuses, still make a message that SQS takes."""
+    queue, time = FakeQueue(), FakeTime()
+    large = Entry(source="a", detail=character * MEBIBYTE, time=NOW)
+    publisher(FakeBus(), queue, time).publish([large], time.remaining_ms)
+    assert queue.messages[0]["MessageBody"].isascii()
+    assert large.detail.startswith(queue.bodies()[0]["detail"])
+    assert len(queue.messages[0]["MessageBody"]) > MEBIBYTE - 2_000
+
+
+@pytest.mark.parametrize("detail", ["{", "[" * 100_000, '{"a": NaN}', "", "\ud800"], ids=lambda text: text[:6])
+def test_a_detail_that_is_no_json_is_kept_as_text(detail: str) -> None:
+    """Whatever the bus refused is in the dead letter as it was."""
+    queue, time = FakeQueue(), FakeTime()
+    publisher(FakeBus(lambda _: "MalformedDetail"), queue, time).publish(
+        [Entry(source="a", detail=detail, time=NOW)], time.remaining_ms
+    )
+    assert queue.bodies()[0]["detail"] == detail
+
+
+# ── Time ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_nothing_is_sent_to_the_bus_in_the_time_that_the_dead_letters_need() -> None:
+    """When the time gets short, what is pending goes to the dead-letter queue while there is time for that."""
+    time = FakeTime(NEEDED_MS + 250)
+    bus, queue = FakeBus(on_call=lambda: time.work(100)), FakeQueue()
+    receipts = publisher(bus, queue, time).publish(entries(60), time.remaining_ms)
+    assert len(bus.requests) == 3
+    assert Counter(receipt.code for receipt in receipts) == {None: 30, OUT_OF_TIME: 30}
+    assert queue.reasons() == [OUT_OF_TIME] * 30
+
+
+def test_no_pause_outlasts_the_deadline() -> None:
+    """A retry that there is no time to wait for is not waited for; the last refusal is the reason."""
+    time = FakeTime(NEEDED_MS + 1_000)
+    bus, queue = FakeBus(lambda _: "InternalFailure"), FakeQueue()
+    publisher(bus, queue, time, first_delay_s=0.4).publish(entries(1), time.remaining_ms)
+    assert time.remaining_ms() >= NEEDED_MS
+    assert queue.reasons() == ["InternalFailure"]
+
+
+def test_a_call_that_never_answers_ends_with_the_time() -> None:
+    """Timeouts use the time up, and the entries still reach the dead-letter queue within it."""
+    time = FakeTime(30_000)
+    bus = FakeBus(failures=repeat(ReadTimeoutError(endpoint_url=URL)), on_call=lambda: time.work(4_000))
+    queue = FakeQueue()
+    publisher(bus, queue, time).publish(entries(3), time.remaining_ms)
+    assert queue.reasons() == ["ReadTimeoutError"] * 3
+    assert time.remaining_ms() > 0
+
+
+# ── To the dead-letter queue ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_dead_letters_that_failed_are_sent_again() -> None:
+    """The queue's answer is read message by message, as the bus's is."""
+    refusals = iter(["InternalError", None, None])
+    queue, time = FakeQueue(lambda _: next(refusals)), FakeTime()
+    publisher(FakeBus(lambda _: "MalformedDetail"), queue, time).publish(entries(2), time.remaining_ms)
+    assert [len(request) for request in queue.requests] == [2, 1]
+    assert {body["detail"]["subject"] for body in queue.bodies()} == {"order_0", "order_1"}
+
+
+def test_a_queue_that_is_away_for_a_moment_is_waited_for() -> None:
+    """A failed call to the queue is made again."""
+    queue, time = FakeQueue(failures=iter([EndpointConnectionError(endpoint_url=URL)])), FakeTime()
+    (receipt,) = publisher(FakeBus(lambda _: "MalformedDetail"), queue, time).publish(entries(1), time.remaining_ms)
+    assert receipt.outcome is Outcome.DEAD_LETTERED
+
+
+@pytest.mark.parametrize(
+    "queue",
+    [
+        FakeQueue(failures=repeat(EndpointConnectionError(endpoint_url=URL))),
+        FakeQueue(failures=repeat(client_error("AWS.SimpleQueueService.NonExistentQueue", 400))),
+        FakeQueue(lambda _: "InvalidMessageContents", sender_fault=True),
+        FakeQueue(lambda _: "InternalError"),
+    ],
+    ids=["away", "missing", "refuses", "fails"],
+)
+def test_events_that_are_in_neither_come_back_in_the_error(queue: FakeQueue) -> None:
+    """When even the dead-letter queue fails, the caller has the events, and the receipts of all of them."""
+    time = FakeTime()
+    asked = entries(3)
+    bus = FakeBus(lambda request: "MalformedDetail" if order(request) == "order_1" else None)
+    with pytest.raises(PublishError, match="MalformedDetail") as failure:
+        publisher(bus, queue, time).publish(asked, time.remaining_ms)
+    assert failure.value.entries == [asked[1]]
+    outcomes = [receipt.outcome for receipt in failure.value.receipts]
+    assert outcomes == [Outcome.PUBLISHED, Outcome.UNSENT, Outcome.PUBLISHED]
+
+
+def test_a_message_that_the_queue_refuses_for_good_is_not_sent_again() -> None:
+    """Where the queue says that the message is at fault, repeating it would only cost the time of the others."""
+    queue, time = FakeQueue(lambda _: "InvalidMessageContents", sender_fault=True), FakeTime()
+    with pytest.raises(PublishError, match="InvalidMessageContents"):
+        publisher(FakeBus(lambda _: "MalformedDetail"), queue, time).publish(entries(1), time.remaining_ms)
+    assert len(queue.requests) == 1
+
+
+def test_without_time_for_the_dead_letters_the_events_come_back() -> None:
+    """Events that there is no time to store anywhere are in the error, unsent."""
+    time = FakeTime(1_000)
+    bus, queue = FakeBus(), FakeQueue()
+    with pytest.raises(PublishError) as failure:
+        publisher(bus, queue, time).publish(entries(2), time.remaining_ms)
+    assert len(failure.value.entries) == 2
+    assert bus.requests == queue.requests == []
+
+
+# ── All together ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def trouble(chance: random.Random, rate: float, error: Callable[[], Exception]) -> Iterator[Exception | None]:
+    """Yield, without end, an error at this rate."""
+    return (error() if chance.random() < rate else None for _ in repeat(None))
+
+
+def test_of_ten_thousand_events_none_is_in_neither() -> None:
+    """With 20% passing and 2% final failures, and calls that fail, each event is on the bus or in the queue."""
+    chance = random.Random(20)  # noqa: S311 - a simulation, not a secret
+
+    def answer(_: dict[str, Any]) -> str | None:
+        roll = chance.random()
+        if roll < 0.20:
+            return chance.choice(sorted(RETRYABLE))
+        return chance.choice(FINAL) if roll < 0.22 else None
+
+    bus = FakeBus(answer, failures=trouble(chance, 0.05, lambda: ReadTimeoutError(endpoint_url=URL)))
+    queue = FakeQueue(
+        lambda _: "InternalError" if chance.random() < 0.2 else None,
+        failures=chain([EndpointConnectionError(endpoint_url=URL)], repeat(None)),
+    )
+    time = FakeTime()
+    asked = entries(10_000)
+    receipts = publisher(bus, queue, time).publish(asked, time.remaining_ms)
+
+    published = Counter(map(order, bus.events))
+    kept = {body["detail"]["subject"]: reason for body, reason in zip(queue.bodies(), queue.reasons(), strict=True)}
+    assert published.keys() | kept.keys() == {f"order_{number}" for number in range(10_000)}
+    assert published.keys().isdisjoint(kept)
+    assert set(kept.values()) <= {*FINAL, *RETRYABLE, "ReadTimeoutError"}
+    assert 200 <= len(kept) <= 300
+    for receipt in receipts:
+        order_id = json.loads(receipt.entry.detail)["subject"]
+        assert (receipt.outcome is Outcome.PUBLISHED) == (order_id in published)
+        assert receipt.code == kept.get(order_id)
+
+
+def test_what_a_lost_answer_doubles_carries_the_same_id() -> None:
+    """A call that was carried out but not answered is repeated, and both copies carry one idempotency id."""
+
+    class Mute(FakeBus):
+        def put_events(self, *, Entries: list[dict[str, Any]]) -> dict[str, Any]:  # noqa: N803 - botocore's name
+            response = super().put_events(Entries=Entries)
+            if len(self.requests) == 1:
+                raise ReadTimeoutError(endpoint_url=URL)
+            return response
+
+    bus, queue, time = Mute(), FakeQueue(), FakeTime()
+    publisher(bus, queue, time).publish(entries(1), time.remaining_ms)
+    first, second = (json.loads(request["Detail"])["idempotencyid"] for request in bus.events)
+    assert first == second

@@ -1,0 +1,120 @@
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+import pytest
+
+from carride import ride as rides
+from carride.ride import (
+    IllegalTransitionError,
+    NoTripError,
+    Ride,
+    SameDestinationError,
+    StaleVersionError,
+    Status,
+)
+from tests.unit.carride.rides import booked
+
+type Action = Callable[..., Ride]
+
+redirect: Final = partial(rides.change_destination, destination="sector_09", price=900)
+
+ACTIONS: Final[dict[str, Action]] = {
+    "accept": rides.accept,
+    "start": rides.start,
+    "complete": rides.complete,
+    "cancel": rides.cancel,
+    "redirect": redirect,
+}
+
+LEGAL: Final = {
+    ("accept", Status.REQUESTED): Status.ACCEPTED,
+    ("start", Status.ACCEPTED): Status.STARTED,
+    ("complete", Status.STARTED): Status.COMPLETED,
+    ("cancel", Status.REQUESTED): Status.CANCELLED,
+    ("cancel", Status.ACCEPTED): Status.CANCELLED,
+    ("cancel", Status.STARTED): Status.CANCELLED,
+    ("redirect", Status.REQUESTED): Status.REQUESTED,
+    ("redirect", Status.ACCEPTED): Status.ACCEPTED,
+    ("redirect", Status.STARTED): Status.STARTED,
+}
+
+
+def ride_at(status: Status) -> Ride:
+    """Return a ride that got to a status."""
+    accepted = rides.accept(booked())
+    started = rides.start(accepted)
+    return {
+        Status.REQUESTED: booked(),
+        Status.ACCEPTED: accepted,
+        Status.STARTED: started,
+        Status.COMPLETED: rides.complete(started),
+        Status.CANCELLED: rides.cancel(accepted),
+    }[status]
+
+
+@pytest.mark.parametrize("status", Status)
+@pytest.mark.parametrize("name", ACTIONS)
+def test_a_ride_takes_the_legal_transitions_and_no_other(name: str, status: Status) -> None:
+    """Every pair of action and status either leads where the diagram says, one version on, or is refused."""
+    before = ride_at(status)
+    expected = LEGAL.get((name, status))
+    if expected is None:
+        with pytest.raises(IllegalTransitionError) as refusal:
+            ACTIONS[name](before)
+        assert (refusal.value.action, refusal.value.status) == (name, status)
+    else:
+        after = ACTIONS[name](before)
+        assert (after.status, after.version) == (expected, before.version + 1)
+
+
+@pytest.mark.parametrize("name", ACTIONS)
+def test_a_decision_on_an_old_version_is_refused(name: str) -> None:
+    """Whoever names an old version is refused, whatever the action."""
+    with pytest.raises(StaleVersionError) as refusal:
+        ACTIONS[name](rides.accept(booked()), seen=1)
+    assert (refusal.value.version, refusal.value.seen) == (2, 1)
+
+
+def test_a_decision_on_the_present_version_is_taken() -> None:
+    """Whoever names the present version is served."""
+    assert rides.accept(booked(), seen=1).status is Status.ACCEPTED
+
+
+def test_a_new_ride_is_requested_and_at_version_one() -> None:
+    """A ride's first fact is its request."""
+    ride = booked()
+    assert (ride.status, ride.version) == (Status.REQUESTED, 1)
+
+
+def test_a_ride_goes_somewhere() -> None:
+    """Nobody can request a ride that ends where it begins."""
+    with pytest.raises(NoTripError):
+        rides.request(
+            order_id="order_01",
+            customer_id="customer_a",
+            pickup="sector_01",
+            destination="sector_01",
+            passengers=1,
+            price=0,
+        )
+
+
+def test_another_destination_has_its_price_and_leaves_the_rest() -> None:
+    """A change of destination changes destination, price and version."""
+    before = booked()
+    after = redirect(before)
+    assert (after.destination, after.price, after.version) == ("sector_09", 900, 2)
+    assert (after.pickup, after.passengers, after.customer_id) == (before.pickup, before.passengers, before.customer_id)
+
+
+def test_the_same_destination_is_no_change() -> None:
+    """A change to where the ride goes already makes no fact."""
+    with pytest.raises(SameDestinationError):
+        rides.change_destination(booked(), "sector_03", 550)
+
+
+def test_a_ride_cannot_be_redirected_to_where_it_began() -> None:
+    """A change of destination cannot make the ride go nowhere."""
+    with pytest.raises(NoTripError):
+        rides.change_destination(booked(), "sector_01", 300)
