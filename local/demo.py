@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import os
 import shlex
 import signal
 import sys
@@ -10,9 +9,11 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TextIO
 
+from local.gateway import Books, GatewayServer, Troubles
 from local.laptop import ROOT, Laptop, LaptopError, Stack
+from ops import fleet
 from ops.audit import Clients, audit
 from ops.ledger import Ledger
 
@@ -20,6 +21,9 @@ LEDGER: Final = ROOT / ".demo" / "ledger.json"
 
 _CHUNK: Final = 500
 """Entries that one call of the simulator publishes, so that there is progress to show."""
+_CARS: Final = 64
+_DECLINED: Final = 0.05
+"""Share of the rides that the simulated payment gateway declines."""
 _REPORT_SECONDS: Final = 2.0
 _STUCK_SECONDS: Final = 60.0
 _UNBALANCED: Final = 1
@@ -70,7 +74,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 def main() -> None:
     """Run the demo."""
     options = parse()
-    signal.signal(signal.SIGTERM, _interrupt)  # so that the engine is stopped then, too
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the engine is stopped then, too
     try:
         ledger = run(options)
     except LaptopError as error:
@@ -84,11 +88,13 @@ def main() -> None:
 def run(options: argparse.Namespace) -> Ledger:
     """Deploy, publish, wait, audit and print; return the ledger."""
     progress = Progress(sys.stderr if options.json else sys.stdout)
-    with Laptop() as laptop:
+    troubles = Troubles(declined=_DECLINED)
+    with GatewayServer(Books(troubles, seed=options.seed)) as gateway, Laptop() as laptop:
         with progress.step("building the functions and layers (sam build)"):
             laptop.build()
         with progress.step("deploying template.yaml (sam deploy)"):
-            stack = laptop.deploy()
+            stack = laptop.deploy(PaymentGatewayUrl=gateway.url)
+        fleet.seed(laptop.client("dynamodb"), stack.outputs["CarTableName"], _CARS)
         with progress.step(f"publishing {options.rides} rides"):
             for done, total in publish(laptop, stack, specification(options)):
                 progress.note(f"{done:,} of {total:,} events")
@@ -185,27 +191,32 @@ Ctrl-C ends it."""
 
 
 class Progress:
-    """Says on a stream what is going on and how long it took."""
+    """Says on a stream what is going on and how long it took: a line a step, and one a note where it takes longer."""
 
-    def __init__(self, stream: Any) -> None:
+    def __init__(self, stream: TextIO) -> None:
         self._stream = stream
-        self._began = 0.0
         self._noted = 0.0
+        self._gap = " "
 
     @contextmanager
     def step(self, what: str) -> Iterator[None]:
         """Announce a step, and say when it is done."""
-        self._began = self._noted = time.monotonic()
-        print(f"{what} …", file=self._stream, flush=True)
+        began = self._noted = time.monotonic()
+        self._gap = " "
+        self._say(f"{what} …")
         yield
-        print(f"  done in {time.monotonic() - self._began:.1f} s", file=self._stream, flush=True)
+        self._say(f"{self._gap}{time.monotonic() - began:.1f} s\n")
 
     def note(self, text: str) -> None:
         """Say how far the step has come, unless that was said a moment ago."""
         now = time.monotonic()
         if now - self._noted >= _REPORT_SECONDS:
             self._noted = now
-            print(f"  {text}", file=self._stream, flush=True)
+            self._gap = "\n  done in "
+            self._say(f"\n  {text}")
+
+    def _say(self, text: str) -> None:
+        print(text, end="", file=self._stream, flush=True)
 
 
 def _count(text: str) -> int:
@@ -220,10 +231,6 @@ def _share(text: str) -> float:
     if not 0 <= share <= 1:
         raise argparse.ArgumentTypeError(f"{text} is no share: give a number from 0 to 1")
     return share
-
-
-def _interrupt(number: int, frame: object) -> NoReturn:
-    raise KeyboardInterrupt
 
 
 def _leave(status: int, message: str) -> NoReturn:

@@ -45,8 +45,10 @@ HOST = "127.0.0.1"
 _BUILD = ROOT / ".aws-sam"
 _BUCKET = "laptop-artifacts"
 _ARTIFACTS = {"AWS::Serverless::Function": "CodeUri", "AWS::Serverless::LayerVersion": "ContentUri"}
+_BEGINNINGS = frozenset({"CREATE_IN_PROGRESS", "UPDATE_IN_PROGRESS", "DELETE_IN_PROGRESS"})  # of an operation
 _CAPABILITIES = ["CAPABILITY_IAM", "CAPABILITY_NAMED_IAM", "CAPABILITY_AUTO_EXPAND"]
 _START_SECONDS = 30.0
+_REMOVE_SECONDS = 5.0
 _POLL_SECONDS = 0.02
 _LAST_LINES = 15
 
@@ -122,8 +124,8 @@ class Laptop:
     def __enter__(self) -> Self:
         python = _tool("engine", "python")
         self.port = _free_port(self.port)
-        command = [str(python), *self._program()]
         folder = Path(tempfile.mkdtemp(prefix="carride-laptop-"))
+        command = [str(python), *self._program(folder)]
         with (folder / "engine.log").open("wb") as log:
             process = subprocess.Popen(
                 command,
@@ -160,7 +162,7 @@ class Laptop:
         engine.process.wait()
         if engine.process.stdin is not None:
             engine.process.stdin.close()
-        shutil.rmtree(engine.folder, ignore_errors=True)
+        _remove(engine.folder)
 
     def leave_running(self) -> int:
         """Let the engine outlive this process.
@@ -349,9 +351,9 @@ class Laptop:
 
     # ---- inside -----------------------------------------------------------------------------------------------------
 
-    def _program(self) -> list[str]:
+    def _program(self, folder: Path) -> list[str]:
         """What the engine's Python is to run."""
-        return ["-m", "local.engine", "--port", str(self.port), "--until-stdin-closes", *self._options]
+        return ["-m", "local.engine", f"--port={self.port}", f"--until-stdin-closes={folder}", *self._options]
 
     def _running(self) -> _Engine:
         if self._engine is None:
@@ -399,13 +401,17 @@ class Laptop:
                 "SAM_CLI_TELEMETRY": "0",
             },
             stdin=subprocess.DEVNULL,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             text=True,
             check=False,
         )
+        log = _BUILD / f"{command}.log"
+        log.parent.mkdir(exist_ok=True)
+        log.write_text(done.stdout, encoding="utf-8")
         if done.returncode:
-            lines = "\n".join((done.stdout + done.stderr).strip().splitlines()[-_LAST_LINES:])
-            raise LaptopError(f"sam {command} failed; its last lines:\n{lines}")
+            last = (done.stdout.strip().splitlines() or [f"status {done.returncode}"])[-1]
+            raise LaptopError(f"sam {command} failed: {last} (all it said is in {log.relative_to(ROOT)})")
 
     def _status(self, stack_name: str, region: str) -> str | None:
         try:
@@ -417,19 +423,22 @@ class Laptop:
 
     def _first_failure(self, stack_name: str, region: str | None = None) -> str | None:
         """The first resource that failed in the stack's last operation, and why."""
+        cloudformation = self.client("cloudformation", region=region)
         try:
-            events = self.client("cloudformation", region=region).describe_stack_events(StackName=stack_name)[
-                "StackEvents"
-            ]
+            events = cloudformation.describe_stack_events(StackName=stack_name)["StackEvents"]
         except ClientError:
             return None
-        failed = [event for event in events if event["ResourceStatus"].endswith("_FAILED")]
+        failed: list[dict[str, Any]] = []
+        for event in events:  # the newest comes first
+            if event["ResourceStatus"].endswith("_FAILED"):
+                failed.append(event)
+            if event["LogicalResourceId"] == stack_name and event["ResourceStatus"] in _BEGINNINGS:
+                break
         if not failed:
             return None
-        first = failed[-1]  # the newest comes first
-        return (
-            f"{first['LogicalResourceId']} ({first['ResourceType']}): {first.get('ResourceStatusReason', 'no reason')}"
-        )
+        first = failed[-1]
+        what = f"{first['LogicalResourceId']} ({first['ResourceType']})"
+        return f"{what}: {first.get('ResourceStatusReason', 'no reason')}"
 
     def _bucket(self, region: str) -> Any:
         s3 = self.client("s3", region=region)
@@ -487,6 +496,15 @@ def _defaults() -> dict[str, str]:
     """Template parameters of this machine; functions run on its own Python, hence on its own processor."""
     machine = platform.machine().lower()
     return {"Stage": "local", "Architecture": "arm64" if machine in {"arm64", "aarch64"} else "x86_64"}
+
+
+def _remove(folder: Path) -> None:
+    """Remove the folder; killed processes may still write into it while they are going."""
+    deadline = time.monotonic() + _REMOVE_SECONDS
+    shutil.rmtree(folder, ignore_errors=True)
+    while folder.exists() and time.monotonic() < deadline:
+        time.sleep(_POLL_SECONDS)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _zip(folder: Path) -> bytes:

@@ -2,7 +2,7 @@
 
 import argparse
 import os
-import signal
+import subprocess
 import sys
 import threading
 
@@ -28,17 +28,21 @@ def _settings() -> Settings:
     )
     parser.add_argument("--queue-limit", type=int, default=defaults.queue_limit, help="events waiting for one function")
     parser.add_argument(
-        "--until-stdin-closes", action="store_true", help="end with the process that started the engine"
+        "--until-stdin-closes",
+        metavar="FOLDER",
+        help="end with the process that started the engine, and remove this folder, which is the engine's own",
     )
     options = vars(parser.parse_args())
-    if options.pop("until_stdin_closes"):
-        threading.Thread(target=_end_with_parent, daemon=True).start()
+    if folder := options.pop("until_stdin_closes"):
+        threading.Thread(target=_end_with_parent, args=[folder], daemon=True).start()
     return Settings(**options)
 
 
-def _end_with_parent() -> None:
+def _end_with_parent(folder: str) -> None:
     if sys.stdin.buffer.read() != STAY:
-        os.killpg(os.getpgid(0), signal.SIGKILL)  # with the functions' processes
+        group = os.getpgid(0)  # with the functions' processes, which write into the folder until they are gone
+        script = 'kill -9 "-$1"; sleep 1; rm -rf -- "$2"'
+        subprocess.Popen(["/bin/sh", "-c", script, "sh", str(group), folder], start_new_session=True)
 
 
 def main() -> None:

@@ -3,17 +3,17 @@
 AWS: an asynchronous event waits in the function's queue. A failed attempt is retried after 1 and then 2 minutes,
 `MaximumRetryAttempts` times and at most `MaximumEventAgeInSeconds` long, as the function, version or alias that was
 invoked says; **every attempt has the same request id**. Then the event goes to the `OnFailure` destination in AWS's
-record format, or to the function's dead-letter queue as it was. Throttling costs no attempt.
+record format. Throttling costs no attempt; a caller whose event finds no room is refused.
 
 Stock MiniStack: each attempt has a new request id; the settings of an alias are not found; the record names neither
 the request id nor the right count. An EventBridge target is invoked once, on a thread of its own for each event, so
 that a burst starts a process for each and loses events.
 
-Plugs into `lambda_svc.invoke_async_with_retry`, `eventbridge._dispatch_to_lambda` and `lambda_svc.reset`. Delays are
-scaled down; the destination is SQS.
+Plugs into `lambda_svc.invoke_async_with_retry`, `lambda_svc._invoke`, `eventbridge._dispatch_to_lambda` and
+`lambda_svc.reset`. Delays are scaled down; the destination is SQS, and a function's own `DeadLetterConfig` is not
+served.
 """
 
-import functools
 import json
 import logging
 import time
@@ -21,15 +21,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-import boto3
-from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
-from ministack.core import lambda_runtime
-from ministack.core.responses import new_uuid
-from ministack.services import eventbridge, lambda_svc
+from ministack.core.responses import error_response_json, new_uuid
+from ministack.services import eventbridge, lambda_svc, sqs
 
-from local.engine import in_flight
-from local.engine.queueing import DelayedQueue
+from local.engine import in_flight, role_clients
+from local.engine.queueing import DelayedQueue, QueueFullError
 from local.engine.scope import Scope
 from local.engine.settings import Settings
 
@@ -61,7 +58,6 @@ class _Functions:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._endpoint = f"http://{settings.host}:{settings.port}"
         self._queues: dict[tuple[Scope, str], DelayedQueue[_Event]] = {}
 
     def pending(self) -> int:
@@ -122,55 +118,42 @@ class _Functions:
     def _give_up(
         self, event: _Event, config: dict[str, Any], rules: dict[str, Any], condition: str, result: dict[str, Any]
     ) -> None:
-        """Hand the event to the destination for failures, or else to the function's dead-letter queue."""
-        error = result.get("body")
+        """Hand the event to the destination for failures, if there is one."""
         destination = rules.get("DestinationConfig", {}).get("OnFailure", {}).get("Destination")
-        if destination:
-            record = {
-                "version": "1.0",
-                "timestamp": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-                "requestContext": {
-                    "requestId": event.request_id,
-                    "functionArn": event.arn,
-                    "condition": condition,
-                    "approximateInvokeCount": event.attempts,
-                },
-                "requestPayload": event.payload,
+        if not destination:
+            _logger.warning("%s has no destination for failures; event %s is dropped", event.arn, event.request_id)
+            return
+        record = {
+            "version": "1.0",
+            "timestamp": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "requestContext": {
+                "requestId": event.request_id,
+                "functionArn": event.arn,
+                "condition": condition,
+                "approximateInvokeCount": event.attempts,
+            },
+            "requestPayload": event.payload,
+        }
+        if result:
+            record["responseContext"] = {
+                "statusCode": 200,
+                "executedVersion": config.get("Version", "$LATEST"),
+                "functionError": result.get("function_error", "Unhandled"),
             }
-            if result:
-                version = config.get("Version", "$LATEST")
-                record["responseContext"] = {
-                    "statusCode": 200,
-                    "executedVersion": version,
-                    "functionError": result.get("function_error", "Unhandled"),
-                }
-                record["responsePayload"] = error
-            self._send(event, config, destination, json.dumps(record), {})
-            return
-        queue = (config.get("DeadLetterConfig") or {}).get("TargetArn")
-        if queue:
-            message = error.get("errorMessage", "") if isinstance(error, dict) else condition
-            attributes = {"RequestID": event.request_id, "ErrorCode": "200", "ErrorMessage": message[:1024]}
-            self._send(event, config, queue, json.dumps(event.payload), attributes)
+            record["responsePayload"] = result["body"]
+        self._send(event, config["Role"], destination, json.dumps(record))
 
-    def _send(self, event: _Event, config: dict[str, Any], queue: str, body: str, attributes: dict[str, str]) -> None:
+    def _send(self, event: _Event, role: str, destination: str, body: str) -> None:
         """Send a message as the function's role, so that a missing permission shows."""
-        _, _, service, region, account, name = queue.split(":", 5)
+        service, name = destination.split(":")[2], destination.rsplit(":", 1)[-1]
         if service != "sqs":
-            _logger.error("%s: the engine sends failed events to SQS only, not to %s", event.arn, queue)
+            _logger.error("%s: the engine sends failed events to SQS only, not to %s", event.arn, destination)
             return
-        credentials = lambda_runtime.execution_credentials(config)
-        client = _sqs(self._endpoint, region, **credentials)
+        client = role_clients.client(self._settings, "sqs", role=role, user=event.function)
         try:
-            client.send_message(
-                QueueUrl=f"{self._endpoint}/{account}/{name}",
-                MessageBody=body,
-                MessageAttributes={
-                    key: {"DataType": "String", "StringValue": value} for key, value in attributes.items() if value
-                },
-            )
+            client.send_message(QueueUrl=sqs._queue_url(name), MessageBody=body)
         except (BotoCoreError, ClientError):
-            _logger.exception("%s: event %s could not be sent to %s and is lost", event.arn, event.request_id, queue)
+            _logger.exception("%s: event %s could not be sent to %s and is lost", event.arn, event.request_id, name)
 
 
 def _invoke_config(function: dict[str, Any], qualifier: str | None) -> dict[str, Any]:
@@ -190,23 +173,10 @@ def _run(event: _Event, record: dict[str, Any], config: dict[str, Any]) -> dict[
     return result
 
 
-@functools.cache
-def _sqs(endpoint: str, region: str, **credentials: str) -> Any:
-    """A client with the environment variables that a function of that role would have."""
-    session: Any = boto3.session.Session()
-    return session.client(
-        "sqs",
-        region_name=region,
-        endpoint_url=endpoint,
-        **{name.lower(): value for name, value in credentials.items()},
-        config=Config(connect_timeout=5, read_timeout=10, retries={"total_max_attempts": 3}),
-    )
-
-
 def apply(settings: Settings) -> None:
     """Replace the asynchronous invocation."""
     functions = _Functions(settings)
-    stock_reset = lambda_svc.reset
+    stock_answer, stock_reset = lambda_svc._invoke, lambda_svc.reset
 
     def invoke(function: dict[str, Any], event: Any) -> None:
         config = function.get("config") or function
@@ -215,10 +185,17 @@ def apply(settings: Settings) -> None:
     def dispatch(arn: str, payload: str) -> None:
         functions.submit(arn, json.loads(payload))
 
+    async def answer(*request: Any, **more: Any) -> Any:
+        try:
+            return await stock_answer(*request, **more)
+        except QueueFullError:
+            return error_response_json("TooManyRequestsException", "Rate exceeded: too many events are waiting", 429)
+
     def reset() -> None:
         functions.reset()
         stock_reset()
 
+    lambda_svc._invoke = answer
     lambda_svc.invoke_async_with_retry = invoke
     eventbridge._dispatch_to_lambda = dispatch
     lambda_svc.reset = reset

@@ -32,7 +32,7 @@ class Context:
         self.function_name = os.environ["AWS_LAMBDA_FUNCTION_NAME"]
         self.function_version = os.environ["AWS_LAMBDA_FUNCTION_VERSION"]
         self.memory_limit_in_mb = os.environ["AWS_LAMBDA_FUNCTION_MEMORY_SIZE"]
-        self.log_group_name = os.environ["AWS_LAMBDA_LOG_GROUP_NAME"]
+        self.log_group_name = call["log_group"]
         self.log_stream_name = os.environ["AWS_LAMBDA_LOG_STREAM_NAME"]
         self.identity = None
         self.client_context = None
@@ -43,7 +43,7 @@ class Context:
         return max(0, int((self._deadline - time.time()) * 1000))
 
 
-def _search_path(code: str, layers: list[str]) -> list[str]:
+def search_path(code: str, layers: list[str]) -> list[str]:
     """Where modules come from: the function, then its layers (the last one lies on top), then the runtime.
 
     Layers are built for Lambda's Linux. On another system their compiled modules cannot be loaded, so there the
@@ -95,8 +95,7 @@ def main() -> None:
 
     start = json.loads(calls.readline())
     os.environ.setdefault("AWS_EXECUTION_ENV", "AWS_Lambda_python3.13")
-    os.environ.setdefault("AWS_LAMBDA_LOG_GROUP_NAME", f"/aws/lambda/{start['function_name']}")
-    sys.path[:] = _search_path(start["code_dir"], os.environ.get("_LAMBDA_LAYERS_DIRS", "").split(os.pathsep))
+    sys.path[:] = search_path(start["code_dir"], os.environ.get("_LAMBDA_LAYERS_DIRS", "").split(os.pathsep))
     # The module is imported within the first call, so that a slow or failing import is that call's.
     answers.write('{"status": "ready"}\n')
     answers.flush()

@@ -7,9 +7,11 @@ from local.engine import (
     event_resources,
     function_resources,
     gateway,
+    http_api,
     in_flight,
     log_delivery_resources,
     log_paging,
+    pipes,
     put_events,
     recorded_resources,
     replays,
@@ -30,6 +32,7 @@ def apply(settings: Settings) -> None:
     replays.apply()  # over rule_targets: a rule that a replay leaves out is not called at all
     put_events.apply()
     log_paging.apply()
+    pipes.apply(settings)
     for resources in (
         event_resources,
         function_resources,
@@ -37,6 +40,7 @@ def apply(settings: Settings) -> None:
         table_resources,
         alarm_resources,
         recorded_resources,
+        http_api,
     ):
         resources.apply()
     gateway.apply()

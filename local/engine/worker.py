@@ -131,6 +131,7 @@ def _execute(function: dict[str, Any], event: Any, request_id: str) -> dict[str,
     context = {
         "request_id": request_id,
         "invoked_function_arn": config["FunctionArn"],
+        "log_group": (config.get("LoggingConfig") or {}).get("LogGroup") or f"/aws/lambda/{config['FunctionName']}",
         "trace_id": lambda_svc._xray_trace_id_for_invocation(config),
     }
     try:

@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -17,7 +18,7 @@ NAME_OF: Final = {"Fn::Sub": "${AWS::StackName}"}
 class StockMiniStack(Laptop):
     """MiniStack without the engine's plug-ins, to see whether they are still needed."""
 
-    def _program(self) -> list[str]:
+    def _program(self, folder: Path) -> list[str]:
         settings = {
             "GATEWAY_PORT": str(self.port),
             "BIND_HOST": "127.0.0.1",

@@ -1,6 +1,9 @@
 import json
 from typing import Final
 
+import pytest
+from botocore.exceptions import ClientError
+
 from local.laptop import Laptop, Stack
 from tests.integration.engine.conftest import Deploy
 from tests.integration.engine.support import (
@@ -13,6 +16,7 @@ from tests.integration.engine.support import (
     put,
     records,
     rule,
+    template,
     until,
 )
 
@@ -124,6 +128,18 @@ def test_a_throttled_event_waits(engine: Laptop, deploy: Deploy) -> None:
     engine.wait_until_quiet()
     assert sorted(each["event"]["ride"] for each in records(engine, stack)) == [0, 1, 2]
     assert messages(engine, stack) == []
+
+
+def test_an_event_that_finds_no_room_is_refused() -> None:
+    """When as many events wait as may, the next caller is told to try again; nothing that was accepted is lost."""
+    with Laptop(queue_limit=1, workers=1) as laptop:
+        resources = {"Function": function(f"{PRINTS_ITS_ID}\ntime.sleep(0.2)")}
+        stack = laptop.deploy_fast("small", template(resources))
+        invoke(laptop, stack, {"ride": 1})
+        with pytest.raises(ClientError, match="TooManyRequestsException"):
+            invoke(laptop, stack, {"ride": 2})
+        laptop.wait_until_quiet()
+        assert [each["event"] for each in records(laptop, stack)] == [{"ride": 1}]
 
 
 def test_a_burst_loses_no_event(engine: Laptop, deploy: Deploy) -> None:

@@ -53,18 +53,19 @@ STAYS = """
 import time
 from local.laptop import Laptop
 with Laptop() as laptop:
-    print(laptop.port, flush=True)
+    print(laptop.port, laptop.log.parent, flush=True)
     time.sleep(60)
 """
 
 
 def test_the_engine_ends_with_whoever_started_it() -> None:
-    """When the process that started the engine is killed, the engine ends by itself."""
+    """When the process that started the engine is killed, the engine ends by itself and removes its folder."""
     with subprocess.Popen([sys.executable, "-c", STAYS], cwd=ROOT, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
-        port = int(parent.stdout.readline())
+        port, folder = parent.stdout.readline().split()
         parent.send_signal(signal.SIGKILL)
-    assert until(lambda: not listens(port))
+    assert until(lambda: not listens(int(port)))
+    assert until(lambda: not Path(folder).exists())
 
 
 def listens(port: int) -> bool:
@@ -124,10 +125,13 @@ def test_waiting_has_an_end() -> None:
 
 
 def test_a_failed_deployment_names_the_resource(engine: Laptop, name: str) -> None:
-    """A stack that cannot be created is one sentence: the first resource that failed, and why."""
-    broken = {"Rule": {"Type": "AWS::Events::Archive", "Properties": {"SourceArn": "x", "EventPattern": "{"}}}
-    with pytest.raises(LaptopError, match=rf"^the stack {name} could not be deployed: Rule \(AWS::Events::Archive\): "):
-        engine.deploy_fast(name, template(broken))
+    """A stack that cannot be deployed is one sentence: the first resource that failed this time, and why."""
+    broken = {"Type": "AWS::Events::Archive", "Properties": {"SourceArn": "x", "EventPattern": "{"}}
+    engine.deploy_fast(name, template({"Bus": bus()}))
+    for archive in ("First", "Second"):
+        expected = rf"^the stack {name} could not be deployed: {archive} \(AWS::Events::Archive\): "
+        with pytest.raises(LaptopError, match=expected):
+            engine.deploy_fast(name, template({"Bus": bus(), archive: broken}))
 
 
 def test_a_taken_port_is_named() -> None:
@@ -148,7 +152,7 @@ def test_a_missing_environment_says_what_to_run(monkeypatch: pytest.MonkeyPatch,
 
 
 class _Broken(Laptop):
-    def _program(self) -> list[str]:
+    def _program(self, folder: Path) -> list[str]:
         return ["-c", "raise SystemExit('no engine today')"]
 
 

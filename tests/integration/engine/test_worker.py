@@ -146,7 +146,7 @@ def test_the_functions_own_module_wins_over_a_layers(engine: Laptop, tmp_path: P
 
 
 def test_stock_prefers_the_layers_module(stock: Laptop, tmp_path: Path, name: str) -> None:
-    """Canary: the plug-in is needed while MiniStack lets a layer hide a function's modules, or hides an error's type."""
+    """Canary: the plug-in is needed while MiniStack lets a layer hide a function's modules, or an error's type."""
     stack = layered(stock, tmp_path, name)
     own_module = call(stock, stack)[1] == ["function", "layer"]
     failing = stock.deploy_fast(f"{name}-fails", template({"Function": function("raise KeyError(1)")}))

@@ -1,0 +1,264 @@
+"""A pipe from a table's stream to an event bus.
+
+AWS: a pipe reads the stream in batches, drops the records that its filters do not match, makes an event of each as
+`InputTemplate` and `EventBridgeEventBusParameters` say, and puts them on the bus with the pipe's role. What is refused
+is tried again, `MaximumRetryAttempts` times if that is set and for ever if not; then a note of which records they were
+goes to the pipe's dead-letter queue.
+
+Stock MiniStack: holds records whose target is a bus back, drops `SourceParameters` and `TargetParameters` of a
+template, and looks at the stream once a second.
+
+Plugs into `pipes._poll_pipe`, `pipes._poll_loop` and CloudFormation's handlers of the type. A template that is one
+single path gives the text it finds as the event's detail, quotes removed; that this is so on AWS has to be seen there.
+"""
+
+import json
+import logging
+import re
+import time
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from botocore.exceptions import BotoCoreError, ClientError
+from ministack.services import dynamodb, eventbridge, sqs
+from ministack.services import pipes as stock
+
+from local.engine import in_flight, role_clients
+from local.engine.cloudformation import Properties, Resource, handlers
+from local.engine.settings import Settings
+
+_POLL_SECONDS = 0.05
+_BATCH = 100  # records read at once, unless the pipe says otherwise
+_ENTRIES = 10  # of one PutEvents
+_PLACE = re.compile(r"<(\$[^>]*)>")
+
+_logger = logging.getLogger("carride.engine")
+_stock_poll_pipe = stock._poll_pipe
+
+type _Record = dict[str, Any]
+
+
+@dataclass(slots=True)
+class _Batch:
+    """What of the batch at a pipe's position has still to be put."""
+
+    size: int
+    left: list[_Record]
+    attempts: int = 0
+    not_before: float = field(default=0.0)
+
+
+class _EventBusPipes:
+    """Every pipe whose target is an event bus."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._batches: dict[str, _Batch] = {}
+
+    def reset(self) -> None:
+        self._batches.clear()
+
+    def poll(self, pipe: Properties, account: str) -> None:
+        """Take the pipe one batch further, or as far as its target lets it."""
+        if pipe["CurrentState"] != "RUNNING":
+            return
+        batch = self._batches.get(pipe["Arn"]) or self._read(pipe, account)
+        if batch is None or time.monotonic() < batch.not_before:
+            return
+        self._batches[pipe["Arn"]] = batch
+        batch.left = self._put(pipe, batch.left)
+        if batch.left:
+            batch.attempts += 1
+            delays = self._settings.retry_delays
+            batch.not_before = time.monotonic() + delays[min(batch.attempts, len(delays)) - 1]
+            most = _source(pipe).get("MaximumRetryAttempts", -1)
+            if 0 <= most < batch.attempts:
+                self._dead_letter(pipe, batch.left)
+                batch.left = []
+        if not batch.left:
+            stock._positions[pipe["Arn"]] += batch.size
+            del self._batches[pipe["Arn"]]
+
+    def _read(self, pipe: Properties, account: str) -> _Batch | None:
+        start, end = _positions(pipe, account)
+        size = min(int(_source(pipe).get("BatchSize", _BATCH)), end - start)
+        if size <= 0:
+            return None
+        stock._positions[pipe["Arn"]] = start
+        records = dynamodb.stream_records_since(_table(pipe), start, size, account_id=account)
+        return _Batch(size, [record for record in records if _matches(pipe, record)])
+
+    def _put(self, pipe: Properties, records: list[_Record]) -> list[_Record]:
+        """Put records on the bus; those that it did not take."""
+        events = role_clients.client(self._settings, "events", role=pipe["RoleArn"], user=pipe["Name"])
+        refused: list[_Record] = []
+        for start in range(0, len(records), _ENTRIES):
+            chunk = records[start : start + _ENTRIES]
+            try:
+                answer = events.put_events(Entries=[_entry(pipe, record) for record in chunk])
+            except (BotoCoreError, ClientError) as error:
+                _logger.warning("pipe %s: %s", pipe["Name"], error)
+                refused += self._put_halves(pipe, chunk)
+                continue
+            refused += [
+                record for record, result in zip(chunk, answer["Entries"], strict=True) if "ErrorCode" in result
+            ]
+        return refused
+
+    def _put_halves(self, pipe: Properties, records: list[_Record]) -> list[_Record]:
+        """Find the records for which a call was refused as a whole."""
+        if len(records) == 1:
+            return records
+        middle = len(records) // 2
+        return self._put(pipe, records[:middle]) + self._put(pipe, records[middle:])
+
+    def _dead_letter(self, pipe: Properties, records: list[_Record]) -> None:
+        queue = _source(pipe).get("DeadLetterConfig", {}).get("Arn")
+        if not queue:
+            _logger.error("pipe %s gave %d records up and has no dead-letter queue", pipe["Name"], len(records))
+            return
+        client = role_clients.client(self._settings, "sqs", role=pipe["RoleArn"], user=pipe["Name"])
+        for record in records:
+            number = record["dynamodb"]["SequenceNumber"]
+            note = {
+                "version": "1.0",
+                "timestamp": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+                "context": {"partnerResourceArn": pipe["Arn"], "condition": "RetryAttemptsExhausted"},
+                "DDBStreamBatchInfo": {
+                    "streamArn": pipe["Source"],
+                    "batchSize": 1,
+                    "startSequenceNumber": number,
+                    "endSequenceNumber": number,
+                },
+            }
+            try:
+                client.send_message(QueueUrl=sqs._queue_url(queue.rsplit(":", 1)[-1]), MessageBody=json.dumps(note))
+            except (BotoCoreError, ClientError):
+                _logger.exception("pipe %s: record %s could not be dead-lettered", pipe["Name"], number)
+
+    def behind(self) -> int:
+        """Records that running pipes have not put yet."""
+        count = 0
+        for (account, _region, _name), pipe in stock._pipes.all_items():
+            if _is_ours(pipe) and pipe["CurrentState"] == "RUNNING":
+                start, end = _positions(pipe, account)
+                count += max(0, end - start)
+        return count
+
+
+def _is_ours(pipe: Properties) -> bool:
+    return ":event-bus/" in pipe["Target"] and stock._dynamodb_stream_source(pipe["Source"]) is not None
+
+
+def _source(pipe: Properties) -> Properties:
+    found: Properties = pipe.get("SourceParameters", {}).get("DynamoDBStreamParameters", {})
+    return found
+
+
+def _table(pipe: Properties) -> str:
+    name: str = stock._dynamodb_stream_source(pipe["Source"])[1]
+    return name
+
+
+def _positions(pipe: Properties, account: str) -> tuple[int, int]:
+    """Where the pipe is in its stream, and where the stream ends."""
+    region = pipe["Arn"].split(":")[3]
+    where = {"account_id": account, "region": region}
+    start = dynamodb.stream_start_position(_table(pipe), **where)
+    position = stock._positions.get_scoped(account, region, pipe["Arn"], 0)
+    return max(position, start), dynamodb.stream_end_position(_table(pipe), **where)
+
+
+def _matches(pipe: Properties, record: _Record) -> bool:
+    filters = pipe.get("SourceParameters", {}).get("FilterCriteria", {}).get("Filters", [])
+    patterns = [pattern for each in filters for pattern in eventbridge._compiled_pattern(each["Pattern"])]
+    return not filters or any(eventbridge._matches_detail(record, pattern) for pattern in patterns)
+
+
+def _find(record: _Record, path: str) -> Any:
+    """What a path like ``$.dynamodb.NewImage.type.S`` leads to; ``None`` where there is nothing."""
+    found: Any = record
+    for name in path.removeprefix("$").strip(".").split("."):
+        found = found.get(name) if isinstance(found, dict) else None
+    return found
+
+
+def _value(record: _Record, setting: str) -> str:
+    """A target parameter: a path into the record, or the text itself."""
+    return str(_find(record, setting)) if setting.startswith("$.") else setting
+
+
+def _detail(record: _Record, template: str | None) -> str:
+    if template is None:
+        return json.dumps(record)
+    only = _PLACE.fullmatch(template.strip())
+    if only:
+        found = _find(record, only[1])
+        return found if isinstance(found, str) else json.dumps(found)
+    return _PLACE.sub(lambda place: json.dumps(_find(record, place[1])), template)
+
+
+def _entry(pipe: Properties, record: _Record) -> dict[str, Any]:
+    target = pipe.get("TargetParameters", {})
+    settings = target.get("EventBridgeEventBusParameters", {})
+    entry: dict[str, Any] = {
+        "EventBusName": pipe["Target"],
+        "Source": _value(record, settings.get("Source", f"Pipe {pipe['Name']}")),
+        "DetailType": _value(record, settings.get("DetailType", "Event from aws:dynamodb")),
+        "Detail": _detail(record, target.get("InputTemplate")),
+    }
+    if "Time" in settings:
+        entry["Time"] = datetime.fromisoformat(_value(record, settings["Time"]))
+    if "Resources" in settings:
+        entry["Resources"] = [_value(record, each) for each in settings["Resources"]]
+    return entry
+
+
+def _keep_parameters() -> None:
+    """Let a template's parameters of source and target reach the pipe."""
+    kept = dict(handlers("AWS::Pipes::Pipe"))
+
+    def with_parameters(resource: Resource, properties: Properties) -> Resource:
+        for name in ("SourceParameters", "TargetParameters"):
+            stock._pipes[resource[0]][name] = properties.get(name, {})
+        return resource
+
+    def create(logical_id: str, properties: Properties, stack: str) -> Resource:
+        return with_parameters(kept["create"](logical_id, properties, stack), properties)
+
+    def update(physical_id: str, old: Properties, new: Properties, stack: str, *more: Any) -> Resource:
+        return with_parameters(kept["update"](physical_id, old, new, stack, *more), new)
+
+    handlers("AWS::Pipes::Pipe").update(create=create, update=update)
+
+
+def _poll_loop() -> None:
+    while True:
+        try:
+            stock._poll_once()
+        except Exception:  # one broken pipe must not stop the others
+            _logger.exception("pipes could not be polled")
+        time.sleep(_POLL_SECONDS)
+
+
+def apply(settings: Settings) -> None:
+    """Let pipes end at event buses."""
+    pipes = _EventBusPipes(settings)
+    stock_reset = stock.reset
+
+    def poll_pipe(tables: Any, pipe: Properties, account: str) -> None:
+        if _is_ours(pipe):
+            pipes.poll(pipe, account)
+        else:
+            _stock_poll_pipe(tables, pipe, account)
+
+    def reset() -> None:
+        pipes.reset()
+        stock_reset()
+
+    _keep_parameters()
+    stock._poll_pipe = poll_pipe
+    stock._poll_loop = _poll_loop
+    stock.reset = reset
+    in_flight.register("stream_records", pipes.behind)

@@ -1,0 +1,40 @@
+"""Calls that a service makes with a role: signed with the role's session, so that a missing permission is refused."""
+
+import functools
+from typing import Any
+
+import boto3
+from botocore.config import Config
+from ministack.core import lambda_runtime
+
+from local.engine.scope import Scope
+from local.engine.settings import Settings
+
+
+def client(settings: Settings, service: str, *, role: str, user: str) -> Any:
+    """A boto3 client of this engine.
+
+    Args:
+        settings: Where the engine listens.
+        service: As boto3 names it.
+        role: ARN of the role.
+        user: Name of what uses the role, which names the session.
+    """
+    account, region = Scope.current()
+    # MiniStack makes sessions for functions only; one is made of an ARN and a role, whatever the ARN's function is.
+    arn = f"arn:aws:lambda:{region}:{account}:function:{user}"
+    session = {"FunctionArn": arn, "FunctionName": user, "Role": role}
+    credentials: dict[str, str] = lambda_runtime.execution_credentials(session)
+    return _client(f"http://{settings.host}:{settings.port}", service, region, **credentials)
+
+
+@functools.cache
+def _client(endpoint: str, service: str, region: str, **credentials: str) -> Any:
+    session: Any = boto3.session.Session()  # typed for literal names only
+    return session.client(
+        service,
+        region_name=region,
+        endpoint_url=endpoint,
+        **{name.lower(): value for name, value in credentials.items()},
+        config=Config(connect_timeout=5, read_timeout=10, retries={"total_max_attempts": 3}),
+    )

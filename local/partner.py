@@ -1,0 +1,124 @@
+"""A partner's application: one process that gives points for rides. A topic and a queue are all that it needs of CarRide.
+
+It subscribes to the partners' topic, whose messages are in the older envelope. Which store remembers what it has done
+is all that changes when it grows: memory for one process, Valkey or DynamoDB for many.
+"""
+
+import json
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from idempotency import Consumer, Operation, Policy
+from idempotency.sources import SQS
+from idempotency.stores import Store
+
+if TYPE_CHECKING:
+    from mypy_boto3_sqs import SQSClient
+
+_MANY: Final = 10
+
+
+class _Call:
+    """What a Lambda handler is called with, in a process that is no Lambda: it has as much time as it wants."""
+
+    aws_request_id: str = "partner"
+
+    def get_remaining_time_in_millis(self) -> int:
+        return 60_000
+
+
+class Partner:
+    """Gives points for every event of a ride, once.
+
+    Args:
+        store: remembers which events were taken.
+        before: called with each event and the attempt before it takes effect; what it raises fails the attempt.
+
+    Attributes:
+        points: how often each event took effect, by its idempotency id. Once is right.
+    """
+
+    def __init__(self, store: Store, *, before: Callable[[Mapping[str, Any], int], None] | None = None) -> None:
+        self.points: Counter[str] = Counter()
+        self._lock = threading.Lock()
+        self._before = before
+        consumer: Consumer[dict[str, Any]] = Consumer(
+            "points",
+            store,
+            key="attributes.idempotencyId",
+            payload="data",
+            source=SQS,
+            policy=Policy(max_attempts=10),
+        )
+        self.receive = consumer.batch_handler(self._give)
+
+    def _give(self, event: dict[str, Any], operation: Operation) -> None:
+        if self._before is not None:
+            self._before(event, operation.attempt)
+        with self._lock:
+            self.points[event["attributes"]["idempotencyId"]] += 1
+
+    def poll(self, sqs: "SQSClient", url: str) -> int:
+        """Take what is waiting in a queue, and return how many messages that was."""
+        messages = sqs.receive_message(
+            QueueUrl=url,
+            MaxNumberOfMessages=_MANY,
+            WaitTimeSeconds=1,
+            MessageSystemAttributeNames=["SentTimestamp", "ApproximateReceiveCount"],
+        ).get("Messages", [])
+        records = [
+            {"messageId": message["MessageId"], "body": message["Body"], "attributes": message["Attributes"]}
+            for message in messages
+        ]
+        failed = {
+            failure["itemIdentifier"] for failure in self.receive({"Records": records}, _Call())["batchItemFailures"]
+        }
+        for message in messages:
+            if message["MessageId"] not in failed:
+                sqs.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
+        return len(messages)
+
+    @contextmanager
+    def polling(self, sqs: "SQSClient", url: str) -> Iterator[None]:
+        """Poll in the background for as long as the ``with`` block lasts."""
+        stop = threading.Event()
+
+        def run() -> None:
+            while not stop.is_set():
+                self.poll(sqs, url)
+
+        thread = threading.Thread(target=run, name="partner", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+
+
+def subscribe(sns: Any, sqs: "SQSClient", topic: str, name: str, *, visibility_s: int = 30) -> str:
+    """Create a queue that is given every message of a topic as it is, and return its URL.
+
+    Args:
+        sns: a client for the topic's account and region.
+        sqs: the same.
+        topic: its ARN.
+        name: the queue's.
+        visibility_s: after how many seconds a message that failed comes again.
+    """
+    url = sqs.create_queue(QueueName=name, Attributes={"VisibilityTimeout": str(visibility_s)})["QueueUrl"]
+    arn = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+    statement = {
+        "Effect": "Allow",
+        "Principal": {"Service": "sns.amazonaws.com"},
+        "Action": "sqs:SendMessage",
+        "Resource": arn,
+        "Condition": {"ArnEquals": {"aws:SourceArn": topic}},
+    }
+    policy = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
+    sqs.set_queue_attributes(QueueUrl=url, Attributes={"Policy": policy})
+    sns.subscribe(TopicArn=topic, Protocol="sqs", Endpoint=arn, Attributes={"RawMessageDelivery": "true"})
+    return url

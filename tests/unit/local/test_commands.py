@@ -1,0 +1,110 @@
+"""What `make demo` and `make invoke` say and how they end, without an engine."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from local import demo, invoke
+from local.laptop import LaptopError
+from ops.ledger import Evidence, Published, State, Subscription, balance
+
+HISTORY = Subscription("ride-history")
+TOLD = Published("event-1", "CarRideCreated", "a")
+BALANCED = balance(Evidence([HISTORY], [TOLD], states=[State("ride-history", "order_01", frozenset({"a"}), 1)]))
+LOST = balance(Evidence([HISTORY], [TOLD]))
+DOUBLED = balance(Evidence([HISTORY], [TOLD], states=[State("ride-history", "order_01", frozenset({"a"}), 2)]))
+
+
+@pytest.fixture(autouse=True)
+def no_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Call the commands as if without arguments, and leave the process's signals alone."""
+    monkeypatch.setattr(sys, "argv", ["demo"])
+    monkeypatch.setattr("signal.signal", lambda number, handler: None)
+
+
+def end(monkeypatch: pytest.MonkeyPatch, run: Any) -> int:
+    """Return the status with which the demo ends when its run does this."""
+    monkeypatch.setattr(demo, "run", run)
+    try:
+        demo.main()
+    except SystemExit as exit_:
+        return int(exit_.code or 0)
+    return 0
+
+
+@pytest.mark.parametrize(("ledger", "status"), [(BALANCED, 0), (LOST, 1), (DOUBLED, 1)])
+def test_the_demo_fails_when_its_ledger_does_not_balance(
+    ledger: Any, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever scripts the demo learns from its status whether something was lost or doubled."""
+    assert end(monkeypatch, lambda options: ledger) == status
+
+
+def test_what_cannot_be_run_is_said_in_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A failure of the laptop's AWS is told without a stack trace."""
+
+    def run(options: Any) -> Any:
+        raise LaptopError("port 4566 of 127.0.0.1 cannot be used: choose another one.")
+
+    assert end(monkeypatch, run) == 2
+    assert capsys.readouterr().err == "error: port 4566 of 127.0.0.1 cannot be used: choose another one.\n"
+
+
+def test_an_interrupted_demo_says_that_nothing_is_left(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ctrl-C ends the demo with the status that shells expect."""
+
+    def run(options: Any) -> Any:
+        raise KeyboardInterrupt
+
+    assert end(monkeypatch, run) == 130
+    assert "nothing is left running" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [["--duplicates", "1.5"], ["--rides", "-1"], ["--rides", "many"], ["--nonsense"]])
+def test_a_bad_option_is_refused_before_anything_starts(arguments: list[str]) -> None:
+    """The command line is checked at once, not after a deployment."""
+    with pytest.raises(SystemExit):
+        demo.parse(arguments)
+
+
+def test_the_options_are_the_simulators_request() -> None:
+    """What the command line asks for is what the simulator is asked."""
+    options = demo.parse(["--rides", "7", "--duplicates", "0.5", "--seed", "3", "--malformed", "0", "--crashes", "9"])
+    request = demo.specification(options)
+    assert (request["rides"], request["duplicates"], request["seed"]) == (7, 0.5, 3)
+    assert (request["malformed"], request["crashes"]) == (0, 9)
+
+
+def test_the_ledger_is_written_as_json(tmp_path: Path) -> None:
+    """Other programs read the ledger from a file."""
+    path = tmp_path / ".demo" / "ledger.json"
+    demo.write(BALANCED, path)
+    assert json.loads(path.read_text(encoding="utf-8"))["balanced"] is True
+
+
+def test_an_unknown_function_lists_those_there_are() -> None:
+    """One sentence says what can be invoked."""
+    with pytest.raises(invoke.UnknownChoiceError, match=r"'Nope'.*CarRideSimulatorFunction.*RideHistoryFunction"):
+        invoke.checked_function("Nope")
+
+
+@pytest.mark.parametrize("path", ["", "events/nope.json", "events"])
+def test_an_unknown_event_lists_those_there_are(path: str) -> None:
+    """One sentence says which samples there are."""
+    with pytest.raises(invoke.UnknownChoiceError, match=r"events/\w+\.json"):
+        invoke.read_event(path)
+
+
+def test_a_file_without_json_is_named(tmp_path: Path) -> None:
+    """A broken event file is told apart from a missing one."""
+    file = tmp_path / "event.json"
+    file.write_text("{", encoding="utf-8")
+    with pytest.raises(invoke.UnknownChoiceError, match="holds no JSON"):
+        invoke.read_event(str(file))
