@@ -10,7 +10,7 @@ export SAM_CLI_TELEMETRY := 0
 
 ENVIRONMENTS := .venv-dev/.synced .venv-engine/.synced .venv-sam/.synced
 
-.venv-%/.synced: uv.lock pyproject.toml .python-version scripts/sync
+.venv-%/.synced: uv.lock .python-version scripts/sync
 	@scripts/sync $*
 	@touch $@
 

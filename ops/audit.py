@@ -9,10 +9,11 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import timeline
+import fleet
+import payments
 from carride import telemetry
 from carride.events import DETAIL_TYPE, SOURCES, ContractError, parse_event
-from ops.ledger import DeadLettered, Delivered, Evidence, Ledger, Published, Ride, balance
+from ops.ledger import DeadLettered, Delivered, Evidence, Ledger, Published, State, Subscription, balance
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -23,19 +24,38 @@ if TYPE_CHECKING:
 type Event = Mapping[str, Any]
 """An event in EventBridge's envelope."""
 
-RIDE_HISTORY: Final = "ride-history"
 
-CONSUMER_OF_QUEUE: Final[Mapping[str, str | None]] = {
-    "CarRideLogRuleDlq": None,
-    "ProducerDlq": None,
-    "RideHistoryRuleDlq": RIDE_HISTORY,
-    "RideHistoryDlq": RIDE_HISTORY,
-}
-"""Whose work a message in a queue stands for: nobody's, in a queue that lies before the consumers."""
+class Consumer(NamedTuple):
+    """A consumer, and where a stack's outputs tell of it."""
+
+    name: str
+    resources: str
+    """What the logical ids of its resources begin with."""
+    table: str
+    """Where its effects are: an item a ride, with an entry for each event and a counter of effects."""
+    acts_on: frozenset[type] | None = None
+    """The facts that it acts on; None is every event of the bus."""
+
+    def subscription(self) -> Subscription:
+        """Return what it subscribes to."""
+        types = None if self.acts_on is None else frozenset(fact.__name__ for fact in self.acts_on)
+        return Subscription(self.name, types)
+
+
+CONSUMERS: Final = (
+    Consumer("ride-history", "RideHistory", "RideTable"),
+    Consumer("dispatch", "Dispatch", "AssignmentTable", fleet.CONSUMED),
+    Consumer("payment", "Payment", "PaymentTable", payments.CONSUMED),
+)
+
+QUEUES_BEFORE_CONSUMERS: Final = ("CarRideLogRuleDlq", "OutboxPipeDlq", "PartnersRuleDlq", "ProducerDlq")
+"""What lies in these has had no chance at any of the consumers, or was not for them."""
 
 _HIDDEN_SECONDS: Final = 120
 """How long a queue's messages stay hidden from others while all of them are read."""
 _DELIVERY_LINES: Final = f'{{ $.message = "{telemetry.DELIVERY}" }}'
+_ENTRY: Final = "event#"
+"""Beginning of the attributes that hold an entry; the event's idempotency id follows."""
 _MANY: Final = 10
 
 
@@ -54,17 +74,31 @@ def audit(clients: Clients, outputs: Mapping[str, str]) -> Ledger:
         clients: for the stack's account and region.
         outputs: the stack's outputs by name.
     """
-    letters = [
-        dead_letter(queue, message)
-        for queue in CONSUMER_OF_QUEUE
-        for message in peek(clients.sqs, outputs[f"{queue}Url"])
-    ]
+    # A consumer whose rule can be off by parameter says so in an output.
+    consumers = [each for each in CONSUMERS if outputs.get(f"{each.resources}RuleState", "ENABLED") == "ENABLED"]
+    queues: dict[str, str | None] = dict.fromkeys(QUEUES_BEFORE_CONSUMERS)
+    for consumer in consumers:
+        queues |= dict.fromkeys((f"{consumer.resources}RuleDlq", f"{consumer.resources}Dlq"), consumer.name)
     return balance(
         Evidence(
+            subscriptions=[consumer.subscription() for consumer in consumers],
             published=list(published(clients.logs, outputs["CarRideEventsLogGroupName"])),
-            deliveries=list(deliveries(clients.logs, outputs["RideHistoryLogGroupName"])),
-            dead_letters=letters,
-            rides=list(rides(clients.dynamodb, outputs["RideTableName"])),
+            deliveries=[
+                delivery
+                for consumer in consumers
+                for delivery in deliveries(clients.logs, outputs[f"{consumer.resources}LogGroupName"])
+            ],
+            dead_letters=[
+                dead_letter(queue, consumer_name, message)
+                for queue, consumer_name in queues.items()
+                for message in peek(clients.sqs, outputs[f"{queue}Url"])
+            ],
+            states=[
+                state
+                for consumer in consumers
+                for state in states(clients.dynamodb, outputs[f"{consumer.table}Name"], consumer.name)
+            ],
+            outbox=set(outbox(clients.dynamodb, outputs["OutboxTableName"])),
         )
     )
 
@@ -77,10 +111,19 @@ def published(logs: "CloudWatchLogsClient", group: str) -> Iterator[Published]:
     for line in _lines(logs, group):
         event = json.loads(line)
         if event["source"] in SOURCES and event["detail-type"] == DETAIL_TYPE:
-            yield Published(event["id"], fact_of(event), "replay-name" in event)
+            yield Published(event["id"], type_of(event), fact_of(event), "replay-name" in event)
 
 
-def fact_of(event: Event) -> str | None:
+def type_of(event: Event) -> str | None:
+    """Return the type of an event, where rules look for it: in either envelope."""
+    match event:
+        case {"detail": {"type": str(name)}} | {"detail": {"attributes": {"type": str(name)}}}:
+            return name
+        case _:
+            return None
+
+
+def fact_of(event: Any) -> str | None:
     """Return the idempotency id of an event, or None where it breaks the contract."""
     try:
         return parse_event(event).idempotencyid
@@ -103,18 +146,31 @@ def deliveries(logs: "CloudWatchLogsClient", group: str) -> Iterator[Delivered]:
 # ── What lies in the dead-letter queues ───────────────────────────────────────────────────────────────────────────────
 
 
-def dead_letter(queue: str, message: "MessageTypeDef") -> DeadLettered:
-    """Return what a message in a dead-letter queue says, whoever put it there."""
+def dead_letter(queue: str, consumer: str | None, message: "MessageTypeDef") -> DeadLettered:
+    """Return what a message in a dead-letter queue says, whoever put it there.
+
+    Args:
+        queue: the queue's logical id.
+        consumer: for whom it lies there.
+        message: with its attributes.
+    """
     body = json.loads(message["Body"])
+    attributes = message.get("MessageAttributes", {})
     match body:
         case {"reason": str(reason), "consumer": str(), "event": event}:  # sent by the consumer itself
             event = event if event is not None else _unpack(body["eventGzip"])
         case {"requestContext": {"condition": str(reason)}, "requestPayload": event}:  # sent by Lambda
             pass
-        case _:  # sent by EventBridge, or by the publisher in the same form
-            reason, event = message["MessageAttributes"]["ERROR_CODE"]["StringValue"], body
+        case {"context": {"condition": str(reason)}}:  # sent by a pipe, which names the record and leaves it out
+            event = None
+        case _:  # sent by EventBridge, or by the publisher in the same form; or moved here by SQS, as it was
+            reason = attributes["ERROR_CODE"]["StringValue"] if "ERROR_CODE" in attributes else "ReceivesExhausted"
+            event = body
+    match event:
+        case {"messageId": _, "body": str(text)}:  # a record of a batch
+            event = json.loads(text)
     event_id = event.get("id") if isinstance(event, Mapping) else None
-    return DeadLettered(queue, reason, CONSUMER_OF_QUEUE[queue], event_id, fact_of(event))
+    return DeadLettered(queue, reason, consumer, event_id, fact_of(event))
 
 
 def peek(sqs: "SQSClient", url: str) -> Iterator["MessageTypeDef"]:
@@ -151,16 +207,24 @@ def peek(sqs: "SQSClient", url: str) -> Iterator["MessageTypeDef"]:
 # ── What took effect ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def rides(dynamodb: "DynamoDBClient", table: str) -> Iterator[Ride]:
-    """Yield what the read model holds of every ride."""
-    for page in dynamodb.get_paginator("scan").paginate(TableName=table, ConsistentRead=True):
-        for item in page["Items"]:
-            entries = (name for name in item if name.startswith(timeline.ENTRY))
-            facts = frozenset(name.removeprefix(timeline.ENTRY) for name in entries)
-            yield Ride(item["orderID"]["S"], facts, int(item["effects"]["N"]))
+def states(dynamodb: "DynamoDBClient", table: str, consumer: str) -> Iterator[State]:
+    """Yield what a consumer's table holds of every ride."""
+    for item in _items(dynamodb, table):
+        facts = frozenset(name.removeprefix(_ENTRY) for name in item if name.startswith(_ENTRY))
+        yield State(consumer, item["orderID"]["S"], facts, int(item["effects"]["N"]))
+
+
+def outbox(dynamodb: "DynamoDBClient", table: str) -> Iterator[str]:
+    """Yield the facts that were committed to be told."""
+    return (item["idempotencyid"]["S"] for item in _items(dynamodb, table))
 
 
 # ── Reading ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _items(dynamodb: "DynamoDBClient", table: str) -> Iterator[dict[str, Any]]:
+    pages = dynamodb.get_paginator("scan").paginate(TableName=table, ConsistentRead=True)
+    return (item for page in pages for item in page["Items"])
 
 
 def _lines(logs: "CloudWatchLogsClient", group: str, pattern: str = "") -> Iterator[str]:

@@ -17,12 +17,19 @@ os.environ |= {
     "AWS_SECRET_ACCESS_KEY": "test",
     "AWS_DEFAULT_REGION": "us-east-1",
     "AWS_EC2_METADATA_DISABLED": "true",
+    "AWS_REGION": "us-east-1",
 }
 # What a function finds in its environment when it is imported; tests that call it give it settings of their own.
 os.environ |= {
+    "ASSIGNMENT_TABLE": "assignments",
+    "CAR_TABLE": "cars",
     "DEAD_LETTER_QUEUE_URL": "https://sqs.us-east-1.amazonaws.com/000000000000/dead-letters",
     "EVENT_BUS_NAME": "bus",
     "IDEMPOTENCY_TABLE": "idempotency",
+    "LEASE_SECONDS": "30",
+    "OUTBOX_TABLE": "outbox",
+    "PAYMENT_GATEWAY_URL": "http://127.0.0.1:9",
+    "PAYMENT_TABLE": "payments",
     "POWERTOOLS_METRICS_NAMESPACE": "CarRide",
     "POWERTOOLS_SERVICE_NAME": "test",
     "PRODUCER_DLQ_URL": "https://sqs.us-east-1.amazonaws.com/000000000000/producer-dlq",

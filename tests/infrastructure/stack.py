@@ -87,6 +87,8 @@ def _holds(condition: dict[str, list[Any]], parameters: dict[str, str]) -> bool:
     match condition:
         case {"Fn::Equals": [{"Ref": name}, value]}:
             return bool(parameters[name] == value)
+        case {"Fn::Not": [negated]}:
+            return not _holds(negated, parameters)
         case _:
             raise NotImplementedError(f"teach this function the condition {condition}")
 

@@ -14,7 +14,12 @@ SCRIPTS: Final = [ROOT / "Makefile", ROOT / ".ci" / "run"]
 
 CODE: Final = re.compile(r"```.*?```|`[^`\n]+`", re.DOTALL)
 LINK: Final = re.compile(r"\]\(([^)#\s]+)")
-PATH: Final = re.compile(r"(?<![\w./:@…-])\.?[A-Za-z_][\w.-]*(?:/[\w.*-]+)*(?:\.(?:py|md|toml|yaml|yml|json|lock)\b|/)")
+FOLDERS: Final = ("docs", "events", "functions", "layers", "local", "ops", "tests")
+PATH: Final = re.compile(
+    r"(?<![\w./:@…-])(?!AWS/)"  # not inside another word, URL or placeholder; no CloudWatch namespace
+    r"\.?[A-Za-z_][\w.-]*(?:/[\w.*-]+)*"
+    r"(?:\.(?:py|md|toml|yaml|yml|json|lock)\b|/)"
+)
 MAKE: Final = re.compile(r"\bmake ([a-z][a-z-]*)")
 MODULE: Final = re.compile(r"-m ((?:local|ops)[\w.]*)")
 RESOURCE: Final = re.compile(r"\b[A-Z][A-Za-z]+(?:Function|Table|Bus|Archive|Dlq|Rule|Layer)\b")
@@ -38,8 +43,14 @@ def code(document: Path) -> str:
 def missing_paths(text: str) -> Iterator[str]:
     """Yield each path that the text names and that is neither there nor made by a command."""
     for path in PATH.findall(text):
-        if not path.startswith(generated()) and not any(ROOT.glob(path.removesuffix("/"))):
+        if not path.startswith(generated()) and not exists(path):
             yield path
+
+
+def exists(path: str) -> bool:
+    """Whether a path leads somewhere from the root; a file's name alone may stand for a file of any folder."""
+    found = any(ROOT.glob(path.removesuffix("/")))
+    return found or ("/" not in path and any(any((ROOT / folder).rglob(path)) for folder in FOLDERS))
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))

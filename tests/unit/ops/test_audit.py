@@ -14,7 +14,7 @@ from moto import mock_aws
 from carride import ride as rides
 from carride.events import CarRideCreated, RideEvent
 from ops import audit
-from ops.ledger import DeadLettered, Delivered, Published, Ride
+from ops.ledger import DeadLettered, Delivered, Published, State
 
 if TYPE_CHECKING:
     from mypy_boto3_logs import CloudWatchLogsClient
@@ -80,9 +80,9 @@ def test_published_are_the_ride_events_of_the_log() -> None:
         json.dumps(ride_event(**{"detail-type": "Something"})),
     )
     assert list(audit.published(logs, GROUP)) == [
-        Published("event-1", FACT),
-        Published("event-2", None),
-        Published("event-1", FACT, replayed=True),
+        Published("event-1", "CarRideCreated", FACT),
+        Published("event-2", None, None),
+        Published("event-1", "CarRideCreated", FACT, replayed=True),
     ]
 
 
@@ -97,15 +97,15 @@ def test_deliveries_are_the_consumers_structured_lines() -> None:
         json.dumps({"message": "delivery", "consumer": "ride-history", "outcome": "DeadLettered"}),
     )
     assert list(audit.deliveries(logs, GROUP)) == [
-        Delivered("history", "New", FACT),
-        Delivered("history", "DeadLettered", None),
+        Delivered("ride-history", "New", FACT),
+        Delivered("ride-history", "DeadLettered", None),
     ]
 
 
 def test_a_letter_of_the_consumer_says_its_reason() -> None:
     """The consumer's own dead letter carries the reason and the event as it came."""
     sent = {"reason": "CONTRACT", "message": "…", "consumer": "ride-history", "key": None, "event": broken_event()}
-    assert audit.dead_letter("RideHistoryDlq", letter(sent)) == DeadLettered(
+    assert audit.dead_letter("RideHistoryDlq", "ride-history", letter(sent)) == DeadLettered(
         "RideHistoryDlq", "CONTRACT", "ride-history", "event-2", None
     )
 
@@ -114,29 +114,53 @@ def test_a_compressed_letter_is_unpacked() -> None:
     """An event too large for one message is still recognised."""
     packed = base64.b64encode(gzip.compress(json.dumps(ride_event()).encode())).decode()
     sent = {"reason": "QUARANTINED", "consumer": "ride-history", "event": None, "eventGzip": packed}
-    assert audit.dead_letter("RideHistoryDlq", letter(sent)).fact == FACT
+    assert audit.dead_letter("RideHistoryDlq", "ride-history", letter(sent)).fact == FACT
+
+
+def test_a_letter_of_a_batch_consumer_holds_the_record() -> None:
+    """Where a queue lies in front of the consumer, the event is in the record's body."""
+    record = {"messageId": "message-1", "body": json.dumps(ride_event())}
+    sent = {"reason": "QUARANTINED", "consumer": "dispatch", "event": record}
+    assert audit.dead_letter("DispatchDlq", "dispatch", letter(sent)) == DeadLettered(
+        "DispatchDlq", "QUARANTINED", "dispatch", "event-1", FACT
+    )
+
+
+def test_a_message_that_was_received_too_often_is_the_event() -> None:
+    """SQS moves a message as it is, and says nothing about it."""
+    assert audit.dead_letter("DispatchDlq", "dispatch", letter(ride_event())) == DeadLettered(
+        "DispatchDlq", "ReceivesExhausted", "dispatch", "event-1", FACT
+    )
+
+
+def test_a_letter_of_the_pipe_names_no_event() -> None:
+    """A pipe says which record of the stream it gave up, and keeps what was in it to itself."""
+    sent = {"context": {"condition": "RetryAttemptsExhausted"}, "DDBStreamBatchInfo": {"batchSize": 1}}
+    assert audit.dead_letter("OutboxPipeDlq", None, letter(sent)) == DeadLettered(
+        "OutboxPipeDlq", "RetryAttemptsExhausted", None, None, None
+    )
 
 
 def test_a_letter_of_lambda_says_the_condition() -> None:
     """What Lambda gave up after its retries carries the event as the request's payload."""
     sent = {"requestContext": {"condition": "RetriesExhausted"}, "requestPayload": ride_event()}
-    assert audit.dead_letter("RideHistoryDlq", letter(sent)) == DeadLettered(
+    assert audit.dead_letter("RideHistoryDlq", "ride-history", letter(sent)) == DeadLettered(
         "RideHistoryDlq", "RetriesExhausted", "ride-history", "event-1", FACT
     )
 
 
 def test_a_letter_of_a_rule_says_the_error_code() -> None:
     """What EventBridge could not hand over is the event itself; the reason is an attribute."""
-    assert audit.dead_letter("RideHistoryRuleDlq", letter(ride_event(), ERROR_CODE="NO_PERMISSIONS")) == DeadLettered(
-        "RideHistoryRuleDlq", "NO_PERMISSIONS", "ride-history", "event-1", FACT
-    )
+    assert audit.dead_letter(
+        "RideHistoryRuleDlq", "ride-history", letter(ride_event(), ERROR_CODE="NO_PERMISSIONS")
+    ) == DeadLettered("RideHistoryRuleDlq", "NO_PERMISSIONS", "ride-history", "event-1", FACT)
 
 
 def test_a_letter_of_the_producer_stands_for_no_consumer() -> None:
     """What the bus refused never had an id there, and no consumer a chance at it."""
     refused = ride_event()
     del refused["id"]
-    assert audit.dead_letter("ProducerDlq", letter(refused, ERROR_CODE="EntryTooLarge")) == DeadLettered(
+    assert audit.dead_letter("ProducerDlq", None, letter(refused, ERROR_CODE="EntryTooLarge")) == DeadLettered(
         "ProducerDlq", "EntryTooLarge", None, None, FACT
     )
 
@@ -144,7 +168,7 @@ def test_a_letter_of_the_producer_stands_for_no_consumer() -> None:
 def test_a_letter_that_is_no_event_is_counted_too() -> None:
     """A failed invocation of the simulator lies in the producer's queue with whatever it was invoked with."""
     sent = {"requestContext": {"condition": "RetriesExhausted"}, "requestPayload": None}
-    assert audit.dead_letter("ProducerDlq", letter(sent)) == DeadLettered(
+    assert audit.dead_letter("ProducerDlq", None, letter(sent)) == DeadLettered(
         "ProducerDlq", "RetriesExhausted", None, None, None
     )
 
@@ -159,7 +183,7 @@ def test_peeking_reads_every_message_and_leaves_them_all() -> None:
         assert {message["Body"] for message in audit.peek(sqs, url)} == {str(number) for number in range(23)}
 
 
-def test_a_ride_says_which_facts_took_effect_and_how_often() -> None:
+def test_a_table_says_which_facts_took_effect_and_how_often() -> None:
     """The entries of an item are its facts, and the counter its effects."""
     dynamodb = boto3.client("dynamodb")
     dynamodb.create_table(
@@ -172,4 +196,5 @@ def test_a_ride_says_which_facts_took_effect_and_how_often() -> None:
         TableName="rides",
         Item={"orderID": {"S": "order_01"}, "effects": {"N": "2"}, f"event#{FACT}": {"M": {}}},
     )
-    assert list(audit.rides(dynamodb, "rides")) == [Ride("order_01", frozenset({FACT}), 2)]
+    states = list(audit.states(dynamodb, "rides", "ride-history"))
+    assert states == [State("ride-history", "order_01", frozenset({FACT}), 2)]

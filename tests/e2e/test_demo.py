@@ -1,0 +1,72 @@
+"""The demo as a newcomer runs it: real `sam build`, real `sam deploy`, a process of its own."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from local.demo import LEDGER
+from local.laptop import ROOT
+
+DEMO = [str(ROOT / ".venv-dev" / "bin" / "python"), "-m", "local.demo"]
+SECONDS = 180
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """An environment whose temporary folder is this test's own, so that what is left behind shows."""
+    return os.environ | {"TMPDIR": str(tmp_path)}
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(tmp_path: Path) -> Iterator[None]:
+    """However the demo ends, it removes the engine's folder, which it does after ending the engine."""
+    yield
+    assert list(tmp_path.glob("carride-laptop-*")) == []
+
+
+def test_a_run_balances_and_writes_its_ledger(environment: dict[str, str]) -> None:
+    """Duplicates, disorder, broken events and crashes end in a ledger with nothing lost and nothing doubled."""
+    command = [*DEMO, "--rides", "20", "--seed", "5", "--malformed", "6", "--crashes", "1", "--json"]
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    ledger = json.loads(done.stdout)
+    assert ledger == json.loads(LEDGER.read_text(encoding="utf-8"))
+    assert (ledger["lost"], ledger["doubled"]) == (0, 0)
+    assert ledger["duplicates_absorbed"] > 0
+    assert ledger["takeovers"] == 1
+    assert ledger["dead_lettered"]["RideHistoryDlq"]["CONTRACT"] == 4
+
+
+def test_a_kept_demo_can_be_talked_to_until_it_is_interrupted(environment: dict[str, str]) -> None:
+    """With --keep the commands that it prints reach the running stack; Ctrl-C ends all of it."""
+    command = [*DEMO, "--rides", "3", "--keep"]
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as demo:
+        assert demo.stdout is not None
+        said = ""
+        for line in demo.stdout:
+            said += line
+            if line.startswith("Ctrl-C"):
+                break
+        exports = dict(pair.split("=", 1) for pair in re.findall(r"AWS_\w+=\S+", said))
+        log = subprocess.run(
+            [ROOT / ".venv-sam/bin/sam", "list", "stack-outputs", "--stack-name", "carride", "--output", "json"],
+            env=environment | exports | {"SAM_CLI_TELEMETRY": "0"},
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
+        demo.send_signal(signal.SIGINT)
+        rest, _ = demo.communicate(timeout=SECONDS)
+    assert "RideTableName" in log.stdout, said + log.stderr
+    assert demo.returncode == 130, said + rest

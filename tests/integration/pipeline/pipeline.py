@@ -1,0 +1,72 @@
+"""One deployed stack of the real template, and how tests talk to it."""
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import timeline
+from idempotency import wire
+from local.demo import publish
+from local.laptop import Laptop, Stack
+from ops import audit
+from ops.ledger import Ledger
+
+QUIET_SECONDS: Final = 60.0
+HOUR: Final = timedelta(hours=1)
+
+
+class Pipeline:
+    """A stack on the local engine."""
+
+    def __init__(self, laptop: Laptop, stack: Stack) -> None:
+        self.laptop = laptop
+        self.stack = stack
+
+    def simulate(self, **request: Any) -> Ledger:
+        """Have the deployed simulator publish, wait until every event has reached its end, and return the ledger."""
+        for _ in publish(self.laptop, self.stack, request):
+            pass
+        return self.ledger()
+
+    def put(self, detail: Mapping[str, Any]) -> str:
+        """Put one ride event on the bus, past every producer of this project, and return its id."""
+        entry = {
+            "EventBusName": self.stack.outputs["CarRideBusName"],
+            "Source": "acr.com.car-ride",
+            "DetailType": "CarRideEvent",
+            "Detail": json.dumps(detail),
+        }
+        answer = self.laptop.client("events").put_events(Entries=[entry])
+        event_id: str = answer["Entries"][0]["EventId"]
+        return event_id
+
+    def replay(self, name: str) -> None:
+        """Replay everything that the archive holds."""
+        bus = self.laptop.client("events").describe_event_bus(Name=self.stack.outputs["CarRideBusName"])
+        now = datetime.now(UTC)
+        self.laptop.client("events").start_replay(
+            ReplayName=name,
+            EventSourceArn=self.stack.outputs["CarRideArchiveArn"],
+            EventStartTime=now - HOUR,
+            EventEndTime=now + HOUR,
+            Destination={"Arn": bus["Arn"]},
+        )
+
+    def ledger(self) -> Ledger:
+        """Wait until every event has reached its end, and return the ledger."""
+        self.laptop.wait_until_quiet(timeout=QUIET_SECONDS)
+        clients = audit.Clients(*(self.laptop.client(service) for service in ("dynamodb", "logs", "sqs")))
+        return audit.audit(clients, self.stack.outputs)
+
+    def dead_letters(self, queue: str) -> list[dict[str, Any]]:
+        """Return the bodies of the messages in a queue, which stay there."""
+        messages = audit.peek(self.laptop.client("sqs"), self.stack.outputs[f"{queue}Url"])
+        return [json.loads(message["Body"]) for message in messages]
+
+    def rides(self) -> list[timeline.History]:
+        """Return the history of every ride."""
+        pages = (
+            self.laptop.client("dynamodb").get_paginator("scan").paginate(TableName=self.stack.outputs["RideTableName"])
+        )
+        return [timeline.history(wire.values(item)) for page in pages for item in page["Items"]]
