@@ -1,0 +1,203 @@
+"""The OpenAPI document, made from the types that requests are read with. `docs/openapi.json` is a copy of it.
+
+Run as a program it writes the copy: ``PYTHONPATH=layers/carride:layers/idempotency:functions/carride_api
+python -m api.openapi docs/openapi.json``.
+"""
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from api.commands import Accept, Book, Cancel, ChangeDestination, Complete, Simulate, Start
+from api.http import DEFAULT_PAGE, KEY_PATTERN, PageSize, PageToken
+from api.problems import MEDIA_TYPE, Kind, Problem, status_of
+from api.tables import Booking, History, Page
+from carride.ride import CustomerID, OrderID
+
+type AnyChange = Accept | Start | Complete | Cancel | ChangeDestination
+
+_JSON: Final = "application/json"
+_SCHEMAS: Final = "#/components/schemas/{name}"
+_EVERY_READ: Final = (Kind.UNAVAILABLE,)
+_EVERY_WRITE: Final = (
+    Kind.INVALID_REQUEST,
+    Kind.TOO_LARGE,
+    Kind.UNSUPPORTED_MEDIA_TYPE,
+    Kind.INVALID_FIELD,
+    Kind.KEY_REUSED,
+    Kind.IN_PROGRESS,
+    Kind.UNAVAILABLE,
+)
+
+
+class Route(NamedTuple):
+    """One operation of the API."""
+
+    method: str
+    path: str
+    operation_id: str
+    summary: str
+    answers: tuple[int, str, Any]
+    """Status, what it means, and the type of the body."""
+    problems: tuple[Kind, ...]
+    body: Any = None
+    parameters: tuple[str, ...] = ()
+    """Names of `_PARAMETERS`."""
+
+
+ROUTES: Final = (
+    Route(
+        "post",
+        "/carrides",
+        "bookRide",
+        "Book a ride",
+        (201, "The ride is booked. Its read model follows in a moment.", Booking),
+        (*_EVERY_WRITE, Kind.KEY_FORGOTTEN),
+        Book,
+        ("IdempotencyKey",),
+    ),
+    Route(
+        "get",
+        "/carrides",
+        "listRides",
+        "List the rides of a customer, the newest first",
+        (200, "A page of rides. One that was booked just now may be missing yet.", Page),
+        (Kind.INVALID_REQUEST, *_EVERY_READ),
+        parameters=("Customer", "Limit", "Next"),
+    ),
+    Route(
+        "put",
+        "/carrides/{id}",
+        "changeRide",
+        "Accept, start, complete or cancel a ride, or change its destination",
+        (200, "The ride as it is now.", Booking),
+        (*_EVERY_WRITE, Kind.UNKNOWN_RIDE, Kind.STALE_VERSION, Kind.ILLEGAL_TRANSITION),
+        AnyChange.__value__,
+        ("RideID", "IdempotencyKey"),
+    ),
+    Route(
+        "get",
+        "/carrides/{id}",
+        "readRide",
+        "Show a ride and what happened to it",
+        (200, "The ride, as far as its events have arrived.", History),
+        (Kind.UNKNOWN_RIDE, *_EVERY_READ),
+        parameters=("RideID",),
+    ),
+    Route(
+        "post",
+        "/carrides/simulate",
+        "simulateRides",
+        "Start a simulation, where the stage allows it",
+        (202, "The simulation has been started: what was asked of the simulator.", dict[str, Any]),
+        (*_EVERY_WRITE, Kind.FORBIDDEN),
+        Simulate,
+        ("IdempotencyKey",),
+    ),
+    Route(
+        "get",
+        "/openapi.json",
+        "describe",
+        "Describe the API",
+        (200, "This document.", dict[str, Any]),
+        (),
+    ),
+)
+
+
+def document() -> dict[str, Any]:
+    """Return the document, in JSON's types."""
+    types: list[Any] = [route.answers[2] for route in ROUTES] + [route.body for route in ROUTES if route.body]
+    _, schemas = msgspec.json.schema_components([*types, Problem], ref_template=_SCHEMAS)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "CarRide",
+            "version": "1.0.0",
+            "description": (
+                "Books, changes and shows rides. Every request that changes something carries an `Idempotency-Key`: "
+                "sent again with the same key, it takes effect once and is answered as before, refusals included, for "
+                "24 hours. A new attempt at what was refused needs a new key. Problems are told as RFC 9457 has it; "
+                "their `type` begins with `urn:acr:car-ride:problem:`."
+            ),
+        },
+        "paths": _paths(),
+        "components": {
+            "parameters": _parameters(),
+            "schemas": {name: schemas[name] for name in sorted(schemas)},
+        },
+    }
+
+
+def _paths() -> dict[str, Any]:
+    paths: dict[str, Any] = {}
+    for route in ROUTES:
+        paths.setdefault(route.path, {})[route.method] = _operation(route)
+    return paths
+
+
+def _operation(route: Route) -> dict[str, Any]:
+    operation: dict[str, Any] = {"operationId": route.operation_id, "summary": route.summary}
+    if route.parameters:
+        operation["parameters"] = [{"$ref": f"#/components/parameters/{name}"} for name in route.parameters]
+    if route.body is not None:
+        operation["requestBody"] = {"required": True, "content": {_JSON: {"schema": _schema(route.body)}}}
+    operation["responses"] = _responses(route)
+    return operation
+
+
+def _responses(route: Route) -> dict[str, Any]:
+    status, meaning, body = route.answers
+    success: dict[str, Any] = {"description": meaning, "content": {_JSON: {"schema": _schema(body)}}}
+    if status == 201:  # noqa: PLR2004 - HTTP's Created
+        success["headers"] = {"Location": {"description": "Path of the ride.", "schema": {"type": "string"}}}
+    responses = {str(status): success}
+    for problem_status in sorted({status_of(kind) for kind in route.problems}):
+        kinds = [kind for kind in route.problems if status_of(kind) == problem_status]
+        refusal: dict[str, Any] = {
+            "description": ", ".join(f"`{kind}`" for kind in kinds),
+            "content": {MEDIA_TYPE: {"schema": _schema(Problem)}},
+        }
+        if {Kind.IN_PROGRESS, Kind.UNAVAILABLE} & set(kinds):
+            refusal["headers"] = {
+                "Retry-After": {"description": "Seconds.", "schema": {"type": "integer", "minimum": 1}}
+            }
+        responses[str(problem_status)] = refusal
+    return responses
+
+
+def _parameters() -> dict[str, Any]:
+    def parameter(name: str, place: str, description: str, schema: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+        return {"name": name, "in": place, "description": description, "schema": schema, **more}
+
+    return {
+        "IdempotencyKey": parameter(
+            "Idempotency-Key",
+            "header",
+            "Names this request, however often it is sent: a new UUID for each.",
+            {"type": "string", "pattern": KEY_PATTERN},
+            required=True,
+        ),
+        "RideID": parameter("id", "path", "The ride's orderID.", _schema(OrderID), required=True),
+        "Customer": parameter("customer", "query", "The customer.", _schema(CustomerID), required=True),
+        "Limit": parameter("limit", "query", "How many rides at most.", {**_schema(PageSize), "default": DEFAULT_PAGE}),
+        "Next": parameter("next", "query", "`next` of the page before.", _schema(PageToken)),
+    }
+
+
+def _schema(kind: Any) -> dict[str, Any]:
+    (schema,), _ = msgspec.json.schema_components([kind], ref_template=_SCHEMAS)
+    return schema
+
+
+def text() -> str:
+    """Return the document as it is checked in."""
+    return json.dumps(document(), indent=2, ensure_ascii=False) + "\n"
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_text(text(), encoding="utf-8")

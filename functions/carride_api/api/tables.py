@@ -1,0 +1,188 @@
+"""The tables behind the API: the rides as it books them, and the read model that it answers from.
+
+Reads only. Writes are effects, which the idempotency layer commits in one transaction.
+"""
+
+import base64
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any, Final, Self, cast
+
+import msgspec
+from botocore.config import Config
+from botocore.session import get_session
+from msgspec import Meta, Struct
+
+from carride.ride import OrderID, Ride
+from idempotency import Put, wire
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
+
+_ENTRY: Final = "event#"
+"""Beginning of the attributes of RideTable that hold what happened."""
+
+BY_CUSTOMER: Final = "byCustomer"
+"""The index of BookingTable by customerID and bookedAt."""
+
+_CONFIG: Final = Config(
+    connect_timeout=0.7,
+    read_timeout=0.8,
+    retries={"mode": "standard", "total_max_attempts": 3},
+    tcp_keepalive=True,
+)
+
+
+def dynamodb_client() -> "DynamoDBClient":
+    """Make a client whose tries all fit inside a request; botocore's own timeouts of 60 s outlive it."""
+    return cast("DynamoDBClient", get_session().create_client("dynamodb", config=_CONFIG))
+
+
+class Booking(Ride, frozen=True, kw_only=True):
+    """A ride as the API keeps it."""
+
+    booked_at: Annotated[str, Meta(description="When it was booked, in ISO 8601, UTC; sorts as text.")]
+
+    @classmethod
+    def of(cls, ride: Ride, booked_at: str) -> Self:
+        """Return a ride that was booked at a time which `text` has written."""
+        return cls(**{field: getattr(ride, field) for field in Ride.__struct_fields__}, booked_at=booked_at)
+
+
+class Page(Struct, frozen=True, kw_only=True):
+    """Some of a customer's rides."""
+
+    rides: Annotated[tuple[Booking, ...], Meta(description="The newest first.")]
+    next: Annotated[str | None, Meta(description="Asks for the page behind this one; null at the end.")]
+
+
+class Happening(Struct, frozen=True, kw_only=True):
+    """Something that happened to a ride."""
+
+    sequence: Annotated[int, Meta(description="The ride's version that it belongs to.")]
+    type: Annotated[str, Meta(description="What happened: the type of the event.")]
+    time: Annotated[str, Meta(description="When, in ISO 8601.")]
+    data: Annotated[dict[str, Any], Meta(description="The event's data.")]
+
+
+class History(Ride, frozen=True, kw_only=True):
+    """A ride as the read model tells it: as it is after the latest event, whatever order the events arrived in."""
+
+    timeline: Annotated[tuple[Happening, ...], Meta(description="What happened, in order.")]
+
+
+class TokenError(ValueError):
+    """Raised for a page token that `Bookings.of_customer` never made."""
+
+
+class _Position(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Where a page ends. Without the customer: a token can never lead into another customer's rides."""
+
+    booked_at: Annotated[datetime, Meta(tz=True)]
+    order_id: OrderID
+
+
+class Bookings:
+    """The write model: BookingTable.
+
+    Args:
+        client: to DynamoDB.
+        table: the table's name.
+    """
+
+    def __init__(self, client: "DynamoDBClient", table: str) -> None:
+        self._client = client
+        self._table = table
+
+    def find(self, order_id: str) -> Booking | None:
+        """Return the ride as it is now: a consistent read."""
+        answer = self._client.get_item(TableName=self._table, Key={"orderID": {"S": order_id}}, ConsistentRead=True)
+        return _booking(answer["Item"]) if "Item" in answer else None
+
+    def of_customer(self, customer_id: str, limit: int, token: str | None) -> Page:
+        """Return a page of a customer's rides, the newest first; a ride booked just now may be missing yet.
+
+        Raises:
+            TokenError: ``token`` is none of an earlier page.
+        """
+        request: dict[str, Any] = {
+            "TableName": self._table,
+            "IndexName": BY_CUSTOMER,
+            "KeyConditionExpression": "customerID = :customer",
+            "ExpressionAttributeValues": {":customer": {"S": customer_id}},
+            "ScanIndexForward": False,
+            "Limit": limit,
+        }
+        if token is not None:
+            booked_at, order_id = _position(token)
+            start = {"customerID": customer_id, "bookedAt": booked_at, "orderID": order_id}
+            request["ExclusiveStartKey"] = wire.item(start)
+        answer = self._client.query(**request)
+        rides = tuple(map(_booking, answer["Items"]))
+        more = "LastEvaluatedKey" in answer and rides
+        return Page(rides=rides, next=_token(rides[-1]) if more else None)
+
+    def booked(self, booking: Booking) -> Put:
+        """Return the effect that writes a new ride; its condition refuses a ride that is there."""
+        return Put(self._table, msgspec.to_builtins(booking), "attribute_not_exists(orderID)")
+
+    def changed(self, seen: Booking, changed: Booking) -> Put:
+        """Return the effect that writes a changed ride; its condition refuses any other version than the one seen."""
+        return Put(
+            self._table,
+            msgspec.to_builtins(changed),
+            "#version = :seen",
+            names={"#version": "version"},
+            values={":seen": seen.version},
+        )
+
+
+def text(time: datetime) -> str:
+    """Return a time as text that sorts, whatever its time zone."""
+    return time.astimezone(UTC).isoformat(timespec="microseconds")
+
+
+def _booking(item: Mapping[str, Any]) -> Booking:
+    return msgspec.convert(wire.values(item), Booking)
+
+
+def _token(last: Booking) -> str:
+    position = _Position(datetime.fromisoformat(last.booked_at), last.order_id)
+    return base64.urlsafe_b64encode(msgspec.json.encode(position)).decode().rstrip("=")
+
+
+def _position(token: str) -> tuple[str, str]:
+    try:
+        content = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)
+        position = msgspec.json.decode(content, type=_Position)
+        return text(position.booked_at), position.order_id
+    except (ValueError, OverflowError) as error:  # neither base64, nor JSON, nor a position, nor a time on Earth
+        raise TokenError(token) from error
+
+
+class Histories:
+    """The read model: RideTable, which ride_history keeps.
+
+    Args:
+        client: to DynamoDB.
+        table: the table's name.
+    """
+
+    def __init__(self, client: "DynamoDBClient", table: str) -> None:
+        self._client = client
+        self._table = table
+
+    def find(self, order_id: str) -> History | None:
+        """Return what is known of a ride; events that are under way still will come later."""
+        answer = self._client.get_item(TableName=self._table, Key={"orderID": {"S": order_id}})
+        return _history(answer["Item"]) if "Item" in answer else None
+
+
+def _history(item: Mapping[str, Any]) -> History:
+    entries = [cast("dict[str, Any]", entry) for name, entry in wire.values(item).items() if name.startswith(_ENTRY)]
+    timeline = sorted(
+        (Happening(sequence=e["sequence"], type=e["type"], time=e["time"], data=e["fact"]) for e in entries),
+        key=lambda happening: (happening.sequence, happening.type, happening.time),
+    )
+    latest = msgspec.convert(timeline[-1].data, Ride)
+    return History(**{field: getattr(latest, field) for field in Ride.__struct_fields__}, timeline=tuple(timeline))

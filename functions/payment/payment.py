@@ -1,0 +1,113 @@
+"""Reserves the money for every ride that has a car, takes it when the ride is over, and gives it back if it is not."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
+
+import payments
+from carride.events import RideEvent, parse_event
+from carride.faults import Faults
+from carride.settings import from_environment
+from carride.telemetry import observe
+from gateway import Call, Charge, Gateway, Status
+from gateway_client import HttpGateway
+from idempotency import Consumer, DynamoDBStore, Operation, Policy, SqsDeadLetters
+from payment_table import Tables, dynamodb_client, effects, read
+from payments import Action
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """The function's environment."""
+
+    idempotency_table: str
+    payment_table: str
+    outbox_table: str
+    payment_gateway_url: Annotated[str, Meta(min_length=1)]
+    dead_letter_queue_url: str
+    aws_region: str
+    lease_seconds: float = 30.0
+    faults: Literal["allowed", "refused"] = "refused"
+
+
+def policy(lease_seconds: float) -> Policy:
+    """Return how payment wants its operations protected."""
+    return Policy(
+        # Short, and renewed by heartbeats: the gateway may take minutes, but a killed run must be over when Lambda
+        # tries again a minute later. Whoever comes while it is not waits, since it may not be acknowledged.
+        lease=lease_seconds,
+        busy="wait",
+        # The gateway is asked with the same key again, and first of all what it has done already, so a run on what
+        # another event of the ride has changed meanwhile is safe, though not all effects are in the commit.
+        conflict_reruns=5,
+    )
+
+
+def make_handler(settings: Settings, gateway: Gateway) -> Callable[[dict[str, Any], Any], Any]:
+    """Return the Lambda handler."""
+    faults = Faults(allowed=settings.faults == "allowed")
+    tables = Tables(settings.payment_table, settings.outbox_table)
+    client = dynamodb_client()
+    consumer = Consumer(
+        "payment",
+        DynamoDBStore(settings.idempotency_table),
+        parse=parse_event,
+        key=lambda event: event.idempotencyid,
+        payload=lambda event: event.payload,
+        expires=lambda event: event.expirytime,
+        policy=policy(settings.lease_seconds),
+        dead_letters=SqsDeadLetters(settings.dead_letter_queue_url),
+        observe=observe,
+    )
+
+    @consumer.event_handler
+    def handler(event: RideEvent, operation: Operation) -> None:
+        seen = read(client, tables.payments, event.subject)
+        call = Call(
+            key=operation.downstream_key,
+            # A payment that has been touched may have been so while this operation was at work: it is run again then.
+            repeated=operation.attempt > 1 or seen.revision > 0,
+            deadline_ms=operation.deadline_ms,
+            lost=lambda: operation.lost,
+        )
+        charge = carry_out(gateway, call, seen.payment, event)
+        faults.strike(event, operation.attempt)
+        decision = payments.conclude(seen.payment, event.data, charge)
+        operation.write(*effects(tables, event, seen, decision, region=settings.aws_region, now=datetime.now(UTC)))
+
+    return handler
+
+
+def carry_out(gateway: Gateway, call: Call, seen: payments.Payment, event: RideEvent) -> Charge | None:
+    """Ask the gateway for what is planned, and return the payment as it is afterwards.
+
+    None, where nothing was asked for or there was nothing to undo. Asked again, the gateway answers the same.
+    """
+    action, amount = payments.plan(seen, event.data), payments.due(seen, event.data)
+    match action:
+        case Action.AUTHORIZE | Action.AUTHORIZE_AND_CAPTURE:
+            order_id, customer_id = event.data.order_id, event.data.customer_id
+            charge = gateway.authorize(call, order_id=order_id, customer_id=customer_id, amount=amount)
+            if action is Action.AUTHORIZE_AND_CAPTURE and charge.status is Status.AUTHORIZED:
+                return gateway.capture(call, payment_id=charge.payment_id, amount=amount)
+            return charge
+        case Action.CAPTURE if seen.payment_id is not None:
+            return gateway.capture(call, payment_id=seen.payment_id, amount=amount)
+        case Action.REFUND if seen.payment_id is not None:
+            return gateway.refund(call, payment_id=seen.payment_id)
+        case Action.UNDO:
+            found = gateway.find(call, order_id=event.subject)
+            if found is not None and found.status in {Status.AUTHORIZED, Status.CAPTURED}:
+                return gateway.refund(call, payment_id=found.payment_id)
+            return found
+        case _:
+            return None
+
+
+def _handler() -> Callable[[dict[str, Any], Any], Any]:
+    settings = from_environment(Settings)
+    return make_handler(settings, HttpGateway(settings.payment_gateway_url))
+
+
+handler = _handler()

@@ -1,0 +1,158 @@
+"""What is due for a ride, and what the gateway is to be asked for. Pure: no I/O, no clock, no AWS.
+
+What payment knows of a ride, and what an event makes of it; the gateway's part is in brackets::
+
+                   CarAssigned                                CarRideCompleted         CarRideCancelled, NoCarAvailable
+    unknown        [reserve] authorized, or declined          completed                cancelled
+    completed      [reserve, capture] captured, or declined   ·                        cancelled
+    authorized     ·                                          [capture] captured       [refund] refunded
+    captured       ·                                          ·                        [refund] refunded
+    cancelled      [refund what was reserved] refunded, or ·  ·                        ·
+    declined, refunded: final, every event leaves them as they are
+
+Events come in any order. A ride that was called off before a car was heard of is never charged. But the cancellation
+may have overtaken a run that had asked for the money already, so the gateway is asked whether to give any back.
+"""
+
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
+
+from carride.events import (
+    CarAssigned,
+    CarRideCancelled,
+    CarRideCompleted,
+    Fact,
+    NoCarAvailable,
+    PaymentAuthorized,
+    PaymentCaptured,
+    PaymentDeclined,
+    PaymentRefunded,
+)
+from gateway import Charge, Status
+
+CONSUMED: Final = frozenset({CarAssigned, CarRideCompleted, CarRideCancelled, NoCarAvailable})
+"""The facts that payment acts on: the rule's pattern lists the same."""
+
+EMITTED: Final = frozenset({PaymentAuthorized, PaymentDeclined, PaymentCaptured, PaymentRefunded})
+"""The facts that payment adds; none of them is consumed by it, or it would feed itself."""
+
+
+class State(StrEnum):
+    """What payment knows of a ride."""
+
+    UNKNOWN = "unknown"
+    COMPLETED = "completed"
+    """It is over and the money is due, but no car was heard of yet."""
+    CANCELLED = "cancelled"
+    """It was called off, and nothing is known to be reserved."""
+    AUTHORIZED = "authorized"
+    DECLINED = "declined"
+    CAPTURED = "captured"
+    REFUNDED = "refunded"
+
+
+class Payment(NamedTuple):
+    """A ride's payment, as payment has it."""
+
+    state: State
+    payment_id: str | None = None
+    """The gateway's name for it."""
+    amount: int | None = None
+    """In cents: what is due, reserved, captured or given back."""
+
+
+class Action(StrEnum):
+    """What the gateway is to be asked for."""
+
+    NOTHING = "nothing"
+    AUTHORIZE = "authorize"
+    AUTHORIZE_AND_CAPTURE = "authorize and capture"
+    CAPTURE = "capture"
+    REFUND = "refund"
+    UNDO = "undo"
+    """Refund what an overtaken run may have reserved."""
+
+
+class Decision(NamedTuple):
+    """What an event makes of a ride's payment."""
+
+    after: Payment
+    facts: tuple[Fact, ...] = ()
+    """What is to be told, in this order."""
+
+
+class UnexpectedStatusError(Exception):
+    """Raised when the gateway's answer is not one to what it was asked."""
+
+
+def plan(seen: Payment, fact: Fact) -> Action:
+    """Return what the gateway is to be asked for. A fact that payment does not consume asks for nothing."""
+    match fact, seen.state:
+        case CarAssigned(), State.UNKNOWN:
+            return Action.AUTHORIZE
+        case CarAssigned(), State.COMPLETED:
+            return Action.AUTHORIZE_AND_CAPTURE
+        case CarAssigned(), State.CANCELLED:
+            return Action.UNDO
+        case CarRideCompleted(), State.AUTHORIZED:
+            return Action.CAPTURE
+        case CarRideCancelled() | NoCarAvailable(), State.AUTHORIZED | State.CAPTURED:
+            return Action.REFUND
+        case _:
+            return Action.NOTHING
+
+
+def due(seen: Payment, fact: Fact) -> int:
+    """Return what is to be reserved or captured, in cents: a ride that is over has its last price."""
+    if seen.state is State.COMPLETED and seen.amount is not None:
+        return seen.amount
+    return fact.price
+
+
+def conclude(seen: Payment, fact: Fact, charge: Charge | None) -> Decision:
+    """Decide what a fact makes of a payment.
+
+    Args:
+        seen: the payment as it is.
+        fact: what happened to the ride.
+        charge: the payment as the gateway has it after what `plan` asks for; None where it was asked for nothing, or
+            had nothing to undo.
+
+    Raises:
+        UnexpectedStatusError: the gateway's answer is not one to the plan.
+    """
+    action = plan(seen, fact)
+    if charge is None:
+        return Decision(_without_gateway(seen, fact))
+    told: dict[str, Any] = {"payment_id": charge.payment_id, "amount": charge.amount}
+    match action, charge.status:
+        case Action.AUTHORIZE, Status.AUTHORIZED:
+            return Decision(_as(State.AUTHORIZED, charge), (PaymentAuthorized.of(fact, **told),))
+        case ((Action.AUTHORIZE | Action.AUTHORIZE_AND_CAPTURE), Status.DECLINED):
+            declined = PaymentDeclined.of(fact, amount=charge.amount, reason=charge.reason or "declined")
+            return Decision(_as(State.DECLINED, charge), (declined,))
+        case Action.AUTHORIZE_AND_CAPTURE, Status.CAPTURED:
+            facts = (PaymentAuthorized.of(fact, **told), PaymentCaptured.of(fact, **told))
+            return Decision(_as(State.CAPTURED, charge), facts)
+        case Action.CAPTURE, Status.CAPTURED:
+            return Decision(_as(State.CAPTURED, charge), (PaymentCaptured.of(fact, **told),))
+        case ((Action.REFUND | Action.UNDO), Status.REFUNDED):
+            return Decision(_as(State.REFUNDED, charge), (PaymentRefunded.of(fact, **told),))
+        case Action.UNDO, Status.DECLINED:
+            return Decision(seen)
+        case _:
+            raise UnexpectedStatusError(f"{charge.payment_id} is {charge.status} after it was to {action}")
+
+
+def _without_gateway(seen: Payment, fact: Fact) -> Payment:
+    match fact, seen.state:
+        case CarRideCompleted(), State.UNKNOWN:
+            return Payment(State.COMPLETED, amount=fact.price)
+        case CarRideCancelled() | NoCarAvailable(), State.UNKNOWN | State.COMPLETED:
+            return Payment(State.CANCELLED)
+        case _:
+            return seen
+
+
+def _as(state: State, charge: Charge) -> Payment:
+    return Payment(state, charge.payment_id, charge.amount)

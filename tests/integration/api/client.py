@@ -1,0 +1,91 @@
+"""A client of the deployed API, and what stands in the tables behind it."""
+
+import http.client
+import json
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from botocore.auth import SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
+
+from idempotency import wire
+from local.laptop import HOST, Laptop, Stack
+
+BOOKING: Final = {"customerID": "customer_a", "pickup": "sector_01", "destination": "sector_03", "price": 1250}
+
+OWN: Final = "CarRide"
+"""Beginning of the types of the events that this API tells."""
+
+TIMEOUT_S: Final = 60
+
+
+class Answer(NamedTuple):
+    """What the API answers."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: Any
+
+
+class Api:
+    """The API of one stack."""
+
+    def __init__(self, laptop: Laptop, stack: Stack) -> None:
+        self.laptop = laptop
+        self.stack = stack
+        self.path = f"/_aws/execute-api/{stack.resources['CarRideApi']}/$default"
+
+    @property
+    def url(self) -> str:
+        """Where the API is."""
+        return f"{self.laptop.endpoint_url}{self.path}"
+
+    def send(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        key: str | None = None,
+        sign: bool = False,
+    ) -> Answer:
+        """Send a request; a body is sent as JSON."""
+        content = None if body is None else json.dumps(body)
+        headers = {} if content is None else {"Content-Type": "application/json"}
+        if key is not None:
+            headers["Idempotency-Key"] = key
+        if sign:
+            request = AWSRequest(method, f"{self.url}{path}", headers=headers, data=content)
+            SigV4Auth(Credentials("test", "test"), "execute-api", self.laptop.region).add_auth(request)
+            headers = dict(request.headers.items())
+        connection = http.client.HTTPConnection(HOST, self.laptop.port, timeout=TIMEOUT_S)
+        try:
+            connection.request(method, f"{self.path}{path}", content, headers)
+            response = connection.getresponse()
+            return Answer(response.status, dict(response.getheaders()), json.loads(response.read()))
+        finally:
+            connection.close()
+
+    def items(self, output: str) -> list[dict[str, Any]]:
+        """Return what is in a table, which an output of the stack names."""
+        pages = self.laptop.client("dynamodb").get_paginator("scan").paginate(TableName=self.stack.outputs[output])
+        return [wire.values(item) for page in pages for item in page["Items"]]
+
+    def outbox(self) -> list[dict[str, Any]]:
+        """Return the items of the outbox that this API wrote; consumers tell events of their own there."""
+        return [item for item in self.items("OutboxTableName") if item["type"].startswith(OWN)]
+
+    def published(self) -> list[dict[str, Any]]:
+        """Return every event of this API, or of a simulation, that the bus accepted."""
+        pages = (
+            self.laptop.client("logs")
+            .get_paginator("filter_log_events")
+            .paginate(logGroupName=self.stack.outputs["CarRideEventsLogGroupName"])
+        )
+        events = [json.loads(event["message"]) for page in pages for event in page["events"]]
+        return [event for event in events if event["detail"]["type"].startswith(OWN)]
+
+    def wait(self) -> None:
+        """Wait until every event has reached its end."""
+        self.laptop.wait_until_quiet(timeout=TIMEOUT_S)

@@ -1,0 +1,323 @@
+"""What becomes of a request to the API: its answer, the ride, and the event that tells of it."""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pytest
+from moto import mock_aws
+from msgspec.structs import replace
+
+import carride_simulator
+import timeline
+from carride.events import (
+    CarRideAccepted,
+    CarRideCancelled,
+    CarRideCompleted,
+    CarRideCreated,
+    CarRideDestinationChanged,
+    CarRideStarted,
+)
+from carride.shapes import shaped
+from idempotency import PermanentError
+from tests.unit.functions.api_world import BOOKING, SETTINGS, Answer, Clients, World, request
+
+
+@pytest.fixture(scope="module")
+def clients() -> Iterator[Clients]:
+    """Keep every AWS call of these tests inside this process."""
+    with mock_aws():
+        yield Clients.make()
+
+
+@pytest.fixture
+def world(clients: Clients) -> Iterator[World]:
+    """A process of the API over empty tables."""
+    world = World(clients)
+    yield world
+    world.close()
+
+
+def test_booking_makes_ride_and_event(world: World) -> None:
+    """A booked ride is at version 1, and the outbox tells of it."""
+    answer = world.book()
+    assert answer.status == 201
+    assert answer.body["status"] == "requested"
+    assert answer.headers["Location"] == f"/carrides/{answer.body['orderID']}"
+    assert world.bookings() == [answer.body]
+    [event] = world.told()
+    assert isinstance(event.data, CarRideCreated)
+    assert (event.subject, event.data.version, event.data.price) == (answer.body["orderID"], 1, 1250)
+
+
+def test_a_ride_runs_to_its_end(world: World) -> None:
+    """Each change is answered with the ride as it is then, and told by the event of its version."""
+    order_id = world.book().body["orderID"]
+    assert world.change(order_id, "accept", 1).body["status"] == "accepted"
+    changed = world.change(order_id, "changeDestination", 2, destination="sector_09", price=2000)
+    assert (changed.body["destination"], changed.body["price"]) == ("sector_09", 2000)
+    assert world.change(order_id, "start", 3).body["status"] == "started"
+    assert world.change(order_id, "complete", 4).body == {**changed.body, "status": "completed", "version": 5}
+    assert [type(event.data) for event in world.told()] == [
+        CarRideCreated,
+        CarRideAccepted,
+        CarRideDestinationChanged,
+        CarRideStarted,
+        CarRideCompleted,
+    ]
+    redirected = world.told()[2].data
+    assert isinstance(redirected, CarRideDestinationChanged)
+    assert (redirected.previous_destination, redirected.previous_price) == ("sector_03", 1250)
+
+
+def test_cancelling_tells_the_reason(world: World) -> None:
+    """The event of a cancelled ride says why."""
+    order_id = world.book().body["orderID"]
+    assert world.change(order_id, "cancel", 1, reason="changed plans").status == 200
+    cancelled = world.told()[-1].data
+    assert isinstance(cancelled, CarRideCancelled)
+    assert cancelled.reason == "changed plans"
+
+
+TRACE: Final = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
+
+def test_events_carry_the_trace_of_the_request(world: World) -> None:
+    """An event is part of the trace that asked for it; a retry under another trace is still the same request."""
+    first = world.send(request("POST", "/carrides", BOOKING, headers={"traceparent": TRACE}))
+    assert world.send(request("POST", "/carrides", BOOKING, headers={"traceparent": TRACE[:-2] + "00"})) == first
+    [event] = world.told()
+    assert event.traceparent == TRACE
+
+
+@pytest.mark.parametrize("header", ["", "nonsense", TRACE.upper(), TRACE.replace("4", "0").replace("bf92f", "\n")])
+def test_a_trace_that_is_none_does_not_cost_the_event(world: World, header: str) -> None:
+    """A header that is no trace is passed over."""
+    assert world.send(request("POST", "/carrides", BOOKING, headers={"traceparent": header})).status == 201
+    assert world.told()[0].traceparent != header
+
+
+# ── Once ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_same_request_again_gets_the_same_answer(world: World) -> None:
+    """A retry, in this process or another, makes no second ride."""
+    first = world.book()
+    assert world.book() == first
+    world.handler = world.process()
+    assert world.book() == first
+    assert len(world.bookings()) == len(world.told()) == 1
+
+
+def test_a_change_takes_effect_once(world: World) -> None:
+    """A retry of a change is answered with the ride as the change left it, though its version is stale by then."""
+    order_id = world.book().body["orderID"]
+    first = world.change(order_id, "accept", 1)
+    world.change(order_id, "start", 2)
+    world.handler = world.process()
+    assert world.change(order_id, "accept", 1) == first
+    assert len(world.told()) == 3
+
+
+def test_what_was_refused_stays_refused(world: World) -> None:
+    """A refusal is remembered with its key: the retry meets it too, even where it would succeed by then."""
+    order_id = world.book().body["orderID"]
+    refused = world.change(order_id, "start", 2, key="hasty")
+    world.change(order_id, "accept", 1)
+    assert refused.problem == "stale-version"
+    assert world.change(order_id, "start", 2, key="hasty") == refused
+    assert world.change(order_id, "start", 2, key="patient").status == 200
+
+
+@pytest.mark.parametrize("changed", [{"passengers": 3}, {"customerID": "customer_b"}, {"price": 1}])
+def test_another_request_under_the_same_key_is_refused(world: World, changed: dict[str, Any]) -> None:
+    """One key names one request: another payload under it is told so, and nothing is written."""
+    world.book()
+    assert world.book(**changed).problem == "idempotency-key-reused"
+    assert len(world.bookings()) == 1
+
+
+def test_two_actions_under_the_same_key_are_two_requests(world: World) -> None:
+    """Accepting and starting have the same fields; under one key the second is refused all the same."""
+    order_id = world.book().body["orderID"]
+    assert world.change(order_id, "accept", 1, key="same").status == 200
+    assert world.change(order_id, "start", 1, key="same").problem == "idempotency-key-reused"
+
+
+def test_a_default_that_is_spelled_out_is_the_same_request(world: World) -> None:
+    """One passenger, said or not, is one passenger."""
+    without = {name: value for name, value in BOOKING.items() if name != "passengers"}
+    first = world.send(request("POST", "/carrides", without))
+    assert world.book(passengers=1) == first
+
+
+def test_callers_do_not_share_keys(world: World) -> None:
+    """Two callers that happen to choose the same key book two rides; one caller's sessions are one caller."""
+    callers: list[dict[str, Any]] = [
+        {"iam": {"userId": "AROAEXAMPLE1:monday"}},
+        {"iam": {"userId": "AROAEXAMPLE1:tuesday"}},
+        {"iam": {"userId": "AROAEXAMPLE2:monday"}},
+        {"jwt": {"claims": {"sub": "AROAEXAMPLE1"}, "scopes": None}},
+    ]
+    answers = [world.send(request("POST", "/carrides", BOOKING, authorizer=caller)) for caller in callers]
+    rides = [answer.body["orderID"] for answer in answers]
+    assert rides[0] == rides[1]
+    assert len(set(rides)) == 3
+
+
+def test_a_forgotten_key_books_no_second_ride(world: World) -> None:
+    """Once the record of a key is gone, the ride that was booked with it is still in the way."""
+    world.book()
+    world.dynamodb.delete_item(TableName="Idempotency", Key={"idempotencyKey": {"S": "carride-api#anyone#key-1"}})
+    world.handler = world.process()
+    assert world.book().problem == "idempotency-key-forgotten"
+    assert len(world.bookings()) == len(world.told()) == 1
+
+
+def test_a_copy_of_a_request_that_runs_is_told_to_wait(world: World) -> None:
+    """While a simulation is being started, its copy gets 409 and when to ask again."""
+    copies: list[Answer] = []
+
+    def meanwhile() -> None:
+        copies.append(world.send(event, world.process()))
+
+    event = request("POST", "/carrides/simulate", {"rides": 3})
+    world.transport.pass_on()
+    world.transport.meanwhile(meanwhile)
+    assert world.send(event).status == 202
+    assert copies[0].problem == "request-in-progress"
+    assert int(copies[0].headers["Retry-After"]) >= 1
+    assert len(world.simulations) == 1
+
+
+# ── What it costs ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_request_costs_one_transaction(world: World) -> None:
+    """Booking is one round trip to DynamoDB, a change is a read and one; a copy writes nothing."""
+    order_id = world.book().body["orderID"]
+    assert world.spent() == ["TransactWriteItems"]
+    world.change(order_id, "accept", 1)
+    assert world.spent() == ["GetItem", "TransactWriteItems"]
+    world.book()
+    assert world.spent() == []  # this process has seen the answer a moment ago
+    world.handler = world.process()
+    world.book()
+    assert world.spent() == ["TransactWriteItems"]
+
+
+def test_a_refusal_costs_one_write(world: World) -> None:
+    """What a ride refuses is remembered by a single write, and needs no transaction."""
+    world.change("nowhere", "accept", 1)
+    assert world.spent() == ["GetItem", "PutItem"]
+
+
+# ── What is in the way ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_change_that_was_overtaken_is_stale(world: World) -> None:
+    """Where two changes meet at one version, the second is decided again on what the first has made of the ride."""
+    order_id = world.book().body["orderID"]
+    world.transport.meanwhile(lambda: world.change(order_id, "cancel", 1, reason="changed plans"))
+    answer = world.change(order_id, "accept", 1)
+    assert (answer.problem, answer.body["version"]) == ("stale-version", 2)
+    assert [type(event.data) for event in world.told()] == [CarRideCreated, CarRideCancelled]
+
+
+def test_where_dynamodb_gives_no_answer_the_client_is_to_ask_again(world: World) -> None:
+    """A transaction without an answer is told as such; the retry finds out what became of it."""
+    for _ in range(6):
+        world.transport.lose_answer()
+    answer = world.book()
+    assert (answer.status, answer.problem) == (503, "unavailable")
+    assert int(answer.headers["Retry-After"]) >= 1
+    assert world.book().status == 201
+    assert len(world.bookings()) == len(world.told()) == 1
+
+
+def test_a_read_that_fails_is_unavailable_and_can_be_repeated(world: World) -> None:
+    """A change that could not read its ride has not happened, and its retry happens."""
+    order_id = world.book().body["orderID"]
+    world.fail_reads("ThrottlingException")
+    assert world.change(order_id, "accept", 1).problem == "unavailable"
+    assert world.send(request("GET", f"/carrides/{order_id}")).problem == "unavailable"
+    world.fail_reads(None)
+    assert world.change(order_id, "accept", 1).status == 200
+
+
+def test_a_bug_is_not_worded(world: World) -> None:
+    """What nobody thought of is raised: Lambda logs and counts it, and API Gateway answers 500."""
+    world.transport.answer("ValidationException")
+    with pytest.raises(PermanentError):
+        world.book()
+
+
+# ── Reading ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_ride_is_read_from_the_read_model(world: World) -> None:
+    """The answer is the ride after its latest event, and what happened in order, whatever order it arrived in."""
+    order_id = world.book().body["orderID"]
+    world.change(order_id, "accept", 1)
+    assert world.send(request("GET", f"/carrides/{order_id}")).problem == "unknown-ride"
+    for event in reversed(world.told()):
+        world.apply(timeline.effect("Rides", event))
+    answer = world.send(request("GET", f"/carrides/{order_id}"))
+    assert (answer.status, answer.body["status"], answer.body["version"]) == (200, "accepted", 2)
+    assert [entry["type"] for entry in answer.body["timeline"]] == ["CarRideCreated", "CarRideAccepted"]
+
+
+def test_rides_are_listed_page_by_page(world: World) -> None:
+    """A customer's rides come the newest first, each on one page; another customer's do not."""
+    booked = [world.book(key=f"key-{number}").body["orderID"] for number in range(5)]
+    world.book(key="other", customerID="customer_b")
+    query = {"customer": "customer_a", "limit": "2"}
+    pages = []
+    while True:
+        answer = world.send(request("GET", "/carrides", query=query))
+        pages.append([ride["orderID"] for ride in answer.body["rides"]])
+        if answer.body["next"] is None:
+            break
+        query["next"] = answer.body["next"]
+    assert [ride for page in pages for ride in page] == booked[::-1]
+    assert [len(page) for page in pages][:2] == [2, 2]
+
+
+def test_a_page_token_leads_to_no_other_customer(world: World) -> None:
+    """A token says where a page ends, not whose it is."""
+    for number in range(3):
+        world.book(key=f"a-{number}")
+        world.book(key=f"b-{number}", customerID="customer_b")
+    token = world.send(request("GET", "/carrides", query={"customer": "customer_a", "limit": "1"})).body["next"]
+    answer = world.send(request("GET", "/carrides", query={"customer": "customer_b", "next": token}))
+    assert answer.body["rides"]
+    assert {ride["customerID"] for ride in answer.body["rides"]} == {"customer_b"}
+
+
+# ── Simulations ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_simulation_is_started_once(world: World) -> None:
+    """A copy of the request starts nothing; the answer says with which seed it can be repeated."""
+    event = request("POST", "/carrides/simulate", {"rides": 3, "duplicates": 0.5})
+    answer = world.send(event)
+    assert world.send(event) == answer
+    assert (answer.status, answer.body["rides"], answer.body["duplicates"]) == (202, 3, 0.5)
+    assert world.simulations == [answer.body]
+    shaped(answer.body, carride_simulator.Request)
+
+
+def test_a_simulation_without_a_seed_has_one_of_its_own(world: World) -> None:
+    """Two keys simulate two cities full of rides; a given seed is kept."""
+    seeds = [
+        world.send(request("POST", "/carrides/simulate", body, key=key)).body["seed"]
+        for key, body in (("a", {}), ("b", {}), ("c", {"seed": 7}))
+    ]
+    assert len(set(seeds)) == 3
+    assert seeds[2] == 7
+
+
+def test_nothing_is_simulated_in_production(world: World) -> None:
+    """Simulated rides never stand among real ones."""
+    world.handler = world.process(replace(SETTINGS, stage="prod"))
+    assert world.send(request("POST", "/carrides/simulate", {})).problem == "forbidden"
+    assert world.simulations == []

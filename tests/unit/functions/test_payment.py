@@ -1,0 +1,223 @@
+"""Payment on an in-process DynamoDB and gateway: one charge a ride, whatever goes wrong between the two."""
+
+import functools
+import json
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import boto3
+import pytest
+from moto import mock_aws
+
+import payment
+from carride.events import Fact
+from carride.faults import SimulatedFaultError
+from gateway import GatewayUnavailableError
+from idempotency import BusyError, Consumer
+from idempotency.testing import Invocation, ManualClock
+from payment import Settings, make_handler
+from tests.unit.functions.gateways import FakeGateway, KilledError
+from tests.unit.functions.saga import Life, client, create_table, event, items, outbox
+
+RIDE = Life()
+
+
+class World(NamedTuple):
+    """A handler, the gateway that it asks, and the tables that it writes."""
+
+    handler: Any
+    gateway: FakeGateway
+    dynamodb: Any
+    sqs: Any
+    settings: Settings
+    clock: ManualClock
+
+    def deliver(self, fact: Fact, delivery: str = "", **attributes: Any) -> str:
+        """Deliver a fact and return the outcome. A delivery is its event's own unless it is given an id."""
+        message = event(fact, **attributes) | {"time": "2027-01-15T08:00:00Z"}
+        invocation = Invocation(self.clock, request_id=delivery or message["id"], timeout_s=180)
+        outcome: str = self.handler(message, invocation)["outcome"]
+        return outcome
+
+    def payment(self) -> dict[str, Any]:
+        """Return the payment as it is in the table."""
+        (found,) = items(self.dynamodb, "payments")
+        return found
+
+    def told(self) -> list[str]:
+        """Return the types of the events in the outbox."""
+        return [item["type"] for item in outbox(self.dynamodb)]
+
+    def charge(self) -> dict[str, Any]:
+        """Return the one payment that the gateway has."""
+        (found,) = self.gateway.ledger()
+        return found
+
+    def dead_letters(self) -> list[dict[str, Any]]:
+        """Return what lies in the dead-letter queue."""
+        answer = self.sqs.receive_message(QueueUrl=self.settings.dead_letter_queue_url, MaxNumberOfMessages=10)
+        return [json.loads(message["Body"]) for message in answer.get("Messages", [])]
+
+
+@pytest.fixture
+def gateway() -> FakeGateway:
+    """A gateway that declines nobody."""
+    return FakeGateway()
+
+
+@pytest.fixture
+def world(gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    """Payment over empty tables, at a time that the tests move."""
+    clock = ManualClock()
+    timed = functools.partial(Consumer, clock=clock, sleep=clock.sleep, jitter=lambda: 0.5, region="us-east-1")
+    monkeypatch.setattr(payment, "Consumer", timed)
+    with mock_aws():
+        dynamodb, sqs = client(), boto3.client("sqs")
+        create_table(dynamodb, "idempotency", "idempotencyKey")
+        create_table(dynamodb, "payments", "orderID")
+        create_table(dynamodb, "outbox", "id")
+        settings = Settings(
+            idempotency_table="idempotency",
+            payment_table="payments",
+            outbox_table="outbox",
+            payment_gateway_url="http://127.0.0.1:9",
+            dead_letter_queue_url=sqs.create_queue(QueueName="PaymentDlq")["QueueUrl"],
+            aws_region="us-east-1",
+            faults="allowed",
+        )
+        yield World(make_handler(settings, gateway), gateway, dynamodb, sqs, settings, clock)
+
+
+def test_a_ride_is_paid(world: World) -> None:
+    """Money is reserved when there is a car and taken when the ride is over; table, gateway and events agree."""
+    assert world.deliver(RIDE.assigned) == "New"
+    assert (world.payment()["state"], world.charge()["status"], world.told()) == (
+        "authorized",
+        "authorized",
+        ["PaymentAuthorized"],
+    )
+    assert world.deliver(RIDE.completed) == "New"
+    assert (world.payment()["state"], world.charge()["captures"]) == ("captured", [1250])
+    assert world.told() == ["PaymentAuthorized", "PaymentCaptured"]
+    assert {item["data"]["paymentID"] for item in outbox(world.dynamodb)} == {world.charge()["id"]}
+
+
+def test_a_fact_takes_effect_once_however_often_it_comes(world: World) -> None:
+    """The gateway is not even asked again."""
+    for number in range(3):
+        world.deliver(RIDE.assigned, f"delivery-{number}")
+        world.deliver(RIDE.completed, f"delivery-{number}")
+    assert world.gateway.asked == ["authorize", "capture"]
+    assert (world.charge()["captures"], world.payment()["effects"]) == ([1250], 2)
+
+
+def test_a_cancelled_ride_is_paid_back(world: World) -> None:
+    """What was reserved is released."""
+    world.deliver(RIDE.assigned)
+    world.deliver(RIDE.cancelled)
+    assert (world.charge()["status"], world.payment()["state"]) == ("refunded", "refunded")
+    assert world.told() == ["PaymentAuthorized", "PaymentRefunded"]
+
+
+def test_a_run_that_is_killed_after_charging_charges_once(world: World) -> None:
+    """The next run asks for the payment by the ride's name before it asks for money."""
+    world.gateway.then_die()
+    with pytest.raises(KilledError):
+        world.deliver(RIDE.assigned)
+    assert world.told() == []
+    world.clock.advance(60)
+    assert world.deliver(RIDE.assigned) == "Takeover"
+    assert world.gateway.asked == ["authorize", "find"]
+    assert (world.charge()["status"], world.told()) == ("authorized", ["PaymentAuthorized"])
+
+
+def test_a_lost_answer_charges_once(world: World) -> None:
+    """The failure is recorded, and the next attempt finds the payment."""
+    world.gateway.then_drop()
+    with pytest.raises(GatewayUnavailableError):
+        world.deliver(RIDE.assigned)
+    assert world.deliver(RIDE.assigned) == "Retried"
+    assert len(world.gateway.ledger()) == 1
+
+
+@pytest.mark.parametrize("kill", [False, True], ids=["lost answer", "killed"])
+def test_a_capture_that_may_have_happened_is_not_repeated(world: World, *, kill: bool) -> None:
+    """The payment says itself that it was captured."""
+    world.deliver(RIDE.assigned)
+    if kill:
+        world.gateway.then_die()
+    else:
+        world.gateway.then_drop()
+    with pytest.raises((GatewayUnavailableError, KilledError)):
+        world.deliver(RIDE.completed)
+    world.clock.advance(60)
+    world.deliver(RIDE.completed)
+    assert (world.charge()["captures"], world.payment()["state"]) == ([1250], "captured")
+
+
+def test_a_cancellation_that_overtakes_the_charge_gives_it_back(world: World) -> None:
+    """The ride is called off while the gateway is at work: what it reserved is released in the same delivery."""
+    world.gateway.then(lambda: world.deliver(RIDE.cancelled))
+    assert world.deliver(RIDE.assigned) == "New"
+    assert (world.charge()["status"], world.payment()["state"]) == ("refunded", "refunded")
+    assert world.told() == ["PaymentRefunded"]
+
+
+def test_a_completion_that_overtakes_the_charge_is_paid(world: World) -> None:
+    """The ride is over before the money is reserved: it is taken in the same delivery, once."""
+    world.gateway.then(lambda: world.deliver(RIDE.completed))
+    assert world.deliver(RIDE.assigned) == "New"
+    assert (world.charge()["captures"], len(world.gateway.ledger())) == ([1250], 1)
+    assert world.told() == ["PaymentAuthorized", "PaymentCaptured"]
+
+
+def test_a_run_that_was_taken_over_changes_nothing(world: World) -> None:
+    """It comes back after its lease was over and another run has completed: one charge, one event told."""
+
+    def sleep_through_the_lease() -> None:
+        world.clock.advance(60)
+        world.deliver(RIDE.assigned, "retry")
+
+    world.gateway.then(sleep_through_the_lease)
+    assert world.deliver(RIDE.assigned, "first") == "LostLease"
+    assert (len(world.gateway.ledger()), world.told(), world.payment()["effects"]) == (1, ["PaymentAuthorized"], 1)
+
+
+def test_the_retry_of_a_killed_run_waits_for_its_lease(world: World) -> None:
+    """A retry that comes too early waits a little, and is not acknowledged: it is all that stands for the event."""
+    world.gateway.then_die()
+    with pytest.raises(KilledError):
+        world.deliver(RIDE.assigned)
+    with pytest.raises(BusyError):
+        world.deliver(RIDE.assigned)
+    world.clock.advance(15)
+    assert world.deliver(RIDE.assigned) == "Takeover"
+
+
+def test_poison_is_quarantined_and_its_charge_can_be_found(world: World) -> None:
+    """After three attempts the event is in the dead-letter queue, and the gateway has one payment, not three."""
+    for _ in range(2):
+        with pytest.raises(SimulatedFaultError):
+            world.deliver(RIDE.assigned, extensions={"simulatedfault": "poison"})
+    assert world.deliver(RIDE.assigned, extensions={"simulatedfault": "poison"}) == "DeadLettered"
+    (letter,) = world.dead_letters()
+    assert (letter["reason"], letter["attempt"], letter["consumer"]) == ("QUARANTINED", 3, "payment")
+    assert world.charge()["status"] == "authorized"
+    assert world.deliver(RIDE.assigned, "again", extensions={"simulatedfault": "poison"}) == "Quarantined"
+    assert world.gateway.asked.count("authorize") == 1
+
+
+def test_facts_of_others_cost_no_request(world: World) -> None:
+    """An event that the rule should not have handed over asks the gateway for nothing."""
+    world.deliver(RIDE.created)
+    world.deliver(RIDE.accepted)
+    assert (world.gateway.asked, world.told(), world.payment()["state"]) == ([], [], "unknown")
+
+
+def test_a_payment_that_is_declined_is_told_with_the_reason(world: World) -> None:
+    """Dispatch frees the car by it."""
+    world.gateway.books = FakeGateway(declined=1.0).books
+    world.deliver(RIDE.assigned)
+    (item,) = outbox(world.dynamodb)
+    assert (item["type"], item["data"]["reason"]) == ("PaymentDeclined", "insufficient funds")
+    assert world.payment()["state"] == "declined"
