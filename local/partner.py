@@ -1,4 +1,4 @@
-"""A partner's application: one process that gives points for rides. A topic and a queue are all that it needs of CarRide.
+"""A partner's application: one process that gives points for rides. A topic and a queue are all it needs of CarRide.
 
 It subscribes to the partners' topic, whose messages are in the older envelope. Which store remembers what it has done
 is all that changes when it grows: memory for one process, Valkey or DynamoDB for many.

@@ -93,5 +93,5 @@ def test_ten_thousand_events_take_a_thousand_requests() -> None:
 
 
 def test_the_tests_own_entries_have_the_size_that_they_ask_for() -> None:
-    """The helper that makes entries of a size agrees with both ways to measure one."""
+    """An entry that is made for its size has it, by both ways to measure one."""
     assert entry(size=5_000).size == entry_bytes(dict(entry(size=5_000).to_request("bus"))) == 5_000

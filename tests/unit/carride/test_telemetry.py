@@ -51,4 +51,21 @@ def test_a_delivery_is_counted_under_its_outcome(line: io.StringIO, capsys: pyte
     assert definition["Namespace"] == "CarRide"
     assert definition["Dimensions"] == [["service"]]
     assert definition["Metrics"] == [{"Name": "Duplicate", "Unit": "Count"}]
-    assert (metric["service"], metric["Duplicate"]) == ("ride-history", [1.0])
+    assert (metric["service"], metric["Duplicate"]) == ("ride-history", 1)
+
+
+def test_each_line_is_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch observes from several threads: a line is written as a whole, so that no other one comes between."""
+    writes: list[str] = []
+
+    class Stream(io.StringIO):
+        def write(self, text: str) -> int:
+            writes.append(text)
+            return len(text)
+
+    handler: Any = telemetry.logger.registered_handler
+    monkeypatch.setattr(handler, "stream", stream := Stream())
+    monkeypatch.setattr("sys.stdout", stream)
+    telemetry.observe(Observation())
+    assert len(writes) == 2
+    assert all(text.endswith("\n") and json.loads(text) for text in writes)

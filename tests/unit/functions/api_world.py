@@ -17,6 +17,7 @@ from idempotency import Update, wire
 from idempotency.clock import epoch_ms
 from idempotency.stores.transport import Transport, botocore_transport
 from idempotency.testing import FaultyTransport, Invocation
+from tests.unit.carride.pipe import piped
 
 NOW: Final = datetime(2026, 11, 21, 8, tzinfo=UTC)
 
@@ -228,17 +229,5 @@ class World:
 
     def told(self) -> list[RideEvent]:
         """Return the events in the outbox, as consumers read them, in order."""
-        events = [parse_event({"detail": detail_of(item)}) for item in self.items("Outbox")]
+        events = [parse_event({"detail": piped(item)}) for item in self.items("Outbox")]
         return sorted(events, key=lambda event: (event.subject, event.sequence))
-
-
-def detail_of(item: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the event's detail as the pipe makes it of an item of the outbox."""
-    attributes = {name: value for name, value in item.items() if name not in {"data", "region", "expiryTimestamp"}}
-    content = bytes(item["data"].value if hasattr(item["data"], "value") else item["data"])
-    return {
-        "specversion": "1.0",
-        "datacontenttype": "application/json",
-        **attributes,
-        "data_base64": base64.b64encode(content).decode(),
-    }

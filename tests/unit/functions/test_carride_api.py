@@ -1,10 +1,8 @@
 """What becomes of a request to the API: its answer, the ride, and the event that tells of it."""
 
-from collections.abc import Iterator
 from typing import Any, Final
 
 import pytest
-from moto import mock_aws
 from msgspec.structs import replace
 
 import carride_simulator
@@ -19,22 +17,8 @@ from carride.events import (
 )
 from carride.shapes import shaped
 from idempotency import PermanentError
-from tests.unit.functions.api_world import BOOKING, SETTINGS, Answer, Clients, World, request
-
-
-@pytest.fixture(scope="module")
-def clients() -> Iterator[Clients]:
-    """Keep every AWS call of these tests inside this process."""
-    with mock_aws():
-        yield Clients.make()
-
-
-@pytest.fixture
-def world(clients: Clients) -> Iterator[World]:
-    """A process of the API over empty tables."""
-    world = World(clients)
-    yield world
-    world.close()
+from tests.unit.functions.api_fixtures import *  # noqa: F403 - the fixtures
+from tests.unit.functions.api_world import BOOKING, SETTINGS, Answer, World, request
 
 
 def test_booking_makes_ride_and_event(world: World) -> None:

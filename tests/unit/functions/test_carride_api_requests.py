@@ -1,30 +1,14 @@
 """Requests that are not as they should be: the right status, the field by name, and nothing written."""
 
 import json
-from collections.abc import Iterator
 from typing import Any, Final
 
 import pytest
-from moto import mock_aws
 
-from tests.unit.functions.api_world import BOOKING, Clients, World, request
+from tests.unit.functions.api_fixtures import *  # noqa: F403 - the fixtures
+from tests.unit.functions.api_world import BOOKING, World, request
 
 CHANGE: Final = {"action": "accept", "version": 1}
-
-
-@pytest.fixture(scope="module")
-def clients() -> Iterator[Clients]:
-    """Keep every AWS call of these tests inside this process."""
-    with mock_aws():
-        yield Clients.make()
-
-
-@pytest.fixture
-def world(clients: Clients) -> Iterator[World]:
-    """A process of the API over empty tables."""
-    world = World(clients)
-    yield world
-    world.close()
 
 
 def assert_nothing_was_written(world: World) -> None:

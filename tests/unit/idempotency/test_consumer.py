@@ -189,6 +189,18 @@ class TestFunction:
         assert [book("order_01"), book(order_id="order_01", seats=1)] == [{"order": "order_01", "seats": 1}] * 2
         assert runs == ["order_01"]
 
+    def test_caller_gets_a_result_that_cannot_be_stored(self, consumer: Callable[..., Consumer]) -> None:
+        """The call that does the work returns its result; only later calls miss what has no stored form."""
+        connection = object()
+
+        @consumer().function(key="order_id")
+        def connect(order_id: str) -> object:
+            return connection
+
+        assert connect("order_01") is connection
+        with pytest.raises(ResultOmittedError):
+            connect("order_01")
+
     def test_function_may_take_the_operation(self, consumer: Callable[..., Consumer]) -> None:
         """An argument named operation is given the running attempt."""
 
