@@ -1,11 +1,7 @@
-"""`make chaos`: the worst mix of everything that can go wrong, and whether anything was lost or doubled in it.
-
-Half of the events come twice, a third of the rides in disorder; events kill their consumers, poison fails at every attempt,
-the payment gateway hangs, fails after charging, drops answers and forgets keys. For each seed a new stack of the real
-template is put through it on the local engine. Then the whole archive is replayed, which has to change nothing.
-"""
+"""`make chaos`: the worst mix of everything that can go wrong, and whether anything was lost or doubled in it."""
 
 import argparse
+import hashlib
 import json
 import shutil
 import signal
@@ -18,28 +14,47 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
+import msgspec
+import valkey
 import yaml
+from valkey.backoff import NoBackoff
+from valkey.retry import Retry
 
 from carride.faults import Fault
 from carride.simulation import Simulation, Spec
 from idempotency import MemoryStore
 from idempotency.stores import Store
+from idempotency.stores.valkey import ValkeyStore
 from local.demo import Progress, publish, settle
 from local.gateway import Books, GatewayServer, Troubles
 from local.laptop import ROOT, Laptop, LaptopError, Stack
 from local.partner import Partner, subscribe
 from ops import audit, fleet, saga
+from ops.ledger import DeadLettered, Ledger
 from ops.witnesses import facts, witnesses
 
+DESCRIPTION: Final = """\
+Put the whole pipeline through the worst mix on this machine: half of the events come twice,
+a third of the rides in disorder; events kill their consumers, poison fails at every attempt;
+the payment gateway hangs, fails after charging, drops answers and forgets keys. For each
+seed a new stack of the real template is put through it, and the whole archive is replayed
+after it, which has to change nothing.
+
+It ends with status 0 if nothing was lost, doubled, broken, given up without need or changed
+by the replay, 1 if something was, and 2 if it could not be run. The figures are also
+written to .demo/chaos.json."""
+
 REPORT: Final = ROOT / ".demo" / "chaos.json"
-TABLES: Final = ("RideTable", "AssignmentTable", "CarTable", "PaymentTable", "OutboxTable")
-"""What a replay may not change."""
 
 _DECLINED: Final = 0.05
-_RETRY_DELAYS: Final = (1.0, 2.0)
+_STUMBLES: Final = 0.05
+_REPLAYED: Final = ("RideTable", "AssignmentTable", "CarTable", "PaymentTable", "OutboxTable")
+"""What a replay may not change."""
+_MODULES: Final = {"ride-history": "ride_history", "dispatch": "dispatch", "payment": "payment"}
 _HOUR: Final = timedelta(hours=1)
+_START_SECONDS: Final = 10.0
 _UNSOUND: Final = 1
 _FAILED: Final = 2
 _INTERRUPTED: Final = 130
@@ -47,35 +62,35 @@ _INTERRUPTED: Final = 130
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mix:
-    """What is to go wrong, and how much is published."""
+    """What is published, and what goes wrong with it."""
 
     rides: int = 500
     cars: int = 60
     duplicates: float = 0.5
-    """Share of the facts."""
+    """Share of the facts that come twice."""
     out_of_order: float = 0.3
-    """Share of the rides."""
+    """Share of the rides in which an event overtakes another."""
     older: float = 0.1
     """Share of the events in the older envelope."""
     crashes: float = 0.05
-    """Share of the facts that kill their consumers, once."""
+    """Share of the facts that kill each of their consumers, once."""
     poison: float = 0.02
-    """Share of the facts that fail their consumers, always."""
+    """Share of the facts that fail their consumers at every attempt."""
     gateway: float = 0.05
     """Share of the gateway's requests that go wrong."""
 
-    def request(self, seed: int) -> dict[str, Any]:
-        """Return what the simulator is asked for."""
+    def spec(self, seed: int) -> Spec:
+        """Return what is to be simulated."""
         plain = Simulation(Spec(rides=self.rides, seed=seed), datetime.now(UTC))
-        return {
-            "rides": self.rides,
-            "seed": seed,
-            "duplicates": self.duplicates,
-            "outOfOrder": self.out_of_order,
-            "older": self.older,
-            "crashes": round(self.crashes * len(plain)),
-            "poison": round(self.poison * len(plain)),
-        }
+        return Spec(
+            rides=self.rides,
+            seed=seed,
+            duplicates=self.duplicates,
+            out_of_order=self.out_of_order,
+            older=self.older,
+            crashes=round(self.crashes * len(plain)),
+            poison=round(self.poison * len(plain)),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,95 +99,355 @@ class Result:
 
     seed: int
     seconds: float
-    published: int
-    distinct: int
-    lost: Mapping[str, int]
-    """By consumer."""
-    doubled: Mapping[str, int]
-    poison: int
-    """Facts that have to be in the dead-letter queue of a consumer."""
-    dead_letters: Mapping[str, int]
-    """Messages in dead-letter queues, by reason."""
-    unexpected: Sequence[str]
-    """Facts in a dead-letter queue that are no poison, and poison that is in none."""
-    gateway: Mapping[str, int]
-    """What went wrong at the gateway."""
-    changed_by_replay: Sequence[str]
-    """Tables, and ledgers, that a replay of the archive has changed."""
+    ledger: Ledger
     saga: saga.Saga
+    partner_lost: int
+    partner_doubled: int
+    gateway: Mapping[str, int]
+    """What went wrong at the gateway, and how often."""
+    poison: int
+    """How many dead letters there have to be: one for each fact and consumer."""
+    unexpected: Sequence[str]
+    """Dead letters that are no poison, and poison that has none."""
+    changed_by_replay: Sequence[str]
+    """What the replay of the archive has changed."""
+
+    @property
+    def lost(self) -> int:
+        """How many events left no trace."""
+        return self.ledger.lost + self.partner_lost
+
+    @property
+    def doubled(self) -> int:
+        """How many effects there are beyond one for each fact and consumer."""
+        return self.ledger.doubled + self.partner_doubled
 
     @property
     def sound(self) -> bool:
         """Whether nothing was lost, doubled, broken, given up without need or changed by the replay."""
-        return (
-            self.saga.sound
-            and not any(self.lost.values())
-            and not any(self.doubled.values())
-            and not self.unexpected
-            and not self.changed_by_replay
-        )
+        wrong = (self.lost, self.doubled, self.saga.problems, self.unexpected, self.changed_by_replay)
+        return not any(wrong)
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as JSON-ready values."""
-        return asdict(self) | {"saga": self.saga.to_json(), "sound": self.sound}
+        nested = {"ledger": self.ledger.to_json(), "saga": self.saga.to_json()}
+        return asdict(self) | nested | {"lost": self.lost, "doubled": self.doubled, "sound": self.sound}
+
+    def figures(self) -> dict[str, int | float]:
+        """Return what the table shows, row by row."""
+        accounts = self.ledger.consumers.values()
+        return {
+            "seconds": round(self.seconds),
+            "published": self.ledger.published,
+            "distinct facts": self.ledger.distinct,
+            "deliveries": sum(account.deliveries for account in accounts),
+            "duplicates absorbed": sum(account.duplicates_absorbed for account in accounts),
+            "taken over after a crash": sum(account.takeovers for account in accounts),
+            "retried after a failure": sum(account.retried for account in accounts),
+            "effects": sum(account.effects for account in accounts),
+            "gateway troubles": sum(self.gateway.values()),
+            "rides": sum(self.saga.endings.values()),
+            **{f"  {ending}": self.saga.endings.get(ending, 0) for ending in saga.Ending},
+            "rides charged": self.saga.charged,
+            "rides captured": self.saga.captured,
+            "rides refunded": self.saga.refunded,
+            "dead letters expected": self.poison,
+            "dead letters unexpected": len(self.unexpected),
+            "changed by the replay": len(self.changed_by_replay),
+            "lost": self.lost,
+            "doubled": self.doubled,
+        }
+
+    def wrong(self) -> list[str]:
+        """Return what is wrong, in words."""
+        return [
+            *(f"{name}: lost {', '.join(account.lost_events)}" for name, account in self._accounts("lost_events")),
+            *(f"{name}: doubled {account.doubled_rides}" for name, account in self._accounts("doubled_rides")),
+            *(f"the outbox: untold {fact}" for fact in self.ledger.untold),
+            *(f"{ride}: {'; '.join(problems)}" for ride, problems in self.saga.problems.items()),
+            *self.unexpected,
+            *(f"{name}: changed by the replay" for name in self.changed_by_replay),
+            *([f"the partner: lost {self.partner_lost}, doubled {self.partner_doubled}"] * self._partner_is_wrong()),
+        ]
+
+    def _accounts(self, field: str) -> list[tuple[str, Any]]:
+        return [(name, account) for name, account in self.ledger.consumers.items() if getattr(account, field)]
+
+    def _partner_is_wrong(self) -> bool:
+        return self.partner_lost + self.partner_doubled > 0
 
 
 # ── One seed ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def rehearse(laptop: Laptop, seed: int, mix: Mix, store: Store, progress: Progress, unprotected: str = "") -> Result:
-    """Put a new stack through the mix, and return what came of it.
+def rehearse(
+    laptop: Laptop, mix: Mix, *, seed: int, store: Store, progress: Progress, unprotected: str | None = None
+) -> Result:
+    """Put a new stack through the mix, and return what it has come to.
 
     Args:
         laptop: with the template built.
-        seed: of everything that is left to chance.
-        mix: what is to go wrong.
+        mix: what goes wrong.
+        seed: of all that is left to chance.
         store: where the partner's application remembers what it has done.
         progress: is told how far this has come.
-        unprotected: the consumer whose decorator is taken off; empty, for none.
+        unprotected: the consumer whose idempotency decorator is taken off.
     """
     began = time.monotonic()
     books = Books(Troubles.mixed(mix.gateway, declined=_DECLINED), seed=seed)
-    name = f"chaos-{seed}"
-    with GatewayServer(books) as gateway, ExitStack() as running:
+    with ExitStack() as running:
+        gateway = running.enter_context(GatewayServer(books))
         with progress.step(f"seed {seed}: deploying"):
-            template = running.enter_context(_without_decorator(unprotected)) if unprotected else None
-            stack = laptop.deploy_fast(name, template, PaymentGatewayUrl=gateway.url)
-            running.callback(laptop.delete_stack, name)
+            template = running.enter_context(_template(unprotected))
+            stack = laptop.deploy_fast(f"chaos-{seed}", template, PaymentGatewayUrl=gateway.url)
+            running.callback(laptop.delete_stack, stack.name)
             fleet.seed(laptop.client("dynamodb"), stack.outputs["CarTableName"], mix.cars)
-        partner = Partner(store, before=_stumble)
-        sqs = laptop.client("sqs")
-        queue = subscribe(laptop.client("sns"), sqs, stack.outputs["PartnersTopicArn"], f"partner-{seed}", visibility_s=2)
-        request = mix.request(seed)
+        sqs, partner = laptop.client("sqs"), Partner(store, before=_stumble)
+        topic = stack.outputs["PartnersTopicArn"]
+        queue = subscribe(laptop.client("sns"), sqs, topic, f"partner-{seed}", visibility_s=2)
+        spec = mix.spec(seed)
         with partner.polling(sqs, queue):
             with progress.step(f"seed {seed}: publishing {mix.rides:,} rides"):
-                time_of_simulation = _publish(laptop, stack, request, progress)
+                for done, total in publish(laptop, stack, msgspec.to_builtins(spec)):
+                    progress.note(f"{done:,} of {total:,} events")
             _settle(laptop, progress, f"seed {seed}: waiting until every event has reached its end")
-            while partner.poll(sqs, queue):
-                pass
-            clients = audit.Clients(*(laptop.client(service) for service in ("dynamodb", "logs", "sqs")))
-            ledger = audit.audit(clients, stack.outputs)
-            ending = saga.check(witnesses(clients, stack.outputs, gateway.ledger()))
-            letters = list(_letters(clients, stack))
-            points = partner.points.copy()
-            before = _snapshot(laptop, stack, gateway)
-            _replay(laptop, stack, f"chaos-{seed}")
-            _settle(laptop, progress, f"seed {seed}: replaying the archive")
-            after = _snapshot(laptop, stack, gateway)
+        _drain(partner, sqs, queue)
+        clients = audit.Clients(*(laptop.client(service) for service in ("dynamodb", "logs", "sqs")))
+        ledger = audit.audit(clients, stack.outputs)
+        ended = saga.check(witnesses(clients, stack.outputs, gateway.ledger()))
+        letters = {(letter.consumer, letter.fact, letter.reason) for letter in _letters(clients, stack)}
+        poison = set(_poison(spec))
         told = {fact.id for fact in facts(clients.logs, stack.outputs["CarRideEventsLogGroupName"])}
-        accounts = ledger.accounts
+        lost, doubled = len(told - set(partner.points)), partner.points.total() - len(partner.points)
+
+        def snapshot() -> dict[str, str]:
+            return _snapshot(laptop, stack) | {"gateway": _digest(gateway.ledger()), "partner": _digest(partner.points)}
+
+        before = snapshot()
+        with partner.polling(sqs, queue):
+            _replay(laptop, stack)
+            _settle(laptop, progress, f"seed {seed}: replaying the archive")
+        _drain(partner, sqs, queue)
+        after = snapshot()
         return Result(
             seed=seed,
-            seconds=round(time.monotonic() - began, 1),
-            published=ledger.published,
-            distinct=len(told),
-            lost={name: account.lost for name, account in accounts.items()} | {"partner": len(told - set(points))},
-            doubled={name: account.doubled for name, account in accounts.items()}
-            | {"partner": sum(partner.points.values()) - len(partner.points)},
-            poison=len(poison := set(_poison(request, time_of_simulation))),
-            dead_letters=ledger_reasons(letters),
-            unexpected=sorted(f"{consumer} {fact}" for consumer, fact in poison ^ {letter[:2] for letter in letters}),
+            seconds=time.monotonic() - began,
+            ledger=ledger,
+            saga=ended,
+            partner_lost=lost,
+            partner_doubled=doubled,
             gateway=dict(books.met),
+            poison=len(poison),
+            unexpected=[
+                *(
+                    f"{consumer}: dead-lettered {fact} ({why})"
+                    for consumer, fact, why in sorted(letters - poison, key=str)
+                ),
+                *(f"{consumer}: not dead-lettered {fact} ({why})" for consumer, fact, why in sorted(poison - letters)),
+            ],
             changed_by_replay=[name for name in before if before[name] != after[name]],
-            saga=ending,
         )
+
+
+def _settle(laptop: Laptop, progress: Progress, what: str) -> None:
+    with progress.step(what):
+        for left in settle(laptop):
+            progress.note(f"{left:,} in flight")
+
+
+def _drain(partner: Partner, sqs: Any, queue: str) -> None:
+    """Have the partner take what is left in its queue, including what failed and comes again."""
+    while True:
+        names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
+        attributes = sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=names)["Attributes"]
+        if not any(int(attributes[name]) for name in names):
+            return
+        partner.poll(sqs, queue)
+
+
+def _stumble(event: Mapping[str, Any], attempt: int) -> None:
+    """Fail the partner's first attempt at some events."""
+    chance = int.from_bytes(hashlib.blake2b(event["attributes"]["idempotencyId"].encode(), digest_size=4).digest())
+    if attempt == 1 and chance < _STUMBLES * 2**32:
+        raise ConnectionError("the partner's own service did not answer")
+
+
+def _poison(spec: Spec) -> Iterator[tuple[str | None, str | None, str]]:
+    """Yield the dead letters that there have to be: consumer, fact and reason."""
+    for entry in Simulation(spec, datetime.now(UTC)).entries():
+        if entry.fault is Fault.POISON:
+            fact_type = json.loads(entry.entry.detail)["type"]
+            for consumer in audit.CONSUMERS:
+                types = consumer.subscription().types
+                if types is None or fact_type in types:
+                    yield consumer.name, entry.fact, "QUARANTINED"
+
+
+def _letters(clients: audit.Clients, stack: Stack) -> Iterator[DeadLettered]:
+    """Yield everything that lies in a dead-letter queue."""
+    queues: dict[str, str | None] = dict.fromkeys(audit.QUEUES_BEFORE_CONSUMERS)
+    for consumer in audit.CONSUMERS:
+        queues |= dict.fromkeys((f"{consumer.resources}RuleDlq", f"{consumer.resources}Dlq"), consumer.name)
+    for queue, name in queues.items():
+        for message in audit.peek(clients.sqs, stack.outputs[f"{queue}Url"]):
+            yield audit.dead_letter(queue, name, message)
+
+
+def _replay(laptop: Laptop, stack: Stack) -> None:
+    """Replay everything that the archive holds."""
+    bus = laptop.client("events").describe_event_bus(Name=stack.outputs["CarRideBusName"])
+    now = datetime.now(UTC)
+    laptop.client("events").start_replay(
+        ReplayName=stack.name,
+        EventSourceArn=stack.outputs["CarRideArchiveArn"],
+        EventStartTime=now - _HOUR,
+        EventEndTime=now + _HOUR,
+        Destination={"Arn": bus["Arn"]},
+    )
+
+
+def _snapshot(laptop: Laptop, stack: Stack) -> dict[str, str]:
+    """Return what the tables hold, as something that can be compared."""
+    scan = laptop.client("dynamodb").get_paginator("scan").paginate
+    return {
+        table: _digest(
+            sorted(
+                json.dumps(item, sort_keys=True, default=repr)
+                for page in scan(TableName=stack.outputs[f"{table}Name"])
+                for item in page["Items"]
+            )
+        )
+        for table in _REPLAYED
+    }
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+@contextmanager
+def _template(unprotected: str | None) -> Iterator[Path | None]:
+    """Yield the template to deploy: none for the built one; else one in which a consumer has lost its decorator."""
+    if unprotected is None:
+        yield None
+        return
+    module = _MODULES[unprotected]
+    function = f"{module.title().replace('_', '')}Function"
+    with tempfile.TemporaryDirectory(prefix="carride-chaos-") as folder:
+        build = Path(folder) / "build"
+        shutil.copytree(ROOT / ".aws-sam" / "build", build)
+        shutil.copy(ROOT / "local" / "unprotected.py", build / function)
+        template = build / "template.yaml"
+        body = yaml.safe_load(template.read_text(encoding="utf-8"))
+        properties = body["Resources"][function]["Properties"]
+        properties["Handler"] = "unprotected.handler"
+        properties["Environment"]["Variables"]["UNPROTECTED"] = module
+        template.write_text(yaml.safe_dump(body), encoding="utf-8")
+        yield template
+
+
+@contextmanager
+def partners_store() -> Iterator[Store]:
+    """Yield what the partner remembers with: a server of Valkey or Redis where one is installed, else its memory."""
+    program = shutil.which("valkey-server") or shutil.which("redis-server")
+    if program is None:
+        yield MemoryStore()
+        return
+    with tempfile.TemporaryDirectory(prefix="carride-valkey-") as folder:
+        address = str(Path(folder) / "socket")
+        options = ["--port", "0", "--unixsocket", address, "--save", "", "--appendonly", "no", "--dir", folder]
+        server = subprocess.Popen([program, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            client = valkey.Valkey(unix_socket_path=address, socket_timeout=2, retry=Retry(NoBackoff(), 0))
+            _wait_for_server(client)
+            yield ValkeyStore(client)
+        finally:
+            server.terminate()
+            server.wait(timeout=10)
+
+
+def _wait_for_server(client: "valkey.Valkey") -> None:
+    deadline = time.monotonic() + _START_SECONDS
+    while True:
+        try:
+            client.ping()
+        except valkey.ConnectionError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
+        else:
+            return
+
+
+# ── The command ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(
+        prog="make chaos ARGS=…", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rides", type=int, default=500, metavar="N", help="rides for each seed (500)")
+    parser.add_argument("--cars", type=int, default=60, metavar="N", help="cars of the fleet (60)")
+    parser.add_argument("--seeds", type=int, default=1, metavar="N", help="how many seeds, one after the other (1)")
+    parser.add_argument("--first-seed", type=int, default=1, metavar="N", help="the first of them (1)")
+    parser.add_argument(
+        "--gateway", type=float, default=0.05, metavar="S", help="share of the gateway's troubles (0.05)"
+    )
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON only; progress goes to stderr")
+    parser.add_argument(
+        "--unprotected",
+        choices=_MODULES,
+        help="take the idempotency decorator off this consumer: that has to be noticed",
+    )
+    return parser.parse_args(arguments)
+
+
+def main() -> None:
+    """Run the chaos."""
+    options = parse()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the engine is stopped then, too
+    progress = Progress(sys.stderr if options.json else sys.stdout)
+    try:
+        results = run(options, progress)
+    except LaptopError as error:
+        _leave(_FAILED, f"error: {error}")
+    except KeyboardInterrupt:
+        _leave(_INTERRUPTED, "\nstopped; nothing is left running")
+    document = json.dumps([result.to_json() for result in results], indent=2)
+    REPORT.parent.mkdir(exist_ok=True)
+    REPORT.write_text(document + "\n", encoding="utf-8")
+    print(document if options.json else f"\n{table(results)}\n\nAs JSON: {REPORT.relative_to(ROOT)}", flush=True)
+    wrong = [f"seed {result.seed}: {problem}" for result in results for problem in result.wrong()]
+    if wrong:
+        _leave(_UNSOUND, "\n".join(wrong))
+
+
+def run(options: argparse.Namespace, progress: Progress) -> list[Result]:
+    """Put one stack after the other through the mix."""
+    mix = Mix(rides=options.rides, cars=options.cars, gateway=options.gateway)
+    seeds = range(options.first_seed, options.first_seed + options.seeds)
+    with Laptop(workers=3) as laptop, partners_store() as store:
+        with progress.step("building the functions and layers (sam build)"):
+            laptop.build()
+        return [
+            rehearse(laptop, mix, seed=seed, store=store, progress=progress, unprotected=options.unprotected)
+            for seed in seeds
+        ]
+
+
+def table(results: Sequence[Result]) -> str:
+    """Return the figures as a table: a column for each seed."""
+    columns = [result.figures() for result in results]
+    lines = [f"{'seed':<26}" + "".join(f"{result.seed:>12}" for result in results)]
+    lines += [f"{name:<26}" + "".join(f"{column[name]:>12,}" for column in columns) for name in columns[0]]
+    return "\n".join(lines)
+
+
+def _leave(status: int, message: str) -> NoReturn:
+    print(message, file=sys.stderr, flush=True)
+    sys.exit(status)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,7 +1,7 @@
 """A consumer without its idempotency decorator, for `make chaos ARGS="--unprotected …"`: it has to be noticed.
 
-Packed beside a function's main module, and made the function's handler. It does for every delivery what the handler does,
-in one transaction and with no record of it, as a consumer would that has never heard of idempotency.
+Packed beside a function's main module, and made the function's handler. It does for every delivery what the handler
+does, in one transaction and with no record of it, as a consumer would that has never heard of idempotency.
 """
 
 import importlib

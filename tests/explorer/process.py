@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from idempotency.dead_letters import DeadLetter, DeadLetterError
 from idempotency.effects import Effect
 from idempotency.errors import EffectConflictError, IdempotencyError, PermanentError, StoreUnavailableError
-from idempotency.observation import Observation
+from idempotency.observation import NEW, RETRIED, TAKEOVER, Observation
 from idempotency.operation import Operation
 from idempotency.policy import Policy
 from idempotency.record import Record
@@ -48,6 +48,10 @@ NOT_SENT: Final = "not sent"
 AWAKE: Final = "awake"
 
 
+RAN: Final = frozenset({NEW, RETRIED, TAKEOVER})
+"""The outcomes of a run that was committed."""
+
+
 class HandlerError(Exception):
     """What a handler raises here."""
 
@@ -75,6 +79,7 @@ class Message(NamedTuple):
     id: str
     fingerprint: str = "1:a"
     sent_ms: int | None = None
+    expires_ms: int | None = None
 
 
 class Request(NamedTuple):
@@ -111,6 +116,19 @@ class Process(NamedTuple):
         """When it is killed, by its own clock."""
         timeout_ms = self.kind.timeout_ms
         return None if timeout_ms is None else self.told[0][0] + timeout_ms
+
+
+def future_of(process: Process) -> tuple[object, ...]:
+    """Return what the future of ``process`` depends on: where two agree, one stands for both, whatever their past."""
+    kind, request = process.kind, process.request
+    if request.kind == END:
+        outcome = process.observation.outcome if process.observation and process.error is None else None
+        return process.message, "ran" if outcome in RAN else outcome
+    if kind.policy.busy == "wait":
+        return kind.name, process.message, process.owner, process.told
+    records = [said for _, said in process.told if isinstance(said, Record)]
+    letter = records[-1] if request.kind == SEND and records else None
+    return kind.name, process.message, process.owner, process.deadline_ms, request, process.runs, process.claim, letter
 
 
 class _Stopped(BaseException):
@@ -225,6 +243,7 @@ class Processes:
             deadline_ms=None if kind.timeout_ms is None else started_ms + kind.timeout_ms,
             acknowledges=kind.acknowledges,
             sent_ms=message.sent_ms,
+            expires_ms=message.expires_ms,
         )
         answer: Answer | None = None
         error: Exception | None = None

@@ -1,6 +1,7 @@
 """Goes everywhere in a world, nearest states first, so that a broken promise is told by a shortest story."""
 
 import gc
+import itertools
 import time
 from collections.abc import Callable
 from typing import NamedTuple
@@ -37,7 +38,7 @@ class Result(NamedTuple):
 def explore(
     scenario: Scenario, *, max_states: int | None = None, progress: Callable[[int, int], object] | None = None
 ) -> Result:
-    """Visit every state of ``scenario``, or at most ``max_states``; ``progress(states, depth)`` is told now and then."""
+    """Visit every state of ``scenario``, or about ``max_states``; tell ``progress`` how many, and how far away."""
     began = time.monotonic()
     world = World(scenario)
     came_from: dict[State, State | None] = {world.initial(): None}
@@ -88,7 +89,7 @@ def _told(world: World, came_from: dict[State, State | None], last: State, broke
     while (before := came_from[way[-1]]) is not None:
         way.append(before)
     way.reverse()
-    lines = [world.describe(state, _label(world, state, after)) for state, after in zip(way, way[1:], strict=False)]
+    lines = [world.describe(state, _label(world, state, after)) for state, after in itertools.pairwise(way)]
     return [*lines, world.describe(last, broken.label)]
 
 

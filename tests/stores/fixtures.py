@@ -25,7 +25,7 @@ def memory() -> Opener:
     return open_memory
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def moto_dynamodb() -> Iterator[Opener]:
     """DynamoDBStore on moto, in this process."""
     with mock_aws():

@@ -6,7 +6,7 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -48,7 +48,7 @@ def ministack(folder: Path) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _running(
-    command: list[str], folder: Path, environment: Mapping[str, str], is_up: Callable[[], bool]
+    command: list[str], folder: Path, environment: dict[str, str], is_up: Callable[[], bool]
 ) -> Iterator[None]:
     log = folder / "server.log"
     path = {"PATH": os.environ["PATH"]}

@@ -86,7 +86,7 @@ def _caller(event: Event) -> str:
 
 
 def trace_of(event: Event) -> str | None:
-    """Return the trace that the request is part of, as W3C Trace Context writes it; None where it names no valid one."""
+    """Return the trace that the request is part of, as W3C Trace Context writes it; None where there is none."""
     traceparent: str = event["headers"].get("traceparent", "")
     return traceparent if _is_trace(traceparent) else None
 

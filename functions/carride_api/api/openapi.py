@@ -1,7 +1,6 @@
-"""The OpenAPI document, made from the types that requests are read with. `docs/openapi.json` is a copy of it.
+"""The OpenAPI document, made from the types that requests are read with: ``python -m api.openapi docs/openapi.json``.
 
-Run as a program it writes the copy: ``PYTHONPATH=layers/carride:layers/idempotency:functions/carride_api
-python -m api.openapi docs/openapi.json``.
+The API serves it, and `docs/openapi.json` is a copy of what it serves.
 """
 
 import json

@@ -329,7 +329,8 @@ class Consumer[E = dict[str, Any]]:
         if seen is None or seen.status != QUARANTINED:
             return False
         free = released(seen, self._runner.new_owner(), self._clock(), self._policy.window)
-        return self._store.swap(seen, free) is free
+        found = self._store.swap(seen, free)
+        return found is not None and found.owner == free.owner
 
 
 def _ms(time: datetime | None) -> int | None:

@@ -12,6 +12,7 @@ from local.laptop import Laptop, Stack
 from ops import audit
 from ops.ledger import Ledger
 
+HISTORY: Final = "ride-history"
 QUIET_SECONDS: Final = 60.0
 HOUR: Final = timedelta(hours=1)
 

@@ -1,6 +1,6 @@
 """Every failure ends where it belongs, with the reason, and nothing is lost on the way."""
 
-from tests.integration.pipeline.pipeline import Pipeline
+from tests.integration.pipeline.pipeline import HISTORY, Pipeline
 
 BROKEN = {
     "MissingIdempotencyIdError": "idempotencyid",
@@ -18,7 +18,7 @@ def test_events_that_break_the_contract_are_dead_lettered_with_the_reason(pipeli
         "RideHistoryDlq": {"CONTRACT": 4},
     }
     assert ledger.balanced
-    assert ledger.failed == 0
+    assert ledger.consumers[HISTORY].failed == 0
     reasons = dict(letter["message"].split(": ")[:2] for letter in pipeline.dead_letters("RideHistoryDlq"))
     assert reasons == BROKEN
 
@@ -26,8 +26,9 @@ def test_events_that_break_the_contract_are_dead_lettered_with_the_reason(pipeli
 def test_an_expired_event_is_dropped_and_counted(pipeline: Pipeline) -> None:
     """Nobody wants it any more: it has no effect and is no dead letter."""
     ledger = pipeline.simulate(rides=2, seed=2, late=3)
-    assert ledger.expired == 3
-    assert ledger.effects == ledger.distinct - 3
+    history = ledger.consumers[HISTORY]
+    assert history.expired == 3
+    assert history.effects == history.distinct - 3
     assert ledger.dead_lettered == {}
     assert ledger.balanced
 
@@ -35,8 +36,9 @@ def test_an_expired_event_is_dropped_and_counted(pipeline: Pipeline) -> None:
 def test_poison_is_quarantined_and_harms_nobody_else(pipeline: Pipeline) -> None:
     """An event that no attempt survives ends in the consumer's queue; every other event takes effect."""
     ledger = pipeline.simulate(rides=4, seed=3, poison=1)
-    assert ledger.dead_lettered == {"RideHistoryDlq": {"QUARANTINED": 1}}
-    assert ledger.effects == ledger.distinct - 1
+    history = ledger.consumers[HISTORY]
+    assert ledger.dead_lettered["RideHistoryDlq"] == {"QUARANTINED": 1}
+    assert history.effects == history.distinct - 1
     assert ledger.balanced
     (letter,) = pipeline.dead_letters("RideHistoryDlq")
     assert letter["attempt"] == 3
@@ -50,7 +52,7 @@ def test_an_event_that_cannot_be_handed_over_lies_in_the_rules_queue(pipeline: P
     functions.remove_permission(FunctionName=function, StatementId=statement)
     ledger = pipeline.simulate(rides=1, seed=4)
     assert ledger.dead_lettered == {"RideHistoryRuleDlq": {"NO_PERMISSIONS": ledger.published}}
-    assert ledger.effects == 0
+    assert ledger.consumers[HISTORY].effects == 0
     assert ledger.balanced
 
 

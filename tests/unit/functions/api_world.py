@@ -186,8 +186,9 @@ class World:
         for table in (*KEYS, "Bookings"):
             self.dynamodb.delete_table(TableName=table)
 
-    def _count(self, model: Any, **_: Any) -> None:
-        self._spent.append(model.name)
+    def _count(self, model: Any, params: Mapping[str, Any], **_: Any) -> None:
+        consistent = json.loads(params["body"]).get("ConsistentRead", False)
+        self._spent.append(f"consistent {model.name}" if consistent else model.name)
         if self._read_error is not None:
             raise ClientError({"Error": {"Code": self._read_error, "Message": "made by a test"}}, model.name)
 

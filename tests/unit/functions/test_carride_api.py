@@ -177,11 +177,11 @@ def test_a_copy_of_a_request_that_runs_is_told_to_wait(world: World) -> None:
 
 
 def test_a_request_costs_one_transaction(world: World) -> None:
-    """Booking is one round trip to DynamoDB, a change is a read and one; a copy writes nothing."""
+    """Booking is one round trip to DynamoDB, a change is a consistent read and one; a copy writes nothing."""
     order_id = world.book().body["orderID"]
     assert world.spent() == ["TransactWriteItems"]
     world.change(order_id, "accept", 1)
-    assert world.spent() == ["GetItem", "TransactWriteItems"]
+    assert world.spent() == ["consistent GetItem", "TransactWriteItems"]
     world.book()
     assert world.spent() == []  # this process has seen the answer a moment ago
     world.handler = world.process()
@@ -192,7 +192,7 @@ def test_a_request_costs_one_transaction(world: World) -> None:
 def test_a_refusal_costs_one_write(world: World) -> None:
     """What a ride refuses is remembered by a single write, and needs no transaction."""
     world.change("nowhere", "accept", 1)
-    assert world.spent() == ["GetItem", "PutItem"]
+    assert world.spent() == ["consistent GetItem", "PutItem"]
 
 
 # ── What is in the way ────────────────────────────────────────────────────────────────────────────────────────────────

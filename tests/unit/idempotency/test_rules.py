@@ -445,6 +445,18 @@ class TestRule4Failure:
         assert handler(event(), invocation()) == {"outcome": "Retried", "key": KEY, "attempt": 1}
         assert effects(dynamodb) == 1
 
+    def test_release_whose_answer_was_lost_is_recognised(
+        self, consumer: MakeConsumer, invocation: MakeInvocation, work: Work, transport: FaultyTransport
+    ) -> None:
+        """An operator is told that a key was released though the answer to that was lost."""
+        history = consumer()
+        work.happen = fail_with(PermanentError("card refused"))
+        history.event_handler(work)(event(), invocation())
+        transport.pass_on()
+        transport.lose_answer()
+
+        assert history.release("k1")
+
     def test_back_off_holds_a_failed_key_back(
         self, consumer: MakeConsumer, invocation: MakeInvocation, work: Work, clock: ManualClock
     ) -> None:

@@ -1,0 +1,88 @@
+"""`python -m tests.bench`: print what this layer costs, beside Powertools in the same run."""
+
+import argparse
+import json
+import platform
+import sys
+from pathlib import Path
+from typing import Final
+
+import botocore
+from aws_lambda_powertools.shared.version import VERSION
+
+from tests.bench.measures import ROOT, Row, batches, http_cpu, own_cpu, round_trips, start_up
+
+REPORT: Final = ROOT / ".bench/bench.json"
+
+
+def main() -> int:
+    """Measure, print, and keep the numbers; the exit status says whether every target was met."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.bench",
+        description="Measures this layer and AWS Lambda Powertools' idempotency utility by turns, in one run, so that "
+        "the ratio means something on any machine. Nothing leaves this machine: AWS is a stub at the level that each "
+        "row names. Own CPU: a DynamoDB client that answers at once. CPU with HTTP stubbed: botocore as it is, over "
+        "canned answers. Both handle the same event of this project's contract, by the same JMESPath key, and compare "
+        "payloads; caches are off but for warm duplicates. Times are medians of CPU time, only the batch is wall time.",
+        epilog=f"example: python -m tests.bench --repetitions 60. The numbers are kept in {REPORT.relative_to(ROOT)}",
+    )
+    parser.add_argument(
+        "--repetitions", type=int, default=25, metavar="N", help="how often each side of a measure has its turn (25)"
+    )
+    parser.add_argument("--json", action="store_true", help="print the numbers as JSON, for machines")
+    arguments = parser.parse_args()
+    if arguments.repetitions < 1:
+        parser.error("--repetitions must be at least 1")
+
+    rows = [
+        *round_trips(),
+        *own_cpu(arguments.repetitions),
+        *http_cpu(arguments.repetitions),
+        *start_up(arguments.repetitions),
+        *batches(arguments.repetitions),
+    ]
+    report = {
+        "powertools": VERSION,
+        "botocore": botocore.__version__,
+        "python": platform.python_version(),
+        "repetitions": arguments.repetitions,
+        "rows": [{**row._asdict(), "ratio": row.ratio, "met": row.met} for row in rows],
+    }
+    _write(REPORT, json.dumps(report, indent=2))
+    print(json.dumps(report, indent=2) if arguments.json else table(rows))
+    return 0 if all(row.met for row in rows) else 1
+
+
+def table(rows: list[Row]) -> str:
+    """Lay the rows out, the ratio first."""
+    width = max(len(row.name) for row in rows)
+    lines = [f"{'':{width}}  {'RATIO':>6}  {'TARGET':>9}  {'HERE':>12}  {f'POWERTOOLS {VERSION}':>18}"]
+    for row in rows:
+        ratio = "–" if row.ratio is None else f"{row.ratio:.2f} ×"
+        missed = "" if row.met else "   ◀ missed"
+        lines.append(
+            f"{row.name:{width}}  {ratio:>6}  {_target(row):>9}  {_amount(row, row.here):>12}"
+            f"  {_amount(row, row.powertools):>18}{missed}"
+        )
+    return "\n".join(lines)
+
+
+def _target(row: Row) -> str:
+    if row.most is None:
+        return ""
+    return f"≤ {_amount(row, row.most)}" if row.absolute else f"≤ {row.most} ×"
+
+
+def _amount(row: Row, amount: float | None) -> str:
+    if amount is None:
+        return "–"
+    return f"{amount:.0f} {row.unit}".rstrip() if amount == int(amount) else f"{amount:.1f} {row.unit}"
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,252 @@
+"""The measures. Each runs both sides by turns and returns rows, so that a busy machine disturbs both alike."""
+
+import contextlib
+import gc
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Generator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import pytest
+from aws_lambda_powertools.utilities.idempotency.exceptions import IdempotencyAlreadyInProgressError
+
+from idempotency import BusyError
+from tests.bench.contestants import (
+    EVENT,
+    CannedHttp,
+    Handler,
+    StubClient,
+    batch,
+    invocation,
+    own_batch,
+    own_handler,
+    own_stub,
+    own_transport,
+    powertools_batch,
+    powertools_client,
+    powertools_handler,
+)
+from tests.differential.world import World, world
+
+ROOT: Final = Path(__file__).parents[2]
+ACCOUNT: Final = {
+    "AWS_ACCESS_KEY_ID": "test",
+    "AWS_SECRET_ACCESS_KEY": "test",
+    "AWS_DEFAULT_REGION": "us-east-1",
+    "AWS_EC2_METADATA_DISABLED": "true",
+}
+BATCH_SIZE: Final = 10
+LATENCY_S: Final = 0.005
+
+
+class Row(NamedTuple):
+    """One measure of both sides, in ``unit``."""
+
+    name: str
+    unit: str
+    powertools: float | None
+    """None where Powertools has no such thing."""
+    here: float
+    most: float | None
+    """What ``here`` may be at the most: a multiple of ``powertools``, or an amount where ``absolute``."""
+    absolute: bool = False
+
+    @property
+    def ratio(self) -> float | None:
+        """``here`` as a multiple of ``powertools``."""
+        return self.here / self.powertools if self.powertools else None
+
+    @property
+    def met(self) -> bool:
+        """Whether the target is met; a row without one has nothing to meet."""
+        value = self.here if self.absolute else self.ratio
+        return self.most is None or value is None or value <= self.most
+
+
+# ── Round trips ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def round_trips() -> list[Row]:
+    """Count the requests of each path."""
+    rows = []
+    for path, most in (
+        ("new", 2),
+        ("atomic new", 1),
+        ("duplicate", 1),
+        ("warm duplicate", 0),
+        ("busy", 1),
+        ("failure", 2),
+    ):
+        theirs = None if path == "atomic new" else float(_requests(path, _powertools_in))
+        here = float(_requests(path, _here_in))
+        rows.append(Row(f"round trips: {path}", "", theirs, here, most, absolute=True))
+    return rows
+
+
+def _powertools_in(place: World, path: str, work: Callable[[], object]) -> Handler:
+    return powertools_handler(powertools_client(place.wire.session), work, cached=path == "warm duplicate")
+
+
+def _here_in(place: World, path: str, work: Callable[[], object]) -> Handler:
+    transport = own_transport(place.wire.session)
+    cached, atomic = path == "warm duplicate", path == "atomic new"
+    return own_handler(transport, work, cached=cached, atomic=atomic, clock=place.now_ms)
+
+
+def _requests(path: str, make: Callable[[World, str, Callable[[], object]], Handler]) -> int:
+    """Count the requests of the delivery that the path is named after."""
+    with world() as place:
+        counted: list[int] = []
+
+        def deliver(handler: Handler) -> None:
+            before = len(place.wire.requests)
+            with contextlib.suppress(ZeroDivisionError, IdempotencyAlreadyInProgressError, BusyError):
+                handler(EVENT, place.invocation(30))
+            counted.append(len(place.wire.requests) - before)
+
+        work: Callable[[], object] = {"failure": lambda: 1 / 0, "busy": lambda: deliver(again)}.get(path, lambda: 0)
+        again = make(place, path, lambda: 0)
+        first = make(place, path, work)
+        deliver(first)
+        if "duplicate" in path:
+            deliver(first)
+        return counted[0] if path == "busy" else counted[-1]
+
+
+# ── CPU ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def own_cpu(repetitions: int) -> list[Row]:
+    """Measure what each side itself does, over a client that answers at once."""
+    with _account():
+        recorded, our_recorded = StubClient(), StubClient()
+        handlers = {
+            ("new", "theirs"): powertools_handler(recorded),
+            ("new", "defaults"): powertools_handler(StubClient(), checked=False),
+            ("new", "here"): own_handler(own_stub(our_recorded)),
+            ("atomic new", "here"): own_handler(own_stub(StubClient()), atomic=True),
+        }
+        handlers["new", "theirs"](EVENT, invocation())
+        handlers["new", "here"](EVENT, invocation())
+        unchecked = {name: value for name, value in recorded.written.items() if name != "validation"}
+        handlers |= {
+            ("duplicate", "theirs"): powertools_handler(StubClient(recorded.written)),
+            ("duplicate", "defaults"): powertools_handler(StubClient(unchecked), checked=False),
+            ("duplicate", "here"): own_handler(own_stub(StubClient(our_recorded.written))),
+        }
+        sides = {name: (nullcontext(), handler) for name, handler in handlers.items()}
+        us = _cpu_us(sides, calls=300, repetitions=repetitions)
+    rows = [Row(f"own CPU: {path}", "µs", us[path, "theirs"], us[path, "here"], 0.4) for path in ("new", "duplicate")]
+    rows.append(Row("own CPU: atomic new", "µs", None, us["atomic new", "here"], None))
+    return rows + [
+        Row(f"own CPU: {path}, Powertools comparing no payload", "µs", us[path, "defaults"], us[path, "here"], None)
+        for path in ("new", "duplicate")
+    ]
+
+
+def http_cpu(repetitions: int) -> list[Row]:
+    """Measure each side with its own botocore client, the network replaced by canned answers."""
+    with _account():
+        recorded, our_recorded = StubClient(), StubClient()
+        powertools_handler(recorded)(EVENT, invocation())
+        own_handler(own_stub(our_recorded))(EVENT, invocation())
+        theirs, here = powertools_handler(powertools_client()), own_handler(own_transport())
+        rows = []
+        answers = {
+            "new": (CannedHttp(), CannedHttp()),
+            "duplicate": (CannedHttp(recorded.written), CannedHttp(our_recorded.written)),
+        }
+        for path, (their_answer, our_answer) in answers.items():
+            sides = {"theirs": (their_answer, theirs), "here": (our_answer, here)}
+            us = _cpu_us(sides, calls=100, repetitions=repetitions)
+            rows.append(Row(f"CPU with HTTP stubbed: {path}", "µs", us["theirs"], us["here"], 0.8))
+    return rows
+
+
+def _cpu_us[K](
+    sides: Mapping[K, tuple[AbstractContextManager[object], Handler]], *, calls: int, repetitions: int
+) -> dict[K, float]:
+    """Return the median CPU time of one call of each handler in its surroundings."""
+    times: dict[K, list[float]] = {name: [] for name in sides}
+    context = invocation()
+    for repetition in range(repetitions + 1):
+        for name, (surroundings, handler) in sides.items():
+            with surroundings:
+                gc.collect()
+                gc.disable()
+                before = time.process_time_ns()
+                for _ in range(calls):
+                    handler(EVENT, context)
+                spent = time.process_time_ns() - before
+                gc.enable()
+            if repetition:  # the first one warms up
+                times[name].append(spent / calls / 1000)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+@contextlib.contextmanager
+def _account() -> Generator[None]:
+    """Have new clients use an account that does not exist."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in ACCOUNT.items():
+            patch.setenv(name, value)
+        yield
+
+
+# ── Start ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def start_up(repetitions: int) -> list[Row]:
+    """Measure import, construction and memory, each time in a process of its own."""
+    measured: dict[str, list[dict[str, float]]] = {"powertools": [], "here": []}
+    for repetition in range(repetitions + 1):
+        for side, values in measured.items():
+            run = subprocess.run(
+                [sys.executable, str(Path(__file__).with_name("startup.py")), side],
+                env={**os.environ, **ACCOUNT, "PYTHONPATH": str(ROOT / "layers/idempotency")},
+                capture_output=True,
+                text=True,
+                check=True,
+            )
+            if repetition:  # the first one compiles
+                values.append(json.loads(run.stdout))
+
+    def median(side: str, what: str) -> float:
+        return statistics.median(value[what] for value in measured[side])
+
+    return [
+        Row(name, unit, median("powertools", what), median("here", what), most)
+        for name, unit, what, most in (
+            ("import and construction", "ms", "ms", 0.3),
+            ("memory of it", "KiB", "kib", None),
+            ("modules that it imports", "", "modules", None),
+        )
+    ]
+
+
+# ── Batch ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def batches(repetitions: int) -> list[Row]:
+    """Measure ten new records of one batch, with 5 ms for every round trip."""
+    times: dict[str, list[float]] = {"theirs": [], "here": []}
+    with _account(), CannedHttp(latency_s=LATENCY_S):
+        handlers = {"theirs": powertools_batch(powertools_client()), "here": own_batch(own_transport())}
+        for repetition in range(repetitions + 1):
+            for side, handler in handlers.items():
+                event = batch(BATCH_SIZE, repetition)
+                before = time.perf_counter()
+                answer: Any = handler(event, invocation())
+                spent = time.perf_counter() - before
+                if answer["batchItemFailures"]:
+                    raise RuntimeError(f"{side} failed records of a batch that is new: {answer}")
+                if repetition:  # the first one opens connections
+                    times[side].append(spent * 1000)
+    theirs, here = (statistics.median(times[side]) for side in ("theirs", "here"))
+    return [Row("batch of 10 new records, 5 ms a round trip", "ms", theirs, here, 25.0, absolute=True)]
