@@ -16,7 +16,7 @@ ENVIRONMENTS := .venv-dev/.synced .venv-engine/.synced .venv-sam/.synced
 
 ##@ Run
 
-.PHONY: setup demo invoke
+.PHONY: setup demo invoke chaos
 setup: $(ENVIRONMENTS) ## Install the three environments (every other target does so by itself)
 
 demo: $(ENVIRONMENTS) ## Run the whole pipeline on this machine and print its ledger (ARGS="--rides 1000", ARGS=--help)
@@ -25,13 +25,19 @@ demo: $(ENVIRONMENTS) ## Run the whole pipeline on this machine and print its le
 invoke: $(ENVIRONMENTS) ## Run one function with one event: FUNCTION=RideHistoryFunction EVENT=events/….json
 	@$(PYTHON) -m local.invoke "$(FUNCTION)" "$(EVENT)"
 
+chaos: $(ENVIRONMENTS) ## Run the worst mix of faults and check every ride (ARGS="--rides 500 --seeds 3", ARGS=--help)
+	@$(PYTHON) -m local.chaos $(ARGS)
+
 ##@ Check
 
-.PHONY: test test-unit test-integration lint types template check
-test: test-unit test-integration ## Run every test
+.PHONY: test test-unit test-proofs test-integration lint types template check
+test: test-unit test-proofs test-integration ## Run every test
 
 test-unit: .venv-dev/.synced ## Run the tests that need nothing but this process: seconds, no network
-	@$(PYTHON) -m pytest -q --ignore=tests/infrastructure --ignore=tests/integration --ignore=tests/e2e $(ARGS)
+	@$(PYTHON) -m pytest -q -n 2 tests/unit tests/contract $(ARGS)
+
+test-proofs: .venv-dev/.synced ## Run the features, state machines, the explorer and the comparison with Powertools
+	@$(PYTHON) -m pytest -q -n 2 tests/features tests/property tests/differential tests/explorer $(ARGS)
 
 test-integration: $(ENVIRONMENTS) ## Run the tests of the template and of the pipeline on the local engine
 	@$(PYTHON) -m pytest -q tests/infrastructure tests/integration tests/e2e $(ARGS)
@@ -49,6 +55,21 @@ template: .venv-dev/.synced .venv-sam/.synced ## Check the template: rules, tran
 	@sam validate --lint --region us-east-1
 
 check: lint test ## Check everything, as CI does
+
+##@ Measure
+
+.PHONY: compare bench explore mutants
+compare: .venv-dev/.synced ## Show what Powertools and this layer make of the same adversities (ARGS=--json)
+	@$(PYTHON) -m tests.differential $(ARGS)
+
+bench: .venv-dev/.synced ## Measure round trips, CPU, import time and batches beside Powertools (ARGS=--help)
+	@$(PYTHON) -m tests.bench $(ARGS)
+
+explore: .venv-dev/.synced ## Drive the protocol through every interleaving (ARGS=--help)
+	@$(PYTHON) -m tests.explorer $(ARGS)
+
+mutants: .venv-dev/.synced ## Take each rule out of the idempotency layer, and expect its tests to go red
+	@$(PYTHON) -m tests.mutants $(ARGS)
 
 ##@ Housekeeping
 

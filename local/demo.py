@@ -9,13 +9,16 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, NoReturn, TextIO
+from typing import Any, Final, NamedTuple, NoReturn, TextIO
 
+from local.bookings import book
 from local.gateway import Books, GatewayServer, Troubles
 from local.laptop import ROOT, Laptop, LaptopError, Stack
 from ops import fleet
 from ops.audit import Clients, audit
 from ops.ledger import Ledger
+from ops.saga import Saga, check
+from ops.witnesses import witnesses
 
 LEDGER: Final = ROOT / ".demo" / "ledger.json"
 
@@ -32,10 +35,11 @@ _INTERRUPTED: Final = 130
 
 DESCRIPTION: Final = """\
 Run the whole pipeline on this machine: build and deploy template.yaml onto a local
-engine, have the deployed simulator publish rides, wait until every event has reached its
-end, and print a ledger of what the tables, queues and log groups hold afterwards.
+engine, book rides over HTTP, have the deployed simulator publish more, wait until every
+event has reached its end, and print how the rides ended and a ledger of what the tables,
+queues and log groups hold afterwards.
 
-It ends with status 0 if nothing is lost and nothing doubled, 1 if something is, and
+It ends with status 0 if nothing is lost, doubled or left half-done, 1 if something is, and
 2 if it could not be run. The ledger is also written to .demo/ledger.json."""
 
 EXAMPLES: Final = """\
@@ -56,6 +60,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     )
     what = parser.add_argument_group("what the simulator publishes")
     what.add_argument("--rides", type=_count, default=200, metavar="N", help="rides, of 3 or 4 events each (200)")
+    what.add_argument("--bookings", type=_count, default=20, metavar="N", help="rides booked over HTTP (20)")
     what.add_argument("--seed", type=_count, default=1, metavar="N", help="the same seed gives the same rides (1)")
     what.add_argument("--duplicates", type=_share, default=0.3, metavar="S", help="share of events sent twice (0.3)")
     what.add_argument("--out-of-order", type=_share, default=0.1, metavar="S", help="share of rides in disorder (0.1)")
@@ -76,17 +81,34 @@ def main() -> None:
     options = parse()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the engine is stopped then, too
     try:
-        ledger = run(options)
+        report = run(options)
     except LaptopError as error:
         _leave(_FAILED, f"error: {error}")
     except KeyboardInterrupt:
         _leave(_INTERRUPTED, "\nstopped; nothing is left running")
-    if not ledger.balanced:
-        _leave(_UNBALANCED, f"the ledger does not balance: lost {ledger.lost}, doubled {ledger.doubled}")
+    if not report.ledger.balanced:
+        _leave(_UNBALANCED, f"the ledger does not balance: lost {report.ledger.lost}, doubled {report.ledger.doubled}")
+    if not report.saga.sound:
+        _leave(_UNBALANCED, f"{len(report.saga.problems)} rides did not end as they should: see above")
 
 
-def run(options: argparse.Namespace) -> Ledger:
-    """Deploy, publish, wait, audit and print; return the ledger."""
+class Report(NamedTuple):
+    """What a run has come to."""
+
+    saga: Saga
+    ledger: Ledger
+
+    def to_json(self) -> dict[str, object]:
+        """Return the ledger as JSON-ready values, with the saga under a key of its own."""
+        return self.ledger.to_json() | {"saga": self.saga.to_json()}
+
+    def to_text(self) -> str:
+        """Return both as tables."""
+        return f"{self.saga.to_text()}\n\n{self.ledger.to_text()}"
+
+
+def run(options: argparse.Namespace) -> Report:
+    """Deploy, book, publish, wait, audit and print; return what it has come to."""
     progress = Progress(sys.stderr if options.json else sys.stdout)
     troubles = Troubles(declined=_DECLINED)
     with GatewayServer(Books(troubles, seed=options.seed)) as gateway, Laptop() as laptop:
@@ -95,19 +117,24 @@ def run(options: argparse.Namespace) -> Ledger:
         with progress.step("deploying template.yaml (sam deploy)"):
             stack = laptop.deploy(PaymentGatewayUrl=gateway.url)
         fleet.seed(laptop.client("dynamodb"), stack.outputs["CarTableName"], _CARS)
+        with progress.step(f"booking {options.bookings} rides over HTTP"):
+            for booked in book(laptop, stack, options.bookings):
+                progress.note(f"{booked:,} of {options.bookings:,} rides")
         with progress.step(f"publishing {options.rides} rides"):
             for done, total in publish(laptop, stack, specification(options)):
                 progress.note(f"{done:,} of {total:,} events")
         with progress.step("waiting until every event has reached its end"):
             for left in settle(laptop):
                 progress.note(f"{left:,} in flight")
-        ledger = audit(Clients(laptop.client("dynamodb"), laptop.client("logs"), laptop.client("sqs")), stack.outputs)
-        write(ledger)
-        print(json.dumps(ledger.to_json(), indent=2) if options.json else f"\n{ledger.to_text()}", flush=True)
+        clients = Clients(laptop.client("dynamodb"), laptop.client("logs"), laptop.client("sqs"))
+        saga = check(witnesses(clients, stack.outputs, gateway.ledger()))
+        report = Report(saga, audit(clients, stack.outputs))
+        write(report)
+        print(json.dumps(report.to_json(), indent=2) if options.json else f"\n{report.to_text()}", flush=True)
         if options.keep:
             print(how_to_talk(laptop, stack), flush=True)
             signal.pause()
-    return ledger
+    return report
 
 
 def specification(options: argparse.Namespace) -> dict[str, Any]:
@@ -165,10 +192,10 @@ def settle(laptop: Laptop) -> Iterator[int]:
                 raise
 
 
-def write(ledger: Ledger, path: Path = LEDGER) -> None:
-    """Write the ledger as JSON."""
+def write(report: Report, path: Path = LEDGER) -> None:
+    """Write the report as JSON."""
     path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(ledger.to_json(), indent=2) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(report.to_json(), indent=2) + "\n", encoding="utf-8")
 
 
 def how_to_talk(laptop: Laptop, stack: Stack) -> str:

@@ -58,7 +58,7 @@ def table(rows: list[Row]) -> str:
     width = max(len(row.name) for row in rows)
     lines = [f"{'':{width}}  {'RATIO':>6}  {'TARGET':>9}  {'HERE':>12}  {f'POWERTOOLS {VERSION}':>18}"]
     for row in rows:
-        ratio = "–" if row.ratio is None else f"{row.ratio:.2f} ×"
+        ratio = "-" if row.ratio is None else f"{row.ratio:.2f} x"
         missed = "" if row.met else "   ◀ missed"
         lines.append(
             f"{row.name:{width}}  {ratio:>6}  {_target(row):>9}  {_amount(row, row.here):>12}"
@@ -70,12 +70,12 @@ def table(rows: list[Row]) -> str:
 def _target(row: Row) -> str:
     if row.most is None:
         return ""
-    return f"≤ {_amount(row, row.most)}" if row.absolute else f"≤ {row.most} ×"
+    return f"≤ {_amount(row, row.most)}" if row.absolute else f"≤ {row.most} x"
 
 
 def _amount(row: Row, amount: float | None) -> str:
     if amount is None:
-        return "–"
+        return "-"
     return f"{amount:.0f} {row.unit}".rstrip() if amount == int(amount) else f"{amount:.1f} {row.unit}"
 
 

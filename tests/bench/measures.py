@@ -7,6 +7,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -75,14 +76,8 @@ class Row(NamedTuple):
 def round_trips() -> list[Row]:
     """Count the requests of each path."""
     rows = []
-    for path, most in (
-        ("new", 2),
-        ("atomic new", 1),
-        ("duplicate", 1),
-        ("warm duplicate", 0),
-        ("busy", 1),
-        ("failure", 2),
-    ):
+    paths = {"new": 2, "atomic new": 1, "duplicate": 1, "warm duplicate": 0, "busy": 1, "failure": 2}
+    for path, most in paths.items():
         theirs = None if path == "atomic new" else float(_requests(path, _powertools_in))
         here = float(_requests(path, _here_in))
         rows.append(Row(f"round trips: {path}", "", theirs, here, most, absolute=True))
@@ -111,7 +106,7 @@ def _requests(path: str, make: Callable[[World, str, Callable[[], object]], Hand
             counted.append(len(place.wire.requests) - before)
 
         work: Callable[[], object] = {"failure": lambda: 1 / 0, "busy": lambda: deliver(again)}.get(path, lambda: 0)
-        again = make(place, path, lambda: 0)
+        again: Handler = make(place, path, lambda: 0)
         first = make(place, path, work)
         deliver(first)
         if "duplicate" in path:
@@ -204,30 +199,39 @@ def _account() -> Generator[None]:
 
 def start_up(repetitions: int) -> list[Row]:
     """Measure import, construction and memory, each time in a process of its own."""
-    measured: dict[str, list[dict[str, float]]] = {"powertools": [], "here": []}
-    for repetition in range(repetitions + 1):
-        for side, values in measured.items():
-            run = subprocess.run(
-                [sys.executable, str(Path(__file__).with_name("startup.py")), side],
-                env={**os.environ, **ACCOUNT, "PYTHONPATH": str(ROOT / "layers/idempotency")},
-                capture_output=True,
-                text=True,
-                check=True,
-            )
-            if repetition:  # the first one compiles
-                values.append(json.loads(run.stdout))
+    with tempfile.TemporaryDirectory(prefix="carride-bench-") as folder:
+        # The client's modules are compiled in both caches, the two sides' own only in one.
+        bare, compiled = Path(folder, "bare"), Path(folder, "compiled")
+        for side, cache in (("nothing", bare), ("powertools", compiled), ("here", compiled)):
+            _start(side, cache, compiles=True)
+        measured: dict[tuple[str, Path], list[dict[str, float]]] = {
+            (side, cache): [] for cache in (compiled, bare) for side in ("powertools", "here")
+        }
+        for _ in range(repetitions):
+            for (side, cache), values in measured.items():
+                values.append(_start(side, cache, compiles=False))
 
-    def median(side: str, what: str) -> float:
-        return statistics.median(value[what] for value in measured[side])
+    def row(name: str, unit: str, what: str, most: float | None, cache: Path = compiled) -> Row:
+        theirs, here = (
+            statistics.median(value[what] for value in measured[side, cache]) for side in ("powertools", "here")
+        )
+        return Row(name, unit, theirs, here, most)
 
     return [
-        Row(name, unit, median("powertools", what), median("here", what), most)
-        for name, unit, what, most in (
-            ("import and construction", "ms", "ms", 0.3),
-            ("memory of it", "KiB", "kib", None),
-            ("modules that it imports", "", "modules", None),
-        )
+        row("import and construction", "ms", "ms", 0.3),
+        row("import and construction, not compiled before", "ms", "ms", None, bare),
+        row("memory of it", "KiB", "kib", None),
+        row("modules that it imports", "", "modules", None),
     ]
+
+
+def _start(side: str, cache: Path, *, compiles: bool) -> dict[str, float]:
+    environment = {**os.environ, **ACCOUNT, "PYTHONPATH": str(ROOT / "layers/idempotency")}
+    environment |= {"PYTHONPYCACHEPREFIX": str(cache), "PYTHONDONTWRITEBYTECODE": "" if compiles else "1"}
+    command = [sys.executable, str(Path(__file__).with_name("startup.py")), side]
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    measured: dict[str, float] = json.loads(run.stdout)
+    return measured
 
 
 # ── Batch ─────────────────────────────────────────────────────────────────────────────────────────────────────────────

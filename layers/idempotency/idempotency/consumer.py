@@ -8,12 +8,10 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any, Final, Protocol, TypedDict
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypedDict
 
 from idempotency import dead_letters as letters
 from idempotency import observation
-from idempotency.batch import Job, run_jobs
-from idempotency.block import Block
 from idempotency.clock import Clock, epoch_ms
 from idempotency.dead_letters import DeadLetter, DeadLetters
 from idempotency.decision import released
@@ -27,6 +25,10 @@ from idempotency.record import QUARANTINED, Record
 from idempotency.runner import Answer, Delivery, Runner
 from idempotency.sources import EVENTBRIDGE, SQS, Raw, Source, event_ms, payload_of
 from idempotency.stores import Store
+
+if TYPE_CHECKING:
+    from idempotency.batch import Job
+    from idempotency.block import Block
 
 _BROKEN: Final = (ValueError, LookupError, TypeError)
 """What reading a message may raise: the message is at fault, and no retry will mend it."""
@@ -176,6 +178,8 @@ class Consumer[E = dict[str, Any]]:
         source mapping needs ``FunctionResponseTypes: [ReportBatchItemFailures]``. For a source that cannot report them
         one by one the handler raises the first failure, and the whole batch is delivered again.
         """
+        from idempotency.batch import run_jobs  # noqa: PLC0415 - who handles no batches does not pay for it
+
         source = self._source or SQS
         self._require_key("a batch handler")
 
@@ -197,7 +201,9 @@ class Consumer[E = dict[str, Any]]:
 
         return handler
 
-    def _job(self, source: Source, raw: Raw, work: Callable[[E, Operation], object], deadline_ms: int) -> Job:
+    def _job(self, source: Source, raw: Raw, work: Callable[[E, Operation], object], deadline_ms: int) -> "Job":
+        from idempotency.batch import Job  # noqa: PLC0415 - as above
+
         received_before = source.attempts(raw) > 1
         group = source.group(raw)
         message_id = source.message_id(raw)
@@ -293,7 +299,7 @@ class Consumer[E = dict[str, Any]]:
 
         return decorate
 
-    def operation(self, key: object, payload: object = None) -> Block:
+    def operation(self, key: object, payload: object = None) -> "Block":
         """Work on one operation in a ``with`` block.
 
         ``key`` is the idempotency key itself (a tuple for a composite one), ``payload`` what is fingerprinted::
@@ -305,6 +311,8 @@ class Consumer[E = dict[str, Any]]:
         """
         if self._policy.atomic:
             raise ConfigurationError(f"{self.name}: a block cannot be run without a claim, so it cannot be atomic")
+        from idempotency.block import Block  # noqa: PLC0415 - who needs no blocks does not pay for them
+
         return Block(self._runner, self._call(key, payload))
 
     def _call(self, key: object, payload: object) -> Delivery:

@@ -72,22 +72,28 @@ class Write(NamedTuple):
     record: Record
 
 
-class Run(NamedTuple):
+class _Judged(NamedTuple):
+    """A step that holds the record which was judged, and nothing else."""
+
+    record: Record
+
+
+class Run(_Judged):
     """The claim is ours: run the handler."""
 
-    record: Record
+    __slots__ = ()
 
 
-class Done(NamedTuple):
+class Done(_Judged):
     """The operation is complete: answer with its stored result."""
 
-    record: Record
+    __slots__ = ()
 
 
-class Failed(NamedTuple):
+class Failed(_Judged):
     """Our own failure is recorded: raise the error."""
 
-    record: Record
+    __slots__ = ()
 
 
 class Busy(NamedTuple):
@@ -104,22 +110,22 @@ class Later(NamedTuple):
     wait_ms: int
 
 
-class Mismatch(NamedTuple):
+class Mismatch(_Judged):
     """The key is known with another payload."""
 
-    record: Record
+    __slots__ = ()
 
 
-class Quarantined(NamedTuple):
+class Quarantined(_Judged):
     """The key is quarantined: hand the event to the dead-letter queue unless that was done, and never run it."""
 
-    record: Record
+    __slots__ = ()
 
 
-class Corrupt(NamedTuple):
+class Corrupt(_Judged):
     """The record makes no sense: touch nothing."""
 
-    record: Record
+    __slots__ = ()
 
 
 class Lost(NamedTuple):

@@ -2,11 +2,13 @@
 
 import hashlib
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from idempotency.effects import Effect
 from idempotency.errors import ConfigurationError
 from idempotency.record import Record
+
+if TYPE_CHECKING:
+    from idempotency.effects import Effect
 
 
 class Operation:
@@ -29,7 +31,7 @@ class Operation:
     owner: str
     delivery: str | None
     deadline_ms: int | None
-    _effects: list[Effect]
+    _effects: list["Effect"]
     _lost: bool
     _renew: Callable[[], bool] | None
     _transactional: bool
@@ -73,7 +75,7 @@ class Operation:
             object.__setattr__(self, "_lost", True)
         return not self.lost
 
-    def write(self, *effects: Effect) -> None:
+    def write(self, *effects: "Effect") -> None:
         """Register DynamoDB writes that are committed together with the completion of this operation, or not at all.
 
         Raises:

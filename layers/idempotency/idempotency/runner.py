@@ -10,7 +10,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from idempotency import codec, dead_letters, observation
 from idempotency.clock import Clock, epoch_ms
@@ -38,7 +38,6 @@ from idempotency.decision import (
     renewed,
     settled,
 )
-from idempotency.effects import Effect
 from idempotency.errors import (
     BeyondWindowError,
     BusyError,
@@ -62,6 +61,9 @@ from idempotency.policy import HEARTBEATS_PER_LEASE, TIMEOUT_COVERED_BY_LEASE_MS
 from idempotency.record import COMPLETED, FAILED, IN_PROGRESS, Record
 from idempotency.stores import Store
 from idempotency.warm import WarmCache
+
+if TYPE_CHECKING:
+    from idempotency.effects import Effect
 
 _ROUNDS: Final = 8
 """How often a delivery may find the record changed under its hands before it gives up."""
@@ -356,7 +358,7 @@ class Runner:
         )
 
     def _drive(
-        self, step: Step, me: Claimant, until_ms: int | None, effects: Sequence[Effect] = ()
+        self, step: Step, me: Claimant, until_ms: int | None, effects: Sequence["Effect"] = ()
     ) -> tuple[Step, Record | None]:
         """Perform writes until the decision is another step; return it with the record that the last write replaced."""
         seen: Record | None = None

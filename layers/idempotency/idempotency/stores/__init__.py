@@ -8,10 +8,12 @@ A new backend is a page of code: see ``docs/writing-a-store.md``, and run ``test
 """
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from idempotency.effects import Effect
 from idempotency.record import IN_PROGRESS, Record
+
+if TYPE_CHECKING:
+    from idempotency.effects import Effect
 
 __all__ = ["Store", "may_advance", "may_insert", "may_swap"]
 
@@ -29,17 +31,19 @@ class Store(Protocol):
     transactional: bool
     """Whether effects can be committed together with a record."""
 
-    def insert(self, record: Record, effects: Sequence[Effect] = (), *, until_ms: int | None = None) -> Record:
+    def insert(self, record: Record, effects: Sequence["Effect"] = (), *, until_ms: int | None = None) -> Record:
         """Write ``record`` if its key is absent."""
         ...
 
     def swap(
-        self, seen: Record, record: Record, effects: Sequence[Effect] = (), *, until_ms: int | None = None
+        self, seen: Record, record: Record, effects: Sequence["Effect"] = (), *, until_ms: int | None = None
     ) -> Record | None:
         """Write ``record`` if owner, attempt, status and lease under its key are still as in ``seen``."""
         ...
 
-    def advance(self, record: Record, effects: Sequence[Effect] = (), *, until_ms: int | None = None) -> Record | None:
+    def advance(
+        self, record: Record, effects: Sequence["Effect"] = (), *, until_ms: int | None = None
+    ) -> Record | None:
         """Write ``record`` if the one under its key is IN_PROGRESS, has the same owner, and no later lease."""
         ...
 

@@ -8,13 +8,15 @@ import random
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from idempotency.clock import Clock, epoch_ms
-from idempotency.effects import Effect
 from idempotency.errors import EffectConflictError, EffectsRejectedError, StoreUnavailableError
 from idempotency.record import IN_PROGRESS, Record
 from idempotency.stores.transport import NoAnswerError, ServiceError, Transport, botocore_transport
+
+if TYPE_CHECKING:
+    from idempotency.effects import Effect
 
 MAX_ACTIONS: Final = 100
 """What one TransactWriteItems may hold, the record among them."""
@@ -68,7 +70,7 @@ class DynamoDBStore:
         self._sleep = sleep
         self._jitter = jitter
 
-    def insert(self, record: Record, effects: Sequence[Effect] = (), *, until_ms: int | None = None) -> Record:
+    def insert(self, record: Record, effects: Sequence["Effect"] = (), *, until_ms: int | None = None) -> Record:
         """Write ``record`` if its key is absent."""
         found = self._write(record, _INSERT, effects, until_ms)
         if found is None:  # deleted between the refusal and the answer: DynamoDB then returns no item
@@ -76,7 +78,7 @@ class DynamoDBStore:
         return found
 
     def swap(
-        self, seen: Record, record: Record, effects: Sequence[Effect] = (), *, until_ms: int | None = None
+        self, seen: Record, record: Record, effects: Sequence["Effect"] = (), *, until_ms: int | None = None
     ) -> Record | None:
         """Write ``record`` if the one under its key is still as ``seen``."""
         values = {":s": {"S": seen.status}, ":a": {"N": str(seen.attempt)}}
@@ -95,7 +97,9 @@ class DynamoDBStore:
         }
         return self._write(record, expression, effects, until_ms)
 
-    def advance(self, record: Record, effects: Sequence[Effect] = (), *, until_ms: int | None = None) -> Record | None:
+    def advance(
+        self, record: Record, effects: Sequence["Effect"] = (), *, until_ms: int | None = None
+    ) -> Record | None:
         """Write ``record`` if its owner still holds the key, and not for longer."""
         condition = "#s = :s AND #o = :o"
         values = {":s": {"S": IN_PROGRESS}, ":o": {"S": record.owner}}
@@ -120,7 +124,7 @@ class DynamoDBStore:
         return record_of(item) if item else None
 
     def _write(
-        self, record: Record, expression: Mapping[str, Any], effects: Sequence[Effect], until_ms: int | None
+        self, record: Record, expression: Mapping[str, Any], effects: Sequence["Effect"], until_ms: int | None
     ) -> Record | None:
         put = {
             "TableName": self._table,
@@ -140,7 +144,7 @@ class DynamoDBStore:
         return record
 
     def _transact(
-        self, record: Record, put: Mapping[str, Any], effects: Sequence[Effect], until_ms: int | None
+        self, record: Record, put: Mapping[str, Any], effects: Sequence["Effect"], until_ms: int | None
     ) -> Record | None:
         if len(effects) >= MAX_ACTIONS:
             raise EffectsRejectedError(

@@ -1,0 +1,9 @@
+"""What every store must let a consumer promise, on real servers."""
+
+from pytest_bdd import scenarios
+
+from tests.features.steps import *  # noqa: F403 - step definitions are fixtures, found where they are imported
+
+FEATURES = "../../features"
+
+scenarios(*(f"{FEATURES}/{name}.feature" for name in ("deliveries", "failures", "concurrency", "crashes", "window")))
