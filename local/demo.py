@@ -27,7 +27,7 @@ _CHUNK: Final = 500
 _CARS: Final = 64
 _DECLINED: Final = 0.05
 """Share of the rides that the simulated payment gateway declines."""
-_REPORT_SECONDS: Final = 2.0
+_REPORT_SECONDS: Final = 5.0
 _STUCK_SECONDS: Final = 60.0
 _UNBALANCED: Final = 1
 _FAILED: Final = 2

@@ -32,7 +32,7 @@ def nothing_left(tmp_path: Path) -> Iterator[None]:
 
 def test_a_run_balances_and_writes_its_ledger(environment: dict[str, str]) -> None:
     """Duplicates, disorder, broken events and crashes end in a ledger with nothing lost and nothing doubled."""
-    command = [*DEMO, "--rides", "20", "--seed", "5", "--malformed", "6", "--crashes", "1", "--json"]
+    command = [*DEMO, "--rides", "20", "--bookings", "4", "--seed", "5", "--malformed", "6", "--crashes", "1", "--json"]
     done = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False
     )
@@ -47,7 +47,7 @@ def test_a_run_balances_and_writes_its_ledger(environment: dict[str, str]) -> No
 
 def test_a_kept_demo_can_be_talked_to_until_it_is_interrupted(environment: dict[str, str]) -> None:
     """With --keep the commands that it prints reach the running stack; Ctrl-C ends all of it."""
-    command = [*DEMO, "--rides", "3", "--keep"]
+    command = [*DEMO, "--rides", "3", "--bookings", "1", "--keep"]
     with subprocess.Popen(
         command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as demo:

@@ -84,6 +84,12 @@ def test_resources_in_documents_are_in_the_template(document: Path) -> None:
     assert set(RESOURCE.findall(code(document))) <= set(source()["Resources"])
 
 
+def test_every_parameter_is_explained() -> None:
+    """Whoever deploys finds each parameter of the template in the README, with its default's meaning."""
+    explained = set(re.findall(r"`(\w+)`", (ROOT / "README.md").read_text(encoding="utf-8")))
+    assert set(source()["Parameters"]) <= explained
+
+
 def test_every_target_is_explained() -> None:
     """`make help` lists every target that is meant to be called."""
     text = (ROOT / "Makefile").read_text(encoding="utf-8")

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,15 @@ import pytest
 
 from local import demo, invoke
 from local.laptop import LaptopError
+from ops import saga
 from ops.ledger import Evidence, Published, State, Subscription, balance
 
 HISTORY = Subscription("ride-history")
 TOLD = Published("event-1", "CarRideCreated", "a")
 BALANCED = balance(Evidence([HISTORY], [TOLD], states=[State("ride-history", "order_01", frozenset({"a"}), 1)]))
 LOST = balance(Evidence([HISTORY], [TOLD]))
+SOUND = saga.check(saga.Evidence(facts=[], items={}, excused={}, cars={}, charges=[]))
+BROKEN = replace(SOUND, problems={"order_01": ["has two cars"]})
 DOUBLED = balance(Evidence([HISTORY], [TOLD], states=[State("ride-history", "order_01", frozenset({"a"}), 2)]))
 
 
@@ -35,12 +39,15 @@ def end(monkeypatch: pytest.MonkeyPatch, run: Any) -> int:
     return 0
 
 
-@pytest.mark.parametrize(("ledger", "status"), [(BALANCED, 0), (LOST, 1), (DOUBLED, 1)])
-def test_the_demo_fails_when_its_ledger_does_not_balance(
-    ledger: Any, status: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("ending", "ledger", "status"),
+    [(SOUND, BALANCED, 0), (SOUND, LOST, 1), (SOUND, DOUBLED, 1), (BROKEN, BALANCED, 1)],
+)
+def test_the_demo_fails_when_something_does_not_add_up(
+    ending: Any, ledger: Any, status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever scripts the demo learns from its status whether something was lost or doubled."""
-    assert end(monkeypatch, lambda options: ledger) == status
+    """Whoever scripts the demo learns from its status whether something was lost, doubled or left half-done."""
+    assert end(monkeypatch, lambda options: demo.Report(ending, ledger)) == status
 
 
 def test_what_cannot_be_run_is_said_in_one_sentence(
@@ -85,8 +92,9 @@ def test_the_options_are_the_simulators_request() -> None:
 def test_the_ledger_is_written_as_json(tmp_path: Path) -> None:
     """Other programs read the ledger from a file."""
     path = tmp_path / ".demo" / "ledger.json"
-    demo.write(BALANCED, path)
-    assert json.loads(path.read_text(encoding="utf-8"))["balanced"] is True
+    demo.write(demo.Report(SOUND, BALANCED), path)
+    written = json.loads(path.read_text(encoding="utf-8"))
+    assert (written["balanced"], written["saga"]["sound"]) == (True, True)
 
 
 def test_an_unknown_function_lists_those_there_are() -> None:
