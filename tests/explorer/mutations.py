@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any, Final, NamedTuple, Protocol
 
 from idempotency import dead_letters, decision, runner, stores
-from idempotency.decision import Claimant, Done, Ending, Lost, Mismatch, Run, Step, Write
+from idempotency.decision import Claimant, Done, Ending, Later, Lost, Mismatch, Run, Step, Write
 from idempotency.observation import LOST_LEASE
 from idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
 from idempotency.runner import Answer, Delivery, Runner
@@ -65,8 +65,8 @@ def _judged_as_anothers(found: Record, me: Claimant, now_ms: int) -> Step:
 # ── Conditions of the store ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _insert_anyway(real: Any) -> Any:
-    return lambda found: True
+def _insert_over_claims(real: Any) -> Any:
+    return lambda found: real(found) or found.status == IN_PROGRESS
 
 
 def _swap_without_lease(real: Any) -> Any:
@@ -86,7 +86,7 @@ def _advance_without_owner(real: Any) -> Any:
 
 
 def _advance_without_lease(real: Any) -> Any:
-    return lambda found, record: real(found and found._replace(lease_ms=None), record)
+    return lambda found, record: real(found and found._replace(lease_ms=0), record)
 
 
 # ── Decisions ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -110,9 +110,11 @@ def _expiry_inside_lease(real: Any) -> Any:
 
 def _over_before_live(real: Any) -> Any:
     def decide(found: Record, me: Claimant, now_ms: int) -> Step:
-        forgotten = found._replace(expiry=(found.updated_ms + found.created_ms) // 1000 + me.limits.window_s)
-        if found.status == IN_PROGRESS and decision.is_over(forgotten, me.limits, now_ms):
-            return Write(found, decision.attempt(me, now_ms, found._replace(attempt=0)))
+        if found.status == IN_PROGRESS and found.owner != me.owner:
+            claimed_ms = (found.lease_ms or 0) - me.limits.lease_ms
+            forgotten = found._replace(expiry=claimed_ms // 1000 + me.limits.window_s)
+            if decision.is_over(forgotten, me.limits, now_ms):
+                return Write(found, decision.attempt(me, now_ms, found))
         step: Step = real(found, me, now_ms)
         return step
 
@@ -168,7 +170,11 @@ def _takeover_not_counted(real: Any) -> Any:
 
 
 def _back_off_ignored(real: Any) -> Any:
-    return lambda found, me, now_ms: real(found._replace(retry_ms=None), me, now_ms)
+    def decide(found: Record, me: Claimant, now_ms: int) -> Step:
+        step: Step = real(found, me, now_ms)
+        return Write(found, decision.attempt(me, now_ms, found)) if isinstance(step, Later) else step
+
+    return decide
 
 
 def _marked_before_sent(real: Any) -> Any:
@@ -230,23 +236,23 @@ def _mismatch_marks(real: Any) -> Any:
 
 MUTATIONS: Final = (
     Mutation(
-        "the claim is not conditional",
+        "a claim does not refuse another",
         _world("claims"),
         "an insert replaces nothing",
-        _insert_anyway,
+        _insert_over_claims,
         ((stores, "may_insert"),),
     ),
     Mutation(
         "a takeover does not compare the lease",
         _world("heartbeats"),
-        promises.LIVE_CLAIM,
+        "a swap replaces what its writer has judged",
         _swap_without_lease,
         ((stores, "may_swap"),),
     ),
     Mutation(
         "an ended window is replaced unseen",
         _world("window"),
-        "a swap replaces what its writer has judged",
+        promises.LIVE_CLAIM,
         _swap_completed_anyway,
         ((stores, "may_swap"),),
     ),
@@ -274,14 +280,14 @@ MUTATIONS: Final = (
     Mutation(
         "a token does not know its own insert",
         _world("claims"),
-        "nobody waits for himself",
+        "one run counts as one attempt",
         _own_insert_unknown,
         _of_decision("_decide_own"),
     ),
     Mutation(
         "a token does not know its own swap",
         _world("claims"),
-        "nobody waits for himself",
+        promises.ENDS,
         _own_swap_unknown,
         _of_decision("_decide_own"),
     ),
@@ -322,7 +328,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "the skew of clocks is ignored",
-        _world("skew"),
+        _world("skew", times_ms=(0, 5_500)),
         promises.LIVE_CLAIM,
         _skew_ignored,
         _of_decision("is_live"),
@@ -392,7 +398,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "a lost lease is run again",
-        _world("claims", handler=("returns",)),
+        _world("claims", kinds=(machine(max_attempts=3),)),
         "one delivery runs its handler once",
         _lost_runs_again,
         ((Runner, "_run_claimed"),),

@@ -32,6 +32,8 @@ class Result(NamedTuple):
     seconds: float
     outcomes: frozenset[str]
     """What became of deliveries, somewhere."""
+    overlaps: int
+    """How many steps took a key from a process that held it: none where the clocks are as close as is allowed."""
     story: Story | None
 
 
@@ -80,6 +82,7 @@ def explore(
         complete,
         time.monotonic() - began,
         frozenset(world.outcomes),
+        world.overlaps,
         story,
     )
 

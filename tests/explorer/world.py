@@ -201,6 +201,8 @@ class World:
         self._reduced = reduced
         self.outcomes: set[str] = set()
         """What became of deliveries, anywhere in this world."""
+        self.overlaps = 0
+        """How many steps took a key from a process that held it, where clocks allow that."""
         self.merged: dict[int, list[Process]] = {}
         """The processes for which another one stands, by the number of that one."""
         messages = scenario.messages
@@ -416,6 +418,10 @@ class World:
         promise = self._settles(free)
         if promise is not None:
             raise Broken(promise, label)
+        message = Message("D9", fingerprint=found.fingerprint or "")
+        run, _ = self._alone(self.scenario.kinds[0], message, free, self._now_ms(environment), RETURNS)
+        if self._present(run).status != COMPLETED:
+            raise Broken(promises.RELEASED, label)
         after = environment._replace(releases=environment.releases - 1)
         event = self._event_of[found.fingerprint or ""]
         for delivery, tried in enumerate(environment.deliveries):
@@ -600,11 +606,11 @@ class World:
         if not landing.written:
             return state, state[1]
         now_ms = self._now_ms(environment)
-        if landing.promise is not None:
-            raise Broken(landing.promise, label)
         if landing.ousted is not None:
             workers = [self._workers.values[number] for number in state[3:]]
             self._require_dead(landing.ousted, now_ms, workers, self._records[landing.after], label)
+        if landing.promise is not None:
+            raise Broken(landing.promise, label)
         if self.scenario.skew_is_bounded and now_ms <= landing.over_ms:
             raise Broken(promises.REMEMBERED, label)
         if now_ms + self._latest_clock_ms < landing.not_before_ms:
@@ -668,15 +674,16 @@ class World:
 
     def _require_dead(self, owner: str, now_ms: int, workers: list[Worker], taker: Record | None, label: Label) -> None:
         """Refuse that a key is taken from a process that holds it by its own clock."""
-        if not self.scenario.skew_is_bounded:
-            return
         for worker in workers:
             node = self._nodes[worker.node]
             if node.process.owner != owner or worker.held_ms < now_ms + node.clock_ms:
                 continue
             same = taker is not None and taker.delivery == node.process.message.id
-            if not (same and node.process.kind.policy.same_delivery_takes_over):
+            if same and node.process.kind.policy.same_delivery_takes_over:
+                continue
+            if self.scenario.skew_is_bounded:
                 raise Broken(promises.LIVE_CLAIM, label)
+            self.overlaps += 1
 
     # ── Whether a key can come to its end ─────────────────────────────────────────────────────────────────────────────
 
@@ -704,10 +711,6 @@ class World:
                 after, _ = self._alone(kind, message._replace(fingerprint="1:other"), number, over_ms, RETURNS)
                 if after == number:
                     return promises.FREE_AGAIN
-            if record.status == FAILED and record.attempt == 0:
-                after, _ = self._alone(kind, message, number, free_ms, RETURNS)
-                if self._present(after).status != COMPLETED:
-                    return promises.RELEASED
         return None
 
     def _comes_to_an_end(

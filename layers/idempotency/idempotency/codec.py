@@ -34,8 +34,6 @@ def encode(value: object) -> str:
     Raises:
         UnencodableResultError: the value, or something inside it, is of a type that cannot be rebuilt.
     """
-    if value is None:
-        return "null"
     try:
         return _dump(_pack(value))
     except RecursionError as error:

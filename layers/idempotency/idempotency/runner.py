@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from idempotency import codec, dead_letters, observation
+from idempotency import dead_letters, observation
 from idempotency.clock import Clock, epoch_ms
 from idempotency.dead_letters import DeadLetter, DeadLetters
 from idempotency.decision import (
@@ -54,7 +54,6 @@ from idempotency.errors import (
     RetryLaterError,
     StoreUnavailableError,
 )
-from idempotency.heartbeat import Heartbeat
 from idempotency.observation import Observation, Observer
 from idempotency.operation import Operation
 from idempotency.policy import HEARTBEATS_PER_LEASE, TIMEOUT_COVERED_BY_LEASE_MS, Policy
@@ -67,6 +66,8 @@ if TYPE_CHECKING:
 
 _ROUNDS: Final = 8
 """How often a delivery may find the record changed under its hands before it gives up."""
+_NO_RESULT: Final = "null"
+"""How the codec writes None."""
 _LONGEST_ERROR: Final = 500
 _LARGEST_KEPT_EVENT: Final = 100_000
 _SHORTEST_POLL_MS: Final = 50
@@ -108,6 +109,10 @@ class Answer(NamedTuple):
             return None
         if self.record.result is None:
             raise ResultOmittedError(self.record.key, self.record.error)
+        if self.record.result == _NO_RESULT:
+            return None
+        from idempotency import codec  # noqa: PLC0415 - who returns nothing does not pay for it
+
         return codec.decode(self.record.result)
 
 
@@ -188,6 +193,8 @@ class Runner:
         return end
 
     def _tell(self, delivery: Delivery, answer: Answer) -> None:
+        if self._observe is observation.ignore:
+            return
         number = 0 if answer.record is None else answer.record.attempt
         self._observe(Observation(self.consumer, answer.outcome, delivery.key, number, delivery.id, answer.reason))
 
@@ -274,6 +281,8 @@ class Runner:
         renew = started.operation.heartbeat if started.me.renewed else None
         if renew is None:
             return nullcontext()
+        from idempotency.heartbeat import Heartbeat  # noqa: PLC0415 - who needs none does not pay for it
+
         return Heartbeat(renew, self.policy.lease / HEARTBEATS_PER_LEASE)
 
     def finish(self, started: Started, value: object) -> Answer:
@@ -468,6 +477,10 @@ class Runner:
         )
 
     def _completed(self, value: object) -> Outcome:
+        if value is None:
+            return Outcome(COMPLETED, _NO_RESULT)
+        from idempotency import codec  # noqa: PLC0415 - as above
+
         try:
             result = codec.encode(value)
         except codec.UnencodableResultError as unencodable:

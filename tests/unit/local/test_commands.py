@@ -17,7 +17,8 @@ HISTORY = Subscription("ride-history")
 TOLD = Published("event-1", "CarRideCreated", "a")
 BALANCED = balance(Evidence([HISTORY], [TOLD], states=[State("ride-history", "order_01", frozenset({"a"}), 1)]))
 LOST = balance(Evidence([HISTORY], [TOLD]))
-SOUND = saga.check(saga.Evidence(facts=[], items={}, excused={}, cars={}, charges=[]))
+NOTHING: dict[str, Any] = {saga.DISPATCH: {}, saga.PAYMENT: {}}
+SOUND = saga.check(saga.Evidence(facts=[], items=NOTHING, excused=NOTHING, cars={}, charges=[]))
 BROKEN = replace(SOUND, problems={"order_01": ["has two cars"]})
 DOUBLED = balance(Evidence([HISTORY], [TOLD], states=[State("ride-history", "order_01", frozenset({"a"}), 2)]))
 
