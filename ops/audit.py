@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import fleet
 import payments
 from carride import telemetry
+from carride.applied import facts_in
 from carride.events import DETAIL_TYPE, SOURCES, ContractError, parse_event
 from ops.ledger import DeadLettered, Delivered, Evidence, Ledger, Published, State, Subscription, balance
 
@@ -54,8 +55,6 @@ QUEUES_BEFORE_CONSUMERS: Final = ("CarRideLogRuleDlq", "OutboxPipeDlq", "Partner
 _HIDDEN_SECONDS: Final = 120
 """How long a queue's messages stay hidden from others while all of them are read."""
 _DELIVERY_LINES: Final = f'{{ $.message = "{telemetry.DELIVERY}" }}'
-_ENTRY: Final = "event#"
-"""Beginning of the attributes that hold an entry; the event's idempotency id follows."""
 _MANY: Final = 10
 
 
@@ -210,7 +209,7 @@ def peek(sqs: "SQSClient", url: str) -> Iterator["MessageTypeDef"]:
 def states(dynamodb: "DynamoDBClient", table: str, consumer: str) -> Iterator[State]:
     """Yield what a consumer's table holds of every ride."""
     for item in _items(dynamodb, table):
-        facts = frozenset(name.removeprefix(_ENTRY) for name in item if name.startswith(_ENTRY))
+        facts = facts_in(item)
         yield State(consumer, item["orderID"]["S"], facts, int(item["effects"]["N"]))
 
 

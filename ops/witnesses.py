@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from carride.applied import facts_in
 from carride.events import ContractError, parse_event
 from idempotency import observation, wire
 from ops import audit
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
 
 _DETAILS: Final = {DISPATCH: "carID", PAYMENT: "amount"}
 """The attribute of an item that says more than its state, by consumer."""
-_ENTRY: Final = "event#"
 
 
 def witnesses(clients: audit.Clients, outputs: Mapping[str, str], charges: Iterable[Mapping[str, Any]]) -> Evidence:
@@ -72,7 +72,7 @@ def _excused(clients: audit.Clients, outputs: Mapping[str, str], consumer: audit
 
 def _rides(dynamodb: "DynamoDBClient", table: str, detail: str) -> Iterator[tuple[str, Item]]:
     for item in _scan(dynamodb, table):
-        acted = frozenset(name.removeprefix(_ENTRY) for name in item if name.startswith(_ENTRY))
+        acted = facts_in(item)
         yield item["orderID"], Item(item["state"], acted, item.get(detail))
 
 

@@ -11,13 +11,11 @@ from typing import Any, Final, NamedTuple
 from botocore.config import Config
 from botocore.session import get_session
 
+from carride.applied import attribute_of
 from carride.events import SOURCE, CarAssigned, CarReleased, RideEvent
 from carride.outbox import outbox_item
 from fleet import Assignment, Car, Decision, State, zone
 from idempotency import Check, Put, Update, wire
-
-ENTRY: Final = "event#"
-"""Beginning of the attributes that hold an entry; the event's idempotency id follows."""
 
 type Effect = Check | Put | Update
 
@@ -132,7 +130,7 @@ def _remember(tables: Tables, event: RideEvent, seen: Seen, decision: Decision, 
         {"orderID": event.subject},
         f"{expression} ADD effects :one",
         condition=condition,
-        names={"#state": "state", "#entry": f"{ENTRY}{event.idempotencyid}"},
+        names={"#state": "state", "#entry": attribute_of(event)},
         values=values,
     )
 

@@ -6,18 +6,16 @@ decided again.
 """
 
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from botocore.config import Config
 from botocore.session import get_session
 
+from carride.applied import attribute_of
 from carride.events import SOURCE, RideEvent
 from carride.outbox import outbox_item
 from idempotency import Put, Update, wire
 from payments import Decision, Payment, State
-
-ENTRY: Final = "event#"
-"""Beginning of the attributes that hold an entry; the event's idempotency id follows."""
 
 
 class Tables(NamedTuple):
@@ -81,7 +79,7 @@ def _remember(tables: Tables, event: RideEvent, seen: Seen, decision: Decision, 
         "told": [type(fact).__name__ for fact in decision.facts],
     }
     values: dict[str, object] = {":state": state, ":entry": entry, ":one": 1}
-    names = {"#state": "state", "#entry": f"{ENTRY}{event.idempotencyid}"}
+    names = {"#state": "state", "#entry": attribute_of(event)}
     expression = "SET #state = :state, #entry = :entry"
     if payment_id is not None:
         expression += ", paymentID = :payment"

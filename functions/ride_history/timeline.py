@@ -6,15 +6,13 @@ reads: it is that of the entry with the highest sequence.
 """
 
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
+from carride.applied import attribute_of, is_attribute
 from carride.events import RideEvent
 from idempotency import Update
-
-ENTRY: Final = "event#"
-"""Beginning of the attributes that hold an entry; the event's idempotency id follows."""
 
 
 class Entry(NamedTuple):
@@ -57,12 +55,12 @@ def effect(table: str, event: RideEvent) -> Update:
         table,
         {"orderID": event.data.order_id},
         "SET #entry = :entry ADD effects :one",
-        names={"#entry": f"{ENTRY}{event.idempotencyid}"},
+        names={"#entry": attribute_of(event)},
         values={":entry": entry._asdict(), ":one": 1},
     )
 
 
 def history(item: Mapping[str, Any]) -> History:
     """Return what an item of RideTable, as plain Python values, says about its ride."""
-    entries = (Entry(**entry) for name, entry in item.items() if name.startswith(ENTRY))
+    entries = (Entry(**entry) for name, entry in item.items() if is_attribute(name))
     return History(item["orderID"], tuple(sorted(entries, key=lambda entry: entry[:3])), item["effects"])

@@ -10,6 +10,7 @@ told nothing tries the same request again, goes on without an answer, or dies. T
 a request that takes place next, and to crash before or after a step is to crash with its request under way.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -203,8 +204,8 @@ class World:
         """What became of deliveries, anywhere in this world."""
         self.overlaps = 0
         """How many steps took a key from a process that held it, where clocks allow that."""
-        self.merged: dict[int, list[Process]] = {}
-        """The processes for which another one stands, by the number of that one."""
+        self.merged: list[tuple[Process, Process]] = []
+        """The processes for which another one stands: that one first."""
         messages = scenario.messages
         events = Numbers(*(message.fingerprint for message in messages))
         self._event_of = {fingerprint: 1 << number for number, fingerprint in enumerate(events.values)}
@@ -524,7 +525,7 @@ class World:
             future = (*future_of(process), back)
             known = self._futures.setdefault(future, len(self._nodes))
             if known < len(self._nodes):
-                self.merged.setdefault(known, []).append(process)
+                self.merged.append((self._nodes[known].process, process))
                 return known
         request = process.request.kind
         write = -1
@@ -802,6 +803,28 @@ class World:
     def _under_way(self, state: State, write: int) -> State:
         network = self._networks.of(tuple(sorted((*self._networks.values[state[2]], write))))
         return (state[0], state[1], network, *state[3:])
+
+    # ── What tests ask ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def at_rest(self, state: State) -> tuple[Environment, Record | None, tuple[Write, ...], tuple[Record | None, ...]] | None:
+        """Return what ``state`` consists of, with the records of its writes at the end; None while a process runs."""
+        if len(state) > 3:
+            return None
+        writes = tuple(self._writes[number] for number in self._networks[state[2]])
+        records = tuple(self._records[number] for write in writes for number in (write.seen, write.record))
+        return self._environments[state[0]], self._records[state[1]], writes, records
+
+    def conditions(self) -> Iterator[tuple[Record | None, str, Record | None, Record, Record | None]]:
+        """Yield every write that met a record: what was there, the kind, what was seen, the write, what is there now."""
+        for (before, number), (after, _) in self._applied.items():
+            kind, seen, record, _ = self._writes[number]
+            yield self._records[before], kind, self._records[seen], self._present(record), self._records[after]
+
+    def tellings(self) -> Iterator[tuple[Process, int, object, Process]]:
+        """Yield everything that a process was told: it, its time, what, and the process that it became."""
+        for (number, now_ms, answer), told in self._told.items():
+            said = self._records[answer] if isinstance(answer, int) else answer
+            yield self._nodes[number].process, now_ms, said, self._nodes[told].process
 
     # ── Words ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -3,7 +3,7 @@
 import json
 import threading
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -263,9 +263,12 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture(autouse=True)
-def world(backend: Backend, clock: ManualClock) -> World:
-    """What one scenario is about."""
-    return World(backend, clock)
+def world(backend: Backend, clock: ManualClock) -> Iterator[World]:
+    """What one scenario is about; it leaves no handler behind."""
+    world = World(backend, clock)
+    yield world
+    for stalled in world.stalled:
+        stalled.finish()
 
 
 # ── Given ─────────────────────────────────────────────────────────────────────────────────────────────────────────────

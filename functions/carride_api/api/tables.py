@@ -13,14 +13,12 @@ from botocore.config import Config
 from botocore.session import get_session
 from msgspec import Meta, Struct
 
+from carride.applied import is_attribute
 from carride.ride import OrderID, Ride
 from idempotency import Put, wire
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
-
-_ENTRY: Final = "event#"
-"""Beginning of the attributes of RideTable that hold what happened."""
 
 BY_CUSTOMER: Final = "byCustomer"
 """The index of BookingTable by customerID and bookedAt."""
@@ -179,7 +177,7 @@ class Histories:
 
 
 def _history(item: Mapping[str, Any]) -> History:
-    entries = [cast("dict[str, Any]", entry) for name, entry in wire.values(item).items() if name.startswith(_ENTRY)]
+    entries = [cast("dict[str, Any]", entry) for name, entry in wire.values(item).items() if is_attribute(name)]
     timeline = sorted(
         (Happening(sequence=e["sequence"], type=e["type"], time=e["time"], data=e["fact"]) for e in entries),
         key=lambda happening: (happening.sequence, happening.type, happening.time),

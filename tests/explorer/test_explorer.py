@@ -1,0 +1,196 @@
+"""What the explorer finds in the protocol as it is, and whether the explorer itself can be trusted."""
+
+import itertools
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, Final
+
+import boto3
+import pytest
+from moto import mock_aws
+
+from idempotency import DynamoDBStore, observation
+from idempotency.record import Record
+from idempotency.stores import Store
+from idempotency.stores.dynamodb import item_of
+from idempotency.stores.memory import MemoryStore
+from idempotency.stores.transport import botocore_transport
+from idempotency.testing import ManualClock
+from tests.explorer.conftest import Explored
+from tests.explorer.process import INSERT, SWAP, Message, Processes, future_of
+from tests.explorer.scenarios import SCENARIOS, machine
+from tests.explorer.search import explore
+from tests.explorer.world import Scenario, World
+
+ENOUGH_STATES: Final = 1_000_000
+OUTCOMES: Final = {value for name, value in vars(observation).items() if name.isupper() and isinstance(value, str)}
+
+SMALL: Final = (
+    Scenario(name="claims", about="", kinds=(machine(),), tries=1, times_ms=(0, 7_500)),
+    Scenario(name="heartbeats", about="", kinds=(machine(),), tries=1, beats=1, times_ms=(0, 4_000, 8_000)),
+    Scenario(name="atomic", about="", kinds=(machine(atomic=True, conflict_reruns=1),), tries=1, conflicts=True),
+    Scenario(
+        name="poison", about="", kinds=(machine(max_attempts=1, timeout_ms=5_000),), tries=1, releases=1, times_ms=(0,)
+    ),
+    Scenario(
+        name="payloads",
+        about="",
+        kinds=(machine(window=100),),
+        messages=(Message("D1"), Message("D2", fingerprint="1:b")),
+        tries=1,
+        times_ms=(0, 101_500),
+        leap=1,
+    ),
+)
+
+by_name = pytest.mark.parametrize("scenario", SMALL, ids=[scenario.name for scenario in SMALL])
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=[scenario.name for scenario in SCENARIOS])
+def test_every_promise_holds_in_every_state(scenario: Scenario, explored: Explored) -> None:
+    """Whatever happens within a world's bounds, no promise of the protocol is broken."""
+    result = explored(scenario)
+    assert result.story is None, f"\n{result.story}"
+    assert result.complete
+
+
+def test_a_million_states_are_explored(explored: Explored) -> None:
+    """The worlds of the suite hold more than a million states."""
+    assert sum(explored(scenario).states for scenario in SCENARIOS) > ENOUGH_STATES
+
+
+def test_every_outcome_is_met(explored: Explored) -> None:
+    """No promise holds for want of an occasion: each way in which a delivery can end is met in some world."""
+    assert set().union(*(explored(scenario).outcomes for scenario in SCENARIOS)) == OUTCOMES
+
+
+def test_clocks_beyond_the_bound_cost_overlap_and_nothing_else(explored: Explored) -> None:
+    """A live claim is taken over only where clocks differ by more than is allowed, and then without a second effect."""
+    overlapping = {scenario.name for scenario in SCENARIOS if explored(scenario).overlaps}
+    assert overlapping == {scenario.name for scenario in SCENARIOS if not scenario.skew_is_bounded}
+
+
+class TestTheExplorerItself:
+    """What is left out of a search must make no difference."""
+
+    @by_name
+    def test_leaving_out_orders_leaves_out_no_end(self, scenario: Scenario) -> None:
+        """A search that tries every order of every step ends in the same states as the reduced one."""
+        assert ends(World(scenario, reduced=False)) == ends(World(scenario))
+
+    @by_name
+    def test_processes_that_are_taken_for_one_behave_as_one(self, scenario: Scenario) -> None:
+        """A process for which another stands makes the same requests, whatever both are told from then on."""
+        world = World(scenario)
+        ends(world)
+        told: dict[object, list[tuple[int, object, Any]]] = {}
+        for process, now_ms, said, after in world.tellings():
+            told.setdefault(identity(process), []).append((now_ms, said, after))
+        processes = Processes()
+        pairs = list(world.merged)
+        assert pairs
+        compared = set()
+        while pairs:
+            standing, merged = pairs.pop()
+            if (identity(standing), identity(merged)) in compared:
+                continue
+            compared.add((identity(standing), identity(merged)))
+            for now_ms, said, after in told.get(identity(standing), ()):
+                other = processes.tell(merged, now_ms, said)
+                assert future_of(other) == future_of(after)
+                pairs.append((after, other))
+
+    def test_a_search_that_is_capped_says_so(self) -> None:
+        """A search that stops at max_states is not called complete."""
+        result = explore(SCENARIOS[0], max_states=1_000)
+        assert not result.complete
+        assert result.story is None
+        assert result.states >= 1_000
+
+    def test_a_scenario_is_honest_about_its_clocks(self) -> None:
+        """Clocks that differ by more than a policy allows must be declared, and may not be declared otherwise."""
+        with pytest.raises(ValueError, match="clocks contradict"):
+            replace(SMALL[0], kinds=(machine(clock_ms=1_001),))
+        with pytest.raises(ValueError, match="clocks contradict"):
+            replace(SMALL[0], skew_is_bounded=False)
+
+
+class TestStoresAgree:
+    """The explorer's store is three conditions; the real ones give the answers that it gives."""
+
+    def test_memory(self) -> None:
+        """MemoryStore writes and refuses what the explorer's store writes and refuses, for every pair that it met."""
+        met = conditions()
+        assert len(met) > 1_000
+        for found, kind, seen, record, after in met:
+            store = MemoryStore(clock=ManualClock(0))
+            if found is not None:
+                store.insert(found)
+            assert write(store, kind, seen, record) == after
+
+    def test_dynamodb(self, dynamodb: Any) -> None:
+        """So does DynamoDBStore, in DynamoDB's own conditions."""
+        met = conditions()
+        store = DynamoDBStore("Idempotency", transport=botocore_transport())
+        for found, kind, seen, record, after in met[:: len(met) // 200]:
+            if found is None:
+                dynamodb.delete_item(TableName="Idempotency", Key={"idempotencyKey": {"S": record.key}})
+            else:
+                dynamodb.put_item(TableName="Idempotency", Item=item_of(found))
+            assert write(store, kind, seen, record) == after
+
+
+def ends(world: World) -> set[object]:
+    """Return the states of ``world`` in which no process runs, with its owner tokens in the order of their appearance."""
+    reached = {world.initial()}
+    frontier = [world.initial()]
+    while frontier:
+        frontier = list({after for state in frontier for _, after in world.steps(state)} - reached)
+        reached.update(frontier)
+    return {renamed(rest) for rest in map(world.at_rest, reached) if rest is not None}
+
+
+def renamed(rest: tuple[Any, ...]) -> str:
+    """Return the text of a state at rest; which process was called #1 makes no difference."""
+    names: dict[str, str] = {}
+    environment, record, writes, records = rest
+    text = repr((environment, record, sorted(repr(write.kind) for write in writes), records))
+    return re.sub(r"#\d+", lambda match: names.setdefault(match[0], f"owner {len(names)}"), text)
+
+
+def identity(process: Any) -> object:
+    """Return what makes a process this one and no other."""
+    return process.kind.name, process.message, process.owner, process.told
+
+
+def conditions() -> list[tuple[Record | None, str, Record | None, Record, Record | None]]:
+    """Return every pair of a record and a write that the small worlds meet."""
+    worlds = [World(scenario) for scenario in SMALL]
+    for world in worlds:
+        ends(world)
+    return list(itertools.chain.from_iterable(world.conditions() for world in worlds))
+
+
+def write(store: Store, kind: str, seen: Record | None, record: Record) -> Record | None:
+    """Have a real store perform a write of the explorer's."""
+    if kind == INSERT:
+        return store.insert(record)
+    if kind == SWAP:
+        assert seen is not None
+        return store.swap(seen, record)
+    return store.advance(record)
+
+
+@pytest.fixture
+def dynamodb() -> Iterator[Any]:
+    """An empty table of records, in this process."""
+    with mock_aws():
+        client = boto3.client("dynamodb")
+        client.create_table(
+            TableName="Idempotency",
+            KeySchema=[{"AttributeName": "idempotencyKey", "KeyType": "HASH"}],
+            AttributeDefinitions=[{"AttributeName": "idempotencyKey", "AttributeType": "S"}],
+            BillingMode="PAY_PER_REQUEST",
+        )
+        yield client
