@@ -55,6 +55,7 @@ _REPLAYED: Final = ("RideTable", "AssignmentTable", "CarTable", "PaymentTable", 
 _MODULES: Final = {"ride-history": "ride_history", "dispatch": "dispatch", "payment": "payment"}
 _HOUR: Final = timedelta(hours=1)
 _START_SECONDS: Final = 10.0
+_DRAIN_SECONDS: Final = 120.0
 _UNSOUND: Final = 1
 _FAILED: Final = 2
 _INTERRUPTED: Final = 130
@@ -109,8 +110,10 @@ class Result:
     """How many dead letters there have to be: one for each fact and consumer."""
     unexpected: Sequence[str]
     """Dead letters that are no poison, and poison that has none."""
+    not_replayed: int
+    """How many of the published events the replay of the archive has left out."""
     changed_by_replay: Sequence[str]
-    """What the replay of the archive has changed."""
+    """What the replay has changed."""
 
     @property
     def lost(self) -> int:
@@ -125,8 +128,8 @@ class Result:
     @property
     def sound(self) -> bool:
         """Whether nothing was lost, doubled, broken, given up without need or changed by the replay."""
-        wrong = (self.lost, self.doubled, self.saga.problems, self.unexpected, self.changed_by_replay)
-        return not any(wrong)
+        wrong = (self.saga.problems, self.unexpected, self.not_replayed, self.changed_by_replay)
+        return not any((self.lost, self.doubled, *wrong))
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as JSON-ready values."""
@@ -153,6 +156,7 @@ class Result:
             "rides refunded": self.saga.refunded,
             "dead letters expected": self.poison,
             "dead letters unexpected": len(self.unexpected),
+            "not replayed": self.not_replayed,
             "changed by the replay": len(self.changed_by_replay),
             "lost": self.lost,
             "doubled": self.doubled,
@@ -166,13 +170,19 @@ class Result:
             *(f"the outbox: untold {fact}" for fact in self.ledger.untold),
             *(f"{ride}: {'; '.join(problems)}" for ride, problems in self.saga.problems.items()),
             *self.unexpected,
+            *([f"{self.not_replayed} events were not replayed"] if self.not_replayed else []),
             *(f"{name}: changed by the replay" for name in self.changed_by_replay),
-            *([f"the partner: lost {self.partner_lost}, doubled {self.partner_doubled}"] * self._partner_is_wrong()),
+            *(
+                [f"the partner: lost {self.partner_lost}, doubled {self.partner_doubled}"]
+                if self._partner_is_wrong
+                else []
+            ),
         ]
 
     def _accounts(self, field: str) -> list[tuple[str, Any]]:
         return [(name, account) for name, account in self.ledger.consumers.items() if getattr(account, field)]
 
+    @property
     def _partner_is_wrong(self) -> bool:
         return self.partner_lost + self.partner_doubled > 0
 
@@ -229,6 +239,7 @@ def rehearse(
             _settle(laptop, progress, f"seed {seed}: replaying the archive")
         _drain(partner, sqs, queue)
         after = snapshot()
+        events = list(audit.published(clients.logs, stack.outputs["CarRideEventsLogGroupName"]))
         return Result(
             seed=seed,
             seconds=time.monotonic() - began,
@@ -245,6 +256,7 @@ def rehearse(
                 ),
                 *(f"{consumer}: not dead-lettered {fact} ({why})" for consumer, fact, why in sorted(poison - letters)),
             ],
+            not_replayed=ledger.published - sum(event.replayed for event in events),
             changed_by_replay=[name for name in before if before[name] != after[name]],
         )
 
@@ -257,12 +269,14 @@ def _settle(laptop: Laptop, progress: Progress, what: str) -> None:
 
 def _drain(partner: Partner, sqs: Any, queue: str) -> None:
     """Have the partner take what is left in its queue, including what failed and comes again."""
-    while True:
-        names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
+    names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
+    deadline = time.monotonic() + _DRAIN_SECONDS
+    while time.monotonic() < deadline:
         attributes = sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=names)["Attributes"]
         if not any(int(attributes[name]) for name in names):
             return
         partner.poll(sqs, queue)
+    raise LaptopError(f"the partner's queue was not empty after {_DRAIN_SECONDS:g} s: {attributes}")
 
 
 def _stumble(event: Mapping[str, Any], attempt: int) -> None:

@@ -8,9 +8,6 @@ decided again. A car is taken on the condition that no ride has it, so two rides
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-from botocore.config import Config
-from botocore.session import get_session
-
 from carride.applied import attribute_of
 from carride.events import SOURCE, CarAssigned, CarReleased, RideEvent
 from carride.outbox import outbox_item
@@ -72,18 +69,6 @@ class Reader:
             ConsistentRead=True,
         )
         return [Car(item["carID"]["S"], item["sector"]["S"]) for page in pages for item in page["Items"]]
-
-
-def dynamodb_client() -> Any:
-    """Make a client whose timeouts fit inside the function's; botocore's own of 60 s outlive it."""
-    config = Config(
-        connect_timeout=1,
-        read_timeout=2,
-        retries={"mode": "standard", "total_max_attempts": 3},
-        max_pool_connections=20,
-        tcp_keepalive=True,
-    )
-    return get_session().create_client("dynamodb", config=config)
 
 
 def effects(

@@ -7,7 +7,8 @@ from typing import Any, Literal
 from msgspec import Struct
 
 import fleet
-from assignments import Reader, Tables, dynamodb_client, effects
+from assignments import Reader, Tables, effects
+from carride.clients import dynamodb_client
 from carride.events import RideEvent, parse_event
 from carride.faults import Faults
 from carride.settings import from_environment

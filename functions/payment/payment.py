@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 
 import payments
+from carride.clients import dynamodb_client
 from carride.events import RideEvent, parse_event
 from carride.faults import Faults
 from carride.settings import from_environment
@@ -14,7 +15,7 @@ from carride.telemetry import observe
 from gateway import Call, Charge, Gateway, Status
 from gateway_client import HttpGateway
 from idempotency import Consumer, DynamoDBStore, Operation, Policy, SqsDeadLetters
-from payment_table import Tables, dynamodb_client, effects, read
+from payment_table import Tables, effects, read
 from payments import Action
 
 

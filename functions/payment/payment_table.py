@@ -8,9 +8,6 @@ decided again.
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from botocore.config import Config
-from botocore.session import get_session
-
 from carride.applied import attribute_of
 from carride.events import SOURCE, RideEvent
 from carride.outbox import outbox_item
@@ -31,14 +28,6 @@ class Seen(NamedTuple):
     payment: Payment
     revision: int
     """How many events were acted on until then."""
-
-
-def dynamodb_client() -> Any:
-    """Make a client whose timeouts fit inside the function's; botocore's own of 60 s outlive it."""
-    config = Config(
-        connect_timeout=1, read_timeout=2, retries={"mode": "standard", "total_max_attempts": 3}, tcp_keepalive=True
-    )
-    return get_session().create_client("dynamodb", config=config)
 
 
 def read(client: Any, table: str, order_id: str) -> Seen:

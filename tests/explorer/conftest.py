@@ -1,37 +1,17 @@
-"""Explores each world once for all tests, and says at the end of the run how much was seen."""
+"""Says at the end of a test run how much was explored."""
 
-from collections.abc import Callable
 from typing import Final
 
 import pytest
 
-from tests.explorer.search import Result, explore
-from tests.explorer.world import Scenario
-
-type Explored = Callable[[Scenario], Result]
-
-_RESULTS: Final = pytest.StashKey[dict[str, Result]]()
+EXPLORED: Final = "states explored"
+"""The property with which a test reports it: properties reach the end of the run from every worker."""
 
 
-@pytest.fixture(scope="session")
-def explored(pytestconfig: pytest.Config) -> Explored:
-    """Return what the search of a world found."""
-    results = pytestconfig.stash.setdefault(_RESULTS, {})
-
-    def once(scenario: Scenario) -> Result:
-        if scenario.name not in results:
-            results[scenario.name] = explore(scenario)
-        return results[scenario.name]
-
-    return once
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Print how many states were explored, and whether each search was complete."""
-    results = config.stash.get(_RESULTS, {}).values()
-    if results:
-        states = sum(result.states for result in results)
-        seconds = sum(result.seconds for result in results)
-        capped = [result.scenario for result in results if not result.complete]
-        how = f"NOT complete: {', '.join(capped)}" if capped else "each search complete"
-        terminalreporter.write_line(f"explorer: {states:,} states in {len(results)} worlds in {seconds:.0f} s, {how}")
+    for outcome, how in (("passed", "each search complete, every promise kept"), ("failed", "NOT complete")):
+        for report in terminalreporter.stats.get(outcome, ()):
+            for name, states in getattr(report, "user_properties", ()):
+                if name == EXPLORED:
+                    terminalreporter.write_line(f"explorer: {states:,} states in {report.duration:.0f} s, {how}")

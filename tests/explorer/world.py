@@ -317,10 +317,7 @@ class World:
             self._handler_steps(steps, state, environment, place, worker)
             return
         if environment.faults:
-            steps.append((("crashes", place, 0), self._crashed(self._with_fault(state), place)))
-            if self.scenario.copies and not worker.abandoned and request != END:
-                gone = _with(self._with_fault(state), place, self._abandon(number))
-                steps.append((("is taken for dead", place, 0), self._undelivered(gone, node.delivery)))
+            self._fault_steps(steps, state, place, node, worker)
         if worker.resting:
             return
         label: Label
@@ -351,6 +348,13 @@ class World:
             steps.append((label, self._told_state(self._with_fault(lettered), place, number, NOT_SENT, label)))
             label = ("dead letter is refused", place, 0)
             steps.append((label, self._told_state(self._with_fault(state), place, number, NOT_SENT, label)))
+
+    def _fault_steps(self, steps: Steps, state: State, place: int, node: Node, worker: Worker) -> None:
+        faulty = self._with_fault(state)
+        steps.append((("crashes", place, 0), self._crashed(faulty, place)))
+        if self.scenario.copies and not worker.abandoned and node.request != END:
+            gone = _with(faulty, place, self._abandon(state[3 + place]))
+            steps.append((("is taken for dead", place, 0), self._undelivered(gone, node.delivery)))
 
     def _write_steps(self, steps: Steps, state: State, environment: Environment, place: int, node: Node) -> None:
         number, write = state[3 + place], node.write
@@ -806,16 +810,16 @@ class World:
 
     # ── What tests ask ────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def at_rest(self, state: State) -> tuple[Environment, Record | None, tuple[Write, ...], tuple[Record | None, ...]] | None:
-        """Return what ``state`` consists of, with the records of its writes at the end; None while a process runs."""
+    def at_rest(self, state: State) -> tuple[object, ...] | None:
+        """Return the environment, the record and what is under way; None while a process runs."""
         if len(state) > 3:
             return None
-        writes = tuple(self._writes[number] for number in self._networks[state[2]])
-        records = tuple(self._records[number] for write in writes for number in (write.seen, write.record))
-        return self._environments[state[0]], self._records[state[1]], writes, records
+        writes = [self._writes[number] for number in self._networks[state[2]]]
+        under_way = [(write.kind, self._records[write.seen], self._records[write.record]) for write in writes]
+        return self._environments[state[0]], self._records[state[1]], *sorted(under_way, key=repr)
 
     def conditions(self) -> Iterator[tuple[Record | None, str, Record | None, Record, Record | None]]:
-        """Yield every write that met a record: what was there, the kind, what was seen, the write, what is there now."""
+        """Yield every write that met a record: what was there, how it was written, what was seen, what, and the rest."""
         for (before, number), (after, _) in self._applied.items():
             kind, seen, record, _ = self._writes[number]
             yield self._records[before], kind, self._records[seen], self._present(record), self._records[after]

@@ -10,7 +10,7 @@ from tests.stores.backends import Backend
 from tests.stores.fixtures import *  # noqa: F403 - the stores, as fixtures
 
 
-@pytest.fixture(params=["memory", "moto_dynamodb", "fake_valkey"])
+@pytest.fixture(params=["memory", "moto_dynamodb", "fake_valkey", "guides_sqlite"])
 def backend(request: pytest.FixtureRequest, clock: ManualClock) -> Iterator[Backend]:
     """Each store in turn, empty."""
     with request.getfixturevalue(request.param)(clock) as opened:

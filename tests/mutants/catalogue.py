@@ -178,7 +178,7 @@ MUTANTS: Final = (
     Mutant(
         "12 nothing starts inside the reserve",
         "runner.py",
-        "return deadline_ms is None or deadline_ms - self.clock() > self._reserve_ms",
+        "return deadline_ms is None or deadline_ms - (now_ms or self.clock()) > self._reserve_ms",
         "return True",
         f"{_RULES}12Time",
     ),
@@ -191,7 +191,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "13 what is older than the window never runs",
-        "runner.py",
+        "decision.py",
         "return sent_ms + limits.window_s * 1000 < end_ms + 2 * limits.skew_ms + 1000",
         "return sent_ms < 0",
         f"{_RULES}13Window",

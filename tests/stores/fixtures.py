@@ -1,5 +1,6 @@
 """The stores as fixtures; the suites' folders import those that they run on, and say which in `backend`."""
 
+import re
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -85,3 +86,14 @@ def engine_dynamodb(engine_endpoint: str) -> Iterator[Opener]:
     client = boto3.client("dynamodb", endpoint_url=engine_endpoint, config=config)
     yield dynamodb_opener(client)
     client.close()
+
+
+@pytest.fixture(scope="session")
+def guides_sqlite() -> Opener:
+    """The store of the guide for authors of stores: the page's own code."""
+    page = (servers.ROOT / "docs/writing-a-store.md").read_text()
+    namespace: dict[str, Any] = {}
+    for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+        exec(compile(block, "docs/writing-a-store.md", "exec"), namespace)  # noqa: S102 - this repository's own page
+    opener: Opener = namespace["open_sqlite"]
+    return opener

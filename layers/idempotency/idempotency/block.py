@@ -24,7 +24,7 @@ class Block:
         self._heartbeat: AbstractContextManager[object] = nullcontext()
 
     def __enter__(self) -> Self:
-        begun = self._runner.told(self._delivery, self._begin)
+        begun = self._runner.told(self._delivery, self._runner.begin, self._delivery)
         if isinstance(begun, Answer):
             self._answer = begun
         else:
@@ -41,17 +41,13 @@ class Block:
             return
         self._heartbeat.__exit__(kind, error, trace)
         if error is None:
-            self._runner.told(self._delivery, lambda: self._runner.finish(started, self._result))
+            self._runner.told(self._delivery, self._runner.finish, started, self._result)
         elif isinstance(error, Exception):  # anything else stops the process: to the record that is a crash
-            failure = error
             try:
-                self._runner.told(self._delivery, lambda: self._runner.fail(started, failure))
+                self._runner.told(self._delivery, self._runner.fail, started, error)
             except Exception as raised:
                 if raised is not error:
                     raise
-
-    def _begin(self) -> Started | Answer:
-        return self._runner.begin(self._delivery)
 
     @property
     def done(self) -> bool:

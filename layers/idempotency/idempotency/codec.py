@@ -20,7 +20,7 @@ from typing import Any, Final
 from idempotency.errors import UndecodableResultError
 
 _TAG: Final = "$"
-_dump = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
+_dump = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False, check_circular=False).encode
 _load = json.JSONDecoder().decode
 
 

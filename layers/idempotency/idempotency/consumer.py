@@ -229,7 +229,9 @@ class Consumer[E = dict[str, Any]]:
             key: object = source.message_id(raw)
         else:
             key = None if self._key is None else self._key(message if self._key_of_message else event)
-        times = (source.sent_ms(raw), event_ms(message), _ms(self._occurred and self._occurred(event)))
+        times = [source.sent_ms(raw), event_ms(message)]
+        if self._occurred is not None:
+            times.append(_ms(self._occurred(event)))
         return event, Delivery(
             key=record_key(self.name, key),
             fingerprint=fingerprint(self._payload(message if self._payload_of_message else event)),
@@ -238,7 +240,7 @@ class Consumer[E = dict[str, Any]]:
             acknowledges=True,
             replayed=source.replayed(raw),
             sent_ms=min([at_ms for at_ms in times if at_ms is not None], default=None),
-            expires_ms=_ms(self._expires and self._expires(event)),
+            expires_ms=None if self._expires is None else _ms(self._expires(event)),
             event=raw,
         )
 

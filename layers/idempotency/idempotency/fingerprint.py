@@ -52,7 +52,12 @@ def _plain(value: Any) -> object:
 
 
 _canonical = json.JSONEncoder(
-    sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False, default=_plain
+    sort_keys=True,
+    separators=(",", ":"),
+    ensure_ascii=True,
+    allow_nan=False,
+    check_circular=False,  # what came as JSON cannot contain itself; anything else that does recurses too deeply
+    default=_plain,
 ).encode
 
 

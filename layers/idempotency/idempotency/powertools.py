@@ -270,7 +270,7 @@ class FencedPersistenceLayer(_WholeCalls):
         _, _, runner, started = self._ended(data)
         if started is None:
             return
-        answer = runner.told(started.delivery, lambda: runner.finish(started, result))
+        answer = runner.told(started.delivery, runner.finish, started, result)
         if answer.outcome == observation.LOST_LEASE:
             raise LostLeaseError(started.delivery.key)
 
@@ -280,7 +280,7 @@ class FencedPersistenceLayer(_WholeCalls):
         if started is None:
             return
         try:
-            runner.told(started.delivery, lambda: runner.fail(started, exception))
+            runner.told(started.delivery, runner.fail, started, exception)
         except Exception as raised:
             if raised is not exception:  # which Powertools raises by itself
                 raise

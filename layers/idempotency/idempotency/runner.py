@@ -177,12 +177,14 @@ class Runner:
             Exception: what ``work`` raised.
         """
         run = self._run_atomic if self.policy.atomic else self._run_claimed
-        return self.told(delivery, lambda: run(delivery, work))
+        return self.told(delivery, run, delivery, work)
 
-    def told[T: Answer | Started](self, delivery: Delivery, phase: Callable[[], T]) -> T:
+    def told[**P, T: Answer | Started](
+        self, delivery: Delivery, phase: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T:
         """Observe how a delivery ended, if this phase ended it, and raise where that is what its caller is to know."""
         try:
-            end = phase()
+            end = phase(*args, **kwargs)
         except Exception as error:
             self._tell(delivery, Answer(observation.FAILED, None, _describe(error)))
             raise
@@ -340,7 +342,7 @@ class Runner:
                 mismatch = PayloadMismatchError(delivery.key)
                 return self._give_up(delivery, dead_letters.PAYLOAD_MISMATCH, mismatch, warm)
             return Answer(observation.DUPLICATE, warm, "warm")
-        if not self.has_time(delivery.deadline_ms):
+        if not self.has_time(delivery.deadline_ms, now_ms):
             raise OutOfTimeError(f"less than {self.policy.reserve} s are left for {delivery.key}")
         if delivery.expires_ms is not None and delivery.expires_ms + limits.skew_ms < now_ms:
             found = self._store.read(delivery.key, until_ms=delivery.deadline_ms)
@@ -348,9 +350,9 @@ class Runner:
                 return Answer(observation.EXPIRED, None)
         return None
 
-    def has_time(self, deadline_ms: int | None) -> bool:
+    def has_time(self, deadline_ms: int | None, now_ms: int | None = None) -> bool:
         """Whether something may still be started: nothing is, inside the reserve that is kept for the commit."""
-        return deadline_ms is None or deadline_ms - self.clock() > self._reserve_ms
+        return deadline_ms is None or deadline_ms - (now_ms or self.clock()) > self._reserve_ms
 
     def _claimant(self, delivery: Delivery) -> Claimant:
         deadline_ms = delivery.deadline_ms

@@ -1,0 +1,342 @@
+"""What the documents promise to name is there: tests, resources, outputs, commands, runbooks, sums, pinned actions."""
+
+import ast
+import math
+import re
+from collections.abc import Iterator, Mapping
+from decimal import Decimal
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import botocore.session
+import msgspec
+import pytest
+import yaml
+from botocore import xform_name
+
+import timeline
+from carride.events import CarReleased, PaymentAuthorized, PaymentCaptured
+from carride.outbox import outbox_item
+from idempotency import wire
+from tests.infrastructure.stack import ROOT, source
+from tests.infrastructure.test_references import DOCUMENTS, code, targets
+from tests.unit.functions.saga import NOW, Life, told
+
+RUNBOOKS: Final = ROOT / "docs" / "runbooks"
+WORKFLOWS: Final = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+
+TEST: Final = re.compile(r"`(tests/[\w/]+\.py)((?:::\w+)+)`")
+RESOURCE: Final = re.compile(
+    r"\b[A-Z][A-Za-z]+(?:Queue|Dlq|Alarm|Topic|Pipe|Role|Policy|Permission|Mapping|LogGroup)\b"
+)
+OUTPUT: Final = re.compile(r"\boutput ([A-Z]\w+)")
+INNERMOST: Final = re.compile(r"\$\(([^()]*)\)")
+AWS: Final = re.compile(r"(?<![\w-])aws ([a-z0-9-]+) ([a-z-]+)([^|;`\n]*)")
+OPTION: Final = re.compile(r"(?<=\s)--([a-z0-9-]+)")
+OF_THE_CLI: Final = frozenset({"query", "output", "region", "max-items"})
+"""Options that every command takes, whatever the operation."""
+MADE_BY_THE_CLI: Final = frozenset({("logs", "tail")})
+"""Commands that are no operation of a service."""
+ANCHORED: Final = re.compile(r"\]\(([^)#\s]*)#([^)\s]+)\)")
+PINNED: Final = re.compile(r"[\w-]+/[\w-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+")
+
+KB: Final = 1024
+
+
+def documents() -> list[Any]:
+    """Return one test parameter for each document."""
+    return [pytest.param(path, id=str(path.relative_to(ROOT))) for path in DOCUMENTS]
+
+
+# ── Tests, resources, outputs, anchors ────────────────────────────────────────────────────────────────────────────────
+
+
+@cache
+def template() -> dict[str, Any]:
+    """Return the template as written."""
+    return source()
+
+
+@cache
+def names_in(path: Path) -> frozenset[str]:
+    """Return the names of a module's tests, as pytest writes them behind the path."""
+    found = set()
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        match node:
+            case ast.FunctionDef(name=name):
+                found.add(f"::{name}")
+            case ast.ClassDef(name=name, body=body):
+                found.update(f"::{name}::{inner.name}" for inner in body if isinstance(inner, ast.FunctionDef))
+            case ast.ImportFrom(names=names):  # one suite for all stores, which a module of each environment imports
+                found.update(_imported(node, names))
+            case _:
+                pass
+    return frozenset(found)
+
+
+def _imported(node: ast.ImportFrom, names: list[ast.alias]) -> Iterator[str]:
+    module = ROOT.joinpath(*(node.module or "").split(".")).with_suffix(".py")
+    if module.is_relative_to(ROOT / "tests") and module.exists():
+        wanted = {alias.asname or alias.name for alias in names}
+        yield from (name for name in names_in(module) if name.split("::")[1] in wanted or "*" in wanted)
+
+
+@pytest.mark.parametrize("document", documents())
+def test_every_test_that_is_named_exists(document: Path) -> None:
+    """A guarantee that names its test names one that there is."""
+    named = TEST.findall(document.read_text(encoding="utf-8"))
+    assert [path + name for path, name in named if name not in names_in(ROOT / path)] == []
+
+
+@pytest.mark.parametrize("document", documents())
+def test_every_resource_and_output_that_is_named_exists(document: Path) -> None:
+    """Whoever follows a document finds the resource, and the output that it asks for."""
+    text = code(document)
+    assert set(RESOURCE.findall(text)) <= set(template()["Resources"])
+    assert set(OUTPUT.findall(text)) <= set(template()["Outputs"])
+
+
+@pytest.mark.parametrize("document", documents())
+def test_links_into_a_page_reach_their_heading(document: Path) -> None:
+    """A link to a heading leads to a heading that is there."""
+    for path, anchor in ANCHORED.findall(document.read_text(encoding="utf-8")):
+        if "://" not in path:
+            page = document.parent / path if path else document
+            assert anchor in set(anchors(page)), f"{path}#{anchor}"
+
+
+def anchors(page: Path) -> Iterator[str]:
+    """Yield the anchors of a page's headings, as GitHub makes them."""
+    for heading in re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE):
+        yield re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-")
+
+
+# ── Commands of the AWS CLI ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Command(NamedTuple):
+    """A command of the AWS CLI, as a document gives it."""
+
+    service: str
+    operation: str
+    options: tuple[str, ...]
+
+
+def commands(text: str) -> Iterator[Command]:
+    """Yield every command in a text, those inside of `$(…)` too."""
+    text = text.replace("\\\n", " ")
+    parts = []
+    while inner := INNERMOST.search(text):
+        parts.append(inner[1])
+        text = text[: inner.start()] + "…" + text[inner.end() :]
+    for part in (*parts, text):
+        for service, operation, rest in AWS.findall(part):
+            yield Command(service, operation, tuple(OPTION.findall(rest)))
+
+
+@cache
+def options_of(service: str) -> Mapping[str, frozenset[str]]:
+    """Return the options of each operation of a service, by the CLI's names."""
+    model = botocore.session.get_session().get_service_model(service)
+    found = {}
+    for name in model.operation_names:
+        shape = model.operation_model(name).input_shape
+        members = {} if shape is None else shape.members
+        options = {xform_name(member, "-") for member in members}
+        found[xform_name(name, "-")] = frozenset(options | {f"no-{option}" for option in options})
+    return found
+
+
+@pytest.mark.parametrize("document", documents())
+def test_aws_knows_every_command(document: Path) -> None:
+    """Each command of the AWS CLI is an operation of its service, with options that it takes."""
+    for command in commands(code(document)):
+        if command[:2] in MADE_BY_THE_CLI:
+            continue
+        known = options_of(command.service)
+        assert command.operation in known, command
+        assert set(command.options) <= known[command.operation] | OF_THE_CLI, command
+
+
+def test_commands_are_found_inside_of_others() -> None:
+    """The search itself works: options belong to their own command, wherever it stands."""
+    text = '`aws sqs receive-message --queue-url "$(aws sqs get-queue-url --queue-name x)" --wait | jq --arg a b`'
+    assert sorted(commands(text)) == [
+        Command("sqs", "get-queue-url", ("queue-name",)),
+        Command("sqs", "receive-message", ("queue-url", "wait")),
+    ]
+
+
+# ── Runbooks ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def queues() -> list[str]:
+    """Return the logical ids of the template's queues."""
+    return [name for name, resource in template()["Resources"].items() if resource["Type"] == "AWS::SQS::Queue"]
+
+
+def page_of(queue: str) -> str:
+    """Return the file name of a queue's runbook."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", queue).lower() + ".md"
+
+
+def test_every_queue_has_a_runbook_and_no_other_has() -> None:
+    """Whatever queue an alarm names has its page, and every page is of a queue that there is."""
+    assert {path.name for path in RUNBOOKS.iterdir()} == {"README.md", *(page_of(queue) for queue in queues())}
+
+
+@pytest.mark.parametrize("queue", queues())
+def test_a_runbook_says_what_somebody_on_call_asks(queue: str) -> None:
+    """Each page is about its queue, says what the alarm means, how to look, mend and redrive, and is in the index."""
+    text = (RUNBOOKS / page_of(queue)).read_text(encoding="utf-8")
+    assert text.startswith(f"# {queue}\n")
+    assert f"(output {queue}Url)" in text
+    for heading in ("**What the alarm means.**", "**How to look.**", "**How to mend.**", "**Redrive"):
+        assert heading in text, heading
+    assert f"| [`{queue}`]({page_of(queue)}) |" in (RUNBOOKS / "README.md").read_text(encoding="utf-8")
+
+
+def test_a_rules_dead_letters_go_to_its_target_only() -> None:
+    """An event that one target did not get is not published again, where every other rule would get it too."""
+    for queue in queues():
+        if queue.endswith("RuleDlq"):
+            assert "put-events" not in (RUNBOOKS / page_of(queue)).read_text(encoding="utf-8"), queue
+
+
+def test_alarms_that_link_a_runbook_link_one_that_there_is() -> None:
+    """A path to a runbook in an alarm's description leads to it."""
+    for name, resource in template()["Resources"].items():
+        if resource["Type"] == "AWS::CloudWatch::Alarm":
+            description = str(resource["Properties"].get("AlarmDescription", ""))
+            for path in re.findall(r"docs/runbooks/[\w-]+\.md", description):
+                assert (ROOT / path).exists(), f"{name}: {path}"
+
+
+# ── Costs, and the window ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def rows(document: str, heading: str) -> list[list[str]]:
+    """Return the cells of the first table under a heading, without its head, and without emphasis."""
+    section = (
+        (ROOT / "docs" / document).read_text(encoding="utf-8").split(f"\n## {heading}\n", 1)[1].split("\n## ", 1)[0]
+    )
+    lines = [line for line in section.splitlines() if line.startswith("|")]
+    return [[cell.strip().strip("*") for cell in line.strip("|").split("|")] for line in lines[2:]]
+
+
+def test_costs_add_up() -> None:
+    """Each row of the summary is its count times its price, and the last one their sum."""
+    *components, total = rows("costs.md", "Summary")
+    for component, count, price, cost in components:
+        assert Decimal(count) * Decimal(price) == Decimal(cost), component
+    assert Decimal(total[-1]) == sum(Decimal(row[-1]) for row in components)
+
+
+def test_costs_of_dynamodb_add_up() -> None:
+    """The write units of the summary are those of the functions."""
+    *functions, total = rows("costs.md", "DynamoDB, by who writes")
+    for who, operations, each, units in functions:
+        assert int(operations) * int(each) == int(units), who
+    assert int(total[-1]) == sum(int(row[-1]) for row in functions)
+    assert total[-1] == rows("costs.md", "Summary")[0][1]
+
+
+def test_costs_of_a_record_are_its_units_times_their_price() -> None:
+    """Each path of the layer costs its write units at the price of the summary."""
+    price = Decimal(rows("costs.md", "Summary")[0][2])
+    for path, _, units, cost in rows("costs.md", "What idempotency costs in it"):
+        assert Decimal(units) * price == Decimal(cost), path
+
+
+def test_costs_reckon_with_the_sizes_that_items_have() -> None:
+    """A ride's events and outbox items are one unit each, and its history's updates the fourteen of the page."""
+    life = Life("ad24d3e58a6c2033415ac10bbcd5c0d2")
+    accepted = life.accepted.ride()
+    paid: dict[str, Any] = {"amount": 1250, "payment_id": "pay_0123456789abcdef"}
+    facts = [
+        life.created,
+        life.accepted,
+        life.assigned,
+        PaymentAuthorized.of(accepted, **paid),
+        life.started,
+        life.completed,
+        CarReleased.of(accepted, car_id="car_01"),
+        PaymentCaptured.of(accepted, **paid),
+    ]
+    events = [told(fact) for fact in facts]
+    assert len(events) == int(rows("costs.md", "Summary")[2][1])
+    assert all(len(msgspec.json.encode(event.to_detail())) < KB for event in events)
+    assert all(size({"M": wire.item(outbox_item(event, region="us-east-1", now=NOW))}) <= KB for event in events)
+    history: dict[str, object] = {"orderID": "0" * 32, "effects": 0}
+    units = []
+    for event in events:
+        effect = timeline.effect("RideTable", event)
+        history |= {(effect.names or {})["#entry"]: (effect.values or {})[":entry"]}
+        units.append(math.ceil(size({"M": wire.item(history)}) / KB))
+    assert ", ".join(map(str, units)) in (ROOT / "docs/costs.md").read_text(encoding="utf-8")
+    assert sum(units) == int(rows("costs.md", "DynamoDB, by who writes")[2][1])
+
+
+def size(value: Mapping[str, Any]) -> int:
+    """Return the bytes of an attribute's value, as DynamoDB documents how it counts them."""
+    ((kind, content),) = value.items()
+    match kind:
+        case "S":
+            return len(content.encode())
+        case "B":
+            return len(content)
+        case "N":
+            return len(content) // 2 + 2
+        case "M":
+            return 3 + sum(1 + len(name) + size(inner) for name, inner in content.items())
+        case "L":
+            return 3 + sum(1 + size(inner) for inner in content)
+        case _:
+            return 1
+
+
+def test_the_windows_arithmetic_is_right() -> None:
+    """The roads by which an event comes back add up to less than the window."""
+    *roads, total = rows("guarantees.md", "The window")
+    assert Decimal(total[-1]) == sum(Decimal(days) for _, days in roads) < 30
+
+
+# ── Workflows ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.name)
+def test_workflows_are_pinned_and_ask_for_little(workflow: Path) -> None:
+    """Each action is a commit, not a tag that can be moved; the token reads, and writes at most an identity."""
+    text = workflow.read_text(encoding="utf-8")
+    parsed = yaml.safe_load(text)
+    used = re.findall(r"uses: (.+)$", text, re.MULTILINE)
+    assert used
+    assert [action for action in used if not PINNED.fullmatch(action)] == []
+    assert parsed["permissions"].items() <= {"contents": "read", "id-token": "write"}.items()
+    assert all(job["timeout-minutes"] for job in parsed["jobs"].values())
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.name)
+def test_workflows_call_what_is_there(workflow: Path) -> None:
+    """A step runs scripts and targets of this repository, and takes nothing from outside into its shell."""
+    steps = [
+        step for job in yaml.safe_load(workflow.read_text(encoding="utf-8"))["jobs"].values() for step in job["steps"]
+    ]
+    for script in (step["run"] for step in steps if "run" in step):
+        assert "${{" not in script, (
+            "an expression in a script is code of whoever chose its value: pass it as a variable"
+        )
+        assert set(re.findall(r"^make ([a-z-]+)", script, re.MULTILINE)) <= targets()
+        for path in re.findall(r"^(\.[a-z]+/[a-z]+)$", script, re.MULTILINE):
+            assert (ROOT / path).exists(), path
+
+
+def test_there_is_a_workflow_to_check_and_one_to_deploy() -> None:
+    """Every push is checked by the script that anybody can run; deployments are asked for by hand."""
+    parsed = {path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in WORKFLOWS}
+    assert set(parsed) == {"ci", "deploy"}
+    # YAML reads the key `on` as true.
+    assert set(parsed["ci"][True]) == {"push", "pull_request"}
+    assert set(parsed["deploy"][True]) == {"workflow_dispatch"}
+    assert any(step.get("run") == ".ci/run" for step in parsed["ci"]["jobs"]["check"]["steps"])

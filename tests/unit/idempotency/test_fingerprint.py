@@ -1,0 +1,130 @@
+"""Two payloads are told apart by their content, and by nothing else."""
+
+import enum
+import json
+import uuid
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+import pydantic
+import pytest
+
+from idempotency.fingerprint import fingerprint
+
+
+class Status(enum.Enum):
+    """A ride's status."""
+
+    ACCEPTED = "accepted"
+
+
+@dataclass
+class AsDataclass:
+    """A ride as a dataclass."""
+
+    passengers: int
+    status: Status = Status.ACCEPTED
+
+
+class AsStruct(msgspec.Struct):
+    """The same as a Struct."""
+
+    status: str
+    passengers: float
+
+
+class AsModel(pydantic.BaseModel):
+    """The same as a model."""
+
+    passengers: Decimal
+    status: Status
+
+
+SAME: dict[str, list[Any]] = {
+    "order of keys": [{"a": 1, "b": 2}, {"b": 2, "a": 1}],
+    "whole numbers": [{"n": 7}, {"n": 7.0}, {"n": Decimal("7.00")}, {"n": Decimal("0.7E+1")}],
+    "large whole numbers": [[10**22], [1e22], [Decimal("1E+22")]],
+    "fractions": [[0.1], [Decimal("0.1")], [Decimal("0.10")]],
+    "nothing": [0, -0.0, Decimal("-0")],
+    "lists and tuples": [[1, [2]], (1, (2,))],
+    "mappings": [{"a": 1}, MappingProxyType({"a": 1})],
+    "sets": [{"b", "a"}, frozenset({"a", "b"})],
+    "sets of whole numbers": [{7, 8}, {8.0, 7.0}],
+    "times": [datetime(2026, 11, 21, tzinfo=UTC), "2026-11-21T00:00:00+00:00"],
+    "dates": [date(2026, 11, 21), "2026-11-21"],
+    "times of day": [time(8, 30), "08:30:00"],
+    "ids": [uuid.UUID(int=7), "00000000-0000-0000-0000-000000000007"],
+    "bytes": [b"\x01", bytearray(b"\x01")],
+    "classes": [
+        AsDataclass(2),
+        AsStruct("accepted", 2.0),
+        AsModel(passengers=Decimal(2), status=Status.ACCEPTED),
+        {"passengers": 2, "status": "accepted"},
+    ],
+    "text with a point": [{"n": 1.0, "t": "1.0"}, {"n": 1, "t": "1.0"}],
+}
+
+
+@pytest.mark.parametrize("payloads", SAME.values(), ids=SAME)
+def test_form_makes_no_difference(payloads: list[Any]) -> None:
+    """What can change on the roads by which an event comes back is no mismatch."""
+    assert len({fingerprint(payload) for payload in payloads}) == 1
+
+
+DIFFERENT: dict[str, list[Any]] = {
+    "values": [{"a": 1}, {"a": 2}],
+    "keys": [{"a": 1}, {"b": 1}],
+    "missing and null": [{}, {"a": None}],
+    "kinds of nothing": [None, False, 0, "", [], {}],
+    "numbers and their texts": [7, "7", "7.0"],
+    "true and one": [True, 1, "true"],
+    "order of elements": [[1, 2], [2, 1]],
+    "nesting": [[[1], 2], [[1, 2]]],
+    "close numbers": [2**53, 2**53 + 1],
+    "close fractions": [0.1, 0.1 + 2**-55],
+    "letters": ["a", "A", "a ", "ä", "a\u0308"],
+}
+
+
+@pytest.mark.parametrize("payloads", DIFFERENT.values(), ids=DIFFERENT)
+def test_content_makes_a_difference(payloads: list[Any]) -> None:
+    """Two operations that share a key are told apart."""
+    assert len({fingerprint(payload) for payload in payloads}) == len(payloads)
+
+
+def test_json_round_trip_makes_no_difference() -> None:
+    """An event that was written and read again is the same event."""
+    payload = {"b": [1, 2.5, None, {"x": "é\u2028"}], "a": {"z": True}}
+    assert fingerprint(json.loads(json.dumps(payload, indent=2))) == fingerprint(payload)
+
+
+def test_fingerprint_has_a_version() -> None:
+    """A change of the form can be told from a change of the payload, and the form of today is fixed."""
+    assert fingerprint({"orderID": "order_01"}) == "1:725ce63f72473e5e4ebb02c43ddcb000"
+
+
+@pytest.mark.parametrize("payload", [object(), {"a": object()}, lambda: None, {1: "int", "a": "mixed"}])
+def test_payload_without_a_stable_form_is_refused(payload: object) -> None:
+    """What has no stable content has no fingerprint."""
+    with pytest.raises(TypeError):
+        fingerprint(payload)
+
+
+NO_NUMBERS: dict[str, Any] = {
+    "nan": float("nan"),
+    "inf": float("inf"),
+    "Decimal nan": Decimal("NaN"),
+    "Decimal inf": Decimal("Infinity"),
+    "too long": 10**5000,
+}
+
+
+@pytest.mark.parametrize("number", NO_NUMBERS.values(), ids=NO_NUMBERS)
+def test_number_that_json_cannot_hold_is_refused(number: float | Decimal) -> None:
+    """A payload with such a number breaks every contract, and is told as a broken value."""
+    with pytest.raises(ValueError):  # noqa: PT011 - whoever parses events treats every ValueError alike
+        fingerprint({"price": number})

@@ -1,0 +1,49 @@
+"""Settings that are checked when they are built, at their very limits."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from idempotency import ConfigurationError, Policy
+
+LIMITS: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"window": 2}, {"window": 1}),  # as long as the clocks may differ, which is 1 second
+    ({"max_attempts": 1}, {"max_attempts": 0}),
+    ({"lease": 3}, {"lease": 2.9}),
+    ({"lease": 900}, {"lease": 901}),
+    ({"margin": 0}, {"margin": -0.1}),
+    ({"clock_skew": 0}, {"clock_skew": -0.1}),
+    ({"reserve": 0}, {"reserve": -0.1}),
+    ({"busy": "wait"}, {"busy": "fail"}),
+    ({"wait_limit": 900}, {"wait_limit": 901}),
+    ({"wait_limit": 0.1}, {"wait_limit": 0}),
+    ({"conflict_reruns": 0}, {"conflict_reruns": -1}),
+    ({"max_result_bytes": 0}, {"max_result_bytes": -1}),
+    ({"max_result_bytes": 380_000}, {"max_result_bytes": 380_001}),
+    ({"concurrency": 1}, {"concurrency": 0}),
+    ({"warm_cache": 0}, {"warm_cache": -1}),
+    ({"warm_seconds": 0}, {"warm_seconds": -1}),
+    ({"warm_seconds": 300}, {"warm_seconds": 300.1}),
+]
+
+
+@pytest.mark.parametrize(("allowed", "refused"), LIMITS, ids=str)
+def test_limit_is_allowed_and_what_is_beyond_it_is_not(allowed: dict[str, Any], refused: dict[str, Any]) -> None:
+    """Each setting is refused just beyond its limit, by an error that names it."""
+    Policy(**allowed)
+    (name,) = refused
+    with pytest.raises(ConfigurationError, match=name):
+        Policy(**refused)
+
+
+def test_policy_cannot_be_changed() -> None:
+    """What was checked stays as it was checked."""
+    policy = Policy()
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(policy, "window", 0)  # noqa: B010 - mypy, too, refuses the assignment
+
+
+def test_default_needs_no_choice() -> None:
+    """A policy without settings is a valid one, and waits for nothing: behind asynchronous invokes Lambda waits."""
+    assert [Policy().backoff(attempt) for attempt in (1, 2, 3)] == [0, 0, 0]
