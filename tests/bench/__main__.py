@@ -24,7 +24,7 @@ def main() -> int:
         "row names. Own CPU: a DynamoDB client that answers at once. CPU with HTTP stubbed: botocore as it is, over "
         "canned answers. Both handle the same event of this project's contract, by the same JMESPath key, and compare "
         "payloads; caches are off but for warm duplicates. Times are medians of CPU time, only the batch is wall time.",
-        epilog=f"example: python -m tests.bench --repetitions 60. The numbers are kept in {REPORT.relative_to(ROOT)}",
+        epilog="example: python -m tests.bench --repetitions 60. The numbers are kept in .bench/bench.json",
     )
     parser.add_argument(
         "--repetitions", type=int, default=25, metavar="N", help="how often each side of a measure has its turn (25)"

@@ -169,19 +169,19 @@ def _cpu_us[K](
 ) -> dict[K, float]:
     """Return the median CPU time of one call of each handler in its surroundings."""
     times: dict[K, list[float]] = {name: [] for name in sides}
-    context = invocation()
     for repetition in range(repetitions + 1):
+        gc.collect()
+        gc.disable()  # whoever is interrupted would pay for the garbage of all
         for name, (surroundings, handler) in sides.items():
             with surroundings:
-                gc.collect()
-                gc.disable()
+                context = invocation()
                 before = time.process_time_ns()
                 for _ in range(calls):
                     handler(EVENT, context)
                 spent = time.process_time_ns() - before
-                gc.enable()
             if repetition:  # the first one warms up
                 times[name].append(spent / calls / 1000)
+        gc.enable()
     return {name: statistics.median(values) for name, values in times.items()}
 
 

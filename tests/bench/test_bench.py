@@ -1,6 +1,7 @@
 """The benchmark's own promises that do not depend on the machine."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -25,18 +26,10 @@ def test_round_trips_of_each_path_are_what_is_promised() -> None:
 
 
 def test_both_sides_can_be_measured() -> None:
-    """Every measure runs, and finds that both sides did something."""
+    """Every measure in this process runs, and finds that both sides did something."""
     rows = [*measures.own_cpu(1), *measures.http_cpu(1), *measures.batches(1)]
 
     assert all(row.here > 0 and (row.powertools is None or row.powertools > 0) for row in rows)
-
-
-def test_start_is_measured_in_processes_of_their_own() -> None:
-    """A start is measured where neither side has been imported before."""
-    rows = {row.name: row for row in measures.start_up(1)}
-
-    assert rows["modules that it imports"].here < 40
-    assert rows["import and construction"].here > 0
 
 
 @pytest.mark.parametrize(
@@ -56,10 +49,10 @@ def test_target_is_a_ratio_or_an_amount(row: Row, *, met: bool) -> None:
 
 
 def test_numbers_are_kept_for_machines(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path_factory: pytest.TempPathFactory
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """The report on disk holds what --json prints, and the exit status tells of a target that is missed."""
-    report = tmp_path_factory.mktemp("bench") / "bench.json"
+    report = tmp_path / "bench.json"
     monkeypatch.setattr(command, "REPORT", report)
     monkeypatch.setattr("sys.argv", ["bench", "--json"])
     for name in ("round_trips", "own_cpu", "http_cpu", "start_up", "batches"):

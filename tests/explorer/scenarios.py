@@ -1,9 +1,10 @@
 """The worlds that are explored: each is small, looks at one corner of the protocol, and is searched to its end."""
 
-from typing import Final
+from dataclasses import replace
+from typing import Any, Final
 
 from idempotency.policy import DAY, Policy
-from tests.explorer.process import POISONED, RETURNS, Kind, Message
+from tests.explorer.process import POISONED, RAISES, RETURNS, Kind, Message
 from tests.explorer.world import Scenario
 
 
@@ -40,6 +41,7 @@ SCENARIOS: Final = (
         times_ms=(0, 4_000, 8_000, 12_000),
         tries=1,
         beats=2,
+        handler=(RETURNS,),
     ),
     Scenario(
         name="copies",
@@ -77,6 +79,7 @@ SCENARIOS: Final = (
         about="clocks that differ by more than is allowed: runs may overlap, effects may not",
         kinds=(machine("a slow clock"), machine("a fast clock", clock_ms=5_000)),
         tries=1,
+        handler=(RETURNS,),
         skew_is_bounded=False,
     ),
     Scenario(
@@ -138,6 +141,7 @@ SCENARIOS: Final = (
         times_ms=ACROSS_THE_WINDOW,
         leap=3,
         tries=1,
+        handler=(RETURNS,),
     ),
     Scenario(
         name="old-events",
@@ -171,3 +175,30 @@ SCENARIOS: Final = (
         tries=1,
     ),
 )
+
+_BOTH: Final = (RETURNS, RAISES)
+_WIDER: Final[dict[str, dict[str, Any]]] = {
+    "claims": {"faults": 2},
+    "three-at-once": {"handler": _BOTH, "times_ms": (0, 3_500, 7_500)},
+    "heartbeats": {"handler": _BOTH, "tries": 2},
+    "copies": {"times_ms": (0, 3_500, 7_500)},
+    "same-delivery": {"faults": 2},
+    "deadlines": {"tries": 2},
+    "skew": {"handler": _BOTH, "times_ms": (0, 3_500, 7_000)},
+    "skew-beyond-bound": {"handler": _BOTH, "tries": 2},
+    "atomic": {"faults": 2},
+    "mixed": {"tries": 2},
+    "conflicts": {"tries": 2},
+    "quarantine": {"messages": THREE, "tries": 1, "times_ms": (0, 3_500, 7_500)},
+    "quarantine-atomic": {"messages": THREE, "tries": 1, "times_ms": (0, 3_500, 7_500)},
+    "payloads": {"faults": 2, "times_ms": (0, 3_500, 7_500)},
+    "window": {"faults": 1},
+    "window-mixed": {"handler": _BOTH, "tries": 2},
+    "old-events": {"faults": 2},
+    "expiry": {"tries": 2},
+    "waiting": {"tries": 2},
+    "back-off": {"faults": 2, "tries": 2},
+}
+
+LARGER: Final = tuple(replace(scenario, **_WIDER[scenario.name]) for scenario in SCENARIOS)
+"""The same worlds within wider bounds: minutes instead of seconds."""

@@ -34,7 +34,7 @@ OUTCOMES: Final = {value for name, value in vars(observation).items() if name.is
 SMALL: Final = (
     Scenario(name="claims", about="", kinds=(machine(),), tries=1, times_ms=(0, 7_500)),
     Scenario(name="heartbeats", about="", kinds=(machine(),), tries=1, beats=1, times_ms=(0, 4_000, 8_000)),
-    Scenario(name="atomic", about="", kinds=(machine(atomic=True, conflict_reruns=1),), tries=1, conflicts=True),
+    Scenario(name="atomic", about="", kinds=(machine(atomic=True, conflict_reruns=1),), conflicts=True, times_ms=(0,)),
     Scenario(
         name="poison", about="", kinds=(machine(max_attempts=1, timeout_ms=5_000),), tries=1, releases=1, times_ms=(0,)
     ),

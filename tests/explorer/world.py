@@ -819,7 +819,7 @@ class World:
         return self._environments[state[0]], self._records[state[1]], *sorted(under_way, key=repr)
 
     def conditions(self) -> Iterator[tuple[Record | None, str, Record | None, Record, Record | None]]:
-        """Yield every write that met a record: what was there, how it was written, what was seen, what, and the rest."""
+        """Yield every write that met a record: what was there, the kind, what was seen, what is new, what was left."""
         for (before, number), (after, _) in self._applied.items():
             kind, seen, record, _ = self._writes[number]
             yield self._records[before], kind, self._records[seen], self._present(record), self._records[after]
