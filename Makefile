@@ -73,10 +73,13 @@ mutants: .venv-dev/.synced ## Take each rule out of the idempotency layer, and e
 
 ##@ Housekeeping
 
-.PHONY: format clean help
+.PHONY: format new-consumer clean help
 format: .venv-dev/.synced ## Rewrite the code in the project's format
 	@$(PYTHON) -m ruff check --fix
 	@$(PYTHON) -m ruff format
+
+new-consumer: .venv-dev/.synced ## Add a consumer, with everything that belongs to one: NAME=loyalty_points
+	@$(PYTHON) -m local.new_consumer "$(NAME)"
 
 clean: ## Remove what builds, demos and tests left behind (not the environments)
 	@rm -rf .aws-sam .demo .bench .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -66,7 +66,7 @@ class Mix:
     """What is published, and what goes wrong with it."""
 
     rides: int = 500
-    cars: int = 60
+    cars: int = 24
     duplicates: float = 0.5
     """Share of the facts that come twice."""
     out_of_order: float = 0.3
@@ -402,7 +402,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         prog="make chaos ARGS=…", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rides", type=int, default=500, metavar="N", help="rides for each seed (500)")
-    parser.add_argument("--cars", type=int, default=60, metavar="N", help="cars of the fleet (60)")
+    parser.add_argument("--cars", type=int, default=24, metavar="N", help="cars of the fleet (24)")
     parser.add_argument("--seeds", type=int, default=1, metavar="N", help="how many seeds, one after the other (1)")
     parser.add_argument("--first-seed", type=int, default=1, metavar="N", help="the first of them (1)")
     parser.add_argument(

@@ -240,15 +240,15 @@ def _mismatch_marks(real: Any) -> Any:
 MUTATIONS: Final = (
     Mutation(
         "a claim does not refuse another",
-        _world("claims"),
-        "an insert replaces nothing",
+        _world("claims", unjudged=frozenset({promises.INSERTED})),
+        promises.LIVE_CLAIM,
         _insert_over_claims,
         ((stores, "may_insert"),),
     ),
     Mutation(
         "a takeover does not compare the lease",
-        _world("heartbeats"),
-        "a swap replaces what its writer has judged",
+        _world("heartbeats", unjudged=frozenset({promises.AS_JUDGED})),
+        promises.LIVE_CLAIM,
         _swap_without_lease,
         ((stores, "may_swap"),),
     ),
@@ -262,14 +262,14 @@ MUTATIONS: Final = (
     Mutation(
         "commit and failure do not compare the status",
         _world("claims"),
-        "an owner that has finished changes nothing",
+        promises.FINISHED,
         _advance_without_status,
         ((stores, "may_advance"),),
     ),
     Mutation(
         "commit and failure do not compare the owner",
         _world("claims"),
-        "a stale owner's write changes nothing",
+        promises.NO_STALE_WRITE,
         _advance_without_owner,
         ((stores, "may_advance"),),
     ),
@@ -381,7 +381,7 @@ MUTATIONS: Final = (
     Mutation(
         "a quarantine bears the token of a later claim",
         _world("quarantine", handler=("raises",)),
-        "a swap replaces what its writer has judged",
+        promises.AS_JUDGED,
         _poison_under_claims_token,
         _of_decision("quarantined"),
     ),

@@ -17,6 +17,10 @@ POISON_STAYS = "a quarantined key is forgotten only when an operator says so"
 ENDS = "one undisturbed delivery brings a key to its end"
 GIVEN_UP = "a key whose handler always fails ends in the dead-letter queue"
 FREE_AGAIN = "a key whose window is over is free again, whatever the payload"
+AS_JUDGED = "a swap replaces what its writer has judged"
+NO_STALE_WRITE = "a stale owner's write changes nothing"
+FINISHED = "an owner that has finished changes nothing"
+INSERTED = "an insert replaces nothing"
 RELEASED = "a key that was given back is run again"
 
 
@@ -45,15 +49,15 @@ def broken_by_write(
     if old is None:
         return None if kind == INSERT and new.attempt == 1 else "an absent key begins with the insert of attempt 1"
     if kind == INSERT:
-        return "an insert replaces nothing"
+        return INSERTED
     if kind == ADVANCE:
         if token(old) != token(new):
-            return "a stale owner's write changes nothing"
+            return NO_STALE_WRITE
         if old.status != IN_PROGRESS:
-            return "an owner that has finished changes nothing"
+            return FINISHED
         return None if old.attempt == new.attempt else "only a claim counts as an attempt"
     if seen is None or old._replace(dead_lettered=False) != seen._replace(dead_lettered=False):
-        return "a swap replaces what its writer has judged"
+        return AS_JUDGED
     return _broken_by_swap(old, new, max_attempts)
 
 

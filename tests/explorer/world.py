@@ -86,6 +86,8 @@ class Scenario:
     handler: tuple[str, ...] = (RETURNS, RAISES)
     skew_is_bounded: bool = True
     """Whether the machines' clocks differ by no more than their policies allow."""
+    unjudged: frozenset[str] = frozenset()
+    """Promises about single writes that may be broken here, to see what follows from it."""
 
     def __post_init__(self) -> None:
         offsets_ms = [0, *(kind.clock_ms for kind in self.kinds)]
@@ -212,6 +214,7 @@ class World:
         self._event = [self._event_of[message.fingerprint] for message in messages]
         undated = {message.fingerprint for message in messages if message.sent_ms is None}
         self._dated = sum(bit for fingerprint, bit in self._event_of.items() if fingerprint not in undated)
+        self._allowed = scenario.unjudged | {None}
         self._max_attempts = scenario.kinds[0].policy.max_attempts
         self._latest_clock_ms = max(0, *(kind.clock_ms for kind in scenario.kinds))
         self._processes = Processes()
@@ -648,7 +651,7 @@ class World:
         landing = Landing(
             after,
             written=True,
-            promise=promise or self._settles(after),
+            promise=self._settles(after) if promise in self._allowed else promise,
             committed=self._event_of[new.fingerprint or ""] if effects else 0,
             window_ms=(new.expiry or 0) * 1000,
         )

@@ -35,9 +35,16 @@ def encode(value: object) -> str:
         UnencodableResultError: the value, or something inside it, is of a type that cannot be rebuilt.
     """
     try:
-        return _dump(_pack(value))
+        text = _dump(_pack(value))
+        if not text.isascii():
+            text.encode()
+    except UnencodableResultError:
+        raise
     except RecursionError as error:
         raise UnencodableResultError("the value is nested too deeply, or contains itself") from error
+    except (ValueError, AttributeError, TypeError) as error:  # of the value's own making, and of no store's
+        raise UnencodableResultError(f"{type(error).__name__}: {error}") from error
+    return text
 
 
 def decode(text: str) -> Any:
@@ -124,8 +131,8 @@ def _pack_instance(value: Any) -> list[Any]:
         raise UnencodableResultError(f"{name} cannot be found by its name, so a value of it could not be rebuilt")
     if isinstance(value, Enum):
         return ["enum", name, _pack(value.value)]
-    if hasattr(kind, "__pydantic_serializer__"):
-        return ["pydantic", name, _pack(value.model_dump())]
+    if hasattr(kind, "model_fields"):  # its own state: what it dumps leaves out excluded fields and renames others
+        return ["pydantic", name, _pack(value.__getstate__())]
     if hasattr(kind, "__struct_fields__") or hasattr(kind, "__dataclass_fields__"):
         fields = getattr(kind, "__struct_fields__", None) or tuple(kind.__dataclass_fields__)
         return ["fields", name, {field: _pack(getattr(value, field)) for field in fields}]
@@ -155,8 +162,10 @@ def _unpack_instance(tag: str, name: str, content: Any) -> Any:
         raise UndecodableResultError(f"the stored result is a {name}, which this process has not loaded")
     if tag == "enum" and issubclass(kind, Enum):
         return kind(_unpack(content))
-    if tag == "pydantic" and hasattr(kind, "__pydantic_serializer__"):
-        return kind.model_validate(_unpack(content))
+    if tag == "pydantic" and hasattr(kind, "model_fields"):
+        model: Any = kind.__new__(kind)
+        model.__setstate__(_unpack(content))
+        return model
     if tag == "namedtuple" and issubclass(kind, tuple):
         return kind(*map(_unpack, content))
     if tag == "fields" and hasattr(kind, "__struct_fields__"):

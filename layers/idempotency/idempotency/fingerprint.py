@@ -20,6 +20,7 @@ def fingerprint(payload: object) -> str:
     difference: none of them survives every road by which an event can come back.
 
     Raises:
+        ValueError: the payload holds a number that is not finite.
         TypeError: the payload holds a value that is neither JSON nor a dataclass, Struct, pydantic model, enum, date,
             time, UUID, Decimal, bytes or set of such.
     """
@@ -31,7 +32,7 @@ def fingerprint(payload: object) -> str:
 
 def _plain(value: Any) -> object:
     if isinstance(value, Decimal):
-        return int(value) if value == value.to_integral_value() else float(value)
+        return _number(value)
     if isinstance(value, datetime | date | time):
         return value.isoformat()
     if isinstance(value, Enum):
@@ -41,7 +42,7 @@ def _plain(value: Any) -> object:
     if isinstance(value, bytes | bytearray):
         return value.hex()
     if isinstance(value, set | frozenset):
-        return sorted(_canonical(element) for element in value)
+        return sorted((_whole(json.loads(_canonical(element))) for element in value), key=_canonical)
     if isinstance(value, Mapping):
         return dict(value)
     kind = type(value)
@@ -59,6 +60,12 @@ _canonical = json.JSONEncoder(
     check_circular=False,  # what came as JSON cannot contain itself; anything else that does recurses too deeply
     default=_plain,
 ).encode
+
+
+def _number(value: Decimal) -> int | float:
+    if not value.is_finite():
+        raise ValueError(f"{value} is no number that JSON can hold")
+    return int(value) if value == value.to_integral_value() else float(value)
 
 
 def _whole(value: Any) -> Any:

@@ -7,6 +7,7 @@ import hashlib
 import re
 from collections.abc import Callable
 from typing import Any, Final
+from uuid import UUID
 
 from idempotency.errors import ConfigurationError, MissingKeyError
 
@@ -44,7 +45,7 @@ def extractor(what: str | Extract, name: str) -> Extract:
 
     try:
         compiled = jmespath.compile(what)
-    except jmespath.exceptions.ParseError as error:
+    except jmespath.exceptions.JMESPathError as error:
         raise ConfigurationError(f"{name}={what!r} is not a JMESPath expression: {error}") from error
     search: Extract = compiled.search
     return search
@@ -86,6 +87,6 @@ def _scalar(consumer: str, part: object) -> str:
         return part
     if part is None or part == "":
         raise MissingKeyError(f"{consumer}: the event's idempotency key is missing, or a part of it is")
-    if isinstance(part, bool | float | dict | list | tuple | set | bytes):
+    if isinstance(part, bool) or not isinstance(part, str | int | UUID):
         raise MissingKeyError(f"{consumer}: a {type(part).__name__} is no idempotency key")
     return str(part)

@@ -30,11 +30,11 @@ from aws_lambda_powertools.utilities.idempotency.persistence.datarecord import S
 
 from idempotency import observation
 from idempotency.clock import Clock, epoch_ms
-from idempotency.errors import BusyError, ConfigurationError, LostLeaseError, PayloadMismatchError
+from idempotency.errors import BusyError, ConfigurationError, LostLeaseError, PayloadMismatchError, QuarantinedError
 from idempotency.keys import record_key
 from idempotency.observation import Observer
 from idempotency.policy import Policy
-from idempotency.record import COMPLETED
+from idempotency.record import COMPLETED, FAILED, QUARANTINED
 from idempotency.runner import Answer, Delivery, Runner, Started
 from idempotency.stores import Store
 
@@ -60,7 +60,7 @@ class _WholeCalls(BasePersistenceLayer):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call] # Powertools has no type for it
 
-    def _get_record(self, idempotency_key: str) -> NoReturn:
+    def _get_record(self, idempotency_key: str) -> DataRecord:
         raise NotImplementedError(_NO_STEPS)
 
     def _put_record(self, data_record: DataRecord) -> NoReturn:
@@ -232,7 +232,7 @@ class FencedPersistenceLayer(_WholeCalls):
                 stacklevel=2,
             )
         delivery = Delivery(
-            key=record_key(self._consumer, (function, key_hash)),
+            key=self._key(function, key_hash),
             fingerprint=rules.fingerprint(data),
             id=None,
             deadline_ms=None if remaining_time_in_millis is None else self._clock() + int(remaining_time_in_millis),
@@ -289,19 +289,26 @@ class FencedPersistenceLayer(_WholeCalls):
         """Return the record of ``data`` as it is now.
 
         Raises:
-            IdempotencyItemNotFoundError: there is none.
+            IdempotencyItemNotFoundError: there is none that would keep a call from being made.
+            QuarantinedError: the key is quarantined.
         """
         (rules, _), function, _ = self._configuration()
         key_hash = rules.key_hash(data)
-        if key_hash is None:
-            return None
-        key = record_key(self._consumer, (function, key_hash))
+        return None if key_hash is None else self._get_record(f"{function}#{key_hash}")
+
+    def _get_record(self, idempotency_key: str) -> DataRecord:
+        key = self._key(*idempotency_key.rsplit("#", 1))
         found = self._store.read(key)
-        if found is None:
+        if found is None or found.status == FAILED:
             raise IdempotencyItemNotFoundError
+        if found.status == QUARANTINED:
+            raise QuarantinedError(key, found.attempt, found.error)
         if found.status == COMPLETED:
             return _CompletedRecord(Answer(observation.DUPLICATE, found), key)
-        return DataRecord(key, status=_IN_PROGRESS)
+        return DataRecord(key, status=_IN_PROGRESS, in_progress_expiry_timestamp=found.lease_ms)
+
+    def _key(self, function: str, key_hash: str) -> str:
+        return record_key(self._consumer, (function, key_hash))
 
     def _runner(self, config: IdempotencyConfig) -> Runner:
         policy = Policy(
@@ -339,6 +346,7 @@ class _CompletedRecord(DataRecord):
             status=STATUS_CONSTANTS["COMPLETED"],
             expiry_timestamp=record and record.expiry,
             response_data=(record and record.result) or "",
+            payload_hash=((record and record.fingerprint) or "").rpartition(":")[2],
         )
         self._answer = answer
 
@@ -386,10 +394,10 @@ class PowertoolsHistory:
     with its result. It is asked after the consumer's own claim, so that of two deliveries at once only one can ask.
 
     Args:
-        layer: the persistence layer that was used until now; it is only read.
+        layer: the persistence layer that was used until now, Powertools' own or the bridge; it is only read.
         config: its configuration.
         prefix: what its keys have before the ``#``: the ``key_prefix``, or
-            ``<Lambda function>.<module>.<qualified name>`` of what was decorated.
+            ``<Lambda function>.<module>.<qualified name>`` of what was decorated; the bridge's begin with the module.
         data: makes what Powertools was given of what the handler is given; left out, the first argument is it. For a
             parsed event: what the configuration's expressions find in it is enough.
         clock: epoch milliseconds.

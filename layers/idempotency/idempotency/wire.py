@@ -37,7 +37,7 @@ def attribute(value: object) -> AttributeValue:
     if isinstance(value, list | tuple):
         return {"L": [attribute(element) for element in value]}
     if isinstance(value, set | frozenset) and value:
-        elements = [attribute(element) for element in sorted(value)]
+        elements = [attribute(element) for element in sorted(value, key=repr)]
         kinds = {kind for element in elements for kind in element}
         if len(kinds) == 1 and kinds <= {"S", "N", "B"}:
             return {f"{kinds.pop()}S": [content for element in elements for content in element.values()]}

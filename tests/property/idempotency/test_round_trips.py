@@ -57,8 +57,8 @@ SCALARS = st.one_of(
     st.floats(allow_nan=False),
     st.decimals(allow_nan=False),
     st.complex_numbers(allow_nan=False),
-    st.text(),
-    st.binary(),
+    st.text(max_size=20),
+    st.binary(max_size=20),
     st.datetimes(timezones=st.none() | ZONES),
     st.dates(),
     st.times(timezones=st.none() | ZONES),
@@ -67,7 +67,7 @@ SCALARS = st.one_of(
     st.sampled_from(Kind),
 )
 HASHABLE = st.recursive(
-    SCALARS, lambda inner: st.lists(inner, max_size=3).map(tuple) | st.frozensets(inner, max_size=3)
+    SCALARS, lambda inner: st.lists(inner, max_size=3).map(tuple) | st.frozensets(inner, max_size=3), max_leaves=4
 )
 
 
@@ -77,10 +77,10 @@ def containers(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
         st.lists(inner, max_size=3),
         st.lists(inner, max_size=3).map(tuple),
         st.sets(HASHABLE, max_size=3),
-        st.dictionaries(st.text() | st.just("$"), inner, max_size=3),
+        st.dictionaries(st.text(max_size=5) | st.just("$"), inner, max_size=3),
         st.dictionaries(HASHABLE, inner, max_size=3),
-        st.builds(Box, inner, st.text()),
-        st.builds(Crate, inner, st.text()),
+        st.builds(Box, inner, st.text(max_size=5)),
+        st.builds(Crate, inner, st.text(max_size=5)),
         inner.map(lambda content: Parcel(Content=content)),
     )
 
@@ -103,7 +103,7 @@ JSON = st.recursive(
     | st.booleans()
     | st.integers(-(2**53), 2**53)
     | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(),
+    | st.text(max_size=20),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
     max_leaves=10,
 )
@@ -196,8 +196,8 @@ ITEMS = st.recursive(
     | st.booleans()
     | st.integers(-(10**37), 10**37)
     | st.decimals(-(10**20), 10**20, places=4)
-    | st.text()
-    | st.binary(),
+    | st.text(max_size=20)
+    | st.binary(max_size=20),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=8,
 )

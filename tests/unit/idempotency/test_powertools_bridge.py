@@ -1,12 +1,13 @@
 """Powertools' decorators over this package's stores, and consumers that honour Powertools' records."""
 
 import dataclasses
+import functools
 import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Any
+from typing import Any, NoReturn
 
 import boto3
 import pytest
@@ -26,7 +27,16 @@ from aws_lambda_powertools.utilities.idempotency.exceptions import (
 from aws_lambda_powertools.utilities.idempotency.persistence.datarecord import DataRecord
 from aws_lambda_powertools.utilities.idempotency.serialization.dataclass import DataclassSerializer
 
-from idempotency import BusyError, Consumer, DynamoDBStore, MemoryStore, Observation, Operation, Policy
+from idempotency import (
+    BusyError,
+    Consumer,
+    DynamoDBStore,
+    MemoryStore,
+    Observation,
+    Operation,
+    PermanentError,
+    Policy,
+)
 from idempotency.errors import ConfigurationError, LostLeaseError, QuarantinedError, ResultOmittedError
 from idempotency.powertools import FencedPersistenceLayer, PowertoolsHistory
 from idempotency.record import COMPLETED, FAILED
@@ -68,6 +78,11 @@ class Charge:
         """Count, and let it happen."""
         self.calls += 1
         return self.happen(order)
+
+
+def raising(error: Exception, order: Any) -> NoReturn:
+    """Fail, as a function of an order."""
+    raise error
 
 
 type Call = Callable[[Any], Any]
@@ -429,7 +444,7 @@ class TestFencedPersistenceLayer:
             charge(order="order_01")
 
     def test_record_can_be_asked_for(self, layer: FencedPersistenceLayer, clock: ManualClock) -> None:
-        """Powertools' own question for a record is answered: absent, in progress, completed with its result."""
+        """Powertools' own question for a record is answered: absent or failed, in progress, completed, quarantined."""
         seen: list[DataRecord | None] = []
         charge = function(layer, clock, Charge(lambda order: seen.append(layer.get_record(order))), name="charge")
         layer.configure(IdempotencyConfig(), "charge", key_prefix=f"{__name__}.charge")
@@ -441,6 +456,15 @@ class TestFencedPersistenceLayer:
         assert [record and record.status for record in seen] == ["INPROGRESS", COMPLETED]
         assert seen[1] is not None
         assert seen[1].response_json_as_dict() is None
+        for order, error, told in (
+            ("order_02", KeyError(), IdempotencyItemNotFoundError),
+            ("order_03", PermanentError(), QuarantinedError),
+        ):
+            fails = function(layer, clock, functools.partial(raising, error), name="charge")
+            with pytest.raises((KeyError, PermanentError)):
+                fails(order)
+            with pytest.raises(told):
+                layer.get_record(order)
 
     def test_completion_needs_a_claim_of_the_same_call(self, layer: FencedPersistenceLayer) -> None:
         """Nothing is completed that was not claimed in this context, as a durable function's replay would want."""
@@ -710,6 +734,26 @@ class TestPowertoolsHistory:
         handler(event(), Invocation(clock))
 
         assert runs == []
+
+    @pytest.mark.parametrize("amount", [1, 2], ids=["the same payload", "another payload"])
+    def test_bridge_s_records_are_honoured_too(
+        self, layer: FencedPersistenceLayer, consumer: Callable[..., Consumer], clock: ManualClock, amount: int
+    ) -> None:
+        """Who went to the bridge first can move on to a consumer without forgetting keys, nor their payloads."""
+        config = IdempotencyConfig(event_key_jmespath="detail.idempotencyid", payload_validation_jmespath="detail.data")
+        context: Any = Invocation(clock)
+        idempotent(persistence_store=layer, config=config, key_prefix="handler")(
+            lambda event, context: {"paid": "then"}
+        )(event(amount=1), context)
+        history = PowertoolsHistory(layer, config, prefix="handler", clock=clock)
+        new = consumer()
+        outcome = new.event_handler(history.first(lambda event, operation: "now"))(
+            event(amount=amount), Invocation(clock)
+        )["outcome"]
+
+        record = new.record("k1")
+        assert record is not None
+        assert (outcome, record.result) == (("New", '{"paid":"then"}') if amount == 1 else ("DeadLettered", None))
 
     def test_event_without_a_key_under_powertools_is_run(
         self, old_layer: DynamoDBPersistenceLayer, clock: ManualClock

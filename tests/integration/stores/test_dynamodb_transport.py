@@ -1,0 +1,59 @@
+"""What the default transport makes of a service that answers, refuses, hangs or is gone."""
+
+import socket
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from idempotency.stores.transport import BotocoreTransport, NoAnswerError, ServiceError, botocore_transport
+
+READ = {"TableName": "Missing", "Key": {"idempotencyKey": {"S": "k"}}}
+
+
+@pytest.fixture
+def transport_to(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Make the default transport, to another endpoint."""
+
+    def make(endpoint: str, **timeouts: float) -> BotocoreTransport:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+        return botocore_transport(**timeouts)
+
+    return make
+
+
+@pytest.fixture
+def silent_port() -> Iterator[int]:
+    """A port that takes connections and never answers."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        yield listener.getsockname()[1]
+
+
+def test_refusal_has_its_code_status_and_body(transport_to: Any, engine_endpoint: str) -> None:
+    """What DynamoDB refuses is told with all that it says."""
+    with pytest.raises(ServiceError) as refusal:
+        transport_to(engine_endpoint)("GetItem", READ)
+    assert (refusal.value.code, refusal.value.status) == ("ResourceNotFoundException", 400)
+    assert "Error" in refusal.value.body
+
+
+def test_hung_service_is_given_up_after_the_stated_time(transport_to: Any, silent_port: int) -> None:
+    """A request without an answer ends within ``longest_try_s``, and is sent once: the store retries."""
+    transport = transport_to(f"http://127.0.0.1:{silent_port}", connect_timeout_s=0.2, read_timeout_s=0.3)
+    assert transport.longest_try_s == pytest.approx(0.5)
+    began = time.monotonic()
+    with pytest.raises(NoAnswerError):
+        transport("GetItem", READ)
+    assert time.monotonic() - began < 5
+
+
+def test_service_that_is_gone_is_no_answer(transport_to: Any) -> None:
+    """A refused connection says nothing of whether a request took place."""
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+    with pytest.raises(NoAnswerError):
+        transport_to(f"http://127.0.0.1:{port}")("GetItem", READ)
