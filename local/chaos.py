@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -27,7 +27,7 @@ from carride.simulation import Simulation, Spec
 from idempotency import MemoryStore
 from idempotency.stores import Store
 from idempotency.stores.valkey import ValkeyStore
-from local.demo import Progress, publish, settle
+from local.demo import Progress, publish
 from local.gateway import Books, GatewayServer, Troubles
 from local.laptop import ROOT, Laptop, LaptopError, Stack
 from local.partner import Partner, subscribe
@@ -56,6 +56,7 @@ _MODULES: Final = {"ride-history": "ride_history", "dispatch": "dispatch", "paym
 _HOUR: Final = timedelta(hours=1)
 _START_SECONDS: Final = 10.0
 _DRAIN_SECONDS: Final = 120.0
+_PATIENCE_SECONDS: Final = 240.0
 _UNSOUND: Final = 1
 _FAILED: Final = 2
 _INTERRUPTED: Final = 130
@@ -262,9 +263,18 @@ def rehearse(
 
 
 def _settle(laptop: Laptop, progress: Progress, what: str) -> None:
+    """Wait until nothing is in flight; a message that is received too often takes a while until it is given up."""
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    fewest: int | None = None
     with progress.step(what):
-        for left in settle(laptop):
+        while left := sum(laptop.in_flight().values()):
             progress.note(f"{left:,} in flight")
+            if fewest is None or left < fewest:
+                fewest, deadline = left, time.monotonic() + _PATIENCE_SECONDS
+            if time.monotonic() > deadline:
+                raise LaptopError(f"{left} events were in flight for {_PATIENCE_SECONDS:g} s and became no fewer")
+            with suppress(LaptopError):
+                laptop.wait_until_quiet(timeout=2.0)
 
 
 def _drain(partner: Partner, sqs: Any, queue: str) -> None:

@@ -23,7 +23,8 @@ PATH: Final = re.compile(
 MAKE: Final = re.compile(r"\bmake ([a-z][a-z-]*)")
 CALL: Final = re.compile(r"^\s*@?make ([a-z][a-z-]*)", re.MULTILINE)
 MODULE: Final = re.compile(r"-m ((?:local|ops)[\w.]*)")
-RESOURCE: Final = re.compile(r"\b[A-Z][A-Za-z]+(?:Function|Table|Bus|Archive|Dlq|Rule|Layer)\b")
+RESOURCE: Final = re.compile(r"\b[A-Z][A-Za-z]+(?:Function|Table|Bus|Archive|Dlq|Rule|(?<!Persistence)Layer)\b")
+"""Logical ids; a PersistenceLayer is a class of Powertools' or its replacement."""
 
 
 def targets() -> set[str]:

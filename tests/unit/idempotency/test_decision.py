@@ -189,6 +189,11 @@ ROWS: Final = (
         DEAD._replace(attempt=3),
         gives_up(DEAD._replace(attempt=3), "no attempt lived to give an answer"),
     ),
+    Row(
+        "IN_PROGRESS with an error, not live, no attempt left: quarantine, with that error",
+        DEAD._replace(attempt=3, error="known"),
+        gives_up(DEAD._replace(attempt=3, error="known"), "known"),
+    ),
     Row("IN_PROGRESS, not live, atomic: commit", DEAD, takes_over(DEAD, READY), READY),
     Row(
         "IN_PROGRESS, not live, no attempt left, atomic, effects ready: commit, nothing is wasted",

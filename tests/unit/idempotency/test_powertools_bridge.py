@@ -2,11 +2,13 @@
 
 import dataclasses
 import functools
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import Any, NoReturn
 
 import boto3
@@ -37,12 +39,14 @@ from idempotency import (
     PermanentError,
     Policy,
 )
+from idempotency.clock import epoch_ms
 from idempotency.errors import ConfigurationError, LostLeaseError, QuarantinedError, ResultOmittedError
 from idempotency.powertools import FencedPersistenceLayer, PowertoolsHistory
 from idempotency.record import COMPLETED, FAILED
 from idempotency.testing import DeadLetterBox, FaultyTransport, Invocation, ManualClock
 from tests.unit.idempotency.samples import event
 
+PAGE = Path(__file__).parents[3] / "docs/powertools.md"
 OLD_TABLE = "Powertools"
 FUNCTION = "payments"
 
@@ -443,6 +447,34 @@ class TestFencedPersistenceLayer:
         with pytest.warns(UserWarning, match="holds its key for 900 s"):
             charge(order="order_01")
 
+    def test_call_without_a_context_holds_its_key_as_long_as_any_invocation(
+        self, layer: FencedPersistenceLayer, clock: ManualClock
+    ) -> None:
+        """Nobody renews such a claim, so nobody takes it over before the longest invocation is certainly over."""
+        charge = idempotent_function(die, data_keyword_argument="order", persistence_store=layer)
+        with pytest.warns(UserWarning, match="holds its key"), pytest.raises(KeyboardInterrupt):
+            charge(order="order_01")
+
+        clock.advance(890)
+        with pytest.warns(UserWarning, match="holds its key"), pytest.raises(IdempotencyAlreadyInProgressError):
+            charge(order="order_01")
+        clock.advance(20)
+        with pytest.warns(UserWarning, match="holds its key"), pytest.raises(KeyboardInterrupt):
+            charge(order="order_01")
+
+    def test_call_is_made_however_little_time_is_left(self, layer: FencedPersistenceLayer, clock: ManualClock) -> None:
+        """A short timeout keeps no call from being made: so it is in Powertools."""
+        assert function(layer, clock, Charge(), timeout_s=0.2)("order_01") == {"paid": True}
+
+    def test_window_is_judged_by_the_layer_s_clock(self, store: DynamoDBStore) -> None:
+        """A record that is remembered is not taken for expired by the clock of this machine."""
+        early = ManualClock(1_600_000_000_000)
+        charge = function(FencedPersistenceLayer(store, "payments", clock=early), early, work := Charge())
+        charge("order_01")
+        charge("order_01")
+
+        assert work.calls == 1
+
     def test_record_can_be_asked_for(self, layer: FencedPersistenceLayer, clock: ManualClock) -> None:
         """Powertools' own question for a record is answered: absent or failed, in progress, completed, quarantined."""
         seen: list[DataRecord | None] = []
@@ -765,3 +797,40 @@ class TestPowertoolsHistory:
 
         with pytest.warns(UserWarning, match="No idempotency key"):
             assert history.find(event()) is None
+
+
+class TestDocument:
+    """The page for users of Powertools."""
+
+    @pytest.fixture
+    def tables(self, dynamodb: Any) -> Iterator[Any]:
+        """The tables that the page names."""
+        names = {"IdempotencyTable": "idempotencyKey", "powertools-idempotency": "id"}
+        for table, key in names.items():
+            dynamodb.create_table(
+                TableName=table,
+                KeySchema=[{"AttributeName": key, "KeyType": "HASH"}],
+                AttributeDefinitions=[{"AttributeName": key, "AttributeType": "S"}],
+                BillingMode="PAY_PER_REQUEST",
+            )
+        yield dynamodb
+        for table in names:
+            dynamodb.delete_table(TableName=table)
+
+    def test_code_runs(self, tables: Any) -> None:
+        """The decorated function, the layer beside its predecessor and the consumer with its history do their work."""
+        before, beside, after = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+        namespace: dict[str, Any] = {}
+        order = {"order_id": "order_01", "cents": 1250}
+        exec(compile(before, str(PAGE), "exec"), namespace)  # noqa: S102 - the page's own code
+        namespace["config"].register_lambda_context(Invocation(epoch_ms))
+        assert namespace["charge"](order=order) == namespace["charge"](order=order) == {"charged": 1250}
+
+        exec(compile(beside, str(PAGE), "exec"), namespace)  # noqa: S102 - as above
+        assert isinstance(namespace["persistence"], FencedPersistenceLayer)
+
+        exec(compile(after, str(PAGE), "exec"), namespace)  # noqa: S102 - as above
+        ride = event(cents=1250) | {"time": "2999-01-01T00:00:00Z"}
+        outcomes = [namespace["handler"](ride, Invocation(epoch_ms))["outcome"] for _ in range(2)]
+        assert outcomes == ["New", "Duplicate"]
+        assert tables.scan(TableName="powertools-idempotency")["Count"] == 0
