@@ -322,7 +322,7 @@ def _replay(laptop: Laptop, stack: Stack) -> None:
     bus = laptop.client("events").describe_event_bus(Name=stack.outputs["CarRideBusName"])
     now = datetime.now(UTC)
     laptop.client("events").start_replay(
-        ReplayName=stack.name,
+        ReplayName=f"{stack.name}-{time.time_ns()}",  # a replay's name cannot be used again
         EventSourceArn=stack.outputs["CarRideArchiveArn"],
         EventStartTime=now - _HOUR,
         EventEndTime=now + _HOUR,

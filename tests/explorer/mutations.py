@@ -283,7 +283,7 @@ MUTATIONS: Final = (
     Mutation(
         "a token does not know its own insert",
         _world("claims"),
-        "one run counts as one attempt",
+        promises.SELFISH,
         _own_insert_unknown,
         _of_decision("_decide_own"),
     ),

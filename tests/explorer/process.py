@@ -265,7 +265,7 @@ class Processes:
             script.runs,
             script.claim,
             script.lost,
-            script.observations[0] if script.observations else None,
+            script.observations[0] if len(script.observations) == 1 else None,
             answer,
             error,
         )

@@ -3,6 +3,7 @@
 Each function returns the promise that is broken, or None.
 """
 
+from idempotency.errors import BusyError
 from idempotency.observation import BUSY, DEAD_LETTERED, EXPIRED
 from idempotency.record import COMPLETED, IN_PROGRESS, QUARANTINED, Record
 from tests.explorer.process import ADVANCE, END, GAVE_UP, INSERT, RAN, WORK, Process
@@ -17,6 +18,7 @@ POISON_STAYS = "a quarantined key is forgotten only when an operator says so"
 ENDS = "one undisturbed delivery brings a key to its end"
 GIVEN_UP = "a key whose handler always fails ends in the dead-letter queue"
 FREE_AGAIN = "a key whose window is over is free again, whatever the payload"
+SELFISH = "nobody waits for himself"
 AS_JUDGED = "a swap replaces what its writer has judged"
 NO_STALE_WRITE = "a stale owner's write changes nothing"
 FINISHED = "an owner that has finished changes nothing"
@@ -85,7 +87,10 @@ def broken_by_process(process: Process, now_ms: int) -> str | None:
     if request != END:
         return None
     if process.observation is None:
-        return "every delivery is observed"
+        return "every delivery is observed once"
+    found = [said for _, said in process.told if isinstance(said, Record)]
+    if isinstance(process.error, BusyError) and found[-1].owner == process.owner:
+        return SELFISH
     if process.answer is None:
         return None
     return _broken_by_answer(process.answer.outcome, process.answer.record, process)
@@ -97,7 +102,7 @@ def _broken_by_answer(outcome: str, record: Record | None, process: Process) -> 
     if outcome in RAN and not (own and done):
         return "only the run that was committed says that it ran"
     if outcome == BUSY:
-        return "nobody waits for himself" if own else None
+        return SELFISH if own else None
     if done and record is not None and process.answer is not None and process.answer.value() != record.owner:
         return "every delivery is answered with the result of the committed run"
     if done or outcome in (DEAD_LETTERED, EXPIRED) or (record is not None and record.dead_lettered):

@@ -335,11 +335,18 @@ class World:
         elif request == SEND:
             self._letter_steps(steps, state, environment, place, node)
         elif request == READ:
-            label = ("reads", place, state[1])
-            steps.append((label, self._told_state(state, place, number, state[1], label)))
+            self._read_steps(steps, state, environment, place)
         elif request == SLEEP:
             label = ("wakes", place, 0)
             steps.append((label, self._told_state(state, place, number, AWAKE, label)))
+
+    def _read_steps(self, steps: Steps, state: State, environment: Environment, place: int) -> None:
+        number, found = state[3 + place], state[1]
+        label = ("reads", place, found)
+        steps.append((label, self._told_state(state, place, number, found, label)))
+        if environment.faults:
+            label = ("gives up reading", place, 0)
+            steps.append((label, self._told_state(self._with_fault(state), place, number, GAVE_UP, label)))
 
     def _letter_steps(self, steps: Steps, state: State, environment: Environment, place: int, node: Node) -> None:
         number = state[3 + place]

@@ -1,6 +1,5 @@
 """One engine for all tests of this folder, with the real template built once, and a gateway beside it."""
 
-import re
 from collections.abc import Iterator
 
 import pytest
@@ -8,9 +7,7 @@ import pytest
 from local.gateway import Books, GatewayServer, Troubles
 from local.laptop import Laptop
 from ops import fleet
-from tests.integration.saga.town import Town
-
-CARS = 2
+from tests.integration.saga.town import CARS, DECLINED, SEED, Town
 
 
 @pytest.fixture(scope="session")
@@ -21,12 +18,11 @@ def laptop() -> Iterator[Laptop]:
         yield laptop
 
 
-@pytest.fixture
-def town(laptop: Laptop, request: pytest.FixtureRequest) -> Iterator[Town]:
-    """A stack of the template with two cars, and a gateway that declines half of the rides."""
-    name = re.sub("[^A-Za-z0-9]+", "-", str(request.node.name))[:40].strip("-")
-    with GatewayServer(Books(Troubles(declined=0.5), seed=1)) as gateway:
-        stack = laptop.deploy_fast(name, PaymentGatewayUrl=gateway.url)
+@pytest.fixture(scope="session")
+def town(laptop: Laptop) -> Iterator[Town]:
+    """A stack of the template with two cars, which tests leave free, and a gateway that declines half of the rides."""
+    with GatewayServer(Books(Troubles(declined=DECLINED), seed=SEED)) as gateway:
+        stack = laptop.deploy_fast("town", PaymentGatewayUrl=gateway.url)
         fleet.seed(laptop.client("dynamodb"), stack.outputs["CarTableName"], CARS)
         yield Town(laptop, stack, gateway)
-        laptop.delete_stack(name)
+        laptop.delete_stack(stack.name)

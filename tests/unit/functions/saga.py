@@ -41,6 +41,7 @@ class Life:
         )
         accepted = rides.accept(requested)
         started = rides.start(accepted)
+        self.order_id = order_id
         self.created = CarRideCreated.of(requested)
         self.accepted = CarRideAccepted.of(accepted)
         self.started = CarRideStarted.of(started)

@@ -285,7 +285,7 @@ class TestTransactions:
             ("None", "TransactionConflict"),
             ("TransactionConflict", "None"),
             ("None", "ThrottlingError"),
-            ("ProvisionedThroughputExceeded", "TransactionConflict"),
+            ("ProvisionedThroughputExceeded", "None"),
         ],
     )
     def test_conflict_and_throttling_are_resent_under_the_same_token(

@@ -75,9 +75,10 @@ local function is(field, expected)
   local value = redis.call('HGET', KEYS[1], field)
   return expected == (value and '=' .. value or '')
 end
-local function ends_by(lease)
+local function ends_by(lease) -- by the owner's clock, or by the server's where the owner's was set back
   local held = redis.call('HGET', KEYS[1], 'lease_ms')
-  return held and held + redis.call('HGET', KEYS[1], 'shift') <= lease + now - ARGV[1]
+  return held and (tonumber(held) <= tonumber(lease)
+    or held + redis.call('HGET', KEYS[1], 'shift') <= lease + now - ARGV[1])
 end
 if not (%s) then
   return {now, redis.call('HGETALL', KEYS[1])}
