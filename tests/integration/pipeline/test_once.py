@@ -39,7 +39,7 @@ def test_a_replay_of_the_archive_has_no_effects(pipeline: Pipeline) -> None:
     assert again.published == again.replayed == first.published
     for name, account in again.consumers.items():
         assert account.effects == first.consumers[name].effects == account.distinct
-        assert account.deliveries == 2 * first.consumers[name].deliveries
+        assert account.deliveries >= first.consumers[name].deliveries + account.distinct
 
 
 @pytest.mark.parametrize(("fault", "outcome"), [("crashes", "takeovers"), ("fails", "retried")])
