@@ -421,8 +421,15 @@ MUTATIONS: Final = (
         ((Runner, "_may_acknowledge"),),
     ),
     Mutation(
-        "two deliveries are acknowledged because of each other",
+        "two deliveries are acknowledged because of each other, by two clocks",
         _world("skew"),
+        promises.NOTHING_LOST,
+        _busy_both_ways,
+        ((Runner, "_may_acknowledge"),),
+    ),
+    Mutation(
+        "two deliveries are acknowledged because of each other, one of them running twice",
+        _world("copies"),
         promises.NOTHING_LOST,
         _busy_both_ways,
         ((Runner, "_may_acknowledge"),),

@@ -234,6 +234,7 @@ class World:
         self._landings: dict[tuple[int, int], Landing] = {}
         self._applied: dict[tuple[int, int], tuple[int, bool]] = {}
         self._stuck: dict[int, str | None] = {}
+        self._released_runs: dict[int, bool] = {}
         self._delayed: dict[tuple[int, int], int] = {}
         self._abandoned: dict[int, int] = {}
         self._rested: dict[int, int] = {}
@@ -433,9 +434,7 @@ class World:
         promise = self._settles(free)
         if promise is not None:
             raise Broken(promise, label)
-        message = Message("D9", fingerprint=found.fingerprint or "")
-        run, _ = self._alone(self.scenario.kinds[0], message, free, self._now_ms(environment), RETURNS)
-        if self._present(run).status != COMPLETED:
+        if not self._runs_again(free, self._now_ms(environment)):
             raise Broken(promises.RELEASED, label)
         after = environment._replace(releases=environment.releases - 1)
         event = self._event_of[found.fingerprint or ""]
@@ -728,6 +727,14 @@ class World:
                     return promises.FREE_AGAIN
         return None
 
+    def _runs_again(self, number: int, now_ms: int) -> bool:
+        """Say whether a delivery runs and completes what an operator has given back."""
+        if number not in self._released_runs:
+            message = Message("D9", fingerprint=self._present(number).fingerprint or "")
+            after, _ = self._alone(self.scenario.kinds[0], message, number, now_ms, RETURNS)
+            self._released_runs[number] = self._present(after).status == COMPLETED
+        return self._released_runs[number]
+
     def _comes_to_an_end(
         self, kind: Kind, message: Message, number: int, now_ms: int, handler: str, deliveries: int
     ) -> bool:
@@ -854,6 +861,8 @@ class World:
             return now + what
         process = self._nodes[self._workers[state[3 + place]].node].process
         who = f"{now}{process.owner} ({process.message.id}, {process.kind.name}): "
+        if process.request.kind == END:  # one stands for all that ended alike
+            return f"{now}{process.message.id}: its process {what}"
         if what == "handler":
             return who + ("heartbeat" if detail < 0 else f"handler {self.scenario.handler[detail]}")
         if what in ("takes place", "takes place, answer delayed", "is sent again", "is given up", "meets a conflict"):
