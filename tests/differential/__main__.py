@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 
 from aws_lambda_powertools.shared.version import VERSION
 
-from tests.differential.adversities import ADVERSITIES
-from tests.differential.sides import Here, Powertools, Side
+from tests.differential.adversities import ADVERSITIES, Adversity
+from tests.differential.sides import Bridge, Here, Powertools, Side
 from tests.differential.world import world
 
 _NARROWEST: Final = 90
@@ -22,6 +22,8 @@ class Row(NamedTuple):
 
     adversity: str
     powertools: str
+    bridge: str | None
+    """None where the bridge was not asked for."""
     here: str
     as_asserted: bool
 
@@ -35,6 +37,7 @@ def main() -> int:
         epilog="example: python -m tests.differential --only stale",
     )
     parser.add_argument("--only", metavar="TEXT", default="", help="only adversities whose name contains TEXT")
+    parser.add_argument("--bridge", action="store_true", help="show Powertools over this layer's store, too")
     parser.add_argument("--json", action="store_true", help="print the rows as JSON, for machines")
     arguments = parser.parse_args()
 
@@ -43,12 +46,9 @@ def main() -> int:
         parser.error(f"no adversity is called {arguments.only!r}")
     rows = []
     for adversity in chosen:
-        seen = []
-        side: Side
-        for side in (Powertools(), Here()):
-            with world() as new:
-                seen.append(adversity.observe(new, side))
-        rows.append(Row(adversity.name, seen[0], seen[1], seen[1] == adversity.here))
+        here = seen(adversity, Here())
+        bridge = seen(adversity, Bridge()) if arguments.bridge else None
+        rows.append(Row(adversity.name, seen(adversity, Powertools()), bridge, here, here == adversity.here))
 
     if arguments.json:
         print(json.dumps([row._asdict() for row in rows], indent=2))
@@ -57,13 +57,23 @@ def main() -> int:
     return 0 if all(row.as_asserted for row in rows) else 1
 
 
+def seen(adversity: Adversity, side: Side) -> str:
+    """Put one side through an adversity, in a world of its own."""
+    with world() as new:
+        return adversity.observe(new, side)
+
+
 def table(rows: list[Row], width: int) -> str:
-    """Lay the rows out in three columns."""
-    column = min(max(width, _NARROWEST), _WIDEST) // 3 - 2
-    lines = [_line(("ADVERSITY", f"POWERTOOLS {VERSION}", "HERE"), column), "─" * (3 * column + 4)]
+    """Lay the rows out in columns."""
+    titles = ["ADVERSITY", f"POWERTOOLS {VERSION}", "ITS DECORATORS, OUR STORE", "HERE"]
+    if rows[0].bridge is None:
+        del titles[2]
+    column = min(max(width, _NARROWEST), _WIDEST) // len(titles) - 2
+    lines = [_line(tuple(titles), column), "─" * (len(titles) * (column + 2) - 2)]
     for row in rows:
         here = row.here if row.as_asserted else f"{row.here}  ◀ the tests assert something else"
-        cells = [textwrap.wrap(cell, column) for cell in (row.adversity, row.powertools, here)]
+        texts = [text for text in (row.adversity, row.powertools, row.bridge, here) if text is not None]
+        cells = [textwrap.wrap(text, column) for text in texts]
         height = max(map(len, cells))
         lines += [
             _line(tuple(cell[number] if number < len(cell) else "" for cell in cells), column)

@@ -14,6 +14,7 @@ from aws_lambda_powertools.utilities.idempotency.persistence.base import BasePer
 from aws_lambda_powertools.utilities.idempotency.persistence.cache import CacheClientProtocol, CachePersistenceLayer
 
 from idempotency import Consumer, DynamoDBStore, Policy, within
+from idempotency.powertools import FencedPersistenceLayer
 from idempotency.stores import Store
 from idempotency.stores.transport import botocore_transport
 from idempotency.stores.valkey import ValkeyStore
@@ -145,6 +146,20 @@ class _OwnSandbox:
         )
 
 
+class Bridge:
+    """Powertools' decorators over this layer's store."""
+
+    name = "bridge"
+
+    def sandbox(
+        self, world: World, *, timeout_s: float = TIMEOUT_S, window_s: int | None = None, redis: bool = False
+    ) -> Sandbox:
+        """Start a process."""
+        layer = FencedPersistenceLayer(_own_store(world, redis=redis), "payments", clock=world.now_ms)
+        config = {} if window_s is None else {"expires_after_seconds": window_s}
+        return _PowertoolsSandbox(world, layer, config, timeout_s)
+
+
 class Here:
     """This layer, with a dead-letter queue beside it."""
 
@@ -154,10 +169,12 @@ class Here:
         self, world: World, *, timeout_s: float = TIMEOUT_S, window_s: int | None = None, redis: bool = False
     ) -> Sandbox:
         """Start a process."""
-        store: Store
-        if redis:
-            store = ValkeyStore(world.redis, clock=world.now_ms, sleep=world.time.sleep)
-        else:
-            transport = botocore_transport(session=world.wire.session)
-            store = DynamoDBStore(TABLE, transport=transport, clock=world.now_ms, sleep=world.time.sleep)
-        return _OwnSandbox(world, store, Policy() if window_s is None else Policy(window=window_s), timeout_s)
+        policy = Policy() if window_s is None else Policy(window=window_s)
+        return _OwnSandbox(world, _own_store(world, redis=redis), policy, timeout_s)
+
+
+def _own_store(world: World, *, redis: bool) -> Store:
+    if redis:
+        return ValkeyStore(world.redis, clock=world.now_ms, sleep=world.time.sleep)
+    transport = botocore_transport(session=world.wire.session)
+    return DynamoDBStore(TABLE, transport=transport, clock=world.now_ms, sleep=world.time.sleep)

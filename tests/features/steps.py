@@ -126,7 +126,6 @@ class World:
         self.pair: list[Delivered] = []
         self.stalled: list[Stalled] = []
         self.ended = Delivered()
-        self.prices: list[object] = []
         self.charge_if: str | None = None
         self._settings: dict[str, dict[str, Any]] = {}
         self._handlers: dict[str, Callable[[dict[str, Any], Invocation], Any]] = {}
@@ -561,6 +560,7 @@ class Pricing:
     def call_first(self, ride: str) -> None:
         """Have the first caller stop in the middle."""
         self._stalled.start(lambda delivered: self.prices.append(self._first(ride)))
+        self._world.stalled.append(self._stalled)
 
     def call_second(self, ride: str, sleep: Callable[[float], None]) -> None:
         """Have the second caller ask, who spends its waiting on ``sleep``."""

@@ -23,9 +23,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from idempotency import BusyError, Consumer, Operation, PermanentError, Policy, observation
+from idempotency import Consumer, Operation, PermanentError, Policy, observation
 from idempotency.effects import Effect
-from idempotency.errors import LostLeaseError, StoreUnavailableError
+from idempotency.errors import RetryableError, StoreUnavailableError
 from idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
 from idempotency.stores import Store
 from idempotency.testing import DeadLetterBox, Invocation, ManualClock
@@ -83,6 +83,8 @@ class Worker:
         self.name = name
         self.where = "idle"
         self.key = ""
+        self.delivery: str | None = None
+        """The delivery that it works on."""
         self.claim: Claim | None = None
         self.outcome: str | None = None
         """How the last delivery ended, if it was acknowledged."""
@@ -98,7 +100,7 @@ class Worker:
         def run() -> None:
             try:
                 self.outcome = work()
-            except (Killed, RideError, UselessError, BusyError, LostLeaseError, StoreUnavailableError):
+            except (Killed, RideError, UselessError, RetryableError):
                 pass  # the delivery comes again
             except BaseException as error:  # noqa: BLE001 - raised again in the test's thread
                 self._error = error
@@ -194,6 +196,7 @@ class SteppedStore:
 class Known(NamedTuple):
     """What the model has seen of one key since it was last forgotten or released."""
 
+    delivered: bool = False
     status: str | None = None
     attempt: int = 0
     result: str | None = None
@@ -219,6 +222,8 @@ class ProtocolMachine(RuleBasedStateMachine):
         self.operator = self._consumer(self.backend.store, atomic=False)
         self.keys: list[str] = []
         self.known: dict[str, Known] = {}
+        self.owed: dict[str, list[str]] = {}
+        """The deliveries that were not acknowledged: their transport delivers them again."""
         self.attempts: dict[tuple[str, int], str] = {}
         self.atomic: set[int] = set()
         self.touched = False
@@ -245,6 +250,7 @@ class ProtocolMachine(RuleBasedStateMachine):
         """One key or two; and where the store has transactions, claiming and atomic consumers may share a key."""
         self.keys = ["order_01", "order_02"][:keys]
         self.known = dict.fromkeys(self.keys, Known())
+        self.owed = {key: [] for key in self.keys}
         if self.backend.store.transactional:
             self.atomic = atomic
 
@@ -257,11 +263,12 @@ class ProtocolMachine(RuleBasedStateMachine):
         """A worker takes its next step: an idle one is given a delivery, one that was refused tries what is next."""
         worker = self.workers[number]
         if worker.where == "work":
-            worker.go_on(Turn.SUCCEED)
+            self._let(worker, Turn.SUCCEED)
         elif worker.where == "idle":
             key = data.draw(st.sampled_from(self.keys), label="key") if len(self.keys) > 1 else self.keys[0]
+            again = bool(self.owed[key]) and data.draw(st.booleans(), label="again")
             new = self._record(key) is None
-            self._deliver(worker, key, atomic=number in self.atomic)
+            self._deliver(worker, key, atomic=number in self.atomic, again=again)
             self._step(worker, fault)
             assert worker.where == "work" or not new or fault not in LUCKY, "a new key's first delivery was not run"
             return
@@ -274,7 +281,7 @@ class ProtocolMachine(RuleBasedStateMachine):
         if worker.where != "work":
             self.move(number, Fault.NONE, data)
         else:
-            worker.go_on(Turn.HEARTBEAT)
+            self._let(worker, Turn.HEARTBEAT)
             self._step(worker, fault)
 
     @rule(number=NUMBERS, fault=FAULTS, turn=st.sampled_from(list(ENDS)), data=st.data())
@@ -285,7 +292,7 @@ class ProtocolMachine(RuleBasedStateMachine):
         if worker.where != "work":
             self.move(number, Fault.NONE, data)
             return
-        worker.go_on(turn)
+        self._let(worker, turn)
         self._step(worker, fault)
         if claim is not None and claim.is_live and fault in LUCKY:
             record = self._record(worker.key)
@@ -299,9 +306,9 @@ class ProtocolMachine(RuleBasedStateMachine):
         if worker.where == "idle":
             self.move(number, Fault.NONE, data)
         else:
-            worker.go_on(None)
+            self._let(worker, None)
 
-    def _deliver(self, worker: Worker, key: str, *, atomic: bool) -> None:
+    def _deliver(self, worker: Worker, key: str, *, atomic: bool, again: bool) -> None:
         consumer = self._consumer(SteppedStore(self.backend.store, worker, self.in_flight), atomic=atomic)
 
         @consumer.event_handler
@@ -323,9 +330,11 @@ class ProtocolMachine(RuleBasedStateMachine):
                         worker.claim.lease_left_s = LEASE_S
 
         # So long that the lease is short, and follows the clock instead of the deadline.
-        invocation = Invocation(self.clock, request_id=f"{worker.name}-{next(_runs)}", timeout_s=3600)
-        event = {"id": key, "region": "eu-west-1", "detail": {"id": key, "data": {"orderID": key}}}
         worker.key = key
+        worker.delivery = self.owed[key].pop(0) if again else f"delivery-{next(_runs):08}"
+        invocation = Invocation(self.clock, request_id=worker.delivery, timeout_s=3600)
+        event = {"id": key, "region": "eu-west-1", "detail": {"id": key, "data": {"orderID": key}}}
+        self.known[key] = self.known[key]._replace(delivered=True)
         worker.start(lambda: handler(event, invocation)["outcome"])
 
     def _given(self, worker: Worker, key: str, operation: Operation) -> None:
@@ -366,22 +375,17 @@ class ProtocolMachine(RuleBasedStateMachine):
 
     def _step(self, worker: Worker, fault: Fault) -> None:
         if worker.where == "store":
-            self.touched = True
-            worker.go_on(fault)
-        if worker.where == "idle":
-            self._judge(worker)
+            self._let(worker, fault)
 
-    def _judge(self, worker: Worker) -> None:
-        """Check that no event is lost: what was acknowledged is committed, a dead letter, or another delivery's."""
-        match worker.outcome:
-            case None | observation.BUSY:
-                pass
-            case observation.DEAD_LETTERED | observation.QUARANTINED:
+    def _let(self, worker: Worker, command: Fault | Turn | None) -> None:
+        self.touched = True
+        worker.go_on(command)
+        if worker.where == "idle" and worker.delivery is not None:
+            if worker.outcome is None:
+                self.owed[worker.key].append(worker.delivery)
+            elif worker.outcome in (observation.DEAD_LETTERED, observation.QUARANTINED):
                 assert any(letter.key == f"history#{worker.key}" for letter in self.box.letters)
-            case outcome:
-                record = self._record(worker.key)
-                assert record is not None
-                assert record.status == COMPLETED, f"{outcome} was acknowledged, and the key is {record.status}"
+            worker.delivery = None
 
     def _let_pass(self, seconds: int) -> None:
         self.touched = True
@@ -401,7 +405,7 @@ class ProtocolMachine(RuleBasedStateMachine):
 
     @invariant()
     def every_key_is_sound(self) -> None:
-        """One commit a key, whose result stays; its effect with it; attempts that only grow; quarantine that holds."""
+        """No event lost; one commit a key, with its effect, whose result stays; attempts that only grow."""
         if self.touched:
             self.touched = False
             for key, known in self.known.items():
@@ -409,6 +413,9 @@ class ProtocolMachine(RuleBasedStateMachine):
 
     def _check(self, key: str, known: Known) -> None:
         record = self._record(key)
+        ended = record is not None and record.status in (COMPLETED, QUARANTINED)
+        awaited = self.owed[key] or any(worker.delivery and worker.key == key for worker in self.workers)
+        assert ended or awaited or not known.delivered, f"{key} is not done, and nobody delivers it again"
         charges = self.backend.charges(key) - known.charges_before
         if record is None or self._is_over(record):
             assert known.status != COMPLETED, f"{key} was committed and is forgotten"
@@ -437,7 +444,7 @@ class ProtocolMachine(RuleBasedStateMachine):
         try:
             for worker in self.workers:
                 if worker.where != "idle":
-                    worker.go_on(None)
+                    self._let(worker, None)
             self.in_flight.clear()
             for key in self.keys:
                 self._bring_to_an_end(key)
@@ -454,9 +461,9 @@ class ProtocolMachine(RuleBasedStateMachine):
             if record is not None and record.status in (COMPLETED, QUARANTINED) and not self._is_over(record):
                 return
             self._let_pass(LEASE_S + 10)
-            self._deliver(worker, key, atomic=False)
+            self._deliver(worker, key, atomic=False, again=bool(self.owed[key]))
             while worker.where != "idle":
-                worker.go_on(Turn.SUCCEED if worker.where == "work" else Fault.NONE)
+                self._let(worker, Turn.SUCCEED if worker.where == "work" else Fault.NONE)
         record = self._record(key)
         assert record is not None
         assert record.status in (COMPLETED, QUARANTINED), f"{key} is stuck as {record}"
