@@ -5,6 +5,7 @@ the table, and writes a handler, a sample event and a test that pass as they are
 """
 
 import argparse
+import importlib.util
 import re
 import sys
 from pathlib import Path
@@ -189,6 +190,8 @@ def make(name: str, root: Path = ROOT) -> list[Path]:
     folder = root / "functions" / name
     if folder.exists():
         raise NewConsumerError(f"{folder.relative_to(root)} is there already: choose another name")
+    if importlib.util.find_spec(name) is not None:
+        raise NewConsumerError(f"NAME={name!r} would hide what `import {name}` finds now: choose another name")
     names = Names(name)
     changes = {
         folder / f"{name}.py": names.fill(_HANDLER),
@@ -206,7 +209,7 @@ def make(name: str, root: Path = ROOT) -> list[Path]:
 
 
 def _template(root: Path, names: Names) -> str:
-    """Return the template with the consumer's section behind the model's, and its outputs behind the model's."""
+    """Return the template with the consumer's section, lines on the dashboard and outputs behind those of the model."""
     text = (root / "template.yaml").read_text(encoding="utf-8")
     begin = text.index(f"{_BANNER}  # {_MODEL}\n")
     end = text.index(_BANNER, begin + 2 * len(_BANNER) + len(_MODEL))
@@ -222,6 +225,9 @@ def _template(root: Path, names: Names) -> str:
     )
     body = body.replace("Description: The read model of every ride.", f"Description: {names.words.capitalize()}.")
     text = text[:end] + body + text[end:]
+    text = re.sub(
+        r"^ +\[.*\$\{RideHistory.*\n", lambda line: line.group() + names.of(line.group()), text, flags=re.MULTILINE
+    )
     outputs = re.findall(r"^  RideHistory\w+:\n(?:    .*\n)+", text[text.index("\nOutputs:\n") :], re.MULTILINE)
     own = names.of("".join(outputs)).replace("Function that keeps the read model", f"Function of {names.words}")
     last = outputs[-1]

@@ -13,14 +13,18 @@ class KilledError(BaseException):
 
 
 class FakeGateway:
-    """The simulated gateway behind the port, without a network; it recognises keys, and is asked as HTTP would ask it.
+    """The simulated gateway behind the port, without a network; it is asked as the HTTP adapter would ask it.
+
+    Args:
+        declined: share of the rides that cannot be paid.
+        forgotten: share of the keys that are forgotten as soon as they are used.
 
     Attributes:
         asked: the methods that were called.
     """
 
-    def __init__(self, *, declined: float = 0.0) -> None:
-        self.books = Books(Troubles(declined=declined))
+    def __init__(self, *, declined: float = 0.0, forgotten: float = 0.0) -> None:
+        self.books = Books(Troubles(declined=declined, forgotten=forgotten))
         self.asked: list[str] = []
         self._after: deque[Callable[[], object]] = deque()
 

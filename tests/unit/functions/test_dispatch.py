@@ -11,10 +11,14 @@ from moto import mock_aws
 
 import assignments
 import dispatch
+import fleet
 from carride.events import CarAssigned, Fact, parse_event
 from dispatch import POLICY, Settings, make_handler
+from idempotency import Update
 from idempotency.clock import epoch_ms
-from tests.unit.functions.saga import Life, client, create_table, event, invocation, items, outbox
+from tests.unit.functions.saga import NOW, Life, client, create_table, event, invocation, items, outbox, told
+
+TABLES = assignments.Tables("assignments", "cars", "outbox")
 
 
 class World(NamedTuple):
@@ -112,9 +116,9 @@ def test_what_is_told_follows_from_what_was_heard(world: World) -> None:
     assert item["data"]["carID"] == "car_01"
     assert (item["subject"], item["sequence"], item["traceparent"]) == ("order_01", "00000002", trace)
     assert (item["causationid"], item["correlationid"]) == (heard["detail"]["id"], heard["detail"]["correlationid"])
-    told = parse_event({"detail": _detail(item)})
-    assert isinstance(told.data, CarAssigned)
-    assert told.idempotencyid != heard["detail"]["idempotencyid"]
+    parsed = parse_event({"detail": _detail(item)})
+    assert isinstance(parsed.data, CarAssigned)
+    assert parsed.idempotencyid != heard["detail"]["idempotencyid"]
 
 
 def test_a_fact_takes_effect_once_however_often_it_comes(world: World) -> None:
@@ -161,6 +165,56 @@ def test_a_decision_on_a_car_that_was_taken_meanwhile_is_made_again(
     world.hear(Life().accepted)
     assert world.cars() == {"car_01": "order_02"}
     assert world.told() == ["NoCarAvailable"]
+
+
+def test_a_decision_on_a_ride_that_has_changed_meanwhile_is_made_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ride is called off between the look and the commit: it gets no car after all."""
+    ride = Life()
+    world.park("car_01")
+    read = assignments.Reader.ride
+    overtaken = [ride.cancelled]
+
+    def read_then_be_overtaken(self: Any, order_id: str) -> Any:
+        seen = read(self, order_id)
+        while overtaken:
+            world.hear(overtaken.pop())
+        return seen
+
+    monkeypatch.setattr(assignments.Reader, "ride", read_then_be_overtaken)
+    world.hear(ride.accepted)
+    assert world.cars() == {"car_01": None}
+    assert (world.ride()["state"], world.ride()["effects"], world.told()) == ("cancelled", 2, [])
+
+
+def test_every_write_by_itself_refuses_what_is_out_of_date(world: World) -> None:
+    """A decision on an older ride is refused by the ride's item, and a car is not freed for a ride that has it not."""
+    ride = Life()
+    world.park("car_01")
+    world.hear(ride.accepted)
+    stale = assignments.Reader(TABLES, world.dynamodb).ride("order_01")
+    world.hear(ride.completed)
+    decision = fleet.decide(stale.assignment, ride.declined)
+    writes = assignments.effects(TABLES, told(ride.declined), stale, decision, region="us-east-1", now=NOW)
+    updates = [write.action()["Update"] for write in writes if isinstance(write, Update)]
+    assert len(updates) == 2
+    for update in updates:
+        with pytest.raises(world.dynamodb.exceptions.TransactionCanceledException):
+            world.dynamodb.transact_write_items(TransactItems=[{"Update": update}])
+
+
+def test_a_car_that_was_had_and_given_back_in_one_step_was_free(world: World) -> None:
+    """A ride whose end was heard of first cannot have had a car that another ride has."""
+    ride = Life()
+    world.park("car_01")
+    world.hear(ride.completed)
+    seen = assignments.Reader(TABLES, world.dynamodb).ride("order_01")
+    decision = fleet.decide(seen.assignment, ride.accepted, fleet.Car("car_01", "sector_01"))
+    writes = assignments.effects(TABLES, told(ride.accepted), seen, decision, region="us-east-1", now=NOW)
+    world.hear(Life("order_02").accepted)
+    with pytest.raises(world.dynamodb.exceptions.TransactionCanceledException):
+        world.dynamodb.transact_write_items(TransactItems=[write.action() for write in writes])
 
 
 def test_a_ride_that_was_called_off_first_gets_no_car(world: World) -> None:

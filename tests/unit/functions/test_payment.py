@@ -59,10 +59,10 @@ class World(NamedTuple):
         return [json.loads(message["Body"]) for message in answer.get("Messages", [])]
 
 
-@pytest.fixture
-def gateway() -> FakeGateway:
-    """A gateway that declines nobody."""
-    return FakeGateway()
+@pytest.fixture(params=[0.0, 1.0], ids=["keys are kept", "keys are forgotten"])
+def gateway(request: pytest.FixtureRequest) -> FakeGateway:
+    """A gateway that declines nobody; what it was asked it remembers by its keys, or only by its payments."""
+    return FakeGateway(forgotten=request.param)
 
 
 @pytest.fixture
@@ -169,6 +169,23 @@ def test_a_completion_that_overtakes_the_charge_is_paid(world: World) -> None:
     assert world.deliver(RIDE.assigned) == "New"
     assert (world.charge()["captures"], len(world.gateway.ledger())) == ([1250], 1)
     assert world.told() == ["PaymentAuthorized", "PaymentCaptured"]
+
+
+def test_a_cancellation_that_overtakes_the_capture_gives_it_back(world: World) -> None:
+    """The money was taken a moment before it was given back: the run that took it finds the payment settled."""
+    world.deliver(RIDE.assigned)
+    world.gateway.then(lambda: world.deliver(RIDE.cancelled))
+    assert world.deliver(RIDE.completed) == "New"
+    assert (world.charge()["captures"], world.charge()["refunds"]) == ([1250], [1250])
+    assert world.payment()["state"] == "refunded"
+    assert world.told() == ["PaymentAuthorized", "PaymentRefunded"]
+
+
+def test_a_killed_run_is_over_before_lambda_tries_again() -> None:
+    """The lease is the one that is set, and as deployed it ends within the minute until Lambda's first retry."""
+    assert payment.policy(3.0).lease == 3.0
+    deployed = payment.policy(30.0)
+    assert deployed.lease + deployed.clock_skew < 60
 
 
 def test_a_run_that_was_taken_over_changes_nothing(world: World) -> None:
