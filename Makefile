@@ -49,8 +49,8 @@ lint: types template ## Check style, format, types and template
 types: .venv-dev/.synced ## Check types, strictly
 	@$(PYTHON) -m mypy
 
-template: .venv-dev/.synced .venv-sam/.synced ## Check the template: rules, transform, and rules on SAM's own types
-	@.venv-dev/bin/cfn-lint template.yaml
+template: .venv-dev/.synced .venv-sam/.synced ## Check the templates: AWS's rules and the house's, the transform, and rules on SAM's own types
+	@.venv-dev/bin/cfn-lint
 	@sam validate --region us-east-1
 	@sam validate --lint --region us-east-1
 
@@ -58,12 +58,15 @@ check: lint test ## Check everything, as CI does
 
 ##@ Measure
 
-.PHONY: compare bench explore mutants
+.PHONY: compare bench bench-publish explore mutants
 compare: .venv-dev/.synced ## Show what Powertools and this layer make of the same adversities (ARGS=--json)
 	@$(PYTHON) -m tests.differential $(ARGS)
 
 bench: .venv-dev/.synced ## Measure round trips, CPU, import time and batches beside Powertools (ARGS=--help)
 	@$(PYTHON) -m tests.bench $(ARGS)
+
+bench-publish: .venv-dev/.synced ## Measure requests and CPU of 10,000 events published straight to a bus (ARGS=--help)
+	@$(PYTHON) -m tests.bench.publishing $(ARGS)
 
 explore: .venv-dev/.synced ## Drive the protocol through every interleaving (ARGS=--help)
 	@$(PYTHON) -m tests.explorer $(ARGS)
@@ -71,15 +74,31 @@ explore: .venv-dev/.synced ## Drive the protocol through every interleaving (ARG
 mutants: .venv-dev/.synced ## Take each rule out of the idempotency layer, and expect its tests to go red
 	@$(PYTHON) -m tests.mutants $(ARGS)
 
+##@ Operate
+
+.PHONY: deploy-regions delete-regions ops
+deploy-regions: .venv-dev/.synced .venv-sam/.synced ## Deploy what was built into two regions (ARGS=--dry-run, ARGS=--help)
+	@$(PYTHON) -m ops.regions deploy $(ARGS)
+
+delete-regions: .venv-dev/.synced ## Delete the stack from both regions, in the right order (ARGS=--dry-run)
+	@$(PYTHON) -m ops.regions delete $(ARGS)
+
+ops: .venv-dev/.synced ## Replay, redrive, fail over and back, release keys (ARGS="failover --help", ARGS=--help)
+	@$(PYTHON) -m ops $(ARGS)
+
 ##@ Housekeeping
 
-.PHONY: format new-consumer clean help
+.PHONY: format snapshot new-consumer clean help
 format: .venv-dev/.synced ## Rewrite the code in the project's format
 	@$(PYTHON) -m ruff check --fix
 	@$(PYTHON) -m ruff format
 
+snapshot: .venv-dev/.synced ## Write down what the template becomes, for reviews (tests/infrastructure/snapshots)
+	@$(PYTHON) -m tests.infrastructure.snapshot
+
 new-consumer: .venv-dev/.synced ## Add a consumer, with everything that belongs to one: NAME=loyalty_points
 	@$(PYTHON) -m local.new_consumer "$(NAME)"
+	@$(PYTHON) -m tests.infrastructure.snapshot
 
 clean: ## Remove what builds, demos and tests left behind (not the environments)
 	@rm -rf .aws-sam .demo .bench .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -2,15 +2,17 @@
 
 import argparse
 import hashlib
+import itertools
 import json
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -40,7 +42,8 @@ Put the whole pipeline through the worst mix on this machine: half of the events
 a third of the rides in disorder; events kill their consumers, poison fails at every attempt;
 the payment gateway hangs, fails after charging, drops answers and forgets keys. For each
 seed a new stack of the real template is put through it, and the whole archive is replayed
-after it, which has to change nothing.
+after it, which has to change nothing. The consumers keep their records in DynamoDB, in a
+server of Valkey or Redis that is started for it, or first in the one and then in the other.
 
 It ends with status 0 if nothing was lost, doubled, broken, given up without need or changed
 by the replay, 1 if something was, and 2 if it could not be run. The figures are also
@@ -52,11 +55,23 @@ _DECLINED: Final = 0.05
 _STUMBLES: Final = 0.05
 _REPLAYED: Final = ("RideTable", "AssignmentTable", "CarTable", "PaymentTable", "OutboxTable")
 """What a replay may not change."""
-_MODULES: Final = {"ride-history": "ride_history", "dispatch": "dispatch", "payment": "payment"}
+_MODULES: Final = {consumer.name: consumer.name.replace("-", "_") for consumer in audit.CONSUMERS}
 _HOUR: Final = timedelta(hours=1)
+_RETRY_DELAYS: Final = (4.5, 4.5)
+"""In seconds. As on AWS, a retry comes when the lease of a killed run of payment is over: a sooner one would wait for
+that, and keep a process from its work."""
 _START_SECONDS: Final = 10.0
+_SOCKET_SECONDS: Final = 30.0
+"""Whoever gives up waiting for an answer, on a machine with much else to do, does not know what has become of it."""
 _DRAIN_SECONDS: Final = 120.0
 _PATIENCE_SECONDS: Final = 240.0
+_PAUSE_SECONDS: Final = 30.0
+_POLL_SECONDS: Final = 0.1
+_RECORDS: Final[Mapping[str, Sequence[str]]] = {
+    "dynamodb": ["dynamodb"],
+    "valkey": ["valkey"],
+    "both": ["dynamodb", "valkey"],
+}
 _UNSOUND: Final = 1
 _FAILED: Final = 2
 _INTERRUPTED: Final = 130
@@ -67,7 +82,11 @@ class Mix:
     """What is published, and what goes wrong with it."""
 
     rides: int = 500
-    cars: int = 24
+    cars: int = 14
+    """So few that there is not one for every ride."""
+    at_once: int = 100
+    """Events that are published before the next ones wait until most of them have run their course. Some rides are
+    heard of from end to end in one moment, and others get as far as a car and a charge before they are called off."""
     duplicates: float = 0.5
     """Share of the facts that come twice."""
     out_of_order: float = 0.3
@@ -100,6 +119,8 @@ class Result:
     """What one seed has come to."""
 
     seed: int
+    records: str
+    """Where the consumers kept theirs."""
     seconds: float
     ledger: Ledger
     saga: saga.Saga
@@ -192,7 +213,15 @@ class Result:
 
 
 def rehearse(
-    laptop: Laptop, mix: Mix, *, seed: int, store: Store, progress: Progress, unprotected: str | None = None
+    laptop: Laptop,
+    mix: Mix,
+    *,
+    seed: int,
+    store: Store,
+    progress: Progress,
+    unprotected: Collection[str] = (),
+    records: str = "dynamodb",
+    **parameters: str,
 ) -> Result:
     """Put a new stack through the mix, and return what it has come to.
 
@@ -202,7 +231,9 @@ def rehearse(
         seed: of all that is left to chance.
         store: where the partner's application remembers what it has done.
         progress: is told how far this has come.
-        unprotected: the consumer whose idempotency decorator is taken off.
+        unprotected: the consumers whose idempotency decorator is taken off.
+        records: where the consumers keep theirs, as the template calls it.
+        **parameters: others of the template.
     """
     began = time.monotonic()
     books = Books(Troubles.mixed(mix.gateway, declined=_DECLINED), seed=seed)
@@ -210,7 +241,8 @@ def rehearse(
         gateway = running.enter_context(GatewayServer(books))
         with progress.step(f"seed {seed}: deploying"):
             template = running.enter_context(_template(unprotected))
-            stack = laptop.deploy_fast(f"chaos-{seed}", template, PaymentGatewayUrl=gateway.url)
+            parameters = {"PaymentGatewayUrl": gateway.url, "RecordStore": records, **parameters}
+            stack = laptop.deploy_fast(f"chaos-{seed}-{records}", template, **parameters)
             running.callback(laptop.delete_stack, stack.name)
             fleet.seed(laptop.client("dynamodb"), stack.outputs["CarTableName"], mix.cars)
         sqs, partner = laptop.client("sqs"), Partner(store, before=_stumble)
@@ -219,8 +251,9 @@ def rehearse(
         spec = mix.spec(seed)
         with partner.polling(sqs, queue):
             with progress.step(f"seed {seed}: publishing {mix.rides:,} rides"):
-                for done, total in publish(laptop, stack, msgspec.to_builtins(spec)):
+                for done, total in publish(laptop, stack, msgspec.to_builtins(spec), at_once=mix.at_once):
                     progress.note(f"{done:,} of {total:,} events")
+                    _pause(laptop, until=mix.at_once // 4)
             _settle(laptop, progress, f"seed {seed}: waiting until every event has reached its end")
         _drain(partner, sqs, queue)
         clients = audit.Clients(*(laptop.client(service) for service in ("dynamodb", "logs", "sqs")))
@@ -232,7 +265,11 @@ def rehearse(
         lost, doubled = len(told - set(partner.points)), partner.points.total() - len(partner.points)
 
         def snapshot() -> dict[str, str]:
-            return _snapshot(laptop, stack) | {"gateway": _digest(gateway.ledger()), "partner": _digest(partner.points)}
+            return _tables(laptop, stack) | {
+                "gateway": _digest(gateway.ledger()),
+                "partner": _digest(partner.points),
+                "dead-letter queues": _digest(sorted(map(str, _letters(clients, stack)))),
+            }
 
         before = snapshot()
         with partner.polling(sqs, queue):
@@ -243,6 +280,7 @@ def rehearse(
         events = list(audit.published(clients.logs, stack.outputs["CarRideEventsLogGroupName"]))
         return Result(
             seed=seed,
+            records=records,
             seconds=time.monotonic() - began,
             ledger=ledger,
             saga=ended,
@@ -263,7 +301,7 @@ def rehearse(
 
 
 def _settle(laptop: Laptop, progress: Progress, what: str) -> None:
-    """Wait until nothing is in flight; a message that is received too often takes a while until it is given up."""
+    """Wait until nothing is in flight; a message that fails again and again takes a while until it is given up."""
     deadline = time.monotonic() + _PATIENCE_SECONDS
     fewest: int | None = None
     with progress.step(what):
@@ -273,8 +311,14 @@ def _settle(laptop: Laptop, progress: Progress, what: str) -> None:
                 fewest, deadline = left, time.monotonic() + _PATIENCE_SECONDS
             if time.monotonic() > deadline:
                 raise LaptopError(f"{left} events were in flight for {_PATIENCE_SECONDS:g} s and became no fewer")
-            with suppress(LaptopError):
-                laptop.wait_until_quiet(timeout=2.0)
+            time.sleep(_POLL_SECONDS)
+
+
+def _pause(laptop: Laptop, *, until: int) -> None:
+    """Wait until no more events than that are in flight, but not for those which fail again and again."""
+    deadline = time.monotonic() + _PAUSE_SECONDS
+    while sum(laptop.in_flight().values()) > until and time.monotonic() < deadline:
+        time.sleep(_POLL_SECONDS)
 
 
 def _drain(partner: Partner, sqs: Any, queue: str) -> None:
@@ -330,7 +374,7 @@ def _replay(laptop: Laptop, stack: Stack) -> None:
     )
 
 
-def _snapshot(laptop: Laptop, stack: Stack) -> dict[str, str]:
+def _tables(laptop: Laptop, stack: Stack) -> dict[str, str]:
     """Return what the tables hold, as something that can be compared."""
     scan = laptop.client("dynamodb").get_paginator("scan").paginate
     return {
@@ -350,22 +394,22 @@ def _digest(value: object) -> str:
 
 
 @contextmanager
-def _template(unprotected: str | None) -> Iterator[Path | None]:
-    """Yield the template to deploy: none for the built one; else one in which a consumer has lost its decorator."""
-    if unprotected is None:
+def _template(unprotected: Collection[str]) -> Iterator[Path | None]:
+    """Yield the template to deploy: none for the built one; else one in which consumers have lost their decorator."""
+    if not unprotected:
         yield None
         return
-    module = _MODULES[unprotected]
-    function = f"{module.title().replace('_', '')}Function"
     with tempfile.TemporaryDirectory(prefix="carride-chaos-") as folder:
         build = Path(folder) / "build"
         shutil.copytree(ROOT / ".aws-sam" / "build", build)
-        shutil.copy(ROOT / "local" / "unprotected.py", build / function)
         template = build / "template.yaml"
         body = yaml.safe_load(template.read_text(encoding="utf-8"))
-        properties = body["Resources"][function]["Properties"]
-        properties["Handler"] = "unprotected.handler"
-        properties["Environment"]["Variables"]["UNPROTECTED"] = module
+        for module in (_MODULES[consumer] for consumer in unprotected):
+            function = f"{module.title().replace('_', '')}Function"
+            shutil.copy(ROOT / "local" / "unprotected.py", build / function)
+            properties = body["Resources"][function]["Properties"]
+            properties["Handler"] = "unprotected.handler"
+            properties["Environment"]["Variables"]["UNPROTECTED"] = module
         template.write_text(yaml.safe_dump(body), encoding="utf-8")
         yield template
 
@@ -382,9 +426,35 @@ def partners_store() -> Iterator[Store]:
         options = ["--port", "0", "--unixsocket", address, "--save", "", "--appendonly", "no", "--dir", folder]
         server = subprocess.Popen([program, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
-            client = valkey.Valkey(unix_socket_path=address, socket_timeout=2, retry=Retry(NoBackoff(), 0))
+            client = valkey.Valkey(
+                unix_socket_path=address, socket_timeout=_SOCKET_SECONDS, retry=Retry(NoBackoff(), 0)
+            )
             _wait_for_server(client)
             yield ValkeyStore(client)
+        finally:
+            server.terminate()
+            server.wait(timeout=10)
+
+
+@contextmanager
+def records_server() -> Iterator[str]:
+    """Yield the address of a server of Valkey or Redis for the consumers' records.
+
+    Raises:
+        LaptopError: none is installed.
+    """
+    program = shutil.which("valkey-server") or shutil.which("redis-server")
+    if program is None:
+        raise LaptopError("records in Valkey need valkey-server or redis-server: install one of them")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    with tempfile.TemporaryDirectory(prefix="carride-valkey-") as folder:
+        options = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", folder]
+        server = subprocess.Popen([program, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            _wait_for_server(valkey.Valkey(port=port, socket_timeout=_SOCKET_SECONDS, retry=Retry(NoBackoff(), 0)))
+            yield f"valkey://127.0.0.1:{port}"
         finally:
             server.terminate()
             server.wait(timeout=10)
@@ -412,17 +482,22 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         prog="make chaos ARGS=…", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rides", type=int, default=500, metavar="N", help="rides for each seed (500)")
-    parser.add_argument("--cars", type=int, default=24, metavar="N", help="cars of the fleet (24)")
+    parser.add_argument("--cars", type=int, default=14, metavar="N", help="cars of the fleet (14)")
     parser.add_argument("--seeds", type=int, default=1, metavar="N", help="how many seeds, one after the other (1)")
     parser.add_argument("--first-seed", type=int, default=1, metavar="N", help="the first of them (1)")
     parser.add_argument(
         "--gateway", type=float, default=0.05, metavar="S", help="share of the gateway's troubles (0.05)"
     )
+    parser.add_argument(
+        "--records", choices=_RECORDS, default="dynamodb", help="where the consumers keep their records (dynamodb)"
+    )
     parser.add_argument("--json", action="store_true", help="print the figures as JSON only; progress goes to stderr")
     parser.add_argument(
         "--unprotected",
         choices=_MODULES,
-        help="take the idempotency decorator off this consumer: that has to be noticed",
+        action="append",
+        default=[],
+        help="take the idempotency decorator off this consumer, which has to be noticed; can be given several times",
     )
     return parser.parse_args(arguments)
 
@@ -451,19 +526,36 @@ def run(options: argparse.Namespace, progress: Progress) -> list[Result]:
     """Put one stack after the other through the mix."""
     mix = Mix(rides=options.rides, cars=options.cars, gateway=options.gateway)
     seeds = range(options.first_seed, options.first_seed + options.seeds)
-    with Laptop(workers=3) as laptop, partners_store() as store:
+    kinds = _RECORDS[options.records]
+    results = []
+    with ExitStack() as running:
+        where = {"ValkeyUrl": running.enter_context(records_server())} if "valkey" in kinds else {}
+        laptop = running.enter_context(Laptop(retry_delays=_RETRY_DELAYS, workers=3))
         with progress.step("building the functions and layers (sam build)"):
             laptop.build()
-        return [
-            rehearse(laptop, mix, seed=seed, store=store, progress=progress, unprotected=options.unprotected)
-            for seed in seeds
-        ]
+        for seed, records in itertools.product(seeds, kinds):
+            parameters = where if records == "valkey" else {}
+            with partners_store() as store:  # a new one: the same seed has the same events
+                results.append(
+                    rehearse(
+                        laptop,
+                        mix,
+                        seed=seed,
+                        store=store,
+                        progress=progress,
+                        unprotected=options.unprotected,
+                        records=records,
+                        **parameters,
+                    )
+                )
+    return results
 
 
 def table(results: Sequence[Result]) -> str:
     """Return the figures as a table: a column for each seed."""
     columns = [result.figures() for result in results]
     lines = [f"{'seed':<26}" + "".join(f"{result.seed:>12}" for result in results)]
+    lines += [f"{'records in':<26}" + "".join(f"{result.records:>12}" for result in results)]
     lines += [f"{name:<26}" + "".join(f"{column[name]:>12,}" for column in columns) for name in columns[0]]
     return "\n".join(lines)
 

@@ -22,7 +22,7 @@ from ops.witnesses import witnesses
 
 LEDGER: Final = ROOT / ".demo" / "ledger.json"
 
-_CHUNK: Final = 500
+_AT_ONCE: Final = 500
 """Entries that one call of the simulator publishes, so that there is progress to show."""
 _CARS: Final = 64
 _DECLINED: Final = 0.05
@@ -153,14 +153,22 @@ def specification(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def publish(laptop: Laptop, stack: Stack, request: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
+def publish(
+    laptop: Laptop, stack: Stack, request: Mapping[str, Any], *, at_once: int = _AT_ONCE
+) -> Iterator[tuple[int, int]]:
     """Have the deployed simulator publish, call by call; yield how many entries are published, and of how many.
+
+    Args:
+        laptop: where the stack is.
+        stack: of the template.
+        request: what the simulator is to publish.
+        at_once: how many entries of it one call publishes.
 
     Raises:
         LaptopError: the simulator cannot do that, or failed.
     """
     function = stack.outputs["CarRideSimulatorFunctionName"]
-    request = {**request, "limit": _CHUNK}
+    request = {**request, "limit": at_once}
     while True:
         answer = laptop.client("lambda").invoke(FunctionName=function, Payload=json.dumps(request))
         summary = json.load(answer["Payload"])
@@ -213,6 +221,9 @@ Everything is still running. In another terminal (aws is the AWS CLI, sam is .ve
   aws logs tail {outputs["CarRideEventsLogGroupName"]}
   sam logs --stack-name {stack.name} --name RideHistoryFunction
   sam remote invoke CarRideSimulatorFunction --stack-name {stack.name} --event '{{"rides": 5, "seed": 2}}'
+  curl {laptop.endpoint_url}/_aws/execute-api/{stack.resources["CarRideApi"]}/\\$default/carrides \\
+    -H 'Content-Type: application/json' -H 'Idempotency-Key: my-first-ride' \\
+    -d '{{"customerID": "customer_a", "pickup": "sector_01", "destination": "sector_03", "price": 550}}'
 
 Ctrl-C ends it."""
 

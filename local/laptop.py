@@ -29,7 +29,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import boto3
 import yaml
@@ -48,8 +48,10 @@ _ARTIFACTS = {"AWS::Serverless::Function": "CodeUri", "AWS::Serverless::LayerVer
 _BEGINNINGS = frozenset({"CREATE_IN_PROGRESS", "UPDATE_IN_PROGRESS", "DELETE_IN_PROGRESS"})  # of an operation
 _CAPABILITIES = ["CAPABILITY_IAM", "CAPABILITY_NAMED_IAM", "CAPABILITY_AUTO_EXPAND"]
 _START_SECONDS = 30.0
+_ANSWER_SECONDS = 60.0  # on a machine that has much else to do
 _REMOVE_SECONDS = 5.0
 _POLL_SECONDS = 0.02
+_LONGEST_POLL_SECONDS = 0.1
 _LAST_LINES = 15
 
 
@@ -70,6 +72,18 @@ class Stack:
     name: str
     outputs: Mapping[str, str]
     resources: Mapping[str, str]
+
+
+class Asked(NamedTuple):
+    """Something that a role has asked for."""
+
+    role: str
+    """The role's name."""
+    action: str
+    """As in ``sqs:SendMessage``."""
+    resource: str
+    """Its ARN."""
+    allowed: bool
 
 
 @dataclass(slots=True)
@@ -93,7 +107,7 @@ class Laptop:
         port: Loopback port to listen on; a free one is taken where none is given.
         region: Region that tools and clients use when they are not told another.
         retry_delays: Seconds before each retry of an asynchronous invocation (AWS: 60, 120).
-        workers: Processes that one function may have for asynchronous events.
+        workers: Processes that one function may have for asynchronous events, or for batches of a queue.
         queue_limit: Events that wait for one function before it throttles.
 
     Raises:
@@ -224,6 +238,10 @@ class Laptop:
         counts: dict[str, int] = json.loads(self._request("/_carride/in-flight"))
         return counts
 
+    def asked(self) -> set[Asked]:
+        """What roles have asked for since the engine started, whether they got it or not."""
+        return {Asked(*each) for each in json.loads(self._request("/_carride/asked"))["asked"]}
+
     def wait_until_quiet(self, timeout: float = 60.0) -> None:
         """Wait until nothing more will happen by itself.
 
@@ -233,14 +251,24 @@ class Laptop:
         Raises:
             LaptopError: Something was still going on.
         """
-        deadline = time.monotonic() + timeout
+        deadline, pause = time.monotonic() + timeout, _POLL_SECONDS
         while busy := {name: count for name, count in self.in_flight().items() if count}:
             if time.monotonic() > deadline:
                 left = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in busy.items())
                 raise LaptopError(
                     f"the engine was still busy after {timeout:g} s ({left}): wait longer, or see {self.log}."
                 )
-            time.sleep(_POLL_SECONDS)
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_POLL_SECONDS)
+
+    def trouble(self, **switches: Any) -> None:
+        """Make or end trouble in regions.
+
+        Args:
+            **switches: ``late``, the regions whose EventBridge hands nothing over; ``lagging``, whether replicas of
+                tables see nothing of what is written in other regions.
+        """
+        self._request("/_carride/regions", method="POST", body=json.dumps(switches).encode())
 
     @property
     def log(self) -> Path:
@@ -360,17 +388,18 @@ class Laptop:
             raise LaptopError("the engine is not running: use the laptop inside its `with` block.")
         return self._engine
 
-    def _request(self, path: str, method: str = "GET") -> bytes:
+    def _request(self, path: str, method: str = "GET", body: bytes | None = None) -> bytes:
         engine = self._running()
-        request = urllib.request.Request(self.endpoint_url + path, method=method)  # noqa: S310 - loopback, fixed scheme
+        url = self.endpoint_url + path
+        request = urllib.request.Request(url, body, method=method)  # noqa: S310 - loopback, fixed scheme
         try:
-            with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310
-                body: bytes = answer.read()
+            with urllib.request.urlopen(request, timeout=_ANSWER_SECONDS) as answer:  # noqa: S310
+                content: bytes = answer.read()
         except urllib.error.URLError as error:
             if engine.process.poll() is not None:
                 raise LaptopError(f"the engine ended by itself; its last lines:\n{engine.last_lines()}") from error
             raise
-        return body
+        return content
 
     def _wait_until_ready(self) -> None:
         engine = self._running()

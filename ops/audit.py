@@ -6,6 +6,7 @@ The evidence of what was published is the log group of the bus's catch-all rule,
 import base64
 import gzip
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -14,6 +15,7 @@ import payments
 from carride import telemetry
 from carride.applied import facts_in
 from carride.events import DETAIL_TYPE, SOURCES, ContractError, parse_event
+from idempotency import observation
 from ops.ledger import DeadLettered, Delivered, Evidence, Ledger, Published, State, Subscription, balance
 
 if TYPE_CHECKING:
@@ -32,8 +34,9 @@ class Consumer(NamedTuple):
     name: str
     resources: str
     """What the logical ids of its resources begin with."""
-    table: str
-    """Where its effects are: an item a ride, with an entry for each event and a counter of effects."""
+    table: str | None = None
+    """Where its effects are: an item a ride, with an entry for each event and a counter of effects. A consumer that
+    keeps no such table is held to what it reports."""
     acts_on: frozenset[type] | None = None
     """The facts that it acts on; None is every event of the bus."""
 
@@ -49,7 +52,13 @@ CONSUMERS: Final = (
     Consumer("payment", "Payment", "PaymentTable", payments.CONSUMED),
 )
 
-QUEUES_BEFORE_CONSUMERS: Final = ("CarRideLogRuleDlq", "OutboxPipeDlq", "PartnersRuleDlq", "ProducerDlq")
+QUEUES_BEFORE_CONSUMERS: Final = (
+    "CarRideBusDlq",
+    "CarRideLogRuleDlq",
+    "OutboxPipeDlq",
+    "PartnersRuleDlq",
+    "ProducerDlq",
+)
 """What lies in these has had no chance at any of the consumers, or was not for them."""
 
 _HIDDEN_SECONDS: Final = 120
@@ -73,43 +82,51 @@ def audit(clients: Clients, outputs: Mapping[str, str]) -> Ledger:
         clients: for the stack's account and region.
         outputs: the stack's outputs by name.
     """
+    return balance(evidence(clients, outputs))
+
+
+def evidence(clients: Clients, outputs: Mapping[str, str]) -> Evidence:
+    """Read everything that tables, queues and log groups of a stack have to say."""
     # A consumer whose rule can be off by parameter says so in an output.
     consumers = [each for each in CONSUMERS if outputs.get(f"{each.resources}RuleState", "ENABLED") == "ENABLED"]
     queues: dict[str, str | None] = dict.fromkeys(QUEUES_BEFORE_CONSUMERS)
     for consumer in consumers:
         queues |= dict.fromkeys((f"{consumer.resources}RuleDlq", f"{consumer.resources}Dlq"), consumer.name)
-    return balance(
-        Evidence(
-            subscriptions=[consumer.subscription() for consumer in consumers],
-            published=list(published(clients.logs, outputs["CarRideEventsLogGroupName"])),
-            deliveries=[
-                delivery
-                for consumer in consumers
-                for delivery in deliveries(clients.logs, outputs[f"{consumer.resources}LogGroupName"])
-            ],
-            dead_letters=[
-                dead_letter(queue, consumer_name, message)
-                for queue, consumer_name in queues.items()
-                for message in peek(clients.sqs, outputs[f"{queue}Url"])
-            ],
-            states=[
-                state
-                for consumer in consumers
-                for state in states(clients.dynamodb, outputs[f"{consumer.table}Name"], consumer.name)
-            ],
-            outbox=set(outbox(clients.dynamodb, outputs["OutboxTableName"])),
-        )
+    return Evidence(
+        subscriptions=[consumer.subscription() for consumer in consumers],
+        published=list(published(clients.logs, outputs["CarRideEventsLogGroupName"])),
+        deliveries=[
+            delivery
+            for consumer in consumers
+            for delivery in deliveries(clients.logs, outputs[f"{consumer.resources}LogGroupName"])
+        ],
+        dead_letters=[
+            dead_letter(queue, consumer_name, message)
+            for queue, consumer_name in queues.items()
+            for message in peek(clients.sqs, outputs[f"{queue}Url"])
+        ],
+        states=[
+            state
+            for consumer in consumers
+            for state in (
+                reported_states(clients.logs, outputs[f"{consumer.resources}LogGroupName"], consumer.name)
+                if consumer.table is None
+                else states(clients.dynamodb, outputs[f"{consumer.table}Name"], consumer.name)
+            )
+        ],
+        outbox=set(outbox(clients.dynamodb, outputs["OutboxTableName"])),
     )
 
 
 # ── What was published ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def published(logs: "CloudWatchLogsClient", group: str) -> Iterator[Published]:
-    """Yield every ride event that the bus accepted."""
+def published(logs: "CloudWatchLogsClient", group: str, region: str | None = None) -> Iterator[Published]:
+    """Yield every ride event that the bus accepted; where a region is named, only those that it ingested."""
     for line in _lines(logs, group):
         event = json.loads(line)
-        if event["source"] in SOURCES and event["detail-type"] == DETAIL_TYPE:
+        ours = region is None or event["region"] == region
+        if ours and event["source"] in SOURCES and event["detail-type"] == DETAIL_TYPE:
             yield Published(event["id"], type_of(event), fact_of(event), "replay-name" in event)
 
 
@@ -153,6 +170,13 @@ def dead_letter(queue: str, consumer: str | None, message: "MessageTypeDef") -> 
         consumer: for whom it lies there.
         message: with its attributes.
     """
+    reason, event = opened(message)
+    event_id = event.get("id") if isinstance(event, Mapping) else None
+    return DeadLettered(queue, reason, consumer, event_id, fact_of(event))
+
+
+def opened(message: "MessageTypeDef") -> tuple[str, Any]:
+    """Return the reason of a dead letter, whoever sent it, and the event; None where a pipe left that out."""
     body = json.loads(message["Body"])
     attributes = message.get("MessageAttributes", {})
     match body:
@@ -168,8 +192,7 @@ def dead_letter(queue: str, consumer: str | None, message: "MessageTypeDef") -> 
     match event:
         case {"messageId": _, "body": str(text)}:  # a record of a batch
             event = json.loads(text)
-    event_id = event.get("id") if isinstance(event, Mapping) else None
-    return DeadLettered(queue, reason, consumer, event_id, fact_of(event))
+    return reason, event
 
 
 def peek(sqs: "SQSClient", url: str) -> Iterator["MessageTypeDef"]:
@@ -211,6 +234,18 @@ def states(dynamodb: "DynamoDBClient", table: str, consumer: str) -> Iterator[St
     for item in _items(dynamodb, table):
         facts = facts_in(item)
         yield State(consumer, item["orderID"]["S"], facts, int(item["effects"]["N"]))
+
+
+def reported_states(logs: "CloudWatchLogsClient", group: str, consumer: str) -> Iterator[State]:
+    """Yield what a consumer without a table has done, by its own reports: a state for each fact.
+
+    A duplicate is a fact that took effect too: the attempt that committed it may have died before it could say so.
+    """
+    commits = Counter[str]()
+    for delivery in deliveries(logs, group):
+        if delivery.fact is not None and delivery.outcome in (*observation.COMMITTED, observation.DUPLICATE):
+            commits[delivery.fact] += delivery.outcome != observation.DUPLICATE
+    return (State(consumer, fact, frozenset({fact}), max(1, count)) for fact, count in commits.items())
 
 
 def outbox(dynamodb: "DynamoDBClient", table: str) -> Iterator[str]:

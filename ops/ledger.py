@@ -249,7 +249,7 @@ def _count(letters: Sequence[DeadLettered]) -> dict[str, dict[str, int]]:
 
 
 def _row(label: str, *values: int | str, note: str = "") -> str:
-    cells = "".join(f"{value:>14,}" if isinstance(value, int) else f"{value:>14}" for value in values)
+    cells = "".join(f" {value:>13,}" if isinstance(value, int) else f" {value:>13}" for value in values)
     return f"{label:<26}{cells}  {note}".rstrip()
 
 

@@ -1,9 +1,11 @@
 """What holds for every test: no real account, and no network outside the tests of the pipeline."""
 
+import functools
 import os
 from pathlib import Path
 from typing import Final
 
+import botocore.session
 import pytest
 
 TESTS: Final = Path(__file__).parent
@@ -25,6 +27,7 @@ os.environ |= {
     "CAR_TABLE": "cars",
     "DEAD_LETTER_QUEUE_URL": "https://sqs.us-east-1.amazonaws.com/000000000000/dead-letters",
     "EVENT_BUS_NAME": "bus",
+    "IDEMPOTENCY_STORE": "dynamodb:idempotency",
     "IDEMPOTENCY_TABLE": "idempotency",
     "LEASE_SECONDS": "30",
     "OUTBOX_TABLE": "outbox",
@@ -35,6 +38,9 @@ os.environ |= {
     "PRODUCER_DLQ_URL": "https://sqs.us-east-1.amazonaws.com/000000000000/producer-dlq",
     "RIDE_TABLE": "rides",
 }
+
+# AWS's descriptions of its services are megabytes of JSON, which every session of botocore's would read for itself.
+botocore.session.create_loader = functools.cache(botocore.session.create_loader)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -5,12 +5,12 @@ something took effect twice. The count is the item's revision too: what was deci
 decided again. A car is taken on the condition that no ride has it, so two rides cannot have the same.
 """
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from carride.applied import attribute_of
 from carride.events import SOURCE, CarAssigned, CarReleased, RideEvent
-from carride.outbox import outbox_item
+from carride.outbox import KEPT, outbox_item
 from fleet import Assignment, Car, Decision, State, zone
 from idempotency import Check, Put, Update, wire
 
@@ -72,7 +72,14 @@ class Reader:
 
 
 def effects(
-    tables: Tables, event: RideEvent, seen: Seen, decision: Decision, *, region: str, now: datetime
+    tables: Tables,
+    event: RideEvent,
+    seen: Seen,
+    decision: Decision,
+    *,
+    region: str,
+    now: datetime,
+    kept: timedelta = KEPT,
 ) -> list[Effect]:
     """Return the writes by which a decision takes effect: the ride's, its car's, and what is to be told.
 
@@ -83,6 +90,7 @@ def effects(
         decision: what was decided.
         region: where this is; a pipe tells the events of its own region.
         now: with a time zone.
+        kept: for how long what is told stays in the outbox.
     """
     car = decision.after.car
     added = {} if car is None else {"car_id": car.car_id}
@@ -90,7 +98,7 @@ def effects(
     return [
         _remember(tables, event, seen, decision, now),
         *_move(tables, event.subject, decision),
-        *(Put(tables.outbox, outbox_item(told_event, region=region, now=now)) for told_event in told),
+        *(Put(tables.outbox, outbox_item(told_event, region=region, now=now, kept=kept)) for told_event in told),
     ]
 
 
@@ -117,6 +125,7 @@ def _remember(tables: Tables, event: RideEvent, seen: Seen, decision: Decision, 
         condition=condition,
         names={"#state": "state", "#entry": attribute_of(event)},
         values=values,
+        mark=attribute_of(event),
     )
 
 

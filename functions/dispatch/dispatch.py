@@ -1,7 +1,8 @@
 """Assigns the nearest free car to every ride that is accepted, and frees it when the ride is over or called off."""
 
 from collections.abc import Callable
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -12,8 +13,9 @@ from carride.clients import dynamodb_client
 from carride.events import RideEvent, parse_event
 from carride.faults import Faults
 from carride.settings import from_environment
-from carride.telemetry import observe
-from idempotency import Consumer, DynamoDBStore, Operation, Policy, SqsDeadLetters
+from carride.telemetry import labels, observe
+from idempotency import Consumer, Operation, Policy, SqsDeadLetters, open_store
+from idempotency.policy import DAY
 
 POLICY = Policy(
     # All effects are in the commit: a message that comes again need not wait until the lease of a killed attempt is
@@ -28,12 +30,14 @@ know which one of the batch it was, and it would use up the receives of its neig
 class Settings(Struct, frozen=True, kw_only=True):
     """The function's environment."""
 
-    idempotency_table: str
+    idempotency_store: str
     assignment_table: str
     car_table: str
     outbox_table: str
     dead_letter_queue_url: str
     aws_region: str
+    idempotency_window_days: int = 30
+    outbox_days: int = 7
     faults: Literal["allowed", "refused"] = "refused"
 
 
@@ -44,14 +48,15 @@ def make_handler(settings: Settings) -> Callable[[dict[str, Any], Any], Any]:
     reader = Reader(tables, dynamodb_client())
     consumer = Consumer(
         "dispatch",
-        DynamoDBStore(settings.idempotency_table),
+        open_store(settings.idempotency_store),
         parse=parse_event,
         key=lambda event: event.idempotencyid,
         payload=lambda event: event.payload,
         expires=lambda event: event.expirytime,
-        policy=POLICY,
+        policy=replace(POLICY, window=settings.idempotency_window_days * DAY),
         dead_letters=SqsDeadLetters(settings.dead_letter_queue_url),
         observe=observe,
+        labels=labels,
     )
 
     @consumer.batch_handler
@@ -61,7 +66,8 @@ def make_handler(settings: Settings) -> Callable[[dict[str, Any], Any], Any]:
         if fleet.wants_car(seen.assignment, event.data):
             car = fleet.nearest(event.data.pickup, event.subject, reader.free_cars)
         decision = fleet.decide(seen.assignment, event.data, car)
-        operation.write(*effects(tables, event, seen, decision, region=settings.aws_region, now=datetime.now(UTC)))
+        now, kept = datetime.now(UTC), timedelta(days=settings.outbox_days)
+        operation.write(*effects(tables, event, seen, decision, region=settings.aws_region, now=now, kept=kept))
         faults.strike(event, operation.attempt)
 
     return handler

@@ -1,7 +1,8 @@
 """Reserves the money for every ride that has a car, takes it when the ride is over, and gives it back if it is not."""
 
 from collections.abc import Callable
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
@@ -11,10 +12,11 @@ from carride.clients import dynamodb_client
 from carride.events import RideEvent, parse_event
 from carride.faults import Faults
 from carride.settings import from_environment
-from carride.telemetry import observe
+from carride.telemetry import labels, observe
 from gateway import Call, Charge, Gateway, Status
 from gateway_client import HttpGateway
-from idempotency import Consumer, DynamoDBStore, Operation, Policy, SqsDeadLetters
+from idempotency import Consumer, Operation, Policy, SqsDeadLetters, open_store
+from idempotency.policy import DAY
 from payment_table import Tables, effects, read
 from payments import Action
 
@@ -22,13 +24,15 @@ from payments import Action
 class Settings(Struct, frozen=True, kw_only=True):
     """The function's environment."""
 
-    idempotency_table: str
+    idempotency_store: str
     payment_table: str
     outbox_table: str
     payment_gateway_url: Annotated[str, Meta(min_length=1)]
     dead_letter_queue_url: str
     aws_region: str
     lease_seconds: float = 30.0
+    idempotency_window_days: int = 30
+    outbox_days: int = 7
     faults: Literal["allowed", "refused"] = "refused"
 
 
@@ -52,14 +56,15 @@ def make_handler(settings: Settings, gateway: Gateway) -> Callable[[dict[str, An
     client = dynamodb_client()
     consumer = Consumer(
         "payment",
-        DynamoDBStore(settings.idempotency_table),
+        open_store(settings.idempotency_store),
         parse=parse_event,
         key=lambda event: event.idempotencyid,
         payload=lambda event: event.payload,
         expires=lambda event: event.expirytime,
-        policy=policy(settings.lease_seconds),
+        policy=replace(policy(settings.lease_seconds), window=settings.idempotency_window_days * DAY),
         dead_letters=SqsDeadLetters(settings.dead_letter_queue_url),
         observe=observe,
+        labels=labels,
     )
 
     @consumer.event_handler
@@ -75,7 +80,8 @@ def make_handler(settings: Settings, gateway: Gateway) -> Callable[[dict[str, An
         charge = carry_out(gateway, call, seen.payment, event)
         faults.strike(event, operation.attempt)
         decision = payments.conclude(seen.payment, event.data, charge)
-        operation.write(*effects(tables, event, seen, decision, region=settings.aws_region, now=datetime.now(UTC)))
+        now, kept = datetime.now(UTC), timedelta(days=settings.outbox_days)
+        operation.write(*effects(tables, event, seen, decision, region=settings.aws_region, now=now, kept=kept))
 
     return handler
 

@@ -5,12 +5,12 @@ something took effect twice. The count is the item's revision too: what was deci
 decided again.
 """
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from carride.applied import attribute_of
 from carride.events import SOURCE, RideEvent
-from carride.outbox import outbox_item
+from carride.outbox import KEPT, outbox_item
 from idempotency import Put, Update, wire
 from payments import Decision, Payment, State
 
@@ -40,7 +40,14 @@ def read(client: Any, table: str, order_id: str) -> Seen:
 
 
 def effects(
-    tables: Tables, event: RideEvent, seen: Seen, decision: Decision, *, region: str, now: datetime
+    tables: Tables,
+    event: RideEvent,
+    seen: Seen,
+    decision: Decision,
+    *,
+    region: str,
+    now: datetime,
+    kept: timedelta = KEPT,
 ) -> list[Put | Update]:
     """Return the writes by which a decision takes effect: the payment's, and what is to be told.
 
@@ -51,11 +58,12 @@ def effects(
         decision: what was decided.
         region: where this is; a pipe tells the events of its own region.
         now: with a time zone.
+        kept: for how long what is told stays in the outbox.
     """
     told = [RideEvent.of(fact, source=SOURCE, time=now, cause=event) for fact in decision.facts]
     return [
         _remember(tables, event, seen, decision, now),
-        *(Put(tables.outbox, outbox_item(told_event, region=region, now=now)) for told_event in told),
+        *(Put(tables.outbox, outbox_item(told_event, region=region, now=now, kept=kept)) for told_event in told),
     ]
 
 
@@ -87,4 +95,5 @@ def _remember(tables: Tables, event: RideEvent, seen: Seen, decision: Decision, 
         condition=condition,
         names=names,
         values=values,
+        mark=attribute_of(event),
     )

@@ -9,16 +9,18 @@ import timeline
 from carride.events import RideEvent, parse_event
 from carride.faults import Faults
 from carride.settings import from_environment
-from carride.telemetry import observe
-from idempotency import Consumer, DynamoDBStore, Operation, Policy, SqsDeadLetters
+from carride.telemetry import labels, observe
+from idempotency import Consumer, Operation, Policy, SqsDeadLetters, open_store
+from idempotency.policy import DAY
 
 
 class Settings(Struct, frozen=True, kw_only=True):
     """The function's environment."""
 
-    idempotency_table: str
+    idempotency_store: str
     ride_table: str
     dead_letter_queue_url: str
+    idempotency_window_days: int = 30
     faults: Literal["allowed", "refused"] = "refused"
 
 
@@ -27,21 +29,22 @@ def make_handler(settings: Settings) -> Callable[[dict[str, Any], Any], Any]:
     faults = Faults(allowed=settings.faults == "allowed")
     consumer = Consumer(
         "ride-history",
-        DynamoDBStore(settings.idempotency_table),
+        open_store(settings.idempotency_store),
         parse=parse_event,
         key=lambda event: event.idempotencyid,
         payload=lambda event: event.payload,
         expires=lambda event: event.expirytime,
-        # All effects are in the commit, so Lambda's retry need not wait until the lease of a killed attempt is over.
-        policy=Policy(same_delivery_takes_over=True),
+        # The one effect is registered, so it needs no claim before it: a single transaction writes it with the record.
+        policy=Policy(atomic=True, window=settings.idempotency_window_days * DAY),
         dead_letters=SqsDeadLetters(settings.dead_letter_queue_url),
         observe=observe,
+        labels=labels,
     )
 
     @consumer.event_handler
     def handler(event: RideEvent, operation: Operation) -> None:
         operation.write(timeline.effect(settings.ride_table, event))
-        faults.strike(event, operation.attempt)
+        faults.strike(event, attempt=None)
 
     return handler
 

@@ -10,21 +10,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from carride.applied import attribute_of, is_attribute
+from carride.applied import attribute_of
 from carride.events import RideEvent
+from carride.history import Entry, entries_in
 from idempotency import Update
-
-
-class Entry(NamedTuple):
-    """One event that took effect."""
-
-    sequence: int
-    """The ride's version that the event belongs to."""
-    type: str
-    time: str
-    """When it happened, in ISO 8601."""
-    fact: Mapping[str, Any]
-    """The event's data: the ride as it was afterwards, and what the event adds."""
 
 
 class History(NamedTuple):
@@ -57,10 +46,10 @@ def effect(table: str, event: RideEvent) -> Update:
         "SET #entry = :entry ADD effects :one",
         names={"#entry": attribute_of(event)},
         values={":entry": entry._asdict(), ":one": 1},
+        mark=attribute_of(event),
     )
 
 
 def history(item: Mapping[str, Any]) -> History:
     """Return what an item of RideTable, as plain Python values, says about its ride."""
-    entries = (Entry(**entry) for name, entry in item.items() if is_attribute(name))
-    return History(item["orderID"], tuple(sorted(entries, key=lambda entry: entry[:3])), item["effects"])
+    return History(item["orderID"], entries_in(item), item["effects"])

@@ -5,7 +5,7 @@ AWS: `AWS::Events::Archive`, `AWS::Events::EventBusPolicy` and `AWS::Events::End
 
 Stock MiniStack: has the operations but not the resources, and drops a template's `LogConfig`.
 
-Plugs into CloudFormation's handlers. Replication and failover of an endpoint are not simulated.
+Plugs into CloudFormation's handlers. What an endpoint does is in `local.engine.global_endpoints`.
 """
 
 import json
@@ -13,6 +13,7 @@ import json
 from ministack.services import eventbridge
 
 from local.engine.cloudformation import Properties, Resource, call, handlers, physical_name, register
+from local.engine.global_endpoints import id_of
 
 
 def _archive_request(properties: Properties) -> Properties:
@@ -57,8 +58,7 @@ def _create_endpoint(logical_id: str, properties: Properties, stack: str) -> Res
     name = properties.get("Name") or physical_name(stack, logical_id, 64)
     call(eventbridge._create_endpoint, {**properties, "Name": name})
     endpoint = eventbridge._endpoints[name]
-    endpoint_id = f"{name.lower()}.local"
-    attributes = {"Arn": endpoint["Arn"], "EndpointId": endpoint_id, "EndpointUrl": endpoint["EndpointUrl"]}
+    attributes = {"Arn": endpoint["Arn"], "EndpointId": id_of(endpoint), "EndpointUrl": endpoint["EndpointUrl"]}
     return name, {**attributes, "State": endpoint["State"]}
 
 

@@ -4,25 +4,18 @@ A laptop's tests and demo have to know when every event has reached its end. Eac
 count here; the gateway adds what MiniStack itself is doing.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 from ministack.core.responses import AccountRegionScopedDict
 from ministack.services import eventbridge, lambda_svc, sqs
 
+from local.engine.counting import Counts
+
 _UNFINISHED_REPLAYS = frozenset({"STARTING", "RUNNING"})
 
-_sources: dict[str, Callable[[], int]] = {}
-
-
-def register(name: str, count: Callable[[], int]) -> None:
-    """Add a count of things that are not done, under the name that it is reported by."""
-    _sources[name] = count
-
-
-def report() -> dict[str, int]:
-    """How much of each kind of work is left; all zero when nothing will happen until somebody calls."""
-    return {name: count() for name, count in _sources.items()}
+_work = Counts()
+register = _work.register
+report = _work.report
 
 
 def _replays() -> int:

@@ -24,7 +24,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from ministack.services import dynamodb, eventbridge, sqs
 from ministack.services import pipes as stock
 
-from local.engine import in_flight, role_clients
+from local.engine import global_endpoints, in_flight, late_deliveries, role_clients
 from local.engine.cloudformation import Properties, Resource, handlers
 from local.engine.settings import Settings
 
@@ -61,7 +61,7 @@ class _EventBusPipes:
 
     def poll(self, pipe: Properties, account: str) -> None:
         """Take the pipe one batch further, or as far as its target lets it."""
-        if pipe["CurrentState"] != "RUNNING":
+        if pipe["CurrentState"] != "RUNNING" or late_deliveries.is_late(_region(pipe)):
             return
         batch = self._batches.get(pipe["Arn"]) or self._read(pipe, account)
         if batch is None or time.monotonic() < batch.not_before:
@@ -91,7 +91,10 @@ class _EventBusPipes:
 
     def _put(self, pipe: Properties, records: list[_Record]) -> list[_Record]:
         """Put records on the bus; those that it did not take."""
-        events = role_clients.client(self._settings, "events", role=pipe["RoleArn"], user=pipe["Name"])
+        # An endpoint hands the events to the bus of the region that it uses at the moment.
+        endpoint = pipe.get("TargetParameters", {}).get("EventBridgeEventBusParameters", {}).get("EndpointId")
+        region = global_endpoints.region_of(endpoint) if endpoint else None
+        events = role_clients.client(self._settings, "events", role=pipe["RoleArn"], user=pipe["Name"], region=region)
         refused: list[_Record] = []
         for start in range(0, len(records), _ENTRIES):
             chunk = records[start : start + _ENTRIES]
@@ -140,8 +143,8 @@ class _EventBusPipes:
     def behind(self) -> int:
         """Records that running pipes have not put yet."""
         count = 0
-        for (account, _region, _name), pipe in stock._pipes.all_items():
-            if _is_ours(pipe) and pipe["CurrentState"] == "RUNNING":
+        for (account, region, _), pipe in stock._pipes.all_items():
+            if _is_ours(pipe) and pipe["CurrentState"] == "RUNNING" and not late_deliveries.is_late(region, account):
                 start, end = _positions(pipe, account)
                 count += max(0, end - start)
         return count
@@ -156,6 +159,11 @@ def _source(pipe: Properties) -> Properties:
     return found
 
 
+def _region(pipe: Properties) -> str:
+    region: str = pipe["Arn"].split(":")[3]
+    return region
+
+
 def _table(pipe: Properties) -> str:
     name: str = stock._dynamodb_stream_source(pipe["Source"])[1]
     return name
@@ -163,7 +171,7 @@ def _table(pipe: Properties) -> str:
 
 def _positions(pipe: Properties, account: str) -> tuple[int, int]:
     """Where the pipe is in its stream, and where the stream ends."""
-    region = pipe["Arn"].split(":")[3]
+    region = _region(pipe)
     where = {"account_id": account, "region": region}
     start = dynamodb.stream_start_position(_table(pipe), **where)
     position = stock._positions.get_scoped(account, region, pipe["Arn"], 0)
@@ -203,7 +211,7 @@ def _entry(pipe: Properties, record: _Record) -> dict[str, Any]:
     target = pipe.get("TargetParameters", {})
     settings = target.get("EventBridgeEventBusParameters", {})
     entry: dict[str, Any] = {
-        "EventBusName": pipe["Target"],
+        "EventBusName": pipe["Target"].rsplit("/", 1)[-1],
         "Source": _value(record, settings.get("Source", f"Pipe {pipe['Name']}")),
         "DetailType": _value(record, settings.get("DetailType", "Event from aws:dynamodb")),
         "Detail": _detail(record, target.get("InputTemplate")),

@@ -7,15 +7,22 @@ from local.engine import (
     event_resources,
     function_resources,
     gateway,
+    generated_names,
+    global_endpoints,
     http_api,
     in_flight,
+    late_deliveries,
     log_delivery_resources,
     log_paging,
+    packages,
     pipes,
     put_events,
+    queue_mappings,
     recorded_resources,
     replays,
     rule_targets,
+    serverless_transform,
+    table_replication,
     table_resources,
     worker,
 )
@@ -27,10 +34,17 @@ def apply(settings: Settings) -> None:
     in_flight.apply()
     authorization.apply()
     worker.apply()
+    packages.apply()
     async_invocation.apply(settings)
+    queue_mappings.apply(settings)
     rule_targets.apply()
     replays.apply()  # over rule_targets: a rule that a replay leaves out is not called at all
+    late_deliveries.apply()  # over both: who waits has not been called
     put_events.apply()
+    global_endpoints.apply()  # over put_events, which an event comes to in the region that ingests it
+    table_replication.apply()
+    generated_names.apply()
+    serverless_transform.apply()
     log_paging.apply()
     pipes.apply(settings)
     for resources in (

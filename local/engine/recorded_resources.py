@@ -1,7 +1,7 @@
 """Types of resources whose being there is all that the laptop needs.
 
-AWS: schema registries and schemas, Route 53 health checks and CodeDeploy's applications and deployment groups are
-resources. Stock MiniStack refuses a template that has them.
+AWS: schema registries and schemas, CodeDeploy's applications and deployment groups, and saved queries of CloudWatch
+Logs Insights are resources. Stock MiniStack refuses a template that has them.
 
 Plugs into CloudFormation's handlers. They are recorded: `Ref` and `Fn::GetAtt` work, and nothing else does.
 """
@@ -53,6 +53,14 @@ def apply() -> None:
         SchemaVersion="1",
         SchemaArn=schemas + ":schema/{RegistryName}/{name}",
     )
-    _record("AWS::Route53::HealthCheck", None, HealthCheckId="{name}")
+    _record("AWS::Logs::QueryDefinition", None, QueryDefinitionId="{name}")
+    host = "{name}-0a1b2c.serverless.use1.cache.amazonaws.com"
+    _record(
+        "AWS::ElastiCache::ServerlessCache",
+        "ServerlessCacheName",
+        ARN="arn:aws:elasticache:{region}:{account}:serverlesscache:{name}",
+        **{"Endpoint.Address": host, "Endpoint.Port": "6379"},
+        **{"ReaderEndpoint.Address": host, "ReaderEndpoint.Port": "6380"},
+    )
     _record("AWS::CodeDeploy::Application", "ApplicationName")
     _record("AWS::CodeDeploy::DeploymentGroup", "DeploymentGroupName")

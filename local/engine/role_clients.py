@@ -11,7 +11,7 @@ from local.engine.scope import Scope
 from local.engine.settings import Settings
 
 
-def client(settings: Settings, service: str, *, role: str, user: str) -> Any:
+def client(settings: Settings, service: str, *, role: str, user: str, region: str | None = None) -> Any:
     """A boto3 client of this engine.
 
     Args:
@@ -19,8 +19,10 @@ def client(settings: Settings, service: str, *, role: str, user: str) -> Any:
         service: As boto3 names it.
         role: ARN of the role.
         user: Name of what uses the role, which names the session.
+        region: Where to call the service, if not in the current region.
     """
-    account, region = Scope.current()
+    account, here = Scope.current()
+    region = region or here
     # MiniStack makes sessions for functions only; one is made of an ARN and a role, whatever the ARN's function is.
     arn = f"arn:aws:lambda:{region}:{account}:function:{user}"
     session = {"FunctionArn": arn, "FunctionName": user, "Role": role}

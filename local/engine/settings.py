@@ -15,7 +15,7 @@ class Settings:
         host: Address to listen on; loopback, since the engine runs code that callers give it.
         retry_delays: Seconds before the first, second, … retry of an asynchronous invocation; the last one repeats.
             AWS waits 60 and 120.
-        workers: Processes that one function may have for asynchronous events.
+        workers: Processes that one function may have for asynchronous events, or for batches of a queue.
         queue_limit: Events that one function's asynchronous queue holds before it throttles.
     """
 

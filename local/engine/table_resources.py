@@ -3,10 +3,11 @@
 AWS: `TimeToLiveSpecification` of `AWS::DynamoDB::Table` and `AWS::DynamoDB::GlobalTable` turns the table's TTL on; a
 global table exists in the region of each replica.
 
-Stock MiniStack: drops both, and an update of a global table without a name replaces it by an empty one.
+Stock MiniStack: drops both, and an update of a global table without a name replaces it by an empty one. It has replicas
+from its own operation.
 
-Plugs into CloudFormation's handlers of the two types. The replicas are one and the same table, so a write is seen at
-once in every region: there is no lag and there are no conflicts, which is not what AWS does.
+Plugs into CloudFormation's handlers of the two types. A write is seen in every replica at once, which is not what AWS
+does; `local.engine.table_replication` can hold it up.
 """
 
 from typing import Any
@@ -33,27 +34,25 @@ def _regions(properties: Properties) -> set[str]:
     return {replica["Region"] for replica in properties.get("Replicas") or []}
 
 
-def _place(name: str, table: Any, properties: Properties, *, former: Properties | None = None) -> None:
-    """Let the table be found in every region of its replicas, and no longer in those that it has left."""
-    account, home = Scope.current()
-    for region in _regions(former or {}) - {home}:
-        dynamodb._tables.pop_scoped(account, region, name, None)
-        dynamodb._ttl_settings.pop_scoped(account, region, name, None)
-    for region in _regions(properties) - {home}:
-        dynamodb._tables.set_scoped(account, region, name, table)
-        if name in dynamodb._ttl_settings:
-            dynamodb._ttl_settings.set_scoped(account, region, name, dynamodb._ttl_settings[name])
+def _replicate(name: str, properties: Properties) -> None:
+    """Let the table have a replica in every region that the template names, and in no other."""
+    home = Scope.current().region
+    wanted = _regions(properties) - {home}
+    there = set(dynamodb._replica_group(dynamodb._tables[name])) - {home}
+    updates = [{"Create": {"RegionName": region}} for region in sorted(wanted - there)]
+    updates += [{"Delete": {"RegionName": region}} for region in sorted(there - wanted)]
+    if updates:
+        call(dynamodb._update_table, {"TableName": name, "ReplicaUpdates": updates})
 
 
 def _extend(type_name: str) -> None:
     stock = dict(handlers(type_name))
 
-    def finish(resource: Resource, properties: Properties, former: Properties | None = None) -> Resource:
+    def finish(resource: Resource, properties: Properties) -> Resource:
         name, attributes = resource
         _apply_ttl(name, properties)
-        table = dynamodb._tables[name]
-        _place(name, table, properties, former=former)
-        return name, {**attributes, "TableId": table["TableId"]}
+        _replicate(name, properties)
+        return name, {**attributes, "TableId": dynamodb._tables[name]["TableId"]}
 
     def create(logical_id: str, properties: Properties, stack: str) -> Resource:
         return finish(stock["create"](logical_id, properties, stack), properties)
@@ -61,11 +60,12 @@ def _extend(type_name: str) -> None:
     def update(physical_id: str, old: Properties, new: Properties, stack: str, *more: Any) -> Resource:
         if type_name == _GLOBAL:  # MiniStack would make it a new name, and lose its items
             old, new = ({"TableName": physical_id, **properties} for properties in (old, new))
-        return finish(stock["update"](physical_id, old, new, stack, *more), new, old)
+        return finish(stock["update"](physical_id, old, new, stack, *more), new)
 
     def delete(physical_id: str, properties: Properties) -> None:
         dynamodb._ttl_settings.pop(physical_id, None)
-        _place(physical_id, None, {}, former=properties)
+        if physical_id in dynamodb._tables:
+            _replicate(physical_id, {})
         stock["delete"](physical_id, properties)
 
     handlers(type_name).update(create=create, update=update, delete=delete)

@@ -9,7 +9,7 @@ from jsonschema import Draft4Validator, ValidationError
 from carride.events import FACTS, ContractError, Fact, parse_event
 from carride.samples import samples
 from carride.schemas import file_name
-from carride.simulation import Kind, Simulation, Spec
+from carride.simulation import Kind, Mode, Simulation, Spec
 from idempotency.fingerprint import fingerprint
 from tests.contract.cloudevents_rules import FORMATS, assert_cloud_event, data_of
 from tests.unit.carride.rides import NOW, event, every_fact
@@ -39,9 +39,10 @@ def test_every_type_of_event_conforms(fact: Fact) -> None:
     assert_conforms(event(fact, cause=cause, expirytime=NOW, extensions={"simulatedfault": "slow"}).to_detail())
 
 
-def test_every_simulated_event_conforms() -> None:
+@pytest.mark.parametrize("mode", Mode)
+def test_every_simulated_event_conforms(mode: Mode) -> None:
     """The simulator emits what the schemas say, but where it was asked not to."""
-    simulation = Simulation(Spec(rides=50, seed=7, duplicates=0.2, late=2, crashes=2), NOW)
+    simulation = Simulation(Spec(mode=mode, rides=50, seed=7, duplicates=0.2, late=2, crashes=2), NOW)
     for simulated in simulation.entries():
         assert_conforms(json.loads(simulated.entry.detail))
 

@@ -6,18 +6,22 @@ from typing import Any, Final
 
 import pytest
 from jsonschema import Draft4Validator
+from samtranslator.yaml_helper import yaml_parse
 
 from carride.events import FACTS, Fact
-from carride.schemas import BreakingChangeError, breaking_changes, file_name, schema, write
+from carride.schemas import BreakingChangeError, breaking_changes, file_name, register, schema, write
 from carride.shapes import json_name
+from tests.infrastructure.stack import TEMPLATE, source
 
 SCHEMAS: Final = Path(__file__).parents[2] / "events" / "schemas"
+LARGEST_CONTENT: Final = 100_000
+"""Characters of a schema in EventBridge's registry: CreateSchema's ``Content``."""
 CREATED: Final = schema(FACTS["CarRideCreated"])
 
 
 @pytest.mark.parametrize("fact", FACTS.values(), ids=lambda fact: fact.__name__)
 def test_what_is_checked_in_is_what_the_types_generate(fact: type[Fact]) -> None:
-    """After a change of a type, `python -m carride.schemas events/schemas` has to be run."""
+    """After a change of a type, `python -m carride.schemas events/schemas template.yaml` has to be run."""
     assert json.loads((SCHEMAS / file_name(fact)).read_text()) == schema(fact)
 
 
@@ -29,6 +33,48 @@ def test_schemas_are_what_the_registry_takes(path: Path) -> None:
     assert json.loads(text)["$schema"] == "http://json-schema.org/draft-04/schema#"
     assert "$ref" not in text
     assert '"const"' not in text
+
+
+def test_the_template_publishes_every_schema() -> None:
+    """What the stack puts into the registry is what is checked in, each file under its name, as draft 4."""
+    published = {
+        resource["Properties"]["SchemaName"]: resource["Properties"]
+        for resource in source()["Resources"].values()
+        if resource["Type"] == "AWS::EventSchemas::Schema"
+    }
+    assert {name: json.loads(properties["Content"]) for name, properties in published.items()} == {
+        path.stem: json.loads(path.read_text()) for path in SCHEMAS.iterdir()
+    }
+    for properties in published.values():
+        assert properties["Type"] == "JSONSchemaDraft4"
+        assert properties["RegistryName"] == {"Fn::GetAtt": ["CarRideSchemaRegistry", "RegistryName"]}
+        assert len(properties["Content"]) <= LARGEST_CONTENT
+
+
+def test_the_command_leaves_the_template_as_it_is(tmp_path: Path) -> None:
+    """Run again on what is checked in, it changes nothing; what it does not find it does not write."""
+    copy = tmp_path / "template.yaml"
+    copy.write_text(TEMPLATE.read_text())
+    register(copy, SCHEMAS)
+    assert copy.read_text() == TEMPLATE.read_text()
+    copy.write_text("Resources: {}\n")
+    with pytest.raises(ValueError, match="lacks the lines"):
+        register(copy, SCHEMAS)
+    assert copy.read_text() == "Resources: {}\n"
+
+
+def test_a_new_schema_gets_into_the_template(tmp_path: Path) -> None:
+    """A file that is new, or has an apostrophe in its prose, is published as it is."""
+    copy = tmp_path / "template.yaml"
+    copy.write_text(TEMPLATE.read_text())
+    (tmp_path / "CarRideLost.v2.json").write_text('{"description": "Nobody\'s ride."}')
+    register(copy, tmp_path)
+    (resource,) = (
+        resource
+        for resource in yaml_parse(copy.read_text())["Resources"].values()
+        if resource["Type"] == "AWS::EventSchemas::Schema"
+    )
+    assert json.loads(resource["Properties"]["Content"]) == {"description": "Nobody's ride."}
 
 
 def test_the_data_has_the_id_that_events_name() -> None:

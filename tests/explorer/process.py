@@ -18,6 +18,7 @@ from idempotency.operation import Operation
 from idempotency.policy import Policy
 from idempotency.record import Record
 from idempotency.runner import Answer, Delivery, Runner, Started
+from idempotency.stores import EffectWriter
 
 KEY: Final = "history#k1"
 REGION: Final = "eu-west-1"
@@ -169,6 +170,7 @@ class _Script:
 
 class _ScriptedStore:
     transactional = True
+    effect_writer: EffectWriter | None = None
 
     def __init__(self, script: _Script) -> None:
         self._script = script

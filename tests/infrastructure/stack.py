@@ -1,8 +1,10 @@
 """The template as CloudFormation gets it: after the SAM transform, with the conditions of one choice of parameters."""
 
+import copy
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,6 +13,37 @@ from samtranslator.yaml_helper import yaml_parse
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 TEMPLATE: Final = ROOT / "template.yaml"
+
+ROLES: Final[dict[str, dict[str, str]]] = {
+    "standalone": {"Role": "standalone"},
+    "primary": {"Role": "primary", "PeerRegion": "eu-west-1", "GlobalEndpoint": "present"},
+    "secondary": {
+        "Role": "secondary",
+        "PeerRegion": "us-east-1",
+        "GlobalEndpointId": "abcdefgh.xyz",
+        "OutboxStreamArn": "arn:aws:dynamodb:eu-west-1:123456789012:table/carride-OutboxTable/stream/2026-01-01T00:00",
+    },
+}
+"""What `make deploy-regions` gives to a stack, by its role among the regions."""
+TOLD: Final = frozenset().union(*ROLES.values())
+"""The parameters that it gives."""
+
+KEY: Final = "arn:aws:kms:us-east-1:123456789012:key/0a1b2c3d-0000-4000-8000-000000000000"
+SWITCHES: Final[dict[str, tuple[str, ...]]] = {
+    "KmsKeyArn": ("", KEY),
+    "PaymentGatewayUrl": ("", "https://gateway.example"),
+    "ValkeyUrl": ("", "valkeys://cache.example:6379"),
+}
+"""Parameters of free text that decide what is deployed by being empty or not."""
+COMPANIONS: Final[dict[str, dict[str, str]]] = {
+    "jwt": {"JwtIssuer": "https://issuer.example", "JwtAudience": "carride"},
+    "valkey": {"VpcId": "vpc-0123456789abcdef0", "SubnetIds": "subnet-01,subnet-02"},
+    KEY: {"PeerKmsKeyArn": KEY.replace("us-east-1", "eu-west-1")},
+}
+"""What has to be given with a value."""
+GRADUALLY: Final = {"Release": "abcdefghij"}
+
+NO_VALUE: Final = {"Ref": "AWS::NoValue"}
 
 type Properties = dict[str, Any]
 
@@ -25,7 +58,7 @@ class NoManagedPolicies:
 
 @dataclass(frozen=True)
 class Stack:
-    """The transformed template of one choice of parameters."""
+    """The transformed template of one choice of parameters: what is deployed, with every condition decided."""
 
     parameters: dict[str, str]
     conditions: dict[str, bool]
@@ -53,6 +86,11 @@ class Stack:
 
 def source() -> dict[str, Any]:
     """Return the template as written."""
+    return copy.deepcopy(_parsed())
+
+
+@cache
+def _parsed() -> dict[str, Any]:
     parsed: dict[str, Any] = yaml_parse(TEMPLATE.read_text(encoding="utf-8"))
     return parsed
 
@@ -62,16 +100,79 @@ def stack(**chosen: str) -> Stack:
     template = _packaged(source())
     parameters = {name: str(spec["Default"]) for name, spec in template["Parameters"].items()} | chosen
     result = transform(template, parameters, NoManagedPolicies())
-    conditions = {name: _holds(condition, parameters) for name, condition in template["Conditions"].items()}
-    return Stack(parameters, conditions, result["Resources"], result["Outputs"])
+    declared = template["Conditions"]
+    conditions = {name: _holds(condition, parameters, declared) for name, condition in declared.items()}
+    deployed = {
+        name: {key: value for key, value in _decided(resource, conditions).items() if key != "Condition"}
+        for name, resource in result["Resources"].items()
+        if "Condition" not in resource or conditions[resource["Condition"]]
+    }
+    return Stack(parameters, conditions, deployed, _decided(result["Outputs"], conditions))
 
 
 def every_choice() -> Iterator[dict[str, str]]:
-    """Yield every combination of the parameters that change what is deployed."""
+    """Yield choices of parameters in which each pair of values of two parameters occurs at least once.
+
+    The values are those that the template allows, so that a parameter which is added is chosen too. Of numbers, the
+    first and the last; of the parameters that follow from the role, what the role gives.
+    """
+    options = {name: [*values] for name, values in _options()}
+    names = list(options)
+    pairs = {
+        ((one, a), (other, b))
+        for one, other in itertools.combinations(names, 2)
+        for a in options[one]
+        for b in options[other]
+    }
+    while pairs:
+        chosen: dict[str, str] = dict(min(pairs))
+        for name in names:
+            if name not in chosen:
+                chosen[name] = max(options[name], key=lambda value: len(_pairs(names, {**chosen, name: value}) & pairs))
+        pairs -= _pairs(names, chosen)
+        yield _with_companions({name: chosen[name] for name in names})
+
+
+def _options() -> Iterator[tuple[str, Sequence[str]]]:
+    for name, spec in source()["Parameters"].items():
+        allowed = [str(value) for value in spec.get("AllowedValues", ())]
+        if name in SWITCHES:
+            yield name, SWITCHES[name]
+        elif allowed and (name == "Role" or name not in TOLD):
+            yield name, [allowed[0], allowed[-1]] if spec["Type"] == "Number" else allowed
+
+
+def _pairs(names: Sequence[str], chosen: dict[str, str]) -> set[tuple[tuple[str, str], ...]]:
+    return set(itertools.combinations([(name, chosen[name]) for name in names if name in chosen], 2))
+
+
+def _with_companions(chosen: dict[str, str]) -> dict[str, str]:
+    companions = [COMPANIONS.get(value, {}) for value in chosen.values()]
+    if chosen["DeploymentStrategy"] != "AllAtOnce":
+        companions.append(GRADUALLY)
+    return {name: value for each in (chosen, ROLES[chosen["Role"]], *companions) for name, value in each.items()}
+
+
+def label(choice: dict[str, str]) -> str:
+    """Return how a test calls a choice: by what differs from the defaults, without what follows from it."""
     specs = source()["Parameters"]
-    names = ("Stage", "Architecture")
-    for values in itertools.product(*(specs[name]["AllowedValues"] for name in names)):
-        yield dict(zip(names, values, strict=True))
+    differs = [name for name, _ in _options() if choice.get(name, "") != str(specs[name]["Default"])]
+    words = [name if name in SWITCHES else choice[name] for name in differs]
+    return "-".join(f"{name}{word}" if word.isdigit() else word for name, word in zip(differs, words, strict=True))
+
+
+def _decided(value: Any, conditions: dict[str, bool]) -> Any:
+    """Return the value with each ``Fn::If`` decided, and without what is then ``AWS::NoValue``."""
+    match value:
+        case {"Fn::If": [str(condition), chosen, otherwise]}:
+            return _decided(chosen if conditions[condition] else otherwise, conditions)
+        case dict():
+            decided = {key: _decided(inner, conditions) for key, inner in value.items()}
+            return {key: inner for key, inner in decided.items() if inner != NO_VALUE}
+        case list():
+            return [inner for each in value if (inner := _decided(each, conditions)) != NO_VALUE]
+        case _:
+            return value
 
 
 def _packaged(template: dict[str, Any]) -> dict[str, Any]:
@@ -83,12 +184,18 @@ def _packaged(template: dict[str, Any]) -> dict[str, Any]:
     return template
 
 
-def _holds(condition: dict[str, list[Any]], parameters: dict[str, str]) -> bool:
+def _holds(condition: dict[str, Any], parameters: dict[str, str], declared: dict[str, dict[str, Any]]) -> bool:
     match condition:
+        case {"Condition": str(name)}:
+            return _holds(declared[name], parameters, declared)
+        case {"Fn::And": list(parts)}:
+            return all(_holds(part, parameters, declared) for part in parts)
+        case {"Fn::Or": list(parts)}:
+            return any(_holds(part, parameters, declared) for part in parts)
         case {"Fn::Equals": [{"Ref": name}, value]}:
-            return bool(parameters[name] == value)
+            return parameters[name] == str(value)
         case {"Fn::Not": [negated]}:
-            return not _holds(negated, parameters)
+            return not _holds(negated, parameters, declared)
         case _:
             raise NotImplementedError(f"teach this function the condition {condition}")
 
@@ -96,3 +203,12 @@ def _holds(condition: dict[str, list[Any]], parameters: dict[str, str]) -> bool:
 def attribute(logical_id: str, name: str = "Arn") -> dict[str, list[str]]:
     """Return the intrinsic that gives an attribute of a resource."""
     return {"Fn::GetAtt": [logical_id, name]}
+
+
+def named(reference: Properties) -> str:
+    """Return the logical id that ``Ref`` or ``Fn::GetAtt`` names; for a function's alias, the function's."""
+    match reference:
+        case {"Ref": str(name)} | {"Fn::GetAtt": [str(name), _]}:
+            return name.removesuffix("Aliaslive")
+        case _:
+            return ""

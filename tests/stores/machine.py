@@ -158,6 +158,7 @@ class SteppedStore:
 
     def __init__(self, store: Store, worker: Worker, in_flight: list[Callable[[], object]]) -> None:
         self.transactional = store.transactional
+        self.effect_writer = store.effect_writer
         self._store = store
         self._worker = worker
         self._in_flight = in_flight

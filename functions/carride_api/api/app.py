@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -18,7 +18,8 @@ from api import http
 from api.commands import Book, Simulate
 from api.problems import Kind, ProblemError, problem, refused
 from api.service import Service
-from api.tables import Bookings, Histories, TokenError, dynamodb_client
+from api.tables import Bookings, Histories, TokenError
+from carride.clients import dynamodb_client
 from carride.telemetry import logger, observe
 from idempotency import BusyError, DynamoDBStore, EffectConflictError, RetryableError, within
 from idempotency.consumer import LambdaContext
@@ -43,6 +44,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     ride_table: str
     simulator_function_name: str
     stage: Literal["local", "dev", "prod"]
+    outbox_days: int = 7
 
 
 class Routes:
@@ -142,9 +144,10 @@ def make_handler(
         simulate: starts a simulation; left out, by an asynchronous invocation of the simulator.
         now: the present, with a time zone.
     """
-    client = dynamodb or dynamodb_client()
+    client = dynamodb or dynamodb_client(connect_s=0.7, read_s=0.8)  # all tries fit inside a request
     bookings = Bookings(client, settings.booking_table)
     service = Service(
+        # On the table wherever the consumers keep theirs: an answer is committed with the ride that it is about.
         DynamoDBStore(settings.idempotency_table, transport=transport),
         bookings,
         settings.outbox_table,
@@ -152,6 +155,7 @@ def make_handler(
         simulate=simulate or _invoker(settings.simulator_function_name),
         now=now,
         observe=observe,
+        kept=timedelta(days=settings.outbox_days),
     )
     app = APIGatewayHttpResolver()
     Routes(app, service, bookings, Histories(client, settings.ride_table), simulates=settings.stage != "prod")

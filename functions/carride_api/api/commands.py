@@ -5,8 +5,9 @@ the ride's refusal.
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Final
+from typing import Annotated, Final, Self
 
+import msgspec
 from msgspec import Meta, Struct
 
 from carride import ride as rides
@@ -22,8 +23,12 @@ from carride.events import (
 )
 from carride.ride import Cents, CustomerID, OrderID, Passengers, Ride, Sector, Version
 from carride.shapes import json_name
+from carride.simulation import LONGEST_LIFE, Mode, Share, Spec, SpecError
 
-type Share = Annotated[float, Meta(ge=0, le=1)]
+_LONGEST_SIMULATION_S: Final = 600
+"""The simulator has 900: none is left half-done for want of time."""
+_SIMULATED_RIDES: Final = 10
+"""Where nothing else ends a simulation."""
 
 
 class Book(Struct, frozen=True, kw_only=True, rename=json_name, forbid_unknown_fields=True):
@@ -121,9 +126,33 @@ CHANGES: Final[Mapping[str, type[Change]]] = {
 class Simulate(Struct, frozen=True, kw_only=True, rename=json_name, forbid_unknown_fields=True):
     """Simulated rides are to be published; few enough for one call of the simulator."""
 
-    rides: Annotated[int, Meta(ge=1, le=500)] = 10
+    mode: Annotated[Mode, Meta(description="Rides drawn by the seed, or those known beforehand.")] = Mode.RANDOM
+    rides: Annotated[int, Meta(ge=1, le=500, description="How many; 10 without a duration.")] | None = None
+    duration: (
+        Annotated[
+            float, Meta(gt=0, le=_LONGEST_SIMULATION_S, description="Seconds to fill at the rate; in place of rides.")
+        ]
+        | None
+    ) = None
+    rate: Annotated[float, Meta(gt=0, le=50, description="Events a second; else as fast as can be.")] | None = None
     seed: Annotated[int, Meta(ge=0, le=2**31)] | None = None
     """The same rides for the same seed; left out, one of the idempotency key's own."""
     duplicates: Share = 0.0
     out_of_order: Share = 0.0
     older: Share = 0.0
+
+    def settled(self, seed: int) -> Self:
+        """Return what is to be simulated with nothing left open: with an end, and a seed where it has none.
+
+        Raises:
+            SpecError: it has two ends or none, or takes too long.
+        """
+        rides = _SIMULATED_RIDES if self.rides is None and self.duration is None else self.rides
+        Spec(rides=rides, duration=self.duration, rate=self.rate).check_end()
+        if rides is not None and self.rate is not None:
+            events = rides * LONGEST_LIFE * (1 + self.duplicates)
+            if events > self.rate * _LONGEST_SIMULATION_S:
+                raise SpecError(
+                    "rate", f"{rides} rides can be {events:.0f} events, which have to take no more than 10 minutes"
+                )
+        return msgspec.structs.replace(self, rides=rides, seed=seed if self.seed is None else self.seed)

@@ -18,6 +18,7 @@ from api.problems import MEDIA_TYPE, Kind, Problem, refused
 from api.service import Answer, Key
 from carride.ride import CustomerID, OrderID
 from carride.shapes import ShapeError, shaped
+from carride.telemetry import current_trace
 
 type Event = Mapping[str, Any]
 """A request as API Gateway hands it over, in payload format 2.0."""
@@ -86,9 +87,12 @@ def _caller(event: Event) -> str:
 
 
 def trace_of(event: Event) -> str | None:
-    """Return the trace that the request is part of, as W3C Trace Context writes it; None where there is none."""
+    """Return the trace that the request is part of, as W3C Trace Context writes it; None where there is none.
+
+    It is the client's, or else the one that X-Ray began with this invocation.
+    """
     traceparent: str = event["headers"].get("traceparent", "")
-    return traceparent if _is_trace(traceparent) else None
+    return traceparent if _is_trace(traceparent) else current_trace()
 
 
 def command_of[S: Struct](event: Event, shape: type[S]) -> S:

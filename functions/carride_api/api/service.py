@@ -5,7 +5,7 @@ a ride refuses is an answer too: it is remembered with its key, so that a retry 
 """
 
 from collections.abc import Callable, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final, NotRequired, TypedDict, cast
 
 import msgspec
@@ -14,13 +14,14 @@ from api.commands import Book, Change, Simulate
 from api.problems import Kind, Problem, problem
 from api.tables import Booking, Bookings, text
 from carride.events import SOURCE, Fact, RideEvent
-from carride.outbox import outbox_item
+from carride.outbox import KEPT, outbox_item
 from carride.ride import (
     IllegalTransitionError,
     NoTripError,
     SameDestinationError,
     StaleVersionError,
 )
+from carride.simulation import SpecError
 from idempotency import Consumer, Operation, Policy, Put
 from idempotency.observation import Observer
 from idempotency.stores import Store
@@ -61,6 +62,7 @@ class Service:
         simulate: starts a simulation and does not wait for its end.
         now: the present, with a time zone.
         observe: is told what became of every request.
+        kept: for how long what is told stays in the outbox.
     """
 
     def __init__(
@@ -73,12 +75,14 @@ class Service:
         simulate: Callable[[Mapping[str, Any]], None],
         now: Callable[[], datetime],
         observe: Observer,
+        kept: timedelta = KEPT,
     ) -> None:
         self._bookings = bookings
         self._outbox = outbox
         self._region = region
         self._simulate = simulate
         self._now = now
+        self._kept = kept
         # A conflict on a ride is another request that was faster: run again, the decision sees what that one has done.
         atomic = Policy(atomic=True, window=WINDOW_S, max_attempts=_MAX_ATTEMPTS, conflict_reruns=2)
         self._rides = Consumer("carride-api", store, policy=atomic, observe=observe, region=region)
@@ -135,10 +139,11 @@ class Service:
         """Start a simulation; started twice it publishes the same facts, which the consumers recognise."""
 
         def once(key: Key, command: Simulate, operation: Operation = _GIVEN) -> Answer:  # noqa: ARG001 - as above
-            request = msgspec.to_builtins(command)
-            if command.seed is None:
-                request["seed"] = int(operation.downstream_key[:7], 16)
-            request["time"] = self._now().isoformat()
+            try:
+                settled = command.settled(seed=int(operation.downstream_key[:7], 16))
+            except SpecError as error:
+                return _refusal(problem(Kind.INVALID_FIELD, str(error), field=error.field))
+            request = msgspec.to_builtins(settled) | {"time": self._now().isoformat()}
             self._simulate(request)
             return {"status": 202, "body": request}
 
@@ -147,7 +152,7 @@ class Service:
     def _told(self, fact: Fact, now: datetime, traceparent: str | None) -> Put:
         """Return the effect that has the fact told."""
         event = RideEvent.of(fact, source=SOURCE, time=now, traceparent=traceparent)
-        return Put(self._outbox, outbox_item(event, region=self._region, now=now))
+        return Put(self._outbox, outbox_item(event, region=self._region, now=now, kept=self._kept))
 
 
 def _refusal(refused: Problem) -> Answer:

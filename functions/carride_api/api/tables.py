@@ -6,14 +6,12 @@ Reads only. Writes are effects, which the idempotency layer commits in one trans
 import base64
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any, Final, Self, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 
 import msgspec
-from botocore.config import Config
-from botocore.session import get_session
 from msgspec import Meta, Struct
 
-from carride.applied import is_attribute
+from carride.history import entries_in
 from carride.ride import OrderID, Ride
 from idempotency import Put, wire
 
@@ -22,18 +20,6 @@ if TYPE_CHECKING:
 
 BY_CUSTOMER: Final = "byCustomer"
 """The index of BookingTable by customerID and bookedAt."""
-
-_CONFIG: Final = Config(
-    connect_timeout=0.7,
-    read_timeout=0.8,
-    retries={"mode": "standard", "total_max_attempts": 3},
-    tcp_keepalive=True,
-)
-
-
-def dynamodb_client() -> "DynamoDBClient":
-    """Make a client whose tries all fit inside a request; botocore's own timeouts of 60 s outlive it."""
-    return cast("DynamoDBClient", get_session().create_client("dynamodb", config=_CONFIG))
 
 
 class Booking(Ride, frozen=True, kw_only=True):
@@ -60,7 +46,7 @@ class Happening(Struct, frozen=True, kw_only=True):
     sequence: Annotated[int, Meta(description="The ride's version that it belongs to.")]
     type: Annotated[str, Meta(description="What happened: the type of the event.")]
     time: Annotated[str, Meta(description="When, in ISO 8601.")]
-    data: Annotated[dict[str, Any], Meta(description="The event's data.")]
+    data: Annotated[Mapping[str, Any], Meta(description="The event's data.")]
 
 
 class History(Ride, frozen=True, kw_only=True):
@@ -177,10 +163,7 @@ class Histories:
 
 
 def _history(item: Mapping[str, Any]) -> History:
-    entries = [cast("dict[str, Any]", entry) for name, entry in wire.values(item).items() if is_attribute(name)]
-    timeline = sorted(
-        (Happening(sequence=e["sequence"], type=e["type"], time=e["time"], data=e["fact"]) for e in entries),
-        key=lambda happening: (happening.sequence, happening.type, happening.time),
-    )
-    latest = msgspec.convert(timeline[-1].data, Ride)
-    return History(**{field: getattr(latest, field) for field in Ride.__struct_fields__}, timeline=tuple(timeline))
+    entries = entries_in(wire.values(item))
+    latest = msgspec.convert(entries[-1].fact, Ride)
+    timeline = tuple(Happening(sequence=e.sequence, type=e.type, time=e.time, data=e.fact) for e in entries)
+    return History(**{field: getattr(latest, field) for field in Ride.__struct_fields__}, timeline=timeline)

@@ -36,11 +36,16 @@ def sqs_client() -> "SQSClient":
     return cast("SQSClient", get_session().create_client("sqs", config=_SINGLE_ATTEMPT))
 
 
-def dynamodb_client() -> "DynamoDBClient":
-    """Make a client for DynamoDB, which makes up to three attempts a call, and is for many threads."""
+def dynamodb_client(*, connect_s: float = 1, read_s: float = 2) -> "DynamoDBClient":
+    """Make a client for DynamoDB, which makes up to three attempts a call, and is for many threads.
+
+    Args:
+        connect_s: after how many seconds an attempt to connect is given up.
+        read_s: after how many seconds an attempt without an answer is given up.
+    """
     config = Config(
-        connect_timeout=1,
-        read_timeout=2,
+        connect_timeout=connect_s,
+        read_timeout=read_s,
         retries={"mode": "standard", "total_max_attempts": 3},
         max_pool_connections=20,
         tcp_keepalive=True,

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from heapq import heappop, heapreplace
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -47,10 +48,7 @@ class Entry(Struct, frozen=True, kw_only=True):
     @property
     def size(self) -> int:
         """Bytes, by the formula that EventBridge documents: ``Time`` counts 14, the texts what they are in UTF-8."""
-        return _TIME_BYTES + sum(
-            len(text.encode(errors="surrogatepass"))
-            for text in (self.source, self.detail_type, self.detail, *self.resources)
-        )
+        return _TIME_BYTES + sum(map(_bytes, (self.source, self.detail_type, self.detail, *self.resources)))
 
     def to_request(self, bus_name: str) -> "PutEventsRequestEntryTypeDef":
         """Return the entry in PutEvents' form. A trace that is none is left out: it must not cost the event."""
@@ -67,6 +65,10 @@ class Entry(Struct, frozen=True, kw_only=True):
         return request
 
 
+def _bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode(errors="surrogatepass"))
+
+
 def xray_header(traceparent: str | None) -> str | None:
     """Return a W3C trace context as an X-Ray header; None where there is no valid one."""
     match = _traceparent(traceparent or "")
@@ -79,7 +81,10 @@ def xray_header(traceparent: str | None) -> str | None:
 def pack[T](items: Sequence[T], size: Callable[[T], int], *, most: int, below: int) -> list[list[T]]:
     """Distribute items over as few batches as possible.
 
-    In order where that takes the fewest; else the largest first, each into the first batch that has room for it.
+    In order where that takes the fewest. Else the largest first: each into the first batch that has room for it, or,
+    where that takes more batches than there have to be, into the least filled one of as many as have to be. Only items
+    of a size that leaves gaps in their batches (a few fill one) can take more batches than a search of all
+    distributions would.
 
     Args:
         items: what to distribute, each smaller than ``below``.
@@ -93,6 +98,8 @@ def pack[T](items: Sequence[T], size: Callable[[T], int], *, most: int, below: i
     least = max(-(-len(sizes) // most), -(-sum(sizes) // (below - 1)))
     if len(batches) > least:
         batches = min(batches, _largest_first(sizes, most, below), key=len)
+    if len(batches) > least:
+        batches = _evenly(sizes, least, most, below) or batches
     return [[items[index] for index in batch] for batch in batches]
 
 
@@ -119,4 +126,20 @@ def _largest_first(sizes: Sequence[int], most: int, below: int) -> list[list[int
         room[chosen] = room.get(chosen, below) - sizes[index]
         if len(batches[chosen]) == most:
             del room[chosen]
+    return batches
+
+
+def _evenly(sizes: Sequence[int], number: int, most: int, below: int) -> list[list[int]] | None:
+    """Return exactly so many batches that are about equally large; None where one would be too large."""
+    batches: list[list[int]] = [[] for _ in range(number)]
+    filled = [(0, batch) for batch in range(number)]  # a heap of those that are not full
+    for index in sorted(range(len(sizes)), key=lambda index: -sizes[index]):
+        size, batch = filled[0]
+        if size + sizes[index] >= below:
+            return None
+        batches[batch].append(index)
+        if len(batches[batch]) == most:
+            heappop(filled)
+        else:
+            heapreplace(filled, (size + sizes[index], batch))
     return batches

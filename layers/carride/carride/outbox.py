@@ -18,13 +18,13 @@ import msgspec
 from carride.events import RideEvent
 
 KEPT: Final = timedelta(days=7)
-"""How long an item stays for whoever wants to look: the stream has it at once, and keeps it for a day."""
+"""How long an item stays for whoever wants to look, or has to tell it again: the stream keeps it for a day."""
 
 NEVER: Final = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 """The expiry time of an event that does not expire."""
 
 
-def outbox_item(event: RideEvent, *, region: str, now: datetime) -> dict[str, object]:
+def outbox_item(event: RideEvent, *, region: str, now: datetime, kept: timedelta = KEPT) -> dict[str, object]:
     """Return the item, as Python values, that tells ``event`` once it is in the outbox.
 
     Written twice it is told once: its key is the event's id, and only a new item is carried on.
@@ -33,7 +33,8 @@ def outbox_item(event: RideEvent, *, region: str, now: datetime) -> dict[str, ob
         event: what is to be told. An event without a cause is its own; one without a trace is given an unsampled one,
             the same for all events of its correlation.
         region: where it is written; a pipe carries the events of its own region only.
-        now: with a time zone; the item expires after `KEPT`.
+        now: with a time zone.
+        kept: after how long the item expires.
 
     Raises:
         ValueError: the event has extensions, for which the pipe's template has no place.
@@ -56,7 +57,7 @@ def outbox_item(event: RideEvent, *, region: str, now: datetime) -> dict[str, ob
         "expirytime": _timestamp(event.expirytime or NEVER),
         "data": msgspec.json.encode(event.payload),
         "region": region,
-        "expiryTimestamp": int((now + KEPT).timestamp()),
+        "expiryTimestamp": int((now + kept).timestamp()),
     }
 
 

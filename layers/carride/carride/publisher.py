@@ -13,9 +13,11 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
+from botocore.auth import AUTH_TYPE_MAPS
 from botocore.exceptions import (
     BotoCoreError,
     ClientError,
@@ -27,6 +29,7 @@ from botocore.parsers import ResponseParserError
 
 from carride.clients import LONGEST_CALL_MS
 from carride.entry import MOST_ENTRIES, TOO_LARGE, Entry, pack
+from carride.settings import SettingsError
 
 if TYPE_CHECKING:
     from mypy_boto3_events import EventBridgeClient
@@ -48,6 +51,8 @@ LARGEST_MESSAGE: Final = 1_048_576
 NEEDED_MS: Final = 2 * LONGEST_CALL_MS + 500
 """What has to be left to send entries to the bus: time for the call, and for one to the dead-letter queue after it."""
 
+_SIGV4A: Final = "v4a"
+"""botocore's name for Signature Version 4A, whose signatures hold in every region."""
 _SERVER_ERROR: Final = 500
 _TOO_MANY_REQUESTS: Final = 429
 _CONTENT_TOO_LARGE: Final = 413
@@ -112,11 +117,16 @@ class Publisher:
         sqs: client for SQS, likewise.
         bus_name: the bus.
         dlq_url: the queue for entries that the bus does not take.
+        endpoint_id: of the global endpoint to send entries to, which takes them to the bus of this name in the region
+            that is healthy; left out, the bus is the one of the client's own region.
         max_attempts: how often an entry, and a dead letter, is sent.
         first_delay_s: the longest pause before the second attempt; it doubles from one to the next.
         longest_delay_s: what the pause does not exceed.
         sleep: waits, in seconds.
         jitter: a number from 0 to 1, by which each pause is multiplied ("full jitter").
+
+    Raises:
+        SettingsError: there is a global endpoint, and this process cannot sign what is sent to it.
     """
 
     def __init__(
@@ -126,13 +136,16 @@ class Publisher:
         bus_name: str,
         dlq_url: str,
         *,
+        endpoint_id: str | None = None,
         max_attempts: int = 8,
         first_delay_s: float = 0.1,
         longest_delay_s: float = 5.0,
         sleep: Callable[[float], None] = time.sleep,
         jitter: Callable[[], float] = random.random,
     ) -> None:
-        self._events = events
+        if endpoint_id is not None:
+            _check_that_it_signs(endpoint_id)
+        self._put_events = partial(events.put_events, EndpointId=endpoint_id) if endpoint_id else events.put_events
         self._sqs = sqs
         self._bus_name = bus_name
         self._dlq_url = dlq_url
@@ -154,10 +167,10 @@ class Publisher:
         parcels = [_Parcel(entry) for entry in entries]
         sendable = []
         for parcel in parcels:
-            if (size := parcel.entry.size) < TOO_LARGE:
+            if parcel.size < TOO_LARGE:
                 sendable.append(parcel)
             else:
-                parcel.refused(ENTRY_TOO_LARGE, f"{size} bytes; an entry has to stay below {TOO_LARGE}")
+                parcel.refused(ENTRY_TOO_LARGE, f"{parcel.size} bytes; an entry has to stay below {TOO_LARGE}")
         self._put_all(sendable, remaining_ms)
         why_not_queued = self._dead_letter_all([parcel for parcel in parcels if parcel.event_id is None], remaining_ms)
         receipts = [parcel.receipt() for parcel in parcels]
@@ -180,7 +193,7 @@ class Publisher:
     def _put_each_once(self, pending: list["_Parcel"], remaining_ms: Remaining) -> list["_Parcel"]:
         """Send every parcel once, in batches, and return those to send again."""
         again: list[_Parcel] = []
-        batches = deque(pack(pending, lambda parcel: parcel.entry.size, most=MOST_ENTRIES, below=TOO_LARGE))
+        batches = deque(pack(pending, lambda parcel: parcel.size, most=MOST_ENTRIES, below=TOO_LARGE))
         failed_calls = 0
         while batches:
             if remaining_ms() < NEEDED_MS or (failed_calls and not self._pause(failed_calls, remaining_ms, NEEDED_MS)):
@@ -207,7 +220,7 @@ class Publisher:
     def _put(self, batch: list["_Parcel"]) -> "_Refusal | None":
         """Send one batch; the answer is None, and each parcel's in the parcel, unless the call failed as a whole."""
         try:
-            response = self._events.put_events(Entries=[parcel.entry.to_request(self._bus_name) for parcel in batch])
+            response = self._put_events(Entries=[parcel.entry.to_request(self._bus_name) for parcel in batch])
         except _FAILURES as error:
             return _refusal(error)
         answers: Sequence[Any] = response.get("Entries", ())
@@ -275,13 +288,24 @@ class Publisher:
         return True
 
 
+def _check_that_it_signs(endpoint_id: str) -> None:
+    """Fail now: botocore would fail at each call, and every event would go to the dead-letter queue."""
+    if _SIGV4A not in AUTH_TYPE_MAPS:
+        raise SettingsError(
+            f"the global endpoint {endpoint_id} takes requests that are signed with SigV4A, which botocore cannot do "
+            "here: it needs awscrt. In Lambda, give the function the SigV4aLayer of template.yaml; elsewhere, install "
+            "botocore[crt]. BOTO_DISABLE_CRT must not be true."
+        )
+
+
 class _Parcel:
     """One entry on its way."""
 
-    __slots__ = ("attempts", "code", "dead_lettered", "entry", "event_id", "message", "retryable")
+    __slots__ = ("attempts", "code", "dead_lettered", "entry", "event_id", "message", "retryable", "size")
 
     def __init__(self, entry: Entry) -> None:
         self.entry = entry
+        self.size = entry.size
         self.attempts = 0
         self.event_id: str | None = None
         self.code: str | None = None

@@ -1,7 +1,8 @@
-"""JSON Schemas of the events, generated from their types: ``python -m carride.schemas events/schemas``.
+"""JSON Schemas of the events, generated from their types: ``python -m carride.schemas events/schemas template.yaml``.
 
 Draft 4, because EventBridge's schema registry takes no later one. A schema that is there is replaced only by one that
-old and new readers agree on; anything else needs a higher ``schema_version`` and so makes a file of its own.
+old and new readers agree on; anything else needs a higher ``schema_version`` and so makes a file of its own. The
+template publishes every file that there is, older versions too: archives hold their events.
 """
 
 import json
@@ -18,6 +19,8 @@ type Schema = dict[str, Any]
 
 _DRAFT: Final = "http://json-schema.org/draft-04/schema#"
 _PROSE: Final = frozenset({"title", "description"})
+_FIRST_LINE: Final = "  # Written by `python -m carride.schemas events/schemas template.yaml`, from here …"
+_LAST_LINE: Final = "  # … to here."
 
 
 class BreakingChangeError(Exception):
@@ -90,6 +93,36 @@ def write(folder: Path) -> None:
         path.write_text(json.dumps(new, indent=2) + "\n")
 
 
+def register(template: Path, folder: Path) -> None:
+    """Write the schemas of a folder into the template, one resource a file, between the two lines that say so.
+
+    Raises:
+        ValueError: the template has no such lines.
+    """
+    before, first, rest = template.read_text().partition(f"{_FIRST_LINE}\n")
+    _, last, after = rest.partition(f"{_LAST_LINE}\n")
+    if not last:
+        raise ValueError(f"{template} lacks the lines between which schemas stand: {_FIRST_LINE!r} and {_LAST_LINE!r}")
+    resources = "\n".join(_resource(path) for path in sorted(folder.glob("*.json")))
+    template.write_text(f"{before}{first}{resources}{last}{after}")
+
+
+def _resource(path: Path) -> str:
+    """Return the resource that publishes a schema, as YAML; JSON on one line, in quotes."""
+    content: Schema = json.loads(path.read_text())
+    name, version = path.stem.split(".")
+    in_quotes = json.dumps(content, separators=(",", ":")).replace("'", "''")
+    return f"""\
+  {name}{version.upper()}Schema:
+    Type: AWS::EventSchemas::Schema
+    Properties:
+      RegistryName: !GetAtt CarRideSchemaRegistry.RegistryName
+      SchemaName: {path.stem}
+      Type: JSONSchemaDraft4
+      Content: '{in_quotes}'
+"""
+
+
 def _resolved(part: Any, definitions: Mapping[str, Schema]) -> Any:
     """Return a part of a schema with what it refers to in place, so that it stands by itself."""
     match part:
@@ -115,5 +148,7 @@ def _rules(part: Any) -> Any:
 if __name__ == "__main__":
     try:
         write(Path(sys.argv[1]))
+        for argument in sys.argv[2:]:
+            register(Path(argument), Path(sys.argv[1]))
     except BreakingChangeError as error:
         sys.exit(str(error))

@@ -1,14 +1,15 @@
 """Rides in a city, and what can go wrong on the way to their consumers. Pure, and the same for the same seed.
 
-A ride depends on nothing but the seed and its own number. So two simulations of one seed agree on every ride that both
-have, whatever else they are asked for: the second adds copies of known facts, and new rides where it has more.
+A ride depends on nothing but the mode, the seed and its own number. So two simulations of one seed agree on every
+ride that both have, whatever else they are asked for: the second adds copies of known facts, and new rides where it has
+more.
 """
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
-from itertools import cycle
+from itertools import count, cycle, islice
 from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
@@ -23,11 +24,13 @@ from carride.events import (
     CarRideCancelled,
     CarRideCompleted,
     CarRideCreated,
+    CarRideDestinationChanged,
     CarRideStarted,
     Fact,
     RideEvent,
 )
 from carride.faults import ATTRIBUTE, Fault
+from carride.ride import Ride
 from carride.shapes import json_name
 
 BLOCKS: Final = 8
@@ -41,8 +44,12 @@ _CANCELLED: Final = 0.1
 _REASONS: Final = ("changed plans", "waited too long", "found another way")
 _CUSTOMERS: Final = 400
 _GROUP_SIZES: Final = (1, 1, 1, 2, 2, 3, 4)
-_LONGEST_LIFE: Final = 4
-"""Events of a ride that is completed."""
+LONGEST_LIFE: Final = 5
+"""Events of a ride that is completed elsewhere than was planned."""
+
+DEFAULT_RIDES: Final = 200
+"""Where nothing else ends a simulation."""
+MOST_RIDES: Final = 100_000
 
 # Positions in the order of publication: a ride begins at each whole number.
 _BETWEEN_EVENTS: Final = 6.0
@@ -54,14 +61,36 @@ _LATE: Final = "late"
 _LATE_BY: Final = timedelta(hours=1)
 _LATE_SINCE: Final = timedelta(minutes=30)
 
+type _Step = Callable[[Ride], Fact]
+"""What happens to a ride, as it was before."""
+
 type Share = Annotated[float, Meta(ge=0, le=1)]
-type Count = Annotated[int, Meta(ge=0, le=100_000)]
+type Amount = Annotated[int, Meta(ge=0, le=100_000)] | Annotated[float, Meta(ge=0, lt=1)]
+"""A whole number counts; one below 1 is a share of the facts."""
+
+
+class Mode(StrEnum):
+    """Where rides come from."""
+
+    RANDOM = "random"
+    """Each is drawn by the seed."""
+    PREDEFINED = "predefined"
+    """They are those of `PREDEFINED`, again and again; the seed is in their names alone."""
 
 
 class Spec(Struct, frozen=True, kw_only=True, rename=json_name, forbid_unknown_fields=True):
-    """What to simulate. Events that are late or ask for a fault are different ones, chosen by the seed."""
+    """What to simulate. Events that are late or ask for a fault are different ones, chosen by the seed.
 
-    rides: Annotated[int, Meta(ge=1, le=100_000)] = 200
+    It ends by count (``rides``) or by time (``duration``), with 200 rides where neither is given. Every ride that has
+    begun is told to its end.
+    """
+
+    mode: Mode = Mode.RANDOM
+    rides: Annotated[int, Meta(ge=1, le=MOST_RIDES)] | None = None
+    duration: Annotated[float, Meta(gt=0, le=86_400)] | None = None
+    """Seconds to be filled with rides at the ``rate``."""
+    rate: Annotated[float, Meta(gt=0, le=10_000)] | None = None
+    """Events a second; left out, as fast as they are taken."""
     seed: Annotated[int, Meta(ge=0, le=2**31)] = 0
     duplicates: Share = 0.0
     """Which share of the facts is published twice."""
@@ -69,18 +98,29 @@ class Spec(Struct, frozen=True, kw_only=True, rename=json_name, forbid_unknown_f
     """In which share of the rides one event overtakes the one before it."""
     older: Share = 0.0
     """Which share of what is published comes in the older envelope."""
-    malformed: Count = 0
-    """How many events break the contract, each kind in turn."""
-    late: Count = 0
+    malformed: Amount = 0
+    """How many events more break the contract, each kind in turn."""
+    late: Amount = 0
     """How many facts are published past their expiry time."""
-    crashes: Count = 0
+    crashes: Amount = 0
     """How many facts end the process of their consumer, at its first attempt."""
-    fails: Count = 0
+    fails: Amount = 0
     """How many facts have their consumer raise, at its first attempt."""
-    poison: Count = 0
+    poison: Amount = 0
     """How many facts have their consumer raise, at every attempt."""
-    slow: Count = 0
+    slow: Amount = 0
     """How many facts take their consumer long."""
+
+    def check_end(self) -> None:
+        """Refuse a simulation that has two ends, or none.
+
+        Raises:
+            SpecError: it is such a one.
+        """
+        if self.duration is not None and self.rides is not None:
+            raise SpecError("duration", "a simulation ends by rides or by duration, not by both")
+        if self.duration is not None and self.rate is None:
+            raise SpecError("rate", "a duration needs a rate, in events a second: else it would be over at once")
 
 
 class SpecError(ValueError):
@@ -141,13 +181,13 @@ class Simulation:
         time: the present, with a time zone: the last event has just happened.
 
     Raises:
-        SpecError: more facts are to be marked than there are.
+        SpecError: it would have two ends or none, or more facts are to be marked than there are.
     """
 
     def __init__(self, spec: Spec, time: datetime) -> None:
         self._spec = spec
         self._time = time
-        self._lives = [life(spec.seed, f"{number:05d}") for number in range(spec.rides)]
+        self._lives = _lives(spec)
         self._facts = [(ride, step) for ride, facts in enumerate(self._lives) for step in range(len(facts))]
         self._marks = self._choose_marks()
         self._slots = self._arrange()
@@ -179,20 +219,24 @@ class Simulation:
         free = list(range(len(self._facts)))
         _chance(spec.seed, "marks").shuffle(free)
         marks: dict[int, str] = {}
-        for field, mark, count in wanted:
-            if count > len(free):
-                raise SpecError(field, f"{count} is too many: {spec.rides} rides have {len(self._facts)} facts in all")
-            marks |= dict.fromkeys(free[:count], mark)
-            del free[:count]
+        for field, mark, asked in wanted:
+            amount = _amount(asked, len(self._facts))
+            if amount > len(free):
+                raise SpecError(
+                    field, f"{amount} is too many: {len(self._lives)} rides have {len(self._facts)} facts in all"
+                )
+            marks |= dict.fromkeys(free[:amount], mark)
+            del free[:amount]
         return marks
 
     def _arrange(self) -> list[_Slot]:
         """Return the order of publication: rides overlap, some events overtake others, copies follow."""
         spec = self._spec
+        rides = len(self._lives)
         chance = _chance(spec.seed, "order")
         happened = {(ride, step): ride + step * _BETWEEN_EVENTS + chance.random() for ride, step in self._facts}
         overtaking = {}
-        for ride in chance.sample(range(spec.rides), round(spec.out_of_order * spec.rides)):
+        for ride in chance.sample(range(rides), round(spec.out_of_order * rides)):
             step = chance.randrange(1, len(self._lives[ride]))
             overtaking[ride, step] = happened[ride, step - 1] - chance.random()
         slots = [
@@ -203,15 +247,16 @@ class Simulation:
             slot._replace(position=slot.position + chance.uniform(0, _COPY_WITHIN), kind=Kind.COPY)
             for slot in chance.sample(slots, round(spec.duplicates * len(slots)))
         ]
-        for number, kind in zip(range(spec.malformed), cycle(MALFORMED), strict=False):
-            position = chance.uniform(0, spec.rides)
+        malformed = _amount(spec.malformed, len(self._facts))
+        for number, kind in zip(range(malformed), cycle(MALFORMED), strict=False):
+            position = chance.uniform(0, rides)
             slots.append(_Slot(position, position, kind, number))
         return sorted(slots)
 
     # ── One entry ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _entry(self, slot: _Slot, *, older: bool) -> SimulatedEntry:
-        end = self._spec.rides + _LONGEST_LIFE * _BETWEEN_EVENTS
+        end = len(self._lives) + LONGEST_LIFE * _BETWEEN_EVENTS
         time = self._time - (end - slot.happened) * _STEP
         if slot.kind in MALFORMED:
             event = told(life(self._spec.seed, f"bad_{slot.number:05d}")[:1], time)
@@ -230,6 +275,34 @@ class Simulation:
         return SimulatedEntry(entry, slot.kind, event.idempotencyid, mark == _LATE, fault)
 
 
+def _lives(spec: Spec) -> list[list[Fact]]:
+    """Return everything that happens to each ride: of as many rides as were asked for, or as fill the duration."""
+    spec.check_end()
+    begun = (_begun(spec, number) for number in count())
+    if spec.duration is None or spec.rate is None:
+        return list(islice(begun, DEFAULT_RIDES if spec.rides is None else spec.rides))
+    wanted = spec.duration * spec.rate
+    lives: list[list[Fact]] = []
+    facts = 0
+    while facts + round(spec.duplicates * facts) + _amount(spec.malformed, facts) < wanted or not lives:
+        if len(lives) == MOST_RIDES:
+            raise SpecError("duration", f"takes more than {MOST_RIDES:,} rides at this rate")
+        lives.append(next(begun))
+        facts += len(lives[-1])
+    return lives
+
+
+def _begun(spec: Spec, number: int) -> list[Fact]:
+    if spec.mode is Mode.PREDEFINED:
+        return predefined(spec.seed, number)
+    return life(spec.seed, f"{number:05d}")
+
+
+def _amount(asked: float, facts: int) -> int:
+    """Return how many are meant, of so many facts."""
+    return asked if isinstance(asked, int) else round(asked * facts)
+
+
 def life(seed: int, name: str) -> list[Fact]:
     """Return everything that happens to one ride: it is completed, or cancelled on the way."""
     chance = _chance(seed, name)
@@ -242,14 +315,55 @@ def life(seed: int, name: str) -> list[Fact]:
         passengers=chance.choice(_GROUP_SIZES),
         price=fare(pickup, destination),
     )
-    facts: list[Fact] = [CarRideCreated.of(ride)]
-    facts.append(CarRideAccepted.of(ride := rides.accept(ride)))
     if chance.random() < _CANCELLED:
-        facts.append(CarRideCancelled.of(rides.cancel(ride), reason=chance.choice(_REASONS)))
-        return facts
-    facts.append(CarRideStarted.of(ride := rides.start(ride)))
-    facts.append(CarRideCompleted.of(rides.complete(ride)))
+        return _happened(ride, (_accepted, _cancelled(chance.choice(_REASONS))))
+    return _happened(ride, _DRIVEN)
+
+
+def predefined(seed: int, number: int) -> list[Fact]:
+    """Return everything that happens to the predefined ride of this number, counted from 0."""
+    script = PREDEFINED[number % len(PREDEFINED)]
+    ride = rides.request(
+        order_id=f"order_{seed}_predefined_{number:05d}",
+        customer_id=script.customer_id,
+        pickup=sector(script.pickup),
+        destination=sector(script.destination),
+        passengers=script.passengers,
+        price=fare(script.pickup, script.destination),
+    )
+    return _happened(ride, script.story)
+
+
+def _happened(ride: Ride, story: Sequence[_Step]) -> list[Fact]:
+    """Return that a ride was booked, and what became of it."""
+    facts: list[Fact] = [CarRideCreated.of(ride)]
+    for step in story:
+        facts.append(step(facts[-1].ride()))
     return facts
+
+
+def _accepted(ride: Ride) -> Fact:
+    return CarRideAccepted.of(rides.accept(ride))
+
+
+def _started(ride: Ride) -> Fact:
+    return CarRideStarted.of(rides.start(ride))
+
+
+def _completed(ride: Ride) -> Fact:
+    return CarRideCompleted.of(rides.complete(ride))
+
+
+def _cancelled(reason: str) -> _Step:
+    return lambda ride: CarRideCancelled.of(rides.cancel(ride), reason=reason)
+
+
+def _redirected(destination: str, price: int) -> _Step:
+    def redirected(ride: Ride) -> Fact:
+        changed = rides.change_destination(ride, destination, price)
+        return CarRideDestinationChanged.of(changed, previous_destination=ride.destination, previous_price=ride.price)
+
+    return redirected
 
 
 def sector(number: int) -> str:
@@ -261,6 +375,29 @@ def fare(pickup: int, destination: int) -> int:
     """Return what a ride costs, in cents: cars drive along the grid."""
     (row, column), (to_row, to_column) = divmod(pickup, BLOCKS), divmod(destination, BLOCKS)
     return _BASE_FARE + _FARE_PER_SECTOR * (abs(row - to_row) + abs(column - to_column))
+
+
+class Script(NamedTuple):
+    """A ride that is known beforehand."""
+
+    customer_id: str
+    pickup: int
+    destination: int
+    passengers: int
+    story: tuple[_Step, ...]
+    """What becomes of it after it was booked."""
+
+
+_DRIVEN: Final = (_accepted, _started, _completed)
+
+PREDEFINED: Final = (
+    Script("customer_a", 0, 2, 2, _DRIVEN),  # the ride of the sample events
+    Script("customer_b", 0, BLOCKS * BLOCKS - 1, 4, _DRIVEN),  # across the whole city
+    Script("customer_c", 9, 29, 1, (_accepted, _cancelled("waited too long"))),
+    Script("customer_d", 17, 18, 1, (_cancelled("changed plans"),)),  # before anybody accepted it
+    Script("customer_e", 40, 44, 3, (_accepted, _started, _redirected(sector(47), fare(40, 47)), _completed)),
+)
+"""The rides of the predefined mode: each way that a ride can go."""
 
 
 def told(

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from idempotency.policy import Policy
     from idempotency.stores.dynamodb import DynamoDBStore
     from idempotency.stores.memory import MemoryStore
+    from idempotency.stores.opening import open_store
 
 __all__ = [
     "TRANSPORT_ID",
@@ -50,6 +51,7 @@ __all__ = [
     "RetryableError",
     "SqsDeadLetters",
     "Update",
+    "open_store",
     "within",
 ]
 
@@ -71,6 +73,7 @@ _MODULES = {
     "policy": ("Policy",),
     "stores.dynamodb": ("DynamoDBStore",),
     "stores.memory": ("MemoryStore",),
+    "stores.opening": ("open_store",),
 }
 
 

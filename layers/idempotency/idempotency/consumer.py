@@ -5,8 +5,9 @@ import functools
 import inspect
 import random
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypedDict
 
@@ -85,6 +86,7 @@ class Consumer[E = dict[str, Any]]:
         dead_letters: takes events that must not be run again. Left out, they raise, and the transport's own dead-letter
             queue takes them when its retries are used up.
         observe: is told what became of every delivery.
+        labels: what it is told of the event besides, such as a correlation id: a function of the (parsed) event.
         region: where this process runs; left out, ``AWS_REGION``.
         clock, sleep, jitter: epoch milliseconds, waiting in seconds, a number from 0 to 1.
 
@@ -106,6 +108,7 @@ class Consumer[E = dict[str, Any]]:
         policy: Policy | None = None,
         dead_letters: DeadLetters | None = None,
         observe: Observer = observation.ignore,
+        labels: Callable[[E], Mapping[str, str]] | None = None,
         region: str | None = None,
         clock: Clock = epoch_ms,
         sleep: Callable[[float], None] = time.sleep,
@@ -117,7 +120,11 @@ class Consumer[E = dict[str, Any]]:
         if parse is not None and payload is None:
             raise ConfigurationError(f"{name}: with parse=, say which part of the event is its payload=")
         if policy.atomic and not store.transactional:
-            raise ConfigurationError(f"{name}: an atomic policy needs a store with transactions")
+            if store.effect_writer is None:
+                raise ConfigurationError(
+                    f"{name}: an atomic policy needs a store with transactions, or an effect_writer"
+                )
+            policy = replace(policy, atomic=False, same_delivery_takes_over=True)
         self.name = name
         self._store = store
         self._source = source
@@ -130,6 +137,7 @@ class Consumer[E = dict[str, Any]]:
         self._expires = expires
         self._dead_letters = dead_letters
         self._observe = observe
+        self._labels = labels
         self._clock = clock
         self._policy = policy
         self._runner = Runner(
@@ -242,6 +250,7 @@ class Consumer[E = dict[str, Any]]:
             sent_ms=min([at_ms for at_ms in times if at_ms is not None], default=None),
             expires_ms=None if self._expires is None else _ms(self._expires(event)),
             event=raw,
+            labels=observation.NO_LABELS if self._labels is None else self._labels(event),
         )
 
     def _reject(self, error: Exception, raw: Raw, delivery_id: str) -> EventResponse:

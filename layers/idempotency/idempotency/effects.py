@@ -2,6 +2,10 @@
 
 Keys, items and values are Python values (`str`, `int`, `Decimal`, `bytes`, `bool`, `None`, lists, dicts, sets); names
 and values are the placeholders of the expressions, as in DynamoDB's own API.
+
+A ``mark`` is the name of an attribute that an effect gives to its item, and that nothing else gives it: where it is,
+the effects of this operation have taken place. A store that has transactions needs none: its record says the same. Over
+a store that has none, an operation that is run again is recognised by it, and its effects are not written twice.
 """
 
 from collections.abc import Mapping
@@ -18,6 +22,7 @@ class Put(NamedTuple):
     condition: str | None = None
     values: Mapping[str, object] | None = None
     names: Mapping[str, str] | None = None
+    mark: str | None = None
 
     def action(self) -> dict[str, object]:
         """Return the entry of a ``TransactItems`` list."""
@@ -34,6 +39,7 @@ class Update(NamedTuple):
     condition: str | None = None
     values: Mapping[str, object] | None = None
     names: Mapping[str, str] | None = None
+    mark: str | None = None
 
     def action(self) -> dict[str, object]:
         """Return the entry of a ``TransactItems`` list."""
@@ -76,6 +82,11 @@ class Check(NamedTuple):
 
 
 type Effect = Put | Update | Delete | Check
+
+
+def mark_of(effect: Effect) -> str | None:
+    """Return the attribute by which the effect is known to have taken place."""
+    return effect.mark if isinstance(effect, Put | Update) else None
 
 
 def _conditional(

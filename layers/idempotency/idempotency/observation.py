@@ -1,6 +1,7 @@
 """What became of one delivery: the layer's single hook for logs and metrics."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 NEW: Final = "New"
@@ -16,6 +17,9 @@ DEAD_LETTERED: Final = "DeadLettered"
 
 COMMITTED: Final = frozenset({NEW, RETRIED, TAKEOVER})
 """The outcomes of a run whose effects are the ones that took place."""
+
+
+NO_LABELS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class Observation(NamedTuple):
@@ -35,6 +39,8 @@ class Observation(NamedTuple):
     delivery: str | None
     reason: str | None = None
     """Why: the error, the dead letter's code, or ``warm`` for a duplicate that cost no round trip."""
+    labels: Mapping[str, str] = NO_LABELS
+    """What the consumer's ``labels`` say of the event; none where it could not be read."""
 
 
 type Observer = Callable[[Observation], None]

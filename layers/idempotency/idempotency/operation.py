@@ -24,7 +24,7 @@ class Operation:
         deadline_ms: when the invocation is stopped, in epoch milliseconds; None outside Lambda.
     """
 
-    __slots__ = ("_effects", "_lost", "_renew", "_transactional", "attempt", "deadline_ms", "delivery", "key", "owner")
+    __slots__ = ("_effects", "_lost", "_renew", "_takes_effects", "attempt", "deadline_ms", "delivery", "key", "owner")
 
     key: str
     attempt: int
@@ -34,10 +34,10 @@ class Operation:
     _effects: list["Effect"]
     _lost: bool
     _renew: Callable[[], bool] | None
-    _transactional: bool
+    _takes_effects: bool
 
     def __init__(
-        self, record: Record, deadline_ms: int | None, *, transactional: bool, renew: Callable[[], bool] | None
+        self, record: Record, deadline_ms: int | None, *, takes_effects: bool, renew: Callable[[], bool] | None
     ) -> None:
         init = object.__setattr__
         init(self, "key", record.key)
@@ -45,7 +45,7 @@ class Operation:
         init(self, "owner", record.owner)
         init(self, "delivery", record.delivery)
         init(self, "deadline_ms", deadline_ms)
-        init(self, "_transactional", transactional)
+        init(self, "_takes_effects", takes_effects)
         init(self, "_renew", renew)
         init(self, "_effects", [])
         init(self, "_lost", False)
@@ -78,9 +78,15 @@ class Operation:
     def write(self, *effects: "Effect") -> None:
         """Register DynamoDB writes that are committed together with the completion of this operation, or not at all.
 
+        Over a store without transactions, like ValkeyStore, they are committed in one transaction of their own just
+        before the completion, while the claim holds. A crash in between has the operation run again: give one of its
+        effects a ``mark``, and they take place once all the same.
+
         Raises:
-            ConfigurationError: the store has no transactions.
+            ConfigurationError: the store has no transactions, and nothing to write effects with either.
         """
-        if not self._transactional:
-            raise ConfigurationError("this store has no transactions: write the effects yourself, or use DynamoDBStore")
+        if not self._takes_effects:
+            raise ConfigurationError(
+                "this store has no transactions: give it effect_writer=DynamoDBEffects(), or use DynamoDBStore"
+            )
         self._effects.extend(effects)

@@ -51,7 +51,8 @@ class Policy:
     """Seconds until a failed key may be tried again, from the number of the attempt that failed."""
     atomic: bool = False
     """All effects are registered on the operation: no claim is made, and one transaction writes effects and completion.
-    The handler must be free of other effects, because a duplicate may run it."""
+    The handler must be free of other effects, because a duplicate may run it. Over a store without transactions it is
+    claimed all the same, and its effects are committed just before the completion."""
     same_delivery_takes_over: bool = False
     """A delivery that comes again may take over its own live claim. Only right where all effects are in the commit."""
     conflict_reruns: int = 0

@@ -8,7 +8,7 @@ import json
 import os
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -20,6 +20,7 @@ from idempotency.decision import (
     Claimant,
     Corrupt,
     Done,
+    Ending,
     Failed,
     Later,
     Limits,
@@ -41,6 +42,7 @@ from idempotency.decision import (
 from idempotency.errors import (
     BeyondWindowError,
     BusyError,
+    ConfigurationError,
     ContentionError,
     CorruptRecordError,
     EffectConflictError,
@@ -88,6 +90,8 @@ class Delivery(NamedTuple):
     sent_ms: int | None = None
     expires_ms: int | None = None
     event: object = None
+    labels: Mapping[str, str] = observation.NO_LABELS
+    """For the observer: the protocol takes no notice of them."""
 
 
 class Answer(NamedTuple):
@@ -198,7 +202,11 @@ class Runner:
         if self._observe is observation.ignore:
             return
         number = 0 if answer.record is None else answer.record.attempt
-        self._observe(Observation(self.consumer, answer.outcome, delivery.key, number, delivery.id, answer.reason))
+        self._observe(
+            Observation(
+                self.consumer, answer.outcome, delivery.key, number, delivery.id, answer.reason, delivery.labels
+            )
+        )
 
     def _run_claimed(self, delivery: Delivery, work: Callable[[Operation], object]) -> Answer:
         started = self.begin(delivery)
@@ -295,21 +303,49 @@ class Runner:
             return self.fail(started, refused)
 
     def commit(self, started: Started, value: object) -> Answer:
-        """Complete the claim together with the registered effects.
+        """Complete the claim together with the registered effects; or, over a store that cannot, just after them.
 
         Raises:
             EffectConflictError, EffectsRejectedError: nothing was written; the claim still holds.
             StoreUnavailableError: whether it was written is not known; the record decides at the next delivery.
+            OutOfTimeError: the lease is too short for the effects, and nothing was written.
         """
         delivery, me, claim, operation, outcome = started
-        record = settled(claim, self._completed(value), me, self.clock())
-        found = self._store.advance(record, operation._effects, until_ms=delivery.deadline_ms)  # noqa: SLF001 - as above
-        ending = conclude(found, me)
+        effects: Sequence[Effect] = operation._effects  # noqa: SLF001 - as above
+        ending: Ending | None = None
+        if effects and not self._store.transactional:
+            ending, effects = self._write_effects(started, effects), ()
+        if ending is None:
+            record = settled(claim, self._completed(value), me, self.clock())
+            ending = conclude(self._store.advance(record, effects, until_ms=delivery.deadline_ms), me)
         if not isinstance(ending, Done):
             return Answer(observation.LOST_LEASE, claim, "taken over", LostLeaseError(delivery.key))
         self._warm.keep(ending.record, self.clock())
         won = ending.record.owner == me.owner
         return Answer(outcome if won else observation.LOST_LEASE, ending.record, None if won else "completed elsewhere")
+
+    def _write_effects(self, started: Started, effects: "Sequence[Effect]") -> Ending | None:
+        """Commit the effects by themselves, under a claim that was renewed just before; or return why nothing was.
+
+        Until the lease is over nobody else runs this operation, so a request that is answered in time is not overtaken.
+        What cannot be excluded is a crash after it: then the operation is run again, and its marks tell.
+        """
+        delivery, me, claim, *_ = started
+        writer = self._store.effect_writer
+        if writer is None:
+            raise ConfigurationError(f"{delivery.key}: the store has nothing to write effects with")
+        held = renewed(claim, me, self.clock())
+        found = self._store.advance(held, until_ms=delivery.deadline_ms)
+        if found is None or found.owner != me.owner or found.status != IN_PROGRESS or found.lease_ms is None:
+            return conclude(found, me)
+        left_ms = found.lease_ms + self._limits.skew_ms - self.clock()
+        if left_ms < writer.longest_try_s * 1000:
+            raise OutOfTimeError(
+                f"the lease of {delivery.key} ends in {left_ms} ms, which is too short for its effects"
+            )
+        until_ms = found.lease_ms if delivery.deadline_ms is None else min(found.lease_ms, delivery.deadline_ms)
+        writer.write(effects, until_ms=until_ms)
+        return None
 
     def fail(self, started: Started, error: Exception) -> Answer:
         """Record the failure of a claim; the answer has the error, unless the event needs no further delivery."""
@@ -475,7 +511,10 @@ class Runner:
             return found is not None and found.owner == me.owner and found.status == IN_PROGRESS
 
         return Operation(
-            record, me.deadline_ms, transactional=self._store.transactional, renew=None if self.policy.atomic else renew
+            record,
+            me.deadline_ms,
+            takes_effects=self._store.transactional or self._store.effect_writer is not None,
+            renew=None if self.policy.atomic else renew,
         )
 
     def _completed(self, value: object) -> Outcome:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from api.app import Settings, make_handler
-from api.tables import dynamodb_client
+from carride.clients import dynamodb_client
 from carride.settings import from_environment
 from idempotency.clock import epoch_ms
 from idempotency.stores.transport import Transport, botocore_transport

@@ -7,6 +7,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from botocore.auth import SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
+from botocore.httpsession import URLLib3Session
 
 from local.laptop import Laptop, Stack
 
@@ -37,6 +41,24 @@ def until[T](look: Callable[[], T], timeout: float = 10.0) -> T:
     while not (seen := look()) and time.monotonic() < deadline:
         time.sleep(0.02)
     return seen
+
+
+def put_through_endpoint(laptop: Laptop, endpoint_id: str, entry: Mapping[str, Any]) -> None:
+    """Put an event through a global endpoint, signed for one region; botocore would want AWS's CRT, to sign for all.
+
+    Raises:
+        AssertionError: the call or the entry was refused.
+    """
+    request = AWSRequest(
+        "POST",
+        laptop.endpoint_url,
+        headers={"Content-Type": "application/x-amz-json-1.1", "X-Amz-Target": "AWSEvents.PutEvents"},
+        data=json.dumps({"EndpointId": endpoint_id, "Entries": [entry]}),
+    )
+    SigV4Auth(Credentials("test", "test"), "events", laptop.region).add_auth(request)
+    answer = URLLib3Session().send(request.prepare())
+    assert answer.status_code == 200, answer.text
+    assert json.loads(answer.text)["FailedEntryCount"] == 0, answer.text
 
 
 def needless(behaviour: str, module: str) -> None:

@@ -47,6 +47,15 @@ def test_a_role_without_the_permission_is_refused(engine: Laptop, deploy: Deploy
     assert "AccessDenied" in answer_with(engine, deploy, "sqs:GetQueueUrl")["errorMessage"]
 
 
+def test_what_roles_ask_for_is_remembered(engine: Laptop, deploy: Deploy, name: str) -> None:
+    """Each action on each resource is listed by the role that asked for it, with whether it got it."""
+    answer_with(engine, deploy, "sqs:GetQueueUrl")
+    stack = engine.stack(name)
+    asked = [each for each in engine.asked() if each.role == stack.resources["FunctionRole"]]
+    assert [(each.action, each.allowed) for each in asked] == [("sqs:SendMessage", False)]
+    assert asked[0].resource.endswith(stack.resources["Queue"].rsplit("/", 1)[-1])
+
+
 def test_stock_refuses_the_batch(stock: Laptop, deploy: Deploy) -> None:
     """Canary: the plug-in is needed while MiniStack refuses the batch for its action or its loopback connection."""
     if answer_with(stock, deploy, "sqs:SendMessage") is None:

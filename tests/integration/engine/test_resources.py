@@ -92,6 +92,16 @@ CASES: dict[str, tuple[dict[str, Resource], Seen, str]] = {
         lambda laptop, stack: laptop.client("events").describe_endpoint(Name="rides")["State"] == "ACTIVE",
         "event_resources",
     ),
+    "health-check": (
+        {
+            "HealthCheck": {
+                "Type": "AWS::Route53::HealthCheck",
+                "Properties": {"HealthCheckConfig": {"Type": "CLOUDWATCH_METRIC"}},
+            }
+        },
+        lambda laptop, stack: laptop.client("route53").get_health_check(HealthCheckId=stack.resources["HealthCheck"]),
+        "global_endpoints",
+    ),
     "log-delivery": (
         {
             "Bus": bus(),
@@ -159,9 +169,17 @@ CASES: dict[str, tuple[dict[str, Resource], Seen, str]] = {
                     "Content": "{}",
                 },
             },
-            "HealthCheck": {
-                "Type": "AWS::Route53::HealthCheck",
-                "Properties": {"HealthCheckConfig": {"Type": "CLOUDWATCH_METRIC"}},
+            "Query": {
+                "Type": "AWS::Logs::QueryDefinition",
+                "Properties": {"Name": "all", "QueryString": "fields @message"},
+            },
+            "Cache": {
+                "Type": "AWS::ElastiCache::ServerlessCache",
+                "Properties": {"ServerlessCacheName": "records", "Engine": "valkey"},
+            },
+            "CacheSaysWhereItIs": {
+                "Type": "AWS::SQS::Queue",
+                "Properties": {"QueueName": {"Fn::Sub": "${Cache}-${Cache.Endpoint.Port}"}},
             },
             "Application": {"Type": "AWS::CodeDeploy::Application", "Properties": {"ComputePlatform": "Lambda"}},
             "Group": {

@@ -1,4 +1,6 @@
 import json
+import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +112,16 @@ def test_an_import_that_fails_is_answered_with_its_error(engine: Laptop, deploy:
     assert any("ModuleNotFoundError" in line for line in log(engine, stack))
 
 
+def test_the_processes_of_a_deleted_function_end(engine: Laptop, deploy: Deploy) -> None:
+    """A stack leaves no process behind when it is deleted."""
+    stack = deploy(engine, Function=function("return os.getpid()"))
+    _, process = call(engine, stack)
+    os.kill(process, 0)  # it is there
+    engine.delete_stack(stack.name)
+    with pytest.raises(ProcessLookupError):
+        os.kill(process, 0)
+
+
 def test_an_answer_that_is_no_json_is_an_error(engine: Laptop, deploy: Deploy) -> None:
     """A result that JSON cannot carry fails the invocation as it does on AWS."""
     stack = deploy(engine, Function=function("return object()"))
@@ -124,9 +136,9 @@ FILES = {
 }
 
 
-def layered(laptop: Laptop, folder: Path, name: str) -> Stack:
-    """A function with a module `shared`, and a layer with another module of that name and one `extra`."""
-    for file, text in FILES.items():
+def layered(laptop: Laptop, folder: Path, name: str, files: Mapping[str, str] = FILES) -> Stack:
+    """A function and a layer of these files: each with a module `shared`, the layer with one `extra` as well."""
+    for file, text in files.items():
         (folder / file).parent.mkdir(parents=True, exist_ok=True)
         (folder / file).write_text(text)
     code = {"Runtime": "python3.13", "Handler": "index.handler", "CodeUri": "code", "Layers": [{"Ref": "Layer"}]}
@@ -143,6 +155,27 @@ def layered(laptop: Laptop, folder: Path, name: str) -> Stack:
 def test_the_functions_own_module_wins_over_a_layers(engine: Laptop, tmp_path: Path, name: str) -> None:
     """Where function and layer have a module of one name, the function's is imported, as from /var/task on AWS."""
     assert call(engine, layered(engine, tmp_path, name))[1] == ["function", "layer"]
+
+
+def test_a_killed_process_is_followed_by_one_with_the_same_copy_of_its_layer(
+    engine: Laptop, tmp_path: Path, name: str
+) -> None:
+    """A package is unpacked once, and what Python has compiled of it is still there."""
+    body = """
+import os
+import shared
+def handler(event, context):
+    if event: os._exit(1)
+    return [os.getpid(), os.path.realpath(shared.__file__), os.path.realpath(shared.__cached__)]
+"""
+    files = {"code/index.py": body, "layer/python/shared.py": FILES["layer/python/shared.py"]}
+    stack = layered(engine, tmp_path, name, files)
+    first = call(engine, stack)[1]
+    assert call(engine, stack, "die")[0] == "Unhandled"
+    second = call(engine, stack)[1]
+    assert first[0] != second[0]
+    assert first[1] == second[1]
+    assert Path(second[2]).is_relative_to(Path(second[1]).parent)
 
 
 def test_stock_prefers_the_layers_module(stock: Laptop, tmp_path: Path, name: str) -> None:

@@ -60,6 +60,18 @@ class Pipeline:
         clients = audit.Clients(*(self.laptop.client(service) for service in ("dynamodb", "logs", "sqs")))
         return audit.audit(clients, self.stack.outputs)
 
+    def killed(self, consumer: str) -> int:
+        """Return how many of a consumer's processes have ended half-way, by what Lambda says in its log."""
+        (group,) = {
+            self.stack.outputs[f"{each.resources}LogGroupName"] for each in audit.CONSUMERS if each.name == consumer
+        }
+        pages = (
+            self.laptop.client("logs")
+            .get_paginator("filter_log_events")
+            .paginate(logGroupName=group, filterPattern='"Runtime exited"')
+        )
+        return sum(len(page["events"]) for page in pages)
+
     def dead_letters(self, queue: str) -> list[dict[str, Any]]:
         """Return the bodies of the messages in a queue, which stay there."""
         messages = audit.peek(self.laptop.client("sqs"), self.stack.outputs[f"{queue}Url"])

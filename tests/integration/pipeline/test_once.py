@@ -43,12 +43,19 @@ def test_a_replay_of_the_archive_has_no_effects(pipeline: Pipeline) -> None:
 
 
 @pytest.mark.parametrize(("fault", "outcome"), [("crashes", "takeovers"), ("fails", "retried")])
-def test_a_consumer_that_dies_half_way_is_taken_over(pipeline: Pipeline, fault: str, outcome: str) -> None:
-    """An attempt that is killed, or that raises, is followed by one that commits; each fact has one effect."""
-    ledger = pipeline.simulate(rides=4, seed=4, **{fault: 3})
-    history = ledger.consumers[HISTORY]
-    assert getattr(history, outcome) == 3
+def test_a_consumer_that_dies_half_way_is_followed_by_one_that_commits(
+    pipeline: Pipeline, fault: str, outcome: str
+) -> None:
+    """An attempt that is killed, or that raises, leaves nothing that a later one cannot take; each fact has one effect.
+
+    Where a consumer claims, the later attempt takes over. Where it does not, a killed attempt leaves no trace.
+    """
+    ledger = pipeline.simulate(rides=10, seed=4, **{fault: 12})
+    history, dispatch = ledger.consumers[HISTORY], ledger.consumers["dispatch"]
     assert history.effects == ledger.distinct
+    assert getattr(history, outcome) == (12 if fault == "fails" else 0)
+    assert getattr(dispatch, outcome) > 0
+    assert pipeline.killed(HISTORY) == (12 if fault == "crashes" else 0)
     assert ledger.balanced
     assert ledger.dead_lettered == {}
 

@@ -57,7 +57,7 @@ def test_each_car_has_one_ride_however_many_reach_for_it(dynamodb: Any) -> None:
     records, assignments, cars, outbox = TABLES
     handler = make_handler(
         Settings(
-            idempotency_table=records,
+            idempotency_store=f"dynamodb:{records}",
             assignment_table=assignments,
             car_table=cars,
             outbox_table=outbox,

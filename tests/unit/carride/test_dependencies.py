@@ -64,6 +64,14 @@ def test_the_layer_ships_what_is_locked() -> None:
     assert needed <= pins.keys()
 
 
+def test_the_signing_layer_ships_what_is_locked() -> None:
+    """What signs for a global endpoint is pinned too, and needs nothing else."""
+    locked = {package["name"]: package for package in tomllib.loads((ROOT / "uv.lock").read_text())["package"]}
+    pins = (LAYERS / "sigv4a" / "requirements.txt").read_text().split()
+    assert pins == [f"awscrt=={locked['awscrt']['version']}"]
+    assert "dependencies" not in locked["awscrt"]
+
+
 def test_the_layer_ships_what_it_imports() -> None:
     """Every package that the layer imports is its own, Python's, pinned, or part of Lambda's runtime."""
     pins = {line.split("==")[0] for line in (LAYERS / "carride" / "requirements.txt").read_text().splitlines()}

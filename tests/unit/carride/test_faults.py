@@ -1,3 +1,6 @@
+import tempfile
+from pathlib import Path
+
 import pytest
 
 from carride.faults import ATTRIBUTE, SLOW_S, Fault, Faults, SimulatedFaultError
@@ -21,8 +24,15 @@ class Body:
         self.slept += seconds
 
 
-def strike(fault: str | None, attempt: int = 1, *, allowed: bool = True) -> Body:
-    """Handle an event that asks for a fault."""
+@pytest.fixture(autouse=True)
+def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A laptop's folder of temporary files, in which no event was seen before."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def strike(fault: str | None, attempt: int | None = 1, *, allowed: bool = True) -> Body:
+    """Handle an event that asks for a fault, in a new process."""
     body = Body()
     faults = Faults(allowed=allowed, exit_process=body.exit_process, sleep=body.sleep)
     faults.strike(event(extensions={ATTRIBUTE: fault} if fault else {}), attempt)
@@ -55,11 +65,27 @@ def test_a_slow_event_takes_long_at_the_first_attempt_only() -> None:
     assert strike(Fault.SLOW, attempt=2).slept == 0
 
 
+def test_where_a_run_knows_no_attempt_the_first_run_counts_as_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A killed process leaves no record in atomic mode: the next one still goes through, and another function dies."""
+    assert [strike(Fault.CRASH, attempt=None).ended for _ in range(3)] == [1, 0, 0]
+    monkeypatch.setenv("AWS_LAMBDA_FUNCTION_NAME", "another")
+    assert [strike(Fault.CRASH, attempt=None).ended for _ in range(2)] == [1, 0]
+
+
+def test_poison_raises_whether_or_not_a_run_knows_its_attempt() -> None:
+    """What always fails needs no memory."""
+    for _ in range(2):
+        with pytest.raises(SimulatedFaultError):
+            strike(Fault.POISON, attempt=None)
+
+
 @pytest.mark.parametrize("fault", Fault)
-def test_where_faults_are_refused_nothing_happens(fault: Fault) -> None:
-    """An event cannot make a consumer fail outside of the stage that allows it."""
-    body = strike(fault, allowed=False)
+@pytest.mark.parametrize("attempt", [1, None])
+def test_where_faults_are_refused_nothing_happens(fault: Fault, attempt: int | None, memory: Path) -> None:
+    """An event cannot make a consumer fail outside of the stage that allows it, and leaves nothing behind."""
+    body = strike(fault, attempt, allowed=False)
     assert (body.ended, body.slept) == (0, 0)
+    assert list(memory.iterdir()) == []
 
 
 @pytest.mark.parametrize("fault", [None, "unheard-of"])

@@ -7,6 +7,7 @@ from itertools import chain, repeat
 from typing import Any, Final
 
 import pytest
+from botocore.auth import AUTH_TYPE_MAPS
 from botocore.exceptions import (
     ConnectTimeoutError,
     EndpointConnectionError,
@@ -15,9 +16,10 @@ from botocore.exceptions import (
     ReadTimeoutError,
 )
 
-from carride.entry import TOO_LARGE, Entry
+from carride.entry import MOST_ENTRIES, TOO_LARGE, Entry, pack
 from carride.events import parse_event
 from carride.publisher import ENTRY_TOO_LARGE, NEEDED_MS, OUT_OF_TIME, RETRYABLE, Outcome, PublishError
+from carride.settings import SettingsError
 from tests.unit.carride.fakes import MEBIBYTE, FakeBus, FakeQueue, FakeTime, client_error, publisher
 from tests.unit.carride.rides import NOW, entry
 
@@ -282,6 +284,52 @@ def test_a_call_that_never_answers_ends_with_the_time() -> None:
     publisher(bus, queue, time).publish(entries(3), time.remaining_ms)
     assert queue.reasons() == ["ReadTimeoutError"] * 3
     assert time.remaining_ms() > 0
+
+
+# ── Few requests ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "sizes", [(700, 2_000), (700, 2_000, 64_000), (1_000, 150_000)], ids=["small", "mixed", "large"]
+)
+def test_ten_thousand_events_take_the_fewest_requests(sizes: tuple[int, ...]) -> None:
+    """As long as their number is what limits a request, entries of any sizes leave no request unfilled but the last."""
+    chance = random.Random(1)  # noqa: S311 - a simulation, not a secret
+    measured = [chance.randint(size // 2, size) for size in chance.choices(sizes, k=10_000)]
+    requests = pack(measured, int, most=MOST_ENTRIES, below=TOO_LARGE)
+    assert len(requests) == len(measured) // MOST_ENTRIES
+
+
+# ── Through a global endpoint ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+class EndpointBus(FakeBus):
+    """A bus behind a global endpoint, which has to be named in each request."""
+
+    def put_events(  # type: ignore[override]  # the endpoint is what this one is about
+        self,
+        *,
+        EndpointId: str,  # noqa: N803 - botocore's name
+        Entries: list[dict[str, Any]],  # noqa: N803 - as above
+    ) -> dict[str, Any]:
+        """Put entries on the bus."""
+        assert EndpointId == "abcde.veo"
+        return super().put_events(Entries=Entries)
+
+
+def test_every_request_names_the_global_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With an endpoint the first attempt and the later ones go to it."""
+    monkeypatch.setitem(AUTH_TYPE_MAPS, "v4a", object)
+    bus, time = EndpointBus(first_times(1, "InternalFailure")), FakeTime()
+    receipts = publisher(bus, FakeQueue(), time, endpoint_id="abcde.veo").publish(entries(3), time.remaining_ms)
+    assert [receipt.attempts for receipt in receipts] == [2, 2, 2]
+
+
+def test_a_publisher_that_cannot_sign_for_its_endpoint_is_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without SigV4A there is an error that says what to do, before any event is there to be lost."""
+    monkeypatch.delitem(AUTH_TYPE_MAPS, "v4a", raising=False)
+    with pytest.raises(SettingsError, match=r"abcde\.veo.*awscrt.*SigV4aLayer.*botocore\[crt\]"):
+        publisher(FakeBus(), FakeQueue(), FakeTime(), endpoint_id="abcde.veo")
 
 
 # ── To the dead-letter queue ──────────────────────────────────────────────────────────────────────────────────────────

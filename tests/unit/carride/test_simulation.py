@@ -8,7 +8,19 @@ import pytest
 from carride.entry import TOO_LARGE
 from carride.events import CarRideCancelled, CarRideCompleted, ContractError, parse_event
 from carride.faults import Fault
-from carride.simulation import MALFORMED, Kind, SimulatedEntry, Simulation, Spec, SpecError, fare
+from carride.simulation import (
+    MALFORMED,
+    PREDEFINED,
+    Kind,
+    Mode,
+    SimulatedEntry,
+    Simulation,
+    Spec,
+    SpecError,
+    fare,
+    life,
+    predefined,
+)
 from tests.unit.carride.rides import NOW
 
 EVERYTHING: Final = Spec(
@@ -189,6 +201,90 @@ def test_more_marks_than_facts_are_refused() -> None:
     with pytest.raises(SpecError) as refusal:
         Simulation(Spec(rides=1, late=2, poison=3), NOW)
     assert refusal.value.field == "poison"
+
+
+def test_an_amount_is_a_count_or_a_share() -> None:
+    """Whole numbers count, what is below one is a share of the facts."""
+    simulated = simulate(Spec(rides=60, seed=7, late=0.1, crashes=0.05, poison=0.02, malformed=0.5))
+    told_once = facts(simulated)
+    assert sum(entry.late for entry in told_once) == round(0.1 * len(told_once))
+    assert Counter(entry.fault for entry in told_once if entry.fault) == {
+        Fault.CRASH: round(0.05 * len(told_once)),
+        Fault.POISON: round(0.02 * len(told_once)),
+    }
+    assert sum(entry.kind in MALFORMED for entry in simulated) == round(0.5 * len(told_once))
+
+
+def test_a_duration_is_filled_at_the_rate() -> None:
+    """There are as many rides as fill the time, and no more, each told to its end; they are those of any simulation."""
+    spec = Spec(duration=30, rate=20, seed=7, duplicates=0.5, malformed=6)
+    simulated = simulate(spec)
+    longest_ride = 4 * 1.5 + 1
+    assert 30 * 20 <= len(simulated) < 30 * 20 + longest_ride
+    told_once = {entry.fact for entry in facts(simulated)}
+    rides = len({json.loads(entry.entry.detail)["subject"] for entry in facts(simulated)})
+    assert told_once == {entry.fact for entry in facts(simulate(Spec(rides=rides, seed=7)))}
+
+
+@pytest.mark.parametrize(
+    ("spec", "field"),
+    [
+        (Spec(duration=10), "rate"),
+        (Spec(duration=10, rate=1, rides=1), "duration"),
+        (Spec(duration=86_400, rate=10_000), "duration"),
+    ],
+)
+def test_a_simulation_has_one_end(spec: Spec, field: str) -> None:
+    """Two ends, a duration that nothing fills and one that takes too many rides name their field."""
+    with pytest.raises(SpecError) as refusal:
+        Simulation(spec, NOW)
+    assert refusal.value.field == field
+
+
+def test_without_an_end_there_are_two_hundred_rides() -> None:
+    """A simulation that is asked for nothing ends all the same."""
+    simulated = simulate(Spec())
+    assert len({json.loads(entry.entry.detail)["subject"] for entry in simulated}) == 200
+
+
+def test_predefined_rides_are_known_beforehand() -> None:
+    """The seed is in their names and nowhere else: two seeds tell the same rides, under other ids."""
+    rides = [
+        [
+            {**parse_event({"detail": json.loads(entry.entry.detail)}).payload, "orderID": None}
+            for entry in facts(simulate(Spec(mode=Mode.PREDEFINED, rides=5, seed=seed)))
+        ]
+        for seed in (1, 2)
+    ]
+    key = json.dumps
+    assert sorted(map(key, rides[0])) == sorted(map(key, rides[1]))
+    names = [{fact.order_id for number in range(5) for fact in predefined(seed, number)} for seed in (1, 2)]
+    assert names[0].isdisjoint(names[1])
+
+
+def test_predefined_rides_go_every_way_that_a_ride_can() -> None:
+    """Among them are the ride of the samples, and one of each end and each change."""
+    stories = {tuple(type(fact).__name__ for fact in predefined(0, number)) for number in range(len(PREDEFINED))}
+    assert stories == {
+        ("CarRideCreated", "CarRideAccepted", "CarRideStarted", "CarRideCompleted"),
+        ("CarRideCreated", "CarRideAccepted", "CarRideCancelled"),
+        ("CarRideCreated", "CarRideCancelled"),
+        (
+            "CarRideCreated",
+            "CarRideAccepted",
+            "CarRideStarted",
+            "CarRideDestinationChanged",
+            "CarRideCompleted",
+        ),
+    }
+    first = predefined(0, 0)[0]
+    assert (first.customer_id, first.pickup, first.destination) == ("customer_a", "sector_01", "sector_03")
+
+
+def test_the_modes_do_not_share_a_ride() -> None:
+    """A predefined ride has no name that a random one of the same seed has: their facts would contradict each other."""
+    names = {fact.order_id for number in range(10) for fact in life(7, f"{number:05d}")}
+    assert names.isdisjoint({fact.order_id for number in range(10) for fact in predefined(7, number)})
 
 
 def test_a_fare_grows_with_the_way_along_the_grid() -> None:

@@ -1,10 +1,17 @@
 import io
 import json
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pytest
 
 from carride import telemetry
+from carride.entry import xray_header
+from carride.events import parse_event
+
+EVENTS = Path(__file__).parents[3] / "events"
 
 
 class Observation(NamedTuple):
@@ -16,6 +23,7 @@ class Observation(NamedTuple):
     attempt: int = 1
     delivery: str | None = "request-1"
     reason: str | None = None
+    labels: Mapping[str, str] = MappingProxyType({})
 
 
 @pytest.fixture
@@ -41,6 +49,38 @@ def test_a_delivery_makes_one_structured_line(line: io.StringIO, capsys: pytest.
         "reason": "CONTRACT",
     }
     assert expected.items() <= logged.items()
+
+
+def test_the_line_can_be_found_by_every_id(line: io.StringIO, capsys: pytest.CaptureFixture[str]) -> None:
+    """The line of a delivery carries the idempotency id by itself, and the correlation id of its event."""
+    event = parse_event(json.loads((EVENTS / "ride_history_live.json").read_text()))
+    telemetry.observe(Observation(key="ride-history#1#2", labels=telemetry.labels(event)))
+    (logged,) = map(json.loads, line.getvalue().splitlines())
+    assert logged["idempotencyid"] == "1#2"
+    assert logged["correlationid"] == event.correlationid
+    assert logged["type"] == "CarRideCreated"
+
+
+def test_the_line_names_nobody() -> None:
+    """What a consumer logs of an event is its type and ids, never the customer, nor from where to where."""
+    event = parse_event(json.loads((EVENTS / "ride_history_live.json").read_text()))
+    assert set(telemetry.labels(event)) == {"type", "correlationid"}
+
+
+def test_a_delivery_without_a_key_has_no_idempotency_id(line: io.StringIO, capsys: pytest.CaptureFixture[str]) -> None:
+    """An event that could not be read has none: the field is left out."""
+    telemetry.observe(Observation(outcome="DeadLettered", key=None))
+    (logged,) = map(json.loads, line.getvalue().splitlines())
+    assert "idempotencyid" not in logged
+
+
+def test_a_producer_counts_what_it_published_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """Several metrics of one service share a line; CloudWatch takes each by its name."""
+    telemetry.count("carride-simulator", Published=3, Rejected=1)
+    (metric,) = map(json.loads, capsys.readouterr().out.splitlines())
+    (definition,) = metric["_aws"]["CloudWatchMetrics"]
+    assert [each["Name"] for each in definition["Metrics"]] == ["Published", "Rejected"]
+    assert (metric["service"], metric["Published"], metric["Rejected"]) == ("carride-simulator", 3, 1)
 
 
 def test_a_delivery_is_counted_under_its_outcome(line: io.StringIO, capsys: pytest.CaptureFixture[str]) -> None:
@@ -69,3 +109,34 @@ def test_each_line_is_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
     telemetry.observe(Observation())
     assert len(writes) == 2
     assert all(text.endswith("\n") and json.loads(text) for text in writes)
+
+
+TRACE = "Root=1-4bf92f35-77b34da6a3ce929d0e0e4736;Parent=00f067aa0ba902b7;Sampled={}"
+
+
+@pytest.mark.parametrize(
+    ("header", "traceparent"),
+    [
+        (TRACE.format(1), "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"),
+        (TRACE.format(0), "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00"),
+        (TRACE.format(1) + ";Lineage=1:a87bd80c:0", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"),
+        ("Root=1-4bf92f35-77b34da6a3ce929d0e0e4736", None),
+        ("nonsense", None),
+        (None, None),
+    ],
+)
+def test_the_trace_of_an_invocation_is_written_as_events_have_it(
+    header: str | None, traceparent: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What Lambda says of the trace becomes a W3C trace context; without a trace, or a whole one, there is none."""
+    monkeypatch.delenv("_X_AMZN_TRACE_ID", raising=False)
+    if header is not None:
+        monkeypatch.setenv("_X_AMZN_TRACE_ID", header)
+    assert telemetry.current_trace() == traceparent
+
+
+def test_an_events_trace_header_leads_back_to_its_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The consumer of an event is in the trace that the event names: both conversions agree."""
+    traceparent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    monkeypatch.setenv("_X_AMZN_TRACE_ID", xray_header(traceparent) or "")
+    assert telemetry.current_trace() == traceparent

@@ -11,7 +11,7 @@ import boto3
 from botocore.exceptions import ClientError
 
 from api.app import Handler, Settings, make_handler
-from api.tables import dynamodb_client
+from carride.clients import dynamodb_client
 from carride.events import RideEvent, parse_event
 from idempotency import Update, wire
 from idempotency.clock import epoch_ms

@@ -73,6 +73,13 @@ def test_events_carry_the_trace_of_the_request(world: World) -> None:
     assert event.traceparent == TRACE
 
 
+def test_a_request_without_a_trace_is_part_of_the_invocations(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the client has no trace, the events continue the one that X-Ray began at the API."""
+    monkeypatch.setenv("_X_AMZN_TRACE_ID", "Root=1-4bf92f35-77b34da6a3ce929d0e0e4736;Parent=00f067aa0ba902b7;Sampled=1")
+    world.send(request("POST", "/carrides", BOOKING))
+    assert world.told()[0].traceparent == TRACE
+
+
 @pytest.mark.parametrize("header", ["", "nonsense", TRACE.upper(), TRACE.replace("4", "0").replace("bf92f", "\n")])
 def test_a_trace_that_is_none_does_not_cost_the_event(world: World, header: str) -> None:
     """A header that is no trace is passed over."""
@@ -298,6 +305,16 @@ def test_a_simulation_without_a_seed_has_one_of_its_own(world: World) -> None:
     ]
     assert len(set(seeds)) == 3
     assert seeds[2] == 7
+
+
+def test_a_simulation_can_end_by_time(world: World) -> None:
+    """Mode, duration and rate reach the simulator; without an end there are ten rides."""
+    asked = {"mode": "predefined", "duration": 60.0, "rate": 5.0}
+    world.send(request("POST", "/carrides/simulate", asked, key="a"))
+    world.send(request("POST", "/carrides/simulate", {"rate": 5}, key="b"))
+    assert world.simulations[0].items() >= {**asked, "rides": None}.items()
+    assert (world.simulations[1]["rides"], world.simulations[1]["duration"]) == (10, None)
+    assert all(shaped(dict(simulation), carride_simulator.Request) for simulation in world.simulations)
 
 
 def test_nothing_is_simulated_in_production(world: World) -> None:

@@ -228,7 +228,18 @@ def test_a_query_that_is_not_as_it_has_to_be_names_the_parameter(
 
 @pytest.mark.parametrize(
     ("body", "field"),
-    [({"rides": 501}, "rides"), ({"duplicates": 2}, "duplicates"), ({"poison": 3}, "poison"), ({"seed": "x"}, "seed")],
+    [
+        ({"rides": 501}, "rides"),
+        ({"duplicates": 2}, "duplicates"),
+        ({"poison": 3}, "poison"),
+        ({"seed": "x"}, "seed"),
+        ({"mode": "wild"}, "mode"),
+        ({"rate": 0}, "rate"),
+        ({"duration": 601, "rate": 1}, "duration"),
+        ({"duration": 60}, "rate"),
+        ({"duration": 60, "rate": 1, "rides": 1}, "duration"),
+        ({"rides": 500, "rate": 1}, "rate"),
+    ],
 )
 def test_a_simulation_that_cannot_be_names_the_field(world: World, body: dict[str, Any], field: str) -> None:
     """A simulation is small enough for one call, and asks no consumer to fail."""

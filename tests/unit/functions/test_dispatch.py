@@ -83,7 +83,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
         create_table(dynamodb, "cars", "zone", "carID")
         create_table(dynamodb, "outbox", "id")
         settings = Settings(
-            idempotency_table="idempotency",
+            idempotency_store="dynamodb:idempotency",
             assignment_table="assignments",
             car_table="cars",
             outbox_table="outbox",

@@ -77,7 +77,7 @@ def world(gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch) -> Iterator[Wor
         create_table(dynamodb, "payments", "orderID")
         create_table(dynamodb, "outbox", "id")
         settings = Settings(
-            idempotency_table="idempotency",
+            idempotency_store="dynamodb:idempotency",
             payment_table="payments",
             outbox_table="outbox",
             payment_gateway_url="http://127.0.0.1:9",

@@ -2,17 +2,21 @@
 
 import itertools
 import json
+import tempfile
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple, Never
 
 import boto3
+import msgspec
 import pytest
 from moto import mock_aws
 
 import timeline
 from carride import ride as rides
 from carride.events import CarRideAccepted, CarRideCompleted, CarRideCreated, CarRideStarted, Fact, RideEvent
+from carride.faults import Faults, SimulatedFaultError
 from carride.settings import SettingsError, from_environment
 from idempotency import wire
 from idempotency.clock import epoch_ms
@@ -72,6 +76,10 @@ class World(NamedTuple):
         answer = self.dynamodb.get_item(TableName=self.settings.ride_table, Key={"orderID": {"S": "order_01"}})
         return timeline.history(wire.values(answer["Item"]))
 
+    def records(self) -> list[dict[str, Any]]:
+        """Return the idempotency records."""
+        return [wire.values(item) for item in self.dynamodb.scan(TableName="Idempotency")["Items"]]
+
     def dead_letters(self) -> list[dict[str, Any]]:
         """Return what lies in the dead-letter queue."""
         answer = self.sqs.receive_message(QueueUrl=self.settings.dead_letter_queue_url, MaxNumberOfMessages=10)
@@ -91,8 +99,19 @@ def world() -> Iterator[World]:
                 BillingMode="PAY_PER_REQUEST",
             )
         url = sqs.create_queue(QueueName="RideHistoryDlq")["QueueUrl"]
-        settings = Settings(idempotency_table="Idempotency", ride_table="Rides", dead_letter_queue_url=url)
+        settings = Settings(idempotency_store="dynamodb:Idempotency", ride_table="Rides", dead_letter_queue_url=url)
         yield World(make_handler(settings), dynamodb, sqs, settings)
+
+
+@pytest.fixture
+def laptop(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    """The same on a laptop, where events may ask for faults."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return world._replace(handler=make_handler(msgspec.structs.replace(world.settings, faults="allowed")))
+
+
+class KilledError(BaseException):
+    """What a killed process looks like to the code that it was running."""
 
 
 def test_each_event_takes_effect_once(world: World) -> None:
@@ -116,13 +135,13 @@ def test_the_order_of_arrival_does_not_matter(order: Sequence[int]) -> None:
     assert (history.status, history.missing, history.effects) == ("completed", (), 4)
 
 
-def test_a_missing_event_shows_and_leaves_the_state_as_it_is(world: World) -> None:
-    """Without its second event a ride has the state of its third, and says what is missing."""
-    created, _, started, _ = facts()
+def test_a_missing_event_shows_until_it_comes_and_leaves_the_state_as_it_is(world: World) -> None:
+    """Without its second event a ride has the state of its third, and says what is missing until it is there."""
+    created, accepted, started, _ = facts()
     world.deliver(event(started), event(created))
-    history = world.history()
-    assert history.status == "started"
-    assert history.missing == (2,)
+    assert (world.history().status, world.history().missing) == ("started", (2,))
+    world.deliver(event(accepted))
+    assert (world.history().status, world.history().missing) == ("started", ())
 
 
 def test_a_doubled_effect_would_show() -> None:
@@ -167,10 +186,52 @@ def test_an_event_cannot_make_a_deployed_consumer_fail(world: World) -> None:
     assert world.deliver(event(facts()[0], extensions={"simulatedfault": "poison"})) == ["New"]
 
 
+def test_a_killed_run_leaves_nothing_and_the_next_one_is_the_first(
+    laptop: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No claim has to run out: the same delivery and its copies go through at once, and one of them takes effect."""
+
+    def die(code: int) -> Never:
+        raise KilledError
+
+    defaults = Faults.__init__.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "exit_process", die)
+    handler = make_handler(msgspec.structs.replace(laptop.settings, faults="allowed"))
+    deadly = event(facts()[0], extensions={"simulatedfault": "crash"})
+    with pytest.raises(KilledError):
+        laptop._replace(handler=handler).deliver(deadly)
+    assert laptop.records() == []
+    assert laptop.deliver(deadly, deadly, deadly | {"id": "copy"}) == ["New", "Duplicate", "Duplicate"]
+    assert laptop.history().effects == 1
+
+
+def test_a_failed_run_is_retried(laptop: World) -> None:
+    """The retry commits over the record of the failure."""
+    failing = event(facts()[0], extensions={"simulatedfault": "fail"})
+    with pytest.raises(SimulatedFaultError):
+        laptop.deliver(failing)
+    assert laptop.deliver(failing, failing) == ["Retried", "Duplicate"]
+    assert laptop.history().effects == 1
+
+
+def test_poison_ends_in_the_queue_and_never_takes_effect(laptop: World) -> None:
+    """Three runs fail, then the event is dead-lettered; mended or not, it has no effect until it is released."""
+    poison = event(facts()[0], extensions={"simulatedfault": "poison"})
+    for _ in range(2):
+        with pytest.raises(SimulatedFaultError):
+            laptop.deliver(poison)
+    assert laptop.deliver(poison, poison) == ["DeadLettered", "Quarantined"]
+    assert [(letter["reason"], letter["attempt"]) for letter in laptop.dead_letters()] == [("QUARANTINED", 3)]
+    mended = laptop._replace(handler=make_handler(laptop.settings))
+    assert mended.deliver(poison) == ["Quarantined"]
+    assert laptop.dynamodb.scan(TableName="Rides")["Count"] == 0
+
+
 def test_a_missing_variable_names_itself() -> None:
     """A function without its settings says which one and where it belongs."""
     with pytest.raises(SettingsError, match=r"RIDE_TABLE.*template\.yaml"):
-        from_environment(Settings, {"IDEMPOTENCY_TABLE": "t", "DEAD_LETTER_QUEUE_URL": "u"})
+        from_environment(Settings, {"IDEMPOTENCY_STORE": "dynamodb:t", "DEAD_LETTER_QUEUE_URL": "u"})
 
 
 def apply(update: Any, item: dict[str, Any]) -> None:

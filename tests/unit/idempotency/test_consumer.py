@@ -113,6 +113,21 @@ class TestEventHandler:
 
         assert runs == ["history#k1", "payment#k1"]
 
+    def test_labels_of_the_event_come_with_every_observation(
+        self, consumer: Callable[..., Consumer], clock: ManualClock, seen: list[Observation]
+    ) -> None:
+        """Whoever observes can tell which request an event follows from, for a new event and for its duplicate."""
+        handler = consumer(labels=lambda event: {"ride": event["detail"]["data"]["orderID"]}).event_handler(
+            lambda event, operation: None
+        )
+        for request_id in ("r1", "r2"):
+            handler(event(), Invocation(clock, request_id=request_id))
+
+        assert [(each.outcome, dict(each.labels)) for each in seen] == [
+            ("New", {"ride": "order_01"}),
+            ("Duplicate", {"ride": "order_01"}),
+        ]
+
     def test_other_sources_are_read_in_their_own_way(
         self, consumer: Callable[..., Consumer], clock: ManualClock
     ) -> None:

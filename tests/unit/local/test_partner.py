@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -103,8 +105,21 @@ def test_the_simplest_application_gives_one_point_for_an_event() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert program["points"] == {"order_01": 1}
+    assert program["points"] == ["order_01"]
     assert program["handler"](event, Invocation(epoch_ms))["outcome"] == "Duplicate"
+
+
+def test_the_simplest_application_prints_what_the_guide_says(tmp_path: Path) -> None:
+    """Put into a file and run as the guide has it, by the layer alone, the program takes one of three deliveries."""
+    text = GUIDE.read_text(encoding="utf-8")
+    program = tmp_path / "points.py"
+    program.write_text("\n\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL)[:2]), encoding="utf-8")
+    (printed,) = re.findall(r"```text\n(.*?)```", text, re.DOTALL)
+    layer = GUIDE.parents[1] / "layers" / "idempotency"
+    done = subprocess.run(
+        [sys.executable, program], env={"PYTHONPATH": str(layer)}, capture_output=True, text=True, check=False
+    )
+    assert (done.stdout, done.stderr) == (printed, "")
 
 
 def test_the_simplest_application_runs_over_another_store_unchanged() -> None:

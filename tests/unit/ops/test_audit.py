@@ -183,6 +183,29 @@ def test_peeking_reads_every_message_and_leaves_them_all() -> None:
         assert {message["Body"] for message in audit.peek(sqs, url)} == {str(number) for number in range(23)}
 
 
+def test_a_consumer_without_a_table_is_held_to_what_it_reports() -> None:
+    """Each fact has one effect, though its report was lost and only a duplicate tells of it; more commits show."""
+    reports = [
+        ("New", "once"),
+        ("Duplicate", "once"),
+        ("Duplicate", "unreported"),
+        ("New", "twice"),
+        ("Retried", "twice"),
+    ]
+    others = [("Failed", "failed"), ("DeadLettered", "poison"), ("Expired", "late")]
+    logs = write_log(
+        *(
+            json.dumps({"message": "delivery", "consumer": "points", "outcome": outcome, "key": f"points#{fact}"})
+            for outcome, fact in reports + others
+        )
+    )
+    assert list(audit.reported_states(logs, GROUP, "points")) == [
+        State("points", "once", frozenset({"once"}), 1),
+        State("points", "unreported", frozenset({"unreported"}), 1),
+        State("points", "twice", frozenset({"twice"}), 2),
+    ]
+
+
 def test_a_table_says_which_facts_took_effect_and_how_often() -> None:
     """The entries of an item are its facts, and the counter its effects."""
     dynamodb = boto3.client("dynamodb")

@@ -15,7 +15,24 @@ from idempotency.record import IN_PROGRESS, Record
 if TYPE_CHECKING:
     from idempotency.effects import Effect
 
-__all__ = ["Store", "may_advance", "may_insert", "may_swap"]
+__all__ = ["EffectWriter", "Store", "may_advance", "may_insert", "may_swap"]
+
+
+class EffectWriter(Protocol):
+    """Takes effects in a transaction of their own, for stores that cannot commit them together with a record."""
+
+    longest_try_s: float
+    """After how many seconds a request without an answer is given up: a claim has to hold for longer."""
+
+    def write(self, effects: Sequence["Effect"], *, until_ms: int | None = None) -> None:
+        """Have all effects take place, unless the mark of one shows that they have; or none of them.
+
+        Raises:
+            StoreUnavailableError: whether they took place is not known.
+            EffectConflictError: the condition of an effect refused them, and no mark is there.
+            EffectsRejectedError: they can never be written.
+        """
+        ...
 
 
 class Store(Protocol):
@@ -30,6 +47,9 @@ class Store(Protocol):
 
     transactional: bool
     """Whether effects can be committed together with a record."""
+
+    effect_writer: EffectWriter | None
+    """Where they cannot: what commits them just before the record; without it, there are none."""
 
     def insert(self, record: Record, effects: Sequence["Effect"] = (), *, until_ms: int | None = None) -> Record:
         """Write ``record`` if its key is absent."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from idempotency.clock import Clock, epoch_ms
 from idempotency.errors import EffectConflictError, EffectsRejectedError, StoreUnavailableError
 from idempotency.record import IN_PROGRESS, Record
+from idempotency.stores import EffectWriter
 from idempotency.stores.transport import NoAnswerError, ServiceError, Transport, botocore_transport
 
 if TYPE_CHECKING:
@@ -42,7 +43,57 @@ _INSERT: Final[dict[str, Any]] = {"ConditionExpression": "attribute_not_exists(i
 _STATUS_AND_OWNER: Final = {"#s": "status", "#o": "owner"}
 
 
-class DynamoDBStore:
+class Requests:
+    """Sends requests to DynamoDB, and sends again what a retry may still bring about."""
+
+    def __init__(
+        self,
+        where: str,
+        transport: Transport | None,
+        clock: Clock,
+        sleep: Callable[[float], None],
+        jitter: Callable[[], float],
+    ) -> None:
+        self._where = where
+        self._transport = transport or botocore_transport()
+        self._clock = clock
+        self._sleep = sleep
+        self._jitter = jitter
+
+    def _call(self, operation: str, request: Mapping[str, Any], until_ms: int | None) -> Mapping[str, Any]:
+        """Send until there is an answer that a retry would not change.
+
+        botocore's own retries are off: only here is it known how much time is left, and that a transaction which met a
+        conflict may be sent again under its token.
+        """
+        pause_s = _FIRST_PAUSE_S
+        for tries_left in range(_TRIES - 1, -1, -1):
+            problem: NoAnswerError | ServiceError
+            try:
+                return self._transport(operation, request)
+            except NoAnswerError as error:
+                problem = error
+            except ServiceError as error:
+                if not _is_retryable(error):
+                    raise
+                problem = error
+            wait_s = pause_s * self._jitter()
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            next_end_ms = self._clock() + int(1000 * (wait_s + self._transport.longest_try_s))
+            if not tries_left or (until_ms is not None and next_end_ms > until_ms):
+                break
+            self._sleep(wait_s)
+        raise StoreUnavailableError(
+            f"{operation} on {self._where} was not answered in time ({problem}); the next delivery decides"
+        ) from problem
+
+    def _refused(self, operation: str, error: ServiceError) -> StoreUnavailableError:
+        return StoreUnavailableError(
+            f"DynamoDB refused {operation} on {self._where}: {error}. Check the table's name and the function's role."
+        )
+
+
+class DynamoDBStore(Requests):
     """Idempotency records in one DynamoDB table.
 
     Args:
@@ -54,6 +105,7 @@ class DynamoDBStore:
     """
 
     transactional = True
+    effect_writer: EffectWriter | None = None
 
     def __init__(
         self,
@@ -64,11 +116,8 @@ class DynamoDBStore:
         sleep: Callable[[float], None] = time.sleep,
         jitter: Callable[[], float] = random.random,
     ) -> None:
+        super().__init__(table, transport, clock, sleep, jitter)
         self._table = table
-        self._transport = transport or botocore_transport()
-        self._clock = clock
-        self._sleep = sleep
-        self._jitter = jitter
 
     def insert(self, record: Record, effects: Sequence["Effect"] = (), *, until_ms: int | None = None) -> Record:
         """Write ``record`` if its key is absent."""
@@ -172,42 +221,15 @@ class DynamoDBStore:
         if reasons[0]["Code"] == "ConditionalCheckFailed":
             item = reasons[0].get("Item")
             return record_of(item) if item else None
-        for index, reason in enumerate(reasons[1:]):
-            if reason["Code"] == "ConditionalCheckFailed":
-                raise EffectConflictError(index, reason.get("Item")) from error
-        raise EffectsRejectedError(f"DynamoDB rejects the effects: {error}") from error
+        raise refusal(reasons[1:], error) from error
 
-    def _call(self, operation: str, request: Mapping[str, Any], until_ms: int | None) -> Mapping[str, Any]:
-        """Send until there is an answer that a retry would not change.
 
-        botocore's own retries are off: only here is it known how much time is left, and that a transaction which met a
-        conflict may be sent again under its token.
-        """
-        pause_s = _FIRST_PAUSE_S
-        for tries_left in range(_TRIES - 1, -1, -1):
-            problem: NoAnswerError | ServiceError
-            try:
-                return self._transport(operation, request)
-            except NoAnswerError as error:
-                problem = error
-            except ServiceError as error:
-                if not _is_retryable(error):
-                    raise
-                problem = error
-            wait_s = pause_s * self._jitter()
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-            next_end_ms = self._clock() + int(1000 * (wait_s + self._transport.longest_try_s))
-            if not tries_left or (until_ms is not None and next_end_ms > until_ms):
-                break
-            self._sleep(wait_s)
-        raise StoreUnavailableError(
-            f"{operation} on {self._table} was not answered in time ({problem}); the next delivery decides"
-        ) from problem
-
-    def _refused(self, operation: str, error: ServiceError) -> StoreUnavailableError:
-        return StoreUnavailableError(
-            f"DynamoDB refused {operation} on {self._table}: {error}. Check the table's name and the function's role."
-        )
+def refusal(reasons: Sequence[Mapping[str, Any]], error: ServiceError) -> EffectConflictError | EffectsRejectedError:
+    """Say which effect's condition refused a transaction, or that DynamoDB can take none of this."""
+    for index, reason in enumerate(reasons):
+        if reason["Code"] == "ConditionalCheckFailed":
+            return EffectConflictError(index, reason.get("Item"))
+    return EffectsRejectedError(f"DynamoDB rejects the effects: {error}")
 
 
 def _is_retryable(error: ServiceError) -> bool:

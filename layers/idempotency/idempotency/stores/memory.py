@@ -7,7 +7,7 @@ from idempotency.clock import Clock, epoch_ms
 from idempotency.effects import Effect
 from idempotency.errors import ConfigurationError, StoreUnavailableError
 from idempotency.record import COMPLETED, FAILED, Record
-from idempotency.stores import may_advance, may_insert, may_swap
+from idempotency.stores import EffectWriter, may_advance, may_insert, may_swap
 
 
 class MemoryStore:
@@ -18,6 +18,7 @@ class MemoryStore:
             room, window or not; claims and quarantined keys are never forgotten.
         apply: takes the effects of a commit, under the same lock as the record, and raises EffectConflictError to
             refuse them; without it the store is not transactional.
+        effect_writer: without ``apply``, what commits effects just before the record that completes their operation.
         clock: epoch milliseconds, by which windows end.
     """
 
@@ -26,11 +27,13 @@ class MemoryStore:
         *,
         capacity: int = 100_000,
         apply: Callable[[Sequence[Effect]], None] | None = None,
+        effect_writer: EffectWriter | None = None,
         clock: Clock = epoch_ms,
     ) -> None:
         if capacity < 1:
             raise ConfigurationError("capacity must be at least 1 record")
         self.transactional = apply is not None
+        self.effect_writer = effect_writer
         self._apply = apply
         self._capacity = capacity
         self._clock = clock

@@ -25,6 +25,7 @@ from idempotency.clock import Clock, epoch_ms
 from idempotency.effects import Effect
 from idempotency.errors import ConfigurationError, StoreUnavailableError
 from idempotency.record import IN_PROGRESS, Record
+from idempotency.stores import EffectWriter
 
 _TRIES: Final = 6
 _FIRST_PAUSE_S: Final = 0.025
@@ -116,7 +117,7 @@ class ValkeyStore:
 
     Its guarantee is *once without failover, at least once across one*: replication is asynchronous, so that a replica
     which takes over may not have heard of the latest claims and completions. Keys must not be evicted either: see
-    `check_eviction`. There are no effects with the record.
+    `check_eviction`. Effects are not committed with the record but just before it, if there is an ``effect_writer``.
 
     A key expires when its window ends, never with its lease; that of a quarantined record does not expire.
 
@@ -126,6 +127,8 @@ class ValkeyStore:
             ``retry_on_error=[ReadOnlyError]`` behind an endpoint that moves to another server in a failover: it then
             drops the connection to a server that has become a replica.
         prefix: put before every key, since a server is often shared.
+        effect_writer: what commits effects just before the record that completes their operation. Left out, there can
+            be no effects.
         clock: epoch milliseconds: the clock of the consumer.
         sleep: waits between tries, in seconds.
         jitter: a number from 0 to 1 for each pause.
@@ -141,12 +144,14 @@ class ValkeyStore:
         client: Client,
         *,
         prefix: str = "idempotency:",
+        effect_writer: EffectWriter | None = None,
         clock: Clock = epoch_ms,
         sleep: Callable[[float], None] = time.sleep,
         jitter: Callable[[], float] = random.random,
     ) -> None:
         self._client = client
         self._prefix = prefix
+        self.effect_writer = effect_writer
         self._clock = clock
         self._sleep = sleep
         self._jitter = jitter
@@ -252,6 +257,35 @@ class ValkeyStore:
             return self._client.evalsha(script.sha, 1, key, *arguments)
         except self._unknown_script:
             return self._client.eval(script.text, 1, key, *arguments)
+
+
+def connect(host: str, port: int, *, tls: bool, connect_timeout_s: float = 0.7, read_timeout_s: float = 0.8) -> Client:
+    """Make a client of one endpoint; it connects when it is first used, and again when a connection was lost.
+
+    For all threads of a process, which share its pool. It speaks to one endpoint, which is a server or, with
+    ElastiCache Serverless, the proxy that finds the key's shard: every script has one key, so that none crosses shards.
+
+    Raises:
+        ConfigurationError: valkey-py is not installed.
+    """
+    try:
+        import valkey  # noqa: PLC0415 - who keeps records elsewhere does not pay for it
+        from valkey.backoff import NoBackoff  # noqa: PLC0415 - as above
+        from valkey.exceptions import ReadOnlyError  # noqa: PLC0415 - as above
+        from valkey.retry import Retry  # noqa: PLC0415 - as above
+    except ImportError as error:
+        raise ConfigurationError("records in Valkey need the package valkey: add it to what is deployed") from error
+    return valkey.Valkey(
+        host=host,
+        port=port,
+        socket_connect_timeout=connect_timeout_s,
+        socket_timeout=read_timeout_s,
+        socket_keepalive=True,
+        retry=Retry(NoBackoff(), 0),
+        retry_on_error=[ReadOnlyError],
+        ssl=tls,
+        ssl_check_hostname=tls,  # valkey-py checks the certificate, but not by itself whose it is
+    )
 
 
 def _longest_try_s(settings: Mapping[str, Any]) -> float:

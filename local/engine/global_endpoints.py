@@ -1,0 +1,128 @@
+"""Global endpoints: PutEvents by `EndpointId`, the health check that routes it, and copies on the other bus.
+
+AWS: an event that is put through an endpoint goes to the bus of the primary region while the endpoint's health check is
+healthy, else to the secondary's. With replication, each event that either bus has ingested is put on the other one too,
+under an id of its own and with the `region` that ingested it. `AWS::Route53::HealthCheck` is a resource; one that is
+disabled counts as healthy, and as unhealthy if it is inverted as well.
+
+Stock MiniStack: accepts `EndpointId` and ignores it, copies nothing, and has health checks but not the resource.
+
+Plugs into `eventbridge._put_events`, in front of it, into `eventbridge._archive_event`, which an ingested event passes,
+and into CloudFormation's handlers. A simulation: a health check is unhealthy while deliveries of its alarm's region are
+late (`local.engine.late_deliveries`), with no evaluation in between; the copies are made at once, by no rule and no
+role; a replay is not copied.
+"""
+
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+from ministack.core.responses import error_response_json, new_uuid
+from ministack.services import eventbridge, route53
+
+from local.engine import late_deliveries
+from local.engine.cloudformation import Properties, Resource, register
+from local.engine.scope import Scope
+
+type _Endpoint = dict[str, Any]
+
+
+def _endpoints() -> Iterator[_Endpoint]:
+    """The endpoints of the account, in whichever region they are."""
+    account = Scope.current().account
+    return (endpoint for (owner, _, _), endpoint in eventbridge._endpoints.all_items() if owner == account)
+
+
+def _buses(endpoint: _Endpoint) -> list[tuple[str, str]]:
+    """The regions and names of the endpoint's buses, the primary's first."""
+    arns = [bus["EventBusArn"] for bus in endpoint["EventBuses"]]
+    return [(arn.split(":")[3], arn.rsplit("/", 1)[-1]) for arn in arns]
+
+
+def _is_healthy(endpoint: _Endpoint) -> bool:
+    """Whether the endpoint uses its primary."""
+    arn = endpoint["RoutingConfig"]["FailoverConfig"]["Primary"]["HealthCheck"]
+    config = route53._health_checks.get(arn.rsplit("/", 1)[-1], {"config": {}})["config"]
+    alarm = config.get("AlarmIdentifier", {})
+    healthy = config.get("Disabled", False) or not late_deliveries.is_late(alarm.get("Region", ""))
+    return bool(healthy != config.get("Inverted", False))
+
+
+def region_of(endpoint_id: str) -> str | None:
+    """The region that an endpoint hands events to at the moment; None where there is no such endpoint."""
+    for endpoint in _endpoints():
+        if id_of(endpoint) == endpoint_id:
+            (primary, _), (secondary, _) = _buses(endpoint)
+            return primary if _is_healthy(endpoint) else secondary
+    return None
+
+
+def id_of(endpoint: _Endpoint) -> str:
+    """The endpoint's id, which has the form of AWS's."""
+    return f"{endpoint['Name'].lower()}.local"
+
+
+def _copy(event: dict[str, Any]) -> None:
+    """Put an event that was ingested here on the other bus of each endpoint that this bus has."""
+    here = Scope.current()
+    bus = (here.region, event["EventBusName"])
+    for endpoint in list(_endpoints()):
+        buses = _buses(endpoint)
+        if bus in buses and endpoint["ReplicationConfig"].get("State", "ENABLED") == "ENABLED":
+            ((region, name),) = [other for other in buses if other != bus]
+            Scope(here.account, region).enter()
+            copied = {**event, "EventId": new_uuid(), "EventBusName": name}
+            eventbridge._dispatch_event(copied)
+            _archive(copied)
+            here.enter()
+
+
+_archive = eventbridge._archive_event
+
+
+def _ingest(event: dict[str, Any], view: Any = None) -> None:
+    _archive(event, view)
+    _copy(event)
+
+
+def _create_health_check(_logical_id: str, properties: Properties, _stack: str) -> Resource:
+    name = str(uuid.uuid4())
+    check = {"id": name, "caller_reference": name, "config": dict(properties["HealthCheckConfig"]), "version": 1}
+    route53._health_checks[name] = check
+    route53._hc_caller_refs[name] = name
+    return name, {"HealthCheckId": name}
+
+
+def _update_health_check(physical_id: str, old: Properties, new: Properties, _stack: str) -> Resource:
+    if old["HealthCheckConfig"] != new["HealthCheckConfig"]:
+        route53._health_checks[physical_id]["config"] = dict(new["HealthCheckConfig"])
+    return physical_id, {"HealthCheckId": physical_id}
+
+
+def _delete_health_check(physical_id: str, _properties: Properties) -> None:
+    route53._health_checks.pop(physical_id, None)
+    route53._hc_caller_refs.pop(physical_id, None)
+
+
+def apply() -> None:
+    """Let endpoints route and copy."""
+    put_events = eventbridge._put_events
+
+    def put(data: dict[str, Any], allow_aws_source: bool = False) -> Any:
+        endpoint_id = data.get("EndpointId")
+        if not endpoint_id:
+            return put_events(data, allow_aws_source)
+        region = region_of(endpoint_id)
+        if region is None:
+            return error_response_json("ResourceNotFoundException", f"Endpoint {endpoint_id} does not exist.", 400)
+        here = Scope.current()
+        Scope(here.account, region).enter()
+        entries = [entry | {"EventBusName": entry["EventBusName"].rsplit("/", 1)[-1]} for entry in data["Entries"]]
+        try:
+            return put_events({**data, "Entries": entries}, allow_aws_source)
+        finally:
+            here.enter()
+
+    eventbridge._put_events = put
+    eventbridge._archive_event = _ingest
+    register("AWS::Route53::HealthCheck", _create_health_check, _delete_health_check, _update_health_check)

@@ -1,0 +1,40 @@
+"""The SAM transform with the parameters of the deployment.
+
+AWS: the transform sees the values that a stack is deployed with; what it publishes and adds can depend on them, such as
+versions on `AutoPublishCodeSha256` and CodeDeploy's resources on `DeploymentPreference`.
+
+Stock MiniStack: transforms with the defaults, whatever the values are.
+
+Plugs into `cloudformation.engine._apply_transforms`, wherever it is used, and into samtranslator's `transform`.
+"""
+
+from contextvars import ContextVar
+from typing import Any, Final
+
+from ministack.services.cloudformation import changesets, engine, handlers
+from samtranslator.translator import transform as sam
+
+_USERS: Final[tuple[Any, ...]] = (engine, changesets, handlers)
+"""Modules, each of which has imported the function under its name."""
+_values: Final[ContextVar[dict[str, Any]]] = ContextVar("parameters of the deployment")
+
+
+def apply() -> None:
+    """Hand the values on."""
+    stock_transforms, stock_sam = engine._apply_transforms, sam.transform
+
+    def transforms(template: dict[str, Any], provided: Any = None, previous: Any = None) -> dict[str, Any]:
+        token = _values.set(engine._transform_parameters(template, provided, previous))
+        try:
+            transformed: dict[str, Any] = stock_transforms(template, provided, previous)
+        finally:
+            _values.reset(token)
+        return transformed
+
+    def transform(template: dict[str, Any], values: dict[str, Any], *more: Any) -> dict[str, Any]:
+        transformed: dict[str, Any] = stock_sam(template, _values.get({}) | values, *more)
+        return transformed
+
+    for module in _USERS:
+        module._apply_transforms = transforms
+    sam.transform = transform

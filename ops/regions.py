@@ -1,0 +1,390 @@
+"""The two regions: which they are, and how the same stack comes into both and out of them again.
+
+Each needs something that only the other one gives it, so that it takes several steps: the secondary needs the primary's
+tables, of which it has replicas; the primary's global endpoint needs both buses; the secondary's producers need the
+endpoint's id.
+"""
+
+import argparse
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NoReturn, Protocol
+
+import boto3
+from botocore.exceptions import BotoCoreError, ClientError, WaiterError
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+OUTBOX_TABLE: Final = "OutboxTable"
+
+DESCRIPTION: Final = """\
+Deploy the stack into two regions, as the environments [primary] and [secondary] of
+samconfig.toml say, or remove it from both. What was built last is deployed: run
+`sam build` first, with the architecture of the environments.
+
+The first time it takes four steps: the primary with its tables and bus, the secondary
+with its bus, the primary's global endpoint, the secondary's producers on the endpoint.
+Later it takes two. It can be run again at any time, also after it was interrupted."""
+
+_CAPABILITIES: Final = ("CAPABILITY_IAM", "CAPABILITY_AUTO_EXPAND")
+_POLL_SECONDS: Final = 5
+
+
+class RegionsError(Exception):
+    """What was asked for cannot be done; the message says why, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One of the two regions, and what is deployed there."""
+
+    role: str
+    """``primary`` or ``secondary``, which is also the name of its environment in samconfig.toml."""
+    region: str
+    stack: str
+    parameters: Mapping[str, str]
+    """What samconfig.toml gives to the template."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The two regions."""
+
+    primary: Place
+    secondary: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Deployed:
+    """A stack that is there."""
+
+    parameters: Mapping[str, str]
+    outputs: Mapping[str, str]
+
+
+class Deployer(Protocol):
+    """What can look at stacks and change them."""
+
+    def describe(self, place: Place) -> Deployed | None:
+        """Return the stack of a place, or None where there is none."""
+        ...
+
+    def deploy(self, place: Place, parameters: Mapping[str, str]) -> None:
+        """Deploy the template with all of its parameters that are not left at their defaults."""
+        ...
+
+    def change(self, place: Place, parameters: Mapping[str, str]) -> None:
+        """Change some parameters of a stack, and nothing else of it."""
+        ...
+
+    def delete(self, place: Place) -> None:
+        """Delete a stack."""
+        ...
+
+    def stream(self, region: str, table: str) -> str:
+        """Return the ARN of a table's stream."""
+        ...
+
+    def endpoint(self, place: Place) -> str:
+        """Return the id of the global endpoint that a primary has."""
+        ...
+
+
+class Step(Protocol):
+    """Told of each step before it is taken."""
+
+    def __call__(self, place: Place, what: str) -> None:
+        """Tell where something is done, and what."""
+        ...
+
+
+# ── The order ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def deploy(pair: Pair, deployer: Deployer, step: Step) -> None:
+    """Deploy both regions.
+
+    Raises:
+        RegionsError: a stack is in the way, or a step failed; run it again when it is mended.
+    """
+    primary, secondary = pair.primary, pair.secondary
+    there = deployer.describe(secondary)
+    if there is not None and there.parameters.get("Role") != secondary.role:
+        raise RegionsError(
+            f"the stack {secondary.stack} in {secondary.region} is no secondary, and has tables of its own: "
+            "delete it, or choose another region or name in samconfig.toml"
+        )
+    complete = there is not None and deployer.describe(primary) is not None
+    what = "functions, tables and their replicas, bus" + (", global endpoint" if complete else "")
+    step(primary, what)
+    deployer.deploy(primary, {**_given(pair, primary), "GlobalEndpoint": "present" if complete else "absent"})
+
+    told = {"OutboxStreamArn": deployer.stream(secondary.region, f"{secondary.stack}-{OUTBOX_TABLE}")}
+    if complete:
+        told["GlobalEndpointId"] = deployer.endpoint(primary)
+    step(secondary, "functions, bus")
+    deployer.deploy(secondary, _given(pair, secondary) | told)
+    if not complete:
+        step(primary, "global endpoint, over the buses of both regions")
+        deployer.change(primary, {"GlobalEndpoint": "present"})
+        step(secondary, "producers use the endpoint")
+        deployer.change(secondary, {"GlobalEndpointId": deployer.endpoint(primary)})
+
+
+def delete(pair: Pair, deployer: Deployer, step: Step) -> None:
+    """Remove the stacks of both regions, or what is left of them.
+
+    Raises:
+        RegionsError: a step failed; run it again when it is mended.
+    """
+    primary = deployer.describe(pair.primary)
+    if primary is not None and primary.parameters.get("GlobalEndpoint") == "present":
+        step(pair.primary, "without its global endpoint")
+        deployer.change(pair.primary, {"GlobalEndpoint": "absent"})
+    if deployer.describe(pair.secondary) is not None:
+        step(pair.secondary, "delete the stack")
+        deployer.delete(pair.secondary)
+    if primary is not None:
+        step(pair.primary, "delete the stack, with tables and replicas")
+        deployer.delete(pair.primary)
+
+
+def _given(pair: Pair, place: Place) -> dict[str, str]:
+    peer = pair.secondary if place is pair.primary else pair.primary
+    return {**place.parameters, "Role": place.role, "PeerRegion": peer.region}
+
+
+# ── samconfig.toml ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def configured(path: Path = ROOT / "samconfig.toml", overrides: Mapping[str, str] | None = None) -> Pair:
+    """Return the two regions that samconfig.toml names.
+
+    Args:
+        path: the file.
+        overrides: parameters of the template, for both regions, that go before the file's.
+
+    Raises:
+        RegionsError: the file does not say enough.
+    """
+    config = tomllib.loads(path.read_text(encoding="utf-8"))
+    places = []
+    for role in ("primary", "secondary"):
+        settings = config.get(role, {}).get("global", {}).get("parameters", {})
+        try:
+            region, stack = settings["region"], settings["stack_name"]
+        except KeyError as error:
+            raise RegionsError(f"{path.name} has no {error.args[0]} in [{role}.global.parameters]") from None
+        given = dict(_assignment(text) for text in settings.get("parameter_overrides", []))
+        places.append(Place(role, region, stack, given | dict(overrides or {})))
+    pair = Pair(*places)
+    if pair.primary.region == pair.secondary.region:
+        raise RegionsError(f"{path.name} has both environments in {pair.primary.region}: they have to be two regions")
+    if pair.primary.stack != pair.secondary.stack:
+        raise RegionsError(f"{path.name} has two names for the stack: it is by its name that each finds the other")
+    return pair
+
+
+def _assignment(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise RegionsError(f"{text!r} sets no parameter: write NAME=VALUE")
+    return name, value
+
+
+# ── On an account, or on the local engine where AWS_ENDPOINT_URL says so ──────────────────────────────────────────────
+
+
+class Aws:
+    """Deploys with the SAM CLI and changes with CloudFormation.
+
+    Args:
+        ask: whether the SAM CLI shows what it will change, and asks.
+    """
+
+    def __init__(self, *, ask: bool) -> None:
+        self._ask = ask
+
+    def describe(self, place: Place) -> Deployed | None:
+        """Return the stack of a place, or None where there is none."""
+        try:
+            (stack,) = self._cloudformation(place).describe_stacks(StackName=place.stack)["Stacks"]
+        except ClientError as error:
+            # CloudFormation's way to say that there is no such stack.
+            if error.response["Error"]["Code"] == "ValidationError":
+                return None
+            raise
+        if stack["StackStatus"] == "REVIEW_IN_PROGRESS":  # a change set that nobody has executed
+            return None
+        return Deployed(
+            {each["ParameterKey"]: each["ParameterValue"] for each in stack.get("Parameters", [])},
+            {each["OutputKey"]: each["OutputValue"] for each in stack.get("Outputs", [])},
+        )
+
+    def deploy(self, place: Place, parameters: Mapping[str, str]) -> None:
+        """Deploy what was built last.
+
+        Raises:
+            RegionsError: the SAM CLI failed; it has said why.
+        """
+        command = ["sam", "deploy", "--config-env", place.role, "--region", place.region, "--stack-name", place.stack]
+        command += ["--confirm-changeset" if self._ask else "--no-confirm-changeset", "--parameter-overrides"]
+        command += [f"{name}={value}" for name, value in parameters.items()]
+        if subprocess.run(command, cwd=ROOT, check=False).returncode:
+            raise RegionsError(f"sam deploy failed for the {place.role} in {place.region}")
+
+    def change(self, place: Place, parameters: Mapping[str, str]) -> None:
+        """Change some parameters of a stack, and nothing else of it.
+
+        Raises:
+            RegionsError: CloudFormation could not.
+        """
+        deployed = self.describe(place)
+        assert deployed is not None, "only what is there is changed"  # noqa: S101 - the callers have looked
+        if all(deployed.parameters[name] == value for name, value in parameters.items()):
+            return
+        cloudformation = self._cloudformation(place)
+        cloudformation.update_stack(
+            StackName=place.stack,
+            UsePreviousTemplate=True,
+            Capabilities=_CAPABILITIES,
+            Parameters=[
+                {"ParameterKey": name, "ParameterValue": parameters[name]}
+                if name in parameters
+                else {"ParameterKey": name, "UsePreviousValue": True}
+                for name in deployed.parameters
+            ],
+        )
+        self._wait(place, "stack_update_complete")
+
+    def delete(self, place: Place) -> None:
+        """Delete a stack.
+
+        Raises:
+            RegionsError: CloudFormation could not.
+        """
+        self._cloudformation(place).delete_stack(StackName=place.stack)
+        self._wait(place, "stack_delete_complete")
+
+    def stream(self, region: str, table: str) -> str:
+        """Return the ARN of a table's stream."""
+        client: Any = boto3.client("dynamodb", region_name=region)
+        arn: str = client.describe_table(TableName=table)["Table"]["LatestStreamArn"]
+        return arn
+
+    def endpoint(self, place: Place) -> str:
+        """Return the id of the global endpoint that a primary has.
+
+        Raises:
+            RegionsError: the stack has gone meanwhile.
+        """
+        deployed = self.describe(place)
+        if deployed is None:
+            raise RegionsError(f"the stack {place.stack} in {place.region} has gone")
+        return deployed.outputs["CarRideEndpointId"]
+
+    def _wait(self, place: Place, waiter: str) -> None:
+        client = self._cloudformation(place)
+        try:
+            client.get_waiter(waiter).wait(StackName=place.stack, WaiterConfig={"Delay": _POLL_SECONDS})
+        except WaiterError as error:
+            events = client.describe_stack_events(StackName=place.stack)["StackEvents"]
+            failed = [event for event in events if event["ResourceStatus"].endswith("_FAILED")]
+            reason = f"{failed[-1]['LogicalResourceId']}: {failed[-1].get('ResourceStatusReason')}" if failed else error
+            raise RegionsError(f"the stack {place.stack} in {place.region} could not be changed: {reason}") from error
+
+    @staticmethod
+    def _cloudformation(place: Place) -> Any:
+        return boto3.client("cloudformation", region_name=place.region)
+
+
+# ── The command ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class _Showing:
+    """Tells of every step, and takes none."""
+
+    def __init__(self, aws: Aws) -> None:
+        self._aws = aws
+
+    def describe(self, place: Place) -> Deployed | None:
+        return self._aws.describe(place)
+
+    def deploy(self, place: Place, parameters: Mapping[str, str]) -> None:
+        print(f"     sam deploy --config-env {place.role}", *(f"{name}={value}" for name, value in parameters.items()))
+
+    def change(self, place: Place, parameters: Mapping[str, str]) -> None:
+        print(f"     change {place.stack}:", *(f"{name}={value}" for name, value in parameters.items()))
+
+    def delete(self, place: Place) -> None:
+        print(f"     delete {place.stack}")
+
+    def stream(self, region: str, table: str) -> str:
+        return f"(the stream of {table} in {region})"
+
+    def endpoint(self, place: Place) -> str:
+        return f"(the endpoint's id in {place.region})"
+
+
+def _numbered() -> Step:
+    numbers: Iterator[int] = iter(range(1, 100))
+
+    def step(place: Place, what: str) -> None:
+        print(f"{next(numbers)}. {place.role} in {place.region}: {what}", flush=True)
+
+    return step
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Deploy both regions, or delete them."""
+    parser = argparse.ArgumentParser(
+        prog="python -m ops.regions", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("action", choices=["deploy", "delete"])
+    parser.add_argument("--dry-run", action="store_true", help="show the steps that would be taken, and take none")
+    parser.add_argument("--yes", action="store_true", help="do not ask before anything is changed")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        dest="overrides",
+        help="a parameter of the template, for both regions; it goes before what samconfig.toml says",
+    )
+    options = parser.parse_args(arguments)
+    aws = Aws(ask=not options.yes)
+    deployer: Deployer = _Showing(aws) if options.dry_run else aws
+    try:
+        pair = configured(overrides=dict(_assignment(text) for text in options.overrides))
+        if options.action == "deploy":
+            deploy(pair, deployer, _numbered())
+            return
+        if not options.dry_run and not options.yes:
+            _confirm(pair)
+        delete(pair, deployer, _numbered())
+    except RegionsError as error:
+        _leave(str(error))
+    except (BotoCoreError, ClientError) as error:
+        _leave(f"AWS refused or could not be reached: {error}")
+    except FileNotFoundError as error:
+        _leave(f"{error.filename} is missing: run it by `make deploy-regions`, which installs it")
+    except KeyboardInterrupt:
+        _leave("interrupted; run it again to go on")
+
+
+def _confirm(pair: Pair) -> None:
+    name = pair.primary.stack
+    print(f"This deletes the stack {name} in {pair.primary.region} and {pair.secondary.region}, with all of its data.")
+    if input("Type the stack's name to go on: ") != name:
+        raise RegionsError("nothing was deleted")
+
+
+def _leave(message: str) -> NoReturn:
+    sys.exit(f"error: {message}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,306 @@
+"""How a new version takes over, how much may run at once, and whether every time fits inside the next longer one."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+from unittest.mock import Mock
+
+import botocore.session
+import pytest
+import yaml
+
+from carride import clients
+from idempotency.dead_letters import DeadLetter, SqsDeadLetters
+from idempotency.stores.transport import botocore_transport
+from tests.infrastructure.stack import ROOT, Properties, Stack, named, source, stack
+
+RELEASE: Final = "0123456789"
+STRATEGIES: Final = [
+    name for name in source()["Parameters"]["DeploymentStrategy"]["AllowedValues"] if name != "AllAtOnce"
+]
+OF_AN_ACCOUNT, KEPT_UNRESERVED = 1_000, 100
+"""Invocations at once: of an account by default, and those of them that Lambda lets nobody reserve."""
+
+
+@pytest.fixture(scope="module")
+def at_once() -> Stack:
+    """Return the stack as it is deployed by default."""
+    return stack()
+
+
+@pytest.fixture(scope="module", params=STRATEGIES)
+def gradual(request: pytest.FixtureRequest) -> Stack:
+    """Return the stack with each strategy that moves the traffic bit by bit."""
+    return stack(DeploymentStrategy=request.param, Release=RELEASE)
+
+
+def functions(deployed: Stack) -> dict[str, Properties]:
+    """Return every function by its logical id."""
+    return deployed.of_type("AWS::Lambda::Function")
+
+
+def invoked(deployed: Stack) -> Iterator[tuple[str, Properties]]:
+    """Yield everything that invokes a function, or lets it be invoked, with the reference by which it does so."""
+    yield from delivered(deployed)
+    yield from called(deployed)
+    for name, output in deployed.outputs.items():
+        if name.endswith("FunctionName"):
+            yield name, output["Value"]
+
+
+def delivered(deployed: Stack) -> Iterator[tuple[str, Properties]]:
+    """Yield the references by which events reach functions."""
+    for name, rule in deployed.of_type("AWS::Events::Rule").items():
+        for target in rule["Targets"]:
+            if named(target["Arn"]) in functions(deployed):
+                yield name, target["Arn"]
+    for name, permission in deployed.of_type("AWS::Lambda::Permission").items():
+        yield name, permission["FunctionName"]
+    for name, mapping in deployed.of_type("AWS::Lambda::EventSourceMapping").items():
+        yield name, mapping["FunctionName"]
+
+
+def called(deployed: Stack) -> Iterator[tuple[str, Properties]]:
+    """Yield the references by which the API and its function call functions."""
+    for path, item in deployed.resources["CarRideApi"]["Properties"]["Body"]["paths"].items():
+        for method, operation in item.items():
+            yield f"{method} {path}", operation["x-amazon-apigateway-integration"]["uri"]["Fn::Sub"][1]["Function"]
+    settings = functions(deployed)["CarRideApiFunction"]["Environment"]["Variables"]
+    yield "CarRideApiFunction", settings["SIMULATOR_FUNCTION_NAME"]
+    for policy in deployed.resources["CarRideApiRole"]["Properties"]["Policies"]:
+        for statement in policy["PolicyDocument"]["Statement"]:
+            if statement["Action"] == "lambda:InvokeFunction":
+                yield "CarRideApiRole", statement["Resource"]
+
+
+# ── Versions ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_by_default_a_deployment_is_over_when_the_stack_is(at_once: Stack) -> None:
+    """Nothing is invoked through an alias, and nothing goes through CodeDeploy: a changed parameter is in force."""
+    assert not [name for name, resource in at_once.resources.items() if resource["Type"].startswith("AWS::CodeDeploy")]
+    through = dict(invoked(at_once))
+    assert len(through) > len(functions(at_once))
+    for name, reference in through.items():
+        assert "Alias" not in json.dumps(reference), name
+    for name, config in at_once.of_type("AWS::Lambda::EventInvokeConfig").items():
+        assert config["Qualifier"] == "$LATEST", name
+
+
+def test_a_gradual_deployment_moves_all_that_invokes(gradual: Stack) -> None:
+    """Whatever invokes a function goes through its alias, and what failed there is kept as well."""
+    for name, reference in invoked(gradual):
+        assert reference == {"Ref": f"{named(reference)}Aliaslive"}, name
+    for name, config in gradual.of_type("AWS::Lambda::EventInvokeConfig").items():
+        assert config["Qualifier"] == "live", name
+        assert gradual.resources[name]["DependsOn"] in gradual.resources, name
+
+
+def test_a_gradual_deployment_turns_back_on_errors(gradual: Stack) -> None:
+    """Each function has a deployment group of its own, with the chosen steps and its own error alarm."""
+    for name in functions(gradual):
+        alias = gradual.resources[f"{name}Aliaslive"]
+        update = alias["UpdatePolicy"]["CodeDeployLambdaAliasUpdate"]
+        group = gradual.resources[update["DeploymentGroupName"]["Ref"]]["Properties"]
+        assert group["DeploymentConfigName"]["Fn::Sub"][1]["ConfigName"] == gradual.parameters["DeploymentStrategy"]
+        assert "DEPLOYMENT_STOP_ON_ALARM" in group["AutoRollbackConfiguration"]["Events"]
+        (alarm,) = group["AlarmConfiguration"]["Alarms"]
+        watched = gradual.resources[alarm["Name"]["Ref"]]["Properties"]
+        assert (watched["MetricName"], watched["Dimensions"]) == (
+            "Errors",
+            [{"Name": "FunctionName", "Value": {"Ref": name}}],
+        )
+
+
+def versions(**chosen: str) -> set[str]:
+    """Return the logical ids of the versions: one that changes is published."""
+    return set(stack(**chosen).of_type("AWS::Lambda::Version"))
+
+
+def test_a_release_publishes_every_function() -> None:
+    """New letters publish new versions even if nothing but a parameter, which SAM would overlook, has changed."""
+    first = versions(DeploymentStrategy=STRATEGIES[0], Release=RELEASE)
+    assert first.isdisjoint(versions(DeploymentStrategy=STRATEGIES[0], Release=RELEASE[::-1]))
+    assert versions() == versions(LogLevel="DEBUG"), "SAM notices parameters by itself now: Release could go"
+
+
+def test_a_gradual_deployment_needs_a_release() -> None:
+    """Without one it would leave a changed parameter out, silently: CloudFormation refuses it."""
+    template = source()
+    rule = template["Rules"]["GradualDeploymentNeedsARelease"]
+    assert rule["RuleCondition"] == {"Fn::Not": [{"Fn::Equals": [{"Ref": "DeploymentStrategy"}, "AllAtOnce"]}]}
+    assert rule["Assertions"][0]["Assert"] == {"Fn::Not": [{"Fn::Equals": [{"Ref": "Release"}, ""]}]}
+    allowed = re.compile(template["Parameters"]["Release"]["AllowedPattern"])
+    assert [bool(allowed.search(text)) for text in ("", RELEASE, RELEASE[:9], f"{RELEASE}0", "01234-6789")] == [
+        *(True, True, False, False, False)
+    ]
+
+
+def test_every_strategy_is_one_of_codedeploys() -> None:
+    """The mapping says of each allowed value whether the traffic moves bit by bit."""
+    mapping = source()["Mappings"]["DeploymentStrategies"]
+    assert {name: each["Gradual"] for name, each in mapping.items()} == {"AllAtOnce": False} | dict.fromkeys(
+        STRATEGIES, True
+    )
+
+
+def test_the_workflow_offers_every_strategy() -> None:
+    """Whoever deploys from GitHub can choose what the template allows, and the default is the same."""
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "deploy.yml").read_text(encoding="utf-8"))
+    strategy = workflow[True]["workflow_dispatch"]["inputs"]["strategy"]  # YAML 1.1 takes the key `on` for a truth
+    spec = source()["Parameters"]["DeploymentStrategy"]
+    assert (strategy["options"], strategy["default"]) == (spec["AllowedValues"], spec["Default"])
+
+
+# ── A snapshot, started many times ────────────────────────────────────────────────────────────────────────────────────
+
+CLONES: Final = """
+import importlib, os, sys
+module = importlib.import_module(sys.argv[1])
+sys.stdout.flush()
+from idempotency.runner import Runner
+from idempotency.policy import Policy
+from idempotency.stores.memory import MemoryStore
+runner = Runner("clones", MemoryStore(), Policy())
+for _ in range(2):
+    if (child := os.fork()) == 0:
+        sys.stdout.write(runner.new_owner() + "\\n")
+        sys.stdout.flush()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+"""
+UNIQUE: Final = """
+import importlib, os, random, secrets, sys, time, uuid
+made = []
+def told(name, real):
+    def call(*args, **kwargs):
+        frame = sys._getframe(1)
+        if any(part in frame.f_code.co_filename for part in ("/layers/", "/functions/")):
+            made.append(f"{name} in {frame.f_code.co_filename}:{frame.f_lineno}")
+        return real(*args, **kwargs)
+    return call
+for owner, name in ((os, "urandom"), (uuid, "uuid1"), (uuid, "uuid4"), (random, "random"),
+                    (random, "getrandbits"), (secrets, "token_hex"), (secrets, "token_bytes"), (time, "time"),
+                    (time, "time_ns"), (time, "monotonic")):
+    setattr(owner, name, told(name, getattr(owner, name)))
+importlib.import_module(sys.argv[1])
+print(*made, sep="\\n")
+"""
+
+
+OF_THE_API: Final = {"BOOKING_TABLE": "bookings", "SIMULATOR_FUNCTION_NAME": "simulator", "STAGE": "dev"}
+"""What its handler needs to be imported, besides what every test finds in the environment."""
+
+
+def handlers() -> list[str]:
+    """Return the module of each function's handler."""
+    return sorted(function["Handler"].split(".")[0] for function in functions(stack()).values())
+
+
+def run(script: str, module: str) -> list[str]:
+    """Run a script about a function's module in a process of its own, and return the lines that it writes."""
+    folders = [ROOT / "layers" / "carride", ROOT / "layers" / "idempotency", ROOT / "functions" / module]
+    result = subprocess.run(
+        [sys.executable, "-c", script, module],
+        env=os.environ | OF_THE_API | {"PYTHONPATH": os.pathsep.join(map(str, folders))},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return result.stdout.split("\n")[:-1]
+
+
+@pytest.mark.parametrize("module", handlers())
+def test_nothing_that_has_to_be_unique_is_made_at_import(module: str) -> None:
+    """SnapStart starts many processes from one that has imported the module: no id, seed or time is taken before."""
+    assert [line for line in run(UNIQUE, module) if line] == []
+
+
+def test_processes_of_one_snapshot_have_different_tokens() -> None:
+    """A claim's token comes from the operating system when it is made: clones of one process never share one."""
+    first, second = run(CLONES, "ride_history")
+    assert first != second
+
+
+# ── Times and numbers that fit ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_message_stays_hidden_six_times_as_long_as_its_function_may_run(at_once: Stack) -> None:
+    """What AWS recommends, so that throttled batches are tried again before their messages come back."""
+    for mapping in at_once.of_type("AWS::Lambda::EventSourceMapping").values():
+        queue = at_once.of_type("AWS::SQS::Queue")[mapping["EventSourceArn"]["Fn::GetAtt"][0]]
+        assert queue["VisibilityTimeout"] >= 6 * functions(at_once)[named(mapping["FunctionName"])]["Timeout"]
+
+
+def timeout_of(*logical_ids: str) -> int:
+    """Return the shortest time, in seconds, that one of the functions may take."""
+    return min(int(functions(stack())[name]["Timeout"]) for name in logical_ids)
+
+
+LETTER: Final = DeadLetter("CONTRACT", "it breaks the contract", "ride-history", None, 0, {})
+CONSUMERS: Final = ("RideHistoryFunction", "DispatchFunction", "PaymentFunction")
+CLIENTS: Final[dict[str, tuple[Callable[[], object], tuple[str, ...]]]] = {
+    "events": (clients.events_client, ("CarRideSimulatorFunction",)),
+    "sqs": (clients.sqs_client, ("CarRideSimulatorFunction",)),
+    "tables": (clients.dynamodb_client, ("DispatchFunction", "PaymentFunction")),
+    "tables-of-the-api": (lambda: clients.dynamodb_client(connect_s=0.7, read_s=0.8), ("CarRideApiFunction",)),
+    "dead-letters": (lambda: SqsDeadLetters("https://queue").send(LETTER), CONSUMERS),
+    "records": (botocore_transport, (*CONSUMERS, "CarRideApiFunction")),
+}
+"""What makes a client of AWS, and which functions wait for its answers."""
+
+
+def longest_call_s(config: Any) -> float:
+    """Return after how many seconds a call without an answer is given up, with the waits between the attempts."""
+    attempts = config.retries["total_max_attempts"]
+    return float((config.connect_timeout + config.read_timeout) * attempts + sum(2**n for n in range(attempts - 1)))
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_call_is_given_up_before_the_function_is(client: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An SDK left to itself waits for 60 seconds: a function would be killed before it could say what it waited for."""
+    configs: list[object] = []
+
+    def create(_session: object, _service: str, *, config: object) -> Mock:
+        configs.append(config)
+        return Mock()
+
+    monkeypatch.setattr(botocore.session.Session, "create_client", create)
+    make, waiting = CLIENTS[client]
+    make()
+    (config,) = configs
+    assert longest_call_s(config) < timeout_of(*waiting)
+
+
+def test_every_client_is_among_those_that_are_measured() -> None:
+    """No client of AWS is made anywhere else; the API's for Lambda is made by the first order for a simulation."""
+    places = {
+        path.relative_to(ROOT).as_posix()
+        for folder in ("layers/carride/carride", "layers/idempotency/idempotency", "functions")
+        for path in (ROOT / folder).rglob("*.py")
+        if re.search(r"\bcreate_client\(|boto3\.(client|resource)\(", path.read_text(encoding="utf-8"))
+    }
+    assert places == {
+        "functions/carride_api/api/app.py",
+        "layers/carride/carride/clients.py",
+        "layers/idempotency/idempotency/dead_letters.py",
+        "layers/idempotency/idempotency/stores/transport.py",
+    }
+
+
+def test_reserved_concurrency_leaves_an_account_enough() -> None:
+    """By default nothing is reserved; the most that can be chosen fits into an account with the usual quota."""
+    assert all("ReservedConcurrentExecutions" not in function for function in functions(stack()).values())
+    spec = source()["Parameters"]["ReservedConcurrency"]
+    assert spec["Default"] == 0
+    for number in spec["AllowedValues"][1:]:
+        deployed = stack(ReservedConcurrency=str(number))
+        assert len(functions(deployed)) * number + KEPT_UNRESERVED <= OF_AN_ACCOUNT
+        for name, function in functions(deployed).items():
+            assert function["ReservedConcurrentExecutions"] == {"Ref": "ReservedConcurrency"}, name
+        for mapping in deployed.of_type("AWS::Lambda::EventSourceMapping").values():
+            assert mapping["ScalingConfig"]["MaximumConcurrency"] < number, "SQS would be throttled by its own function"

@@ -1,0 +1,256 @@
+"""Two regions: an endpoint routes and copies events, replicas of tables can lag, deliveries can be late."""
+
+import json
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pytest
+
+from local.laptop import Laptop
+from tests.integration.engine.support import bus, needless, put_through_endpoint, template
+
+HOME: Final = "us-east-1"
+AWAY: Final = "us-west-2"
+
+type Resource = dict[str, Any]
+
+
+def watched(**more: Resource) -> dict[str, Resource]:
+    """A bus that shows in a queue what it was handed."""
+    return {
+        "Bus": bus(),
+        "Queue": {"Type": "AWS::SQS::Queue"},
+        "Policy": {
+            "Type": "AWS::SQS::QueuePolicy",
+            "Properties": {
+                "Queues": [{"Ref": "Queue"}],
+                "PolicyDocument": {
+                    "Statement": [
+                        {
+                            "Effect": "Allow",
+                            "Principal": {"Service": "events.amazonaws.com"},
+                            "Action": "sqs:SendMessage",
+                            "Resource": {"Fn::GetAtt": ["Queue", "Arn"]},
+                        }
+                    ]
+                },
+            },
+        },
+        "Rule": {
+            "Type": "AWS::Events::Rule",
+            "Properties": {
+                "EventBusName": {"Ref": "Bus"},
+                "EventPattern": {"source": [{"prefix": ""}]},
+                "Targets": [{"Id": "queue", "Arn": {"Fn::GetAtt": ["Queue", "Arn"]}}],
+            },
+        },
+        **more,
+    }
+
+
+def endpoint(name: str) -> dict[str, Resource]:
+    """An endpoint over the buses of that name, with its health check."""
+    buses = [
+        {"EventBusArn": {"Fn::Sub": f"arn:aws:events:{region}:${{AWS::AccountId}}:event-bus/{name}"}}
+        for region in (HOME, AWAY)
+    ]
+    check = {"Fn::Sub": "arn:aws:route53:::healthcheck/${HealthCheck}"}
+    return {
+        "HealthCheck": {
+            "Type": "AWS::Route53::HealthCheck",
+            "Properties": {
+                "HealthCheckConfig": {
+                    "Type": "CLOUDWATCH_METRIC",
+                    "AlarmIdentifier": {"Name": "late", "Region": HOME},
+                }
+            },
+        },
+        "Endpoint": {
+            "Type": "AWS::Events::Endpoint",
+            "Properties": {
+                "Name": name,
+                "EventBuses": buses,
+                "ReplicationConfig": {"State": "ENABLED"},
+                "RoutingConfig": {"FailoverConfig": {"Primary": {"HealthCheck": check}, "Secondary": {"Route": AWAY}}},
+            },
+        },
+    }
+
+
+class Pair:
+    """Buses of one name in two regions, with an endpoint over them."""
+
+    def __init__(self, laptop: Laptop, name: str) -> None:
+        self.laptop = laptop
+        self.name = name
+        self.queues = {}
+        for region, more in ((AWAY, {}), (HOME, endpoint(name))):
+            stack = laptop.deploy_fast(name, template(watched(**more)), region=region)
+            self.queues[region] = stack.resources["Queue"]
+        self.check = stack.resources["HealthCheck"]
+
+    def put(self, source: str) -> None:
+        """Put an event through the endpoint."""
+        put_through_endpoint(
+            self.laptop,
+            f"{self.name.lower()}.local",
+            {"Source": source, "DetailType": "t", "Detail": "{}", "EventBusName": self.name},
+        )
+
+    def seen(self, region: str) -> list[tuple[str, str]]:
+        """What the bus of a region has handed over so far: sources, and where they were ingested."""
+        sqs = self.laptop.client("sqs", region=region)
+        messages = sqs.receive_message(QueueUrl=self.queues[region], MaxNumberOfMessages=10, VisibilityTimeout=0)
+        events = [json.loads(message["Body"]) for message in messages.get("Messages", [])]
+        return sorted((event["source"], event["region"]) for event in events)
+
+
+@pytest.fixture
+def pair(engine: Laptop, name: str) -> Iterator[Pair]:
+    """Two regions of this test's own, without trouble at the end."""
+    yield Pair(engine, name)
+    engine.trouble(late=[], lagging=False)
+
+
+def test_an_event_reaches_both_buses_and_says_where_it_was_ingested(pair: Pair) -> None:
+    """The endpoint uses the primary, and the other bus has a copy."""
+    pair.put("a")
+    assert pair.seen(HOME) == pair.seen(AWAY) == [("a", HOME)]
+
+
+def test_a_copy_is_archived(pair: Pair, engine: Laptop) -> None:
+    """What the other region has ingested can be replayed in this one."""
+    events = engine.client("events", region=AWAY)
+    bus_arn = events.describe_event_bus(Name=pair.name)["Arn"]
+    events.create_archive(ArchiveName=pair.name[:48], EventSourceArn=bus_arn)
+    pair.put("a")
+    assert events.describe_archive(ArchiveName=pair.name[:48])["EventCount"] == 1
+
+
+def test_a_health_check_that_is_disabled_and_inverted_sends_events_to_the_secondary(pair: Pair, engine: Laptop) -> None:
+    """An operator can steer, and steer back."""
+    route53 = engine.client("route53")
+    route53.update_health_check(HealthCheckId=pair.check, Disabled=True, Inverted=True)
+    pair.put("a")
+    route53.update_health_check(HealthCheckId=pair.check, Disabled=False, Inverted=False)
+    pair.put("b")
+    assert pair.seen(AWAY) == [("a", AWAY), ("b", HOME)]
+
+
+def test_a_late_region_accepts_events_that_arrive_when_it_has_recovered(pair: Pair, engine: Laptop) -> None:
+    """Until then they wait, and the endpoint hands later ones to the other region."""
+    engine.trouble(late=[HOME])
+    engine.client("events").put_events(
+        Entries=[{"Source": "a", "DetailType": "t", "Detail": "{}", "EventBusName": pair.name}]
+    )
+    pair.put("b")
+    assert pair.seen(HOME) == []
+    assert pair.seen(AWAY) == [("a", HOME), ("b", AWAY)]
+    engine.trouble(late=[])
+    assert pair.seen(HOME) == [("a", HOME), ("b", AWAY)]
+
+
+def test_an_endpoint_that_is_not_there_is_refused(engine: Laptop) -> None:
+    """A wrong id is an error, and no event is put anywhere."""
+    with pytest.raises(AssertionError, match="ResourceNotFoundException"):
+        put_through_endpoint(engine, "nowhere.local", {"Source": "a", "DetailType": "t", "Detail": "{}"})
+
+
+def test_stock_does_not_route(stock: Laptop) -> None:
+    """Canary: the plug-in is needed while MiniStack takes no notice of an endpoint."""
+    try:
+        put_through_endpoint(stock, "nowhere.local", {"Source": "a", "DetailType": "t", "Detail": "{}"})
+    except AssertionError:
+        needless("routing by global endpoints", "global_endpoints")
+
+
+# ── Names ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def roles(laptop: Laptop, name: str, description: str = "first") -> set[str]:
+    """Deploy one stack in two regions, and return how its role is called in each."""
+    role = {
+        "Type": "AWS::IAM::Role",
+        "Properties": {
+            "AssumeRolePolicyDocument": {"Version": "2012-10-17", "Statement": []},
+            "Description": description,
+        },
+    }
+    return {
+        laptop.deploy_fast(name, template({"Role": role}), region=region).resources["Role"] for region in (HOME, AWAY)
+    }
+
+
+def test_a_role_belongs_to_one_region(engine: Laptop, name: str) -> None:
+    """Stacks of one name in two regions have roles of their own, though roles are global."""
+    made = roles(engine, name)
+    assert len(made) == 2
+    assert roles(engine, name, "second") == made, "an update keeps them"
+
+
+def test_stock_shares_roles(stock: Laptop, name: str) -> None:
+    """Canary: the plug-in is needed while stacks of one name share their roles."""
+    if len(roles(stock, name)) == 2:
+        needless("roles that no two stacks share", "generated_names")
+
+
+# ── Tables ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Replicas:
+    """A global table in two regions."""
+
+    def __init__(self, laptop: Laptop, name: str) -> None:
+        table = {
+            "Type": "AWS::DynamoDB::GlobalTable",
+            "Properties": {
+                "BillingMode": "PAY_PER_REQUEST",
+                "KeySchema": [{"AttributeName": "key", "KeyType": "HASH"}],
+                "AttributeDefinitions": [{"AttributeName": "key", "AttributeType": "S"}],
+                "Replicas": [{"Region": HOME}, {"Region": AWAY}],
+            },
+        }
+        self._laptop = laptop
+        self._name = laptop.deploy_fast(name, template({"Table": table})).resources["Table"]
+
+    def put(self, region: str, key: str, value: str) -> None:
+        """Write an item in a region."""
+        item = {"key": {"S": key}, "value": {"S": value}}
+        self._laptop.client("dynamodb", region=region).put_item(TableName=self._name, Item=item)
+
+    def delete(self, region: str, key: str) -> None:
+        """Delete an item in a region."""
+        self._laptop.client("dynamodb", region=region).delete_item(TableName=self._name, Key={"key": {"S": key}})
+
+    def items(self, region: str) -> dict[str, str]:
+        """Return what a region sees."""
+        items = self._laptop.client("dynamodb", region=region).scan(TableName=self._name)["Items"]
+        return {item["key"]["S"]: item["value"]["S"] for item in items}
+
+
+@pytest.fixture
+def replicas(engine: Laptop, name: str) -> Iterator[Replicas]:
+    """A table of this test's own, whose replicas do not lag at the end."""
+    yield Replicas(engine, name)
+    engine.trouble(lagging=False)
+
+
+def test_a_lagging_replica_sees_nothing_until_it_has_caught_up(replicas: Replicas, engine: Laptop) -> None:
+    """A write or a deletion is seen at once where it was made, and later in the other region."""
+    replicas.put(HOME, "old", "1")
+    engine.trouble(lagging=True)
+    replicas.put(HOME, "new", "1")
+    replicas.delete(HOME, "old")
+    assert replicas.items(AWAY) == {"old": "1"}
+    engine.trouble(lagging=False)
+    assert replicas.items(AWAY) == replicas.items(HOME) == {"new": "1"}
+
+
+@pytest.mark.parametrize(("first", "last"), [(HOME, AWAY), (AWAY, HOME)])
+def test_the_last_writer_wins(replicas: Replicas, engine: Laptop, first: str, last: str) -> None:
+    """Of two writes to one item while replicas lag, both regions end up with the later one."""
+    engine.trouble(lagging=True)
+    replicas.put(first, "key", "first")
+    replicas.put(last, "key", "last")
+    engine.trouble(lagging=False)
+    assert replicas.items(HOME) == replicas.items(AWAY) == {"key": "last"}

@@ -1,0 +1,132 @@
+"""Publishing through a global endpoint, with the layer that `sam build` makes for it and a botocore that is real."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pytest
+
+from local.laptop import ROOT, Laptop
+
+PACKAGE: Final = ROOT / ".aws-sam/build/SigV4aLayer/python"
+PUBLISH: Final = """
+import json, sys
+from datetime import UTC, datetime
+from io import BytesIO
+
+from botocore.awsrequest import AWSResponse
+
+from carride.clients import events_client, sqs_client
+from carride.entry import Entry
+from carride.publisher import PublishError, Publisher
+
+endpoint_id, queue_url, network = sys.argv[1:]
+sent = []
+
+
+class Body(BytesIO):
+    def stream(self, **_):
+        yield self.read()
+
+
+def keep(request, **_):
+    sent.append((request.url, {name: str(value) for name, value in request.headers.items()}))
+    if network == "none":
+        answer = Body(b'{"FailedEntryCount": 0, "Entries": [{"EventId": "1"}]}')
+        return AWSResponse(request.url, 200, {}, answer)
+
+
+events = events_client()
+events.meta.events.register("before-send.events.PutEvents", keep)
+publisher = Publisher(events, sqs_client(), "bus", queue_url, endpoint_id=endpoint_id, max_attempts=1)
+entry = Entry(source="acr.com.car-ride", detail="{}", time=datetime.now(UTC))
+try:
+    (receipt,) = publisher.publish([entry], lambda: 30_000)
+except PublishError as error:
+    (receipt,) = error.receipts
+print(json.dumps({"sent": sent, "code": receipt.code}))
+"""
+
+
+def publish(laptop: Laptop, endpoint_id: str, network: str = "loopback", **environment: str) -> dict[str, Any]:
+    """Publish one event in a process of its own, which has the layer; return what was sent, and what became of it."""
+    queue_url = laptop.client("sqs").create_queue(QueueName="producer-dlq")["QueueUrl"]
+    run = subprocess.run(
+        [sys.executable, "-c", PUBLISH, endpoint_id, queue_url, network],
+        env={
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": f"{PACKAGE}{os.pathsep}{ROOT / 'layers/carride'}",
+            **laptop.environment(),
+            **environment,
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    answer: dict[str, Any] = json.loads(run.stdout)
+    return answer
+
+
+@pytest.fixture
+def endpoint_id(laptop: Laptop) -> Iterator[str]:
+    """Yield the id of an endpoint over the buses of two regions."""
+    buses = [
+        laptop.client("events", region=region).create_event_bus(Name="bus")["EventBusArn"]
+        for region in ("us-east-1", "us-west-2")
+    ]
+    endpoint = {
+        "Type": "AWS::Events::Endpoint",
+        "Properties": {
+            "Name": "endpoint",
+            "EventBuses": [{"EventBusArn": arn} for arn in buses],
+            "ReplicationConfig": {"State": "DISABLED"},
+            "RoutingConfig": {
+                "FailoverConfig": {
+                    "Primary": {"HealthCheck": "arn:aws:route53:::healthcheck/11111111-1111-4111-8111-111111111111"},
+                    "Secondary": {"Route": "us-west-2"},
+                }
+            },
+        },
+    }
+    stack = laptop.deploy_fast(
+        "endpoint",
+        {
+            "Resources": {"Endpoint": endpoint},
+            "Outputs": {"EndpointId": {"Value": {"Fn::GetAtt": ["Endpoint", "EndpointId"]}}},
+        },
+    )
+    yield stack.outputs["EndpointId"]
+    laptop.reset()
+
+
+def test_requests_go_to_the_endpoint_signed_for_every_region(laptop: Laptop) -> None:
+    """Where nothing says otherwise, requests go to the endpoint's own address, signed with SigV4A for all regions."""
+    answer = publish(
+        laptop, "abcde.veo", "none", AWS_IGNORE_CONFIGURED_ENDPOINT_URLS="true", AWS_DEFAULT_REGION="us-east-1"
+    )
+    ((url, headers),) = answer["sent"]
+    assert url == "https://abcde.veo.endpoint.events.amazonaws.com/"
+    assert "AWS4-ECDSA-P256-SHA256 Credential=test/" in headers["Authorization"]
+    assert "*" in headers["X-Amz-Region-Set"]
+
+
+def test_an_event_goes_through_an_endpoint(laptop: Laptop, endpoint_id: str) -> None:
+    """The engine, which checks such signatures, takes the event."""
+    assert publish(laptop, endpoint_id)["code"] is None
+
+
+def test_an_event_signed_with_another_secret_does_not(laptop: Laptop, endpoint_id: str) -> None:
+    """A signature by the wrong key is refused, so that the one above shows something."""
+    laptop.client("iam").create_user(UserName="producer")
+    key = laptop.client("iam").create_access_key(UserName="producer")["AccessKey"]["AccessKeyId"]
+    answer = publish(
+        laptop,
+        endpoint_id,
+        AWS_ACCESS_KEY_ID=key,
+        AWS_SECRET_ACCESS_KEY="wrong",  # noqa: S106 - which it is
+    )
+    assert answer["code"] == "InvalidSignatureException"

@@ -1,0 +1,34 @@
+"""One run of the whole pipeline, down every path that it has, and what it left behind."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from local.gateway import Books, GatewayServer, Troubles
+from local.laptop import Laptop
+from ops import fleet
+from tests.integration.saga.town import CARS, DECLINED, SEED, Town
+from tests.integration.security.run import go_down_every_path
+
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark every test of this folder."""
+    for item in items:
+        if item.path.is_relative_to(HERE):
+            item.add_marker(pytest.mark.integration)
+
+
+@pytest.fixture(scope="session")
+def town() -> Iterator[Town]:
+    """A stack on an engine of its own, in which everything has happened that can."""
+    troubles = Troubles(declined=DECLINED)
+    with GatewayServer(Books(troubles, seed=SEED)) as gateway, Laptop(retry_delays=(0.02, 0.02)) as laptop:
+        laptop.build()
+        stack = laptop.deploy_fast("every-path", PaymentGatewayUrl=gateway.url)
+        fleet.seed(laptop.client("dynamodb"), stack.outputs["CarTableName"], CARS)
+        town = Town(laptop, stack, gateway)
+        go_down_every_path(town)
+        yield town
