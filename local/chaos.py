@@ -240,7 +240,7 @@ def rehearse(
     with ExitStack() as running:
         gateway = running.enter_context(GatewayServer(books))
         with progress.step(f"seed {seed}: deploying"):
-            template = running.enter_context(_template(unprotected))
+            template = running.enter_context(_template(laptop, unprotected))
             parameters = {"PaymentGatewayUrl": gateway.url, "RecordStore": records, **parameters}
             stack = laptop.deploy_fast(f"chaos-{seed}-{records}", template, **parameters)
             running.callback(laptop.delete_stack, stack.name)
@@ -394,14 +394,15 @@ def _digest(value: object) -> str:
 
 
 @contextmanager
-def _template(unprotected: Collection[str]) -> Iterator[Path | None]:
+def _template(laptop: Laptop, unprotected: Collection[str]) -> Iterator[Path | None]:
     """Yield the template to deploy: none for the built one; else one in which consumers have lost their decorator."""
     if not unprotected:
         yield None
         return
     with tempfile.TemporaryDirectory(prefix="carride-chaos-") as folder:
         build = Path(folder) / "build"
-        shutil.copytree(ROOT / ".aws-sam" / "build", build)
+        with laptop.built() as built:
+            shutil.copytree(built, build)
         template = build / "template.yaml"
         body = yaml.safe_load(template.read_text(encoding="utf-8"))
         for module in (_MODULES[consumer] for consumer in unprotected):

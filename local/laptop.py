@@ -287,6 +287,12 @@ class Laptop:
         with _exclusively(_BUILD / ".lock"):
             self._sam("build", "--config-env", "local")
 
+    @contextmanager
+    def built(self) -> Iterator[Path]:
+        """Yield the folder of the last build, which nobody builds anew meanwhile."""
+        with _exclusively(_BUILD / ".lock"):
+            yield _BUILD / "build"
+
     def deploy(self, stack_name: str = "carride", *, config_env: str = "local", **parameters: str) -> Stack:
         """Deploy what was built with ``sam deploy``.
 

@@ -46,7 +46,8 @@ def test_a_run_balances_and_writes_its_ledger(environment: dict[str, str]) -> No
 
 def test_a_kept_demo_can_be_talked_to_until_it_is_interrupted(environment: dict[str, str]) -> None:
     """With --keep the commands that it prints reach the running stack; Ctrl-C ends all of it."""
-    command = [*DEMO, "--rides", "3", "--bookings", "1", "--keep"]
+    faults = [option for fault in ("malformed", "late", "crashes", "fails", "poison") for option in (f"--{fault}", "0")]
+    command = [*DEMO, "--rides", "3", "--bookings", "1", *faults, "--keep"]
     with subprocess.Popen(
         command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as demo:
