@@ -290,6 +290,7 @@ class Laptop:
     @contextmanager
     def built(self) -> Iterator[Path]:
         """Yield the folder of the last build, which nobody builds anew meanwhile."""
+        _BUILD.mkdir(exist_ok=True)
         with _exclusively(_BUILD / ".lock"):
             yield _BUILD / "build"
 
@@ -331,9 +332,12 @@ class Laptop:
         Raises:
             LaptopError: The deployment failed; the message names the first resource that did and its reason.
         """
-        template = _BUILD / "build" / "template.yaml" if template is None else template
         region = region or self.region
-        body = self._package(template, region) if isinstance(template, Path) else dict(template)
+        if template is None:
+            with self.built() as build:
+                body = self._package(build / "template.yaml", region)
+        else:
+            body = self._package(template, region) if isinstance(template, Path) else dict(template)
         s3, cloudformation = self._bucket(region), self.client("cloudformation", region=region)
         text = json.dumps(body).encode()
         key = f"{hashlib.sha256(text).hexdigest()}.template"

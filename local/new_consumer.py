@@ -320,7 +320,7 @@ def _rows(path: Path, names: Names) -> str:
 def _samples(root: Path, names: Names) -> str:
     """Return the list of samples with a section for the consumer's."""
     text = (root / "events" / "README.md").read_text(encoding="utf-8")
-    return text.replace("## Schemas\n", f"{names.fill(_SAMPLE_ROWS)}## Schemas\n")
+    return text.replace("## Dead letters\n", f"{names.fill(_SAMPLE_ROWS)}## Dead letters\n")
 
 
 def _runbooks(root: Path, names: Names) -> Iterator[tuple[Path, str]]:

@@ -12,9 +12,7 @@ from typing import Any, Final, NoReturn
 import boto3
 from botocore.exceptions import BotoCoreError, ClientError
 
-from idempotency import Consumer, DynamoDBStore
-from idempotency.stores.transport import BotocoreTransport
-from ops import fence, redrive, replay
+from ops import fence, records, redrive, replay
 from ops.audit import CONSUMERS
 from ops.failover import ARCHIVED_IN, LOST_WINDOW, Failover, Patience, Window, plan, unfence
 from ops.regions import RegionsError, configured
@@ -46,7 +44,6 @@ nothing and doubles nothing. --accept-duplicates hands over at once; what both r
 then work on can take effect twice. docs/runbooks/failover.md goes through it."""
 
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
-_ANSWER_SECONDS: Final = 20.0
 _MISUSED: Final = 2
 
 type Say = Callable[[str], None]
@@ -144,18 +141,15 @@ def _counts(counts: Mapping[str, int]) -> str:
 
 def _release(options: argparse.Namespace, make: Clients, say: Say) -> Result:
     name, _, key = options.key.partition("#")
-    known = [consumer.name for consumer in CONSUMERS] + ["carride-api"]
+    known = [consumer.name for consumer in CONSUMERS] + [records.API]
     if name not in known or not key:
         raise OperatorError(f"{options.key!r} is no key: it begins with {' or '.join(f'{each}#' for each in known)}")
     site = _site(options, make)
+    consumer = records.of(site, name)
     table = site.outputs["IdempotencyTableName"]
     say(f"release {options.key} in {table} in {site.region}: its next delivery is attempt 1")
     if _is_only_shown(options, say):
         return {"released": None}
-    dynamodb = site.client("dynamodb")
-    consumer: Consumer[Any] = Consumer(
-        name, DynamoDBStore(table, transport=BotocoreTransport(dynamodb, _ANSWER_SECONDS))
-    )
     if not consumer.release(key):
         raise OperatorError(f"{options.key} is not quarantined: there is nothing to release")
     say("released: now redrive its message out of the dead-letter queue (docs/runbooks)")
@@ -205,9 +199,9 @@ def _parser() -> argparse.ArgumentParser:
         type=_time,
         default=datetime.now(UTC) - LOST_WINDOW,
         metavar="TIME",
-        help="when the lost window begins (24h: for as long EventBridge tries to deliver)",
+        help="when the lost window begins (24h: for as long as EventBridge tries to deliver)",
     )
-    over.add_argument("--until", type=_time, metavar="TIME", help="when it ends (the moment of the fence)")
+    over.add_argument("--until", type=_time, metavar="TIME", help="when it ends (when the primary has been drained)")
     over.add_argument("--accept-duplicates", action="store_true", help="go on where the primary cannot be fenced")
     over.add_argument(
         "--runs-end-in",

@@ -40,7 +40,7 @@ class Window:
 
     since: datetime
     until: datetime | None = None
-    """Left out, when the primary was fenced."""
+    """Left out, when the primary has been drained: some producers learn late that they are steered away."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,7 @@ class Outcome:
 def plan(primary: Site, secondary: Site, window: Window) -> list[str]:
     """Return the steps of a failover, in words."""
     here, there = primary.region, secondary.region
-    until = window.until or "the moment of the fence"
+    until = window.until or "the end of the drain"
     since = f"{window.since:%Y-%m-%d %H:%M:%S %Z}"
     return [
         f"steer: the endpoint's health check is forced to unhealthy, so that all producers use {there}",
@@ -123,10 +123,9 @@ class Failover:
         Raises:
             OperatorError: the primary cannot be fenced or drained. Nothing was handed over again.
         """
-        since, compared, drained = None, 0, False
+        compared, drained = 0, False
         try:
             put_up = self.fence()
-            since = put_up.since
             compared, drained = self.drain(put_up, patience), True
         except (BotoCoreError, ClientError, OperatorError) as error:
             if not accept_duplicates:
@@ -136,7 +135,7 @@ class Failover:
                     "now, and have take effect twice what it works on as well, take --accept-duplicates"
                 ) from error
             self._report(f"{self._primary.region} is not fenced and drained ({error}); duplicates are accepted")
-        until = window.until or since or self._now()
+        until = window.until or self._now()
         if going_on := replay.unfinished(self._secondary):
             raise OperatorError(f"{self._secondary.region} has a replay running: {going_on[0]}")
         republished = self.republish(window.since, until)
@@ -166,11 +165,11 @@ class Failover:
         Raises:
             OperatorError: it takes too long.
         """
-        deadline = self._monotonic() + patience.catching_up.total_seconds()
         longest = fence.longest_run(self._primary, put_up) if patience.runs is None else patience.runs.total_seconds()
-        if (left := (put_up.since + timedelta(seconds=longest) - self._now()).total_seconds()) > 0:
-            self._report(f"waiting {left:.0f} s for invocations that had begun")
-            self._sleep(left)
+        if longest > 0:  # counted from now, since a fence that was put up half-way has only now stopped everything
+            self._report(f"waiting {longest:.0f} s for invocations that had begun")
+            self._sleep(longest)
+        deadline = self._monotonic() + patience.catching_up.total_seconds()
         self._report("waiting for pipe and mappings to stop, and for leases to end")
         while going_on := self._going_on(put_up):
             if self._monotonic() > deadline:
@@ -231,6 +230,8 @@ def unfence(
 ) -> Mapping[str, Any]:
     """Go back to the primary: it gets what the secondary wrote, starts again as it was, and then has the producers.
 
+    Run again, it goes on: the fence is known until the last step is done.
+
     Returns:
         What was started, by kind.
 
@@ -239,6 +240,7 @@ def unfence(
     """
     put_up = fence.fenced(primary)
     if put_up is None:
+        fence.check_remembered(primary)
         raise OperatorError(f"{primary.region} is not fenced: there is nothing to take down")
     if going_on := replay.unfinished(secondary):
         raise OperatorError(f"{secondary.region} has a replay running: wait until {going_on[0]} has ended")
@@ -248,6 +250,7 @@ def unfence(
     fence.take_down(primary, put_up)
     report(f"steering producers back to {primary.region}")
     steer(primary, away=False)
+    fence.forget(primary)
     return {
         "rules": len(put_up.rules),
         "mappings": len(put_up.mappings),

@@ -1,7 +1,7 @@
 """The fence around a region: nothing of the stack runs there any more, until it is taken down.
 
 What there was before is kept in a parameter of the region's Parameter Store, so that whoever takes the fence down need
-not be who put it up. A fence that was put up half-way can be put up again.
+not be who put it up. A fence that was put up or taken down half-way can be put up or taken down again.
 """
 
 import json
@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, Self
 
 from botocore.exceptions import ClientError
 
-from ops.site import Site
+from ops.site import OperatorError, Site
 
 EVIDENCE: Final = "CarRideLogRule"
 """The rule that stays: what it does is to write down which events there were."""
@@ -63,16 +63,26 @@ def put_up(site: Site, now: datetime) -> Fence:
     """Stop everything of the stack in a region: first what hands events over, then what works on them.
 
     Functions end what they have begun: `ops.failover` waits for that.
+
+    Raises:
+        OperatorError: the region is fenced, and what there was before is not known.
     """
     fence = fenced(site)
     if fence is None:
         fence = _before(site, now)
-        site.client("ssm").put_parameter(Name=parameter(site), Value=fence.to_json(), Type="String", Overwrite=False)
+        check_remembered(site, fence)
+        site.client("ssm").put_parameter(
+            Name=parameter(site),
+            Value=fence.to_json(),
+            Type="String",
+            Tier="Intelligent-Tiering",  # some twenty consumers take more than the 4 KB of a standard one
+            Overwrite=False,
+        )
     bus, functions = site.outputs["CarRideBusName"], site.client("lambda")
     for rule in fence.rules:
         site.client("events").disable_rule(Name=rule, EventBusName=bus)
     for mapping in fence.mappings:
-        functions.update_event_source_mapping(UUID=mapping, Enabled=False)
+        _mapping(site, mapping, enabled=False)
     for pipe in fence.pipes:
         _pipe(site, pipe, "STOPPED")
     for function in fence.functions:
@@ -81,7 +91,10 @@ def put_up(site: Site, now: datetime) -> Fence:
 
 
 def take_down(site: Site, fence: Fence) -> None:
-    """Start everything again as it was: first what works on events, then what hands them over."""
+    """Start everything again as it was: first what works on events, then what hands them over.
+
+    The region counts as fenced until `forget`.
+    """
     bus, functions = site.outputs["CarRideBusName"], site.client("lambda")
     for function, reserved in fence.functions.items():
         if reserved is None:
@@ -91,10 +104,32 @@ def take_down(site: Site, fence: Fence) -> None:
     for pipe in fence.pipes:
         _pipe(site, pipe, "RUNNING")
     for mapping in fence.mappings:
-        functions.update_event_source_mapping(UUID=mapping, Enabled=True)
+        _mapping(site, mapping, enabled=True)
     for rule in fence.rules:
         site.client("events").enable_rule(Name=rule, EventBusName=bus)
+
+
+def forget(site: Site) -> None:
+    """Have the region count as not fenced."""
     site.client("ssm").delete_parameter(Name=parameter(site))
+
+
+def check_remembered(site: Site, found: Fence | None = None) -> None:
+    """See to it that a region without a known fence has none.
+
+    Args:
+        site: the region, of which no fence is known.
+        found: what is running there; left out, it is looked up.
+
+    Raises:
+        OperatorError: every function is switched off, so there was a fence, and what it stopped is forgotten.
+    """
+    functions = _concurrency(site) if found is None else found.functions
+    if functions and all(reserved == 0 for reserved in functions.values()):
+        raise OperatorError(
+            f"{site.region} is fenced, and its parameter {parameter(site)}, which says what there was before, is gone: "
+            "docs/runbooks/failover.md says how to start the region by hand"
+        )
 
 
 def is_still(site: Site, fence: Fence) -> bool:
@@ -130,11 +165,25 @@ def _before(site: Site, now: datetime) -> Fence:
             for each in site.named("AWS::Pipes::Pipe").values()
             if pipes.describe_pipe(Name=each)["DesiredState"] == "RUNNING"
         ),
-        {
-            each: functions.get_function_concurrency(FunctionName=each).get("ReservedConcurrentExecutions")
-            for each in site.named("AWS::Lambda::Function").values()
-        },
+        _concurrency(site),
     )
+
+
+def _concurrency(site: Site) -> dict[str, int | None]:
+    """Return the reserved concurrency of every function; None where there is none."""
+    functions = site.client("lambda")
+    return {
+        each: functions.get_function_concurrency(FunctionName=each).get("ReservedConcurrentExecutions")
+        for each in site.named("AWS::Lambda::Function").values()
+    }
+
+
+def _mapping(site: Site, uuid: str, *, enabled: bool) -> None:
+    """Switch a mapping that is not being switched so already: Lambda refuses to change one that is changing."""
+    functions = site.client("lambda")
+    there = {"Enabled", "Enabling"} if enabled else {"Disabled", "Disabling"}
+    if functions.get_event_source_mapping(UUID=uuid)["State"] not in there:
+        functions.update_event_source_mapping(UUID=uuid, Enabled=enabled)
 
 
 def _pipe(site: Site, name: str, wanted: str) -> None:

@@ -11,15 +11,13 @@ from typing import Any, Final
 
 from carride.entry import Entry
 from carride.publisher import Publisher
-from idempotency import Consumer, DynamoDBStore
-from idempotency.stores.transport import BotocoreTransport
+from ops import records
 from ops.audit import CONSUMERS, opened, peek
 from ops.site import OperatorError, Site
 
 PRODUCERS: Final = "ProducerDlq"
 _HIDDEN_SECONDS: Final = 600
 _MANY: Final = 10
-_ANSWER_SECONDS: Final = 20.0
 _NO_DEADLINE_MS: Final = 3_600_000.0
 _QUARANTINED: Final = "QUARANTINED"
 _ENDS_HERE_AGAIN: Final = frozenset({"CONTRACT", "MISSING_KEY", "BEYOND_WINDOW", "PAYLOAD_MISMATCH"})
@@ -66,7 +64,13 @@ def redrive(site: Site, queue: str, *, release: bool = False) -> Counter[str]:
 
     Returns:
         How many were sent, and how many have stayed, by reason.
+
+    Raises:
+        OperatorError: the queue is not one that can be redriven, or the keys cannot be released from here.
     """
+    consumer = next((each.name for each in CONSUMERS if queue == f"{each.resources}Dlq"), None)
+    if release and consumer is not None:
+        records.of(site, consumer)  # refused before anything is sent
     url, send = _url(site, queue), _sender(site, target_of(site, queue))
     sqs = site.client("sqs")
     done: Counter[str] = Counter()
@@ -104,15 +108,13 @@ def _why_it_stays(site: Site, message: Any, *, release: bool) -> str | None:
     reason, event = opened(message)
     if reason in _ENDS_HERE_AGAIN:
         return reason
-    if not isinstance(event, Mapping) or "detailBytes" in event:
+    if not isinstance(event, Mapping) or "detail" not in event or "detailBytes" in event:
         return "the event is not in it"
     if reason == _QUARANTINED:
         consumer, _, key = json.loads(message["Body"])["key"].partition("#")
-        store = DynamoDBStore(
-            site.outputs["IdempotencyTableName"],
-            transport=BotocoreTransport(site.client("dynamodb"), _ANSWER_SECONDS),
-        )
-        of: Consumer[Any] = Consumer(consumer, store)
+        if not records.are_in_reach(site, consumer):
+            return "its key may be quarantined in Valkey"
+        of = records.of(site, consumer)
         record = of.record(key)
         if record is not None and record.status == _QUARANTINED and not (release and of.release(key)):
             return "its key is quarantined"  # it would be acknowledged, and the event be nowhere

@@ -45,19 +45,32 @@ class Site:
         return self._clients(service, self.region)
 
     @cached_property
-    def outputs(self) -> Mapping[str, str]:
-        """The stack's outputs by name.
-
-        Raises:
-            OperatorError: there is no such stack.
-        """
+    def _described(self) -> Mapping[str, Any]:
         try:
             (stack,) = self.client("cloudformation").describe_stacks(StackName=self.stack)["Stacks"]
         except ClientError as error:
             if error.response["Error"]["Code"] != "ValidationError":
                 raise
             raise OperatorError(f"there is no stack {self.stack} in {self.region}: give --stack and --region") from None
-        return {output["OutputKey"]: output["OutputValue"] for output in stack.get("Outputs", [])}
+        return dict(stack)
+
+    @cached_property
+    def outputs(self) -> Mapping[str, str]:
+        """The stack's outputs by name.
+
+        Raises:
+            OperatorError: there is no such stack.
+        """
+        return {output["OutputKey"]: output["OutputValue"] for output in self._described.get("Outputs", [])}
+
+    @cached_property
+    def parameters(self) -> Mapping[str, str]:
+        """The parameters with which the stack was deployed, by name.
+
+        Raises:
+            OperatorError: there is no such stack.
+        """
+        return {each["ParameterKey"]: each["ParameterValue"] for each in self._described.get("Parameters", [])}
 
     @cached_property
     def resources(self) -> Mapping[str, Resource]:

@@ -94,9 +94,17 @@ def test_resources_in_documents_are_in_the_template(document: Path) -> None:
 
 
 def test_every_parameter_is_explained() -> None:
-    """Whoever deploys finds each parameter of the template in the README, with its default's meaning."""
-    explained = set(re.findall(r"`(\w+)`", (ROOT / "README.md").read_text(encoding="utf-8")))
-    assert set(source()["Parameters"]) <= explained
+    """Whoever deploys finds each parameter of the template in the README's table, with its default."""
+    section = (ROOT / "README.md").read_text(encoding="utf-8").split("\n## Deploy\n", 1)[1].split("\n## ", 1)[0]
+    defaults: dict[str, str] = {}
+    for line in section.splitlines():
+        if line.startswith("| `"):
+            names, values = (cell.replace("`", "").split(",") for cell in line.split("|")[1:3])
+            given = ["" if (text := value.strip()) == "none" else text for value in values]
+            # A row that gives fewer defaults than names gives the last one for the others.
+            given += given[-1:] * (len(names) - len(given))
+            defaults |= dict(zip((name.strip() for name in names), given, strict=True))
+    assert defaults == {name: str(spec["Default"]) for name, spec in source()["Parameters"].items()}
 
 
 def test_every_target_is_explained() -> None:

@@ -3,6 +3,7 @@
 from datetime import UTC, datetime
 from typing import Any, Final
 
+import boto3
 from botocore.exceptions import EndpointConnectionError
 
 from ops.fence import Fence, parameter
@@ -15,10 +16,11 @@ FENCE: Final = Fence(NOW, (), (), (), {})
 
 
 class World:
-    """Two regions: their replays, their fences, and which of them can be reached."""
+    """Two regions: their parameters, replays and fences, and which of them can be reached."""
 
     def __init__(self, *, roles: tuple[str, str] = ("primary", "secondary")) -> None:
         self.roles = dict(zip((HOME, AWAY), roles, strict=True))
+        self.parameters: dict[str, str] = {}
         self.replays: dict[str, list[dict[str, str]]] = {HOME: [], AWAY: []}
         self.fenced: set[str] = set()
         self.unreachable: set[str] = set()
@@ -31,11 +33,13 @@ class World:
         """Return a service of a region."""
         if region in self.unreachable:
             raise EndpointConnectionError(endpoint_url=f"https://{service}.{region}.amazonaws.com")
-        return {"cloudformation": CloudFormation, "events": Events, "ssm": Ssm}[service](self, region)
+        if service not in SERVICES:
+            return boto3.session.Session().client(service, region_name=region)  # type: ignore[call-overload]
+        return SERVICES[service](self, region)
 
 
 class CloudFormation:
-    """Knows the outputs of the stacks."""
+    """Knows parameters and outputs of the stacks."""
 
     def __init__(self, world: World, region: str) -> None:
         peer = AWAY if region == HOME else HOME
@@ -43,13 +47,15 @@ class CloudFormation:
             "Role": world.roles[region],
             "PeerRegion": peer,
             "CarRideArchiveArn": f"archive:{region}",
+            "IdempotencyTableName": "carride-IdempotencyTable",
             "RideHistoryDlqUrl": "https://queue",
         }
+        self._parameters = [{"ParameterKey": key, "ParameterValue": value} for key, value in world.parameters.items()]
         self._outputs = [{"OutputKey": key, "OutputValue": value} for key, value in outputs.items()]
 
     def describe_stacks(self, **request: Any) -> Any:
         """Return the one stack."""
-        return {"Stacks": [{"Outputs": self._outputs}]}
+        return {"Stacks": [{"Parameters": self._parameters, "Outputs": self._outputs}]}
 
 
 class Events:
@@ -83,3 +89,6 @@ class Ssm:
         if not self._fenced:
             raise self.exceptions.ParameterNotFound
         return {"Parameter": {"Value": FENCE.to_json()}}
+
+
+SERVICES: Final[dict[str, Any]] = {"cloudformation": CloudFormation, "events": Events, "ssm": Ssm}

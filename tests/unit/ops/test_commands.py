@@ -32,7 +32,7 @@ def test_a_failover_is_shown_first(capsys: pytest.CaptureFixture[str]) -> None:
     run("failover", "--primary", HOME, "--secondary", AWAY, "--since", "2026-11-21T10:00:00Z")
     shown = capsys.readouterr().out.splitlines()
     assert [line.split()[1].strip(":") for line in shown[:5]] == ["steer", "fence", "drain", "republish", "replay"]
-    assert "2026-11-21 10:00:00 UTC until the moment of the fence" in shown[3]
+    assert "2026-11-21 10:00:00 UTC until the end of the drain" in shown[3]
     assert shown[5] == "nothing was done; add --yes to do it"
 
 
@@ -85,7 +85,7 @@ def test_a_region_out_of_reach_is_no_stack_trace(capsys: pytest.CaptureFixture[s
 
 
 def test_a_plan_names_both_ends_of_its_window() -> None:
-    """An end that is given is not the moment of the fence."""
+    """An end that is given is not the end of the drain."""
     world = World()
     until = datetime(2026, 11, 21, 13, tzinfo=UTC)
     window = Window(since=NOW - timedelta(hours=1), until=until)
@@ -98,3 +98,21 @@ def test_a_redrive_of_no_queue_names_those_that_there_are(capsys: pytest.Capture
     with pytest.raises(SystemExit):
         run("redrive", "Nowhere", "--stack", "carride", "--region", HOME)
     assert "error: the stack has no queue Nowhere: it has RideHistoryDlq" in capsys.readouterr().err
+
+
+def test_a_key_in_a_cache_is_not_released_from_here(capsys: pytest.CaptureFixture[str]) -> None:
+    """The table has no record of it: whoever looked there would find nothing, and call the key free."""
+    world = World()
+    world.parameters["RecordStore"] = "valkey"
+    with pytest.raises(SystemExit) as ended:
+        run("release", "dispatch#key", "--stack", "carride", "--region", HOME, "--yes", make=world.client)
+    assert ended.value.code == 2
+    assert "are in Valkey, which this command cannot reach: docs/runbooks/" in capsys.readouterr().err
+
+
+def test_an_answer_of_the_api_is_in_the_table_either_way(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its record is part of the transaction that books a ride, so its key can be released."""
+    world = World()
+    world.parameters["RecordStore"] = "valkey"
+    run("release", "carride-api#key", "--stack", "carride", "--region", HOME, make=world.client)
+    assert "release carride-api#key in carride-IdempotencyTable" in capsys.readouterr().out
