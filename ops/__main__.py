@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None, make: Clients | None = None) ->
         arguments: left out, those of this process.
         make: makes clients; left out, as the AWS CLI is configured.
     """
-    options = _parser().parse_args(arguments)
+    options = command_line().parse_args(arguments)
 
     def say(text: str) -> None:
         # What a program reads is by itself on standard output.
@@ -159,7 +159,8 @@ def _release(options: argparse.Namespace, make: Clients, say: Say) -> Result:
 # ── Options ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _parser() -> argparse.ArgumentParser:
+def command_line() -> argparse.ArgumentParser:
+    """Return what understands the commands."""
     parser = argparse.ArgumentParser(
         prog="python -m ops", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )

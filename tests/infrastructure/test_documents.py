@@ -4,6 +4,7 @@ import ast
 import json
 import math
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from functools import cache
@@ -20,6 +21,9 @@ import timeline
 from carride.events import CarReleased, PaymentAuthorized, PaymentCaptured
 from carride.outbox import outbox_item
 from idempotency import wire
+from ops.__main__ import command_line
+from ops.audit import CONSUMERS
+from ops.redrive import PRODUCERS
 from tests.infrastructure.stack import ROOT, source
 from tests.infrastructure.test_references import DOCUMENTS, code, targets
 from tests.unit.functions.saga import NOW, Life, told
@@ -30,7 +34,7 @@ WORKFLOWS: Final = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 RUNBOOK: Final = re.compile(r"docs/runbooks/[\w-]+\.md")
 TEST: Final = re.compile(r"`(tests/[\w/]+\.py)((?:::\w+)+)`")
 RESOURCE: Final = re.compile(
-    r"\b(?!Invocations)[A-Z][A-Za-z]+(?:Queue|Dlq|Alarm|Topic|Pipe|Role|Policy|Permission|Mapping|LogGroup)\b"
+    r"\b(?<!::)(?!Invocations)[A-Z][A-Za-z]+(?:Queue|Dlq|Alarm|Topic|Pipe|Role|Policy|Permission|Mapping|LogGroup)\b"
 )
 OUTPUT: Final = re.compile(r"\boutput ([A-Z]\w+)")
 INNERMOST: Final = re.compile(r"\$\(([^()]*)\)")
@@ -42,6 +46,7 @@ MADE_BY_THE_CLI: Final = frozenset({("logs", "tail"), ("cloudformation", "deploy
 """Commands that are no operation of a service."""
 CALLED_BY_THE_CLI: Final = {"deploy": "codedeploy"}
 """Services that the CLI calls otherwise than their models."""
+OPS: Final = re.compile(r"""make ops ARGS=(?:"([^"]+)"|([\w-]+))""")
 ANCHORED: Final = re.compile(r"\]\(([^)#\s]*)#([^)\s]+)\)")
 PINNED: Final = re.compile(r"[\w-]+/[\w-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+")
 
@@ -172,6 +177,14 @@ def test_commands_are_found_inside_of_others() -> None:
     ]
 
 
+@pytest.mark.parametrize("document", documents())
+def test_the_operators_commands_are_understood(document: Path) -> None:
+    """Each `make ops` of a document is a command that there is, with options that it takes."""
+    for quoted, word in OPS.findall(code(document)):
+        if word != "--help":
+            assert command_line().parse_args(shlex.split(quoted or word)).command
+
+
 # ── Runbooks ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -201,6 +214,26 @@ def test_a_runbook_says_what_somebody_on_call_asks(queue: str) -> None:
     for heading in ("**What the alarm means.**", "**How to look.**", "**How to mend.**", "**Redrive"):
         assert heading in text, heading
     assert f"| [`{queue}`]({page_of(queue)}) |" in (RUNBOOKS / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_page_of_an_alarm_says_what_somebody_on_call_asks() -> None:
+    """Also where no queue is meant: what the alarm means, how to look and what to do, and it is in the index."""
+    index = (RUNBOOKS / "README.md").read_text(encoding="utf-8")
+    of_queues = {page_of(queue) for queue in queues()}
+    for page in {Path(path).name for path in RUNBOOK.findall(json.dumps(template()["Resources"]))} - of_queues:
+        text = (RUNBOOKS / page).read_text(encoding="utf-8")
+        assert re.search(r"\*\*What the alarms? means?\.\*\*", text), page
+        assert "**How to look.**" in text, page
+        assert re.search(r"\*\*How to (mend|fail over)\.\*\*", text), page
+        assert f"]({page})" in index, page
+
+
+@pytest.mark.parametrize("queue", queues())
+def test_the_page_of_a_queue_that_can_be_redriven_says_so(queue: str) -> None:
+    """The command that redrives a queue is what its page leads to."""
+    redriven = {PRODUCERS} | {f"{each.resources}{kind}" for each in CONSUMERS for kind in ("Dlq", "RuleDlq")}
+    text = (RUNBOOKS / page_of(queue)).read_text(encoding="utf-8")
+    assert ("README.md#redrive-a-queue" in text) is (queue in redriven)
 
 
 def test_a_rules_dead_letters_go_to_its_target_only() -> None:

@@ -1,4 +1,8 @@
-"""What is watched, by whom it is told, and whether the dashboard shows all that there is."""
+"""What an alarm tells and to whom, and whether the dashboard shows all that there is.
+
+That each function, pipe, API and queue has its alarms is a house rule (E9103, E9304); that none of those that there are
+goes missing is held by tests/infrastructure/test_lint_rules.py.
+"""
 
 import json
 import re
@@ -86,18 +90,6 @@ def test_quiet_is_good_news(deployed: Stack) -> None:
     }
 
 
-def test_every_function_is_watched_for_errors_and_throttles(deployed: Stack) -> None:
-    """No function fails, or is held back, without somebody being told."""
-    for name in deployed.of_type("AWS::Lambda::Function"):
-        assert {("Errors", name), ("Throttles", name)} <= watched(deployed), name
-
-
-def test_every_asynchronous_function_is_watched_for_dead_letters_that_are_lost(deployed: Stack) -> None:
-    """What Lambda could put nowhere is told at the first one."""
-    for config in deployed.of_type("AWS::Lambda::EventInvokeConfig").values():
-        assert ("DestinationDeliveryFailures", named(config["FunctionName"])) in watched(deployed)
-
-
 def test_every_consumer_is_watched_for_attempts_that_do_not_end(deployed: Stack) -> None:
     """Takeovers, lost leases and quarantined keys of each consumer are told, under the names that it counts by."""
     assert {"ride-history", "dispatch", "payment"} <= set(services(deployed).values())
@@ -106,9 +98,8 @@ def test_every_consumer_is_watched_for_attempts_that_do_not_end(deployed: Stack)
         assert wanted | {(observation.QUARANTINED, service)} <= watched(deployed), service
 
 
-def test_the_pipe_is_watched(deployed: Stack) -> None:
-    """It fails, is throttled, or stands still while events are committed: each is told."""
-    assert {("ExecutionFailed", "OutboxPipe"), ("ExecutionThrottled", "OutboxPipe")} <= watched(deployed)
+def test_a_pipe_that_stands_still_is_noticed(deployed: Stack) -> None:
+    """It takes no event while rides are booked."""
     standstill = alarms(deployed)["OutboxPipeStandstillAlarm"]
     assert {("EventCount", "OutboxPipe"), (observation.NEW, "carride-api")} == metrics_of(standstill)
 
@@ -121,11 +112,6 @@ def test_every_rule_of_the_bus_is_watched_for_dead_letters_that_are_lost(deploye
         'SELECT SUM(InvocationsFailedToBeSentToDlq) FROM SCHEMA("AWS/Events", EventBusName, RuleName) '
         "WHERE EventBusName = '${CarRideBus}'"
     )
-
-
-def test_the_api_is_watched(deployed: Stack) -> None:
-    """Answers of 5xx are told."""
-    assert ("5xx", "CarRideApi") in watched(deployed)
 
 
 def test_metrics_of_the_project_are_asked_for_where_they_are_written(deployed: Stack) -> None:

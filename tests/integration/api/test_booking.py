@@ -30,7 +30,7 @@ def test_a_ride_is_booked_driven_and_read(api: Api) -> None:
 def test_ten_equal_requests_at_once_book_one_ride(api: Api) -> None:
     """Ten copies of a request that arrive together get one answer, or are told to wait; there is one ride."""
     with ThreadPoolExecutor(10) as pool:
-        answers = list(pool.map(lambda _: api.send("POST", "/carrides", BOOKING, key="same"), range(10)))
+        answers = list(pool.map(lambda _: api.insist("POST", "/carrides", BOOKING, key="same"), range(10)))
     booked = [answer for answer in answers if answer.status != 409]
     assert booked
     assert {answer.status for answer in booked} == {201}
@@ -46,7 +46,7 @@ def test_ten_changes_at_once_make_one_of_them(api: Api) -> None:
     path = api.send("POST", "/carrides", BOOKING, key="book").headers["Location"]
     change = {"action": "accept", "version": 1}
     with ThreadPoolExecutor(10) as pool:
-        answers = list(pool.map(lambda number: api.send("PUT", path, change, key=f"client-{number}"), range(10)))
+        answers = list(pool.map(lambda number: api.insist("PUT", path, change, key=f"client-{number}"), range(10)))
     assert sorted(answer.status for answer in answers) == [200] + [409] * 9
     assert {answer.body["version"] for answer in answers} == {2}
     api.wait()

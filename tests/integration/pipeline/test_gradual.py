@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from local.laptop import Laptop, Stack
+from tests.integration.api.client import Api
 from tests.integration.pipeline.pipeline import HISTORY, Pipeline
 
 
@@ -32,10 +33,15 @@ def gradual(laptop: Laptop, request: pytest.FixtureRequest) -> Iterator[Pipeline
 
 
 def test_events_take_effect_once_behind_an_alias(gradual: Pipeline) -> None:
-    """Rule, queue and simulator reach their functions through the alias; nothing is lost and nothing doubled."""
+    """Rule, queue, API and simulator reach their functions through the alias, and each role suffices for that."""
+    api = Api(gradual.laptop, gradual.stack)
+    assert api.send("POST", "/carrides/simulate", {"rides": 1, "seed": 7}, key="simulate").status == 202
     ledger = gradual.simulate(rides=5, seed=1, duplicates=0.3)
     assert ledger.balanced
     assert ledger.consumers[HISTORY].effects == ledger.distinct
+    asked = [each for each in gradual.laptop.asked() if each.role in gradual.stack.resources.values()]
+    assert "lambda:InvokeFunction" in {each.action for each in asked}
+    assert [each for each in asked if not each.allowed] == []
 
 
 def test_what_fails_behind_an_alias_is_kept(gradual: Pipeline) -> None:

@@ -87,7 +87,7 @@ def run(regions: Regions) -> Run:
 def test_a_fenced_primary_loses_and_doubles_nothing(run: Run) -> None:
     """Late, fenced, drained and replayed: every event takes effect once, whenever it arrives."""
     regions = run.regions
-    waited = []
+    waited: list[float] = []
 
     def catch_up(seconds: float) -> None:
         if not waited:
