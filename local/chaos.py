@@ -32,6 +32,7 @@ from idempotency.stores.valkey import ValkeyStore
 from local.demo import Progress, publish
 from local.gateway import Books, GatewayServer, Troubles
 from local.laptop import ROOT, Laptop, LaptopError, Stack
+from local.options import count, positive, share
 from local.partner import Partner, subscribe
 from ops import audit, fleet, saga
 from ops.ledger import DeadLettered, Ledger
@@ -482,12 +483,14 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="make chaos ARGS=…", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rides", type=int, default=500, metavar="N", help="rides for each seed (500)")
-    parser.add_argument("--cars", type=int, default=14, metavar="N", help="cars of the fleet (14)")
-    parser.add_argument("--seeds", type=int, default=1, metavar="N", help="how many seeds, one after the other (1)")
-    parser.add_argument("--first-seed", type=int, default=1, metavar="N", help="the first of them (1)")
+    parser.add_argument("--rides", type=positive, default=500, metavar="N", help="rides for each seed (500)")
+    parser.add_argument("--cars", type=positive, default=14, metavar="N", help="cars of the fleet (14)")
     parser.add_argument(
-        "--gateway", type=float, default=0.05, metavar="S", help="share of the gateway's troubles (0.05)"
+        "--seeds", type=positive, default=1, metavar="N", help="how many seeds, one after the other (1)"
+    )
+    parser.add_argument("--first-seed", type=count, default=1, metavar="N", help="the first of them (1)")
+    parser.add_argument(
+        "--gateway", type=share, default=0.05, metavar="S", help="share of the gateway's troubles (0.05)"
     )
     parser.add_argument(
         "--records", choices=_RECORDS, default="dynamodb", help="where the consumers keep their records (dynamodb)"

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple, NoReturn, TextIO
 from local.bookings import book
 from local.gateway import Books, GatewayServer, Troubles
 from local.laptop import ROOT, Laptop, LaptopError, Stack
+from local.options import count, positive, share
 from ops import fleet
 from ops.audit import Clients, audit
 from ops.ledger import Ledger
@@ -59,17 +60,17 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     what = parser.add_argument_group("what the simulator publishes")
-    what.add_argument("--rides", type=_count, default=200, metavar="N", help="rides, of 3 or 4 events each (200)")
-    what.add_argument("--bookings", type=_count, default=20, metavar="N", help="rides booked over HTTP (20)")
-    what.add_argument("--seed", type=_count, default=1, metavar="N", help="the same seed gives the same rides (1)")
-    what.add_argument("--duplicates", type=_share, default=0.3, metavar="S", help="share of events sent twice (0.3)")
-    what.add_argument("--out-of-order", type=_share, default=0.1, metavar="S", help="share of rides in disorder (0.1)")
-    what.add_argument("--older", type=_share, default=0.1, metavar="S", help="share in the older envelope (0.1)")
-    what.add_argument("--malformed", type=_count, default=12, metavar="N", help="events that break the contract (12)")
-    what.add_argument("--late", type=_count, default=3, metavar="N", help="events past their expiry time (3)")
-    what.add_argument("--crashes", type=_count, default=2, metavar="N", help="events that kill the consumer once (2)")
-    what.add_argument("--fails", type=_count, default=2, metavar="N", help="events that make it raise once (2)")
-    what.add_argument("--poison", type=_count, default=1, metavar="N", help="events that always make it raise (1)")
+    what.add_argument("--rides", type=positive, default=200, metavar="N", help="rides, of 3 or 4 events each (200)")
+    what.add_argument("--bookings", type=count, default=20, metavar="N", help="rides booked over HTTP (20)")
+    what.add_argument("--seed", type=count, default=1, metavar="N", help="the same seed gives the same rides (1)")
+    what.add_argument("--duplicates", type=share, default=0.3, metavar="S", help="share of events sent twice (0.3)")
+    what.add_argument("--out-of-order", type=share, default=0.1, metavar="S", help="share of rides in disorder (0.1)")
+    what.add_argument("--older", type=share, default=0.1, metavar="S", help="share in the older envelope (0.1)")
+    what.add_argument("--malformed", type=count, default=12, metavar="N", help="events that break the contract (12)")
+    what.add_argument("--late", type=count, default=3, metavar="N", help="events past their expiry time (3)")
+    what.add_argument("--crashes", type=count, default=2, metavar="N", help="events that kill the consumer once (2)")
+    what.add_argument("--fails", type=count, default=2, metavar="N", help="events that make it raise once (2)")
+    what.add_argument("--poison", type=count, default=1, metavar="N", help="events that always make it raise (1)")
     how = parser.add_argument_group("how the demo runs")
     how.add_argument("--keep", action="store_true", help="leave everything running until Ctrl-C, to look around")
     how.add_argument("--json", action="store_true", help="print the ledger as JSON; progress goes to standard error")
@@ -255,20 +256,6 @@ class Progress:
 
     def _say(self, text: str) -> None:
         print(text, end="", file=self._stream, flush=True)
-
-
-def _count(text: str) -> int:
-    number = int(text)
-    if number < 0:
-        raise argparse.ArgumentTypeError(f"{text} is less than 0")
-    return number
-
-
-def _share(text: str) -> float:
-    share = float(text)
-    if not 0 <= share <= 1:
-        raise argparse.ArgumentTypeError(f"{text} is no share: give a number from 0 to 1")
-    return share
 
 
 def _leave(status: int, message: str) -> NoReturn:

@@ -10,6 +10,7 @@ from typing import Final
 import botocore
 from aws_lambda_powertools.shared.version import VERSION
 
+from local.options import positive
 from tests.bench.measures import ROOT, Row, batches, http_cpu, own_cpu, round_trips, start_up
 
 REPORT: Final = ROOT / ".bench/bench.json"
@@ -29,13 +30,15 @@ def main() -> int:
         epilog="example: python -m tests.bench --repetitions 60. The numbers are kept in .bench/bench.json",
     )
     parser.add_argument(
-        "--repetitions", type=int, default=25, metavar="N", help="how often each side of a measure has its turn (25)"
+        "--repetitions",
+        type=positive,
+        default=25,
+        metavar="N",
+        help="how often each side of a measure has its turn (25)",
     )
     parser.add_argument("--strict", action="store_true", help="exit with status 1 if a target is missed")
     parser.add_argument("--json", action="store_true", help="print the numbers as JSON, for machines")
     arguments = parser.parse_args()
-    if arguments.repetitions < 1:
-        parser.error("--repetitions must be at least 1")
 
     rows = [
         *round_trips(),

@@ -21,6 +21,7 @@ from carride.entry import MOST_ENTRIES, TOO_LARGE, Entry
 from carride.events import RideEvent, parse_event
 from carride.publisher import Outcome, Publisher
 from carride.simulation import Simulation, Spec
+from local.options import positive
 from tests.bench.measures import ACCOUNT, ROOT
 
 REPORT: Final = ROOT / ".bench/publishing.json"
@@ -153,12 +154,10 @@ def main() -> int:
         "outside botocore.",
         epilog="example: python -m tests.bench.publishing --json. The numbers are kept in .bench/publishing.json",
     )
-    parser.add_argument("--events", type=int, default=10_000, metavar="N", help="how many events (10,000)")
-    parser.add_argument("--repetitions", type=int, default=5, metavar="N", help="how often they are published (5)")
+    parser.add_argument("--events", type=positive, default=10_000, metavar="N", help="how many events (10,000)")
+    parser.add_argument("--repetitions", type=positive, default=5, metavar="N", help="how often they are published (5)")
     parser.add_argument("--json", action="store_true", help="print the numbers as JSON, for machines")
     arguments = parser.parse_args()
-    if arguments.events < 1 or arguments.repetitions < 1:
-        parser.error("--events and --repetitions must be at least 1")
 
     measured = measure(simulated(arguments.events), arguments.repetitions)
     report = json.dumps({**measured._asdict(), "outside": measured.outside, "met": measured.met}, indent=2)
