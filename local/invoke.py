@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
+from local.gateway import Books, GatewayServer
 from local.laptop import ROOT, Laptop, LaptopError
 
 EVENTS: Final = ROOT / "events"
@@ -54,9 +55,9 @@ def read_event(path: str) -> Any:
 
 def invoke(function: str, event: Any) -> bool:
     """Deploy, run the function once, print its log and its answer; return whether it succeeded."""
-    with Laptop() as laptop:
+    with Laptop() as laptop, GatewayServer(Books()) as gateway:
         laptop.build()
-        stack = laptop.deploy_fast("carride")
+        stack = laptop.deploy_fast("carride", PaymentGatewayUrl=gateway.url)
         answer = laptop.client("lambda").invoke(
             FunctionName=stack.resources[function], Payload=json.dumps(event), LogType="Tail"
         )
