@@ -6,8 +6,6 @@ import itertools
 import json
 import shutil
 import signal
-import socket
-import subprocess
 import sys
 import tempfile
 import time
@@ -19,16 +17,14 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 import msgspec
-import valkey
 import yaml
-from valkey.backoff import NoBackoff
-from valkey.retry import Retry
 
 from carride.faults import Fault
 from carride.simulation import Simulation, Spec
 from idempotency import MemoryStore
 from idempotency.stores import Store
 from idempotency.stores.valkey import ValkeyStore
+from local import valkey_server
 from local.demo import Progress, publish
 from local.gateway import Books, GatewayServer, Troubles
 from local.laptop import ROOT, Laptop, LaptopError, Stack
@@ -61,7 +57,6 @@ _HOUR: Final = timedelta(hours=1)
 _RETRY_DELAYS: Final = (4.5, 4.5)
 """In seconds. As on AWS, a retry comes when the lease of a killed run of payment is over: a sooner one would wait for
 that, and keep a process from its work."""
-_START_SECONDS: Final = 10.0
 _SOCKET_SECONDS: Final = 30.0
 """Whoever gives up waiting for an answer, on a machine with much else to do, does not know what has become of it."""
 _DRAIN_SECONDS: Final = 120.0
@@ -416,65 +411,6 @@ def _template(laptop: Laptop, unprotected: Collection[str]) -> Iterator[Path | N
         yield template
 
 
-@contextmanager
-def partners_store() -> Iterator[Store]:
-    """Yield what the partner remembers with: a server of Valkey or Redis where one is installed, else its memory."""
-    program = shutil.which("valkey-server") or shutil.which("redis-server")
-    if program is None:
-        yield MemoryStore()
-        return
-    with tempfile.TemporaryDirectory(prefix="carride-valkey-") as folder:
-        address = str(Path(folder) / "socket")
-        options = ["--port", "0", "--unixsocket", address, "--save", "", "--appendonly", "no", "--dir", folder]
-        server = subprocess.Popen([program, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        try:
-            client = valkey.Valkey(
-                unix_socket_path=address, socket_timeout=_SOCKET_SECONDS, retry=Retry(NoBackoff(), 0)
-            )
-            _wait_for_server(client)
-            yield ValkeyStore(client)
-        finally:
-            server.terminate()
-            server.wait(timeout=10)
-
-
-@contextmanager
-def records_server() -> Iterator[str]:
-    """Yield the address of a server of Valkey or Redis for the consumers' records.
-
-    Raises:
-        LaptopError: none is installed.
-    """
-    program = shutil.which("valkey-server") or shutil.which("redis-server")
-    if program is None:
-        raise LaptopError("records in Valkey need valkey-server or redis-server: install one of them")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    with tempfile.TemporaryDirectory(prefix="carride-valkey-") as folder:
-        options = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", folder]
-        server = subprocess.Popen([program, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        try:
-            _wait_for_server(valkey.Valkey(port=port, socket_timeout=_SOCKET_SECONDS, retry=Retry(NoBackoff(), 0)))
-            yield f"valkey://127.0.0.1:{port}"
-        finally:
-            server.terminate()
-            server.wait(timeout=10)
-
-
-def _wait_for_server(client: "valkey.Valkey") -> None:
-    deadline = time.monotonic() + _START_SECONDS
-    while True:
-        try:
-            client.ping()
-        except valkey.ConnectionError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.02)
-        else:
-            return
-
-
 # ── The command ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -531,28 +467,39 @@ def run(options: argparse.Namespace, progress: Progress) -> list[Result]:
     mix = Mix(rides=options.rides, cars=options.cars, gateway=options.gateway)
     seeds = range(options.first_seed, options.first_seed + options.seeds)
     kinds = _RECORDS[options.records]
+    installed = valkey_server.program()
+    if installed is None and "valkey" in kinds:
+        raise LaptopError("records in Valkey need valkey-server or redis-server: install one of them")
     results = []
     with ExitStack() as running:
-        where = {"ValkeyUrl": running.enter_context(records_server())} if "valkey" in kinds else {}
+        port = None if installed is None else running.enter_context(valkey_server.running(installed))
         laptop = running.enter_context(Laptop(retry_delays=_RETRY_DELAYS, workers=3))
         with progress.step("building the functions and layers (sam build)"):
             laptop.build()
         for seed, records in itertools.product(seeds, kinds):
-            parameters = where if records == "valkey" else {}
-            with partners_store() as store:  # a new one: the same seed has the same events
-                results.append(
-                    rehearse(
-                        laptop,
-                        mix,
-                        seed=seed,
-                        store=store,
-                        progress=progress,
-                        unprotected=options.unprotected,
-                        records=records,
-                        **parameters,
-                    )
+            results.append(
+                rehearse(
+                    laptop,
+                    mix,
+                    seed=seed,
+                    store=_partners_store(port, f"partner-{seed}-{records}:"),
+                    progress=progress,
+                    unprotected=options.unprotected,
+                    records=records,
+                    **({"ValkeyUrl": f"valkey://{valkey_server.HOST}:{port}"} if records == "valkey" else {}),
                 )
+            )
     return results
+
+
+def _partners_store(port: int | None, prefix: str) -> Store:
+    """Return what the partner remembers with: a server where there is one, else its memory.
+
+    The prefix keeps runs apart, since the same seed has the same events.
+    """
+    if port is None:
+        return MemoryStore()
+    return ValkeyStore(valkey_server.client(port, _SOCKET_SECONDS), prefix=prefix)
 
 
 def table(results: Sequence[Result]) -> str:

@@ -9,7 +9,8 @@ import botocore.session
 import pytest
 
 TESTS: Final = Path(__file__).parent
-MAY_CONNECT: Final = tuple(TESTS / name for name in ("infrastructure", "integration", "e2e"))
+STARTS_ENGINE: Final = (TESTS / "integration", TESTS / "e2e")
+MAY_CONNECT: Final = (TESTS / "infrastructure", *STARTS_ENGINE)
 
 # Whatever account the shell is logged in to, no test can reach it.
 for name in [name for name in os.environ if name.startswith("AWS_")]:
@@ -44,7 +45,9 @@ botocore.session.create_loader = functools.cache(botocore.session.create_loader)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Take the network away from every test outside the folders that are about it."""
+    """Mark the tests that start the engine, and take the network away from every test that is not about it."""
     for item in items:
+        if any(item.path.is_relative_to(folder) for folder in STARTS_ENGINE):
+            item.add_marker(pytest.mark.integration)
         if not any(item.path.is_relative_to(folder) for folder in MAY_CONNECT):
             item.add_marker(pytest.mark.disable_socket)

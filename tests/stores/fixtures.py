@@ -16,6 +16,7 @@ from valkey.backoff import NoBackoff
 from valkey.exceptions import ReadOnlyError
 from valkey.retry import Retry
 
+from local import valkey_server
 from tests.stores import servers
 from tests.stores.backends import Opener, dynamodb_opener, open_memory, open_valkey
 
@@ -46,13 +47,13 @@ def fake_redis() -> Opener:
 
 
 @pytest.fixture(scope="session")
-def valkey_client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def valkey_client() -> Iterator[Any]:
     """A client of a real server."""
-    program = servers.redis_program()
-    if program is None:
+    installed = valkey_server.program()
+    if installed is None:
         pytest.skip("neither valkey-server nor redis-server is installed")
     with (
-        servers.redis_server(program, tmp_path_factory.mktemp("redis")) as port,
+        valkey_server.running(installed) as port,
         valkey.Valkey(
             port=port,
             socket_connect_timeout=1,

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import shutil
 import socket
 import subprocess
 import time
@@ -13,20 +12,6 @@ from typing import Final
 ROOT: Final = Path(__file__).parents[2]
 ENGINE: Final = ROOT / ".venv-engine/bin/ministack"
 _PATIENCE_S: Final = 30.0
-
-
-def redis_program() -> str | None:
-    """Where the server of Valkey or Redis is, if it is installed."""
-    return shutil.which("valkey-server") or shutil.which("redis-server")
-
-
-@contextlib.contextmanager
-def redis_server(program: str, folder: Path) -> Iterator[int]:
-    """Run a server that keeps nothing on disk, and yield its port."""
-    port = _free_port()
-    options = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", str(folder)]
-    with _running([program, *options], folder, {}, lambda: _answers(port, b"PING\r\n", b"+PONG")):
-        yield port
 
 
 @contextlib.contextmanager

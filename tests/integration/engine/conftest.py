@@ -1,22 +1,11 @@
 """One engine and one stock MiniStack for all tests of this folder; each test has a stack of its own."""
 
-import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from local.laptop import Laptop, Stack
 from tests.integration.engine.support import Resource, StockMiniStack, template
-
-HERE = Path(__file__).parent
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test of this folder."""
-    for item in items:
-        if item.path.is_relative_to(HERE):
-            item.add_marker(pytest.mark.integration)
 
 
 @pytest.fixture(scope="session")
@@ -31,12 +20,6 @@ def stock() -> Iterator[Laptop]:
     """MiniStack as it is published."""
     with StockMiniStack() as laptop:
         yield laptop
-
-
-@pytest.fixture
-def name(request: pytest.FixtureRequest) -> str:
-    """A stack name of this test's own."""
-    return re.sub("[^A-Za-z0-9]+", "-", str(request.node.name))[:60].strip("-")
 
 
 class Deploy:

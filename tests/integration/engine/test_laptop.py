@@ -50,11 +50,11 @@ def test_nothing_is_left_when_the_block_ends_in_an_error() -> None:
 
 
 STAYS = """
-import time
+import signal
 from local.laptop import Laptop
 with Laptop() as laptop:
     print(laptop.port, laptop.log.parent, flush=True)
-    time.sleep(60)
+    signal.pause()
 """
 
 

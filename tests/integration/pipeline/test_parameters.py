@@ -2,11 +2,7 @@
 
 from typing import Any
 
-import pytest
-
 from local.laptop import Laptop
-
-pytestmark = pytest.mark.integration
 
 CONSUMERS = ("RideHistoryFunctionName", "DispatchFunctionName", "PaymentFunctionName")
 TABLES = ("IdempotencyTable", "RideTable", "BookingTable", "OutboxTable", "AssignmentTable", "CarTable", "PaymentTable")

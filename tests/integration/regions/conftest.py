@@ -1,7 +1,6 @@
 """The real template in two regions of one engine."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -9,19 +8,10 @@ from local.gateway import Books, GatewayServer
 from local.laptop import Laptop
 from tests.integration.regions.pair import Regions
 
-HERE = Path(__file__).parent
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test of this folder."""
-    for item in items:
-        if item.path.is_relative_to(HERE):
-            item.add_marker(pytest.mark.integration)
-
 
 @pytest.fixture(scope="session")
 def laptop() -> Iterator[Laptop]:
-    """An engine with what `sam build` made."""
+    """An engine of its own: these tests ask what it was asked, and hold back what its regions tell each other."""
     with Laptop(retry_delays=(0.2, 0.4)) as started:
         started.build()
         yield started

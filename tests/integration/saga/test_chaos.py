@@ -5,12 +5,10 @@ import io
 import pytest
 
 from idempotency import MemoryStore
-from local.chaos import Mix, records_server, rehearse, table
+from local import valkey_server
+from local.chaos import Mix, rehearse, table
 from local.demo import Progress
 from local.laptop import Laptop
-from tests.stores.servers import redis_program
-
-pytestmark = pytest.mark.integration
 
 
 def test_nothing_is_lost_or_doubled_in_the_worst_mix(laptop: Laptop) -> None:
@@ -25,11 +23,13 @@ def test_nothing_is_lost_or_doubled_in_the_worst_mix(laptop: Laptop) -> None:
     assert "held back" in table([result])
 
 
-@pytest.mark.skipif(redis_program() is None, reason="neither valkey-server nor redis-server is installed")
 def test_records_in_valkey_lose_and_double_nothing_either(laptop: Laptop) -> None:
     """The same consumers, with crashes that kill them while they hold a claim on a real server."""
+    installed = valkey_server.program()
+    if installed is None:
+        pytest.skip("neither valkey-server nor redis-server is installed")
     mix = Mix(rides=12, cars=6, gateway=0.2)
-    with records_server() as address:
+    with valkey_server.running(installed) as port:
         result = rehearse(
             laptop,
             mix,
@@ -37,7 +37,7 @@ def test_records_in_valkey_lose_and_double_nothing_either(laptop: Laptop) -> Non
             store=MemoryStore(),
             progress=Progress(io.StringIO()),
             records="valkey",
-            ValkeyUrl=address,
+            ValkeyUrl=f"valkey://{valkey_server.HOST}:{port}",
         )
     assert result.wrong() == []
     assert result.sound

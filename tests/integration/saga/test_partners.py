@@ -3,15 +3,11 @@
 import json
 from typing import Any
 
-import pytest
-
 from carride.simulation import older_envelope
 from idempotency import MemoryStore
 from local.partner import Partner, subscribe
 from tests.integration.saga.town import Town
 from tests.unit.functions.saga import told
-
-pytestmark = pytest.mark.integration
 
 
 def messages(town: Town, url: str) -> list[dict[str, Any]]:

@@ -1,10 +1,6 @@
 """Whole rides through the deployed pipeline: booked, driven, paid; or undone, from wherever they had got to."""
 
-import pytest
-
 from tests.integration.saga.town import CARS, Town
-
-pytestmark = pytest.mark.integration
 
 
 def test_a_ride_lives_from_acceptance_to_payment(town: Town) -> None:

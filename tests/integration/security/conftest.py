@@ -1,7 +1,6 @@
 """One run of the whole pipeline, down every path that it has, and what it left behind."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -10,15 +9,6 @@ from local.laptop import Laptop
 from ops import fleet
 from tests.integration.saga.town import CARS, DECLINED, SEED, Town
 from tests.integration.security.run import go_down_every_path
-
-HERE = Path(__file__).parent
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test of this folder."""
-    for item in items:
-        if item.path.is_relative_to(HERE):
-            item.add_marker(pytest.mark.integration)
 
 
 @pytest.fixture(scope="session")

@@ -22,10 +22,15 @@ def aws() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="module")
+def client(aws: None) -> Any:
+    """One client for a module: making one takes longer than most tests."""
+    return boto3.client("dynamodb")
+
+
 @pytest.fixture
-def dynamodb() -> Iterator[Any]:
-    """Two empty tables: the records', and one that handlers write to."""
-    client = boto3.client("dynamodb")
+def dynamodb(client: Any) -> Iterator[Any]:
+    """Two empty tables: the records', and one that effects are written to."""
     for table, key in ((TABLE, "idempotencyKey"), (RIDES, "id")):
         client.create_table(
             TableName=table,

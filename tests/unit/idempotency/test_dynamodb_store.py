@@ -1,9 +1,8 @@
 """What the DynamoDB store asks of DynamoDB, and what it does with every answer that can come."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-import boto3
 import pytest
 
 from idempotency import DynamoDBStore, EffectConflictError, Put, Update
@@ -54,27 +53,6 @@ class Recorder:
     def tokens(self) -> list[str]:
         """The client request tokens, request by request."""
         return [request["ClientRequestToken"] for _, request in self.requests]
-
-
-@pytest.fixture(scope="module")
-def client(aws: None) -> Any:
-    """One client for all of these tests: making one takes longer than any of them."""
-    return boto3.client("dynamodb")
-
-
-@pytest.fixture
-def dynamodb(client: Any) -> Iterator[Any]:
-    """Two empty tables: the records', and one that effects are written to."""
-    for table, key in ((TABLE, "idempotencyKey"), (RIDES, "id")):
-        client.create_table(
-            TableName=table,
-            KeySchema=[{"AttributeName": key, "KeyType": "HASH"}],
-            AttributeDefinitions=[{"AttributeName": key, "AttributeType": "S"}],
-            BillingMode="PAY_PER_REQUEST",
-        )
-    yield client
-    for table in (TABLE, RIDES):
-        client.delete_table(TableName=table)
 
 
 @pytest.fixture
