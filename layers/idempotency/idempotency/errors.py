@@ -50,15 +50,30 @@ class OutOfTimeError(RetryableError):
     """Raised instead of starting work that the invocation's remaining time could not commit."""
 
 
-class StoreUnavailableError(RetryableError):
-    """Raised when the store kept failing or throttling until the time for it was used up.
+class StoreError(RetryableError):
+    """The base of what a store raises when it could not do what it was asked."""
 
-    A write that was under way may or may not have taken place: the record decides that at the next delivery.
+
+class StoreUnavailableError(StoreError):
+    """Raised when a write was not answered: whether it took place is unknown, and the record decides that later."""
+
+
+class StoreRefusedError(StoreError):
+    """Raised when the store definitely refused a write: access denied, invalid, throttled or in conflict to the end.
+
+    Nothing was written. A commit that is refused so is a failure of the attempt, recorded with this reason.
     """
 
 
 class ContentionError(RetryableError):
     """Raised when other writers changed the record in every one of a bounded number of rounds."""
+
+
+class UnfinishedWorkError(IdempotencyError, TypeError):
+    """Raised when a handler returned an awaitable or a generator: its work has not been done.
+
+    Handlers are plain functions. Call ``asyncio.run(...)`` inside the handler to run a coroutine to its end.
+    """
 
 
 class PermanentError(IdempotencyError):

@@ -1,0 +1,42 @@
+"""What runs at the same time: the records of a batch, and the heartbeat beside long work."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+
+class Concurrency(Protocol):
+    """How a consumer runs things at the same time. A simulation passes its own, to decide who goes on when."""
+
+    def run_all(self, tasks: Sequence[Callable[[], None]], limit: int) -> None:
+        """Run every task, at most ``limit`` at once, and return when all have ended. Tasks do not raise."""
+        ...
+
+    def repeat(self, beat: Callable[[], bool], interval_s: float) -> AbstractContextManager[object]:
+        """Call ``beat`` every ``interval_s`` seconds inside the context, until it returns False.
+
+        Leaving the context waits for a beat that is under way.
+        """
+        ...
+
+
+class Threads:
+    """The threads of this process. Each task sees the context variables of its caller."""
+
+    def run_all(self, tasks: Sequence[Callable[[], None]], limit: int) -> None:
+        """Run the tasks in a pool of threads that ends with them."""
+        from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - only batches pay for it
+        from contextvars import copy_context  # noqa: PLC0415 - as above
+
+        if len(tasks) == 1:
+            tasks[0]()
+            return
+        with ThreadPoolExecutor(min(limit, len(tasks)), thread_name_prefix="idempotency-batch") as pool:
+            for future in [pool.submit(copy_context().run, task) for task in tasks]:
+                future.result()
+
+    def repeat(self, beat: Callable[[], bool], interval_s: float) -> AbstractContextManager[object]:
+        """Beat in a thread that is joined when the context is left."""
+        from idempotency.heartbeat import Heartbeat  # noqa: PLC0415 - only long work pays for it
+
+        return Heartbeat(beat, interval_s)
