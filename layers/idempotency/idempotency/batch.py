@@ -1,8 +1,10 @@
 """Runs the records of one batch: concurrently, each by itself, and none past the deadline."""
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import NamedTuple
+
+from idempotency.concurrency import Concurrency
 
 
 class Job(NamedTuple):
@@ -14,7 +16,7 @@ class Job(NamedTuple):
     run: Callable[[], object]
 
 
-def run_jobs(jobs: Sequence[Job], *, concurrency: int, has_time: Callable[[], bool]) -> dict[int, Exception | None]:
+def run_jobs(jobs: Sequence[Job], *, limit: int, concurrency: Concurrency, has_time: Callable[[], bool]) -> dict[int, Exception | None]:
     """Run every job, and return those that are to be delivered again: their positions, and why (None: no time).
 
     In a lane a failure holds back the jobs behind it: of equal keys the first does the work, and the others share its
@@ -41,8 +43,7 @@ def run_jobs(jobs: Sequence[Job], *, concurrency: int, has_time: Callable[[], bo
             return
 
     if len(together) > 1:
-        with ThreadPoolExecutor(min(concurrency, len(together)), thread_name_prefix="idempotency-batch") as pool:
-            list(pool.map(run_lane, together))
+        concurrency.run_all([partial(run_lane, lane) for lane in together], limit)
     else:
         alone = together + alone
     for lane in alone:

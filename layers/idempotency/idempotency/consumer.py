@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypedDict
 from idempotency import dead_letters as letters
 from idempotency import observation
 from idempotency.clock import Clock, epoch_ms
+from idempotency.concurrency import Concurrency
 from idempotency.dead_letters import DeadLetter, DeadLetters
 from idempotency.decision import released
 from idempotency.errors import ConfigurationError, MissingKeyError, OutOfTimeError
@@ -113,6 +114,7 @@ class Consumer[E = dict[str, Any]]:
         clock: Clock = epoch_ms,
         sleep: Callable[[float], None] = time.sleep,
         jitter: Callable[[], float] = random.random,
+        concurrency: Concurrency | None = None,
     ) -> None:
         policy = policy or Policy()
         if not name or "#" in name:
@@ -150,6 +152,7 @@ class Consumer[E = dict[str, Any]]:
             clock=clock,
             sleep=sleep,
             jitter=jitter,
+            concurrency=concurrency,
         )
 
     # ── Lambda handlers ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -197,7 +200,8 @@ class Consumer[E = dict[str, Any]]:
             records = source.records(event)
             failures = run_jobs(
                 [self._job(source, raw, work, deadline_ms) for raw in records],
-                concurrency=self._policy.concurrency,
+                limit=self._policy.concurrency,
+                concurrency=self._runner.concurrency,
                 has_time=functools.partial(self._runner.has_time, deadline_ms),
             )
             if failures and source.failure_id is None:

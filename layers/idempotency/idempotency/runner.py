@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from idempotency import dead_letters, observation
 from idempotency.clock import Clock, epoch_ms
+from idempotency.concurrency import Concurrency, Threads
 from idempotency.dead_letters import DeadLetter, DeadLetters
 from idempotency.decision import (
     Busy,
@@ -146,6 +147,7 @@ class Runner:
         clock: Clock = epoch_ms,
         sleep: Callable[[float], None] = time.sleep,
         jitter: Callable[[], float] = random.random,
+        concurrency: Concurrency | None = None,
         new_owner: Callable[[], str] = lambda: os.urandom(16).hex(),
     ) -> None:
         self.consumer = consumer
@@ -158,6 +160,7 @@ class Runner:
         self._sleep = sleep
         self._jitter = jitter
         self.new_owner = new_owner
+        self.concurrency: Concurrency = concurrency or Threads()
         self._warm = WarmCache(policy.warm_cache, int(policy.warm_seconds * 1000))
         self._reserve_ms = int(policy.reserve * 1000)
         self._limits = Limits(
@@ -291,9 +294,7 @@ class Runner:
         renew = started.operation.heartbeat if started.me.renewed else None
         if renew is None:
             return nullcontext()
-        from idempotency.heartbeat import Heartbeat  # noqa: PLC0415 - who needs none does not pay for it
-
-        return Heartbeat(renew, self.policy.lease / HEARTBEATS_PER_LEASE)
+        return self.concurrency.repeat(renew, self.policy.lease / HEARTBEATS_PER_LEASE)
 
     def finish(self, started: Started, value: object) -> Answer:
         """Commit, or fail where the effects are refused: for work that cannot be run again."""
