@@ -1,0 +1,145 @@
+"""`python -m tests.simulation`: have the layer live through bad luck, and tell any promise that it breaks."""
+
+import argparse
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.simulation.engine import Line
+from tests.simulation.plan import WORLDS, draw, from_json, smaller, to_json
+from tests.simulation.run import Report, run
+
+EPILOG = """
+Each seed is one run: messages, a transport with AWS's documented rules, a store, versions of the code, and faults:
+crashes, lost and late answers, throttling, refusals, clocks that jump, sandboxes that freeze, processes out of memory.
+The consumer, its runner and its store are the real ones. Time is virtual, and one thread runs all.
+
+After each run an operator mends everything, releases what is quarantined and delivers it again. Judged is: nothing is
+lost; nothing takes effect twice; no healthy message is given up; each letter has its true reason; each key is free in
+the end; work is bounded; each caller is told the committed result.
+
+A seed that breaks a promise is shrunk to the fewest messages, faults and features that still break it, and told as a
+timeline. The same seed is the same run, in every process. The exit status is 0 only if no promise was broken.
+
+examples:
+  python -m tests.simulation --seeds 1000               a thousand runs: less than a minute
+  python -m tests.simulation --seed 17                  one run again, with its timeline if it fails
+  python -m tests.simulation --seed 17 --timeline       one run again, and its timeline in any case
+  python -m tests.simulation --world kinesis --seeds 99 only runs of this world
+  python -m tests.simulation --plan FILE                the run of a plan that was printed (or written by hand)
+  python -m tests.simulation --mutants                  take mends out of the layer; say which seed finds each
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run what was asked for; return the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.simulation",
+        description="Deterministic simulation of the idempotency layer under its transports.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--seeds", type=int, default=100, help="how many runs (100)")
+    parser.add_argument("--first", type=int, default=0, help="the first seed (0)")
+    parser.add_argument("--seed", type=int, help="one run")
+    parser.add_argument("--world", choices=sorted(WORLDS), help="have every run happen in this world")
+    parser.add_argument("--plan", type=Path, metavar="FILE", help="run the plan in this file, as it was printed")
+    parser.add_argument("--timeline", action="store_true", help="print the timeline of each run")
+    parser.add_argument("--list", action="store_true", help="say what the worlds are")
+    parser.add_argument("--mutants", action="store_true", help="take mends out of the layer and look for them")
+    parser.add_argument("--json", action="store_true", help="print what was found as JSON")
+    options = parser.parse_args(arguments)
+
+    if options.list:
+        print("\n".join(f"{name:10}{about}" for name, about in WORLDS.items()))
+        return 0
+    if options.mutants:
+        from tests.simulation.mutants import tell_mutants  # noqa: PLC0415 - it patches the layer
+
+        return tell_mutants(options.seeds, as_json=options.json)
+    if options.plan is not None:
+        plans = iter([from_json(json.loads(options.plan.read_text()))])
+        count = 1
+    else:
+        first, count = (options.first, options.seeds) if options.seed is None else (options.seed, 1)
+        plans = (draw(seed, options.world) for seed in range(first, first + count))
+    totals: Counter[str] = Counter()
+    hours = 0.0
+    failed = []
+    began = time.monotonic()
+    for done, plan in enumerate(plans, 1):
+        report = run(plan)
+        totals.update(report.counts)
+        hours += report.hours
+        if report.broken:
+            failed.append(shrink(report))
+            if not options.json:
+                print(tell(failed[-1], options.world), flush=True)
+        elif options.timeline:
+            print("\n".join(map(line_of, report.timeline)))
+        if sys.stderr.isatty() and done % 10 == 0:
+            sys.stderr.write(f"\r{done:,} of {count:,} runs, {len(failed)} failed\033[K\r")
+    if options.json:
+        found = [{"plan": to_json(each.plan), "broken": [broken._asdict() for broken in each.broken]} for each in failed]
+        print(json.dumps({"runs": count, "hours": round(hours, 1), "counts": totals, "failed": found}, sort_keys=True))
+    else:
+        print(f"{count:,} runs, {len(failed)} failed, {hours:,.0f} simulated hours in {time.monotonic() - began:.0f} s")
+        for name in sorted(totals):
+            print(f"  {name:28}{totals[name]:10,}")
+    return 1 if failed else 0
+
+
+def shrink(report: Report) -> Report:
+    """Take away, bit by bit, what the first broken promise does not need."""
+    kind = kind_of(report)
+    smallest = report
+    while True:
+        for plan in smaller(smallest.plan):
+            less = run(plan)
+            if less.broken and kind_of(less) == kind:
+                smallest = less
+                break
+        else:
+            return smallest
+
+
+def kind_of(report: Report) -> str:
+    """Return the words of the first broken promise, without its numbers and names."""
+    return " ".join(word for word in report.broken[0].what.split(":")[0].split() if word.isalpha())
+
+
+def tell(report: Report, world: str | None) -> str:
+    """Tell a failed run: what was broken, and what happened to the messages concerned."""
+    plan = report.plan
+    concerned = {broken.message for broken in report.broken}
+    lines = [line for line in report.timeline if line.message is None or None in concerned or line.message in concerned]
+    chosen = "" if world is None else f" --world {world}"
+    return "\n".join(
+        [
+            "",
+            f"BROKEN  seed {plan.seed}, world {plan.world}, store {plan.store}, work {plan.work}",
+            *(f"  message {broken.message}: {broken.what}" for broken in report.broken),
+            *(f"  {message}" for message in plan.messages),
+            *(f"  {fault}" for fault in plan.faults),
+            *(f"  {version}" for version in plan.versions),
+            f"  timeout {plan.timeout_s} s, batch {plan.batch}, {plan.sandboxes} sandboxes, maxReceiveCount "
+            f"{plan.receives}{'' if plan.reports else ', no partial reports'}{', bisects' if plan.bisects else ''}"
+            f"{f', out of memory at {plan.room} runs' if plan.room else ''}",
+            *map(line_of, lines),
+            f'again: make simulate ARGS="--seed {plan.seed}{chosen}", or --plan with: {json.dumps(to_json(plan))}',
+        ]
+    )
+
+
+def line_of(line: Line) -> str:
+    """Return one line of the timeline."""
+    seconds = line.at_ms / 1000
+    number = "" if line.message is None else f"order-{line.message}"
+    return f"{seconds:12.3f} s  {line.who:11} {number:9} {line.text:.150}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
