@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final, Protocol
 
 import fakeredis
@@ -218,16 +218,15 @@ class _Client(fakeredis.FakeValkey):
     network: Network
 
     def evalsha(self, sha: str, numkeys: int, *arguments: Any) -> Any:
-        return self._sent(super().evalsha, sha, numkeys, *arguments)
+        """Say that the server has forgotten its scripts, so that each request carries its own."""
+        raise valkey.exceptions.NoScriptError
 
     def eval(self, script: str, numkeys: int, *arguments: Any) -> Any:
-        return super().eval(script, numkeys, *arguments)  # the second half of a request that has arrived
-
-    def _sent(self, send: Callable[..., Any], script: str, *arguments: Any) -> Any:
+        """Send a script."""
         return self.network.request(
             "script",
-            arguments[1],
-            lambda: send(script, *arguments),
+            arguments[0],
+            partial(super().eval, script, numkeys, *arguments),
             lost=valkey.exceptions.TimeoutError,
             refuse=lambda kind: valkey.exceptions.ResponseError(kind) if kind in ("throttled", "denied") else None,
         )

@@ -44,7 +44,7 @@ class Function:
 
     def is_free(self) -> bool:
         """Whether its concurrency allows one more invocation."""
-        return len(self._network.invocations) < self._plan.sandboxes
+        return self._network.healed or len(self._network.invocations) < self._plan.sandboxes
 
     def invoke(
         self, entries: list[Entry], event: Any, done: Callable[[bool, Any], None], request_id: str | None = None
