@@ -13,74 +13,148 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from idempotency.consumer import Consumer, within
-    from idempotency.dead_letters import SqsDeadLetters
+    from idempotency.concurrency import Concurrency
+    from idempotency.consumer import BatchResponse, Consumer, EventResponse, LambdaContext, within
+    from idempotency.dead_letters import DeadLetter, DeadLetterError, SqsDeadLetters
     from idempotency.effects import Check, Delete, Put, Update
     from idempotency.errors import (
+        BatchFailedError,
+        BeyondWindowError,
         BusyError,
         ConfigurationError,
+        ContentionError,
+        CorruptRecordError,
         EffectConflictError,
+        EffectsRejectedError,
         IdempotencyError,
+        LostLeaseError,
+        MissingKeyError,
+        OutOfTimeError,
+        PayloadMismatchError,
         PermanentError,
+        QuarantinedError,
+        ResultOmittedError,
         RetryableError,
+        RetryLaterError,
+        StoreError,
+        StoreRefusedError,
+        StoreUnavailableError,
+        UndecodableResultError,
+        UnfinishedWorkError,
     )
     from idempotency.keys import TRANSPORT_ID
     from idempotency.observation import Observation
     from idempotency.operation import Operation
     from idempotency.policy import Policy
+    from idempotency.record import Record
+    from idempotency.sources import DYNAMODB_STREAM, EVENTBRIDGE, KAFKA, KINESIS, SNS, SNS_IN_SQS, SQS, Source
     from idempotency.stores.dynamodb import DynamoDBStore
     from idempotency.stores.memory import MemoryStore
     from idempotency.stores.opening import open_store
+    from idempotency.stores.valkey import ValkeyStore
 
 __all__ = [
+    "DYNAMODB_STREAM",
+    "EVENTBRIDGE",
+    "KAFKA",
+    "KINESIS",
+    "SNS",
+    "SNS_IN_SQS",
+    "SQS",
     "TRANSPORT_ID",
+    "BatchFailedError",
+    "BatchResponse",
+    "BeyondWindowError",
     "BusyError",
     "Check",
+    "Concurrency",
     "ConfigurationError",
     "Consumer",
+    "ContentionError",
+    "CorruptRecordError",
+    "DeadLetter",
+    "DeadLetterError",
     "Delete",
     "DynamoDBStore",
     "EffectConflictError",
+    "EffectsRejectedError",
+    "EventResponse",
     "IdempotencyError",
+    "LambdaContext",
+    "LostLeaseError",
     "MemoryStore",
+    "MissingKeyError",
     "Observation",
     "Operation",
+    "OutOfTimeError",
+    "PayloadMismatchError",
     "PermanentError",
     "Policy",
     "Put",
+    "QuarantinedError",
+    "Record",
+    "ResultOmittedError",
+    "RetryLaterError",
     "RetryableError",
+    "Source",
     "SqsDeadLetters",
+    "StoreError",
+    "StoreRefusedError",
+    "StoreUnavailableError",
+    "UndecodableResultError",
+    "UnfinishedWorkError",
     "Update",
+    "ValkeyStore",
     "open_store",
     "within",
 ]
 
 _MODULES = {
-    "consumer": ("Consumer", "within"),
-    "dead_letters": ("SqsDeadLetters",),
-    "effects": ("Check", "Delete", "Put", "Update"),
-    "errors": (
-        "BusyError",
-        "ConfigurationError",
-        "EffectConflictError",
-        "IdempotencyError",
-        "PermanentError",
-        "RetryableError",
+    "concurrency": ("Concurrency",),
+    "consumer": (
+        "BatchResponse",
+        "Consumer",
+        "EventResponse",
+        "LambdaContext",
+        "within",
+    ),
+    "dead_letters": (
+        "DeadLetter",
+        "DeadLetterError",
+        "SqsDeadLetters",
+    ),
+    "effects": (
+        "Check",
+        "Delete",
+        "Put",
+        "Update",
     ),
     "keys": ("TRANSPORT_ID",),
     "observation": ("Observation",),
     "operation": ("Operation",),
     "policy": ("Policy",),
+    "record": ("Record",),
+    "sources": (
+        "DYNAMODB_STREAM",
+        "EVENTBRIDGE",
+        "KAFKA",
+        "KINESIS",
+        "SNS",
+        "SNS_IN_SQS",
+        "SQS",
+        "Source",
+    ),
     "stores.dynamodb": ("DynamoDBStore",),
     "stores.memory": ("MemoryStore",),
     "stores.opening": ("open_store",),
+    "stores.valkey": ("ValkeyStore",),
 }
 
 
 def __getattr__(name: str) -> Any:
     """Import what is asked for, and only that: a cold start does not pay for what its function does not use."""
-    for module, exports in _MODULES.items():
-        if name in exports:
-            value = globals()[name] = getattr(import_module(f"idempotency.{module}"), name)
-            return value
+    if name in __all__:
+        module = next((module for module, exports in _MODULES.items() if name in exports), "errors")
+        value = globals()[name] = getattr(import_module(f"idempotency.{module}"), name)
+        return value
     raise AttributeError(f"module 'idempotency' has no attribute {name!r}")

@@ -1,10 +1,24 @@
 """Runs the records of one batch: concurrently, each by itself, and none past the deadline."""
 
+import math
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from idempotency.clock import Clock
 from idempotency.concurrency import Concurrency
+
+_RUNS_REMEMBERED = 20
+
+
+class Suspect(NamedTuple):
+    """A record of which an earlier attempt ended without an answer: it may be what killed its process."""
+
+    attempt: int
+    """The number of that attempt."""
+    is_last_chance: bool
+    """The next attempt is the last one before the record is quarantined."""
 
 
 class Job(NamedTuple):
@@ -12,40 +26,111 @@ class Job(NamedTuple):
 
     lane: str | None
     """Jobs of one lane (a FIFO group, or one key) run one after another; None is a lane of its own."""
-    received_before: bool
-    run: Callable[[], object]
+    run: Callable[[bool], Suspect | None]
+    """Run the record. Given True, return a suspect instead of running it."""
 
 
-def run_jobs(jobs: Sequence[Job], *, limit: int, concurrency: Concurrency, has_time: Callable[[], bool]) -> dict[int, Exception | None]:
-    """Run every job, and return those that are to be delivered again: their positions, and why (None: no time).
+class Pace:
+    """How long the runs of one handler have taken lately."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lately_ms: deque[int] = deque(maxlen=_RUNS_REMEMBERED)
+        self.started = 0
+        """How many runs have begun in this process."""
+
+    def measure[**P, T](self, work: Callable[P, T]) -> Callable[P, T]:
+        """Return ``work`` such that every call's duration is remembered."""
+
+        def measured(*args: P.args, **kwargs: P.kwargs) -> T:
+            self.started += 1
+            start_ms = self._clock()
+            try:
+                return work(*args, **kwargs)
+            finally:
+                self._lately_ms.append(max(0, self._clock() - start_ms))
+
+        return measured
+
+    def typical_ms(self) -> int:
+        """Return what nine of ten runs stayed within; 0 before the first one has ended."""
+        lately = sorted(self._lately_ms)
+        return lately[math.ceil(0.9 * len(lately)) - 1] if lately else 0
+
+
+class Batch:
+    """Runs jobs, and collects those that must be delivered again.
 
     In a lane a failure holds back the jobs behind it: of equal keys the first does the work, and the others share its
-    outcome. A record that was received before may be the one that killed the process: such jobs run alone and last, so
-    that they take no other with them. All threads have ended when this returns.
-    """
-    lanes: dict[object, list[int]] = {}
-    for position, job in enumerate(jobs):
-        lanes.setdefault(job.lane or position, []).append(position)
-    together = [lane for lane in lanes.values() if not any(jobs[position].received_before for position in lane)]
-    alone = [lane for lane in lanes.values() if any(jobs[position].received_before for position in lane)]
-    failures: dict[int, Exception | None] = {}
+    outcome. Suspects run last, when no neighbour is running any more, in the smallest groups for which the time is
+    enough. A suspect runs alone on its last chance, so that no neighbour's crash can have it quarantined.
 
-    def run_lane(lane: list[int]) -> None:
+    Args:
+        jobs: the records.
+        concurrency: how jobs run at the same time.
+        limit: how many do at most.
+        left_ms: how much time is left for work.
+        pace: what the handler's runs have been seen to take.
+    """
+
+    def __init__(
+        self,
+        jobs: Sequence[Job],
+        *,
+        concurrency: Concurrency,
+        limit: int,
+        left_ms: Callable[[], int],
+        pace: Pace,
+    ) -> None:
+        self._jobs = jobs
+        self._concurrency = concurrency
+        self._limit = limit
+        self._left_ms = left_ms
+        self._pace = pace
+        self._started_before = pace.started
+        self._suspects: list[tuple[Suspect, list[int]]] = []
+        self._failures: dict[int, Exception | None] = {}
+
+    def run(self) -> dict[int, Exception | None]:
+        """Run every job that the time allows, and return those to deliver again: position and error (None: no time)."""
+        lanes: dict[object, list[int]] = {}
+        for position, job in enumerate(self._jobs):
+            lanes.setdefault(job.lane or position, []).append(position)
+        self._run_lanes(list(lanes.values()), postpones=True)
+        while self._suspects:
+            self._run_lanes(self._next_suspects(), postpones=False)
+        return self._failures
+
+    def _run_lanes(self, lanes: list[list[int]], *, postpones: bool) -> None:
+        self._concurrency.run_all([partial(self._run_lane, lane, postpones) for lane in lanes], self._limit)
+
+    def _run_lane(self, lane: list[int], postpones: bool) -> None:
         for done, position in enumerate(lane):
             error: Exception | None = None
-            if has_time():
+            if self._has_time():
                 try:
-                    jobs[position].run()
-                    continue
+                    suspect = self._jobs[position].run(postpones or done > 0)
                 except Exception as raised:  # noqa: BLE001 - reported, so that the record is delivered again
                     error = raised
-            failures.update(dict.fromkeys(lane[done:], error))
+                else:
+                    if suspect is None:
+                        continue
+                    self._suspects.append((suspect, lane[done:]))
+                    return
+            self._failures.update(dict.fromkeys(lane[done:], error))
             return
 
-    if len(together) > 1:
-        concurrency.run_all([partial(run_lane, lane) for lane in together], limit)
-    else:
-        alone = together + alone
-    for lane in alone:
-        run_lane(lane)
-    return failures
+    def _has_time(self) -> bool:
+        """Whether a job may start. The first ones of a batch always may: otherwise a slow run could stop all others."""
+        is_first = self._pace.started - self._started_before < self._limit
+        return self._left_ms() >= (1 if is_first else max(1, self._pace.typical_ms()))
+
+    def _next_suspects(self) -> list[list[int]]:
+        """Take the lanes that run next: those with the fewest crashes, together if that is what the time asks for."""
+        self._suspects.sort(key=lambda suspected: suspected[0].attempt)
+        in_company = sum(not suspect.is_last_chance for suspect, _ in self._suspects)
+        size = 1
+        if in_company > 1 and (typical_ms := self._pace.typical_ms()):
+            size = math.ceil(in_company / max(1, self._left_ms() // typical_ms))
+        group, self._suspects = self._suspects[:size], self._suspects[size:]
+        return [lane for _, lane in group]

@@ -4,6 +4,8 @@ from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import Any, Self
 
+from idempotency.handlers import finished
+from idempotency.observation import COMMITTED
 from idempotency.operation import Operation
 from idempotency.runner import Answer, Delivery, Runner, Started
 
@@ -41,7 +43,7 @@ class Block:
             return
         self._heartbeat.__exit__(kind, error, trace)
         if error is None:
-            self._runner.told(self._delivery, self._runner.finish, started, self._result)
+            self._answer = self._runner.told(self._delivery, self._runner.finish, started, self._result)
         elif isinstance(error, Exception):  # anything else stops the process: to the record that is a crash
             try:
                 self._runner.told(self._delivery, self._runner.fail, started, error)
@@ -52,7 +54,7 @@ class Block:
     @property
     def done(self) -> bool:
         """Whether the operation was completed before: skip the work and use ``result``."""
-        return self._answer is not None
+        return self._started is None and self._answer is not None
 
     @property
     def operation(self) -> Operation:
@@ -67,13 +69,19 @@ class Block:
 
     @property
     def result(self) -> Any:
-        """The result of the committed run.
+        """The result of the committed run, which may be another's that took over.
 
         Raises:
             ResultOmittedError: it was committed without its value.
         """
-        return self._result if self._answer is None else self._answer.value()
+        if self._answer is None or self._answer.outcome in COMMITTED:
+            return self._result
+        return self._answer.value()
 
     def complete(self, result: object) -> None:
-        """Set the result with which the end of the block completes the operation."""
-        self._result = result
+        """Set the result with which the end of the block completes the operation.
+
+        Raises:
+            UnfinishedWorkError: it is an awaitable or a generator.
+        """
+        self._result = finished(result)

@@ -15,7 +15,7 @@ class Concurrency(Protocol):
     def repeat(self, beat: Callable[[], bool], interval_s: float) -> AbstractContextManager[object]:
         """Call ``beat`` every ``interval_s`` seconds inside the context, until it returns False.
 
-        Leaving the context waits for a beat that is under way.
+        A beat that raises is followed by the next. Leaving the context waits for a beat that is under way.
         """
         ...
 

@@ -12,6 +12,9 @@ MISSING_KEY: Final = "MISSING_KEY"
 PAYLOAD_MISMATCH: Final = "PAYLOAD_MISMATCH"
 QUARANTINED: Final = "QUARANTINED"
 BEYOND_WINDOW: Final = "BEYOND_WINDOW"
+UNKNOWN: Final = "UNKNOWN"
+"""An attempt ended without an answer, and the policy does not allow another one."""
+CORRUPT_RECORD: Final = "CORRUPT_RECORD"
 
 MAX_MESSAGE_BYTES: Final = 1_048_576
 """The largest SQS message, its attributes included."""

@@ -15,7 +15,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from idempotency.policy import no_backoff
-from idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
+from idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, STATUSES, Record
+
+LONGEST_LEASE_MS = 900_000
+"""A Lambda invocation lasts 15 minutes at most, and so does a policy's lease."""
 
 TTL_BEYOND_LEASE_S = 3600
 """The TTL of a live claim ends an hour after its lease, so that DynamoDB never deletes a claim that still holds."""
@@ -30,6 +33,7 @@ class Limits(NamedTuple):
     margin_ms: int
     skew_ms: int
     same_delivery_takes_over: bool
+    quarantines_crashes: bool = False
     backoff: Callable[[int], float] = no_backoff
 
 
@@ -41,6 +45,8 @@ class Outcome(NamedTuple):
     error: str | None = None
     """Why it failed; or, for a completed run, why its result is not there."""
     permanent: bool = False
+    counted: bool = True
+    """Whether a failure uses up an attempt."""
 
 
 class Claimant(NamedTuple):
@@ -205,11 +211,12 @@ def settled(claim: Record, outcome: Outcome, me: Claimant, now_ms: int) -> Recor
             result=outcome.result,
             error=outcome.error,
         )
-    if outcome.permanent or claim.attempt >= limits.max_attempts:
+    if outcome.permanent or (outcome.counted and claim.attempt >= limits.max_attempts):
         return quarantined(claim, me, now_ms, outcome.error)
     wait_s = limits.backoff(claim.attempt)
     return claim._replace(
         status=FAILED,
+        attempt=claim.attempt if outcome.counted else claim.attempt - 1,
         lease_ms=None,
         expiry=now_ms // 1000 + limits.window_s,
         updated_ms=now_ms,
@@ -220,7 +227,7 @@ def settled(claim: Record, outcome: Outcome, me: Claimant, now_ms: int) -> Recor
 
 
 def quarantined(seen: Record, me: Claimant, now_ms: int, error: str | None) -> Record:
-    """``seen`` made poison: it keeps its attempt and has no expiry.
+    """``seen`` made poison: it keeps its attempt and has no expiry. Without an ``error`` its outcome is unknown.
 
     The token that another's record gets is no claim's: a mark that comes late, after an operator's release, cannot fall
     on what this delivery writes under its own token then.
@@ -245,7 +252,7 @@ def renewed(claim: Record, me: Claimant, now_ms: int) -> Record:
 
 
 def released(seen: Record, owner: str, now_ms: int, window_s: int) -> Record:
-    """``seen``, a quarantined record, as an operator gives it back: its next delivery is attempt 1."""
+    """``seen``, a quarantined or corrupt record, as an operator gives it back: its next delivery is attempt 1."""
     return seen._replace(
         status=FAILED,
         owner=owner,
@@ -270,7 +277,7 @@ def decide(found: Record, me: Claimant, now_ms: int) -> Step:
     if found.owner == me.owner:
         return _decide_own(found, me, now_ms)
     status = found.status
-    if status == COMPLETED and is_over(found, me.limits, now_ms):
+    if status in (COMPLETED, FAILED) and is_over(found, me.limits, now_ms):
         return Write(found, attempt(me, now_ms, found._replace(attempt=0, created_ms=now_ms)))
     if differ(found.fingerprint, me.fingerprint):
         return Mismatch(found)
@@ -312,6 +319,8 @@ def _decide_in_progress(found: Record, me: Claimant, now_ms: int) -> Step:
         return Busy(found, found.lease_ms + limits.skew_ms - now_ms + 1)
     if me.outcome is not None and me.outcome.status == COMPLETED:
         return Write(found, attempt(me, now_ms, found))  # the effects are ready, so no attempt can be wasted
+    if limits.quarantines_crashes:
+        return Write(found, quarantined(found, me, now_ms, None))
     if found.attempt >= limits.max_attempts:
         return Write(found, quarantined(found, me, now_ms, found.error or "no attempt lived to give an answer"))
     return Write(found, attempt(me, now_ms, found))
@@ -341,8 +350,32 @@ def conclude(found: Record | None, me: Claimant) -> Ending:
 
 
 def is_live(record: Record, limits: Limits, now_ms: int) -> bool:
-    """Whether a claim still holds, by the slowest clock that is allowed."""
-    return record.lease_ms is not None and not record.lease_ms + limits.skew_ms < now_ms
+    """Whether a claim still holds, by the slowest clock that is allowed.
+
+    A lease that ends later than any lease can was written by a clock that is wrong, and is not believed: a clock that
+    runs a day ahead would otherwise hold its keys for a day.
+    """
+    if record.lease_ms is None:
+        return False
+    return (
+        now_ms <= record.lease_ms + limits.skew_ms <= now_ms + LONGEST_LEASE_MS + limits.margin_ms + 2 * limits.skew_ms
+    )
+
+
+def is_corrupt(record: Record) -> bool:
+    """Whether the record makes no sense: an unknown status, or a claim without a lease."""
+    return record.status not in STATUSES or (record.status == IN_PROGRESS and record.lease_ms is None)
+
+
+def is_takeover(step: object, me: Claimant) -> bool:
+    """Whether ``step`` would run a key of which an earlier attempt ended without an answer."""
+    return (
+        isinstance(step, Write)
+        and step.seen is not None
+        and step.seen.status == IN_PROGRESS
+        and step.seen.owner != me.owner
+        and step.record.status == IN_PROGRESS
+    )
 
 
 def is_over(record: Record, limits: Limits, now_ms: int) -> bool:

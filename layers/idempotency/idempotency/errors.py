@@ -4,6 +4,8 @@
 ``PermanentError`` means that no retry can help: the record is quarantined and the event goes to the dead-letter queue.
 """
 
+from typing import Final
+
 
 class IdempotencyError(Exception):
     """The base of everything that this package raises by itself."""
@@ -63,6 +65,16 @@ class StoreRefusedError(StoreError):
 
     Nothing was written. A commit that is refused so is a failure of the attempt, recorded with this reason.
     """
+
+
+class BatchFailedError(RetryableError):
+    """Raised where records of a batch failed that cannot be reported one by one, or where all did.
+
+    Its cause is the first of their errors, if one was raised: a record that was not started for want of time has none.
+    """
+
+    def __init__(self, failed: int, records: int) -> None:
+        super().__init__(f"{failed} of the batch's {records} records have to be delivered again")
 
 
 class ContentionError(RetryableError):
@@ -139,3 +151,16 @@ class ResultOmittedError(IdempotencyError):
     def __init__(self, key: str, why: str | None) -> None:
         super().__init__(f"{key} is completed, but its result was not stored: {why or 'the record holds none'}")
         self.key = key
+
+
+_LONGEST_DESCRIPTION: Final = 500
+
+
+def describe(error: BaseException) -> str:
+    """Return ``Type: text`` in at most 500 characters that can be stored, whatever the error's own text is made of."""
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 - the error's own code; its type still says something
+        text = "(its text cannot be read)"
+    text = f"{type(error).__name__}: {text}"[:_LONGEST_DESCRIPTION]
+    return text.encode("utf-8", "backslashreplace").decode()[:_LONGEST_DESCRIPTION]

@@ -2,10 +2,9 @@
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from types import TracebackType
 from typing import Self
-
-from idempotency.errors import StoreUnavailableError
 
 
 class Heartbeat:
@@ -32,8 +31,8 @@ class Heartbeat:
 
     def _beat(self) -> None:
         while not self._stop.wait(self._interval_s):
-            try:
+            # Whatever went wrong, the next beat tries again: the lease outlasts two beats that are missed, after that
+            # the operation says that it is lost, and the commit's own condition protects the record.
+            with suppress(Exception):
                 if not self._renew():
                     return
-            except StoreUnavailableError:
-                continue  # the lease outlasts two missed heartbeats; the commit's own condition is what protects it

@@ -63,12 +63,20 @@ def _descend(names: list[str]) -> Extract:
     return search
 
 
-def record_key(consumer: str, value: object) -> str:
+def check_name(name: str, what: str) -> None:
+    """Raise ConfigurationError unless ``name`` can stand in a record key."""
+    if not name or "#" in name or "/" in name:
+        raise ConfigurationError(f"{what} cannot be empty, nor contain '#' or '/': {name!r}")
+
+
+def record_key(consumer: str, value: object, operation: str | None = None) -> str:
     """Return ``<consumer>#<key>`` for what an extractor found: one scalar, or a list or tuple of them.
 
     Raises:
         MissingKeyError: there is no key, or a part of it is missing or is no string, whole number or UUID.
     """
+    if operation is not None:
+        consumer = f"{consumer}/{operation}"
     if isinstance(value, list | tuple):
         if not value:
             raise MissingKeyError(f"{consumer}: the event has no idempotency key")

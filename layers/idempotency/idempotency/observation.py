@@ -14,6 +14,9 @@ LOST_LEASE: Final = "LostLease"
 EXPIRED: Final = "Expired"
 QUARANTINED: Final = "Quarantined"
 DEAD_LETTERED: Final = "DeadLettered"
+UNPROTECTED: Final = "Unprotected"
+POSTPONED: Final = "Postponed"
+"""Never observed: the record of a batch is run later in the same invocation."""
 
 COMMITTED: Final = frozenset({NEW, RETRIED, TAKEOVER})
 """The outcomes of a run whose effects are the ones that took place."""
@@ -29,7 +32,7 @@ class Observation(NamedTuple):
     ``Duplicate`` was answered from the record; ``Busy`` was acknowledged because another delivery holds the key;
     ``Failed`` raises and comes again; ``LostLease`` ran, and found that another attempt had taken over;
     ``Expired`` was dropped by age; ``Quarantined`` was acknowledged, its event being in the dead-letter queue already;
-    ``DeadLettered`` was handed to the dead-letter queue now.
+    ``DeadLettered`` was handed to the dead-letter queue now; ``Unprotected`` was run without an idempotency key.
     """
 
     consumer: str

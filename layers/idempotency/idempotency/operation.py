@@ -2,77 +2,118 @@
 
 import hashlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
+from idempotency.clock import Clock
 from idempotency.errors import ConfigurationError
 from idempotency.record import Record
 
 if TYPE_CHECKING:
     from idempotency.effects import Effect
 
+type Renew = Callable[[], int | None]
+"""Renews a lease, and returns until when it holds now (epoch milliseconds), or None where it is lost."""
+
+_SET: Final = object.__setattr__
+
 
 class Operation:
     """The attempt that is running. Immutable: what belongs to one attempt is carried here and nowhere else.
 
     Attributes:
-        key: ``<consumer>#<key>`` of the record.
+        key: ``<consumer>#<key>`` of the record, or ``<consumer>/<operation>#<key>`` of a function's or block's.
         attempt: 1 for the first run of this key; in atomic mode, where the attempt is only known at the commit, 1.
-        owner: the fencing token of this attempt.
-        downstream_key: the same for every attempt at this operation, and for no other: send it to external systems as
-            their idempotency key. 32 hexadecimal digits.
+        owner: the owner token of this attempt, a random one for each claim.
         delivery: the transport's id of this delivery, if it has one.
         deadline_ms: when the invocation is stopped, in epoch milliseconds; None outside Lambda.
+        context: Lambda's context object of the invocation; None outside Lambda.
     """
 
-    __slots__ = ("_effects", "_lost", "_renew", "_takes_effects", "attempt", "deadline_ms", "delivery", "key", "owner")
+    __slots__ = (
+        "_clock",
+        "_effects",
+        "_lease_ms",
+        "_lost",
+        "_renew",
+        "_takes_effects",
+        "attempt",
+        "context",
+        "deadline_ms",
+        "delivery",
+        "key",
+        "owner",
+    )
 
     key: str
     attempt: int
     owner: str
     delivery: str | None
     deadline_ms: int | None
+    context: Any
     _effects: list["Effect"]
+    _lease_ms: int | None
     _lost: bool
-    _renew: Callable[[], bool] | None
+    _renew: Renew | None
     _takes_effects: bool
+    _clock: Clock
 
     def __init__(
-        self, record: Record, deadline_ms: int | None, *, takes_effects: bool, renew: Callable[[], bool] | None
+        self,
+        record: Record,
+        deadline_ms: int | None,
+        *,
+        takes_effects: bool,
+        clock: Clock,
+        renew: Renew | None,
+        context: Any = None,
     ) -> None:
-        init = object.__setattr__
-        init(self, "key", record.key)
-        init(self, "attempt", record.attempt)
-        init(self, "owner", record.owner)
-        init(self, "delivery", record.delivery)
-        init(self, "deadline_ms", deadline_ms)
-        init(self, "_takes_effects", takes_effects)
-        init(self, "_renew", renew)
-        init(self, "_effects", [])
-        init(self, "_lost", False)
+        _SET(self, "key", record.key)
+        _SET(self, "attempt", record.attempt)
+        _SET(self, "owner", record.owner)
+        _SET(self, "delivery", record.delivery)
+        _SET(self, "deadline_ms", deadline_ms)
+        _SET(self, "context", context)
+        _SET(self, "_takes_effects", takes_effects)
+        _SET(self, "_clock", clock)
+        _SET(self, "_renew", renew)
+        _SET(self, "_lease_ms", None if renew is None else record.lease_ms)
+        _SET(self, "_effects", [])
+        _SET(self, "_lost", False)
 
     def __setattr__(self, name: str, value: Any) -> NoReturn:
         raise AttributeError(f"an operation is immutable: {name} cannot be set")
 
     @property
     def downstream_key(self) -> str:
-        """The stable idempotency key for external systems."""
+        """The idempotency key for another system: 32 hexadecimal digits, equal for every attempt at this operation."""
         return hashlib.blake2b(self.key.encode(), digest_size=16).hexdigest()
+
+    def downstream_key_for(self, step: str) -> str:
+        """Return the key for one of several calls to other systems: a `downstream_key` that differs by step."""
+        return hashlib.blake2b(step.encode(), key=bytes.fromhex(self.downstream_key), digest_size=16).hexdigest()
 
     @property
     def lost(self) -> bool:
-        """Whether a heartbeat found that another attempt has taken this key over: stop, nothing can be committed."""
-        return self._lost
+        """Whether the claim is lost: taken over, as a heartbeat found, or its lease has ended without being renewed.
+
+        Stop then: another attempt may be running, and nothing can be committed once it has begun.
+        """
+        return self._lost or (self._lease_ms is not None and self._clock() > self._lease_ms)
 
     def heartbeat(self) -> bool:
-        """Renew the lease now, and say whether it still holds.
+        """Renew the lease now, and return whether it still holds.
 
-        Long work is renewed in the background anyway; this asks before an effect that must not be overtaken.
+        Long work is renewed in the background. Call this before an effect that must not be overtaken.
 
         Raises:
-            StoreUnavailableError: the store gave no answer.
+            StoreError: the store gave no answer, or refused.
         """
-        if self._renew is not None and not self._renew():
-            object.__setattr__(self, "_lost", True)
+        if self._renew is not None and not self._lost:
+            lease_ms = self._renew()
+            if lease_ms is None:
+                _SET(self, "_lost", True)
+            else:
+                _SET(self, "_lease_ms", lease_ms)
         return not self.lost
 
     def write(self, *effects: "Effect") -> None:

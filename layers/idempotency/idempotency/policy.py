@@ -34,7 +34,11 @@ class Policy:
     Lambda's 6, a dead-letter queue's 14 days and the archive's retention."""
     max_attempts: int = 3
     """How often one key is run before it is quarantined: one try and Lambda's two retries. The maxReceiveCount of an
-    SQS queue is to be at least two more."""
+    SQS queue must be at least two more. A handler that raises a RetryableError uses up no attempt."""
+    on_crash: Literal["retry", "quarantine"] = "retry"
+    """What happens to a key whose attempt ended without an answer. ``retry`` runs it again. ``quarantine`` never does,
+    for work that must not be repeated: the event goes to the dead-letter queue as UNKNOWN, and an operator decides. A
+    crash leaves every record of a batch unknown that was running, so run such batches with ``concurrency=1``."""
     lease: float = 30.0
     """How long a claim holds where no deadline bounds it, or where heartbeats renew it."""
     margin: float = 1.0
@@ -43,6 +47,9 @@ class Policy:
     """By how much two clocks may differ. A larger difference costs overlapping runs, never a second commit."""
     reserve: float = 1.0
     """Kept free before the deadline for the commit: nothing else starts inside it."""
+    missing_key: Literal["reject", "run"] = "reject"
+    """What happens to a message without an idempotency key. ``reject`` sends it to the dead-letter queue. ``run`` runs
+    it unprotected: a duplicate runs again, and every such run is observed as ``Unprotected``."""
     busy: Literal["raise", "wait"] = "raise"
     """What a delivery that may not be acknowledged does while another attempt holds its key."""
     wait_limit: float = 10.0
@@ -52,7 +59,8 @@ class Policy:
     atomic: bool = False
     """All effects are registered on the operation: no claim is made, and one transaction writes effects and completion.
     The handler must be free of other effects, because a duplicate may run it. Over a store without transactions it is
-    claimed all the same, and its effects are committed just before the completion."""
+    claimed all the same, and its effects are committed just before the completion. In a batch only the first receive of
+    a message is run without a claim: a crash can be told from its neighbours' only by the record."""
     same_delivery_takes_over: bool = False
     """A delivery that comes again may take over its own live claim. Only right where all effects are in the commit."""
     conflict_reruns: int = 0
@@ -71,8 +79,10 @@ class Policy:
 
     def __post_init__(self) -> None:
         for holds, rule in (
-            (self.window >= 1, "window must be at least 1 second"),
+            (isinstance(self.window, int) and self.window >= 1, "window must be a whole number of seconds, at least 1"),
             (self.max_attempts >= 1, "max_attempts must be at least 1"),
+            (self.on_crash in ("retry", "quarantine"), "on_crash must be 'retry' or 'quarantine'"),
+            (self.missing_key in ("reject", "run"), "missing_key must be 'reject' or 'run'"),
             (3.0 <= self.lease <= 900.0, "lease must be 3 to 900 seconds"),  # noqa: PLR2004 - stated in the message
             (min(self.margin, self.clock_skew, self.reserve) >= 0, "margin, clock_skew and reserve cannot be negative"),
             (self.clock_skew < self.window, "clock_skew must be shorter than the window"),
@@ -86,6 +96,10 @@ class Policy:
             (
                 not (self.atomic and self.same_delivery_takes_over),
                 "atomic makes no claim: there is nothing that same_delivery_takes_over could take over",
+            ),
+            (
+                self.on_crash == "retry" or not (self.atomic or self.same_delivery_takes_over),
+                "on_crash='quarantine' needs a claim that outlives a crash: not atomic, nor same_delivery_takes_over",
             ),
         ):
             if not holds:

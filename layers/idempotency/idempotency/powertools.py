@@ -31,7 +31,8 @@ from aws_lambda_powertools.utilities.idempotency.persistence.datarecord import S
 from idempotency import observation
 from idempotency.clock import Clock, epoch_ms
 from idempotency.errors import BusyError, ConfigurationError, LostLeaseError, PayloadMismatchError, QuarantinedError
-from idempotency.keys import record_key
+from idempotency.handlers import require_plain
+from idempotency.keys import check_name, record_key
 from idempotency.observation import Observer
 from idempotency.policy import Policy
 from idempotency.record import COMPLETED, FAILED, QUARANTINED
@@ -188,8 +189,7 @@ class FencedPersistenceLayer(_WholeCalls):
         clock: Clock = epoch_ms,
     ) -> None:
         super().__init__()
-        if not consumer or "#" in consumer:
-            raise ConfigurationError(f"a consumer's name cannot be empty or contain '#': {consumer!r}")
+        check_name(consumer, "a consumer's name")
         self._store = store
         self._consumer = consumer
         self._replaces = replaces
@@ -423,6 +423,7 @@ class PowertoolsHistory:
 
         Calling it raises BusyError while Powertools' record is in progress: the version before this one is at it.
         """
+        require_plain(work, "first")
 
         @functools.wraps(work)
         def ask_first(*args: P.args, **kwargs: P.kwargs) -> object:

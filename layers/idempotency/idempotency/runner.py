@@ -7,9 +7,11 @@ travels in an immutable `Delivery`, `Claimant` and `Started`.
 import json
 import os
 import random
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from idempotency import dead_letters, observation
@@ -37,6 +39,7 @@ from idempotency.decision import (
     differ,
     is_beyond_window,
     is_over,
+    is_takeover,
     renewed,
     settled,
 )
@@ -47,16 +50,18 @@ from idempotency.errors import (
     ContentionError,
     CorruptRecordError,
     EffectConflictError,
-    EffectsRejectedError,
     LostLeaseError,
     OutOfTimeError,
     PayloadMismatchError,
     PermanentError,
     QuarantinedError,
     ResultOmittedError,
+    RetryableError,
     RetryLaterError,
     StoreUnavailableError,
+    describe,
 )
+from idempotency.handlers import finished
 from idempotency.observation import Observation, Observer
 from idempotency.operation import Operation
 from idempotency.policy import HEARTBEATS_PER_LEASE, TIMEOUT_COVERED_BY_LEASE_MS, Policy
@@ -71,7 +76,6 @@ _ROUNDS: Final = 8
 """How often a delivery may find the record changed under its hands before it gives up."""
 _NO_RESULT: Final = "null"
 """How the codec writes None."""
-_LONGEST_ERROR: Final = 500
 _LARGEST_KEPT_EVENT: Final = 100_000
 _SHORTEST_POLL_MS: Final = 50
 _LONGEST_POLL_MS: Final = 500
@@ -87,6 +91,15 @@ class Delivery(NamedTuple):
     deadline_ms: int | None
     acknowledges: bool
     """The caller is a transport that delivers again what raises, and forgets what does not."""
+    comes_again: bool = False
+    """The transport is known to deliver this again unless it is acknowledged: no synchronous caller is."""
+    postpones: bool = False
+    """A key whose earlier attempt crashed is not run: it is answered with POSTPONED, and nothing is written."""
+    claims: bool = False
+    """It is claimed although the policy is atomic, so that a crash is seen in the record."""
+    protected: bool = True
+    """It has an idempotency key; otherwise it runs under a key that no other delivery has."""
+    context: Any = None
     replayed: bool = False
     sent_ms: int | None = None
     expires_ms: int | None = None
@@ -159,8 +172,8 @@ class Runner:
         self._region = region or os.environ.get("AWS_REGION")
         self._sleep = sleep
         self._jitter = jitter
+        self.concurrency = concurrency or Threads()
         self.new_owner = new_owner
-        self.concurrency: Concurrency = concurrency or Threads()
         self._warm = WarmCache(policy.warm_cache, int(policy.warm_seconds * 1000))
         self._reserve_ms = int(policy.reserve * 1000)
         self._limits = Limits(
@@ -170,6 +183,7 @@ class Runner:
             margin_ms=int(policy.margin * 1000),
             skew_ms=int(policy.clock_skew * 1000),
             same_delivery_takes_over=policy.same_delivery_takes_over,
+            quarantines_crashes=policy.on_crash == "quarantine",
             backoff=policy.backoff,
         )
 
@@ -183,7 +197,7 @@ class Runner:
             PermanentError: never, and no dead-letter queue has taken the event.
             Exception: what ``work`` raised.
         """
-        run = self._run_atomic if self.policy.atomic else self._run_claimed
+        run = self._run_atomic if self.policy.atomic and not delivery.claims else self._run_claimed
         return self.told(delivery, run, delivery, work)
 
     def told[**P, T: Answer | Started](
@@ -193,9 +207,9 @@ class Runner:
         try:
             end = phase(*args, **kwargs)
         except Exception as error:
-            self._tell(delivery, Answer(observation.FAILED, None, _describe(error)))
+            self._tell(delivery, Answer(observation.FAILED, None, describe(error)))
             raise
-        if isinstance(end, Answer):
+        if isinstance(end, Answer) and end.outcome != observation.POSTPONED:
             self._tell(delivery, end)
             if end.error is not None:
                 raise end.error
@@ -205,10 +219,11 @@ class Runner:
         if self._observe is observation.ignore:
             return
         number = 0 if answer.record is None else answer.record.attempt
+        outcome = answer.outcome
+        if not delivery.protected and outcome in observation.COMMITTED:
+            outcome = observation.UNPROTECTED
         self._observe(
-            Observation(
-                self.consumer, answer.outcome, delivery.key, number, delivery.id, answer.reason, delivery.labels
-            )
+            Observation(self.consumer, outcome, delivery.key, number, delivery.id, answer.reason, delivery.labels)
         )
 
     def _run_claimed(self, delivery: Delivery, work: Callable[[Operation], object]) -> Answer:
@@ -219,18 +234,20 @@ class Runner:
         while True:
             try:
                 with self.heartbeat(started):
-                    value = work(started.operation)
+                    value = finished(work(started.operation))
             except Exception as error:  # noqa: BLE001 - recorded, and raised again when it is told
-                return self.fail(started, error)
+                return self.fail(started, error, counted=not isinstance(error, RetryableError))
             try:
                 return self.commit(started, value)
             except EffectConflictError as conflict:
                 if not reruns_left or not self.has_time(delivery.deadline_ms):
                     return self.fail(started, conflict)
-            except EffectsRejectedError as rejected:
-                return self.fail(started, rejected)
+            except StoreUnavailableError:
+                raise  # whether it was committed is unknown, so the record must decide
+            except Exception as refused:  # noqa: BLE001 - nothing was written: recorded, and raised again as above
+                return self.fail(started, refused)
             reruns_left -= 1
-            started = started._replace(operation=self._operation(started.record, started.me))
+            started = started._replace(operation=self._operation(started.record, started.me, delivery))
 
     def _run_atomic(self, delivery: Delivery, work: Callable[[Operation], object]) -> Answer:
         known = self._known(delivery)
@@ -239,39 +256,36 @@ class Runner:
         me = self._claimant(delivery)
         reruns_left = self.policy.conflict_reruns
         while True:
-            operation = self._operation(attempt(me, self.clock()), me)
-            error: Exception | None = None
+            operation = self._operation(attempt(me, self.clock()), me, delivery, claimed=False)
             try:
-                outcome = self._completed(work(operation))
-            except Exception as raised:  # noqa: BLE001 - recorded, and raised again when the record has been judged
-                error, outcome = raised, _failed(raised)
+                outcome = self._completed(finished(work(operation)))
+            except Exception as error:  # noqa: BLE001 - recorded, and raised again when the record has been judged
+                return self._finish_failed(delivery, me, error, counted=not isinstance(error, RetryableError))
+            ready = me._replace(outcome=outcome)
+            effects = operation._effects  # noqa: SLF001 - the runner is the operation's maker
             try:
-                return self._finish(delivery, me._replace(outcome=outcome), operation, error)
+                step, seen = self._drive(
+                    Write(None, attempt(ready, self.clock())), ready, delivery.deadline_ms, effects
+                )
             except EffectConflictError as conflict:
-                if conflict is error:
-                    raise
                 if not reruns_left or not self.has_time(delivery.deadline_ms):
-                    return self._finish_failed(delivery, me, operation, conflict)
-            except EffectsRejectedError as rejected:
-                if rejected is error:
-                    raise
-                return self._finish_failed(delivery, me, operation, rejected)
+                    return self._finish_failed(delivery, me, conflict)
+            except (StoreUnavailableError, ContentionError):
+                raise  # whether it was committed is unknown, so the record must decide
+            except Exception as refused:  # noqa: BLE001 - nothing was written: recorded, and raised again as above
+                return self._finish_failed(delivery, me, refused)
+            else:
+                return self._answer(step, seen, delivery, ready, None)
             reruns_left -= 1
 
-    def _finish_failed(self, delivery: Delivery, me: Claimant, operation: Operation, error: Exception) -> Answer:
-        return self._finish(delivery, me._replace(outcome=_failed(error)), operation, error)
-
-    def _finish(self, delivery: Delivery, me: Claimant, operation: Operation, error: Exception | None) -> Answer:
-        """Write an atomic run's outcome, with its effects if it succeeded."""
-        effects = () if error is not None else operation._effects  # noqa: SLF001 - the runner is the operation's maker
+    def _finish_failed(self, delivery: Delivery, me: Claimant, error: Exception, *, counted: bool = True) -> Answer:
+        """Record the failure of an atomic run; where that fails too, the run's own error is the one that is raised."""
+        me = me._replace(outcome=_failed(error, counted=counted))
         try:
-            step, seen = self._drive(Write(None, attempt(me, self.clock())), me, delivery.deadline_ms, effects)
-        except StoreUnavailableError as lost:
-            if error is None:
-                raise
-            error.add_note(f"This failure could not be recorded: {lost}")
-            return Answer(observation.FAILED, None, _describe(error), error)
-        return self._answer(step, seen, delivery, me, error)
+            step, seen = self._drive(Write(None, attempt(me, self.clock())), me, delivery.deadline_ms)
+            return self._answer(step, seen, delivery, me, error)
+        except Exception as unrecorded:  # noqa: BLE001 - no failure of ours hides the handler's
+            return _unrecorded(error, unrecorded, None)
 
     # ── The phases of a claimed run ───────────────────────────────────────────────────────────────────────────────────
 
@@ -282,34 +296,38 @@ class Runner:
             return known
         me = self._claimant(delivery)
         until_ms = None if delivery.deadline_ms is None else delivery.deadline_ms - self._reserve_ms
-        step, seen = self._drive(Write(None, attempt(me, self.clock())), me, until_ms)
+        drive = partial(self._drive, me=me, until_ms=until_ms, postpones=delivery.postpones)
+        step, seen = drive(Write(None, attempt(me, self.clock())))
         if isinstance(step, Busy) and self.policy.busy == "wait" and not self._may_acknowledge(step.record, delivery):
-            step, seen = self._wait(step, me, until_ms)
+            step, seen = self._wait(step, me, until_ms, drive)
+        if isinstance(step, Write):
+            return Answer(observation.POSTPONED, step.seen)
         if isinstance(step, Run):
-            return Started(delivery, me, step.record, self._operation(step.record, me), _kind_of_run(seen))
+            return Started(delivery, me, step.record, self._operation(step.record, me, delivery), _kind_of_run(seen))
         return self._answer(step, seen, delivery, me, None)
 
     def heartbeat(self, started: Started) -> AbstractContextManager[object]:
         """Keep the claim alive for as long as the context lasts, if its lease is shorter than the work may be."""
-        renew = started.operation.heartbeat if started.me.renewed else None
-        if renew is None:
+        if not started.me.renewed:
             return nullcontext()
-        return self.concurrency.repeat(renew, self.policy.lease / HEARTBEATS_PER_LEASE)
+        return self.concurrency.repeat(started.operation.heartbeat, self.policy.lease / HEARTBEATS_PER_LEASE)
 
     def finish(self, started: Started, value: object) -> Answer:
         """Commit, or fail where the effects are refused: for work that cannot be run again."""
         try:
-            return self.commit(started, value)
-        except (EffectConflictError, EffectsRejectedError) as refused:
+            return self.commit(started, finished(value))
+        except StoreUnavailableError:
+            raise
+        except Exception as refused:  # noqa: BLE001 - nothing was written: recorded, and raised when it is told
             return self.fail(started, refused)
 
     def commit(self, started: Started, value: object) -> Answer:
         """Complete the claim together with the registered effects; or, over a store that cannot, just after them.
 
         Raises:
-            EffectConflictError, EffectsRejectedError: nothing was written; the claim still holds.
             StoreUnavailableError: whether it was written is not known; the record decides at the next delivery.
-            OutOfTimeError: the lease is too short for the effects, and nothing was written.
+            Exception: nothing was written, and the claim still holds: EffectConflictError, EffectsRejectedError,
+                StoreRefusedError, OutOfTimeError where the lease is too short for the effects.
         """
         delivery, me, claim, operation, outcome = started
         effects: Sequence[Effect] = operation._effects  # noqa: SLF001 - as above
@@ -348,21 +366,19 @@ class Runner:
         writer.write(effects, until_ms=until_ms)
         return None
 
-    def fail(self, started: Started, error: Exception) -> Answer:
+    def fail(self, started: Started, error: Exception, *, counted: bool = True) -> Answer:
         """Record the failure of a claim; the answer has the error, unless the event needs no further delivery."""
         delivery, me, claim, _, _ = started
-        record = settled(claim, _failed(error), me, self.clock())
         try:
-            found = self._store.advance(record, until_ms=delivery.deadline_ms)
-        except StoreUnavailableError as lost:
-            error.add_note(f"This failure could not be recorded: {lost}")
-            return Answer(observation.FAILED, claim, _describe(error), error)
-        ending = conclude(found, me)
-        if isinstance(ending, Done):  # whoever took over has done it
-            return Answer(observation.LOST_LEASE, ending.record, _describe(error))
-        if isinstance(ending, Quarantined):
-            return self._give_up(delivery, dead_letters.QUARANTINED, error, ending.record)
-        return Answer(observation.FAILED, record, _describe(error), error)
+            record = settled(claim, _failed(error, counted=counted), me, self.clock())
+            ending = conclude(self._store.advance(record, until_ms=delivery.deadline_ms), me)
+            if isinstance(ending, Done):  # whoever took over has done it
+                return Answer(observation.LOST_LEASE, ending.record, describe(error))
+            if isinstance(ending, Quarantined):
+                return self._give_up(delivery, dead_letters.QUARANTINED, error, ending.record)
+        except Exception as unrecorded:  # noqa: BLE001 - no failure of ours hides the handler's
+            return _unrecorded(error, unrecorded, claim)
+        return Answer(observation.FAILED, record, describe(error), error)
 
     # ── Steps ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -372,6 +388,10 @@ class Runner:
         limits = self._limits
         if delivery.sent_ms is not None and is_beyond_window(delivery.sent_ms, delivery.deadline_ms or now_ms, limits):
             too_old = BeyondWindowError(f"{delivery.key} was sent before the window of {limits.window_s} s began")
+            if delivery.deadline_ms is not None and limits.window_s * 1000 <= delivery.deadline_ms - now_ms:
+                raise ConfigurationError(
+                    f"{self.consumer}: a window of {limits.window_s} s is shorter than the invocation may last"
+                )
             return self._give_up(delivery, dead_letters.BEYOND_WINDOW, too_old, None)
         warm = self._warm.get(delivery.key, now_ms)
         if warm is not None and not is_over(warm, limits, now_ms):
@@ -387,6 +407,10 @@ class Runner:
                 return Answer(observation.EXPIRED, None)
         return None
 
+    def left_ms(self, deadline_ms: int | None) -> int:
+        """Return how much time is left for work, outside the reserve that is kept for the commit."""
+        return sys.maxsize if deadline_ms is None else deadline_ms - self._reserve_ms - self.clock()
+
     def has_time(self, deadline_ms: int | None, now_ms: int | None = None) -> bool:
         """Whether something may still be started: nothing is, inside the reserve that is kept for the commit."""
         return deadline_ms is None or deadline_ms - (now_ms or self.clock()) > self._reserve_ms
@@ -397,7 +421,7 @@ class Runner:
             key=delivery.key,
             owner=self.new_owner(),
             fingerprint=delivery.fingerprint,
-            delivery=delivery.id,
+            delivery=delivery.id if delivery.comes_again else None,
             region=self._region,
             deadline_ms=deadline_ms,
             renewed=deadline_ms is None or deadline_ms - self.clock() > TIMEOUT_COVERED_BY_LEASE_MS,
@@ -406,12 +430,21 @@ class Runner:
         )
 
     def _drive(
-        self, step: Step, me: Claimant, until_ms: int | None, effects: Sequence["Effect"] = ()
+        self,
+        step: Step,
+        me: Claimant,
+        until_ms: int | None,
+        effects: Sequence["Effect"] = (),
+        *,
+        postpones: bool = False,
     ) -> tuple[Step, Record | None]:
-        """Perform writes until the decision is another step; return it with the record that the last write replaced."""
+        """Perform writes until the decision is another step; return it with the record that the last write replaced.
+
+        With ``postpones`` a takeover is not performed but returned.
+        """
         seen: Record | None = None
         for _ in range(_ROUNDS):
-            if not isinstance(step, Write):
+            if not isinstance(step, Write) or (postpones and is_takeover(step, me)):
                 return step, seen
             seen, record = step
             joined = effects if record.status == COMPLETED else ()
@@ -423,7 +456,9 @@ class Runner:
             step = Write(None, attempt(me, now_ms)) if found is None else decide(found, me, now_ms)
         raise ContentionError(f"{me.key} was changed by others in each of {_ROUNDS} rounds")
 
-    def _wait(self, step: Step, me: Claimant, until_ms: int | None) -> tuple[Step, Record | None]:
+    def _wait(
+        self, step: Step, me: Claimant, until_ms: int | None, drive: Callable[[Step], tuple[Step, Record | None]]
+    ) -> tuple[Step, Record | None]:
         """Ask again, in growing steps, until the key is free, its result is there, or the limit is reached."""
         seen: Record | None = None
         limit_ms = self.clock() + int(self.policy.wait_limit * 1000)
@@ -438,7 +473,7 @@ class Runner:
             found = self._store.read(me.key, until_ms=until_ms)
             now_ms = self.clock()
             step = Write(None, attempt(me, now_ms)) if found is None else decide(found, me, now_ms)
-            step, seen = self._drive(step, me, until_ms)
+            step, seen = drive(step)
         return step, seen
 
     def _answer(
@@ -454,24 +489,26 @@ class Runner:
                 if self._may_acknowledge(record, delivery):
                     return Answer(observation.BUSY, record)
                 busy = BusyError(delivery.key, lease_left_ms)
-                return Answer(observation.BUSY, record, _describe(busy), busy)
+                return Answer(observation.BUSY, record, describe(busy), busy)
             case Quarantined(record):
                 if record.dead_lettered and delivery.acknowledges:
                     return Answer(observation.QUARANTINED, record)
                 poison = error or QuarantinedError(delivery.key, record.attempt, record.error)
-                return self._give_up(delivery, dead_letters.QUARANTINED, poison, record)
+                reason = dead_letters.UNKNOWN if record.error is None else dead_letters.QUARANTINED
+                return self._give_up(delivery, reason, poison, record)
             case Mismatch(record):
                 mismatch = PayloadMismatchError(delivery.key)
                 return self._give_up(delivery, dead_letters.PAYLOAD_MISMATCH, mismatch, record)
             case Later(record, wait_ms):
                 why: Exception = RetryLaterError(delivery.key, wait_ms)
             case Corrupt(record):
-                why = CorruptRecordError(f"{delivery.key} has status {record.status!r}, lease {record.lease_ms!r}")
+                corrupt = CorruptRecordError(f"{delivery.key} has status {record.status!r}, lease {record.lease_ms!r}")
+                return self._give_up(delivery, dead_letters.CORRUPT_RECORD, corrupt, record)
             case Failed(record) if error is not None:
                 why = error
             case _:
                 raise ContentionError(f"{delivery.key} met {type(step).__name__}, which no delivery can meet here")
-        return Answer(observation.FAILED, record, _describe(why), why)
+        return Answer(observation.FAILED, record, describe(why), why)
 
     def _may_acknowledge(self, holder: Record, delivery: Delivery) -> bool:
         """Whether a busy delivery may be forgotten, because the holder's own delivery still stands for the event.
@@ -492,12 +529,12 @@ class Runner:
     def _give_up(self, delivery: Delivery, reason: str, error: Exception, record: Record | None) -> Answer:
         """Hand the event to the dead-letter queue, then mark the record, then acknowledge."""
         if self._dead_letters is None:
-            return Answer(observation.FAILED, record, _describe(error), error)
+            return Answer(observation.FAILED, record, describe(error), error)
         # A record is marked for the letter of its own quarantine, not for that of another event which shares its key.
-        poison = record if reason == dead_letters.QUARANTINED else None
+        poison = record if reason in (dead_letters.QUARANTINED, dead_letters.UNKNOWN) else None
         if poison is None or not poison.dead_lettered:
             number = 0 if record is None else record.attempt
-            letter = DeadLetter(reason, _describe(error), self.consumer, delivery.key, number, delivery.event)
+            letter = DeadLetter(reason, describe(error), self.consumer, delivery.key, number, delivery.event)
             self._dead_letters.send(letter)
             if poison is not None:
                 self._store.swap(poison, poison._replace(dead_lettered=True), until_ms=delivery.deadline_ms)
@@ -505,17 +542,20 @@ class Runner:
 
     # ── Parts ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _operation(self, record: Record, me: Claimant) -> Operation:
-        def renew() -> bool:
+    def _operation(self, record: Record, me: Claimant, delivery: Delivery, *, claimed: bool = True) -> Operation:
+        def renew() -> int | None:
             beat = renewed(record, me, self.clock())
             found = self._store.advance(beat, until_ms=beat.updated_ms)  # one try: the next beat is the retry
-            return found is not None and found.owner == me.owner and found.status == IN_PROGRESS
+            holds = found is not None and found.owner == me.owner and found.status == IN_PROGRESS
+            return beat.lease_ms if holds else None
 
         return Operation(
             record,
             me.deadline_ms,
             takes_effects=self._store.transactional or self._store.effect_writer is not None,
-            renew=None if self.policy.atomic else renew,
+            clock=self.clock,
+            renew=renew if claimed else None,
+            context=delivery.context,
         )
 
     def _completed(self, value: object) -> Outcome:
@@ -539,12 +579,14 @@ def _kind_of_run(replaced: Record | None) -> str:
     return observation.RETRIED if replaced.status == FAILED else observation.TAKEOVER
 
 
-def _failed(error: Exception) -> Outcome:
-    return Outcome(FAILED, error=_describe(error), permanent=isinstance(error, PermanentError))
+def _failed(error: Exception, *, counted: bool = True) -> Outcome:
+    return Outcome(FAILED, error=describe(error), permanent=isinstance(error, PermanentError), counted=counted)
 
 
-def _describe(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"[:_LONGEST_ERROR]
+def _unrecorded(error: Exception, unrecorded: Exception, record: Record | None) -> Answer:
+    """Answer with the handler's own error where its failure could not be recorded or dead-lettered."""
+    error.add_note(f"This failure could not be recorded: {describe(unrecorded)}")
+    return Answer(observation.FAILED, record, describe(error), error)
 
 
 def _keepable(event: object) -> str | None:

@@ -6,7 +6,16 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
+from idempotency.clock import to_ms
+
 type Raw = Mapping[str, Any]
+
+_ENVELOPE: Final = frozenset(
+    {"version", "id", "detail-type", "source", "account", "time", "region", "resources", "detail"}
+)
+"""The fields that every event has which EventBridge delivers."""
+_CLOUD_EVENT: Final = frozenset({"specversion", "id", "source", "type"})
+"""The attributes that CloudEvents 1.0 requires."""
 
 
 def _nothing(raw: Raw) -> None:  # noqa: ARG001 - this source does not say
@@ -17,12 +26,42 @@ def _never(raw: Raw) -> bool:  # noqa: ARG001 - this source has no replays
     return False
 
 
+def _always(raw: Raw) -> bool:  # noqa: ARG001 - this source has no synchronous callers
+    return True
+
+
+def payload_of(message: Any) -> object:
+    """Return what is fingerprinted of a message: the ``data`` of an EventBridge event or a CloudEvent, else all.
+
+    Ids, times and other metadata of an envelope change between deliveries; what happened does not. Only a message with
+    every field that its envelope requires is taken for one.
+    """
+    if is_eventbridge(message):
+        return _detail_of(message)
+    if isinstance(message, dict) and message.keys() >= _CLOUD_EVENT and "data" in message:
+        return message["data"]
+    return message
+
+
+def is_eventbridge(message: Any) -> bool:
+    """Whether a message is an event as EventBridge delivers it: with all the fields of its envelope."""
+    return isinstance(message, dict) and message.keys() >= _ENVELOPE
+
+
+def event_ms(message: Any) -> int | None:
+    """Return when a message in EventBridge's envelope happened, in epoch milliseconds; None for other messages.
+
+    A queue in between stamps its own time on what may be an old event, replayed or redriven.
+    """
+    return _iso_ms(message["time"]) if is_eventbridge(message) else None
+
+
 class Source(NamedTuple):
     """How to read one message of an event source; ``raw`` is a record of a batch, or the whole event."""
 
     name: str
     message: Callable[[Raw], Any]
-    """The decoded message, which extractors see. Raises ValueError, LookupError or TypeError if it is broken."""
+    """The decoded message, which extractors see. A ValueError says that the message is broken."""
     message_id: Callable[[Raw], str]
     """The transport's own id."""
     sent_ms: Callable[[Raw], int | None] = _nothing
@@ -32,34 +71,26 @@ class Source(NamedTuple):
     """The records of a batch."""
     failure_id: Callable[[Raw], str] | None = None
     """The ``itemIdentifier`` by which a failed record of a batch is reported; without it the whole batch fails."""
-    attempts: Callable[[Raw], int] = lambda raw: 1  # noqa: ARG005 - this source does not count
-    """How often this record has been received, this time included."""
+    attempts: Callable[[Raw], int | None] = _nothing
+    """How often this record has been received, this time included; None: this source does not count."""
     group: Callable[[Raw], str | None] = _nothing
     """Records of one group are run in order, and a failure holds back those behind it."""
+    comes_again: Callable[[Raw], bool] = _always
+    """Whether the transport is known to deliver this again unless it is acknowledged. A synchronous caller may not."""
+    text: Callable[[Raw], object] = _nothing
+    """The message as it is, for a key that needs nothing of it (`TRANSPORT_ID`) where it cannot be decoded."""
+    payload: Callable[[Any], object] = payload_of
+    """What is fingerprinted of a message where the consumer does not say."""
 
 
-def payload_of(message: Any) -> object:
-    """Return the part of a message that is fingerprinted: the ``data`` of an event in EventBridge's envelope, else all.
-
-    Ids, times and other metadata of an envelope change between deliveries; what happened does not.
-    """
-    if isinstance(message, dict) and isinstance(detail := message.get("detail"), dict):
-        return detail.get("data", detail)
-    return message
-
-
-def event_ms(message: Any) -> int | None:
-    """Return when a message in EventBridge's envelope happened, in epoch milliseconds; None for other messages.
-
-    A queue in between stamps its own time on what may be an old event, replayed or redriven.
-    """
-    if isinstance(message, dict) and "detail" in message and "time" in message:
-        return _iso_ms(message["time"])
-    return None
+def _detail_of(event: Any) -> object:
+    """Return the ``data`` of an event's detail, or all of it; of anything else, itself."""
+    detail = event.get("detail", event) if isinstance(event, dict) else event
+    return detail.get("data", detail) if isinstance(detail, dict) else detail
 
 
 def _iso_ms(text: str) -> int:
-    return int(datetime.fromisoformat(text).timestamp() * 1000)
+    return to_ms(datetime.fromisoformat(text))
 
 
 def _kafka_records(event: Raw) -> list[Raw]:
@@ -70,25 +101,22 @@ def _kafka_id(raw: Raw) -> str:
     return f"{raw['topic']}-{raw['partition']}@{raw['offset']}"
 
 
-def _header(name: str) -> Callable[[Raw], str]:
-    def find(event: Raw) -> str:
-        headers = event.get("headers") or {}
-        return next((value for header, value in headers.items() if header.lower() == name), "")
-
-    return find
-
-
 EVENTBRIDGE: Final = Source(
     "EventBridge",
     message=lambda event: event,
     message_id=lambda event: event["id"],
+    sent_ms=lambda event: _iso_ms(event["time"]) if "time" in event else None,
     replayed=lambda event: "replay-name" in event,
+    comes_again=is_eventbridge,
+    payload=_detail_of,
 )
+"""An event without the whole envelope was sent by a synchronous caller: EventBridge leaves no field out."""
 SNS: Final = Source(
     "SNS",
     message=lambda event: json.loads(event["Records"][0]["Sns"]["Message"]),
     message_id=lambda event: event["Records"][0]["Sns"]["MessageId"],
     sent_ms=lambda event: _iso_ms(event["Records"][0]["Sns"]["Timestamp"]),
+    text=lambda event: event["Records"][0]["Sns"]["Message"],
 )
 SQS: Final = Source(
     "SQS",
@@ -98,7 +126,14 @@ SQS: Final = Source(
     failure_id=lambda record: record["messageId"],
     attempts=lambda record: int(record["attributes"]["ApproximateReceiveCount"]),
     group=lambda record: record["attributes"].get("MessageGroupId"),
+    text=lambda record: record["body"],
 )
+SNS_IN_SQS: Final = SQS._replace(
+    name="SNS in SQS",
+    message=lambda record: json.loads(json.loads(record["body"])["Message"]),
+    text=lambda record: json.loads(record["body"])["Message"],
+)
+"""A queue that is subscribed to a topic without raw message delivery: the message is in SNS's envelope."""
 KINESIS: Final = Source(
     "Kinesis",
     message=lambda record: json.loads(base64.b64decode(record["kinesis"]["data"])),
@@ -106,6 +141,7 @@ KINESIS: Final = Source(
     sent_ms=lambda record: int(record["kinesis"]["approximateArrivalTimestamp"] * 1000),
     failure_id=lambda record: record["kinesis"]["sequenceNumber"],
     group=lambda record: record["kinesis"]["partitionKey"],
+    text=lambda record: base64.b64decode(record["kinesis"]["data"]),
 )
 DYNAMODB_STREAM: Final = Source(
     "DynamoDB stream",
@@ -122,10 +158,5 @@ KAFKA: Final = Source(
     sent_ms=lambda record: record["timestamp"],
     records=_kafka_records,
     group=lambda record: f"{record['topic']}-{record['partition']}",
+    text=lambda record: base64.b64decode(record["value"]),
 )
-API_GATEWAY: Final = Source(
-    "API Gateway",
-    message=lambda event: event,
-    message_id=_header("idempotency-key"),
-)
-"""HTTP and REST APIs: the client's ``Idempotency-Key`` header is the message id."""

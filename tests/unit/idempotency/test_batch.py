@@ -4,11 +4,12 @@ import base64
 import json
 import threading
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from idempotency import BusyError, Consumer, MemoryStore, Observation, Operation, Policy
+from idempotency import BatchFailedError, BusyError, Consumer, MemoryStore, Observation, Operation, Policy
 from idempotency.dead_letters import CONTRACT, MISSING_KEY
 from idempotency.sources import KAFKA, KINESIS
 from idempotency.testing import DeadLetterBox, Invocation, ManualClock
@@ -115,7 +116,11 @@ def test_equal_keys_share_one_run(consumer: Consumer, clock: ManualClock, seen: 
 
 
 def test_equal_keys_share_one_failure(consumer: Consumer, clock: ManualClock) -> None:
-    """When the run of a key fails, its other records in the batch come back too, without a second try."""
+    """When the run of a key fails, its other records in the batch come back too, without a second try.
+
+    All records of the batch have failed, so the handler raises: a mapping without ReportBatchItemFailures would
+    otherwise delete them.
+    """
     runs = []
 
     @consumer.batch_handler
@@ -124,23 +129,104 @@ def test_equal_keys_share_one_failure(consumer: Consumer, clock: ManualClock) ->
         raise KeyError("no car")
 
     records = [message("k1", 0), message("k1", 1)]
-    assert failed(handler({"Records": records}, Invocation(clock))) == ["m0", "m1"]
+    with pytest.raises(BatchFailedError) as raised:
+        handler({"Records": records}, Invocation(clock))
+    assert isinstance(raised.value.__cause__, KeyError)
     assert len(runs) == 1
 
 
-def test_second_attempts_run_alone_and_last(consumer: Consumer, clock: ManualClock) -> None:
-    """A record that was received before starts when all others are done, so that its crash takes none of them along."""
+class Killed(BaseException):
+    """The end of a process, as the code that it was running sees it."""
+
+
+def kill(consumer: Consumer, clock: ManualClock, *keys: str) -> None:
+    """Have a process die while it runs the records of these keys, and let the leases end."""
+
+    @consumer.batch_handler
+    def handler(event: dict[str, Any], operation: Operation) -> None:
+        raise Killed
+
+    for number, key in enumerate(keys):
+        with pytest.raises(Killed):
+            handler({"Records": [message(key, number)]}, Invocation(clock))
+        clock.advance(60)
+
+
+def test_suspects_of_a_crash_run_alone_and_last(consumer: Consumer, clock: ManualClock) -> None:
+    """A record whose earlier attempt ended without an answer starts when no other runs, most crashes last."""
+    kill(consumer, clock, "twice", "once", "twice")
     order: list[str] = []
 
     @consumer.batch_handler
     def handler(event: dict[str, Any], operation: Operation) -> None:
         order.append(event["id"])
 
-    records = [message("again1", 0, received=2), message("k1", 1), message("again2", 2, received=3), message("k2", 3)]
+    records = [message(key, number) for number, key in enumerate(["twice", "once", "new1", "new2"])]
     handler({"Records": records}, Invocation(clock))
 
-    assert sorted(order[:2]) == ["k1", "k2"]
-    assert order[2:] == ["again1", "again2"]
+    assert sorted(order[:2]) == ["new1", "new2"]
+    assert order[2:] == ["once", "twice"]
+
+
+def test_retries_of_a_failure_run_together(consumer: Consumer, clock: ManualClock) -> None:
+    """A record that failed is no suspect, however often it was received: a bad round slows down no queue."""
+    together = threading.Barrier(10, timeout=DEADLINE_S)
+    rounds: list[str] = []
+
+    @consumer.batch_handler
+    def handler(event: dict[str, Any], operation: Operation) -> None:
+        together.wait()
+        if not rounds:
+            raise TimeoutError
+
+    records = [message(f"k{number}", number) for number in range(10)]
+    with pytest.raises(BatchFailedError):
+        handler({"Records": records}, Invocation(clock))
+    rounds.append("failed")
+    again = [message(f"k{number}", number, received=2) for number in range(10)]
+    assert failed(handler({"Records": again}, Invocation(clock))) == []
+
+
+def test_suspects_share_the_time_where_there_is_too_little_to_run_alone(consumer: Consumer, clock: ManualClock) -> None:
+    """Once a run has shown how long it takes, the other suspects run in groups that fit, unless it is their last try."""
+    kill(consumer, clock, "k0", "k1", "k2", "k3", "last", "last")
+    running: set[str] = set()
+    neighbours: dict[str, int] = {}
+    together = threading.Barrier(3, timeout=DEADLINE_S)
+
+    @consumer.batch_handler
+    def handler(event: dict[str, Any], operation: Operation) -> None:
+        running.add(event["id"])
+        if event["id"] in ("k1", "k2", "k3"):
+            together.wait()
+        neighbours[event["id"]] = len(running) - 1
+        if event["id"] in ("k1", "k2", "k3"):
+            together.wait()
+        clock.advance({"k0": 25, "k3": 5}.get(event["id"], 0))
+        running.discard(event["id"])
+
+    records = [message(key, number) for number, key in enumerate(["last", "k0", "k1", "k2", "k3"])]
+    assert failed(handler({"Records": records}, Invocation(clock, timeout_s=70))) == []
+    assert neighbours == {"k0": 0, "k1": 2, "k2": 2, "k3": 2, "last": 0}
+
+
+def test_nothing_starts_that_the_time_left_does_not_cover(
+    clock: ManualClock, box: DeadLetterBox, seen: list[Observation]
+) -> None:
+    """A job starts only if what runs of this function have been seen to take still fits."""
+    consumer = make_consumer(clock, box, seen, policy=Policy(concurrency=1))
+    runs: list[str] = []
+
+    @consumer.batch_handler
+    def handler(event: dict[str, Any], operation: Operation) -> None:
+        runs.append(event["id"])
+        clock.advance(25)
+
+    response = handler(
+        {"Records": [message(f"k{number}", number) for number in range(4)]}, Invocation(clock, timeout_s=60)
+    )
+    assert (runs, failed(response)) == (["k0", "k1"], ["m2", "m3"])
+    assert consumer.record("k2") is None
 
 
 def test_fifo_group_keeps_its_order_and_stops_at_a_failure(consumer: Consumer, clock: ManualClock) -> None:
@@ -195,17 +281,58 @@ def test_no_thread_is_left_behind(consumer: Consumer, clock: ManualClock) -> Non
 def test_record_that_cannot_be_read_goes_to_the_dead_letter_queue_alone(
     consumer: Consumer, clock: ManualClock, box: DeadLetterBox
 ) -> None:
-    """Broken JSON and a missing key are dead-lettered with their reasons, and the rest of the batch is done."""
+    """Broken or bottomless JSON and a missing key are dead-lettered with their reasons; their neighbours are done."""
     runs = []
 
     @consumer.batch_handler
     def handler(event: dict[str, Any], operation: Operation) -> None:
         runs.append(event["id"])
 
-    records = [message("k1", 0), message("k2", 1) | {"body": "{"}, message(None, 2)]
+    broken = [message("k2", number) | {"body": body} for number, body in enumerate(["{", "[" * 20_000], 1)]
+    records = [message("k1", 0), *broken, message(None, 3)]
     assert failed(handler({"Records": records}, Invocation(clock))) == []
     assert runs == ["k1"]
-    assert sorted(letter.reason for letter in box.letters) == [CONTRACT, MISSING_KEY]
+    assert sorted(letter.reason for letter in box.letters) == [CONTRACT, CONTRACT, MISSING_KEY]
+
+
+def bug(event: Any) -> Any:
+    """Fail as code does that has a mistake in it."""
+    return event.identifier if event["id"] == "k1" else event["id"]
+
+
+def overflow(event: Any) -> Any:
+    """Fail as arithmetic on times does."""
+    return datetime.fromtimestamp(1e20, UTC) if event["id"] == "k1" else None
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"key": bug},
+        {"key": "join(',', id.parts)"},
+        {"parse": bug, "payload": "id", "key": "id"},
+        {"occurred": overflow},
+        {"expires": overflow},
+        {"labels": bug},
+        {"payload": bug},
+    ],
+    ids=lambda settings: next(iter(settings)),
+)
+def test_mistake_in_the_code_fails_its_record_alone(
+    clock: ManualClock, box: DeadLetterBox, seen: list[Observation], settings: dict[str, Any]
+) -> None:
+    """Whatever else raises while a record is read is retried by the transport, and harms no neighbour."""
+    consumer = make_consumer(clock, box, seen, **settings)
+    done: list[object] = []
+
+    @consumer.batch_handler
+    def handler(event: dict[str, Any], operation: Operation) -> None:
+        done.append(event)
+
+    records = [message("k1", 0), message("k2", 1) if "join" not in str(settings) else message("k2", 1) | {"body": "{"}]
+    assert failed(handler({"Records": records}, Invocation(clock))) == ["m0"]
+    assert [one.outcome for one in seen if one.outcome == "Failed"] == ["Failed"]
+    assert [letter.reason for letter in box.letters] in ([], [CONTRACT])
 
 
 def test_duplicate_message_of_a_running_one_is_acknowledged_and_the_message_itself_comes_back(
@@ -218,7 +345,7 @@ def test_duplicate_message_of_a_running_one_is_acknowledged_and_the_message_itse
     def handler(event: dict[str, Any], operation: Operation) -> None:
         if not answers:
             answers.append([])
-            answers.append(failed(handler({"Records": [message("k1", 0)]}, Invocation(clock))))
+            answers.append(failed(handler({"Records": [message("k1", 0), message("k2", 2)]}, Invocation(clock))))
             answers.append(failed(handler({"Records": [message("k1", 1)]}, Invocation(clock))))
 
     handler({"Records": [message("k1", 0)]}, Invocation(clock))
@@ -226,9 +353,7 @@ def test_duplicate_message_of_a_running_one_is_acknowledged_and_the_message_itse
     assert answers[1:] == [["m0"], []]
 
 
-def test_source_without_single_failures_raises_the_first(
-    clock: ManualClock, box: DeadLetterBox, seen: list[Observation]
-) -> None:
+def test_source_without_single_failures_raises(clock: ManualClock, box: DeadLetterBox, seen: list[Observation]) -> None:
     """A Kafka batch with a failed record is raised as a whole; at its next delivery only that record is run."""
     consumer = make_consumer(clock, box, seen, source=KAFKA)
     runs = []
@@ -243,7 +368,7 @@ def test_source_without_single_failures_raises_the_first(
     records = [record | {"offset": number, "value": encoded(f"k{number}")} for number in (1, 2)]
     batch = {"records": {"rides-0": records}}
 
-    with pytest.raises(KeyError):
+    with pytest.raises(BatchFailedError):
         handler(batch, Invocation(clock))
     handler(batch, Invocation(clock))
     assert runs == ["k1", "k2", "k2"]

@@ -1,19 +1,21 @@
 """The programming interface: handlers, functions and blocks over the same operation."""
 
 import contextlib
+import functools
 import threading
+import types
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from idempotency import TRANSPORT_ID, ConfigurationError, Consumer, MemoryStore, Observation, Operation, Policy, within
 from idempotency.dead_letters import CONTRACT
-from idempotency.errors import OutOfTimeError, ResultOmittedError, StoreUnavailableError
+from idempotency.errors import OutOfTimeError, PayloadMismatchError, ResultOmittedError, StoreUnavailableError
 from idempotency.heartbeat import Heartbeat
 from idempotency.policy import DAY
-from idempotency.sources import API_GATEWAY, SNS
+from idempotency.sources import SNS
 from idempotency.testing import DeadLetterBox, Invocation, ManualClock
 from tests.unit.idempotency.samples import event
 
@@ -79,20 +81,45 @@ class TestEventHandler:
         assert parsed == [("k1", {"orderID": "order_01"})]
         assert history.record("k1") is not None
 
-    @pytest.mark.parametrize("error", [ValueError("no type"), KeyError("data"), TypeError("not a dict")])
     def test_event_that_breaks_the_contract_goes_to_the_dead_letter_queue(
-        self, consumer: Callable[..., Consumer], clock: ManualClock, box: DeadLetterBox, error: Exception
+        self, consumer: Callable[..., Consumer], clock: ManualClock, box: DeadLetterBox
     ) -> None:
         """An event that cannot be parsed is not retried: the dead-letter queue gets it with the reason."""
 
         def parse(raw: object) -> object:
-            raise error
+            raise ValueError("no type")
 
         handler = consumer(parse=parse, payload=lambda ride: ride).event_handler(lambda ride, operation: None)
 
         assert handler(event(), Invocation(clock))["outcome"] == "DeadLettered"
         assert (box.letters[0].reason, box.letters[0].event) == (CONTRACT, event())
-        assert str(error) in box.letters[0].message
+        assert "no type" in box.letters[0].message
+
+    def test_context_is_lambdas(self, consumer: Callable[..., Consumer], clock: ManualClock) -> None:
+        """A handler sees Lambda's context; without one it says what to pass."""
+        seen: list[object] = []
+        handler = consumer().event_handler(lambda event, operation: seen.append(operation.context))
+        invocation = Invocation(clock)
+        handler(event(), invocation)
+
+        assert seen == [invocation]
+        with pytest.raises(ConfigurationError, match="Invocation"):
+            handler(event("k2"), cast("Any", None))
+
+    def test_without_a_key_a_policy_may_run_it_unprotected_and_count_it(
+        self, consumer: Callable[..., Consumer], clock: ManualClock, seen: list[Observation], box: DeadLetterBox
+    ) -> None:
+        """Each delivery of an event without a key is run, with its effects, and observed as such."""
+        runs: list[str] = []
+        unprotected = consumer(policy=Policy(missing_key="run"))
+        handler = unprotected.event_handler(lambda event, operation: runs.append(operation.key))
+        handler(event(None), Invocation(clock))
+        handler(event(None), Invocation(clock))
+        unprotected.function(key="order_id", name="charge")(lambda order_id: runs.append("charged"))(None)
+
+        assert len(set(runs)) == 3
+        assert [one.outcome for one in seen] == ["Unprotected"] * 3
+        assert box.letters == []
 
     def test_without_a_dead_letter_queue_a_broken_event_raises(
         self, consumer: Callable[..., Consumer], clock: ManualClock
@@ -148,12 +175,10 @@ class TestEventHandler:
         self, consumer: Callable[..., Consumer], clock: ManualClock
     ) -> None:
         """With TRANSPORT_ID the transport's own id names the operation."""
-        api = consumer(key=TRANSPORT_ID, source=API_GATEWAY)
-        api.event_handler(lambda request, operation: None)(
-            {"headers": {"Idempotency-Key": "from-the-client"}, "body": "{}"}, Invocation(clock)
-        )
+        history = consumer(key=TRANSPORT_ID)
+        history.event_handler(lambda event, operation: None)(event(), Invocation(clock))
 
-        assert api.record("from-the-client") is not None
+        assert history.record(event()["id"]) is not None
 
 
 class TestExpiry:
@@ -224,7 +249,84 @@ class TestFunction:
             assert operation is not None
             return operation.key
 
-        assert book("order_01") == "history#order_01"
+        assert book("order_01") == "history/book#order_01"
+
+    def test_functions_of_one_consumer_share_no_keys(
+        self, consumer: Callable[..., Consumer], clock: ManualClock
+    ) -> None:
+        """A function's name belongs to its keys: another function, or the handler around it, is another operation."""
+        history = consumer()
+        done: list[tuple[str, str]] = []
+
+        @history.function(key="order_id")
+        def charge(order_id: str, operation: Operation | None = None) -> None:
+            assert operation is not None
+            done.append(("charge", operation.downstream_key))
+
+        @history.function(key="order_id", name="pay-back")
+        def refund(order_id: str, operation: Operation | None = None) -> None:
+            assert operation is not None
+            done.append(("refund", operation.downstream_key))
+
+        @history.event_handler
+        def handler(event: dict[str, Any], operation: Operation) -> None:
+            done.append(("handler", operation.downstream_key))
+            charge("k1")
+            refund("k1")
+            with history.operation("k1", name="block") as block:
+                done.append(("block", block.operation.downstream_key))
+
+        handler(event(), Invocation(clock))
+        handler(event(), Invocation(clock))
+
+        assert [name for name, _ in done] == ["handler", "charge", "refund", "block"]
+        assert len({key for _, key in done}) == 4
+        assert [bool(history.record("k1", name)) for name in (None, "charge", "pay-back", "block")] == [True] * 4
+
+    def test_functions_of_one_name_are_told_apart(self, consumer: Callable[..., Consumer]) -> None:
+        """A second function of the same name, or one without a name, has to be given one."""
+        history = consumer()
+        decorate = history.function(key="order_id")
+
+        def named(order_id: str) -> None: ...
+
+        decorate(named)
+        decorate(named)
+        other = types.FunctionType(named.__code__, {}, "named")
+        other.__qualname__, other.__module__ = "named", "elsewhere"
+        for work in (other, lambda order_id: None, functools.partial(named)):
+            with pytest.raises(ConfigurationError, match="name="):
+                decorate(work)
+
+    def test_argument_that_equals_its_default_counts_as_not_given(self, consumer: Callable[..., Consumer]) -> None:
+        """A parameter that a later version adds with a default changes no fingerprint of an old call."""
+        history = consumer()
+
+        def book(order_id: str, price: int) -> int:
+            return price
+
+        def book_later(order_id: str, price: int, currency: str = "EUR", note: object = None) -> int:
+            return -1
+
+        history.function(key="order_id", name="book")(book)("order_01", 10)
+        later = history.function(key="order_id", name="book")(book_later)
+
+        assert later("order_01", 10) == later("order_01", 10, "EUR") == later("order_01", price=10, note=None) == 10
+        with pytest.raises(PayloadMismatchError):
+            later("order_01", 10, "USD")
+
+    def test_payload_names_what_is_fingerprinted(self, consumer: Callable[..., Consumer]) -> None:
+        """Arguments that are no part of what is asked for, such as a trace, may differ between calls."""
+
+        @consumer().function(key="order_id", payload="price")
+        def book(order_id: str, price: int, trace: str) -> str:
+            return trace
+
+        assert book("order_01", 10, "first") == book("order_01", 10, "second") == "first"
+        with pytest.raises(PayloadMismatchError):
+            book("order_01", 11, "third")
+        with pytest.raises(ConfigurationError, match="prize"):
+            consumer().function(key="order_id", name="book", payload=["prize"])(lambda order_id: None)
 
     def test_functions_inside_a_handler_know_its_deadline(
         self, consumer: Callable[..., Consumer], clock: ManualClock
@@ -255,7 +357,7 @@ class TestFunction:
         for thread in threads:
             thread.join(DEADLINE_S)
 
-        assert [record and record.result for record in map(history.record, range(8))] == [
+        assert [record and record.result for record in (history.record(number, "square") for number in range(8))] == [
             str(number * number) for number in range(8)
         ]
 

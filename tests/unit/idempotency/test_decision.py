@@ -160,7 +160,7 @@ ROWS: Final = (
         starts_anew(OVER._replace(fingerprint="1:b")),
     ),
     Row(
-        "IN_PROGRESS, other payload, past its TTL: mismatch, only what is completed can be over",
+        "IN_PROGRESS, other payload, past its TTL: mismatch, a claim cannot be over",
         DEAD._replace(fingerprint="1:b", expiry=OVER.expiry),
         Mismatch(DEAD._replace(fingerprint="1:b", expiry=OVER.expiry)),
     ),
@@ -254,9 +254,9 @@ ROWS: Final = (
         gives_up(FAILURE._replace(attempt=3, retry_ms=NOW + 1), "no"),
     ),
     Row(
-        "FAILED, past its TTL: claim again",
-        FAILURE._replace(expiry=OVER.expiry),
-        takes_over(FAILURE._replace(expiry=OVER.expiry)),
+        "FAILED, past its TTL: forgotten, attempt 1",
+        FAILURE._replace(expiry=OVER.expiry, attempt=3),
+        starts_anew(FAILURE._replace(expiry=OVER.expiry, attempt=3)),
     ),
     # QUARANTINED, and what makes no sense
     Row("QUARANTINED: dead-letter, never run", POISON, Quarantined(POISON)),

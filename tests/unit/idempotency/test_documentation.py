@@ -118,8 +118,7 @@ def test_every_test_that_the_guide_names_exists() -> None:
             assert f"class {inside}" in (TESTS / file).read_text() if inside else (TESTS / file).exists(), name
 
 
-def test_public_names_are_few_and_documented() -> None:
-    """What the package hands out is a page of names, each with a docstring."""
-    assert len(idempotency.__all__) <= 20
+def test_public_names_are_documented() -> None:
+    """Whatever the package exports has a docstring."""
     undocumented = [name for name in idempotency.__all__ if not getattr(idempotency, name).__doc__]
     assert undocumented == []

@@ -19,13 +19,14 @@ from idempotency import (
 )
 from idempotency.effects import Effect
 from idempotency.errors import EffectsRejectedError, OutOfTimeError, StoreUnavailableError
-from idempotency.record import COMPLETED, IN_PROGRESS, Record
+from idempotency.record import COMPLETED, FAILED, IN_PROGRESS, Record
 from idempotency.stores.dynamodb_effects import DynamoDBEffects
 from idempotency.stores.transport import botocore_transport
 from idempotency.stores.valkey import ValkeyStore
 from idempotency.testing import FaultyTransport, Invocation, ManualClock
+from tests.unit.idempotency.samples import event
 
-EVENT = {"id": "e1", "region": "eu-west-1", "detail": {"idempotencyid": "k1", "data": {"orderID": "order_01"}}}
+EVENT = event()
 KEY = "history#k1"
 PAID = Update(
     "Rides",
@@ -277,7 +278,7 @@ class TestLease:
         handle = handler(PAID, work=lambda operation: clock.advance(29.5), margin=0.0, clock_skew=0.0)
         with pytest.raises(OutOfTimeError, match="lease"):
             handle(EVENT, invocation(timeout_s=30))
-        assert (paid(dynamodb), writer.written, status(store)) == (0, 0, IN_PROGRESS)
+        assert (paid(dynamodb), writer.written, status(store)) == (0, 0, FAILED)
 
 
 class TestRefusal:

@@ -717,7 +717,7 @@ class TestPowertoolsHistory:
         assert [operation.key for operation in runs] == ["history#k2"]
         record = new.record("k1")
         assert record is not None
-        assert (record.status, record.result) == (COMPLETED, '{"paid":"then"}')
+        assert record.status == COMPLETED
 
     def test_event_that_is_in_progress_under_powertools_comes_again(
         self,
@@ -802,9 +802,7 @@ class TestPowertoolsHistory:
             event(amount=amount), Invocation(clock)
         )["outcome"]
 
-        record = new.record("k1")
-        assert record is not None
-        assert (outcome, record.result) == (("New", '{"paid":"then"}') if amount == 1 else ("DeadLettered", None))
+        assert outcome == ("New" if amount == 1 else "DeadLettered")
 
     def test_event_without_a_key_under_powertools_is_run(
         self, old_layer: DynamoDBPersistenceLayer, clock: ManualClock

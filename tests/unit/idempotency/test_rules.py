@@ -22,14 +22,22 @@ from idempotency import (
     RetryableError,
     Update,
 )
-from idempotency.dead_letters import BEYOND_WINDOW, MISSING_KEY, PAYLOAD_MISMATCH, QUARANTINED, DeadLetterError
+from idempotency.dead_letters import (
+    BEYOND_WINDOW,
+    CORRUPT_RECORD,
+    MISSING_KEY,
+    PAYLOAD_MISMATCH,
+    QUARANTINED,
+    UNKNOWN,
+    DeadLetterError,
+)
 from idempotency.errors import (
-    CorruptRecordError,
     LostLeaseError,
     OutOfTimeError,
     PayloadMismatchError,
     ResultOmittedError,
     RetryLaterError,
+    StoreRefusedError,
     StoreUnavailableError,
 )
 from idempotency.stores.transport import ServiceError
@@ -270,9 +278,6 @@ class TestRule3Fence:
 
         assert handler(event(), invocation())["outcome"] == "LostLease"
         assert effects(dynamodb) == 1
-        record = history.record("k1")
-        assert record is not None
-        assert record.result == '"by the other run"'
 
     def test_stale_owner_cannot_fail_what_is_completed(
         self, consumer: MakeConsumer, invocation: MakeInvocation, work: Work, clock: ManualClock, dynamodb: Any
@@ -387,7 +392,7 @@ class TestRule4Failure:
         handler = consumer().event_handler(work)
         work.happen = fail_with(PermanentError("card refused"))
         box.error = DeadLetterError("the queue is down")
-        with pytest.raises(DeadLetterError):
+        with pytest.raises(PermanentError, match="card refused"):
             handler(event(), invocation())
         box.error = None
 
@@ -412,7 +417,7 @@ class TestRule4Failure:
         handler = consumer().event_handler(work)
         work.happen = fail_with(PermanentError("card refused"))
         box.error = DeadLetterError("the queue is down")
-        with pytest.raises(DeadLetterError):
+        with pytest.raises(PermanentError, match="card refused"):
             handler(event(), invocation())
         box.error = None
         handler(event(price=10), invocation("request-2"))
@@ -429,6 +434,67 @@ class TestRule4Failure:
 
         with pytest.raises(PermanentError, match="card refused"):
             bare.event_handler(work)(event(), invocation())
+
+    def test_retryable_error_uses_up_no_attempt(
+        self, consumer: MakeConsumer, invocation: MakeInvocation, work: Work, seen: list[Observation]
+    ) -> None:
+        """A handler that says "not now" is never quarantined for it, and a later failure still is."""
+        handler = consumer(max_attempts=2).event_handler(work)
+        work.happen = fail_with(BusyError("car", 1_000))
+        for number in range(4):
+            with pytest.raises(BusyError):
+                handler(event(), invocation(f"request-{number}"))
+        work.happen = fail_with(KeyError("pickup"))
+        with pytest.raises(KeyError):
+            handler(event(), invocation("request-8"))
+
+        assert handler(event(), invocation("request-9"))["outcome"] == "DeadLettered"
+        assert [operation.attempt for operation in work.runs] == [1, 1, 1, 1, 1, 2]
+
+    def test_refused_commit_is_a_failure_with_its_own_reason(
+        self,
+        consumer: MakeConsumer,
+        invocation: MakeInvocation,
+        work: Work,
+        transport: FaultyTransport,
+        box: DeadLetterBox,
+    ) -> None:
+        """What was definitely refused is recorded, so that the dead letter names the cause and no attempt waits."""
+        handler = consumer(max_attempts=2).event_handler(work)
+        for number in range(2):
+            transport.pass_on(1 + number)
+            transport.answer("AccessDeniedException")
+            if number == 0:
+                with pytest.raises(StoreRefusedError):
+                    handler(event(), invocation("request-1"))
+        handler(event(), invocation("request-2"))
+
+        assert [letter.reason for letter in box.letters] == [QUARANTINED]
+        assert "AccessDenied" in box.letters[0].message
+
+    def test_work_that_must_not_be_repeated_is_given_up_after_a_crash(
+        self,
+        consumer: MakeConsumer,
+        invocation: MakeInvocation,
+        work: Work,
+        clock: ManualClock,
+        box: DeadLetterBox,
+    ) -> None:
+        """With on_crash="quarantine" the event goes to the dead-letter queue as UNKNOWN, until it is released."""
+        history = consumer(on_crash="quarantine")
+        handler = history.event_handler(work)
+        work.happen = crash
+        with pytest.raises(Crash):
+            handler(event(), invocation())
+        clock.advance(60)
+        work.happen = lambda _: None
+
+        assert handler(event(), invocation())["outcome"] == "DeadLettered"
+        assert handler(event(), invocation())["outcome"] == "Quarantined"
+        assert [letter.reason for letter in box.letters] == [UNKNOWN]
+        assert len(work.runs) == 1
+        assert history.release("k1")
+        assert handler(event(), invocation())["outcome"] == "Retried"
 
     def test_released_key_is_run_again_as_attempt_one(
         self, consumer: MakeConsumer, invocation: MakeInvocation, work: Work, dynamodb: Any
@@ -582,7 +648,7 @@ class TestRule5Lease:
         work.happen = happen
         handler(event(), invocation(timeout_s=900))
 
-        assert flags == [False, False, True]
+        assert flags == [True, False, True]
 
 
 class TestRule6EffectsWithTheRecord:
@@ -1101,11 +1167,13 @@ class TestFailsClosed:
         invocation: MakeInvocation,
         work: Work,
         dynamodb: Any,
+        box: DeadLetterBox,
         name: str,
         value: str | None,
     ) -> None:
-        """A record with an unknown status, or a claim without a lease, raises and stays as it is."""
-        handler = consumer().event_handler(work)
+        """A record with an unknown status, or a claim without a lease, stays as it is until an operator releases it."""
+        history = consumer()
+        handler = history.event_handler(work)
         work.happen = crash
         with pytest.raises(Crash):
             handler(event(), invocation())
@@ -1118,11 +1186,14 @@ class TestFailsClosed:
         )
         before = dynamodb.get_item(TableName="Idempotency", Key={"idempotencyKey": {"S": KEY}})["Item"]
 
-        with pytest.raises(CorruptRecordError):
-            handler(event(), invocation("request-2"))
-
+        assert handler(event(), invocation("request-2"))["outcome"] == "DeadLettered"
+        assert [letter.reason for letter in box.letters] == [CORRUPT_RECORD]
         assert dynamodb.get_item(TableName="Idempotency", Key={"idempotencyKey": {"S": KEY}})["Item"] == before
         assert len(work.runs) == 1
+
+        work.happen = lambda _: None
+        assert history.release("k1")
+        assert handler(event(), invocation("request-3"))["outcome"] == "Retried"
 
     def test_missing_permission_names_table_and_remedy(
         self, consumer: MakeConsumer, invocation: MakeInvocation, work: Work, transport: FaultyTransport

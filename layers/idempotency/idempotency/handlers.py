@@ -1,0 +1,66 @@
+"""Handlers are plain functions: nothing here runs a coroutine or a generator, so neither may pass for finished work."""
+
+import functools
+import inspect
+from collections.abc import Iterator
+from types import AsyncGeneratorType, CoroutineType, FunctionType, GeneratorType, MethodType
+from typing import Any, Final
+
+from idempotency.errors import ConfigurationError, UnfinishedWorkError
+
+_LAZY: Final = (CoroutineType, GeneratorType, AsyncGeneratorType)
+_DEEPEST: Final = 100
+_HELP: Final = "call asyncio.run(...) inside a plain function, and decorate that"
+
+
+def require_plain(work: object, decorator: str) -> None:
+    """Refuse to decorate what does not do its work when it is called.
+
+    Raises:
+        ConfigurationError: ``work`` is no function, or it, or what it wraps, is a coroutine or generator function.
+    """
+    if work is None:
+        raise ConfigurationError(f"write @{decorator} without parentheses")
+    if not callable(work):
+        raise ConfigurationError(f"@{decorator} decorates a function, not a {type(work).__name__}")
+    for function in _layers_of(work):
+        if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+            raise ConfigurationError(f"@{decorator} cannot run {_name(work)}, which is asynchronous: {_HELP}")
+        if inspect.isgeneratorfunction(function):
+            raise ConfigurationError(f"@{decorator} cannot run {_name(work)}, a generator: return instead of yielding")
+
+
+def finished(value: Any) -> Any:
+    """Return what a handler returned, unless its work has yet to be done.
+
+    Raises:
+        UnfinishedWorkError: it is an awaitable or a generator.
+    """
+    if value is None:
+        return None
+    kind = type(value)
+    if isinstance(value, _LAZY) or hasattr(kind, "__await__"):
+        if isinstance(value, CoroutineType | GeneratorType):
+            value.close()  # a coroutine that nobody awaited would warn about it later, out of context
+        raise UnfinishedWorkError(f"the handler returned a {kind.__name__}, so its work has not been done: {_HELP}")
+    return value
+
+
+def _layers_of(work: Any) -> Iterator[Any]:
+    """Yield a callable and everything that it is known to wrap."""
+    for _ in range(_DEEPEST):
+        yield work
+        if isinstance(work, functools.partial | functools.partialmethod):
+            work = work.func
+        elif hasattr(work, "__wrapped__"):
+            work = work.__wrapped__
+        elif isinstance(work, FunctionType | MethodType | type):
+            return
+        else:
+            work = type(work).__call__
+            if not isinstance(work, FunctionType):
+                return
+
+
+def _name(work: Any) -> str:
+    return getattr(work, "__qualname__", None) or type(work).__qualname__
