@@ -12,7 +12,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Final, NamedTuple
 from unittest.mock import patch
@@ -228,8 +228,11 @@ class Simulation:
                 sleeping = True
                 self.sleep(interval_s)
                 sleeping = False
-                if stopped or not beat():
+                if stopped:
                     return
+                with suppress(Exception):
+                    if not beat():
+                        return
 
         task = self.spawn(current().machine, work)
         try:

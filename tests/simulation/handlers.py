@@ -65,7 +65,7 @@ class Shop:
         self._network = network
         self._notes = network.notes
         self._messages = {message.number: message for message in plan.messages}
-        self._failures: Counter[tuple[int, str]] = Counter()
+        self._failures: Counter[int] = Counter()
         self._running: dict[tuple[int, str], list[tuple[Machine, Operation]]] = defaultdict(list)
 
     def consumer(self, version: Version) -> Consumer[Any]:
@@ -157,7 +157,11 @@ class Shop:
             if not early and (odd := self._misbehave(message.number, part, operation)) is not None:
                 return odd
             self._simulation.sleep(message.work_s / 2)
-        return {"part": part, "order": order, "run": run}
+        result: Any = {"part": part, "order": order, "run": run}
+        if message.behaviour == "bad result" and not self._network.healed:
+            for _ in range(20_000):
+                result = [result]
+        return result
 
     @contextmanager
     def _alone(self, number: int, part: str, operation: Operation) -> Iterator[None]:
@@ -197,12 +201,12 @@ class Shop:
         message = self._messages[number]
         behaviour = "ok" if self._network.healed else message.behaviour
         invocation = self._network.invocation()
-        if behaviour in ("flaky", "retryable") and self._failures[number, part] < message.times:
-            self._failures[number, part] += 1
+        if behaviour in ("flaky", "retryable") and self._failures[number] < message.times:
+            self._failures[number] += 1
             if behaviour == "retryable":
                 self._notes.excuse(invocation, number)
                 raise RetryableError("not now")
-            self._notes.excuse(invocation, number, f"failure {self._failures[number, part]} of its own")
+            self._notes.excuse(invocation, number, f"failure {self._failures[number]} of its own")
             raise HandlerError("flaky")
         if behaviour == "crasher":
             self._network.say(number, "the handler kills its process")
@@ -215,11 +219,6 @@ class Shop:
             return (step for step in ("the work", "that nobody does"))
         if behaviour == "bad write":
             operation.write("UPDATE Orders")  # type: ignore[arg-type] - that is what is wrong with it
-        if behaviour == "bad result":
-            result: list[Any] = []
-            for _ in range(20_000):
-                result = [result]
-            return result
         return None
 
     def _observe(self, seen: Observation) -> None:

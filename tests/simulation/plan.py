@@ -90,7 +90,7 @@ class Plan(NamedTuple):
     receives: int = 5
     """The queue's maxReceiveCount, or the stream's maximum of retries."""
     reports: bool = True
-    """The mapping has ReportBatchItemFailures. Without it a batch is one message, or of a stream."""
+    """The mapping has ReportBatchItemFailures. Without it a batch is one message: the layer can say nothing of some only."""
     bisects: bool = False
     room: int = 0
     """So many runs at once use up the memory of a sandbox; 0: none do."""
@@ -124,8 +124,10 @@ def draw(seed: int, world: str | None = None) -> Plan:  # noqa: C901, PLR0912 - 
         waits=dice.random() < 0.2,
     )
     reports = world != "kafka" and (world not in BATCHES or dice.random() < 0.8)
-    batch = dice.choice((2, 5, 10, 10)) if reports or world in ("kinesis", "stream", "kafka") else 1
+    batch = dice.choice((2, 5, 10, 10)) if reports or world == "kafka" else 1
     longest_s = timeout_s * 0.45 if timeout_s else 60.0
+    if work == "functions":
+        longest_s /= 2  # there are two of them
     usual_s = dice.choice((0.2, 0.2, 1.0, longest_s / 2, longest_s))
     mixed = dice.random() < 0.3
     rush_s = dice.choice((1.0, 1.0, 20.0, 600.0))  # all of them come within so many seconds

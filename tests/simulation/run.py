@@ -8,12 +8,15 @@ from typing import Any, Final, NamedTuple
 from idempotency import dead_letters, observation
 from idempotency.record import COMPLETED, QUARANTINED, Record
 from tests.simulation.engine import Line, RestlessError, Simulation
-from tests.simulation.handlers import NAME, Shop
+from tests.simulation.handlers import Shop
 from tests.simulation.network import Entry, Network, number_in
 from tests.simulation.plan import CALLS, HOPELESS, PASSING, UNREADABLE, Message, Plan
 from tests.simulation.transports import Callers, Function, Invokes, open_transport
 
 _OPERATOR_WAITS_S: Final = 3600.0
+_ROUNDS_OF_THE_OPERATOR: Final = 3
+"""A key whose last attempt crashed is still claimed when its transport gives up, and its redrive quarantines it first;
+so it is with the key of a function that its handler calls."""
 _NO_ATTEMPT_LIVED: Final = "attempt lived"
 """What the letter of a key says whose attempts all crashed."""
 
@@ -43,9 +46,10 @@ def run(plan: Plan) -> Report:
         try:
             simulation.run()
             world.judge()
-            if not world.broken:
+            for _ in range(_ROUNDS_OF_THE_OPERATOR if not world.broken else 0):
                 world.operate()
                 simulation.run()
+            if not world.broken:
                 world.judge_the_end()
         except RestlessError as error:
             world.broken.append(Broken(None, str(error)))
@@ -87,14 +91,17 @@ class World:
 
     def operate(self) -> None:
         """Mend the handlers and the environment, release what is quarantined, and deliver again what was given up."""
-        self._network.healed = True
-        self._function.deploy_again()
+        if not self._network.healed:
+            self._network.healed = True
+            self._function.deploy_again()
         self._simulation.now_ms += _OPERATOR_WAITS_S * 1000
         consumer = self._shop.consumer(self._plan.versions[-1])
         for record in self._records():
             if record.status == QUARANTINED:
                 self._simulation.say("operator", number_in(record.key), f"releases {record.key}")
-                assert consumer.release(record.key.removeprefix(f"{NAME}#")), "a quarantined key can be released"
+                name, _, key = record.key.partition("#")
+                operation = name.partition("/")[2] or None
+                assert consumer.release(key, operation), "a quarantined key can be released"
         again = (self._dead() | self.notes.gave_up) - self._hopeless_to_send()
         self.notes.letters.clear()
         self.notes.undelivered.clear()
@@ -217,6 +224,8 @@ class World:
                 self._break(number_in(fact), f"{fact} was charged under {len(used)} downstream keys")
         told: dict[tuple[int, str], Any] = {}
         for number, result in self.notes.results:
+            if self._message(number).behaviour == "bad result":
+                continue  # its caller is told what could not be stored
             first = told.setdefault((number, str(result and result["part"])), result)
             if result != first:
                 self._break(number, f"one caller was told {first}, another {result}")

@@ -11,7 +11,7 @@ import valkey.exceptions
 
 from idempotency import DynamoDBStore, MemoryStore, Update
 from idempotency.effects import Effect
-from idempotency.errors import StoreUnavailableError
+from idempotency.errors import EffectsRejectedError, StoreUnavailableError
 from idempotency.record import Record
 from idempotency.stores import Store
 from idempotency.stores.dynamodb import record_of
@@ -293,9 +293,10 @@ class Memory:
         return self._network.request(what, key, perform, lost=StoreUnavailableError, refuse=refuse)
 
     def _apply(self, effects: Sequence[Effect]) -> None:
-        for effect in effects:
-            assert isinstance(effect, Update)
-            order = str(effect.key["id"])
+        orders = [str(effect.key["id"]) for effect in effects if isinstance(effect, Update)]
+        if len(orders) < len(effects):
+            raise EffectsRejectedError("that is no effect")
+        for order in orders:
             self._charges[order] = self._charges.get(order, 0) + 1
 
     def records(self) -> dict[str, Record]:

@@ -2,14 +2,16 @@
 
 import base64
 import json
+import reprlib
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final, Protocol
 
+from idempotency.errors import ResultOmittedError
 from tests.simulation.engine import EPOCH_MS, Killed, Machine, Simulation, current
 from tests.simulation.handlers import Handler, Shop
 from tests.simulation.network import Entry, Invocation, Network
-from tests.simulation.plan import CALLS, Plan, Version
+from tests.simulation.plan import CALLS, PASSING, Plan, Version
 
 _SIDE_BY_SIDE_S: Final = 120.0
 _RETRY_ASYNC_AFTER_S: Final = (60.0, 120.0)
@@ -116,7 +118,8 @@ class Function:
     def _ended(self, machine: Machine, *, ok: bool, response: Any) -> None:
         call = self._network.invocations.pop(machine)
         for entry in call.entries:
-            self._simulation.say(machine.name, entry.message.number, f"{call.id} {'returns' if ok else 'fails'}: {response!r:.90}")
+            words = f"returns {reprlib.repr(response)}" if ok else f"fails: {response!r}"
+            self._simulation.say(machine.name, entry.message.number, f"{call.id} {words}")
         self._simulation.after(0.001, partial(call.done, ok, response))
 
 
@@ -146,15 +149,24 @@ class _Base:
         self._simulation.say("transport", entry.message.number, f"gives {entry.id} up: {words}")
 
     def _failed(self, entries: list[Entry], ok: bool, response: Any) -> list[Entry]:
-        """Return which entries of a batch are not done; those that a failure before them holds back are excused."""
+        """Return which entries of a batch are to be sent again."""
+        self._excuse_held_back(entries)
         if not ok or not self._plan.reports:
             return [] if ok else entries
         ids = {failure["itemIdentifier"] for failure in response["batchItemFailures"]}
-        failed = [entry for entry in entries if entry.id in ids]
-        for place, entry in enumerate(failed):
-            if any(before.message.group == entry.message.group for before in failed[:place]):
-                self._network.notes.excuse(entry.invocations[-1], entry.message.number)
-        return failed
+        return [entry for entry in entries if entry.id in ids]
+
+    def _excuse_held_back(self, entries: list[Entry]) -> None:
+        """Excuse each entry that has one before it, in its group, which may have failed: that one holds it back."""
+        excused = self._network.notes.deliveries_excused
+        held_back: set[object] = set()
+        for entry in entries:
+            group = 0 if self._plan.world == "kafka" else entry.message.group
+            call = entry.invocations[-1]
+            if self._plan.world != "queue" and group in held_back:
+                self._network.notes.excuse(call, entry.message.number)
+            if entry.message.behaviour not in PASSING or call.id in excused[entry.message.number]:
+                held_back.add(group)
 
 
 class Queue(_Base):
@@ -355,8 +367,9 @@ class Callers(_Base):
                 entry.receives += 1
                 self._function.invoke([entry], json.loads(body(entry)), done)
                 self._simulation.sleep(usual_s * (0.3 + self._simulation.roll("patience")))
-            if answers and answers[0][0]:
-                notes.results.extend((entry.message.number, result) for result in answers[0][1])
+            ok, response = answers[0] if answers else (False, None)
+            if ok or isinstance(response, ResultOmittedError):
+                notes.results.extend((entry.message.number, result) for result in (response if ok else ()))
                 notes.gave_up.discard(entry.message.number)
                 return
             notes.gave_up.add(entry.message.number)
