@@ -103,8 +103,12 @@ class Function:
 
     def _time_out(self, machine: Machine, call: Invocation) -> None:
         if self._network.invocations.get(machine) is call:
+            notes = self._network.notes
             if call.touched or len({entry.message.work_s for entry in call.entries}) > 1:
-                self._network.notes.excuse_all(call, f"fault in {call.id}")
+                notes.excuse_all(call, f"fault in {call.id}")
+            else:
+                started = "it was started without time enough to end, and timed out"
+                notes.broken.extend((entry.message.number, started) for entry in call.entries)
             self._simulation.kill(machine, "timed out")
 
     def _died(self, machine: Machine, why: str) -> None:
