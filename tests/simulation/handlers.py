@@ -67,6 +67,9 @@ class Shop:
         self._messages = {message.number: message for message in plan.messages}
         self._failures: Counter[int] = Counter()
         self._running: dict[tuple[int, str], list[tuple[Machine, Operation]]] = defaultdict(list)
+        self._latest: dict[tuple[int, str], Operation] = {}
+        self._cut_short: set[tuple[int, str]] = set()
+        """Of which a run ended with its process."""
 
     def consumer(self, version: Version) -> Consumer[Any]:
         """Make a version's consumer, as a new process does."""
@@ -76,6 +79,7 @@ class Shop:
             concurrency=version.concurrency,
             lease=version.lease,
             busy="wait" if version.waits else "raise",
+            on_crash="quarantine" if version.once else "retry",
         )
         return Consumer(
             NAME,
@@ -173,14 +177,22 @@ class Shop:
         long = not 0 < self._plan.timeout_s <= 170 and number in self._notes.killed  # its heartbeats met faults
         if others and relies and not long:
             self._notes.broken.append((number, f"two attempts at one key run at once, in {others[0]} and {machine.name}"))
+        if (number, part) in self._cut_short and self._plan.versions[0].once and not self._network.healed:
+            self._notes.broken.append((number, "it was run again after a crash, which its policy forbids"))
         here.append((machine, operation))
+        self._latest[number, part] = operation
         try:
             crowd = sum(each is machine for runs in self._running.values() for each, _ in runs)
             if 0 < self._plan.room <= crowd and not self._network.healed:
                 self._network.crash("out of memory", "out of memory")
             yield
+            told = operation.lost or self._network.is_wild(machine) or self._plan.versions[-1].atomic
+            if self._latest[number, part] is not operation and relies and not told:
+                self._notes.broken.append((number, "its claim was taken over, and operation.lost does not say so"))
         finally:
             here.remove((machine, operation))
+            if not machine.alive:
+                self._cut_short.add((number, part))
 
     def _step(self, order: str, part: str) -> None:
         """A line of the handler: a place to crash at."""

@@ -32,6 +32,7 @@ class Entry:
     id: str
     sent_ms: float
     replayed: bool = False
+    by_hand: bool = False
     visible_ms: float = 0.0
     receives: int = 0
     invocations: list["Invocation"] = field(default_factory=list)
@@ -108,6 +109,7 @@ class Network:
         self._at_a_request = {(fault.message, int(fault.at)): fault for fault in plan.faults}
         self._for_a_while = [fault for fault in plan.faults if fault.message is None]
         self._requests: Counter[int] = Counter()
+        self._at_fault = {message.number for message in plan.messages if message.behaviour != "ok"}
         self._looking = False
 
     def invocation(self) -> Invocation | None:
@@ -150,6 +152,8 @@ class Network:
             raise OSError("something odd about the connection")
         elif kind is not None and (refusal := refuse(kind)) is not None:
             self.notes.excuse(invocation, number, excuse)
+            if number in self._at_fault or self._is_for_a_while(kind):
+                self.notes.killed.add(number)  # a failure that cannot be recorded either
             raise refusal
         answer = self._take_place(what, number, key, perform)
         if kind == "crash after":
@@ -177,6 +181,13 @@ class Network:
         if invocation is not None:
             invocation.touched = True
         return fault.kind, fault.amount
+
+    def _is_for_a_while(self, kind: str) -> bool:
+        """Whether the store refuses everything; a conflict concerns transactions only."""
+        now_s = self._simulation.now_ms / 1000
+        return kind != "conflict" and any(
+            fault.kind == kind and fault.at <= now_s < fault.at + fault.amount for fault in self._for_a_while
+        )
 
     def _unknown(self, number: int | None, excuse: str | None) -> None:
         """Nobody can know what became of a request: its sender gives it up after a while."""

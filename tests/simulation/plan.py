@@ -73,6 +73,8 @@ class Version(NamedTuple):
     concurrency: int = 10
     lease: int = 30
     waits: bool = False
+    once: bool = False
+    """on_crash is ``quarantine``."""
 
 
 class Plan(NamedTuple):
@@ -123,6 +125,8 @@ def draw(seed: int, world: str | None = None) -> Plan:  # noqa: C901, PLR0912 - 
         lease=dice.choice((10, 30, 30, 90)),
         waits=dice.random() < 0.2,
     )
+    if not first.atomic and dice.random() < 0.15:
+        first = first._replace(once=True)
     reports = world != "kafka" and (world not in BATCHES or dice.random() < 0.8)
     batch = dice.choice((2, 5, 10, 10)) if reports or world == "kafka" else 1
     longest_s = timeout_s * 0.45 if timeout_s else 60.0
@@ -133,6 +137,8 @@ def draw(seed: int, world: str | None = None) -> Plan:  # noqa: C901, PLR0912 - 
     rush_s = dice.choice((1.0, 1.0, 20.0, 600.0))  # all of them come within so many seconds
     oddest = dice.choice(((), ("crasher",), (*HOPELESS, "crasher"), UNREADABLE, (*HOPELESS, *UNREADABLE)))
     unfit = UNREADABLE if world in CALLS else () if world in ("queue", "fifo", "kinesis", "kafka") else ("nested",)
+    if work == "functions":
+        unfit += ("bad result",)  # whoever calls again would never get it
     odd = [kind for kind in oddest if kind not in unfit]
     all_flaky = dice.random() < 0.15
     messages = []
@@ -176,7 +182,7 @@ def draw(seed: int, world: str | None = None) -> Plan:  # noqa: C901, PLR0912 - 
         versions.append(
             first._replace(
                 at_s=round(dice.random() * (rush_s + 60), 1),
-                atomic=work == "effects" and not first.atomic,
+                atomic=work == "effects" and not (first.atomic or first.once),
                 max_attempts=max(2, max_attempts + dice.choice((-1, 0, 1))),
                 concurrency=dice.choice((1, 2, 5, 10)),
                 lease=dice.choice((10, 30, 90)),

@@ -77,8 +77,9 @@ class World:
                 entry = self._entry(message, at_s if copy.kind == "resent" else message.at_s)
                 entry.id = entry.id if copy.kind == "resent" else first.id
                 entry.replayed = copy.kind == "replayed"
+                entry.by_hand = copy.kind == "invoked"
                 send = self._transport.send
-                if copy.kind == "invoked" and isinstance(self._transport, Invokes):
+                if entry.by_hand and isinstance(self._transport, Invokes):
                     send = self._transport.call
                 simulation.after(at_s, partial(send, entry))
         for version in plan.versions[1:]:
@@ -162,6 +163,8 @@ class World:
         for letter in self.notes.letters:
             if number_in(letter.key or str(letter.event)) != number:
                 continue
+            if letter.reason == dead_letters.UNKNOWN and self._plan.versions[0].once and number in self.notes.killed:
+                continue
             if letter.reason != dead_letters.QUARANTINED or len(excused) < attempts:
                 words = f"{letter.reason}: {letter.message}; excused are {len(excused)} of {attempts} attempts"
                 self._break(number, f"it is healthy and was given up, {words}")
@@ -199,9 +202,9 @@ class World:
     def _judge_reason(self, letter: dead_letters.DeadLetter) -> None:
         number = number_in(letter.key or str(letter.event))
         message = self._message(number)
-        crashed = _NO_ATTEMPT_LIVED in letter.message
-        if letter.reason != dead_letters.QUARANTINED:
-            if message.behaviour not in UNREADABLE and letter.reason != dead_letters.BEYOND_WINDOW:
+        crashed = _NO_ATTEMPT_LIVED in letter.message or letter.reason == dead_letters.UNKNOWN
+        if letter.reason not in (dead_letters.QUARANTINED, dead_letters.UNKNOWN):
+            if message.behaviour not in ("nested", "keyless") and letter.reason != dead_letters.BEYOND_WINDOW:
                 self._break(number, f"its letter says {letter.reason}: {letter.message}")
         elif message.behaviour == "crasher":
             if not crashed and len(self.notes.attempts_excused[message.number]) < 2:

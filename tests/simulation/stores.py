@@ -203,9 +203,7 @@ def _refusal(kind: str, operation: str) -> Exception | None:
     if kind == "denied":
         return ServiceError("AccessDeniedException", 400, "is not authorized to perform", {})
     if kind == "conflict":
-        if transaction:
-            return _cancelled([{"Code": "None"}, {"Code": "TransactionConflict"}])
-        return ServiceError("TransactionConflictException", 400, "Transaction is ongoing for the item", {})
+        return _cancelled([{"Code": "None"}, {"Code": "TransactionConflict"}]) if transaction else None
     return _cancelled(None) if kind == "no reasons" and transaction else None
 
 
