@@ -26,7 +26,7 @@ from idempotency.observation import Observation, Observer
 from idempotency.operation import Operation
 from idempotency.policy import Policy
 from idempotency.record import QUARANTINED, Record
-from idempotency.runner import Answer, Delivery, Runner
+from idempotency.runner import POSTPONED, Answer, Delivery, Runner
 from idempotency.sources import EVENTBRIDGE, SQS, Raw, Source, event_ms
 from idempotency.stores import Store
 
@@ -268,7 +268,7 @@ class Consumer[E = dict[str, Any]]:
         if not postpones:
             read = _Message(read.event, read.delivery._replace(postpones=False))
         answer = self._run(work, read)
-        if answer.outcome != observation.POSTPONED or answer.record is None:
+        if answer.outcome != POSTPONED or answer.record is None:
             return None
         from idempotency.batch import Suspect  # noqa: PLC0415 - as above
 
