@@ -209,6 +209,20 @@ class TestRule2Takeover:
         assert handler(event(), invocation()) == {"outcome": "Takeover", "key": KEY, "attempt": 2}
         assert effects(dynamodb) == 1
 
+    def test_lease_longer_than_any_can_be_is_not_believed(
+        self, consumer: MakeConsumer, invocation: MakeInvocation, work: Work, clock: ManualClock
+    ) -> None:
+        """A claim by a clock that runs a day ahead holds its key no longer than a lease can last."""
+        handler = consumer().event_handler(work)
+        work.happen = crash
+        clock.advance(86_400)
+        with pytest.raises(Crash):
+            handler(event(), invocation())
+        work.happen = lambda _: None
+        clock.advance(-86_400)
+
+        assert handler(event(), invocation("request-2"))["outcome"] == "Takeover"
+
     def test_heartbeat_that_lands_in_between_refuses_the_takeover(
         self,
         consumer: MakeConsumer,
@@ -918,6 +932,21 @@ class TestRule11Busy:
         """While request-1's delivery stands for the event, request-2 need not come back."""
         assert consumer().event_handler(held)(event(), invocation("request-2"))["outcome"] == "Busy"
         assert seen[-1].outcome == "Busy"
+
+    def test_holder_that_may_not_come_again_stands_for_nothing(
+        self, consumer: MakeConsumer, invocation: MakeInvocation, work: Work
+    ) -> None:
+        """While a synchronous caller's run, a function or a block holds the key, EventBridge's delivery comes back."""
+        history = consumer()
+        direct = {name: value for name, value in event().items() if name != "account"}
+        work.happen = crash
+        with pytest.raises(Crash):
+            history.event_handler(work)(direct, invocation("request-1"))
+        with pytest.raises(BusyError):
+            history.event_handler(work)(event(), invocation("request-2"))
+
+        with history.operation("k2", event("k2")["detail"]["data"]), pytest.raises(BusyError):
+            history.event_handler(work)(event("k2"), invocation("request-3"))
 
     def test_two_deliveries_are_never_acknowledged_because_of_each_other(
         self, held: Work, consumer: MakeConsumer, invocation: MakeInvocation
