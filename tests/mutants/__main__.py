@@ -44,7 +44,7 @@ def main() -> int:
     """Run the mutants that were asked for; the exit status says whether each of them was noticed."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.mutants",
-        description="Removes each rule of the idempotency layer in turn, in a copy, and expects what proves it to go red.",
+        description="Removes each rule of the idempotency layer in turn, in a copy, and expects its proof to go red.",
         epilog="example: python -m tests.mutants --rule 3",
     )
     parser.add_argument("--rule", help="only the mutants of this rule, by its number")

@@ -1032,6 +1032,20 @@ class TestRule12Time:
 class TestRule13Window:
     """The window is outlasted by no delivery that is run."""
 
+    def test_failure_is_forgotten_with_its_window(
+        self, consumer: MakeConsumer, invocation: MakeInvocation, work: Work, clock: ManualClock
+    ) -> None:
+        """A failed key whose record DynamoDB has not deleted yet starts again at attempt 1, with any payload."""
+        handler = consumer(window=3_600, max_attempts=1).event_handler(work)
+        work.happen = fail_with(BusyError("car", 1))
+        with pytest.raises(BusyError):
+            handler(event(), invocation())
+        clock.advance(3_700)
+        work.happen = lambda _: None
+
+        later = event(price=10) | {"time": "2027-01-15T09:00:00Z"}
+        assert handler(later, invocation("request-2"))["attempt"] == 1
+
     def test_delivery_older_than_the_window_never_runs(
         self, consumer: MakeConsumer, invocation: MakeInvocation, work: Work, clock: ManualClock, box: DeadLetterBox
     ) -> None:
