@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import idempotency.consumer
+from idempotency.clock import epoch_ms
 from idempotency.operation import Operation
 from idempotency.record import IN_PROGRESS, Record
 from idempotency.stores.transport import botocore_transport
@@ -23,7 +24,7 @@ def _once(consumer: Any, work: Callable[[Any, Operation], object], message: dict
     """Do the work, and commit its effects."""
     key = uuid.uuid4().hex  # nothing recognises what was done before, the payment gateway included
     record = Record(key, IN_PROGRESS, key, 1, None, None, None, None, None, 0, 0)
-    operation = Operation(record, None, takes_effects=True, renew=None)
+    operation = Operation(record, None, takes_effects=True, clock=epoch_ms, renew=None)
     work(consumer._parse(message), operation)  # noqa: SLF001 - takes the place of the consumer's own method
     actions = [effect.action() for effect in operation._effects]  # noqa: SLF001 - as above
     if actions:

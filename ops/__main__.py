@@ -12,6 +12,7 @@ from typing import Any, Final, NoReturn
 import boto3
 from botocore.exceptions import BotoCoreError, ClientError
 
+from idempotency import release
 from ops import fence, records, redrive, replay
 from ops.audit import CONSUMERS
 from ops.failover import ARCHIVED_IN, LOST_WINDOW, Failover, Patience, Window, plan, unfence
@@ -141,16 +142,17 @@ def _counts(counts: Mapping[str, int]) -> str:
 
 def _release(options: argparse.Namespace, make: Clients, say: Say) -> Result:
     name, _, key = options.key.partition("#")
+    name = name.partition("/")[0]
     known = [consumer.name for consumer in CONSUMERS] + [records.API]
     if name not in known or not key:
         raise OperatorError(f"{options.key!r} is no key: it begins with {' or '.join(f'{each}#' for each in known)}")
     site = _site(options, make)
-    consumer = records.of(site, name)
+    store = records.store_of(site, name)
     table = site.outputs["IdempotencyTableName"]
     say(f"release {options.key} in {table} in {site.region}: its next delivery is attempt 1")
     if _is_only_shown(options, say):
         return {"released": None}
-    if not consumer.release(key):
+    if not release(store, options.key):
         raise OperatorError(f"{options.key} is not quarantined: there is nothing to release")
     say("released: now redrive its message out of the dead-letter queue (docs/runbooks)")
     return {"released": options.key}

@@ -1,8 +1,8 @@
 """The records of a stack's consumers, as far as the operator's commands reach them: those in the table."""
 
-from typing import Any, Final
+from typing import Final
 
-from idempotency import Consumer, DynamoDBStore
+from idempotency import DynamoDBStore
 from idempotency.stores.transport import BotocoreTransport
 from ops.site import OperatorError, Site
 
@@ -16,8 +16,8 @@ def are_in_reach(site: Site, consumer: str) -> bool:
     return consumer == API or site.parameters.get("RecordStore", "dynamodb") == "dynamodb"
 
 
-def of(site: Site, consumer: str) -> Consumer[Any]:
-    """Return a consumer by whose name records can be looked up and released.
+def store_of(site: Site, consumer: str) -> DynamoDBStore:
+    """Return the store in which a consumer's records can be looked up and released.
 
     Raises:
         OperatorError: its records are out of reach.
@@ -28,4 +28,4 @@ def of(site: Site, consumer: str) -> Consumer[Any]:
             "docs/runbooks/records-in-valkey.md says how to release a key from inside of the VPC"
         )
     transport = BotocoreTransport(site.client("dynamodb"), _ANSWER_SECONDS)
-    return Consumer(consumer, DynamoDBStore(site.outputs["IdempotencyTableName"], transport=transport))
+    return DynamoDBStore(site.outputs["IdempotencyTableName"], transport=transport)

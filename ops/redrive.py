@@ -11,6 +11,9 @@ from typing import Any, Final
 
 from carride.entry import Entry
 from carride.publisher import Publisher
+from idempotency import release as release_key
+from idempotency.decision import is_corrupt
+from idempotency.record import QUARANTINED
 from ops import records
 from ops.audit import CONSUMERS, opened, peek
 from ops.site import OperatorError, Site
@@ -19,7 +22,8 @@ PRODUCERS: Final = "ProducerDlq"
 _HIDDEN_SECONDS: Final = 600
 _MANY: Final = 10
 _NO_DEADLINE_MS: Final = 3_600_000.0
-_QUARANTINED: Final = "QUARANTINED"
+_RELEASED_FIRST: Final = frozenset({"QUARANTINED", "UNKNOWN", "CORRUPT_RECORD"})
+"""Reasons that lie in a key's record: the event would be given up again until the key is released."""
 _ENDS_HERE_AGAIN: Final = frozenset({"CONTRACT", "MISSING_KEY", "BEYOND_WINDOW", "PAYLOAD_MISMATCH"})
 """Reasons that no redrive changes."""
 
@@ -70,7 +74,7 @@ def redrive(site: Site, queue: str, *, release: bool = False) -> Counter[str]:
     """
     consumer = next((each.name for each in CONSUMERS if queue == f"{each.resources}Dlq"), None)
     if release and consumer is not None:
-        records.of(site, consumer)  # refused before anything is sent
+        records.store_of(site, consumer)  # refused before anything is sent
     url, send = _url(site, queue), _sender(site, target_of(site, queue))
     sqs = site.client("sqs")
     done: Counter[str] = Counter()
@@ -110,13 +114,15 @@ def _why_it_stays(site: Site, message: Any, *, release: bool) -> str | None:
         return reason
     if not isinstance(event, Mapping) or "detail" not in event or "detailBytes" in event:
         return "the event is not in it"
-    if reason == _QUARANTINED:
-        consumer, _, key = json.loads(message["Body"])["key"].partition("#")
+    if reason in _RELEASED_FIRST:
+        key = json.loads(message["Body"])["key"]
+        consumer = key.partition("#")[0].partition("/")[0]
         if not records.are_in_reach(site, consumer):
             return "its key may be quarantined in Valkey"
-        of = records.of(site, consumer)
-        record = of.record(key)
-        if record is not None and record.status == _QUARANTINED and not (release and of.release(key)):
+        store = records.store_of(site, consumer)
+        record = store.read(key)
+        held = record is not None and (record.status == QUARANTINED or is_corrupt(record))
+        if held and not (release and release_key(store, key)):
             return "its key is quarantined"  # it would be acknowledged, and the event be nowhere
     return None
 

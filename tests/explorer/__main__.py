@@ -6,9 +6,6 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-import pytest
-
-from tests.explorer.mutations import MUTATIONS
 from tests.explorer.scenarios import LARGER, SCENARIOS
 from tests.explorer.search import Result, explore
 from tests.explorer.world import Scenario
@@ -25,7 +22,6 @@ examples:
   python -m tests.explorer                                 all worlds, within wide bounds: minutes
   python -m tests.explorer --quick                         the bounds of the test suite: seconds
   python -m tests.explorer --scenario claims --faults 3    one world, with one fault more
-  python -m tests.explorer --without "compare the lease"   take a rule out, and read what goes wrong
 """
 
 
@@ -37,21 +33,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--list", action="store_true", help="say what the worlds are and what rules can be taken out")
+    parser.add_argument("--list", action="store_true", help="say what the worlds are")
     parser.add_argument("--scenario", action="append", default=[], metavar="NAME", help="only this world (repeatable)")
     parser.add_argument("--quick", action="store_true", help="the bounds of the test suite instead of the wide ones")
     parser.add_argument("--faults", type=int, help="how many faults may happen, instead of what the world says")
     parser.add_argument("--max-states", type=int, help="stop a search after about so many states (1 million: 300 MB)")
-    parser.add_argument("--without", metavar="TEXT", help="take out the rules whose mutation has this in its name")
     parser.add_argument("--json", action="store_true", help="print what was found as JSON, for machines")
     options = parser.parse_args(arguments)
 
     if options.list:
         print("\n".join(f"{scenario.name:20}{scenario.about}" for scenario in SCENARIOS))
-        print("\n".join(["", "mutations, for --without:", *(f"  {mutation.name}" for mutation in MUTATIONS)]))
         return 0
-    if options.without is not None:
-        return _tell_without(options.without, parser)
     worlds = SCENARIOS if options.quick else LARGER
     unknown = set(options.scenario) - {scenario.name for scenario in worlds}
     if unknown:
@@ -96,18 +88,6 @@ def _progress(name: str) -> Callable[[int, int], None] | None:
         sys.stderr.flush()
 
     return progress
-
-
-def _tell_without(text: str, parser: argparse.ArgumentParser) -> int:
-    chosen = [mutation for mutation in MUTATIONS if text in mutation.name]
-    if not chosen:
-        parser.error(f"no mutation has {text!r} in its name: see --list")
-    for mutation in chosen:
-        with pytest.MonkeyPatch.context() as patch:
-            mutation.apply(patch)
-            result = explore(mutation.scenario)
-        print(f"{mutation.name} (world: {mutation.scenario.name}, {result.states:,} states)\n{result.story}\n")
-    return 0
 
 
 if __name__ == "__main__":

@@ -244,6 +244,7 @@ class Processes:
             id=message.id,
             deadline_ms=None if kind.timeout_ms is None else started_ms + kind.timeout_ms,
             acknowledges=kind.acknowledges,
+            comes_again=kind.acknowledges,
             sent_ms=message.sent_ms,
             expires_ms=message.expires_ms,
         )

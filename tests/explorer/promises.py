@@ -5,7 +5,7 @@ Each function returns the promise that is broken, or None.
 
 from idempotency.errors import BusyError
 from idempotency.observation import BUSY, DEAD_LETTERED, EXPIRED
-from idempotency.record import COMPLETED, IN_PROGRESS, QUARANTINED, Record
+from idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
 from tests.explorer.process import ADVANCE, END, GAVE_UP, INSERT, RAN, WORK, Process
 
 ONE_EFFECT = "at most one effect is committed in a window"
@@ -72,7 +72,10 @@ def _broken_by_swap(old: Record, new: Record, max_attempts: int) -> str | None:
     if old.status == COMPLETED:
         return None if new.attempt == 1 else "a new window begins with attempt 1"
     given_up = new.status == QUARANTINED and old.attempt >= max_attempts and new.attempt == old.attempt
-    return None if given_up or new.attempt == old.attempt + 1 else "every run counts as an attempt"
+    # A failure is forgotten when its window is over, even before the store deletes it.
+    written_by_s = (new.expiry or 0) if new.lease_ms is None else new.lease_ms / 1000
+    forgotten = old.status == FAILED and new.attempt == 1 and old.expiry is not None and old.expiry < written_by_s
+    return None if given_up or forgotten or new.attempt == old.attempt + 1 else "every run counts as an attempt"
 
 
 def broken_by_process(process: Process, now_ms: int) -> str | None:
@@ -110,9 +113,10 @@ def _broken_by_answer(outcome: str, record: Record | None, process: Process) -> 
     return "what is acknowledged is done, given up, or in other hands"
 
 
-def broken_by_heartbeat(process: Process, said: object) -> str | None:
+def broken_by_heartbeat(process: Process, said: object, now_ms: int) -> str | None:
     """Judge what a handler was told about its claim, from what the store ``said``."""
     if said == GAVE_UP:
         return None
-    holds = isinstance(said, Record) and said.owner == process.owner and said.status == IN_PROGRESS
+    mine = isinstance(said, Record) and said.owner == process.owner and said.status == IN_PROGRESS
+    holds = mine and isinstance(said, Record) and said.lease_ms is not None and now_ms <= said.lease_ms
     return None if holds != process.lost else "a heartbeat says whether the claim still holds"

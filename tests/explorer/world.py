@@ -503,7 +503,7 @@ class World:
             process = self._processes.tell(node.process, now_ms, said)
             owners = node.owners | (self._owner_bits[answer] if isinstance(answer, int) else 0)
             if node.back >= 0:
-                promise = promises.broken_by_heartbeat(process, said)
+                promise = promises.broken_by_heartbeat(process, said, now_ms)
                 told = self._add(process, node.delivery, owners, -1, promise) if promise else node.back
             else:
                 back = number if answer == BEATS else -1

@@ -1,32 +1,56 @@
-"""`python -m tests.mutants`: take each rule out of a copy of the layer, run its tests there, and report who noticed."""
+"""`python -m tests.mutants`: take each rule out of a copy of the layer, run what must notice, and report who did."""
 
 import argparse
 import json
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
-
-from tests.mutants.catalogue import MUTANTS, Mutant
+from typing import Final, NamedTuple
 
 ROOT: Final = Path(__file__).parents[2]
-COPIED: Final = ("layers", "tests/__init__.py", "tests/conftest.py", "tests/unit/idempotency", "pyproject.toml")
-LONGEST_RUN_S: Final = 120
+CATALOGUE: Final = Path(__file__).with_name("catalogue.txt")
+LAYER: Final = Path("layers/idempotency/idempotency")
+COPIED: Final = ("layers", "tests/conftest.py", "tests/unit/idempotency", "tests/explorer", "pyproject.toml")
+LONGEST_RUN_S: Final = 180
+_HEAD: Final = re.compile(r"## (?P<rule>.+)\nin (?P<file>\S+) by (?P<by>.+)\n(?P<lines>(?:[-+] .*\n?)+)")
+
+
+class Mutant(NamedTuple):
+    """One rule taken out of the code."""
+
+    rule: str
+    file: str
+    """In the layer."""
+    code: str
+    """Text that stands there once."""
+    without: str
+    by: str
+    """What must notice: pytest's arguments within ``tests/unit/idempotency``, or ``explorer`` and a world."""
+
+
+def catalogue() -> Iterator[Mutant]:
+    """Yield the mutants of the catalogue, in its order."""
+    for entry in _HEAD.finditer(CATALOGUE.read_text()):
+        lines = entry["lines"].splitlines()
+        code, without = ("\n".join(line[2:] for line in lines if line[0] == sign) for sign in "-+")
+        yield Mutant(entry["rule"], entry["file"], code if without else f"{code}\n", without, entry["by"])
 
 
 def main() -> int:
-    """Run the mutants that were asked for; the exit status says whether a test noticed each of them."""
+    """Run the mutants that were asked for; the exit status says whether each of them was noticed."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.mutants",
-        description="Removes each rule of the idempotency layer in turn, in a copy, and expects its tests to go red.",
+        description="Removes each rule of the idempotency layer in turn, in a copy, and expects its proof to go red.",
         epilog="example: python -m tests.mutants --rule 3",
     )
     parser.add_argument("--rule", help="only the mutants of this rule, by its number")
     parser.add_argument("--json", action="store_true", help="print the outcome as JSON, for machines")
     arguments = parser.parse_args()
-    chosen = [mutant for mutant in MUTANTS if arguments.rule in (None, mutant.rule.split()[0])]
+    chosen = [mutant for mutant in catalogue() if arguments.rule in (None, mutant.rule.split()[0])]
     if not chosen:
         parser.error(f"there is no rule {arguments.rule}")
 
@@ -35,10 +59,10 @@ def main() -> int:
         copy = Path(folder)
         for name in COPIED:
             source = ROOT / name
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
             if source.is_dir():
                 shutil.copytree(source, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
-            elif source.exists():
-                (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            else:
                 shutil.copy(source, copy / name)
         for number, mutant in enumerate(chosen, 1):
             noticed = is_noticed(mutant, copy)
@@ -50,24 +74,30 @@ def main() -> int:
     if arguments.json:
         print(json.dumps({"mutants": len(chosen), "survivors": survivors}))
     else:
-        print(f"{len(chosen) - len(survivors)} of {len(chosen)} removed rules turned their tests red")
+        print(f"{len(chosen) - len(survivors)} of {len(chosen)} removed rules were noticed")
     return 1 if survivors else 0
 
 
 def is_noticed(mutant: Mutant, copy: Path) -> bool:
-    """Apply one mutant to the copy, run its tests, and put the rule back."""
-    file = copy / "layers/idempotency/idempotency" / mutant.file
+    """Apply one mutant to the copy, run what must notice it, and put the rule back."""
+    file = copy / LAYER / mutant.file
     whole = file.read_text()
     if whole.count(mutant.code) != 1:
         raise SystemExit(
-            f"{mutant.rule}: its code stands {whole.count(mutant.code)} times in {mutant.file}; mend MUTANTS"
+            f"{mutant.rule}: its code stands {whole.count(mutant.code)} times in {mutant.file}; mend {CATALOGUE.name}"
         )
     file.write_text(whole.replace(mutant.code, mutant.without))
+    explored = mutant.by.removeprefix("explorer ")
+    if explored == mutant.by:
+        command = ["pytest", "-x", "-q", "-p", "no:cacheprovider"]
+        command += [f"tests/unit/idempotency/{test}" for test in mutant.by.split()]
+    else:
+        command = ["tests.explorer", "--quick", "--scenario", explored]
     try:
-        tests = [f"tests/unit/idempotency/{test}" for test in mutant.tests.split()]
         run = subprocess.run(
-            [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests],
+            [sys.executable, "-m", *command],
             cwd=copy,
+            env={"PYTHONPATH": str(copy / LAYER.parent)},
             capture_output=True,
             text=True,
             timeout=LONGEST_RUN_S,
@@ -75,9 +105,10 @@ def is_noticed(mutant: Mutant, copy: Path) -> bool:
         )
     finally:
         file.write_text(whole)
-    if run.returncode not in (0, 1):  # 1: a test failed; anything else: the tests could not be run
-        raise SystemExit(f"{mutant.rule}: pytest could not run:\n{run.stdout[-2000:]}{run.stderr[-2000:]}")
-    return run.returncode == 1
+    noticed = run.returncode == 1 and ("BROKEN" in run.stdout or command[0] == "pytest")
+    if run.returncode != noticed:
+        raise SystemExit(f"{mutant.rule}: {command[0]} could not run:\n{run.stdout[-2000:]}{run.stderr[-2000:]}")
+    return noticed
 
 
 if __name__ == "__main__":

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from idempotency.keys import TRANSPORT_ID
     from idempotency.observation import Observation
     from idempotency.operation import Operation
+    from idempotency.operators import release
     from idempotency.policy import Policy
     from idempotency.record import Record
     from idempotency.sources import DYNAMODB_STREAM, EVENTBRIDGE, KAFKA, KINESIS, SNS, SNS_IN_SQS, SQS, Source
@@ -106,6 +107,7 @@ __all__ = [
     "Update",
     "ValkeyStore",
     "open_store",
+    "release",
     "within",
 ]
 
@@ -134,6 +136,7 @@ _MODULES = {
     "operation": ("Operation",),
     "policy": ("Policy",),
     "record": ("Record",),
+    "operators": ("release",),
     "sources": (
         "DYNAMODB_STREAM",
         "EVENTBRIDGE",

@@ -17,7 +17,6 @@ from idempotency import observation
 from idempotency.clock import Clock, epoch_ms, to_ms
 from idempotency.concurrency import Concurrency
 from idempotency.dead_letters import DeadLetter, DeadLetters
-from idempotency.decision import is_corrupt, released
 from idempotency.errors import BatchFailedError, ConfigurationError, MissingKeyError, describe
 from idempotency.fingerprint import fingerprint
 from idempotency.handlers import finished, require_plain
@@ -25,8 +24,8 @@ from idempotency.keys import TransportId, check_name, extractor, record_key
 from idempotency.observation import Observation, Observer
 from idempotency.operation import Operation
 from idempotency.policy import Policy
-from idempotency.record import QUARANTINED, Record
-from idempotency.runner import Answer, Delivery, Runner
+from idempotency.record import Record
+from idempotency.runner import POSTPONED, Answer, Delivery, Runner
 from idempotency.sources import EVENTBRIDGE, SQS, Raw, Source, event_ms
 from idempotency.stores import Store
 
@@ -268,7 +267,7 @@ class Consumer[E = dict[str, Any]]:
         if not postpones:
             read = _Message(read.event, read.delivery._replace(postpones=False))
         answer = self._run(work, read)
-        if answer.outcome != observation.POSTPONED or answer.record is None:
+        if answer.outcome != POSTPONED or answer.record is None:
             return None
         from idempotency.batch import Suspect  # noqa: PLC0415 - as above
 
@@ -499,14 +498,13 @@ class Consumer[E = dict[str, Any]]:
     def release(self, key: object, operation: str | None = None) -> bool:
         """Give back a key that is quarantined, or whose record is corrupt: its next delivery is attempt 1.
 
-        Return whether it was so until now.
+        Return whether there was something to release.
         """
-        seen = self.record(key, operation)
-        if seen is None or not (seen.status == QUARANTINED or is_corrupt(seen)):
-            return False
-        free = released(seen, self._runner.new_owner(), self._clock(), self._policy.window)
-        found = self._store.swap(seen, free)
-        return found is not None and found.owner == free.owner
+        from idempotency.operators import release  # noqa: PLC0415 - for operators: no event pays for it
+
+        return release(
+            self._store, record_key(self.name, key, operation), window=self._policy.window, clock=self._clock
+        )
 
 
 class _Message[E](NamedTuple):

@@ -15,8 +15,6 @@ EXPIRED: Final = "Expired"
 QUARANTINED: Final = "Quarantined"
 DEAD_LETTERED: Final = "DeadLettered"
 UNPROTECTED: Final = "Unprotected"
-POSTPONED: Final = "Postponed"
-"""Never observed: the record of a batch is run later in the same invocation."""
 
 COMMITTED: Final = frozenset({NEW, RETRIED, TAKEOVER})
 """The outcomes of a run whose effects are the ones that took place."""

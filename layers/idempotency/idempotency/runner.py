@@ -72,6 +72,8 @@ from idempotency.warm import WarmCache
 if TYPE_CHECKING:
     from idempotency.effects import Effect
 
+POSTPONED: Final = "Postponed"
+"""The outcome of a delivery that is run later in the same invocation. It is not observed."""
 _ROUNDS: Final = 8
 """How often a delivery may find the record changed under its hands before it gives up."""
 _NO_RESULT: Final = "null"
@@ -209,7 +211,7 @@ class Runner:
         except Exception as error:
             self._tell(delivery, Answer(observation.FAILED, None, describe(error)))
             raise
-        if isinstance(end, Answer) and end.outcome != observation.POSTPONED:
+        if isinstance(end, Answer) and end.outcome != POSTPONED:
             self._tell(delivery, end)
             if end.error is not None:
                 raise end.error
@@ -301,7 +303,7 @@ class Runner:
         if isinstance(step, Busy) and self.policy.busy == "wait" and not self._may_acknowledge(step.record, delivery):
             step, seen = self._wait(step, me, until_ms, drive)
         if isinstance(step, Write):
-            return Answer(observation.POSTPONED, step.seen)
+            return Answer(POSTPONED, step.seen)
         if isinstance(step, Run):
             return Started(delivery, me, step.record, self._operation(step.record, me, delivery), _kind_of_run(seen))
         return self._answer(step, seen, delivery, me, None)

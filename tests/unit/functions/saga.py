@@ -61,6 +61,10 @@ def event(fact: Fact, **attributes: Any) -> dict[str, Any]:
     """Return the EventBridge event that tells a fact."""
     detail = told(fact, **attributes).to_detail()
     return {
+        "version": "0",
+        "account": "123456789012",
+        "region": "us-east-1",
+        "resources": [],
         "id": f"event-{fact.version}-{type(fact).__name__}",
         "source": "acr.com.car-ride",
         "detail-type": "CarRideEvent",

@@ -51,6 +51,10 @@ def event(fact: Fact, **attributes: Any) -> dict[str, Any]:
     """Return the EventBridge event that tells a fact."""
     told = RideEvent.of(fact, source="acr.com.car-ride", time=BOOKED_AT, **attributes)
     return {
+        "version": "0",
+        "account": "123456789012",
+        "region": "us-east-1",
+        "resources": [],
         "id": f"event-{fact.version}",
         "source": "acr.com.car-ride",
         "detail-type": "CarRideEvent",

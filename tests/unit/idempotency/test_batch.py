@@ -4,13 +4,14 @@ import base64
 import json
 import threading
 from collections.abc import Callable
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from idempotency import BatchFailedError, BusyError, Consumer, MemoryStore, Observation, Operation, Policy
-from idempotency.dead_letters import CONTRACT, MISSING_KEY
+from idempotency import TRANSPORT_ID, BatchFailedError, BusyError, Consumer, MemoryStore, Observation, Operation, Policy
+from idempotency.dead_letters import CONTRACT, MISSING_KEY, QUARANTINED
 from idempotency.sources import KAFKA, KINESIS
 from idempotency.testing import DeadLetterBox, Invocation, ManualClock
 
@@ -188,7 +189,7 @@ def test_retries_of_a_failure_run_together(consumer: Consumer, clock: ManualCloc
 
 
 def test_suspects_share_the_time_where_there_is_too_little_to_run_alone(consumer: Consumer, clock: ManualClock) -> None:
-    """Once a run has shown how long it takes, the other suspects run in groups that fit, unless it is their last try."""
+    """Once a run has shown how long it takes, the other suspects run in groups that fit, save on a last try."""
     kill(consumer, clock, "k0", "k1", "k2", "k3", "last", "last")
     running: set[str] = set()
     neighbours: dict[str, int] = {}
@@ -262,6 +263,53 @@ def test_batch_returns_before_the_deadline_with_the_unfinished_as_failures(
     records = [message(f"k{number}", number) for number in range(4)]
     assert failed(handler({"Records": records}, Invocation(clock, timeout_s=12))) == ["m2", "m3"]
     assert consumer.record("k2") is None
+
+
+def test_crash_of_a_redelivered_record_is_seen_though_the_policy_is_atomic(
+    clock: ManualClock, box: DeadLetterBox, seen: list[Observation]
+) -> None:
+    """Only the first receive of a record runs without a claim: later ones have to be told from their neighbours."""
+    consumer = make_consumer(clock, box, seen, policy=Policy(atomic=True))
+    attempts: list[int] = []
+
+    @consumer.batch_handler
+    def handler(event: dict[str, Any], operation: Operation) -> None:
+        attempts.append(operation.attempt)
+        if event["id"] == "crasher":
+            raise Killed
+
+    for received in range(1, 5):
+        with pytest.raises(Killed):
+            handler({"Records": [message("crasher", 0, received=received)]}, Invocation(clock))
+        clock.advance(60)
+    neighbour = message("healthy", 1, received=5)
+    assert failed(handler({"Records": [message("crasher", 0, received=5), neighbour]}, Invocation(clock))) == []
+
+    assert attempts == [1, 1, 2, 3, 1]
+    assert [letter.reason for letter in box.letters] == [QUARANTINED]
+
+
+def test_plain_text_is_a_message_where_the_transport_names_it(
+    clock: ManualClock, box: DeadLetterBox, seen: list[Observation]
+) -> None:
+    """With TRANSPORT_ID nothing inside the message is needed, so that it may be anything."""
+    consumer = make_consumer(clock, box, seen, key=TRANSPORT_ID)
+    received: list[object] = []
+    handler = consumer.batch_handler(lambda message, operation: received.append(message))
+
+    handler({"Records": [message("k1", 1) | {"body": "hello"}]}, Invocation(clock))
+    assert received == ["hello"]
+
+
+def test_records_see_the_context_variables_of_their_caller(consumer: Consumer, clock: ManualClock) -> None:
+    """What a tracer or logger keeps for the invocation is there in each record's thread."""
+    trace = ContextVar("trace", default="none")
+    seen_in_threads: list[str] = []
+    handler = consumer.batch_handler(lambda event, operation: seen_in_threads.append(trace.get()))
+    trace.set("of the invocation")
+
+    handler({"Records": [message(f"k{number}", number) for number in range(3)]}, Invocation(clock))
+    assert seen_in_threads == ["of the invocation"] * 3
 
 
 def test_no_thread_is_left_behind(consumer: Consumer, clock: ManualClock) -> None:

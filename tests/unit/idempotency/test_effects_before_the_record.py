@@ -18,7 +18,7 @@ from idempotency import (
     Update,
 )
 from idempotency.effects import Effect
-from idempotency.errors import EffectsRejectedError, OutOfTimeError, StoreUnavailableError
+from idempotency.errors import EffectsRejectedError, LostLeaseError, OutOfTimeError, StoreUnavailableError
 from idempotency.record import COMPLETED, FAILED, IN_PROGRESS, Record
 from idempotency.stores.dynamodb_effects import DynamoDBEffects
 from idempotency.stores.transport import botocore_transport
@@ -238,6 +238,15 @@ class TestLease:
             assert other(EVENT, invocation("request-2"))["outcome"] == "Takeover"
 
         assert handler(PAID, work=overtake)(EVENT, invocation())["outcome"] == "LostLease"
+        assert paid(dynamodb) == 1
+
+        def taken(operation: Operation) -> None:
+            held = store.read("history#k2")
+            assert held is not None
+            store.swap(held, held._replace(owner="another's"))
+
+        with pytest.raises(LostLeaseError):
+            handler(PAID, work=taken)(event("k2"), invocation())
         assert paid(dynamodb) == 1
 
     def test_lease_lost_after_the_effects_repeats_none(

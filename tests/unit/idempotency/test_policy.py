@@ -9,7 +9,11 @@ from idempotency import ConfigurationError, Policy
 
 LIMITS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"window": 2}, {"window": 1}),  # as long as the clocks may differ, which is 1 second
+    ({"window": 900}, {"window": 900.5}),
     ({"max_attempts": 1}, {"max_attempts": 0}),
+    ({"on_crash": "quarantine"}, {"on_crash": "ignore"}),
+    ({"atomic": True}, {"on_crash": "quarantine", "atomic": True}),
+    ({"missing_key": "run"}, {"missing_key": "default"}),
     ({"lease": 3}, {"lease": 2.9}),
     ({"lease": 900}, {"lease": 901}),
     ({"margin": 0}, {"margin": -0.1}),
@@ -32,7 +36,7 @@ LIMITS: list[tuple[dict[str, Any], dict[str, Any]]] = [
 def test_limit_is_allowed_and_what_is_beyond_it_is_not(allowed: dict[str, Any], refused: dict[str, Any]) -> None:
     """Each setting is refused just beyond its limit, by an error that names it."""
     Policy(**allowed)
-    (name,) = refused
+    name = next(iter(refused))
     with pytest.raises(ConfigurationError, match=name):
         Policy(**refused)
 

@@ -120,6 +120,17 @@ def function(
 class TestFencedPersistenceLayer:
     """Powertools' decorators, as they are, over this package's store."""
 
+    def test_coroutine_is_no_result(self, layer: FencedPersistenceLayer, clock: ManualClock) -> None:
+        """A call that returns a coroutine has not done its work: it fails, and is made again."""
+
+        async def later(order: Any) -> None: ...
+
+        charge = function(layer, clock, work := Charge(later))
+        for _ in range(2):
+            with pytest.raises(Exception, match="asyncio"):
+                charge("order_01")
+        assert work.calls == 2
+
     def test_completed_call_is_answered_from_its_record(
         self, layer: FencedPersistenceLayer, clock: ManualClock, transport: FaultyTransport
     ) -> None:

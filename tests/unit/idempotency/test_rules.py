@@ -209,6 +209,20 @@ class TestRule2Takeover:
         assert handler(event(), invocation()) == {"outcome": "Takeover", "key": KEY, "attempt": 2}
         assert effects(dynamodb) == 1
 
+    def test_lease_longer_than_any_can_be_is_not_believed(
+        self, consumer: MakeConsumer, invocation: MakeInvocation, work: Work, clock: ManualClock
+    ) -> None:
+        """A claim by a clock that runs a day ahead holds its key no longer than a lease can last."""
+        handler = consumer().event_handler(work)
+        work.happen = crash
+        clock.advance(86_400)
+        with pytest.raises(Crash):
+            handler(event(), invocation())
+        work.happen = lambda _: None
+        clock.advance(-86_400)
+
+        assert handler(event(), invocation("request-2"))["outcome"] == "Takeover"
+
     def test_heartbeat_that_lands_in_between_refuses_the_takeover(
         self,
         consumer: MakeConsumer,
@@ -919,6 +933,21 @@ class TestRule11Busy:
         assert consumer().event_handler(held)(event(), invocation("request-2"))["outcome"] == "Busy"
         assert seen[-1].outcome == "Busy"
 
+    def test_holder_that_may_not_come_again_stands_for_nothing(
+        self, consumer: MakeConsumer, invocation: MakeInvocation, work: Work
+    ) -> None:
+        """While a synchronous caller's run, a function or a block holds the key, EventBridge's delivery comes back."""
+        history = consumer()
+        direct = {name: value for name, value in event().items() if name != "account"}
+        work.happen = crash
+        with pytest.raises(Crash):
+            history.event_handler(work)(direct, invocation("request-1"))
+        with pytest.raises(BusyError):
+            history.event_handler(work)(event(), invocation("request-2"))
+
+        with history.operation("k2", event("k2")["detail"]["data"]), pytest.raises(BusyError):
+            history.event_handler(work)(event("k2"), invocation("request-3"))
+
     def test_two_deliveries_are_never_acknowledged_because_of_each_other(
         self, held: Work, consumer: MakeConsumer, invocation: MakeInvocation
     ) -> None:
@@ -1002,6 +1031,20 @@ class TestRule12Time:
 
 class TestRule13Window:
     """The window is outlasted by no delivery that is run."""
+
+    def test_failure_is_forgotten_with_its_window(
+        self, consumer: MakeConsumer, invocation: MakeInvocation, work: Work, clock: ManualClock
+    ) -> None:
+        """A failed key whose record DynamoDB has not deleted yet starts again at attempt 1, with any payload."""
+        handler = consumer(window=3_600, max_attempts=1).event_handler(work)
+        work.happen = fail_with(BusyError("car", 1))
+        with pytest.raises(BusyError):
+            handler(event(), invocation())
+        clock.advance(3_700)
+        work.happen = lambda _: None
+
+        later = event(price=10) | {"time": "2027-01-15T09:00:00Z"}
+        assert handler(later, invocation("request-2"))["attempt"] == 1
 
     def test_delivery_older_than_the_window_never_runs(
         self, consumer: MakeConsumer, invocation: MakeInvocation, work: Work, clock: ManualClock, box: DeadLetterBox

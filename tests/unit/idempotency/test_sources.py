@@ -38,6 +38,18 @@ EVENTS: dict[str, tuple[Source, dict[str, Any]]] = {
             ]
         },
     ),
+    "SNS in SQS": (
+        sources.SNS_IN_SQS,
+        {
+            "Records": [
+                {
+                    "messageId": "message-1",
+                    "body": json.dumps({"Type": "Notification", "MessageId": "n1", "Message": BODY}),
+                    "attributes": {"SentTimestamp": str(SENT_MS), "ApproximateReceiveCount": "3"},
+                }
+            ]
+        },
+    ),
     "Kinesis": (
         sources.KINESIS,
         {
@@ -102,14 +114,15 @@ def test_message_id_is_the_transports_own(name: str) -> None:
     assert source.message_id(raw) == ("rides-0@15" if name == "Kafka" else "message-1")
 
 
-@pytest.mark.parametrize("name", ["SNS", "SQS", "Kinesis", "Kafka"])
+@pytest.mark.parametrize("name", ["SNS", "SQS", "SNS in SQS", "Kinesis", "Kafka"])
 def test_message_is_decoded(name: str) -> None:
-    """What extractors see is the JSON that was sent."""
+    """What extractors see is the JSON that was sent; where none is needed, its text or bytes are there."""
     source, raw = raw_of(name)
     assert source.message(raw) == DETAIL
+    assert source.text(raw) in (BODY, BODY.encode())
 
 
-@pytest.mark.parametrize("name", ["SNS", "SQS", "Kinesis", "DynamoDB stream", "Kafka"])
+@pytest.mark.parametrize("name", ["SNS", "SQS", "SNS in SQS", "Kinesis", "DynamoDB stream", "Kafka"])
 def test_time_of_sending_is_in_milliseconds(name: str) -> None:
     """Each source has its own unit of time; a delivery has one."""
     source, raw = raw_of(name)
