@@ -173,9 +173,9 @@ class Shop:
         machine = current().machine
         here = self._running[number, part]
         others = [there.name for there, _ in here if there.alive]
-        relies = not any(version.atomic for version in self._plan.versions) and number not in self._notes.may_overlap
+        claimed = not any(version.atomic for version in self._plan.versions)
         long = not 0 < self._plan.timeout_s <= 170 and number in self._notes.killed  # its heartbeats met faults
-        if others and relies and not long:
+        if others and claimed and not long and number not in self._notes.may_overlap:
             self._notes.broken.append((number, f"two attempts at one key run at once, in {others[0]} and {machine.name}"))
         if (number, part) in self._cut_short and self._plan.versions[0].once and not self._network.healed:
             self._notes.broken.append((number, "it was run again after a crash, which its policy forbids"))
@@ -186,8 +186,8 @@ class Shop:
             if 0 < self._plan.room <= crowd and not self._network.healed:
                 self._network.crash("out of memory", "out of memory")
             yield
-            told = operation.lost or self._network.is_wild(machine) or self._plan.versions[-1].atomic
-            if self._latest[number, part] is not operation and relies and not told:
+            in_bounds = claimed and number not in self._notes.wild
+            if self._latest[number, part] is not operation and in_bounds and not operation.lost:
                 self._notes.broken.append((number, "its claim was taken over, and operation.lost does not say so"))
         finally:
             here.remove((machine, operation))

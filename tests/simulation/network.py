@@ -82,6 +82,8 @@ class Notes:
         """Messages of which an invocation was killed, or some request had an unknown outcome."""
         self.may_overlap: set[int] = set()
         """Messages whose leases were made worthless by a clock or a freeze."""
+        self.wild: set[int] = set()
+        """Messages that met a machine whose clock is out of bounds."""
 
     def excuse(self, invocation: Invocation | None, number: int | None, why: str | None = None) -> None:
         """Note that this delivery may fail; ``why`` is what costs an attempt as well: each reason costs one."""
@@ -241,7 +243,7 @@ class Network:
     def _jump(self, seconds: float) -> None:
         machine = current().machine
         machine.clock_ms += seconds * 1000
-        if abs(machine.clock_ms) > _CLOCK_BOUND_MS:
+        if self.is_wild(machine):
             self._disturb()
 
     def _disturb(self) -> None:
@@ -253,7 +255,10 @@ class Network:
         """Note that the messages of an invocation cannot rely on their leases."""
         invocation.touched = True
         self.notes.excuse_all(invocation, f"fault in {invocation.id}")
-        self.notes.may_overlap |= {entry.message.number for entry in invocation.entries}
+        numbers = {entry.message.number for entry in invocation.entries}
+        self.notes.may_overlap |= numbers
+        if any(call is invocation and self.is_wild(machine) for machine, call in self.invocations.items()):
+            self.notes.wild |= numbers
 
     def is_wild(self, machine: Machine) -> bool:
         """Whether a machine's clock is further off than policies allow."""
