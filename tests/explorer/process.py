@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
+from idempotency import Put
 from idempotency.dead_letters import DeadLetter, DeadLetterError
 from idempotency.effects import Effect
 from idempotency.errors import EffectConflictError, IdempotencyError, PermanentError, StoreUnavailableError
@@ -312,14 +313,9 @@ class Processes:
                 continue  # as the thread that beats does
 
 
-class _Effect:
-    def action(self) -> dict[str, object]:
-        """Never sent: that it is there is all that the store is asked to see."""
-        raise NotImplementedError
-
-
 def _ignored(_: object) -> None:
     return None
 
 
-_EFFECT: Final[Any] = _Effect()
+_EFFECT: Final = Put("Rides", {"id": "order_01"})
+"""Never sent: that it is there is all that the store is asked to see."""

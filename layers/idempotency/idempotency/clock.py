@@ -2,10 +2,14 @@
 
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from typing import Final
 
 type Clock = Callable[[], int]
 """Answers with the current time in epoch milliseconds."""
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
 
 
 def epoch_ms() -> int:
@@ -13,6 +17,8 @@ def epoch_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def to_ms(time: datetime) -> int:
-    """Return a point in time as epoch milliseconds; one without a time zone is taken for UTC, never for local time."""
-    return int((time if time.tzinfo is not None else time.replace(tzinfo=UTC)).timestamp() * 1000)
+def to_ms(moment: datetime) -> int:
+    """Return a time in epoch milliseconds, rounded down. A naive one is UTC, whatever zone the process is in."""
+    if moment.utcoffset() is None:
+        moment = moment.replace(tzinfo=UTC)
+    return (moment - _EPOCH) // _MILLISECOND

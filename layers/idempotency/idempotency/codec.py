@@ -2,22 +2,31 @@
 
 A JSON value is stored as itself. Whatever JSON cannot hold is stored as ``{"$": [tag, content]}``; a dictionary that
 has the key ``$`` by itself, or keys that are no strings, is stored as a tagged list of pairs, so that nothing can pass
-for a tag. Dataclasses, msgspec Structs, pydantic models, named tuples and enums are stored with their class's name,
-which is looked up among the modules that the process has loaded: a record can never make a process import a module.
+for a tag. Dataclasses, msgspec Structs, pydantic models, attrs classes, named tuples and enums are stored with their
+class's name, which is looked up among the modules that the process has loaded: a record can never make a process import
+a module.
+
+Classes change while records live. A stored field comes back as it was: ``__post_init__`` and validators are not run
+again, because they have already transformed what was stored, and a second time could change or refuse it. A field that
+the class has gained since is filled with its default. Whatever no longer fits is one error, `UndecodableResultError`.
 """
 
 import base64
+import builtins
+import functools
 import json
 import math
 import sys
 import uuid
-from collections.abc import Callable
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable, Iterable
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from typing import Any, Final
 
-from idempotency.errors import UndecodableResultError
+from idempotency.errors import UndecodableResultError, describe
+from idempotency.fields import Field, fields_of
 
 _TAG: Final = "$"
 _dump = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False, check_circular=False).encode
@@ -32,7 +41,8 @@ def encode(value: object) -> str:
     """Return ``value`` as text that `decode` turns into an equal value of the same type.
 
     Raises:
-        UnencodableResultError: the value, or something inside it, is of a type that cannot be rebuilt.
+        UnencodableResultError: the value, or something inside it, is of a type that cannot be rebuilt, is nested too
+            deeply, or raises while it is read.
     """
     try:
         text = _dump(_pack(value))
@@ -42,8 +52,8 @@ def encode(value: object) -> str:
         raise
     except RecursionError as error:
         raise UnencodableResultError("the value is nested too deeply, or contains itself") from error
-    except (ValueError, AttributeError, TypeError) as error:  # of the value's own making, and of no store's
-        raise UnencodableResultError(f"{type(error).__name__}: {error}") from error
+    except Exception as error:  # the code of the value's own class may raise anything
+        raise UnencodableResultError(describe(error)) from error
     return text
 
 
@@ -51,9 +61,18 @@ def decode(text: str) -> Any:
     """Return the value that was encoded.
 
     Raises:
-        UndecodableResultError: it is of a class that this process has not loaded.
+        UndecodableResultError: it is of a class that this process has not loaded, or that has changed so that the value
+            does not fit it any more; or the text is damaged.
     """
-    return _unpack(_load(text))
+    try:
+        return _unpack(_load(text))
+    except UndecodableResultError:
+        raise
+    except Exception as error:  # the code of the value's own class may raise anything
+        raise UndecodableResultError(f"the stored result cannot be rebuilt: {describe(error)}") from error
+
+
+# ── Values to JSON ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _pack(value: Any) -> Any:
@@ -77,17 +96,31 @@ def _pack_dict(value: dict[object, object]) -> Any:
     packed: dict[str, Any] = {}
     for key, inner in value.items():
         if type(key) is not str or key == _TAG:
-            return {_TAG: ["dict", [[_pack(key), _pack(inner)] for key, inner in value.items()]]}
+            return {_TAG: ["dict", _pack_pairs(value)]}
         packed[key] = _pack(inner)
     return packed
 
 
-def _pack_all(values: Any) -> list[Any]:
+def _pack_pairs(value: dict[Any, Any]) -> list[Any]:
+    return [[_pack(key), _pack(inner)] for key, inner in value.items()]
+
+
+def _pack_all(values: Iterable[Any]) -> list[Any]:
     return [_pack(value) for value in values]
 
 
-def _pack_sorted(values: Any) -> list[Any]:
+def _pack_sorted(values: Iterable[Any]) -> list[Any]:
     return sorted(_pack_all(values), key=_dump)  # the same text in every process, whatever its hash seed
+
+
+def _pack_defaultdict(value: defaultdict[Any, Any]) -> list[Any]:
+    factory: Any = value.default_factory
+    if factory is None:
+        return [None, _pack_pairs(value)]
+    name = factory.__name__
+    if _builtin_type(name) is not factory:
+        raise UnencodableResultError(f"a defaultdict of {name} has no stored form: its factory is no built-in type")
+    return [name, _pack_pairs(value)]
 
 
 _PACKERS: Final[dict[type, tuple[str, Callable[[Any], Any]]]] = {
@@ -104,23 +137,10 @@ _PACKERS: Final[dict[type, tuple[str, Callable[[Any], Any]]]] = {
     tuple: ("tuple", _pack_all),
     set: ("set", _pack_sorted),
     frozenset: ("frozenset", _pack_sorted),
-}
-
-_UNPACKERS: Final[dict[str, Callable[[Any], Any]]] = {
-    "float": float,
-    "decimal": Decimal,
-    "datetime": datetime.fromisoformat,
-    "date": date.fromisoformat,
-    "time": time.fromisoformat,
-    "timedelta": lambda content: timedelta(*content),
-    "uuid": uuid.UUID,
-    "bytes": base64.b64decode,
-    "bytearray": lambda content: bytearray(base64.b64decode(content)),
-    "complex": lambda content: complex(float(content[0]), float(content[1])),
-    "tuple": lambda content: tuple(map(_unpack, content)),
-    "set": lambda content: set(map(_unpack, content)),
-    "frozenset": lambda content: frozenset(map(_unpack, content)),
-    "dict": lambda content: {_unpack(key): _unpack(inner) for key, inner in content},
+    deque: ("deque", lambda value: [value.maxlen, _pack_all(value)]),
+    OrderedDict: ("ordered", _pack_pairs),
+    Counter: ("counter", _pack_pairs),
+    defaultdict: ("defaultdict", _pack_defaultdict),
 }
 
 
@@ -131,14 +151,21 @@ def _pack_instance(value: Any) -> list[Any]:
         raise UnencodableResultError(f"{name} cannot be found by its name, so a value of it could not be rebuilt")
     if isinstance(value, Enum):
         return ["enum", name, _pack(value.value)]
-    if hasattr(kind, "model_fields"):  # its own state: what it dumps leaves out excluded fields and renames others
-        return ["pydantic", name, _pack(value.__getstate__())]
-    if hasattr(kind, "__struct_fields__") or hasattr(kind, "__dataclass_fields__"):
-        fields = getattr(kind, "__struct_fields__", None) or tuple(kind.__dataclass_fields__)
-        return ["fields", name, {field: _pack(getattr(value, field)) for field in fields}]
-    if isinstance(value, tuple) and hasattr(kind, "_fields"):
-        return ["namedtuple", name, _pack_all(value)]
-    raise UnencodableResultError(f"a value of {name} has no stored form")
+    if _is_named_tuple(kind):
+        return ["named", name, dict(zip(kind._fields, _pack_all(value), strict=True))]
+    fields = fields_of(kind)
+    if fields is None:
+        raise UnencodableResultError(f"a value of {name} has no stored form")
+    if _is_model(kind):  # its own state: what it dumps leaves out excluded fields and renames others
+        state = value.__getstate__()
+        content = {field: state["__dict__"][field] for field in fields}
+        return ["pydantic", name, _pack(state | {"__dict__": content})]
+    if not hasattr(kind, "__struct_fields__"):
+        _blank(kind)  # raises for a class that cannot be rebuilt
+    return ["fields", name, {field: _pack(getattr(value, field)) for field in fields}]
+
+
+# ── JSON to values ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _unpack(stored: Any) -> Any:
@@ -149,11 +176,63 @@ def _unpack(stored: Any) -> Any:
         return stored
     if _TAG not in stored:
         return {key: _unpack(inner) for key, inner in stored.items()}
+    if len(stored) != 1:
+        raise UndecodableResultError(f"the stored result is damaged: {_TAG!r} does not stand alone")
     tag, *content = stored[_TAG]
     unpack = _UNPACKERS.get(tag)
     if unpack is not None:
-        return unpack(content[0])
+        (only,) = content
+        return unpack(only)
     return _unpack_instance(tag, *content)
+
+
+def _list(content: Any) -> list[Any]:
+    if type(content) is not list:
+        raise UndecodableResultError(f"the stored result is damaged: there is no list in {content!r:.100}")
+    return content
+
+
+def _unpack_all(content: Any) -> Iterable[Any]:
+    return map(_unpack, _list(content))
+
+
+def _unpack_pairs(content: Any) -> list[tuple[Any, Any]]:
+    return [(_unpack(key), _unpack(inner)) for key, inner in map(_list, _list(content))]
+
+
+def _unpack_deque(content: Any) -> deque[Any]:
+    longest, elements = content
+    return deque(_unpack_all(elements), longest)
+
+
+def _unpack_defaultdict(content: Any) -> defaultdict[Any, Any]:
+    name, pairs = content
+    factory = None if name is None else _builtin_type(name)
+    if name is not None and factory is None:
+        raise UndecodableResultError(f"the stored result is a defaultdict of {name}, which is no built-in type")
+    return defaultdict(factory, _unpack_pairs(pairs))
+
+
+_UNPACKERS: Final[dict[str, Callable[[Any], Any]]] = {
+    "float": float,
+    "decimal": Decimal,
+    "datetime": datetime.fromisoformat,
+    "date": date.fromisoformat,
+    "time": time.fromisoformat,
+    "timedelta": lambda content: timedelta(*content),
+    "uuid": uuid.UUID,
+    "bytes": lambda content: base64.b64decode(content, validate=True),
+    "bytearray": lambda content: bytearray(base64.b64decode(content, validate=True)),
+    "complex": lambda content: complex(*map(float, content)),
+    "tuple": lambda content: tuple(_unpack_all(content)),
+    "set": lambda content: set(_unpack_all(content)),
+    "frozenset": lambda content: frozenset(_unpack_all(content)),
+    "deque": _unpack_deque,
+    "dict": lambda content: dict(_unpack_pairs(content)),
+    "ordered": lambda content: OrderedDict(_unpack_pairs(content)),
+    "counter": lambda content: Counter(dict(_unpack_pairs(content))),
+    "defaultdict": _unpack_defaultdict,
+}
 
 
 def _unpack_instance(tag: str, name: str, content: Any) -> Any:
@@ -162,21 +241,102 @@ def _unpack_instance(tag: str, name: str, content: Any) -> Any:
         raise UndecodableResultError(f"the stored result is a {name}, which this process has not loaded")
     if tag == "enum" and issubclass(kind, Enum):
         return kind(_unpack(content))
-    if tag == "pydantic" and hasattr(kind, "model_fields"):
-        model: Any = kind.__new__(kind)
-        model.__setstate__(_unpack(content))
-        return model
-    if tag == "namedtuple" and issubclass(kind, tuple):
-        return kind(*map(_unpack, content))
-    if tag == "fields" and hasattr(kind, "__struct_fields__"):
-        return kind(**{field: _unpack(inner) for field, inner in content.items()})
-    if tag == "fields" and hasattr(kind, "__dataclass_fields__"):
-        # The fields as they were: __post_init__ has already run on them, and init=False fields belong to them.
-        value: Any = object.__new__(kind)
-        for field, inner in content.items():
-            object.__setattr__(value, field, _unpack(inner))
-        return value
+    if tag == "named" and _is_named_tuple(kind):
+        stored = {field: _unpack(inner) for field, inner in content.items()}
+        _refuse_unknown(name, stored.keys() - set(kind._fields))
+        return kind._make([stored[field] if field in stored else kind._field_defaults[field] for field in kind._fields])
+    if tag == "namedtuple" and _is_named_tuple(kind):  # by position, as earlier versions stored it
+        values = list(_unpack_all(content))
+        return kind._make(values + [kind._field_defaults[field] for field in kind._fields[len(values) :]])
+    if tag == "pydantic" and _is_model(kind):
+        return _rebuild_model(name, kind, _unpack(content))
+    if tag == "fields" and fields_of(kind) is not None and not _is_model(kind):
+        return _rebuild(name, kind, {field: _unpack(inner) for field, inner in content.items()})
     raise UndecodableResultError(f"{name} is no longer what it was when the result was stored as {tag}")
+
+
+def _rebuild(name: str, kind: Any, stored: dict[str, Any]) -> Any:
+    if hasattr(kind, "__struct_fields__"):
+        value = _without_hook(kind)(**stored)
+        if type(value) is not kind:
+            object.__setattr__(value, "__class__", kind)
+        return value
+    value = _blank(kind)
+    for field, content in _filled(name, kind, stored).items():
+        object.__setattr__(value, field, content)
+    return value
+
+
+def _rebuild_model(name: str, kind: Any, state: dict[str, Any]) -> Any:
+    from pydantic_core import PydanticUndefined  # noqa: PLC0415 - a model has loaded it
+
+    fields, attributes = kind.__pydantic_fields__, kind.__private_attributes__
+    extra, private = state["__pydantic_extra__"] or {}, state["__pydantic_private__"] or {}
+    stored = state["__dict__"] | {field: extra.pop(field) for field in fields if field in extra}
+    takes_more = kind.model_config.get("extra") == "allow"
+    _refuse_unknown(name, private.keys() - attributes.keys())
+    _refuse_unknown(name, () if takes_more else extra)
+    defaults = {attribute: attributes[attribute].get_default() for attribute in attributes.keys() - private.keys()}
+    private |= {attribute: value for attribute, value in defaults.items() if value is not PydanticUndefined}
+    model: Any = kind.__new__(kind)
+    model.__setstate__(
+        state
+        | {
+            "__dict__": _filled(name, kind, stored),
+            "__pydantic_extra__": extra if takes_more else None,
+            "__pydantic_private__": private if attributes else None,
+        }
+    )
+    return model
+
+
+def _filled(name: str, kind: Any, stored: dict[str, Any]) -> dict[str, Any]:
+    """Return the content of all fields, those that the class has gained from their defaults."""
+    fields: dict[str, Field] = fields_of(kind) or {}
+    if stored.keys() == fields.keys():
+        return stored
+    # Earlier versions stored the class variables of dataclasses: they are left out, and no loss.
+    _refuse_unknown(name, stored.keys() - getattr(kind, "__dataclass_fields__", fields).keys())
+    return {field: stored[field] if field in stored else default.fill() for field, default in fields.items()}
+
+
+def _refuse_unknown(name: str, unknown: Iterable[str]) -> None:
+    lost = sorted(unknown)
+    if lost:
+        raise UndecodableResultError(f"{name} no longer has what the stored result holds: {', '.join(lost)}")
+
+
+def _blank(kind: Any) -> Any:
+    """Return an instance without any of its fields: no constructor and no ``__post_init__`` has run."""
+    return object.__new__(kind)
+
+
+@functools.lru_cache(maxsize=256)
+def _without_hook(kind: Any) -> Any:
+    """Return a Struct whose constructor does not call ``__post_init__``: msgspec has no other way around it."""
+    if not hasattr(kind, "__post_init__"):
+        return kind
+
+    def __post_init__(self: object) -> None:  # noqa: N807 - a method of the class below
+        pass
+
+    return type(kind)(kind.__name__, (kind,), {"__module__": kind.__module__, "__post_init__": __post_init__})
+
+
+# ── Classes ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _is_named_tuple(kind: Any) -> bool:
+    return issubclass(kind, tuple) and hasattr(kind, "_fields")
+
+
+def _is_model(kind: Any) -> bool:
+    return hasattr(kind, "__pydantic_fields__") and not hasattr(kind, "__dataclass_fields__")
+
+
+def _builtin_type(name: str) -> Any:
+    found = getattr(builtins, name, None)
+    return found if isinstance(found, type) else None
 
 
 def _find_class(name: str) -> Any:

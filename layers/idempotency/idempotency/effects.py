@@ -9,9 +9,12 @@ a store that has none, an operation that is run again is recognised by it, and i
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from idempotency import wire
+from idempotency.errors import EffectsRejectedError
+
+_MOST_KEY_ATTRIBUTES: Final = 2
 
 
 class Put(NamedTuple):
@@ -82,6 +85,73 @@ class Check(NamedTuple):
 
 
 type Effect = Put | Update | Delete | Check
+
+
+_EFFECTS: Final = (Put, Update, Delete, Check)
+
+
+def prepared(effect: Effect) -> Effect:
+    """Return the effect converted and checked: it is sent as it is now, whatever its caller does to its values later.
+
+    So a handler learns before it does anything external that its effects cannot be written.
+
+    Raises:
+        EffectsRejectedError: it is no effect, lacks its table, key or expression, holds a value that DynamoDB cannot
+            hold, or is an item of more than 400 KB. What the table decides, such as the type of a key, is told at the
+            commit.
+    """
+    if not isinstance(effect, _EFFECTS):
+        raise EffectsRejectedError(f"a {type(effect).__name__} is no effect: use Put, Update, Delete or Check")
+    _expect_text("table", effect.table)
+    if effect.condition is not None:
+        _expect_text("condition", effect.condition)
+    mark = mark_of(effect)
+    if mark is not None:
+        _expect_text("mark", mark)
+    values = _converted("values", effect.values) if effect.values else None
+    names = _names(effect.names) if effect.names else None
+    if isinstance(effect, Put):
+        item = _converted("item", effect.item)
+        if wire.is_too_large(item.wire):
+            raise EffectsRejectedError(f"an item for {effect.table} has more than 400 KB")
+        return Put(effect.table, item, effect.condition, values, names, effect.mark)
+    key = _key(effect.key)
+    if isinstance(effect, Update):
+        _expect_text("expression", effect.expression)
+        return Update(effect.table, key, effect.expression, effect.condition, values, names, effect.mark)
+    return effect._replace(key=key, values=values, names=names)
+
+
+def _expect_text(what: str, text: object) -> None:
+    if not isinstance(text, str) or not text:
+        raise EffectsRejectedError(f"an effect's {what} is a string of at least one character, not {text!r:.100}")
+    wire.encodable(text)
+
+
+def _converted(what: str, values: Mapping[str, object]) -> wire.Converted:
+    if not isinstance(values, Mapping) or not values:
+        raise EffectsRejectedError(f"an effect's {what} is a mapping with at least one entry, not {values!r:.100}")
+    return values if isinstance(values, wire.Converted) else wire.Converted(values)
+
+
+def _key(values: Mapping[str, object]) -> wire.Converted:
+    key = _converted("key", values)
+    for attribute in key.wire.values():
+        ((kind, content),) = attribute.items()
+        if kind not in {"S", "N", "B"} or not content:
+            raise EffectsRejectedError(f"a key holds strings, numbers or bytes, and no empty ones: {key!r:.100}")
+    if len(key) > _MOST_KEY_ATTRIBUTES:
+        raise EffectsRejectedError(f"a key has a partition key and at most a sort key: {key!r:.100}")
+    return key
+
+
+def _names(names: Mapping[str, str]) -> dict[str, str]:
+    if not isinstance(names, Mapping):
+        raise EffectsRejectedError(f"an effect's names are a mapping of placeholders to attributes, not {names!r:.100}")
+    for placeholder, name in names.items():
+        _expect_text("placeholder", placeholder)
+        _expect_text("attribute", name)
+    return dict(names)
 
 
 def mark_of(effect: Effect) -> str | None:

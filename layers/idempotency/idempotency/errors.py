@@ -4,8 +4,6 @@
 ``PermanentError`` means that no retry can help: the record is quarantined and the event goes to the dead-letter queue.
 """
 
-from typing import Final
-
 
 class IdempotencyError(Exception):
     """The base of everything that this package raises by itself."""
@@ -122,7 +120,10 @@ class CorruptRecordError(PermanentError):
 
 
 class EffectsRejectedError(PermanentError):
-    """Raised when the store refuses the registered effects as invalid: too many, too large or malformed."""
+    """Raised where registered effects are invalid: at ``write()``, or by the store at the commit.
+
+    No retry can help: the same event registers the same effects.
+    """
 
 
 class EffectConflictError(IdempotencyError):
@@ -139,7 +140,7 @@ class EffectConflictError(IdempotencyError):
 
 
 class UndecodableResultError(IdempotencyError):
-    """Raised when a stored result names a type that this process does not know."""
+    """Raised for a stored result that cannot be rebuilt: its class is unknown or changed, or its text is damaged."""
 
 
 class ResultOmittedError(IdempotencyError):
@@ -153,14 +154,22 @@ class ResultOmittedError(IdempotencyError):
         self.key = key
 
 
-_LONGEST_DESCRIPTION: Final = 500
+class KeyExpressionError(IdempotencyError, TypeError):
+    """Raised when a JMESPath expression of ``key=`` or ``payload=`` cannot be applied to a message.
+
+    A function in it was given a value of a type that it does not take. The expression is at fault, not the message:
+    the delivery is a failed attempt, and a later version of the code may read it.
+    """
+
+
+_LONGEST_DESCRIPTION = 500
 
 
 def describe(error: BaseException) -> str:
-    """Return ``Type: text`` in at most 500 characters that can be stored, whatever the error's own text is made of."""
+    """Return ``Type: text`` of an exception in at most 500 characters that every store can hold."""
+    kind = type(error).__name__
     try:
-        text = str(error)
-    except Exception:  # noqa: BLE001 - the error's own code; its type still says something
-        text = "(its text cannot be read)"
-    text = f"{type(error).__name__}: {text}"[:_LONGEST_DESCRIPTION]
-    return text.encode("utf-8", "backslashreplace").decode()[:_LONGEST_DESCRIPTION]
+        text = f"{kind}: {error}"[:_LONGEST_DESCRIPTION]
+    except Exception:  # noqa: BLE001 - an exception's own code may raise anything
+        text = f"{kind}, whose text cannot be read"
+    return text.encode(errors="backslashreplace").decode()[:_LONGEST_DESCRIPTION]

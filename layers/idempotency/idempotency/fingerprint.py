@@ -1,55 +1,131 @@
 """A hash of a payload, by which two operations that share a key are told apart."""
 
+import functools
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import MISSING
 from datetime import date, datetime, time
 from decimal import Decimal
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-VERSION: Final = "1"
+from idempotency.fields import Field, fields_of
+
+VERSION: Final = "2"
 """Fingerprints of different versions are never compared, so that a change of the form is no mismatch."""
 
 
 def fingerprint(payload: object) -> str:
     """Return ``version:hash`` of a payload's content.
 
-    The order of keys, how a whole number is written (``7`` or ``7.0``) and the classes that carry the data make no
-    difference: none of them survives every road by which an event can come back.
+    The order of keys, how a whole number is written (``7`` or ``7.0``) and the classes of values make no difference:
+    none of them survives every road by which an event can come back. An enum member counts by its value; one that is a
+    string or a number counts as that string or number.
+
+    A field of a dataclass, Struct, pydantic model or attrs class that equals its default is left out, so that a class
+    which gains a field with a default keeps the fingerprints of its earlier values. A ``default_factory`` counts as a
+    default if it is a built-in type, such as ``list``: any other may return something else tomorrow. To change a
+    default, or to turn a dictionary into a class with defaults, is to change the payload. Dictionaries are taken as
+    they are, and so are tuples, named or not.
 
     Raises:
         ValueError: the payload holds a number that is not finite.
-        TypeError: the payload holds a value that is neither JSON nor a dataclass, Struct, pydantic model, enum, date,
-            time, UUID, Decimal, bytes or set of such.
+        TypeError: the payload holds a value that is neither JSON nor a dataclass, Struct, pydantic model, attrs class,
+            enum, date, time, UUID, Decimal, bytes or set of such.
+        RecursionError: the payload is nested too deeply, or contains itself.
     """
-    text = _canonical(payload)
-    if ".0" in text or "e+" in text:
-        text = _canonical(_whole(json.loads(text)))
+    try:
+        text = _canonical(payload)
+        if ".0" in text or "e+" in text:
+            text = _canonical(_plain(payload))
+    except TypeError:  # the encoder takes no enum as a dictionary's key
+        text = _canonical(_plain(payload))
     return f"{VERSION}:{hashlib.blake2b(text.encode(), digest_size=16).hexdigest()}"
 
 
-def _plain(value: Any) -> object:
+def _plain(value: Any) -> Any:
+    """Return ``value`` in JSON's own types, whole numbers as `int`."""
+    if value is None or isinstance(value, str | int):
+        return value
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else value
+    if isinstance(value, list | tuple):
+        return [_plain(element) for element in value]
+    if isinstance(value, Mapping):
+        return _plain_mapping(value)
+    return _plain_instance(value)
+
+
+def _plain_instance(value: Any) -> Any:
+    if isinstance(value, Enum):
+        return _plain(value.value)
     if isinstance(value, Decimal):
         return _number(value)
     if isinstance(value, datetime | date | time):
         return value.isoformat()
-    if isinstance(value, Enum):
-        return value.value
     if isinstance(value, UUID):
         return str(value)
     if isinstance(value, bytes | bytearray):
         return value.hex()
     if isinstance(value, set | frozenset):
-        return sorted((_whole(json.loads(_canonical(element))) for element in value), key=_canonical)
-    if isinstance(value, Mapping):
-        return dict(value)
-    kind = type(value)
-    for marker in ("__struct_fields__", "__dataclass_fields__", "__pydantic_fields__"):
-        if hasattr(kind, marker):
-            return {name: getattr(value, name) for name in getattr(kind, marker)}
-    raise TypeError(f"a payload cannot hold a {kind.__qualname__}: its fingerprint would not be stable")
+        return sorted(map(_plain, value), key=_canonical)
+    return _plain_fields(value)
+
+
+def _plain_mapping(value: Mapping[Any, Any]) -> dict[Any, Any]:
+    plain = {
+        key.value if isinstance(key, Enum) and not isinstance(key, str | int) else key: _plain(inner)
+        for key, inner in value.items()
+    }
+    if len(plain) != len(value):
+        raise TypeError("a payload cannot hold a dictionary with two keys of one value")
+    return plain
+
+
+def _plain_fields(value: Any) -> dict[str, Any]:
+    kind: Any = type(value)
+    known = _defaults(kind)
+    if known is None:
+        raise TypeError(f"a payload cannot hold a {kind.__qualname__}: its fingerprint would not be stable")
+    plain = {}
+    for name, default in known.items():
+        inner = getattr(value, name)
+        if default is not None and inner is default.value:
+            continue
+        content = _plain(inner)
+        # `==` alone takes True for 1.
+        if default is None or content != default.plain or _canonical(content) != default.text:
+            plain[name] = content
+    if hasattr(kind, "__pydantic_extra__"):
+        plain |= _plain(value.__pydantic_extra__ or {})
+    return plain
+
+
+class _Default(NamedTuple):
+    value: object
+    plain: object
+    text: str | None
+
+
+@functools.lru_cache(maxsize=256)
+def _defaults(kind: Any) -> dict[str, _Default | None] | None:
+    fields = fields_of(kind)
+    return None if fields is None else {name: _default(field) for name, field in fields.items()}
+
+
+def _default(field: Field) -> _Default | None:
+    value = field.default
+    if value is MISSING:
+        if not isinstance(field.make, type) or field.make.__module__ != "builtins":
+            return None
+        value = field.make()
+    try:
+        plain = _plain(value)
+        return _Default(value, plain, _canonical(plain))
+    except (TypeError, ValueError):  # a marker such as object(): known by its identity alone
+        return _Default(value, None, None)
 
 
 _canonical = json.JSONEncoder(
@@ -66,13 +142,3 @@ def _number(value: Decimal) -> int | float:
     if not value.is_finite():
         raise ValueError(f"{value} is no number that JSON can hold")
     return int(value) if value == value.to_integral_value() else float(value)
-
-
-def _whole(value: Any) -> Any:
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    if isinstance(value, dict):
-        return {key: _whole(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_whole(element) for element in value]
-    return value

@@ -5,16 +5,19 @@ A key that is missing, or of which a part is missing, is an error: an empty key 
 
 import hashlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from enum import Enum
 from typing import Any, Final
 from uuid import UUID
 
-from idempotency.errors import ConfigurationError, MissingKeyError
+from idempotency.errors import ConfigurationError, KeyExpressionError, MissingKeyError
 
 type Extract = Callable[[Any], object]
 
 LONGEST_KEY: Final = 2_048
 """Bytes of a DynamoDB partition key. A longer key is replaced by its hash."""
+_LONGEST_NAME: Final = 255
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _DOTTED: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 """The JMESPath expressions that only descend: they need no interpreter, nor the import of one."""
 
@@ -34,8 +37,10 @@ redrive by copy carries a new id. Use a key of the event's own wherever there is
 def extractor(what: str | Extract, name: str) -> Extract:
     """Return a function of an event; a string is compiled as a JMESPath expression.
 
+    The function raises KeyExpressionError where the expression's types do not fit the event.
+
     Raises:
-        ConfigurationError: the expression does not compile.
+        ConfigurationError: the expression does not compile, or calls a function that JMESPath does not have.
     """
     if callable(what):
         return what
@@ -45,10 +50,33 @@ def extractor(what: str | Extract, name: str) -> Extract:
 
     try:
         compiled = jmespath.compile(what)
-    except jmespath.exceptions.JMESPathError as error:
+        _check_functions(compiled.parsed, jmespath.functions.Functions.FUNCTION_TABLE)
+    except ValueError as error:
         raise ConfigurationError(f"{name}={what!r} is not a JMESPath expression: {error}") from error
-    search: Extract = compiled.search
+
+    def search(message: Any) -> object:
+        try:
+            return compiled.search(message)
+        except ValueError as error:  # a ValueError of its own would pass for a broken message
+            raise KeyExpressionError(f"{name}={what!r} cannot be applied: {error}") from error
+
     return search
+
+
+def _check_functions(node: Any, table: Mapping[str, Any]) -> None:
+    """Refuse a function that JMESPath does not have, or another number of arguments, which it does only when run."""
+    children = node["children"]
+    if node["type"] == "function_expression":
+        name, given = node["value"], len(children)
+        if name not in table:
+            raise ValueError(f"there is no function {name}()")
+        signature = table[name]["signature"]
+        needed = len(signature)
+        if given < needed or (given > needed and not signature[-1].get("variadic")):
+            raise ValueError(f"{name}() takes {needed} arguments, not {given}")
+    for child in children:
+        if isinstance(child, dict):  # a slice's are numbers
+            _check_functions(child, table)
 
 
 def _descend(names: list[str]) -> Extract:
@@ -64,37 +92,76 @@ def _descend(names: list[str]) -> Extract:
 
 
 def check_name(name: str, what: str) -> None:
-    """Raise ConfigurationError unless ``name`` can stand in a record key."""
-    if not name or "#" in name or "/" in name:
-        raise ConfigurationError(f"{what} cannot be empty, nor contain '#' or '/': {name!r}")
+    """Check that a name can stand in a record's key before its first ``#``.
+
+    Args:
+        name: a consumer's name, or an operation's.
+        what: how the error calls it.
+
+    Raises:
+        ConfigurationError: the name is empty, longer than 255 bytes, no UTF-8, or contains ``#`` or ``/``.
+    """
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError as error:
+        raise ConfigurationError(f"{what} cannot be written as UTF-8: {name!r}") from error
+    if not 0 < size <= _LONGEST_NAME or "#" in name or "/" in name:
+        raise ConfigurationError(
+            f"{what} cannot be empty, have over {_LONGEST_NAME} bytes or contain '#' or '/': {name!r}"
+        )
 
 
 def record_key(consumer: str, value: object, operation: str | None = None) -> str:
-    """Return ``<consumer>#<key>`` for what an extractor found: one scalar, or a list or tuple of them.
+    """Return the key of a record, which is the same for one idempotency key and for no other.
+
+    It is ``<consumer>#<key>``, or ``<consumer>/<operation>#<key>``, and at most 2,048 bytes of UTF-8. The idempotency
+    key is one scalar (a string, a whole number, a UUID, or an enum member that has one as its value), or a list or
+    tuple of scalars:
+
+    - Scalars of the same text are the same key: ``7`` and ``"7"``, a UUID and its text.
+    - The parts of a composite key are joined with ``#``; after the only part of one stands a ``#``.
+    - In scalars and parts, ``%`` is written ``%25``, ``#`` is written ``%23``, and a lone surrogate ``%uD83D``.
+    - A key that is too long is replaced by ``%sha256:<hash>``.
 
     Raises:
-        MissingKeyError: there is no key, or a part of it is missing or is no string, whole number or UUID.
+        MissingKeyError: there is no key, or a part of it is missing or is no scalar.
     """
-    if operation is not None:
-        consumer = f"{consumer}/{operation}"
+    prefix = consumer if operation is None else f"{consumer}/{operation}"
     if isinstance(value, list | tuple):
         if not value:
             raise MissingKeyError(f"{consumer}: the event has no idempotency key")
-        # Escaped, so that ("a#b", "c") and ("a", "b#c") stay two keys.
-        text = "#".join(_scalar(consumer, part).replace("%", "%25").replace("#", "%23") for part in value)
+        text = "#".join([_scalar(consumer, part) for part in value])
+        if len(value) == 1:
+            text += "#"
     else:
         text = _scalar(consumer, value)
-    key = f"{consumer}#{text}"
+    key = f"{prefix}#{text}"
     if len(key) * 4 > LONGEST_KEY and len(key.encode()) > LONGEST_KEY:
-        return f"{consumer}#sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+        return f"{prefix}#%sha256:{hashlib.sha256(text.encode()).hexdigest()}"
     return key
 
 
 def _scalar(consumer: str, part: object) -> str:
-    if type(part) is str and part:
-        return part
-    if part is None or part == "":
+    text = part if type(part) is str else _text(consumer, part)
+    if not text:
         raise MissingKeyError(f"{consumer}: the event's idempotency key is missing, or a part of it is")
-    if isinstance(part, bool) or not isinstance(part, str | int | UUID):
-        raise MissingKeyError(f"{consumer}: a {type(part).__name__} is no idempotency key")
-    return str(part)
+    if "%" in text or "#" in text:
+        text = text.replace("%", "%25").replace("#", "%23")
+    return text if text.isascii() else _SURROGATE.sub(lambda lone: f"%u{ord(lone[0]):04X}", text)
+
+
+def _text(consumer: str, part: object) -> str:
+    if isinstance(part, Enum):
+        part = part.value
+    if part is None:
+        return ""
+    if isinstance(part, str):
+        return str.__str__(part)
+    if isinstance(part, int) and not isinstance(part, bool):
+        try:
+            return int.__repr__(part)
+        except ValueError as error:  # longer than Python writes
+            raise MissingKeyError(f"{consumer}: a number of that length is no idempotency key") from error
+    if isinstance(part, UUID):
+        return str(part)
+    raise MissingKeyError(f"{consumer}: a {type(part).__name__} is no idempotency key")

@@ -123,11 +123,17 @@ class Operation:
         before the completion, while the claim holds. A crash in between has the operation run again: give one of its
         effects a ``mark``, and they take place once all the same.
 
+        The effects are converted and checked now, before the handler does anything that could not be undone; what
+        becomes of their values later changes nothing.
+
         Raises:
+            EffectsRejectedError: DynamoDB could not hold one of them.
             ConfigurationError: the store has no transactions, and nothing to write effects with either.
         """
         if not self._takes_effects:
             raise ConfigurationError(
                 "this store has no transactions: give it effect_writer=DynamoDBEffects(), or use DynamoDBStore"
             )
-        self._effects.extend(effects)
+        from idempotency.effects import prepared  # noqa: PLC0415 - who registers effects has imported it
+
+        self._effects.extend([prepared(effect) for effect in effects])

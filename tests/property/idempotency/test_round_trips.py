@@ -1,54 +1,143 @@
 """Whatever a handler returns comes back, and whatever an event says is told by its content alone."""
 
+import dataclasses
 import enum
 import json
-from dataclasses import dataclass
+import sys
+from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
+from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta, timezone
-from typing import Any
+from decimal import Context, Decimal
+from typing import Any, ClassVar, NamedTuple
 
+import attr
 import jmespath
 import msgspec
 import pydantic
+import pytest
 from boto3.dynamodb.types import TypeDeserializer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from idempotency import codec, wire
-from idempotency.errors import MissingKeyError
+from idempotency.effects import Put, prepared
+from idempotency.errors import EffectsRejectedError, UndecodableResultError
 from idempotency.fingerprint import fingerprint
 from idempotency.keys import LONGEST_KEY, extractor, record_key
 
 FIXED = settings(derandomize=True, database=None, deadline=None, max_examples=100)
 
 
-@dataclass(frozen=True)
-class Box:
-    """A dataclass that holds anything."""
-
-    content: Any
-    label: str = ""
-
-
-class Crate(msgspec.Struct, frozen=True):
-    """A Struct that holds anything."""
-
-    content: Any
-    label: str = ""
-
-
-class Parcel(pydantic.BaseModel):
-    """A model that holds anything, under another name in JSON."""
-
-    content: Any = pydantic.Field(alias="Content")
-
-
 class Kind(enum.Enum):
-    """An enum."""
+    """An enum of more than one type."""
 
     SMALL = 1
     LARGE = "large"
+    COLOUR = (255, 0, 0)
 
 
+class Status(str, enum.Enum):  # noqa: UP042 - members print as their names, unlike a StrEnum's
+    """An enum that is a string besides."""
+
+    PAID = "PAID"
+
+
+class Size(int, enum.Enum):
+    """An enum that is a number besides."""
+
+    ONE = 1
+
+
+class Word(enum.StrEnum):
+    """An enum that prints as its value."""
+
+    YES = "yes"
+
+
+class Level(enum.IntEnum):
+    """An enum that prints as its number."""
+
+    HIGH = 3
+
+
+class Access(enum.Flag):
+    """An enum whose members combine."""
+
+    READ = 1
+    WRITE = 2
+
+
+class Mode(enum.IntFlag):
+    """A number whose bits have names."""
+
+    FAST = 1
+    LOUD = 4
+
+
+@dataclasses.dataclass
+class Box:
+    """A dataclass that changes what it was given, and has a field that its constructor does not take."""
+
+    closed: ClassVar[bool] = True
+    content: Any
+    label: str = ""
+    sealed: bool = dataclasses.field(init=False)
+    size: dataclasses.InitVar[int] = 1
+
+    def __post_init__(self, size: int) -> None:
+        self.sealed = size > 0
+        self.label = f"<{self.label}>"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A dataclass that nobody can change."""
+
+    content: Any
+    count: int = 0
+
+
+class Crate(msgspec.Struct, frozen=True):
+    """A Struct that refuses what it has made of its content."""
+
+    content: Any
+    label: str = ""
+
+    def __post_init__(self) -> None:
+        if self.label.startswith("<"):
+            raise ValueError("made twice")
+        msgspec.structs.force_setattr(self, "label", f"<{self.label}")
+
+
+class Parcel(pydantic.BaseModel):
+    """A model that holds anything, under another name in JSON, and things that it does not name."""
+
+    model_config = pydantic.ConfigDict(extra="allow")
+
+    content: Any = pydantic.Field(alias="Content")
+    _weight: int = pydantic.PrivateAttr(default=0)
+
+
+@attr.define
+class Sack:
+    """An attrs class that holds anything."""
+
+    content: Any
+    count: int = attr.field(init=False, default=7)
+
+
+class Shelf:
+    """Holds a class that is found through another."""
+
+    class Pair(NamedTuple):
+        """A named tuple that holds anything."""
+
+        content: Any
+        other: Any = None
+
+
+ENUMS = st.sampled_from([*Kind, *Status, *Size, *Word, *Level, Access(0), Access(3), Mode.LOUD, Mode(5)])
 ZONES = st.builds(lambda minutes: timezone(timedelta(minutes=minutes)), st.integers(-1439, 1439))
 SCALARS = st.one_of(
     st.none(),
@@ -59,29 +148,42 @@ SCALARS = st.one_of(
     st.complex_numbers(allow_nan=False),
     st.text(max_size=20),
     st.binary(max_size=20),
+    st.binary(max_size=20).map(bytearray),
     st.datetimes(timezones=st.none() | ZONES),
     st.dates(),
     st.times(timezones=st.none() | ZONES),
     st.timedeltas(),
     st.uuids(),
-    st.sampled_from(Kind),
+    ENUMS,
 )
 HASHABLE = st.recursive(
-    SCALARS, lambda inner: st.lists(inner, max_size=3).map(tuple) | st.frozensets(inner, max_size=3), max_leaves=4
+    SCALARS.filter(lambda value: not isinstance(value, bytearray)),
+    lambda inner: (
+        st.lists(inner, max_size=3).map(tuple) | st.frozensets(inner, max_size=3) | st.builds(Case, content=inner)
+    ),
+    max_leaves=4,
 )
 
 
 def containers(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     """Everything that can hold something."""
+    pairs = st.dictionaries(HASHABLE, inner, max_size=3)
     return st.one_of(
         st.lists(inner, max_size=3),
         st.lists(inner, max_size=3).map(tuple),
+        st.builds(deque, st.lists(inner, max_size=3), st.none() | st.integers(0, 5)),
         st.sets(HASHABLE, max_size=3),
         st.dictionaries(st.text(max_size=5) | st.just("$"), inner, max_size=3),
-        st.dictionaries(HASHABLE, inner, max_size=3),
+        pairs,
+        pairs.map(OrderedDict),
+        st.builds(defaultdict, st.sampled_from([None, list, int, dict]), pairs),
+        st.dictionaries(HASHABLE, st.integers(-3, 3), max_size=3).map(Counter),
         st.builds(Box, inner, st.text(max_size=5)),
-        st.builds(Crate, inner, st.text(max_size=5)),
-        inner.map(lambda content: Parcel(Content=content)),
+        st.builds(Case, content=inner),
+        st.builds(Crate, inner, st.just("label")),
+        st.builds(lambda content, note: Parcel.model_validate({"Content": content, "note": note}), inner, inner),
+        st.builds(Sack, inner),
+        st.builds(Shelf.Pair, inner, inner),
     )
 
 
@@ -92,10 +194,83 @@ VALUES = st.recursive(SCALARS, containers, max_leaves=8)
 @given(VALUES)
 def test_result_comes_back_equal_and_of_its_type(value: Any) -> None:
     """A duplicate gets what the run returned, to the last bit."""
-    back = codec.decode(codec.encode(value))
+    text = codec.encode(value)
+    back = codec.decode(text)
     assert back == value
     assert type(back) is type(value)
-    assert codec.encode(back) == codec.encode(value)
+    assert codec.encode(back) == text
+    assert getattr(back, "default_factory", None) is getattr(value, "default_factory", None)
+    assert getattr(back, "maxlen", None) == getattr(value, "maxlen", None)
+
+
+SCRAPS: st.SearchStrategy[Any] = st.sampled_from(
+    [None, True, -1, 1.5, "", "x", "set", [], [[]], ["tuple", 1], {}, {"$": 1}, {"$": []}, {"$": ["x"]}]
+)
+
+
+def damaged(stored: Any, way: list[int], scrap: object) -> Any:
+    """Replace what lies at the end of a way into JSON."""
+    if not way or not isinstance(stored, list | dict) or not stored:
+        return scrap
+    place = list(stored)[way[0] % len(stored)] if isinstance(stored, dict) else way[0] % len(stored)
+    copy: Any = stored.copy()
+    copy[place] = damaged(stored[place], way[1:], scrap)
+    return copy
+
+
+@FIXED
+@given(VALUES, st.lists(st.integers(0, 5), max_size=9), SCRAPS, st.integers(0, 99), st.integers(1, 9))
+def test_damaged_text_is_a_value_or_one_error(value: Any, way: list[int], scrap: Any, start: int, length: int) -> None:
+    """Whatever a stored text has become, nothing but UndecodableResultError is raised."""
+    text = codec.encode(value)
+    for damage in (json.dumps(damaged(json.loads(text), way, scrap)), text[:start] + text[start + length :]):
+        with suppress(UndecodableResultError):
+            codec.decode(damage)
+
+
+named_tuple: Any = namedtuple
+model: Any = pydantic.create_model
+MAKE: dict[str, Callable[..., Any]] = {
+    "dataclass": lambda name, **more: dataclasses.make_dataclass(name, ["order", *((n, Any, more[n]) for n in more)]),
+    "Struct": lambda name, **more: msgspec.defstruct(name, ["order", *((n, Any, more[n]) for n in more)]),
+    "model": lambda name, **more: model(name, order=(Any, ...), **{n: (Any, more[n]) for n in more}),
+    "attrs": lambda name, **more: attr.make_class(name, {"order": attr.ib(), **{n: attr.ib(more[n]) for n in more}}),
+    "named tuple": lambda name, **more: named_tuple(name, ["order", *more], defaults=more.values()),
+}
+
+
+def made(kind: str, name: str, **more: object) -> Any:
+    """Make a class that is found by its name, with the field ``order`` and more that have defaults."""
+    made = MAKE[kind](name, **more)
+    made.__module__ = __name__
+    setattr(sys.modules[__name__], name, made)
+    return made
+
+
+@pytest.mark.parametrize("kind", MAKE)
+def test_stored_result_survives_a_field_that_its_class_gains(kind: str) -> None:
+    """A new version of the code reads old results with defaults, and refuses to read what would lose a field."""
+    old, new = made(kind, "Old"), made(kind, "New", note="none")
+    text = codec.encode(old(order=[Decimal(1)])).replace(":Old", ":New")
+    assert codec.decode(text) == new(order=[Decimal(1)])
+    for lost in (text.replace('"order"', '"other"'), codec.encode(new(order=1)).replace(":New", ":Old")):
+        with pytest.raises(UndecodableResultError):
+            codec.decode(lost)
+
+
+DEFAULTS: list[Any] = [None, "", "PAID", Status.PAID, 0, 1, True, 1.0, 0.5, Decimal("1.00"), Kind.SMALL, Size.ONE, ()]
+
+
+@pytest.mark.parametrize("kind", ["dataclass", "Struct", "model", "attrs"])
+def test_field_that_has_its_default_is_no_part_of_a_fingerprint(kind: str) -> None:
+    """A class that gains a field with a default keeps the fingerprints of its earlier values, and of no others."""
+    known = fingerprint(made(kind, "Old")(order="order_01"))
+    for default in DEFAULTS:
+        new = made(kind, "New", note=default)
+        assert fingerprint(new(order="order_01")) == known
+        for note in DEFAULTS:
+            is_default = fingerprint(note) == fingerprint(default)
+            assert (fingerprint(new(order="order_01", note=note)) == known) == is_default, (default, note)
 
 
 JSON = st.recursive(
@@ -147,48 +322,53 @@ def test_fingerprint_tells_two_contents_apart(one: Any, other: Any) -> None:
     assert (fingerprint(one) == fingerprint(other)) == (content(one) == content(other))
 
 
-PARTS = st.text(min_size=1, alphabet=st.characters(codec="utf-8"))
+PLAIN = st.text(alphabet="ab#%:/25uD8\ud83d\udfffß\U0001f695", min_size=1, max_size=4)
+SCALAR_KEYS = st.one_of(
+    PLAIN,
+    PLAIN.map(lambda text: text * LONGEST_KEY),
+    st.integers(-9, 9),
+    st.uuids(),
+    st.sampled_from([*Status, *Size, *Word, *Level, Kind.SMALL, Kind.LARGE, "1", "PAID", "large"]),
+)
+KEYS = SCALAR_KEYS | st.lists(SCALAR_KEYS, min_size=1, max_size=3)
+NAMES = st.text(alphabet="ab%:", min_size=1, max_size=2)
+
+
+def meant(key: object) -> object:
+    """The texts of a key's parts, which are all that tells keys apart."""
+    if isinstance(key, list):
+        return [meant(part) for part in key]
+    return str(key.value if isinstance(key, enum.Enum) else key)
 
 
 @FIXED
-@given(st.lists(PARTS, min_size=1, max_size=4), st.lists(PARTS, min_size=1, max_size=4))
-def test_composite_keys_never_meet(one: list[str], other: list[str]) -> None:
-    """Two lists of parts name the same record only if they are the same, whatever their parts contain."""
-    assert (record_key("history", one) == record_key("history", other)) == (one == other)
+@given(*2 * [NAMES, st.none() | NAMES, KEYS])
+def test_two_keys_never_meet(
+    consumer: str, operation: str | None, key: Any, other_consumer: str, other_operation: str | None, other_key: Any
+) -> None:
+    """A record belongs to one consumer, operation and key, and every table takes its key."""
+    one, other = record_key(consumer, key, operation), record_key(other_consumer, other_key, other_operation)
+    same = (consumer, operation, meant(key)) == (other_consumer, other_operation, meant(other_key))
+    assert (one == other) == same
+    assert len(one.encode()) <= LONGEST_KEY
+    _, _, text = one.partition("#")  # as a key of its own, it is another one, or was written as it is
+    assert (record_key(consumer, text, operation) == one) == (text == meant(key))
 
 
-@FIXED
-@given(PARTS)
-def test_key_fits_into_a_table(part: str) -> None:
-    """However long a key is, its record's key is one that DynamoDB takes."""
-    assert len(record_key("history", part * 100).encode()) <= LONGEST_KEY
-
-
-NAMES = st.sampled_from(["detail", "data", "id", "other"])
+MEMBERS = st.sampled_from(["detail", "data", "id", "other"])
 EVENTS = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=3),
-    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(NAMES, inner, max_size=3),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(MEMBERS, inner, max_size=3),
     max_leaves=6,
 )
 
 
 @FIXED
-@given(EVENTS, st.lists(NAMES, min_size=1, max_size=3))
+@given(EVENTS, st.lists(MEMBERS, min_size=1, max_size=3))
 def test_dotted_expression_finds_what_jmespath_finds(event: Any, names: list[str]) -> None:
     """The expressions that are not interpreted mean what they would mean if they were."""
     expression = ".".join(names)
     assert extractor(expression, "key")(event) == jmespath.search(expression, event)
-
-
-@FIXED
-@given(st.recursive(st.none() | st.booleans() | st.floats() | st.just("") | st.binary(), st.lists, max_leaves=3))
-def test_what_names_nothing_is_no_key(value: Any) -> None:
-    """No value that is no name ever becomes a key that strangers would share."""
-    try:
-        key = record_key("history", value)
-    except MissingKeyError:
-        return
-    raise AssertionError(f"{value!r} became {key!r}")
 
 
 ITEMS = st.recursive(
@@ -197,17 +377,55 @@ ITEMS = st.recursive(
     | st.integers(-(10**37), 10**37)
     | st.decimals(-(10**20), 10**20, places=4)
     | st.text(max_size=20)
-    | st.binary(max_size=20),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    | st.binary(max_size=20)
+    | ENUMS.filter(lambda member: member is not Kind.COLOUR)
+    | st.sets(st.text(max_size=5) | st.sampled_from([*Status, *Word]), min_size=1)
+    | st.sets(st.integers(-9, 9) | st.sampled_from([*Size, *Level]), min_size=1),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(min_size=1), inner, max_size=3),
     max_leaves=8,
 )
 
 
+def plain(value: Any) -> Any:
+    """What is read where a value was written: enum members are their values."""
+    match value:
+        case enum.Enum():
+            return value.value
+        case dict():
+            return {name: plain(inner) for name, inner in value.items()}
+        case list() | set():
+            return type(value)(map(plain, value))
+        case _:
+            return value
+
+
 @FIXED
-@given(st.dictionaries(st.text(min_size=1), ITEMS, max_size=4))
-def test_item_goes_to_dynamodb_and_comes_back(values: dict[str, Any]) -> None:
-    """An effect writes what it says, by AWS's own reading of it and by ours."""
-    item = wire.item(values)
+@given(st.dictionaries(st.text(min_size=1), ITEMS, min_size=1, max_size=4))
+def test_effect_writes_what_it_said_when_it_was_registered(values: dict[str, Any]) -> None:
+    """An effect writes what it says, by AWS's own reading of it and by ours, whatever becomes of its values."""
+    expected = plain(values)
+    effect = prepared(Put("Rides", values, condition="attribute_not_exists(id)"))
+    values.clear()
+    action: Any = effect.action()
     read: Any = TypeDeserializer().deserialize
-    assert {name: read(attribute) for name, attribute in item.items()} == values
-    assert wire.values(item) == values
+    assert {name: read(attribute) for name, attribute in action["Put"]["Item"].items()} == expected
+    assert wire.values(action["Put"]["Item"]) == expected
+    assert isinstance(effect, Put)
+    assert effect.item == expected
+    assert prepared(effect) == effect
+
+
+NUMBERS = st.builds(Decimal, st.builds("{}E{}".format, st.integers(-(10**40), 10**40), st.integers(-175, 130)))
+
+
+@FIXED
+@given(NUMBERS | st.integers(-(10**40), 10**40) | st.decimals())
+def test_number_is_written_if_dynamodb_can_hold_it(number: Decimal | int) -> None:
+    """What 38 digits and DynamoDB's exponents can express is written as it is, and all else is refused."""
+    value = Decimal(number)
+    in_range = value.is_finite() and (not value or Decimal("1E-130") <= abs(value) < Decimal("1E126"))
+    if in_range and Context(prec=38).plus(value) == value:
+        assert wire.attribute(number) == {"N": str(number)}
+    else:
+        with pytest.raises(EffectsRejectedError):
+            wire.attribute(number)

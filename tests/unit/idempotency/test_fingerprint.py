@@ -1,14 +1,14 @@
 """Two payloads are told apart by their content, and by nothing else."""
 
 import enum
-import json
 import uuid
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass, field
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
+import attr
 import msgspec
 import pydantic
 import pytest
@@ -22,12 +22,20 @@ class Status(enum.Enum):
     ACCEPTED = "accepted"
 
 
+class Seats(int, enum.Enum):
+    """An enum that is a number besides."""
+
+    TWO = 2
+
+
 @dataclass
 class AsDataclass:
-    """A ride as a dataclass."""
+    """A ride as a dataclass, with what is not the ride's: a class variable and a constructor's argument."""
 
+    known: ClassVar[int] = 1
     passengers: int
-    status: Status = Status.ACCEPTED
+    status: Status
+    hint: InitVar[int] = 0
 
 
 class AsStruct(msgspec.Struct):
@@ -38,10 +46,28 @@ class AsStruct(msgspec.Struct):
 
 
 class AsModel(pydantic.BaseModel):
-    """The same as a model."""
+    """The same as a model, which takes more than it names."""
+
+    model_config = pydantic.ConfigDict(extra="allow")
 
     passengers: Decimal
     status: Status
+
+
+@attr.define
+class AsAttrs:
+    """The same as an attrs class."""
+
+    passengers: Seats
+    status: Status
+
+
+@dataclass
+class WithFactories:
+    """A dataclass with a default that is always the same, and one that may not be."""
+
+    stops: list[str] = field(default_factory=list)
+    number: int = field(default_factory=lambda: 5)
 
 
 SAME: dict[str, list[Any]] = {
@@ -60,11 +86,16 @@ SAME: dict[str, list[Any]] = {
     "ids": [uuid.UUID(int=7), "00000000-0000-0000-0000-000000000007"],
     "bytes": [b"\x01", bytearray(b"\x01")],
     "classes": [
-        AsDataclass(2),
+        AsDataclass(2, Status.ACCEPTED),
         AsStruct("accepted", 2.0),
         AsModel(passengers=Decimal(2), status=Status.ACCEPTED),
+        AsAttrs(Seats.TWO, Status.ACCEPTED),
         {"passengers": 2, "status": "accepted"},
     ],
+    "enums": [Status.ACCEPTED, "accepted"],
+    "enums inside": [{"a": [Status.ACCEPTED, {Seats.TWO}]}, {"a": ["accepted", [2]]}],
+    "enums as keys": [{Status.ACCEPTED: {Seats.TWO: 2.0}, "a": 1}, {"accepted": {"2": 2}, "a": 1}],
+    "factories": [WithFactories(number=5), WithFactories(number=5, stops=[]), {"number": 5}],
     "text with a point": [{"n": 1.0, "t": "1.0"}, {"n": 1, "t": "1.0"}],
 }
 
@@ -86,6 +117,8 @@ DIFFERENT: dict[str, list[Any]] = {
     "nesting": [[[1], 2], [[1, 2]]],
     "close numbers": [2**53, 2**53 + 1],
     "close fractions": [0.1, 0.1 + 2**-55],
+    "extras": [AsModel.model_validate({"passengers": 2, "status": "accepted", "note": note}) for note in (None, "a")],
+    "defaults": [WithFactories(number=5), WithFactories(number=6), WithFactories(["a"], 5)],
     "letters": ["a", "A", "a ", "ä", "a\u0308"],
 }
 
@@ -96,18 +129,14 @@ def test_content_makes_a_difference(payloads: list[Any]) -> None:
     assert len({fingerprint(payload) for payload in payloads}) == len(payloads)
 
 
-def test_json_round_trip_makes_no_difference() -> None:
-    """An event that was written and read again is the same event."""
-    payload = {"b": [1, 2.5, None, {"x": "é\u2028"}], "a": {"z": True}}
-    assert fingerprint(json.loads(json.dumps(payload, indent=2))) == fingerprint(payload)
-
-
 def test_fingerprint_has_a_version() -> None:
     """A change of the form can be told from a change of the payload, and the form of today is fixed."""
-    assert fingerprint({"orderID": "order_01"}) == "1:725ce63f72473e5e4ebb02c43ddcb000"
+    assert fingerprint({"orderID": "order_01"}) == "2:725ce63f72473e5e4ebb02c43ddcb000"
 
 
-@pytest.mark.parametrize("payload", [object(), {"a": object()}, lambda: None, {1: "int", "a": "mixed"}])
+@pytest.mark.parametrize(
+    "payload", [object(), {"a": object()}, lambda: None, {1: "int", "a": "mixed"}, {Status.ACCEPTED: 1, "accepted": 2}]
+)
 def test_payload_without_a_stable_form_is_refused(payload: object) -> None:
     """What has no stable content has no fingerprint."""
     with pytest.raises(TypeError):

@@ -1,5 +1,6 @@
 """How an event names its operation."""
 
+import enum
 import uuid
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -8,16 +9,34 @@ from typing import Any
 import jmespath
 import pytest
 
-from idempotency.errors import ConfigurationError, MissingKeyError
-from idempotency.keys import LONGEST_KEY, extractor, record_key
+from idempotency.errors import ConfigurationError, KeyExpressionError, MissingKeyError
+from idempotency.keys import LONGEST_KEY, check_name, extractor, record_key
 
-EVENT: dict[str, Any] = {
-    "detail": {
-        "idempotencyid": "id-1",
-        "attributes": {"idempotencyId": "id-0"},
-        "data": {"orderID": "order_01", "tenant": "north", "stops": ["a", "b"], "zero": 0, "none": None},
-    },
-}
+EVENT: dict[str, Any] = {"detail": {"id": "id-1", "data": {"tenant": "north", "stops": ["a", "b"], "zero": 0}}}
+
+
+class Kind(enum.Enum):
+    """An enum of names and numbers, and of what is neither."""
+
+    EXPRESS = "express"
+    FIRST = 1
+    NOTHING = None
+    PAIR = ("a", "b")
+
+
+class Tenant(str, enum.Enum):  # noqa: UP042 - members print as their names, unlike a StrEnum's
+    """An enum that is a string besides."""
+
+    NORTH = "north"
+
+
+class Text(str):
+    """A string that prints as another one."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return "another"
 
 
 class TestExtractor:
@@ -30,35 +49,36 @@ class TestExtractor:
     @pytest.mark.parametrize(
         "expression",
         [
-            "detail.idempotencyid",
-            "detail",
-            "detail.data.zero",
-            "detail.data.none",
-            "detail.missing.deeper",
-            "detail.idempotencyid.deeper",
-            "detail.data.stops.deeper",
-            "missing",
-            "detail.idempotencyid || detail.attributes.idempotencyId",
-            "[detail.data.tenant, detail.data.orderID]",
+            "detail.missing || detail.id",
+            "[detail.data.tenant, detail.id]",
             "[detail.data.tenant, detail.data.missing]",
-            "detail.data.stops[1]",
-            'detail."idempotencyid"',
+            "detail.data.stops[1:]",
+            'detail."id"',
+            "join('-', detail.data.stops)",
+            "not_null(detail.missing, detail.data.zero, detail.id)",
         ],
     )
     def test_expression_finds_what_jmespath_finds(self, expression: str) -> None:
-        """Expressions that are answered without the interpreter are answered as it would."""
+        """Every other expression than a dotted path is interpreted."""
         assert extractor(expression, "key")(EVENT) == jmespath.search(expression, EVENT)
 
-    @pytest.mark.parametrize("event", [None, [], "text", 7, {"detail": None}, {"detail": "text"}, {"detail": []}])
-    def test_expression_finds_nothing_in_another_shape(self, event: object) -> None:
-        """An event without the key's place has no key."""
-        assert extractor("detail.idempotencyid", "key")(event) is None
-
-    @pytest.mark.parametrize("expression", ["detail.", "[", "", "a b", "detail..id"])
+    @pytest.mark.parametrize(
+        "expression",
+        ["detail.", "[", "", "a b", "detail..id", "[a, lower(b)]", "join('-')", "a[?length(b, c) > `1`]", "not_null()"],
+    )
     def test_broken_expression_is_told_when_the_consumer_is_built(self, expression: str) -> None:
-        """An expression that does not compile is named, with the setting that it was given to."""
+        """An expression that can never be applied is named, with the setting that it was given to."""
         with pytest.raises(ConfigurationError, match="payload="):
             extractor(expression, "payload")
+
+    @pytest.mark.parametrize(
+        "expression", ["length(detail.missing)", "join('-', [detail.data.zero])", "detail.data.stops[::0]"]
+    )
+    def test_expression_that_does_not_fit_is_no_fault_of_the_message(self, expression: str) -> None:
+        """An expression that cannot be applied to a message neither finds nothing in it nor declares it broken."""
+        with pytest.raises(KeyExpressionError, match="key=") as raised:
+            extractor(expression, "key")(EVENT)
+        assert not isinstance(raised.value, ValueError | MissingKeyError)
 
 
 class TestRecordKey:
@@ -67,23 +87,29 @@ class TestRecordKey:
     @pytest.mark.parametrize(
         ("found", "key"),
         [
-            ("order_01", "history#order_01"),
-            (7, "history#7"),
-            (uuid.UUID(int=7), "history#00000000-0000-0000-0000-000000000007"),
-            (("north", "order_01"), "history#north#order_01"),
-            (["north", 7], "history#north#7"),
-            (("a#b", "c"), "history#a%23b#c"),
-            (("a", "b#c"), "history#a#b%23c"),
-            (("a%23b", "c"), "history#a%2523b#c"),
+            ("order_01", "order_01"),
+            (7, "7"),
+            (uuid.UUID(int=7), "00000000-0000-0000-0000-000000000007"),
+            (Tenant.NORTH, "north"),
+            (Kind.EXPRESS, "express"),
+            (Kind.FIRST, "1"),
+            (Text("order_01"), "order_01"),
+            ("50%#1", "50%25%231"),
+            ("\ud83d%uD83D", "%uD83D%25uD83D"),
+            (("north", "order_01"), "north#order_01"),
+            ([Tenant.NORTH, 7], "north#7"),
+            (("a#b", "c"), "a%23b#c"),
+            (("order_01",), "order_01#"),
         ],
     )
     def test_key_is_the_consumer_and_what_was_found(self, found: object, key: str) -> None:
-        """The record's key names the consumer and the operation, in a form that a reader recognises."""
-        assert record_key("history", found) == key
+        """The record's key names consumer, operation and idempotency key, in a form that a reader recognises."""
+        assert record_key("history", found) == f"history#{key}"
+        assert record_key("history", found, "charge") == f"history/charge#{key}"
 
     @pytest.mark.parametrize(
         "found",
-        [None, "", [], (), [None], ["north", None], ["north", ""], ("north", ["order_01"])],
+        [None, "", Text(), [], (), [None], [[]], ["north", None], ["north", ""], ("north", ["order_01"]), Kind.NOTHING],
     )
     def test_missing_key_or_part_is_an_error(self, found: object) -> None:
         """A key that is missing, or partly missing, is never replaced by something that strangers share."""
@@ -92,7 +118,7 @@ class TestRecordKey:
 
     @pytest.mark.parametrize(
         "found",
-        [True, 1.5, {"a": 1}, {1}, b"bytes", object(), len, Decimal(1), datetime(2026, 11, 21, tzinfo=UTC)],
+        [True, 1.5, {"a": 1}, {1}, b"b", object(), len, Decimal(1), datetime.now(UTC), Kind.PAIR, 10**5000],
         ids=lambda found: type(found).__name__,
     )
     def test_what_is_no_name_is_no_key(self, found: object) -> None:
@@ -105,8 +131,12 @@ class TestRecordKey:
         """What DynamoDB could not take as a key is replaced by its hash, counted in bytes, and keeps its consumer."""
         longest = "x" * (LONGEST_KEY - len("history#"))
         assert record_key("history", longest) == f"history#{longest}"
-        for text in (f"{longest}x", "ß" * (LONGEST_KEY // 2)):
-            key = record_key("history", text)
-            assert len(key.encode()) <= LONGEST_KEY
-            assert key.startswith("history#sha256:")
-        assert record_key("history", f"{longest}x") != record_key("history", f"{longest}y")
+        for text in (f"{longest}x", "ß" * (LONGEST_KEY // 2), "#" * (LONGEST_KEY // 3)):
+            assert record_key("history", text).startswith("history#%sha256:")
+
+    @pytest.mark.parametrize("name", ["", "a#b", "a/b", "\ud83d", "ß" * 128])
+    def test_name_that_would_confuse_keys_is_refused(self, name: str) -> None:
+        """A name ends where the key begins, and leaves room for it."""
+        check_name("ride-history, ß %" + "x" * 200, "a consumer's name")
+        with pytest.raises(ConfigurationError, match="a consumer's name"):
+            check_name(name, "a consumer's name")

@@ -729,7 +729,7 @@ class TestRule6EffectsWithTheRecord:
             operation.write(Put("Rides", {"id": "order_01", "price": 9.99}))
 
         assert handler(event(), invocation())["outcome"] == "DeadLettered"
-        assert "9.99 (float)" in box.letters[0].message
+        assert "float" in box.letters[0].message
 
     def test_commit_that_was_never_answered_leaves_the_record_to_decide(
         self, consumer: MakeConsumer, invocation: MakeInvocation, work: Work, transport: FaultyTransport, dynamodb: Any
