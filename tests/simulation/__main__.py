@@ -48,6 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--world", choices=sorted(WORLDS), help="have every run happen in this world")
     parser.add_argument("--plan", type=Path, metavar="FILE", help="run the plan in this file, as it was printed")
     parser.add_argument("--timeline", action="store_true", help="print the timeline of each run")
+    parser.add_argument("--stop", action="store_true", help="stop at the first broken promise, and do not shrink it")
     parser.add_argument("--list", action="store_true", help="say what the worlds are")
     parser.add_argument("--mutants", action="store_true", help="take mends out of the layer and look for them")
     parser.add_argument("--json", action="store_true", help="print what was found as JSON")
@@ -57,9 +58,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("\n".join(f"{name:10}{about}" for name, about in WORLDS.items()))
         return 0
     if options.mutants:
-        from tests.simulation.mutants import tell_mutants  # noqa: PLC0415 - it patches the layer
+        from tests.mutants.__main__ import main as run_mutants  # noqa: PLC0415 - nobody else needs them
 
-        return tell_mutants(options.seeds, as_json=options.json)
+        return run_mutants(["--by", "simulation", *(["--json"] if options.json else [])])
     if options.plan is not None:
         plans = iter([from_json(json.loads(options.plan.read_text()))])
         count = 1
@@ -75,9 +76,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         totals.update(report.counts)
         hours += report.hours
         if report.broken:
-            failed.append(shrink(report))
+            failed.append(report if options.stop else shrink(report))
             if not options.json:
                 print(tell(failed[-1], options.world), flush=True)
+            if options.stop:
+                break
         elif options.timeline:
             print("\n".join(map(line_of, report.timeline)))
         if sys.stderr.isatty() and done % 10 == 0:

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from idempotency import dead_letters, observation
+from idempotency import dead_letters
+from idempotency.operators import release
 from idempotency.record import COMPLETED, QUARANTINED, Record
 from tests.simulation.engine import Line, RestlessError, Simulation
 from tests.simulation.handlers import Shop
@@ -96,13 +97,11 @@ class World:
             self._network.healed = True
             self._function.deploy_again()
         self._simulation.now_ms += _OPERATOR_WAITS_S * 1000
-        consumer = self._shop.consumer(self._plan.versions[-1])
         for record in self._records():
             if record.status == QUARANTINED:
                 self._simulation.say("operator", number_in(record.key), f"releases {record.key}")
-                name, _, key = record.key.partition("#")
-                operation = name.partition("/")[2] or None
-                assert consumer.release(key, operation), "a quarantined key can be released"
+                freed = release(self._network.backend.store, record.key, clock=self._simulation.clock)
+                assert freed, "a quarantined key can be released"
         again = (self._dead() | self.notes.gave_up) - self._hopeless_to_send()
         self.notes.letters.clear()
         self.notes.undelivered.clear()
