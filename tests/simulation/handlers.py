@@ -50,10 +50,14 @@ def body_of(event: Any) -> Any:
     return event["detail"]["data"] if "detail" in event else event
 
 
-def expires_of(event: Any) -> datetime | None:
-    """Return when an event is of no use any more."""
-    at_s = body_of(event).get("expires")
-    return None if at_s is None else datetime.fromtimestamp(EPOCH_MS / 1000 + at_s, UTC)
+def time_in(name: str) -> Callable[[Any], datetime | None]:
+    """Return a function that finds a time in an event."""
+
+    def find(event: Any) -> datetime | None:
+        at_s = body_of(event).get(name)
+        return None if at_s is None else datetime.fromtimestamp(EPOCH_MS / 1000 + at_s, UTC)
+
+    return find
 
 
 class Shop:
@@ -74,6 +78,7 @@ class Shop:
     def consumer(self, version: Version) -> Consumer[Any]:
         """Make a version's consumer, as a new process does."""
         policy = Policy(
+            window=self._plan.window_s,
             max_attempts=version.max_attempts,
             atomic=version.atomic,
             concurrency=version.concurrency,
@@ -86,7 +91,8 @@ class Shop:
             self._network.backend.store,
             key=order_of,
             payload=body_of,
-            expires=expires_of,
+            occurred=time_in("occurred"),
+            expires=time_in("expires"),
             source=SOURCES.get(self._plan.world),
             policy=policy,
             dead_letters=self._network if self._plan.world not in CALLS else None,

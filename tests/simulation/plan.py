@@ -18,8 +18,10 @@ WORLDS: Final[Mapping[str, str]] = {
 BATCHES: Final = ("queue", "fifo", "kinesis", "stream", "kafka")
 CALLS: Final = ("callers", "service")
 
-UNREADABLE: Final = ("nested", "typo", "keyless")
-"""Too deep for the JSON decoder; the key function raises AttributeError; there is no key."""
+UNREADABLE: Final = ("nested", "keyless", "typo", "overflow")
+"""Too deep for the JSON decoder; without a key; the key function raises AttributeError; ``occurred`` OverflowError."""
+THE_CODES_FAULT: Final = UNREADABLE[2:]
+"""These are no fault of the message, so its transport delivers it again."""
 HOPELESS: Final = ("poison", "permanent", "crasher", "awaitable", "bad write", "bad result")
 PASSING: Final = ("ok", "flaky", "retryable")
 
@@ -94,6 +96,7 @@ class Plan(NamedTuple):
     reports: bool = True
     """The mapping has ReportBatchItemFailures. Without it a batch is one message: the layer can say nothing of some only."""
     bisects: bool = False
+    window_s: int = 30 * 86_400
     room: int = 0
     """So many runs at once use up the memory of a sandbox; 0: none do."""
     versions: tuple[Version, ...] = (Version(),)
@@ -142,7 +145,7 @@ def draw(seed: int, world: str | None = None) -> Plan:  # noqa: C901, PLR0912 - 
     odd = [kind for kind in oddest if kind not in unfit]
     all_flaky = dice.random() < 0.15
     messages = []
-    for number in range(dice.choice((1, 2, 4, 8, 12))):
+    for number in range(dice.choice((1, 2, 4, 8, 12, 20))):
         behaviour = "ok"
         if odd and dice.random() < 0.25:
             behaviour = dice.choice(odd)
@@ -150,7 +153,7 @@ def draw(seed: int, world: str | None = None) -> Plan:  # noqa: C901, PLR0912 - 
             behaviour = dice.choice(("flaky", "flaky", "retryable")) if not all_flaky else "flaky"
         times = 1 if all_flaky else dice.randint(1, 4 if behaviour == "retryable" else max_attempts - 1)
         copies = tuple(
-            Copy(round(dice.choice((0.01, 0.5, 5.0, 90.0, 4000.0)) * (0.5 + dice.random()), 3), dice.choice(kinds))
+            Copy(round(dice.choice((0.01, 0.5, 5.0, 90.0, 4000.0, 90_000.0)) * (0.5 + dice.random()), 3), dice.choice(kinds))
             for kinds in [_copies(world)]
             for _ in range(dice.choice((0, 0, 0, 1, 1, 2)))
         )
@@ -167,7 +170,7 @@ def draw(seed: int, world: str | None = None) -> Plan:  # noqa: C901, PLR0912 - 
             )
         )
     faults = []
-    for _ in range(0 if calm else dice.choice((1, 1, 2, 3, 5, 8))):
+    for _ in range(0 if calm else dice.choice((1, 1, 2, 3, 5, 8, 13))):
         if dice.random() < 0.2:
             length_s = dice.choice((1.0, 5.0, 40.0, 200.0))
             kind = dice.choice(FOR_A_WHILE)
@@ -198,6 +201,7 @@ def draw(seed: int, world: str | None = None) -> Plan:  # noqa: C901, PLR0912 - 
         sandboxes=dice.choice((1, 2, 5)),
         receives=max(version.max_attempts for version in versions) + dice.choice((2, 2, 3, 6)),
         reports=reports,
+        window_s=7200 if world not in CALLS and dice.random() < 0.2 else 30 * 86_400,
         bisects=dice.random() < 0.5,
         room=dice.choice((0, 0, 0, 3, 5)) if world in BATCHES and not calm else 0,
         versions=tuple(versions),

@@ -11,7 +11,7 @@ from idempotency.record import COMPLETED, QUARANTINED, Record
 from tests.simulation.engine import Line, RestlessError, Simulation
 from tests.simulation.handlers import Shop
 from tests.simulation.network import Entry, Network, number_in
-from tests.simulation.plan import CALLS, HOPELESS, PASSING, UNREADABLE, Message, Plan
+from tests.simulation.plan import PASSING, THE_CODES_FAULT, UNREADABLE, Message, Plan
 from tests.simulation.transports import Callers, Function, Invokes, open_transport
 
 _OPERATOR_WAITS_S: Final = 3600.0
@@ -136,22 +136,25 @@ class World:
                 self._break(number_, f"{record.key} is {record.status} in the end")
 
     def judge_the_end(self) -> None:
-        """Judge that an operator could mend it all."""
+        """Judge that an operator could mend it all; what the window no longer covers stays where it is."""
+        beyond = {number_in(each.key) for each in self.notes.letters if each.reason == dead_letters.BEYOND_WINDOW}
         self.broken += [Broken(*each) for each in self.notes.broken]
         for message in self._plan.messages:
             number = message.number
-            if message.behaviour in UNREADABLE or number in self.notes.expired:
+            if message.behaviour in UNREADABLE or number in self.notes.expired | beyond:
                 continue
             if not self._is_done(number):
                 self._break(number, "it is not done, though everything was mended and it was delivered again")
         for letter in self.notes.letters:
+            if letter.reason == dead_letters.BEYOND_WINDOW and self._is_late():
+                continue
             self._break(number_in(letter.key), f"it came back to the dead-letter queue: {letter.reason} {letter.message}")
         for entry, words in self.notes.undelivered:
             self._break(entry.message.number, f"it came back to the transport's dead-letter queue: {words}")
         for number in self.notes.gave_up:
             self._break(number, "its caller had no answer, though everything was mended")
         for record in self._records():
-            if record.status != COMPLETED and number_in(record.key) not in self.notes.expired:
+            if record.status != COMPLETED and number_in(record.key) not in self.notes.expired | beyond:
                 self._break(number_in(record.key), f"{record.key} is {record.status} in the end")
         self._judge_doubles()
 
@@ -161,6 +164,8 @@ class World:
         excused = self.notes.attempts_excused[number]
         for letter in self.notes.letters:
             if number_in(letter.key or str(letter.event)) != number:
+                continue
+            if letter.reason == dead_letters.BEYOND_WINDOW and self._is_late():
                 continue
             if letter.reason == dead_letters.UNKNOWN and self._plan.versions[0].once and number in self.notes.killed:
                 continue
@@ -203,7 +208,8 @@ class World:
         message = self._message(number)
         crashed = _NO_ATTEMPT_LIVED in letter.message or letter.reason == dead_letters.UNKNOWN
         if letter.reason not in (dead_letters.QUARANTINED, dead_letters.UNKNOWN):
-            if message.behaviour not in ("nested", "keyless") and letter.reason != dead_letters.BEYOND_WINDOW:
+            late = letter.reason == dead_letters.BEYOND_WINDOW and self._is_late()
+            if (message.behaviour not in UNREADABLE or message.behaviour in THE_CODES_FAULT) and not late:
                 self._break(number, f"its letter says {letter.reason}: {letter.message}")
         elif message.behaviour == "crasher":
             if not crashed and len(self.notes.attempts_excused[message.number]) < 2:
@@ -257,6 +263,10 @@ class World:
         return {number for number in letters if number is not None} | {
             entry.message.number for entry, _ in self.notes.undelivered
         }
+
+    def _is_late(self) -> bool:
+        """Whether a window can have ended since the first message was sent."""
+        return self._simulation.now_ms > 0.9 * self._plan.window_s * 1000
 
     def _hopeless_to_send(self) -> set[int]:
         return {message.number for message in self._plan.messages if message.behaviour in UNREADABLE}

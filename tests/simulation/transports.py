@@ -387,6 +387,7 @@ _UNREADABLE: Final[Mapping[str, str]] = {
     "nested": "[" * 20_000,
     "typo": '{"order": {"order-%d": 1}}',
     "keyless": '{"about": "order-%d"}',
+    "overflow": '{"order": "order-%d", "occurred": 1e18}',
 }
 
 
@@ -396,4 +397,5 @@ def body(entry: Entry) -> str:
     if message.behaviour in _UNREADABLE:
         text = _UNREADABLE[message.behaviour]
         return text % message.number if "%" in text else text
-    return json.dumps({"order": f"order-{message.number}", "expires": message.expires_s})
+    content = {"order": f"order-{message.number}", "occurred": message.at_s, "expires": message.expires_s}
+    return json.dumps(content)
