@@ -86,7 +86,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if sys.stderr.isatty() and done % 10 == 0:
             sys.stderr.write(f"\r{done:,} of {count:,} runs, {len(failed)} failed\033[K\r")
     if options.json:
-        found = [{"plan": to_json(each.plan), "broken": [broken._asdict() for broken in each.broken]} for each in failed]
+        found = [
+            {"plan": to_json(each.plan), "broken": [broken._asdict() for broken in each.broken]} for each in failed
+        ]
         print(json.dumps({"runs": count, "hours": round(hours, 1), "counts": totals, "failed": found}, sort_keys=True))
     else:
         print(f"{count:,} runs, {len(failed)} failed, {hours:,.0f} simulated hours in {time.monotonic() - began:.0f} s")

@@ -182,7 +182,9 @@ class Shop:
         claimed = not any(version.atomic for version in self._plan.versions)
         long = not 0 < self._plan.timeout_s <= 170 and number in self._notes.killed  # its heartbeats met faults
         if others and claimed and not long and number not in self._notes.may_overlap:
-            self._notes.broken.append((number, f"two attempts at one key run at once, in {others[0]} and {machine.name}"))
+            self._notes.broken.append(
+                (number, f"two attempts at one key run at once, in {others[0]} and {machine.name}")
+            )
         if (number, part) in self._cut_short and self._plan.versions[0].once and not self._network.healed:
             self._notes.broken.append((number, "it was run again after a crash, which its policy forbids"))
         here.append((machine, operation))

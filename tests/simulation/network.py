@@ -146,7 +146,9 @@ class Network:
         elif kind in ("request lost", "outage", "late"):
             if kind == "late":
                 late_s = LONGEST_TRY_S + 60 * self._simulation.roll("late") ** 3
-                self._simulation.after(late_s, lambda: self._take_place(f"{what}, late", number, key, perform, late=True))
+                self._simulation.after(
+                    late_s, lambda: self._take_place(f"{what}, late", number, key, perform, late=True)
+                )
             self._unknown(number, excuse)
             raise lost(kind)
         elif kind == "odd":

@@ -153,7 +153,10 @@ def draw(seed: int, world: str | None = None) -> Plan:  # noqa: C901, PLR0912 - 
             behaviour = dice.choice(("flaky", "flaky", "retryable")) if not all_flaky else "flaky"
         times = 1 if all_flaky else dice.randint(1, 4 if behaviour == "retryable" else max_attempts - 1)
         copies = tuple(
-            Copy(round(dice.choice((0.01, 0.5, 5.0, 90.0, 4000.0, 90_000.0)) * (0.5 + dice.random()), 3), dice.choice(kinds))
+            Copy(
+                round(dice.choice((0.01, 0.5, 5.0, 90.0, 4000.0, 90_000.0)) * (0.5 + dice.random()), 3),
+                dice.choice(kinds),
+            )
             for kinds in [_copies(world)]
             for _ in range(dice.choice((0, 0, 0, 1, 1, 2)))
         )
@@ -255,8 +258,10 @@ def smaller(plan: Plan) -> Iterator[Plan]:
     if plan.room:
         yield plan._replace(room=0)
     for index, message in enumerate(plan.messages):
-        plainer = [message._replace(copies=message.copies[:place] + message.copies[place + 1 :])
-                   for place in range(len(message.copies))]
+        plainer = [
+            message._replace(copies=message.copies[:place] + message.copies[place + 1 :])
+            for place in range(len(message.copies))
+        ]
         if message.behaviour != "ok":
             plainer.append(message._replace(behaviour="ok", times=0))
         if message.times > 1:

@@ -146,9 +146,11 @@ class World:
             if not self._is_done(number):
                 self._break(number, "it is not done, though everything was mended and it was delivered again")
         for letter in self.notes.letters:
-            if letter.reason == dead_letters.BEYOND_WINDOW and self._is_late():
+            if letter.reason == dead_letters.BEYOND_WINDOW and self._is_late(number_in(letter.key)):
                 continue
-            self._break(number_in(letter.key), f"it came back to the dead-letter queue: {letter.reason} {letter.message}")
+            self._break(
+                number_in(letter.key), f"it came back to the dead-letter queue: {letter.reason} {letter.message}"
+            )
         for entry, words in self.notes.undelivered:
             self._break(entry.message.number, f"it came back to the transport's dead-letter queue: {words}")
         for number in self.notes.gave_up:
@@ -165,15 +167,17 @@ class World:
         for letter in self.notes.letters:
             if number_in(letter.key or str(letter.event)) != number:
                 continue
-            if letter.reason == dead_letters.BEYOND_WINDOW and self._is_late():
+            if letter.reason == dead_letters.BEYOND_WINDOW and self._is_late(number):
                 continue
-            if letter.reason == dead_letters.UNKNOWN and self._plan.versions[0].once and number in self.notes.killed:
+            may_be_unknown = number in self.notes.killed | self.notes.may_overlap
+            if letter.reason == dead_letters.UNKNOWN and self._plan.versions[0].once and may_be_unknown:
                 continue
             if letter.reason != dead_letters.QUARANTINED or len(excused) < attempts:
                 words = f"{letter.reason}: {letter.message}; excused are {len(excused)} of {attempts} attempts"
                 self._break(number, f"it is healthy and was given up, {words}")
+        lettered = {number_in(letter.key) for letter in self.notes.letters}
         for entry, words in self.notes.undelivered:
-            if entry.message is not message or self._is_done(number):
+            if entry.message is not message or self._is_done(number) or number in lettered:
                 continue
             calls = [call.id for call in entry.invocations if call.id not in self.notes.deliveries_excused[number]]
             if len(calls) > self._deliveries_allowed(number):
@@ -208,13 +212,13 @@ class World:
         message = self._message(number)
         crashed = _NO_ATTEMPT_LIVED in letter.message or letter.reason == dead_letters.UNKNOWN
         if letter.reason not in (dead_letters.QUARANTINED, dead_letters.UNKNOWN):
-            late = letter.reason == dead_letters.BEYOND_WINDOW and self._is_late()
+            late = letter.reason == dead_letters.BEYOND_WINDOW and self._is_late(number)
             if (message.behaviour not in UNREADABLE or message.behaviour in THE_CODES_FAULT) and not late:
                 self._break(number, f"its letter says {letter.reason}: {letter.message}")
         elif message.behaviour == "crasher":
             if not crashed and len(self.notes.attempts_excused[message.number]) < 2:
                 self._break(number, f"it kills its process, and its letter says {letter.message}")
-        elif crashed and message.number not in self.notes.killed:
+        elif crashed and message.number not in self.notes.killed | self.notes.may_overlap:
             self._break(number, f"no attempt was killed, and its letter says {letter.message}")
         elif message.behaviour in ("poison", "permanent") and not crashed and "poison" not in letter.message:
             if not self.notes.attempts_excused[message.number]:
@@ -264,9 +268,9 @@ class World:
             entry.message.number for entry, _ in self.notes.undelivered
         }
 
-    def _is_late(self) -> bool:
-        """Whether a window can have ended since the first message was sent."""
-        return self._simulation.now_ms > 0.9 * self._plan.window_s * 1000
+    def _is_late(self, number: int | None) -> bool:
+        """Whether a message's window can have ended, by any clock that it met."""
+        return self._simulation.now_ms > 900 * self._plan.window_s or number in self.notes.wild
 
     def _hopeless_to_send(self) -> set[int]:
         return {message.number for message in self._plan.messages if message.behaviour in UNREADABLE}

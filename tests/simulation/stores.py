@@ -11,7 +11,7 @@ import valkey.exceptions
 
 from idempotency import DynamoDBStore, MemoryStore, Update
 from idempotency.effects import Effect
-from idempotency.errors import EffectsRejectedError, StoreUnavailableError
+from idempotency.errors import EffectsRejectedError, StoreRefusedError, StoreUnavailableError
 from idempotency.record import Record
 from idempotency.stores import Store
 from idempotency.stores.dynamodb import record_of
@@ -286,7 +286,7 @@ class Memory:
 
     def _send[T](self, what: str, key: str, perform: Callable[[], T]) -> T:
         def refuse(kind: str) -> Exception | None:
-            return StoreUnavailableError(kind) if kind in ("throttled", "denied") else None
+            return StoreRefusedError(kind) if kind in ("throttled", "denied") else None
 
         return self._network.request(what, key, perform, lost=StoreUnavailableError, refuse=refuse)
 

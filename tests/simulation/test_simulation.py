@@ -25,7 +25,10 @@ def test_a_seed_is_the_same_run_in_every_process() -> None:
     command = [sys.executable, "-m", "tests.simulation", "--seed", "8", "--world", "queue", "--timeline"]
     told = {
         subprocess.run(
-            command, env=os.environ | {"PYTHONHASHSEED": salt, "PYTHONPATH": os.pathsep.join(sys.path)}, check=True, capture_output=True
+            command,
+            env=os.environ | {"PYTHONHASHSEED": salt, "PYTHONPATH": os.pathsep.join(sys.path)},
+            check=True,
+            capture_output=True,
         ).stdout.partition(b" simulated hours")[0]
         for salt in ("1", "2")
     }

@@ -62,7 +62,9 @@ class Function:
         for entry in entries:
             entry.invocations.append(call)
             self._network.notes.counts["deliveries"] += 1
-            simulation.say(machine.name, entry.message.number, f"{call.id} delivers {entry.id}, received {entry.receives}")
+            simulation.say(
+                machine.name, entry.message.number, f"{call.id} delivers {entry.id}, received {entry.receives}"
+            )
         if self._network.is_wild(machine):
             self._network.disturb(call)
         request_id = request_id or f"{int(simulation.roll('request id') * 16**8):08x}"
@@ -138,7 +140,9 @@ class Transport(Protocol):
 
 def open_transport(plan: Plan, simulation: Simulation, network: Network, function: Function) -> Transport:
     """Open the transport of a world."""
-    kind = Queue if plan.world in ("queue", "fifo") else Stream if plan.world in ("kinesis", "stream", "kafka") else None
+    kind = (
+        Queue if plan.world in ("queue", "fifo") else Stream if plan.world in ("kinesis", "stream", "kafka") else None
+    )
     return (kind or (Callers if plan.world in CALLS else Invokes))(plan, simulation, network, function)
 
 
@@ -216,7 +220,10 @@ class Queue(_Base):
         return batch
 
     def _record(self, entry: Entry) -> dict[str, Any]:
-        attributes = {"ApproximateReceiveCount": str(entry.receives), "SentTimestamp": str(int(EPOCH_MS + entry.sent_ms))}
+        attributes = {
+            "ApproximateReceiveCount": str(entry.receives),
+            "SentTimestamp": str(int(EPOCH_MS + entry.sent_ms)),
+        }
         if self._plan.world == "fifo":
             attributes["MessageGroupId"] = str(entry.message.group)
         return {"messageId": entry.id, "body": body(entry), "attributes": attributes}
