@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypedDict
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypedDict, Unpack, overload
 
 from idempotency import dead_letters as letters
 from idempotency import observation
@@ -30,6 +30,7 @@ from idempotency.stores import Store
 if TYPE_CHECKING:
     from idempotency.batch import Job
     from idempotency.block import Block
+    from idempotency.http import HttpHandler, HttpOptions
 
 _BROKEN: Final = (ValueError, LookupError, TypeError)
 """What reading a message may raise: the message is at fault, and no retry will mend it."""
@@ -208,6 +209,26 @@ class Consumer[E = dict[str, Any]]:
             }
 
         return handler
+
+    @overload
+    def http_handler(self, work: Callable[[E, Operation], object], /) -> "HttpHandler": ...
+    @overload
+    def http_handler(
+        self, /, **options: Unpack["HttpOptions"]
+    ) -> "Callable[[Callable[[E, Operation], object]], HttpHandler]": ...
+    def http_handler(self, work: Callable[[E, Operation], object] | None = None, /, **options: Any) -> Any:
+        """Decorate ``work(request, operation)``, which returns a response, as a Lambda handler of HTTP requests.
+
+        For API Gateway (payload formats 1.0 and 2.0), function URLs and load balancers. The key is what ``key=`` gives,
+        or the Idempotency-Key header. Requests of other methods than ``methods=`` run each time and without a record,
+        and are given None as their operation. A first response below 500 is stored, and replayed with the header
+        ``Idempotency-Replayed: true``. One from 500 on is a failure, and so is what the handler raises.
+        """
+        from idempotency.http import make_handler  # noqa: PLC0415 - who answers no requests does not pay for it
+
+        if work is None:
+            return functools.partial(make_handler, self, **options)
+        return make_handler(self, work, **options)
 
     def _job(self, source: Source, raw: Raw, work: Callable[[E, Operation], object], deadline_ms: int) -> "Job":
         from idempotency.batch import Job  # noqa: PLC0415 - as above

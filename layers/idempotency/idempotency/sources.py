@@ -70,14 +70,6 @@ def _kafka_id(raw: Raw) -> str:
     return f"{raw['topic']}-{raw['partition']}@{raw['offset']}"
 
 
-def _header(name: str) -> Callable[[Raw], str]:
-    def find(event: Raw) -> str:
-        headers = event.get("headers") or {}
-        return next((value for header, value in headers.items() if header.lower() == name), "")
-
-    return find
-
-
 EVENTBRIDGE: Final = Source(
     "EventBridge",
     message=lambda event: event,
@@ -123,9 +115,3 @@ KAFKA: Final = Source(
     records=_kafka_records,
     group=lambda record: f"{record['topic']}-{record['partition']}",
 )
-API_GATEWAY: Final = Source(
-    "API Gateway",
-    message=lambda event: event,
-    message_id=_header("idempotency-key"),
-)
-"""HTTP and REST APIs: the client's ``Idempotency-Key`` header is the message id."""
