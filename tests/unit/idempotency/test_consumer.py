@@ -13,7 +13,7 @@ from idempotency.dead_letters import CONTRACT
 from idempotency.errors import OutOfTimeError, ResultOmittedError, StoreUnavailableError
 from idempotency.heartbeat import Heartbeat
 from idempotency.policy import DAY
-from idempotency.sources import API_GATEWAY, SNS
+from idempotency.sources import SNS
 from idempotency.testing import DeadLetterBox, Invocation, ManualClock
 from tests.unit.idempotency.samples import event
 
@@ -148,12 +148,10 @@ class TestEventHandler:
         self, consumer: Callable[..., Consumer], clock: ManualClock
     ) -> None:
         """With TRANSPORT_ID the transport's own id names the operation."""
-        api = consumer(key=TRANSPORT_ID, source=API_GATEWAY)
-        api.event_handler(lambda request, operation: None)(
-            {"headers": {"Idempotency-Key": "from-the-client"}, "body": "{}"}, Invocation(clock)
-        )
+        received = consumer(key=TRANSPORT_ID)
+        received.event_handler(lambda ride, operation: None)(event(), Invocation(clock))
 
-        assert api.record("from-the-client") is not None
+        assert received.record("e1") is not None
 
 
 class TestExpiry:

@@ -82,9 +82,8 @@ EVENTS: dict[str, tuple[Source, dict[str, Any]]] = {
             }
         },
     ),
-    "API Gateway": (sources.API_GATEWAY, {"headers": {"Idempotency-Key": "message-1"}, "body": BODY}),
 }
-SINGLE = ("EventBridge", "SNS", "API Gateway")
+SINGLE = ("EventBridge", "SNS")
 
 
 def raw_of(name: str) -> tuple[Source, Any]:
@@ -151,18 +150,6 @@ def test_replay_is_known_by_its_name() -> None:
     source, event = EVENTS["EventBridge"]
     assert source.replayed(event | {"replay-name": "eu-west-1.lost-hour"})
     assert not source.replayed(event)
-
-
-@pytest.mark.parametrize("header", ["Idempotency-Key", "idempotency-key", "IDEMPOTENCY-KEY"])
-def test_header_is_found_in_any_case(header: str) -> None:
-    """HTTP APIs lower the names of headers, REST APIs keep them."""
-    assert sources.API_GATEWAY.message_id({"headers": {"Accept": "*/*", header: "key-1"}}) == "key-1"
-
-
-@pytest.mark.parametrize("event", [{}, {"headers": None}, {"headers": {"Accept": "*/*"}}])
-def test_request_without_the_header_has_no_id(event: dict[str, Any]) -> None:
-    """A missing header is an empty id, which no key is made of."""
-    assert sources.API_GATEWAY.message_id(event) == ""
 
 
 @pytest.mark.parametrize(
