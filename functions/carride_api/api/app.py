@@ -151,9 +151,7 @@ def make_handler(
     def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
         try:
             return routes[event["routeKey"]](event, context)  # API Gateway lets no other request through
-        except (
-            EffectConflictError
-        ):  # of a booking: a change that is overtaken finds its version stale when it runs again
+        except EffectConflictError:  # the ride that this key booked: an overtaken change runs again, and is stale then
             detail = "a ride was booked with this key, and its answer is no longer remembered"
             return refused(Kind.KEY_FORGOTTEN, detail, field="Idempotency-Key").response(TYPES)
 
