@@ -394,7 +394,7 @@ class _Request(NamedTuple):
                 "rawQueryString": str(query),
                 "requestContext": {"http": {"method": str(method)}},
             }:
-                return cls(event, "2.0", method, path, _by_name(parse_qsl(query.lstrip("?"), keep_blank_values=True)))
+                return cls(event, "2.0", method, path, _by_name(parse_qsl(query, keep_blank_values=True)))
             case {"httpMethod": str(method), "path": str(path), "requestContext": {"elb": _}}:
                 decoded = ((unquote_plus(name), unquote_plus(value)) for name, value in _parameters(event))
                 return cls(event, "alb", method, path, _by_name(decoded))

@@ -89,7 +89,7 @@ class Answer(NamedTuple):
         answer = cls(raw["statusCode"], headers | raw.get("headers", {}), raw.get("body"))
         if answer.headers.get("Content-Type") == "application/problem+json":
             assert answer.json()["status"] == answer.status
-            assert answer.json()["title"]
+            assert all(answer.json().values())
             assert not {word for word in (NAME, "#", "Error", "k1") if word in str(answer.body)}
         return answer
 
@@ -148,10 +148,10 @@ def api(request: pytest.FixtureRequest, clock: ManualClock) -> Iterator[Make]:
 
 COOKIES: Final = ["a=1; Secure", "b=2"]
 VARY: Final = {
-    "headers": {"Location": "/rides/1", "Vary": ["Accept", "Origin"]},
+    "headers": {"Location": "/rides/1", "Vary": ["Accept", "Origin"], "set-cookie": "b=2"},
     "multiValueHeaders": {"vary": ["Accept"]},
 }
-RESPONSE: Final = {"statusCode": "201", "body": "made", "cookies": COOKIES, **VARY}
+RESPONSE: Final = {"statusCode": "201", "body": "made", "cookies": COOKIES[:1], **VARY}
 
 
 def rendered(form: str, **more: str) -> dict[str, Any]:
@@ -251,12 +251,13 @@ def test_the_key_is_the_content_of_the_header(api: Make, form: str) -> None:
 
 
 def test_a_key_of_the_request_takes_the_place_of_the_header(api: Make) -> None:
-    """``key=`` sees what ``parse=`` made, or is an expression over the event; each request's own id is no key."""
-    made = api(parse=lambda event: event["body"], payload=str, key=lambda body: ("tenant", body[-2]))
-    made.serve(lambda request: "done")(ask(key=None))
+    """``key=`` and ``payload=`` see what ``parse=`` made, or are expressions over the event; its own id is no key."""
+    made = api(parse=lambda event: event["body"], payload=str, key=lambda body: ("tenant", body[-1]))
+    send = made.serve(lambda request: "done")
+    assert [send(ask(key=None, body={"body": body})).status for body in ("1 1", "1 1", "2 1")] == [200, 200, 422]
     found = api(key="requestContext.requestId")
     found.serve(lambda request: "done")(ask(key=None))
-    assert (made.state(("tenant", "1")), found.state("request-1")) == ((COMPLETED, 2), (COMPLETED, 2))
+    assert (made.state(("tenant", "1"))[0], found.state("request-1")[0]) == (COMPLETED, COMPLETED)
     with pytest.raises(ConfigurationError, match="Idempotency-Key"):
         api(key=TRANSPORT_ID).serve(lambda request: "done")
 
@@ -332,7 +333,7 @@ def test_what_fails_is_recorded_and_not_stored(api: Make, case: str, atomic: boo
             send(ask())
     assert served.state() == (status, 0)
     kept = str(served.consumer.record("k1"))
-    assert ("seats" in kept, "Accept" in kept) == (True, False)
+    assert ("seats" in kept, "accept" in kept.lower()) == (True, False)
     again = send(ask())
     if status == QUARANTINED:
         assert again.is_problem(500, "request-given-up")
