@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         UndecodableResultError,
         UnfinishedWorkError,
     )
+    from idempotency.http import HttpProblemError, idempotency_key
     from idempotency.keys import TRANSPORT_ID
     from idempotency.observation import Observation
     from idempotency.operation import Operation
@@ -81,6 +82,7 @@ __all__ = [
     "EffectConflictError",
     "EffectsRejectedError",
     "EventResponse",
+    "HttpProblemError",
     "IdempotencyError",
     "KeyExpressionError",
     "LambdaContext",
@@ -108,6 +110,7 @@ __all__ = [
     "UnfinishedWorkError",
     "Update",
     "ValkeyStore",
+    "idempotency_key",
     "open_store",
     "release",
     "within",
@@ -119,6 +122,7 @@ _MODULES = {
         "BatchResponse",
         "Consumer",
         "EventResponse",
+    "HttpProblemError",
         "LambdaContext",
         "within",
     ),
@@ -133,6 +137,7 @@ _MODULES = {
         "Put",
         "Update",
     ),
+    "http": ("HttpProblemError", "idempotency_key"),
     "keys": ("TRANSPORT_ID",),
     "observation": ("Observation",),
     "operation": ("Operation",),
