@@ -228,11 +228,10 @@ def _judge_cancelled(error: ServiceError, actions: int) -> Verdict:
     codes = {reason.get("Code") for reason in _reasons(error, actions)}
     if _CONDITION in codes:
         return Verdict.ANSWERED
-    if codes:
-        return Verdict.REFUSED if codes.isdisjoint(_CONFLICT_OR_THROTTLING) else Verdict.PASSING
-    named = str(error)  # an answer without reasons names their codes in its message
-    passing = _CONDITION not in named and any(code in named for code in _CONFLICT_OR_THROTTLING)
-    return Verdict.PASSING if passing else Verdict.REFUSED
+    named = codes or str(error)  # an answer without reasons names their codes in its message
+    passing = any(code in named for code in _CONFLICT_OR_THROTTLING)
+    for_good = any(code in named for code in (_CONDITION, *_INVALID))
+    return Verdict.PASSING if passing and not for_good else Verdict.REFUSED
 
 
 def _reasons(error: ServiceError, actions: int) -> Sequence[Mapping[str, Any]]:
