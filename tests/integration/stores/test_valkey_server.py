@@ -13,7 +13,7 @@ import valkey
 
 from idempotency import ConfigurationError, open_store
 from idempotency.clock import epoch_ms
-from idempotency.errors import StoreRefusedError, StoreUnavailableError
+from idempotency.errors import StoreError, StoreRefusedError, StoreUnavailableError
 from idempotency.record import QUARANTINED
 from idempotency.stores.valkey import ValkeyStore
 from local import valkey_server
@@ -163,7 +163,8 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     tls_port = servers.free_port()
     files = {"key-file": key, "cert-file": str(folder / "right"), "ca-cert-file": str(folder / "trusted")}
     tls = {"port": str(tls_port), "auth-clients": "no", "cluster": "yes", **files}
-    settings = ["--cluster-enabled", "yes", *(word for name, value in tls.items() for word in (f"--tls-{name}", value))]
+    cluster = ["--cluster-enabled", "yes", "--cluster-port", str(servers.free_port())]
+    settings = [*cluster, *(word for name, value in tls.items() for word in (f"--tls-{name}", value))]
     with (
         pytest.MonkeyPatch.context() as environment,
         valkey_server.running(installed, *settings) as port,
@@ -188,8 +189,15 @@ def test_every_kind_of_server_is_reached(secured: Secured, scheme: str, options:
     secured.client.flushall()
     record = claim()
     assert store.insert(record) is record
+    secured.client.config_set("maxclients", 1)
     secured.client.client_kill_filter(_type="normal", skipme=True)
+    with pytest.raises(StoreError):
+        store.read(KEY, until_ms=epoch_ms())
+    secured.client.config_set("maxclients", 100)
     assert store.read(KEY) is not None
+    if options:  # its only node was lost: only the endpoint knows which nodes there are by now
+        nodes: Any = store._client.nodes_manager  # type: ignore[attr-defined]  # noqa: SLF001 - how it stands
+        assert nodes.startup_nodes
 
 
 @pytest.mark.parametrize("options", ["", "?cluster=true"])

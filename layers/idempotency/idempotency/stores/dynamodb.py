@@ -64,7 +64,7 @@ class Requests:
             lambda error: _judge(error, actions),
             longest_try_s=self._transport.longest_try_s,
             until_ms=until_ms,
-            remedy="; check the table's name and the function's role",
+            remedy="; check the table, what was sent and the function's role",
         )
 
     def _commit(

@@ -13,7 +13,7 @@ class Cluster(valkey.ValkeyCluster):
     """Asks the endpoint for the cluster's nodes when it is first used, and again after it has lost them.
 
     Args:
-        host: the endpoint's name or address.
+        host: the endpoint's name or address, which has to outlive single nodes, as a configuration endpoint does.
         port: the endpoint's port.
         tls: whether connections are encrypted, and the name on each node's certificate is checked.
         settings: of every connection, as valkey-py names them.
@@ -27,7 +27,7 @@ class Cluster(valkey.ValkeyCluster):
             # As a class, since valkey-py's clusters drop the option ssl_check_hostname.
             "connection_class": _NameCheckingConnection if tls else Connection,
             "cluster_error_retry_attempts": 0,
-            # Else losing the last node that was known would cost a request to each of the others within one try.
+            # Else a try that loses a node could go on to wait for each of the others.
             "dynamic_startup_nodes": False,
         }
         self.cluster_error_retry_attempts = 0
