@@ -2,8 +2,8 @@
 
 import os
 import re
+import subprocess
 from collections.abc import Iterator
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -95,13 +95,14 @@ def engine_dynamodb(engine_endpoint: str) -> Iterator[Opener]:
 @pytest.fixture(scope="session")
 def local_dynamodb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opener]:
     """DynamoDBStore on AWS's own DynamoDB Local."""
-    with ExitStack() as running:
-        try:
-            endpoint = running.enter_context(servers.dynamodb_local(tmp_path_factory.mktemp("dynamodb")))
-        except servers.MissingServerError as missing:
-            pytest.skip(str(missing))
-        client = boto3.client("dynamodb", endpoint_url=endpoint, config=_ONE_TRY)
-        yield running.enter_context(dynamodb(client))
+    fetched = subprocess.run([servers.DYNAMODB_LOCAL, "fetch"], capture_output=True, text=True, check=False)
+    if fetched.returncode:
+        pytest.skip(fetched.stderr.strip())
+    with (
+        servers.dynamodb_local(tmp_path_factory.mktemp("dynamodb")) as endpoint,
+        dynamodb(boto3.client("dynamodb", endpoint_url=endpoint, config=_ONE_TRY)) as opener,
+    ):
+        yield opener
 
 
 @pytest.fixture(scope="session")
