@@ -117,54 +117,30 @@ __all__ = [
 ]
 
 _MODULES = {
-    "concurrency": ("Concurrency",),
-    "consumer": (
-        "BatchResponse",
-        "Consumer",
-        "EventResponse",
-    "HttpProblemError",
-        "LambdaContext",
-        "within",
-    ),
-    "dead_letters": (
-        "DeadLetter",
-        "DeadLetterError",
-        "SqsDeadLetters",
-    ),
-    "effects": (
-        "Check",
-        "Delete",
-        "Put",
-        "Update",
-    ),
-    "http": ("HttpProblemError", "idempotency_key"),
-    "keys": ("TRANSPORT_ID",),
-    "observation": ("Observation",),
-    "operation": ("Operation",),
-    "policy": ("Policy",),
-    "record": ("Record",),
-    "operators": ("release",),
-    "sources": (
-        "DYNAMODB_STREAM",
-        "EVENTBRIDGE",
-        "KAFKA",
-        "KINESIS",
-        "SNS",
-        "SNS_IN_SQS",
-        "SQS",
-        "Source",
-    ),
-    "stores.dynamodb": ("DynamoDBStore",),
-    "stores.memory": ("MemoryStore",),
-    "stores.opening": ("open_store",),
-    "stores.valkey": ("ValkeyStore",),
+    "concurrency": "Concurrency",
+    "consumer": "BatchResponse Consumer EventResponse LambdaContext within",
+    "dead_letters": "DeadLetter DeadLetterError SqsDeadLetters",
+    "effects": "Check Delete Put Update",
+    "http": "HttpProblemError idempotency_key",
+    "keys": "TRANSPORT_ID",
+    "observation": "Observation",
+    "operation": "Operation",
+    "operators": "release",
+    "policy": "Policy",
+    "record": "Record",
+    "sources": "DYNAMODB_STREAM EVENTBRIDGE KAFKA KINESIS SNS SNS_IN_SQS SQS Source",
+    "stores.dynamodb": "DynamoDBStore",
+    "stores.memory": "MemoryStore",
+    "stores.opening": "open_store",
+    "stores.valkey": "ValkeyStore",
 }
+"""Where the names come from that are no errors."""
 
 
 def __getattr__(name: str) -> Any:
     """Import what is asked for, and only that: a cold start does not pay for what its function does not use."""
     if name in __all__:
-        module = next((module for module, exports in _MODULES.items() if name in exports), "errors")
+        module = next((module for module, exports in _MODULES.items() if name in exports.split()), "errors")
         value = globals()[name] = getattr(import_module(f"idempotency.{module}"), name)
         return value
     raise AttributeError(f"module 'idempotency' has no attribute {name!r}")
