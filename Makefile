@@ -96,12 +96,11 @@ format: .venv-dev/.synced ## Rewrite the code in the project's format
 	@$(PYTHON) -m ruff check --fix
 	@$(PYTHON) -m ruff format
 
-snapshot: .venv-dev/.synced ## Write down what the template becomes, for reviews (tests/infrastructure/snapshots)
-	@$(PYTHON) -m tests.infrastructure.snapshot
+snapshot: .venv-dev/.synced ## Show what the template's change changes in what is deployed (ARGS=main: since then)
+	@$(PYTHON) -m tests.infrastructure.snapshot $(ARGS)
 
 new-consumer: .venv-dev/.synced ## Add a consumer, with everything that belongs to one: NAME=loyalty_points
 	@$(PYTHON) -m local.new_consumer "$(NAME)"
-	@$(PYTHON) -m tests.infrastructure.snapshot
 
 clean: ## Remove what builds, demos and tests left behind (not the environments)
 	@rm -rf .aws-sam .demo .bench .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from idempotency import Consumer, Operation, Policy
+from idempotency import BatchFailedError, Consumer, Operation, Policy
 from idempotency.sources import SQS
 from idempotency.stores import Store
 
@@ -73,9 +73,11 @@ class Partner:
             {"messageId": message["MessageId"], "body": message["Body"], "attributes": message["Attributes"]}
             for message in messages
         ]
-        failed = {
-            failure["itemIdentifier"] for failure in self.receive({"Records": records}, _Call())["batchItemFailures"]
-        }
+        try:
+            failures = self.receive({"Records": records}, _Call())["batchItemFailures"]
+        except BatchFailedError:  # all of them: they stay in the queue
+            return len(messages)
+        failed = {failure["itemIdentifier"] for failure in failures}
         for message in messages:
             if message["MessageId"] not in failed:
                 sqs.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])

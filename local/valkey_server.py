@@ -24,11 +24,12 @@ def program() -> str | None:
 
 
 @contextmanager
-def running(installed: str) -> Iterator[int]:
+def running(installed: str, *settings: str) -> Iterator[int]:
     """Run a server that keeps nothing on disk, and yield its port.
 
     Args:
         installed: what `program` has found.
+        *settings: further options of its command line.
 
     Raises:
         valkey.ConnectionError: it did not start.
@@ -37,7 +38,7 @@ def running(installed: str) -> Iterator[int]:
         probe.bind((HOST, 0))
         port: int = probe.getsockname()[1]
     with tempfile.TemporaryDirectory(prefix="carride-valkey-") as folder:
-        options = ["--port", str(port), "--bind", HOST, "--save", "", "--appendonly", "no", "--dir", folder]
+        options = ["--port", str(port), "--bind", HOST, "--save", "", "--appendonly", "no", "--dir", folder, *settings]
         server = subprocess.Popen([installed, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
             _wait_until_it_answers(port)

@@ -12,9 +12,8 @@ TESTS: Final = Path(__file__).parent
 STARTS_ENGINE: Final = (TESTS / "integration", TESTS / "e2e")
 MAY_CONNECT: Final = (TESTS / "infrastructure", *STARTS_ENGINE)
 
-# Whatever account the shell is logged in to, no test can reach it.
-for name in [name for name in os.environ if name.startswith("AWS_")]:
-    del os.environ[name]
+# Whatever account the shell is logged in to, no test can reach it but those that DYNAMODB_ENDPOINT is meant for.
+SHELL: Final = {name: os.environ.pop(name) for name in [*os.environ] if name.startswith("AWS_")}
 os.environ |= {
     "AWS_ACCESS_KEY_ID": "test",
     "AWS_SECRET_ACCESS_KEY": "test",

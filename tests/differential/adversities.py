@@ -4,14 +4,24 @@ Each adversity is a function of a world and a side. It returns what it saw, in a
 what it saw; so whatever the table says of a side is what that side did when the table was printed.
 """
 
+import enum
+import gc
+import itertools
+import json
 import socket
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from dataclasses import field, make_dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
+import pytest
+
+from idempotency import RetryableError
 from tests.differential.sides import EventWork, Side
+from tests.differential.transports import KilledError, Queue
 from tests.differential.world import World
 
 HOUR: Final = 3_600
@@ -48,14 +58,10 @@ class Payments:
         self.runs = 0
         self._happen = happen
 
-    def __call__(self, _: object) -> object:
+    def __call__(self, argument: object) -> object:
         """Charge the card; the result, or what goes wrong, depends on how often it was charged before."""
         self.runs += 1
         return self._happen(self.runs)
-
-
-class KilledError(BaseException):
-    """What a killed process looks like to the code that it was running: nothing after it is executed."""
 
 
 def told(call: Callable[[], object]) -> str:
@@ -169,6 +175,61 @@ def window_shorter_than_run(world: World, side: Side) -> str:
     return at_once(together[0])
 
 
+@adversity("a process dies whose clock was a day ahead", here="a retry after five minutes gets 'payment 2'")
+def clock_a_day_ahead(world: World, side: Side) -> str:
+    """A lease that ends later than any lease can must not hold its key."""
+    work = Payments(lambda number: raising(KilledError()) if number == 1 else f"payment {number}")
+    with world.clock_ahead(DAY * 1000):
+        told(lambda: side.sandbox(world).function("charge", work)(ORDER))
+    world.time.advance(300)
+    return f"a retry after five minutes {told(lambda: side.sandbox(world).function('charge', work)(ORDER))}"
+
+
+@adversity("a claim in Redis is taken over while its owner completes", here="the owner's answer stays the answer")
+def redis_takeover(world: World, side: Side) -> str:
+    """The owner completes before each command of the takeover in turn; what it was told must stay true."""
+    replaced = []
+    for number in itertools.count(1):
+        order = f"order_{number}"
+        owners, duplicate, was_reached = _owner_completes_before(number, order, world, side)
+        if not was_reached:
+            break
+        if "owner" in owners and duplicate != owners:
+            replaced.append(number)
+    if not replaced:
+        return "the owner's answer stays the answer"
+    places = ", ".join(map(str, replaced))
+    return f"the owner's answer is replaced where it comes before command {places} of {number - 1}"
+
+
+def _owner_completes_before(number: int, order: str, world: World, side: Side) -> tuple[str, str, bool]:
+    """Return what the owner is told, what a later duplicate is told, and whether there was such a command."""
+    began, goes_on = threading.Event(), threading.Event()
+    owners: list[str] = []
+
+    def stall(_: int) -> object:
+        began.set()
+        goes_on.wait(timeout=10)
+        return "the owner's payment"
+
+    def complete() -> None:
+        goes_on.set()
+        thread.join()
+
+    def charge(work: Payments) -> str:
+        return told(lambda: side.sandbox(world, redis=True).function("charge", work)(order))
+
+    thread = threading.Thread(target=lambda: owners.append(charge(Payments(stall))))
+    thread.start()
+    began.wait(timeout=10)
+    world.time.advance(40)
+    world.redis.before(number, complete)
+    charge(Payments())
+    was_reached = goes_on.is_set()
+    complete()
+    return owners[0], charge(Payments()), was_reached
+
+
 # ── Answers that get lost ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -239,6 +300,26 @@ class CardDeclinedError(Exception):
     """The handler's own error."""
 
 
+@adversity("completions are refused (no permission), ten deliveries", here="charged 3 times, then set aside")
+def completion_refused(world: World, side: Side) -> str:
+    """What is refused for good must not be charged at every delivery."""
+
+    def refuse(_: int) -> object:
+        world.wire.refuse("AccessDeniedException", times=1)
+        return "payment"
+
+    return _delivered_ten_times(world, side, Payments(refuse))
+
+
+def _delivered_ten_times(world: World, side: Side, work: Payments, **settings: Any) -> str:
+    last = ""
+    for _ in range(10):
+        last = told(lambda: side.sandbox(world, **settings).handler(work)(event()))
+        world.wire.mend()
+        world.time.advance(300)
+    return times(work.runs) + (", then set aside" if "Quarantined" in last else "")
+
+
 # ── One store object ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -275,6 +356,226 @@ def threaded(world: World, side: Side) -> str:
     other_done.set()
     thread.join()
     return f"a duplicate {told(lambda: mail(ORDER))}; {times(work.runs)}"
+
+
+@adversity("two functions are called with one key", here="both do their work")
+def two_functions(world: World, side: Side) -> str:
+    """A refund is no duplicate of the charge."""
+    sandbox, charges, refunds = side.sandbox(world), Payments(), Payments()
+    for name, work in (("charge", charges), ("refund", refunds)):
+        sandbox.function(name, work)(ORDER)
+    return "both do their work" if charges.runs == refunds.runs == 1 else "the second gets the first one's answer"
+
+
+# ── Handlers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def _coroutine(event: dict[str, Any]) -> object:
+    return event
+
+
+def _generator(event: dict[str, Any]) -> Generator[object]:
+    yield event
+
+
+def _never_done(handler: EventWork) -> Callable[[World, Side], str]:
+    def observe(world: World, side: Side) -> str:
+        """Work that does not happen when it is called must not pass for done."""
+        try:
+            decorated = side.sandbox(world).handler(handler)
+        except ValueError:
+            return "refused when it is decorated"
+        caller = told(lambda: decorated(event()))
+        gc.collect()  # a coroutine that nobody awaited warns when it is freed
+        return f"decorated; every delivery {caller}"
+
+    return observe
+
+
+adversity("the handler is an async def function", here="refused when it is decorated")(_never_done(_coroutine))
+adversity("the handler is a generator function", here="refused when it is decorated")(_never_done(_generator))
+
+
+@adversity("a handler that asks five times to be tried later", here="done at delivery 6")
+def retryable(world: World, side: Side) -> str:
+    """Waiting for something is no failure of the event."""
+    work = Payments(lambda number: raising(RetryableError()) if number <= 5 else "payment")
+    for number in range(1, 9):
+        last = told(lambda: side.sandbox(world).handler(work)(event()))
+        if "RetryableError" not in last:
+            return f"done at delivery {number}" if work.runs == number else f"given up at delivery {number}"
+        world.time.advance(60)
+    return "never done"
+
+
+@adversity("a crash of work that must not be repeated", here="charged once, then set aside")
+def crash_of_work_that_must_not_be_repeated(world: World, side: Side) -> str:
+    """After a crash nobody knows whether the card was charged."""
+    work = Payments(lambda number: raising(KilledError()) if number == 1 else "payment")
+    return _delivered_ten_times(world, side, work, repeats=False)
+
+
+# ── Batches ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _bodies(count: int) -> list[str]:
+    return [json.dumps(event(f"id-{number}", number=number)) for number in range(count)]
+
+
+def _number(of: Any) -> int:
+    number: int = of["detail"]["data"]["number"]
+    return number
+
+
+class Batch:
+    """A queue's messages, and which of them were charged."""
+
+    def __init__(self, world: World, bodies: list[str], *, reports: bool = True) -> None:
+        self.charged: set[int] = set()
+        self.queue = Queue(world.time, bodies, reports=reports)
+        self._world = world
+
+    def drain(self, side: Side, charge: EventWork, timeout_s: float = 60) -> None:
+        """Deliver until the queue is empty, each time to a new process."""
+
+        def work(event: dict[str, Any]) -> object:
+            charge(event)
+            self.charged.add(_number(event))
+            return "payment"
+
+        def deliver(batch: dict[str, Any]) -> Any:
+            return side.sandbox(self._world, timeout_s=timeout_s).batch(work)(batch)
+
+        self.queue.drain(deliver, timeout_s)
+
+    def set_aside(self) -> int:
+        """Return how many messages are in a dead-letter queue."""
+        return len(self.queue.dead) + len(self._world.box.letters)
+
+
+@adversity(
+    "one of three records of a batch cannot be read", here="2 of 2 neighbours charged; set aside at its receive 1"
+)
+def unreadable_record(world: World, side: Side) -> str:
+    """Nobody else pays for a broken message, and no retry mends it."""
+    first, second = _bodies(2)
+    batch = Batch(world, [first, "[" * 20_000, second])
+    batch.drain(side, lambda event: None)
+    fate = f"set aside at its receive {batch.queue.receives[1]}" if batch.set_aside() == 1 else "lost"
+    return f"{len(batch.charged)} of 2 neighbours charged; {fate}"
+
+
+@adversity("ten records of 25 s, timeout 60 s, one failed round", here="10 of 10 charged; 0 dead letters")
+def failed_round(world: World, side: Side) -> str:
+    """A dependency that is down for a moment must not drive healthy messages into the dead-letter queue."""
+    is_down = world.time.now_ms + 30_000
+
+    def charge(_: object) -> None:
+        if world.time() < is_down:
+            world.process.spend(1)
+            raise ConnectionError
+        world.process.spend(25)
+
+    batch = Batch(world, _bodies(10))
+    batch.drain(side, charge)
+    return f"{len(batch.charged)} of 10 charged; {batch.set_aside()} dead letters"
+
+
+@adversity("the first of ten records kills its process", here="9 of 9 neighbours charged; 1 dead letter")
+def crasher_in_a_batch(world: World, side: Side) -> str:
+    """After five receives of everything, only the crasher may be in the dead-letter queue."""
+
+    def charge(event: dict[str, Any]) -> None:
+        world.process.spend(0.5)
+        if _number(event) == 0:
+            raise KilledError
+        world.process.spend(0.5)
+
+    batch = Batch(world, _bodies(10))
+    batch.drain(side, charge)
+    dead = batch.set_aside()
+    return f"{len(batch.charged)} of 9 neighbours charged; {dead} dead letter{'' if dead == 1 else 's'}"
+
+
+def _lost_without_reports(failing: int) -> Callable[[World, Side], str]:
+    def observe(world: World, side: Side) -> str:
+        """A mapping without ReportBatchItemFailures reads nothing but whether the invocation failed."""
+        rounds: list[int] = []
+
+        def charge(event: dict[str, Any]) -> None:
+            rounds.append(_number(event))
+            if rounds.count(_number(event)) == 1 and _number(event) < failing:
+                raise ConnectionError
+
+        batch = Batch(world, _bodies(3), reports=False)
+        batch.drain(side, charge)
+        return f"{3 - len(batch.charged) - batch.set_aside()} of 3 lost"
+
+    return observe
+
+
+adversity("ReportBatchItemFailures is forgotten, all three fail once", here="0 of 3 lost")(_lost_without_reports(3))
+adversity("ReportBatchItemFailures is forgotten, one of three fails", here="1 of 3 lost")(_lost_without_reports(1))
+
+
+# ── HTTP ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def request(body: str = '{"seats": 1}') -> dict[str, Any]:
+    """Return a request as an HTTP API hands it over."""
+    return {
+        "version": "2.0",
+        "rawPath": "/rides",
+        "rawQueryString": "",
+        "headers": {"idempotency-key": "key-1", "content-type": "application/json"},
+        "requestContext": {"http": {"method": "POST", "path": "/rides"}},
+        "body": body,
+        "isBase64Encoded": False,
+    }
+
+
+def _status(world: World, side: Side, work: EventWork, body: str = '{"seats": 1}') -> str:
+    """Say what a client gets: an invocation that fails is a 502 of API Gateway's."""
+    try:
+        response: Any = side.sandbox(world).http(work)(request(body))
+    except Exception:  # noqa: BLE001 - whatever it is
+        return "gets 502"
+    return f"gets {response['statusCode']}"
+
+
+def _answering(*statuses: int) -> Payments:
+    return Payments(lambda number: {"statusCode": statuses[min(number, len(statuses)) - 1], "body": "{}"})
+
+
+@adversity("an HTTP key comes again with another body", here="the second client gets 422; charged once")
+def http_other_body(world: World, side: Side) -> str:
+    """A client's mistake is answered as one."""
+    work = _answering(201)
+    _status(world, side, work)
+    return f"the second client {_status(world, side, work, '{}')}; {times(work.runs)}"
+
+
+@adversity("an HTTP retry while the first request is at work", here="the retry gets 409; charged once")
+def http_busy(world: World, side: Side) -> str:
+    """The client is told to come again."""
+    seen: list[str] = []
+
+    def slow(number: int) -> object:
+        if number == 1:
+            seen.append(_status(world, side, work))
+        return {"statusCode": 201, "body": "{}"}
+
+    work = Payments(slow)
+    _status(world, side, work)
+    return f"the retry {seen[0] if seen else 'never comes'}; {times(work.runs)}"
+
+
+@adversity("an HTTP handler answers 503, and the client tries again", here="the retry gets 201")
+def http_server_error(world: World, side: Side) -> str:
+    """An answer of 5xx is a failure, and no result."""
+    work = _answering(503, 201)
+    _status(world, side, work)
+    return f"the retry {_status(world, side, work)}"
 
 
 # ── Time ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -331,9 +632,12 @@ def hung_endpoint(world: World, side: Side) -> str:
 def event(key: str | None = "id-1", **data: object) -> dict[str, Any]:
     """Return an event of EventBridge's."""
     return {
+        "version": "0",
         "id": "e1",
         "source": "acr.com.car-ride",
         "detail-type": "CarRideEvent",
+        "account": "123456789012",
+        "resources": [],
         "time": "2027-01-15T08:00:00Z",
         "region": "eu-west-1",
         "detail": {"idempotencyid": key, "tenant": "acr", "data": {"orderID": ORDER} | data},
@@ -385,6 +689,37 @@ def redis_duplicate(world: World, side: Side) -> str:
     return f"the second {told(lambda: handler(event()))}; {times(work.runs)}"
 
 
+class Kind(str, enum.Enum):  # noqa: UP042 - a StrEnum is written as its value; this is the other kind
+    """What is ordered."""
+
+    RIDE = "ride"
+
+
+@adversity("the key is a (str, Enum), then its plain value", here="the second gets 'payment 1'; charged once")
+def enum_key(world: World, side: Side) -> str:
+    """One key, however the caller has it."""
+    work = Payments()
+    charge = side.sandbox(world).function("charge", work)
+    charge(Kind.RIDE)
+    return f"the second {told(lambda: charge('ride'))}; {times(work.runs)}"
+
+
+@adversity("a deployment gives the function another parameter", here="the call again gets 'payment 1'; charged once")
+def parameter_added(world: World, side: Side) -> str:
+    """A parameter with a default changes nothing about the calls before it."""
+    work = Payments()
+
+    def before(order: str) -> object:
+        return work(order)
+
+    def after(order: str, currency: str = "EUR") -> object:
+        return work(order)
+
+    side.sandbox(world).function("charge", before)(ORDER)
+    again = told(lambda: side.sandbox(world).function("charge", after)(ORDER))
+    return f"the call again {again}; {times(work.runs)}"
+
+
 @adversity("a deployment renames the handler", here="a redelivery is not charged again")
 def renamed(world: World, side: Side) -> str:
     """What was done before a refactoring stays done."""
@@ -404,9 +739,9 @@ class Receipt:
 def _answer(call: Callable[[], object], value: object) -> str:
     try:
         got = call()
+        return "gets it" if type(got) is type(value) and got == value else f"gets {got!r} ({type(got).__name__})"
     except Exception as error:  # noqa: BLE001 - whatever comes is what is told
         return f"gets {type(error).__name__}"
-    return "gets it" if type(got) is type(value) and got == value else f"gets {got!r} ({type(got).__name__})"
 
 
 def _returned(value: object) -> Callable[[World, Side], str]:
@@ -427,6 +762,7 @@ _KEPT: Final[dict[str, object]] = {
     "None": None,
     "a Decimal": Decimal("12.50"),
     "a datetime": datetime(2027, 1, 15, 8, tzinfo=UTC),
+    "a (str, Enum)": Kind.RIDE,
 }
 _OMITTED: Final[dict[str, object]] = {"of a type that cannot be stored": Receipt(), "500 KB": "x" * 500_000}
 
@@ -436,3 +772,17 @@ for _name, _value in _OMITTED.items():
     adversity(f"the result is {_name}", here="the caller gets it, a duplicate gets ResultOmittedError; charged once")(
         _returned(_value)
     )
+
+
+@adversity("the class of a result has gained a field", here="a duplicate gets it, with the new field's default")
+def result_gained_a_field(world: World, side: Side) -> str:
+    """A result that was stored before a deployment can be read after it."""
+    before = make_dataclass("Invoice", [("number", str)], module=__name__)
+    after = make_dataclass("Invoice", [("number", str), ("paid", list, field(default_factory=list))], module=__name__)
+    answers = []
+    with pytest.MonkeyPatch.context() as patch:
+        for invoice in (before, after):
+            patch.setattr(sys.modules[__name__], "Invoice", invoice, raising=False)
+            charge = side.sandbox(world).function("charge", Payments(lambda _: before("inv_1")), returns=invoice)
+            answers.append(_answer(lambda charge=charge: charge(ORDER), after("inv_1")))  # type: ignore[misc] # bound now
+    return f"a duplicate {answers[1]}, with the new field's default"

@@ -20,6 +20,7 @@ MENDED = (
     "two threads",
     "an endpoint that hangs",
     "the result is",
+    "a claim in Redis",
 )
 
 each_adversity = pytest.mark.parametrize("adversity", ADVERSITIES, ids=lambda adversity: adversity.name)

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import logging
 import time
 import types
 import warnings
@@ -28,7 +29,8 @@ from moto import mock_aws
 from moto.core.models import botocore_stubber
 
 from idempotency.clock import epoch_ms
-from idempotency.testing import Invocation, ManualClock
+from idempotency.testing import DeadLetterBox, Invocation, ManualClock
+from tests.differential.transports import Process
 
 POWERTOOLS_TABLE: Final = "Powertools"
 TABLE: Final = "Idempotency"
@@ -36,6 +38,7 @@ TABLE: Final = "Idempotency"
 _LOADER: Final = create_loader()
 """Reads the services' models from disk, once for all worlds."""
 _SERVER_ERRORS: Final = {"InternalServerError": 500}
+_CLOCKS_OF_FAKEREDIS: Final = ("fakeredis._socket._base.time", "fakeredis.commands_mixins.server_mixin.time")
 
 
 class Wire:
@@ -85,6 +88,26 @@ class Wire:
         return AWSResponse(request.url, _SERVER_ERRORS.get(code, 400), headers, _Raw(body.encode()))
 
 
+class Redis(fakeredis.FakeRedis):
+    """A client of an empty server, which lets something else happen between two commands."""
+
+    def __init__(self) -> None:
+        super().__init__(server=fakeredis.FakeServer(), socket_timeout=1, decode_responses=True)
+        self._left = 0
+        self._happen: Callable[[], object] | None = None
+
+    def before(self, number: int, happen: Callable[[], object]) -> None:
+        """Have ``happen`` called before the command with this number; the next one is 1."""
+        self._left, self._happen = number, happen
+
+    def execute_command(self, *args: Any, **options: Any) -> Any:
+        """Send a command."""
+        self._left -= 1
+        if self._left == 0 and self._happen is not None:
+            self._happen()
+        return super().execute_command(*args, **options)  # type: ignore[no-untyped-call] # redis-py does not type it
+
+
 class _Raw(BytesIO):
     """A body, as botocore reads it from urllib3."""
 
@@ -109,16 +132,19 @@ class World:
     """Everything that one side meets in one adversity.
 
     Attributes:
-        time: the true time, which only the adversity and waiting move.
+        time: the true time, which only the adversity, work and waiting move.
+        process: the threads of the process that runs now.
+        box: this layer's dead-letter queue.
         ahead_ms: by how much the clock of whoever runs now is wrong.
-        redis: a client of an empty server.
     """
 
     def __init__(self) -> None:
         self.time = ManualClock()
         self.wire = Wire()
         self.ahead_ms = 0
-        self.redis = fakeredis.FakeRedis(server=fakeredis.FakeServer(), socket_timeout=1, decode_responses=True)
+        self.process = Process(self.time)
+        self.box = DeadLetterBox()
+        self.redis = Redis()
         self._numbers = itertools.count(1)
 
     def now_ms(self) -> int:
@@ -127,6 +153,7 @@ class World:
 
     def invocation(self, timeout_s: float) -> Any:
         """Return the context of a new invocation."""
+        self.process.deadline_ms = self.time() + int(timeout_s * 1000)
         return Invocation(self.now_ms, request_id=f"request-{next(self._numbers)}", timeout_s=timeout_s)
 
     @contextmanager
@@ -152,8 +179,9 @@ class World:
 def world() -> Generator[World]:
     """Make a world with its own tables, in which Powertools and botocore's pauses follow its time."""
     new = World()
-    # Powertools warns of what it does; what it does is in the table.
+    # Powertools warns of what it does, and logs it; what it does is in the table.
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings(action="ignore"), mock_aws():
+        patch.setattr(logging.root.manager, "disable", logging.CRITICAL)
         for name, value in (
             ("AWS_ACCESS_KEY_ID", "test"),
             ("AWS_SECRET_ACCESS_KEY", "test"),
@@ -165,6 +193,8 @@ def world() -> Generator[World]:
         for module in (base, persistence, datarecord, dynamodb, redis):
             patch.setattr(module, "dt", calendar)
         patch.setattr(botocore.endpoint, "time", types.SimpleNamespace(sleep=new.time.sleep))
+        for clock in _CLOCKS_OF_FAKEREDIS:
+            patch.setattr(clock, types.SimpleNamespace(time=lambda: new.time() / 1000))
         client: Any = new.wire.session.create_client("dynamodb")
         for table, key in ((TABLE, "idempotencyKey"), (POWERTOOLS_TABLE, "id")):
             client.create_table(

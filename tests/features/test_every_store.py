@@ -2,4 +2,4 @@
 
 from pytest_bdd import scenarios
 
-scenarios("deliveries.feature", "failures.feature", "concurrency.feature", "crashes.feature", "window.feature")
+scenarios("idempotency.feature")

@@ -84,20 +84,20 @@ class Stack:
                 return value
 
 
-def source() -> dict[str, Any]:
+def source(path: Path = TEMPLATE) -> dict[str, Any]:
     """Return the template as written."""
-    return copy.deepcopy(_parsed())
+    return copy.deepcopy(_parsed(path))
 
 
 @cache
-def _parsed() -> dict[str, Any]:
-    parsed: dict[str, Any] = yaml_parse(TEMPLATE.read_text(encoding="utf-8"))
+def _parsed(path: Path) -> dict[str, Any]:
+    parsed: dict[str, Any] = yaml_parse(path.read_text(encoding="utf-8"))
     return parsed
 
 
-def stack(**chosen: str) -> Stack:
+def stack(path: Path = TEMPLATE, /, **chosen: str) -> Stack:
     """Return the transformed template for the given parameters and the defaults of the others."""
-    template = _packaged(source())
+    template = _packaged(source(path))
     parameters = {name: str(spec["Default"]) for name, spec in template["Parameters"].items()} | chosen
     result = transform(template, parameters, NoManagedPolicies())
     declared = template["Conditions"]

@@ -1,8 +1,8 @@
 """Every store there is, each with a place for effects beside it, in the one form in which the suites take them."""
 
 import contextlib
-import itertools
 import threading
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -103,22 +103,41 @@ class OneAtATime:
             return self._transport(operation, request)
 
 
-_numbers = itertools.count()
-
-
 @contextlib.contextmanager
-def open_dynamodb(client: Any, transport: Transport, clock: Clock) -> Iterator[Backend]:
-    """A DynamoDBStore over new tables."""
-    number = next(_numbers)
-    records, rides = f"Idempotency{number}", f"Rides{number}"
-    for table, key in ((records, "idempotencyKey"), (rides, "id")):
-        client.create_table(
-            TableName=table,
-            KeySchema=[{"AttributeName": key, "KeyType": "HASH"}],
-            AttributeDefinitions=[{"AttributeName": key, "AttributeType": "S"}],
-            BillingMode="PAY_PER_REQUEST",
-        )
+def dynamodb(client: Any, *, one_at_a_time: bool = False) -> Iterator[Opener]:
+    """Open DynamoDBStores over two tables of this run's own: emptied each time, and deleted in the end."""
+    prefix = f"carride-test-{uuid.uuid4().hex[:12]}"
+    tables = {f"{prefix}-records": "idempotencyKey", f"{prefix}-rides": "id"}
+    transport: Transport = BotocoreTransport(client, 1.5)
+    if one_at_a_time:
+        transport = OneAtATime(transport)
 
+    @contextlib.contextmanager
+    def opener(clock: Clock) -> Iterator[Backend]:
+        for table, key in tables.items():
+            for page in client.get_paginator("scan").paginate(TableName=table, ConsistentRead=True):
+                for item in page["Items"]:
+                    client.delete_item(TableName=table, Key={key: item[key]})
+        yield _backend(client, transport, clock, *tables)
+
+    try:
+        for table, key in tables.items():
+            client.create_table(
+                TableName=table,
+                KeySchema=[{"AttributeName": key, "KeyType": "HASH"}],
+                AttributeDefinitions=[{"AttributeName": key, "AttributeType": "S"}],
+                BillingMode="PAY_PER_REQUEST",
+            )
+        for table in tables:
+            client.get_waiter("table_exists").wait(TableName=table, WaiterConfig={"Delay": 2})
+        yield opener
+    finally:
+        for table in tables:
+            with contextlib.suppress(client.exceptions.ResourceNotFoundException):
+                client.delete_table(TableName=table)
+
+
+def _backend(client: Any, transport: Transport, clock: Clock, records: str, rides: str) -> Backend:
     def item(table: str, key: str, value: str) -> Mapping[str, Any]:
         found = client.get_item(TableName=table, Key={key: {"S": value}}, ConsistentRead=True)
         attributes: Mapping[str, Any] = found.get("Item", {})
@@ -131,17 +150,7 @@ def open_dynamodb(client: Any, transport: Transport, clock: Clock) -> Iterator[B
         ttl = item(records, "idempotencyKey", key).get("expiryTimestamp")
         return None if ttl is None else int(ttl["N"]) - clock() / 1000  # DynamoDB reads its TTL in epoch seconds
 
-    yield Backend(DynamoDBStore(records, transport=transport, clock=clock), clock, rides, charges, forgotten_in_s)
-    for table in (records, rides):
-        client.delete_table(TableName=table)
-
-
-def dynamodb_opener(client: Any, *, one_at_a_time: bool = False) -> Opener:
-    """Open stores through a boto3 client."""
-    transport: Transport = BotocoreTransport(client, 1.5)
-    if one_at_a_time:
-        transport = OneAtATime(transport)
-    return lambda clock: open_dynamodb(client, transport, clock)
+    return Backend(DynamoDBStore(records, transport=transport, clock=clock), clock, rides, charges, forgotten_in_s)
 
 
 # ── Valkey and Redis ──────────────────────────────────────────────────────────────────────────────────────────────────

@@ -1,10 +1,12 @@
 """The stores as fixtures; the suites' folders import those that they run on, and say which in `backend`."""
 
+import os
 import re
+import subprocess
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import boto3
 import fakeredis
@@ -17,8 +19,11 @@ from valkey.exceptions import ReadOnlyError
 from valkey.retry import Retry
 
 from local import valkey_server
+from tests.conftest import SHELL
 from tests.stores import servers
-from tests.stores.backends import Opener, dynamodb_opener, open_memory, open_valkey
+from tests.stores.backends import Opener, dynamodb, open_memory, open_valkey
+
+_ONE_TRY: Final = Config(connect_timeout=1, read_timeout=5, retries={"total_max_attempts": 1}, max_pool_connections=20)
 
 
 @pytest.fixture(scope="session")
@@ -30,8 +35,8 @@ def memory() -> Opener:
 @pytest.fixture(scope="module")
 def moto_dynamodb() -> Iterator[Opener]:
     """DynamoDBStore on moto, in this process."""
-    with mock_aws():
-        yield dynamodb_opener(boto3.client("dynamodb"), one_at_a_time=True)
+    with mock_aws(), dynamodb(boto3.client("dynamodb"), one_at_a_time=True) as opener:
+        yield opener
 
 
 @pytest.fixture(scope="session")
@@ -83,10 +88,48 @@ def engine_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def engine_dynamodb(engine_endpoint: str) -> Iterator[Opener]:
     """DynamoDBStore on the local engine's DynamoDB."""
-    config = Config(connect_timeout=1, read_timeout=5, retries={"total_max_attempts": 1}, max_pool_connections=20)
-    client = boto3.client("dynamodb", endpoint_url=engine_endpoint, config=config)
-    yield dynamodb_opener(client)
-    client.close()
+    with dynamodb(boto3.client("dynamodb", endpoint_url=engine_endpoint, config=_ONE_TRY)) as opener:
+        yield opener
+
+
+@pytest.fixture(scope="session")
+def local_dynamodb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opener]:
+    """DynamoDBStore on AWS's own DynamoDB Local."""
+    fetched = subprocess.run([servers.DYNAMODB_LOCAL, "fetch"], capture_output=True, text=True, check=False)
+    if fetched.returncode:
+        pytest.skip(fetched.stderr.strip())
+    with (
+        servers.dynamodb_local(tmp_path_factory.mktemp("dynamodb")) as endpoint,
+        dynamodb(boto3.client("dynamodb", endpoint_url=endpoint, config=_ONE_TRY)) as opener,
+    ):
+        yield opener
+
+
+@pytest.fixture(scope="session")
+def named_dynamodb() -> Iterator[Opener]:
+    """DynamoDBStore on the endpoint that DYNAMODB_ENDPOINT names, with the credentials and region of the shell."""
+    endpoint = os.environ["DYNAMODB_ENDPOINT"]
+    with pytest.MonkeyPatch.context() as environment:
+        for name in [name for name in os.environ if name.startswith("AWS_")]:
+            environment.delenv(name)
+        for name, value in SHELL.items():
+            environment.setenv(name, value)
+        of_aws = re.fullmatch(r"https://(?:[0-9]+\.ddb|dynamodb)\.([a-z0-9-]+)\.amazonaws\.com(?:\.cn)?/?", endpoint)
+        if of_aws is None:
+            environment.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        session = boto3.session.Session()
+        region = of_aws[1] if of_aws else session.region_name or "us-east-1"
+        keys = None if of_aws or session.get_credentials() else "test"  # a server of one's own asks for none
+        client = session.client(
+            "dynamodb",
+            region_name=region,
+            endpoint_url=endpoint,
+            aws_access_key_id=keys,
+            aws_secret_access_key=keys,
+            config=_ONE_TRY,
+        )
+    with dynamodb(client) as opener:
+        yield opener
 
 
 @pytest.fixture(scope="session")

@@ -11,13 +11,14 @@ from typing import Final
 
 ROOT: Final = Path(__file__).parents[2]
 ENGINE: Final = ROOT / ".venv-engine/bin/ministack"
+DYNAMODB_LOCAL: Final = ROOT / "scripts/dynamodb-local"
 _PATIENCE_S: Final = 30.0
 
 
 @contextlib.contextmanager
 def ministack(folder: Path) -> Iterator[str]:
     """Run the local engine as it comes, and yield its endpoint's URL."""
-    port = _free_port()
+    port = free_port()
     environment = {
         "BIND_HOST": "127.0.0.1",
         "GATEWAY_PORT": str(port),
@@ -28,6 +29,15 @@ def ministack(folder: Path) -> Iterator[str]:
     }
     health = b"GET /_ministack/health HTTP/1.0\r\n\r\n"
     with _running([str(ENGINE)], folder, environment, lambda: _answers(port, health, b"HTTP/1")):
+        yield f"http://127.0.0.1:{port}"
+
+
+@contextlib.contextmanager
+def dynamodb_local(folder: Path) -> Iterator[str]:
+    """Run AWS's own DynamoDB Local, and yield its endpoint's URL."""
+    port = free_port()
+    question = b"GET / HTTP/1.0\r\n\r\n"
+    with _running([str(DYNAMODB_LOCAL), str(port)], folder, {}, lambda: _answers(port, question, b"HTTP/1")):
         yield f"http://127.0.0.1:{port}"
 
 
@@ -55,7 +65,8 @@ def _running(
             process.wait()
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a loopback port that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -1,37 +1,43 @@
-"""The routes: which request is handed to what, and how what they raise is worded."""
+"""The routes: what reads a request, and what does what it asks for."""
 
+import functools
 import json
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 import msgspec
-from aws_lambda_powertools.event_handler import APIGatewayHttpResolver, Response, content_types
-from aws_lambda_powertools.event_handler.exceptions import NotFoundError
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 from botocore.session import get_session
 from msgspec import Struct
 
 from api import http
-from api.commands import Book, Simulate
-from api.problems import Kind, ProblemError, problem, refused
+from api.http import Event, Request
+from api.problems import TYPES, Kind, refused
 from api.service import Service
 from api.tables import Bookings, Histories, TokenError
 from carride.clients import dynamodb_client
 from carride.telemetry import logger, observe
-from idempotency import BusyError, DynamoDBStore, EffectConflictError, RetryableError, within
+from idempotency import Consumer, DynamoDBStore, EffectConflictError, Operation, Policy, RetryableError
 from idempotency.consumer import LambdaContext
-from idempotency.errors import PayloadMismatchError
+from idempotency.http import HttpHandler
 from idempotency.stores.transport import Transport
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
     from mypy_boto3_lambda import LambdaClient
 
-type Handler = Callable[[dict[str, Any], LambdaContext], dict[str, Any]]
 type StartSimulation = Callable[[Mapping[str, Any]], None]
+
+WINDOW_S: Final = 86_400
+"""For how long a key is remembered: longer than any client retries."""
+
+# Nothing but an outage or a bug makes an attempt fail, and the client may retry for as long as it likes.
+_CLAIMED: Final = Policy(window=WINDOW_S, max_attempts=1_000)
+# A conflict on a ride is another request that was faster: run again, the decision sees what that one has done.
+_ATOMIC: Final = Policy(window=WINDOW_S, max_attempts=1_000, atomic=True, conflict_reruns=2)
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -47,84 +53,39 @@ class Settings(Struct, frozen=True, kw_only=True):
     outbox_days: int = 7
 
 
-class Routes:
-    """What each route does.
+class Reads:
+    """What the API shows.
 
     Args:
-        app: says which request is being served.
-        service: has it take effect.
         bookings: the rides, as they were booked and changed.
         histories: the rides, as the read model tells them.
-        simulates: whether simulations may be started.
     """
 
-    def __init__(
-        self,
-        app: APIGatewayHttpResolver,
-        service: Service,
-        bookings: Bookings,
-        histories: Histories,
-        *,
-        simulates: bool,
-    ) -> None:
-        self._app = app
-        self._service = service
+    def __init__(self, bookings: Bookings, histories: Histories) -> None:
         self._bookings = bookings
         self._histories = histories
-        self._simulates = simulates
-        app.post("/carrides")(self.book)
-        app.get("/carrides")(self.list_rides)
-        app.post("/carrides/simulate")(self.simulate)
-        app.put("/carrides/<order_id>")(self.change)
-        app.get("/carrides/<order_id>")(self.read)
-        app.get("/openapi.json")(self.openapi)
 
-    @property
-    def _event(self) -> http.Event:
-        return self._app.current_event.raw_event
-
-    def book(self) -> Response[str]:
-        """Book a ride."""
-        key = http.key_of(self._event)
-        command = http.command_of(self._event, Book)
-        return http.respond(self._service.book(key, command, http.trace_of(self._event)))
-
-    def change(self, order_id: str) -> Response[str]:
-        """Have something become of a ride."""
-        key = http.key_of(self._event)
-        action, command = http.change_of(self._event)
-        if not http.is_order_id(order_id):
-            raise _unknown(order_id)
-        return http.respond(self._service.change(key, order_id, action, command, http.trace_of(self._event)))
-
-    def read(self, order_id: str) -> Response[str]:
-        """Show a ride and what happened to it."""
-        history = self._histories.find(order_id) if http.is_order_id(order_id) else None
-        if history is None:
-            raise _unknown(order_id)
-        return http.respond({"status": 200, "body": msgspec.to_builtins(history)})
-
-    def list_rides(self) -> Response[str]:
+    def list_rides(self, event: Event, _: Operation) -> object:
         """List the rides of a customer."""
-        query = http.list_query_of(self._event)
+        query = http.list_query_of(event)
         try:
-            page = self._bookings.of_customer(query.customer, query.limit, query.next)
+            return msgspec.to_builtins(self._bookings.of_customer(query.customer, query.limit, query.next))
         except TokenError as error:
             raise refused(Kind.INVALID_REQUEST, "is no token of an earlier page", field="next") from error
-        return http.respond({"status": 200, "body": msgspec.to_builtins(page)})
 
-    def simulate(self) -> Response[str]:
-        """Start a simulation."""
-        if not self._simulates:
-            raise refused(Kind.FORBIDDEN, "simulated rides would stand among the real ones")
-        key = http.key_of(self._event)
-        return http.respond(self._service.simulate(key, http.command_of(self._event, Simulate)))
+    def read(self, event: Event, _: Operation) -> object:
+        """Show a ride and what happened to it."""
+        order_id = http.order_id_of(event)
+        history = self._histories.find(order_id)
+        if history is None:
+            raise http.unknown_ride(order_id)
+        return msgspec.to_builtins(history)
 
-    def openapi(self) -> Response[str]:
+    def describe(self, _event: Event, _: Operation) -> object:
         """Describe the API."""
         from api.openapi import document  # noqa: PLC0415 - most processes are never asked
 
-        return Response(200, content_types.APPLICATION_JSON, json.dumps(document()))
+        return document()
 
 
 def make_handler(
@@ -134,7 +95,7 @@ def make_handler(
     transport: Transport | None = None,
     simulate: StartSimulation | None = None,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
-) -> Handler:
+) -> HttpHandler:
     """Return the Lambda handler.
 
     Args:
@@ -145,66 +106,70 @@ def make_handler(
         now: the present, with a time zone.
     """
     client = dynamodb or dynamodb_client(connect_s=0.7, read_s=0.8)  # all tries fit inside a request
+    # On the table wherever the consumers keep theirs: an answer is committed with the ride that it is about.
+    store = DynamoDBStore(settings.idempotency_table, transport=transport)
     bookings = Bookings(client, settings.booking_table)
+    reads = Reads(bookings, Histories(client, settings.ride_table))
     service = Service(
-        # On the table wherever the consumers keep theirs: an answer is committed with the ride that it is about.
-        DynamoDBStore(settings.idempotency_table, transport=transport),
         bookings,
         settings.outbox_table,
         settings.aws_region,
         simulate=simulate or _invoker(settings.simulator_function_name),
         now=now,
-        observe=observe,
         kept=timedelta(days=settings.outbox_days),
     )
-    app = APIGatewayHttpResolver()
-    Routes(app, service, bookings, Histories(client, settings.ride_table), simulates=settings.stage != "prod")
-    _word_errors(app)
 
-    def handler(raw: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
-        with within(context):
-            return app.resolve(raw, cast("Any", context))
+    def once[C](
+        name: str, policy: Policy, read: Callable[[Event], Request[C]], work: Callable[[Request[C], Operation], object]
+    ) -> HttpHandler:
+        consumer = Consumer[Request[C]](
+            name,
+            store,
+            parse=read,
+            key=http.key_of,
+            payload=http.asked_of,
+            policy=policy,
+            observe=observe,
+            region=settings.aws_region,
+        )
+        return consumer.http_handler(problem_types=TYPES)(_repeatable(work))
+
+    def each_time(work: Callable[[Event, Operation], object]) -> HttpHandler:
+        return Consumer[Event]("carride-api", store).http_handler(problem_types=TYPES)(_repeatable(work))
+
+    simulation = functools.partial(http.simulation, allowed=settings.stage != "prod")
+    routes = {
+        "POST /carrides": once("carride-api", _ATOMIC, http.booking, service.book),
+        "PUT /carrides/{id}": once("carride-api", _ATOMIC, http.change, service.change),
+        # Starting a simulation is no write in a table: it is claimed first, and a copy meanwhile is told to wait.
+        "POST /carrides/simulate": once("carride-api-simulate", _CLAIMED, simulation, service.simulate),
+        "GET /carrides": each_time(reads.list_rides),
+        "GET /carrides/{id}": each_time(reads.read),
+        "GET /openapi.json": each_time(reads.describe),
+    }
+
+    def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
+        try:
+            return routes[event["routeKey"]](event, context)  # API Gateway lets no other request through
+        except EffectConflictError:  # the ride that this key booked: an overtaken change runs again, and is stale then
+            detail = "a ride was booked with this key, and its answer is no longer remembered"
+            return refused(Kind.KEY_FORGOTTEN, detail, field="Idempotency-Key").response(TYPES)
 
     return handler
 
 
-def _unknown(name: str) -> ProblemError:
-    return refused(Kind.UNKNOWN_RIDE, f"no ride is known as {name}, or its first event is still under way")
+def _repeatable[**P, R](work: Callable[P, R]) -> Callable[P, R]:
+    """Make a call of AWS that failed a failure that the client can mend by sending its request again."""
 
+    @functools.wraps(work)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return work(*args, **kwargs)
+        except (ClientError, BotoCoreError) as error:
+            logger.warning("a service gave no answer", exc_info=error)
+            raise RetryableError("a service gave no answer") from error
 
-def _word_errors(app: APIGatewayHttpResolver) -> None:
-    """Word what routes raise. What is not named here is a bug: it is raised, logged and counted by Lambda."""
-
-    def known(error: ProblemError) -> Response[str]:
-        return http.respond_problem(error.problem)
-
-    def nowhere(_: NotFoundError) -> Response[str]:
-        # API Gateway lets no other path through than those of rides, whose names have characters that no ride's has.
-        return known(_unknown("that"))
-
-    def reused(_: PayloadMismatchError) -> Response[str]:
-        detail = "this key was sent with another request: choose a new one for each"
-        return http.respond_problem(problem(Kind.KEY_REUSED, detail, field="Idempotency-Key"))
-
-    def forgotten(_: EffectConflictError) -> Response[str]:
-        detail = "a ride was booked with this key, and its answer is no longer remembered"
-        return http.respond_problem(problem(Kind.KEY_FORGOTTEN, detail, field="Idempotency-Key"))
-
-    def busy(error: BusyError) -> Response[str]:
-        detail = "another copy of this request is being processed"
-        return http.respond_problem(problem(Kind.IN_PROGRESS, detail), error.lease_left_ms / 1000)
-
-    def unavailable(error: Exception) -> Response[str]:
-        logger.warning("a service gave no answer", exc_info=error)
-        detail = "it is not known whether the request took effect: send it again, with the same key"
-        return http.respond_problem(problem(Kind.UNAVAILABLE, detail), 1)
-
-    app.exception_handler(ProblemError)(known)
-    app.not_found(nowhere)
-    app.exception_handler(PayloadMismatchError)(reused)
-    app.exception_handler(EffectConflictError)(forgotten)
-    app.exception_handler(BusyError)(busy)
-    app.exception_handler([RetryableError, ClientError, BotoCoreError])(unavailable)
+    return call
 
 
 def _invoker(function_name: str) -> StartSimulation:

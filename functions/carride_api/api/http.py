@@ -1,24 +1,19 @@
-"""HTTP in, HTTP out: reads requests, and words the answers. Whatever is wrong with a request is found here or before.
-
-Nothing is written, and no key is remembered, for a request that cannot be read.
-"""
+"""Reads requests. Whatever is wrong with one is found here, before anything is written or a key is remembered."""
 
 import base64
-import math
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
-from aws_lambda_powertools.event_handler import Response, content_types
 from msgspec import Meta, Struct
 
-from api.commands import CHANGES, Change
-from api.problems import MEDIA_TYPE, Kind, Problem, refused
-from api.service import Answer, Key
+from api.commands import CHANGES, Book, Change, Simulate
+from api.problems import Kind, refused
 from carride.ride import CustomerID, OrderID
 from carride.shapes import ShapeError, shaped
 from carride.telemetry import current_trace
+from idempotency.http import HttpProblemError, idempotency_key
 
 type Event = Mapping[str, Any]
 """A request as API Gateway hands it over, in payload format 2.0."""
@@ -26,11 +21,6 @@ type Event = Mapping[str, Any]
 LARGEST_BODY: Final = 16_384
 """Bytes; the largest request of the API is a tenth of it."""
 
-KEY_HEADER: Final = "idempotency-key"
-KEY_PATTERN: Final = r"^[!-~]{1,128}$(?!\n)"
-"""Of the Idempotency-Key: printable ASCII without blanks."""
-
-_is_key: Final = re.compile(KEY_PATTERN).search
 _is_trace: Final = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}").fullmatch
 _JSON_TYPES: Final = re.compile(r"application/(?:[\w.-]+\+)?json\s*(?:;.*)?", re.IGNORECASE).fullmatch
 
@@ -55,24 +45,39 @@ class RidePath(Struct, frozen=True):
     id: OrderID
 
 
-def key_of(event: Event) -> Key:
-    """Return who asks, and their idempotency key.
+class Request[C](NamedTuple):
+    """A request that asks for a change."""
 
-    Raises:
-        ProblemError: there is no key, or it has not its form.
+    event: Event
+    command: C
+
+    @property
+    def order_id(self) -> str:
+        """The ride that the path names."""
+        order_id: str = self.event["pathParameters"]["id"]
+        return order_id
+
+    @property
+    def traceparent(self) -> str | None:
+        """The trace that the request is part of, as W3C Trace Context writes it; None where there is none.
+
+        It is the client's, or else the one that X-Ray began with this invocation.
+        """
+        traceparent: str = self.event["headers"].get("traceparent", "")
+        return traceparent if _is_trace(traceparent) else current_trace()
+
+
+def key_of(request: Request[Any]) -> tuple[str, str]:
+    """Return who asks, and the idempotency key that they chose: callers cannot meet in one record."""
+    return _caller(request.event), idempotency_key(request.event)
+
+
+def asked_of(request: Request[Any]) -> object:
+    """Return what is asked for, by which one request is told from another under the same key, besides the route.
+
+    How it was asked (the trace) does not belong to it: a retry comes with another.
     """
-    key = event["headers"].get(KEY_HEADER)
-    if key is None:
-        raise refused(
-            Kind.INVALID_REQUEST,
-            "send an Idempotency-Key with every POST and PUT, and the same one when you send it again",
-            field="Idempotency-Key",
-        )
-    if not _is_key(key):
-        raise refused(
-            Kind.INVALID_REQUEST, "1 to 128 printable ASCII characters without blanks", field="Idempotency-Key"
-        )
-    return _caller(event), key
+    return msgspec.to_builtins(request.command)
 
 
 def _caller(event: Event) -> str:
@@ -86,55 +91,68 @@ def _caller(event: Event) -> str:
             return "anyone"
 
 
-def trace_of(event: Event) -> str | None:
-    """Return the trace that the request is part of, as W3C Trace Context writes it; None where there is none.
-
-    It is the client's, or else the one that X-Ray began with this invocation.
-    """
-    traceparent: str = event["headers"].get("traceparent", "")
-    return traceparent if _is_trace(traceparent) else current_trace()
-
-
-def command_of[S: Struct](event: Event, shape: type[S]) -> S:
-    """Return the body as a command.
+def booking(event: Event) -> Request[Book]:
+    """Read a request to book a ride.
 
     Raises:
-        ProblemError: it is none.
+        HttpProblemError: it is none.
     """
-    return _shaped(_body_of(event), shape, Kind.INVALID_FIELD)
+    return Request(event, _shaped(_body_of(event), Book, Kind.INVALID_FIELD))
 
 
-def change_of(event: Event) -> tuple[str, Change]:
-    """Return the body as a change, and the action that it asks for.
+def simulation(event: Event, *, allowed: bool) -> Request[Simulate]:
+    """Read a request to start a simulation.
 
     Raises:
-        ProblemError: it is none.
+        HttpProblemError: it is none, or not allowed.
+    """
+    if not allowed:
+        raise refused(Kind.FORBIDDEN, "simulated rides would stand among the real ones")
+    return Request(event, _shaped(_body_of(event), Simulate, Kind.INVALID_FIELD))
+
+
+def change(event: Event) -> Request[Change]:
+    """Read a request to change a ride.
+
+    Raises:
+        HttpProblemError: it is none, or no ride could be called so.
     """
     body = _body_of(event)
     action = body.pop("action", None)
-    change = CHANGES.get(action) if isinstance(action, str) else None
-    if change is None:
+    shape = CHANGES.get(action) if isinstance(action, str) else None
+    if shape is None:
         raise refused(Kind.INVALID_FIELD, f"has to be one of {', '.join(CHANGES)}", field="action")
-    return str(action), _shaped(body, change, Kind.INVALID_FIELD)
+    command = _shaped(body, shape, Kind.INVALID_FIELD)
+    order_id_of(event)
+    return Request(event, command)
 
 
 def list_query_of(event: Event) -> ListQuery:
     """Return the query of a list of rides.
 
     Raises:
-        ProblemError: a parameter is missing, unknown, or has not its form.
+        HttpProblemError: a parameter is missing, unknown, or has not its form.
     """
     query = event.get("queryStringParameters") or {}
     return _shaped(query, ListQuery, Kind.INVALID_REQUEST, strict=False)
 
 
-def is_order_id(text: str) -> bool:
-    """Say whether a ride could have this id."""
+def order_id_of(event: Event) -> str:
+    """Return the ride that the path names.
+
+    Raises:
+        HttpProblemError: no ride could be called so.
+    """
+    order_id: str = event["pathParameters"]["id"]
     try:
-        shaped({"id": text}, RidePath)
-    except ShapeError:
-        return False
-    return True
+        return shaped({"id": order_id}, RidePath).id
+    except ShapeError as error:
+        raise unknown_ride(order_id) from error
+
+
+def unknown_ride(name: str) -> HttpProblemError:
+    """Return the error to raise for a ride that is not there."""
+    return refused(Kind.UNKNOWN_RIDE, f"no ride is known as {name}, or its first event is still under way")
 
 
 def _body_of(event: Event) -> dict[str, Any]:
@@ -159,24 +177,3 @@ def _shaped[S: Struct](raw: object, shape: type[S], kind: Kind, *, strict: bool 
         return shaped(raw, shape, strict=strict)
     except ShapeError as error:
         raise refused(kind, error.problem, field=error.field) from error
-
-
-def respond(answer: Answer) -> Response[str]:
-    """Word an answer."""
-    is_problem = answer["status"] >= 400  # noqa: PLR2004 - HTTP's errors
-    return Response(
-        status_code=answer["status"],
-        content_type=MEDIA_TYPE if is_problem else content_types.APPLICATION_JSON,
-        body=msgspec.json.encode(answer["body"]).decode(),
-        headers={"Location": answer["location"]} if "location" in answer else None,
-    )
-
-
-def respond_problem(problem: Problem, retry_after_s: float | None = None) -> Response[str]:
-    """Word a problem."""
-    return Response(
-        status_code=problem.status,
-        content_type=MEDIA_TYPE,
-        body=msgspec.json.encode(problem).decode(),
-        headers=None if retry_after_s is None else {"Retry-After": str(max(1, math.ceil(retry_after_s)))},
-    )

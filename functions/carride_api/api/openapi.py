@@ -12,10 +12,11 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from api.commands import Accept, Book, Cancel, ChangeDestination, Complete, Simulate, Start
-from api.http import DEFAULT_PAGE, KEY_PATTERN, PageSize, PageToken
-from api.problems import MEDIA_TYPE, Kind, Problem, status_of
+from api.http import DEFAULT_PAGE, PageSize, PageToken
+from api.problems import Kind, Problem, status_of
 from api.tables import Booking, History, Page
 from carride.ride import CustomerID, OrderID
+from idempotency.http import KEY_PATTERN, MEDIA_TYPE, REPLAYED_HEADER
 
 type AnyChange = Accept | Start | Complete | Cancel | ChangeDestination
 
@@ -31,6 +32,18 @@ _EVERY_WRITE: Final = (
     Kind.IN_PROGRESS,
     Kind.UNAVAILABLE,
 )
+
+_REMEMBERED: Final = {Kind.INVALID_FIELD, Kind.UNKNOWN_RIDE, Kind.STALE_VERSION, Kind.ILLEGAL_TRANSITION}
+"""What a ride or the simulator refuses is an answer: it is replayed to whoever sends the request again."""
+_RETRIED: Final = {Kind.IN_PROGRESS, Kind.UNAVAILABLE}
+_HEADERS: Final = {
+    REPLAYED_HEADER: {
+        "description": "The request was answered before, and this is that answer.",
+        "schema": {"type": "string", "enum": ["true"]},
+    },
+    "Location": {"description": "Path of the ride.", "schema": {"type": "string"}},
+    "Retry-After": {"description": "Seconds.", "schema": {"type": "integer", "minimum": 1}},
+}
 
 
 class Route(NamedTuple):
@@ -126,6 +139,7 @@ def document() -> dict[str, Any]:
         },
         "paths": _paths(),
         "components": {
+            "headers": _HEADERS,
             "parameters": _parameters(),
             "schemas": {name: schemas[name] for name in sorted(schemas)},
         },
@@ -151,22 +165,27 @@ def _operation(route: Route) -> dict[str, Any]:
 
 def _responses(route: Route) -> dict[str, Any]:
     status, meaning, body = route.answers
-    success: dict[str, Any] = {"description": meaning, "content": {_JSON: {"schema": _schema(body)}}}
-    if status == 201:  # noqa: PLR2004 - HTTP's Created
-        success["headers"] = {"Location": {"description": "Path of the ride.", "schema": {"type": "string"}}}
-    responses = {str(status): success}
+    made = ("Location",) if status == 201 else ()  # noqa: PLR2004 - HTTP's Created
+    responses = {str(status): _response(meaning, _JSON, body, _repeated(route) + made)}
     for problem_status in sorted({status_of(kind) for kind in route.problems}):
-        kinds = [kind for kind in route.problems if status_of(kind) == problem_status]
-        refusal: dict[str, Any] = {
-            "description": ", ".join(f"`{kind}`" for kind in kinds),
-            "content": {MEDIA_TYPE: {"schema": _schema(Problem)}},
-        }
-        if {Kind.IN_PROGRESS, Kind.UNAVAILABLE} & set(kinds):
-            refusal["headers"] = {
-                "Retry-After": {"description": "Seconds.", "schema": {"type": "integer", "minimum": 1}}
-            }
-        responses[str(problem_status)] = refusal
+        kinds = {kind: None for kind in route.problems if status_of(kind) == problem_status}
+        named = _repeated(route) if _REMEMBERED & kinds.keys() else ()
+        if _RETRIED & kinds.keys():
+            named += ("Retry-After",)
+        meaning = ", ".join(f"`{kind}`" for kind in kinds)
+        responses[str(problem_status)] = _response(meaning, MEDIA_TYPE, Problem, named)
     return responses
+
+
+def _repeated(route: Route) -> tuple[str, ...]:
+    return (REPLAYED_HEADER,) if "IdempotencyKey" in route.parameters else ()
+
+
+def _response(meaning: str, media_type: str, body: Any, headers: tuple[str, ...]) -> dict[str, Any]:
+    response: dict[str, Any] = {"description": meaning, "content": {media_type: {"schema": _schema(body)}}}
+    if headers:
+        response["headers"] = {name: {"$ref": f"#/components/headers/{name}"} for name in headers}
+    return response
 
 
 def _parameters() -> dict[str, Any]:

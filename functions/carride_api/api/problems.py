@@ -9,8 +9,10 @@ from typing import Final
 from msgspec import UNSET, Struct, UnsetType
 
 from carride.shapes import json_name
+from idempotency.http import HttpProblemError
 
-MEDIA_TYPE: Final = "application/problem+json"
+TYPES: Final = "urn:acr:car-ride:problem:"
+"""What the type of each problem begins with."""
 
 
 class Kind(StrEnum):
@@ -50,17 +52,18 @@ _TITLES: Final = {
     Kind.UNKNOWN_RIDE: (404, "There is no such ride"),
     Kind.STALE_VERSION: (409, "The ride has changed meanwhile"),
     Kind.ILLEGAL_TRANSITION: (409, "The ride's status does not allow this"),
-    Kind.KEY_REUSED: (422, "The idempotency key belongs to another request"),
     Kind.KEY_FORGOTTEN: (409, "The idempotency key was used long ago"),
-    Kind.IN_PROGRESS: (409, "The same request is being processed"),
-    Kind.UNAVAILABLE: (503, "Try again"),
     Kind.FORBIDDEN: (403, "Not in this stage"),
 }
 
 
+_OF_THE_LAYER: Final = {Kind.KEY_REUSED: 422, Kind.IN_PROGRESS: 409, Kind.UNAVAILABLE: 503}
+"""What the idempotency layer answers by itself, under the same types."""
+
+
 def status_of(kind: Kind) -> int:
     """Return the HTTP status of a kind of problem."""
-    return _TITLES[kind][0]
+    return _OF_THE_LAYER.get(kind) or _TITLES[kind][0]
 
 
 class Problem(Struct, frozen=True, kw_only=True, rename=json_name):
@@ -76,22 +79,7 @@ class Problem(Struct, frozen=True, kw_only=True, rename=json_name):
     """The ride's present version."""
 
 
-def problem(kind: Kind, detail: str, *, field: str | UnsetType = UNSET, version: int | UnsetType = UNSET) -> Problem:
-    """Return a problem; ``detail`` is a sentence about this case of it."""
+def refused(kind: Kind, detail: str, *, field: str | None = None, version: int | None = None) -> HttpProblemError:
+    """Return the error to raise for a problem; ``detail`` is a sentence about this case of it."""
     status, title = _TITLES[kind]
-    return Problem(
-        type=f"urn:acr:car-ride:problem:{kind}", title=title, status=status, detail=detail, field=field, version=version
-    )
-
-
-class ProblemError(Exception):
-    """Raised where a request cannot be served; it is answered with the problem."""
-
-    def __init__(self, problem: Problem) -> None:
-        super().__init__(f"{problem.type}: {problem.detail}")
-        self.problem = problem
-
-
-def refused(kind: Kind, detail: str, *, field: str | UnsetType = UNSET) -> ProblemError:
-    """Return the error to raise for a problem."""
-    return ProblemError(problem(kind, detail, field=field))
+    return HttpProblemError(status, title, detail, type=kind, field=field, version=version)

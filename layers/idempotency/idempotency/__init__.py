@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         UndecodableResultError,
         UnfinishedWorkError,
     )
+    from idempotency.http import HttpProblemError, idempotency_key
     from idempotency.keys import TRANSPORT_ID
     from idempotency.observation import Observation
     from idempotency.operation import Operation
@@ -81,6 +82,7 @@ __all__ = [
     "EffectConflictError",
     "EffectsRejectedError",
     "EventResponse",
+    "HttpProblemError",
     "IdempotencyError",
     "KeyExpressionError",
     "LambdaContext",
@@ -108,58 +110,37 @@ __all__ = [
     "UnfinishedWorkError",
     "Update",
     "ValkeyStore",
+    "idempotency_key",
     "open_store",
     "release",
     "within",
 ]
 
 _MODULES = {
-    "concurrency": ("Concurrency",),
-    "consumer": (
-        "BatchResponse",
-        "Consumer",
-        "EventResponse",
-        "LambdaContext",
-        "within",
-    ),
-    "dead_letters": (
-        "DeadLetter",
-        "DeadLetterError",
-        "SqsDeadLetters",
-    ),
-    "effects": (
-        "Check",
-        "Delete",
-        "Put",
-        "Update",
-    ),
-    "keys": ("TRANSPORT_ID",),
-    "observation": ("Observation",),
-    "operation": ("Operation",),
-    "policy": ("Policy",),
-    "record": ("Record",),
-    "operators": ("release",),
-    "sources": (
-        "DYNAMODB_STREAM",
-        "EVENTBRIDGE",
-        "KAFKA",
-        "KINESIS",
-        "SNS",
-        "SNS_IN_SQS",
-        "SQS",
-        "Source",
-    ),
-    "stores.dynamodb": ("DynamoDBStore",),
-    "stores.memory": ("MemoryStore",),
-    "stores.opening": ("open_store",),
-    "stores.valkey": ("ValkeyStore",),
+    "concurrency": "Concurrency",
+    "consumer": "BatchResponse Consumer EventResponse LambdaContext within",
+    "dead_letters": "DeadLetter DeadLetterError SqsDeadLetters",
+    "effects": "Check Delete Put Update",
+    "http": "HttpProblemError idempotency_key",
+    "keys": "TRANSPORT_ID",
+    "observation": "Observation",
+    "operation": "Operation",
+    "operators": "release",
+    "policy": "Policy",
+    "record": "Record",
+    "sources": "DYNAMODB_STREAM EVENTBRIDGE KAFKA KINESIS SNS SNS_IN_SQS SQS Source",
+    "stores.dynamodb": "DynamoDBStore",
+    "stores.memory": "MemoryStore",
+    "stores.opening": "open_store",
+    "stores.valkey": "ValkeyStore",
 }
+"""Where the names come from that are no errors."""
 
 
 def __getattr__(name: str) -> Any:
     """Import what is asked for, and only that: a cold start does not pay for what its function does not use."""
     if name in __all__:
-        module = next((module for module, exports in _MODULES.items() if name in exports), "errors")
+        module = next((module for module, exports in _MODULES.items() if name in exports.split()), "errors")
         value = globals()[name] = getattr(import_module(f"idempotency.{module}"), name)
         return value
     raise AttributeError(f"module 'idempotency' has no attribute {name!r}")

@@ -152,7 +152,7 @@ def _pack_instance(value: Any) -> list[Any]:
     if isinstance(value, Enum):
         return ["enum", name, _pack(value.value)]
     if _is_named_tuple(kind):
-        return ["named", name, dict(zip(kind._fields, _pack_all(value), strict=True))]
+        return ["namedtuple", name, dict(zip(kind._fields, _pack_all(value), strict=True))]
     fields = fields_of(kind)
     if fields is None:
         raise UnencodableResultError(f"a value of {name} has no stored form")
@@ -161,7 +161,7 @@ def _pack_instance(value: Any) -> list[Any]:
         content = {field: state["__dict__"][field] for field in fields}
         return ["pydantic", name, _pack(state | {"__dict__": content})]
     if not hasattr(kind, "__struct_fields__"):
-        _blank(kind)  # raises for a class that cannot be rebuilt
+        object.__new__(kind)  # as it will be rebuilt: an exception, for one, cannot be
     return ["fields", name, {field: _pack(getattr(value, field)) for field in fields}]
 
 
@@ -241,13 +241,10 @@ def _unpack_instance(tag: str, name: str, content: Any) -> Any:
         raise UndecodableResultError(f"the stored result is a {name}, which this process has not loaded")
     if tag == "enum" and issubclass(kind, Enum):
         return kind(_unpack(content))
-    if tag == "named" and _is_named_tuple(kind):
+    if tag == "namedtuple" and _is_named_tuple(kind):
         stored = {field: _unpack(inner) for field, inner in content.items()}
         _refuse_unknown(name, stored.keys() - set(kind._fields))
         return kind._make([stored[field] if field in stored else kind._field_defaults[field] for field in kind._fields])
-    if tag == "namedtuple" and _is_named_tuple(kind):  # by position, as earlier versions stored it
-        values = list(_unpack_all(content))
-        return kind._make(values + [kind._field_defaults[field] for field in kind._fields[len(values) :]])
     if tag == "pydantic" and _is_model(kind):
         return _rebuild_model(name, kind, _unpack(content))
     if tag == "fields" and fields_of(kind) is not None and not _is_model(kind):
@@ -261,7 +258,7 @@ def _rebuild(name: str, kind: Any, stored: dict[str, Any]) -> Any:
         if type(value) is not kind:
             object.__setattr__(value, "__class__", kind)
         return value
-    value = _blank(kind)
+    value = object.__new__(kind)
     for field, content in _filled(name, kind, stored).items():
         object.__setattr__(value, field, content)
     return value
@@ -295,8 +292,7 @@ def _filled(name: str, kind: Any, stored: dict[str, Any]) -> dict[str, Any]:
     fields: dict[str, Field] = fields_of(kind) or {}
     if stored.keys() == fields.keys():
         return stored
-    # Earlier versions stored the class variables of dataclasses: they are left out, and no loss.
-    _refuse_unknown(name, stored.keys() - getattr(kind, "__dataclass_fields__", fields).keys())
+    _refuse_unknown(name, stored.keys() - fields.keys())
     return {field: stored[field] if field in stored else default.fill() for field, default in fields.items()}
 
 
@@ -304,11 +300,6 @@ def _refuse_unknown(name: str, unknown: Iterable[str]) -> None:
     lost = sorted(unknown)
     if lost:
         raise UndecodableResultError(f"{name} no longer has what the stored result holds: {', '.join(lost)}")
-
-
-def _blank(kind: Any) -> Any:
-    """Return an instance without any of its fields: no constructor and no ``__post_init__`` has run."""
-    return object.__new__(kind)
 
 
 @functools.lru_cache(maxsize=256)

@@ -28,8 +28,9 @@ class Threads:
         from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - only batches pay for it
         from contextvars import copy_context  # noqa: PLC0415 - as above
 
-        if len(tasks) == 1:
-            tasks[0]()
+        if len(tasks) <= 1:
+            for task in tasks:
+                task()
             return
         with ThreadPoolExecutor(min(limit, len(tasks)), thread_name_prefix="idempotency-batch") as pool:
             for future in [pool.submit(copy_context().run, task) for task in tasks]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypedDict, Unpack, overload
 
 from idempotency import dead_letters as letters
 from idempotency import observation
@@ -32,6 +32,7 @@ from idempotency.stores import Store
 if TYPE_CHECKING:
     from idempotency.batch import Job, Suspect
     from idempotency.block import Block
+    from idempotency.http import HttpHandler, HttpOptions
 
 
 class _Invocation(NamedTuple):
@@ -227,6 +228,26 @@ class Consumer[E = dict[str, Any]]:
             }
 
         return handler
+
+    @overload
+    def http_handler(self, work: Callable[[E, Operation], object], /) -> "HttpHandler": ...
+    @overload
+    def http_handler(
+        self, /, **options: Unpack["HttpOptions"]
+    ) -> "Callable[[Callable[[E, Operation], object]], HttpHandler]": ...
+    def http_handler(self, work: Callable[[E, Operation], object] | None = None, /, **options: Any) -> Any:
+        """Decorate ``work(request, operation)``, which returns a response, as a Lambda handler of HTTP requests.
+
+        For API Gateway (payload formats 1.0 and 2.0), function URLs and load balancers. The key is what ``key=`` gives,
+        or the Idempotency-Key header. Requests of other methods than ``methods=`` run each time and without a record,
+        and are given None as their operation. A first response below 500 is stored, and replayed with the header
+        ``Idempotency-Replayed: true``. One from 500 on is a failure, and so is what the handler raises.
+        """
+        from idempotency.http import make_handler  # noqa: PLC0415 - who answers no requests does not pay for it
+
+        if work is None:
+            return functools.partial(make_handler, self, **options)
+        return make_handler(self, work, **options)
 
     def _handler_of(
         self, work: Callable[[E, Operation], object] | None, decorator: str

@@ -139,8 +139,8 @@ def _other(value: object, depth: int) -> AttributeValue:
         if len(kinds) == 1 and kinds <= {"S", "N", "B"}:
             return {f"{kinds.pop()}S": sorted({content for _, content in contents})}
     raise EffectsRejectedError(
-        f"a {type(value).__name__} cannot be stored in DynamoDB: use str, int, bytes, bool, None, lists, dicts, "
-        "non-empty sets of one type, and Decimal for numbers with a fraction: Decimal(str(number))"
+        f"{value!r:.100} ({type(value).__name__}) cannot be stored in DynamoDB: use str, int, Decimal (for a float: "
+        "Decimal(str(number))), bytes, bool, None, lists, dicts, or non-empty sets of one type"
     )
 
 

@@ -58,7 +58,10 @@ def main(last: str, method: str, path: str, key: str, body: str) -> None:
     handler = make_handler(from_environment(Settings), dynamodb=reads, transport=Watched(botocore_transport(), steps))
     request = {
         "version": "2.0",
+        "routeKey": "POST /carrides" if method == "POST" else "PUT /carrides/{id}",
         "rawPath": path,
+        "rawQueryString": "",
+        "pathParameters": {"id": path.rpartition("/")[2]},
         "headers": {"content-type": "application/json", "idempotency-key": key},
         "requestContext": {"http": {"method": method, "path": path}, "stage": "$default"},
         "body": body,

@@ -1,6 +1,8 @@
 """The stores on real servers."""
 
+import os
 from collections.abc import Iterator
+from typing import Final
 
 import pytest
 
@@ -8,15 +10,21 @@ from idempotency.clock import Clock
 from tests.stores.backends import Backend
 from tests.stores.fixtures import *  # noqa: F403 - the stores, as fixtures
 
+DYNAMODB: Final = [
+    "engine_dynamodb",
+    "local_dynamodb",
+    *(["named_dynamodb"] if "DYNAMODB_ENDPOINT" in os.environ else []),
+]
 
-@pytest.fixture(params=["engine_dynamodb", "real_valkey"])
+
+@pytest.fixture(params=[*DYNAMODB, "real_valkey"])
 def backend(request: pytest.FixtureRequest, clock: Clock) -> Iterator[Backend]:
     """Each store in turn, empty."""
     with request.getfixturevalue(request.param)(clock) as opened:
         yield opened
 
 
-@pytest.fixture(params=["engine_dynamodb"])
+@pytest.fixture(params=DYNAMODB)
 def transactional(request: pytest.FixtureRequest, clock: Clock) -> Iterator[Backend]:
     """Each store with transactions in turn, empty."""
     with request.getfixturevalue(request.param)(clock) as opened:

@@ -1,7 +1,8 @@
 """What every store must do. `backend` opens the stores; whoever writes one adds it to the fixtures and runs this."""
 
+import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
@@ -10,6 +11,7 @@ import pytest
 from idempotency import EffectConflictError, Update
 from idempotency.clock import Clock, epoch_ms
 from idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
+from idempotency.stores import may_advance, may_insert, may_swap
 from tests.stores.backends import FIRST_CHARGE, Backend
 
 KEY: Final = "history#order_01"
@@ -86,23 +88,81 @@ BARE: Final[dict[str, Any]] = {
 }
 
 
-class TestInsert:
-    """A record is inserted where its key is absent, and nowhere else."""
+NOW_MS: Final = epoch_ms()
+ENDED_MS: Final = NOW_MS - 3_600_000
+LATER_MS: Final = NOW_MS + 3_600_000
 
-    def test_absent_key_is_written_and_the_very_record_returned(self, backend: Backend) -> None:
-        """An insert that took place answers with the record that it was given."""
-        record = claim()
-        assert backend.store.insert(record) is record
-        assert_is(backend, backend.store.read(KEY), record)
+THERE: Final[dict[str, dict[str, Any] | None]] = {
+    "nothing": None,
+    "a live claim": {},
+    "an ended claim": {"lease_ms": ENDED_MS},
+    "a claim without a lease": {"lease_ms": None},
+    "a claim without an owner": {"owner": None},
+    **{status: {"status": status} for status in (COMPLETED, FAILED, QUARANTINED, "PAUSED")},
+}
+OTHERWISE: Final[list[dict[str, Any]]] = [
+    {},
+    {"owner": "owner-2"},
+    {"owner": None},
+    {"attempt": 2},
+    {"status": IN_PROGRESS},
+    {"status": FAILED},
+    {"lease_ms": None},
+    {"lease_ms": ENDED_MS},
+    {"lease_ms": LATER_MS},
+]
 
-    def test_record_in_the_way_is_returned_and_left_alone(self, backend: Backend) -> None:
-        """A refused insert answers with what is there, whatever its status, and changes nothing."""
-        for number, status in enumerate((IN_PROGRESS, COMPLETED, FAILED, QUARANTINED, "PAUSED")):
-            first = claim(f"{KEY}{number}")._replace(status=status)
-            backend.store.insert(first)
-            found = backend.store.insert(claim(first.key, owner="owner-2"))
-            assert_is(backend, found, first)
-            assert_is(backend, backend.store.read(first.key), first)
+
+@pytest.mark.parametrize("there", THERE.values(), ids=THERE)
+class TestConditions:
+    """Whatever is there, a write takes place on its condition or not at all, and is answered with what is there now."""
+
+    @staticmethod
+    def keys(backend: Backend, there: dict[str, Any] | None) -> Iterator[tuple[Record, Record | None]]:
+        """Yield, without end, a claim of another key, and what has been written under that key."""
+        for number in itertools.count():
+            first = claim(f"{KEY}{number}")
+            yield first, None if there is None else backend.store.insert(first._replace(**there))
+
+    @staticmethod
+    def check(backend: Backend, there: Record | None, record: Record, answer: Record | None, *, writes: bool) -> None:
+        """Check the answer, and what a read finds after it."""
+        assert (answer is record) is writes
+        now = record if writes else there
+        for found in (answer, backend.store.read(record.key)):
+            if now is None:
+                assert found is None
+            else:
+                assert_is(backend, found, now)
+
+    def test_insert(self, backend: Backend, there: dict[str, Any] | None) -> None:
+        """A record is inserted where its key is absent."""
+        _, written = next(self.keys(backend, there))
+        record = claim(f"{KEY}0", "owner-2")
+        answer = backend.store.insert(record)
+        self.check(backend, written, record, answer, writes=may_insert(written))
+
+    @pytest.mark.parametrize("read", [False, True], ids=["as written", "as read"])
+    def test_swap(self, backend: Backend, there: dict[str, Any] | None, *, read: bool) -> None:
+        """A record replaces the one that was seen, whole, if owner, attempt, status and lease are still the same."""
+        for change, (first, written) in zip(OTHERWISE, self.keys(backend, there), strict=False):
+            seen = (written or first)._replace(**change)
+            found = backend.store.read(first.key) if read else None
+            record = claim(first.key, "owner-3", 3)._replace(fingerprint=None, delivery=None)
+            answer = backend.store.swap(found._replace(**change) if found else seen, record)
+            self.check(backend, written, record, answer, writes=may_swap(written, seen))
+
+    def test_advance(self, backend: Backend, there: dict[str, Any] | None) -> None:
+        """A claim is renewed, completed or failed by its owner, while it is in progress, and its lease only grows."""
+        for change, (first, written) in zip(OTHERWISE, self.keys(backend, there), strict=False):
+            record = (written or first)._replace(**change, result='"done"')
+            record = record._replace(owner=record.owner or "owner-1")  # who has no token has no claim
+            answer = backend.store.advance(record)
+            self.check(backend, written, record, answer, writes=may_advance(written, record))
+
+
+class TestRecords:
+    """A record is the one that was written."""
 
     @pytest.mark.parametrize("fields", [FULL, BARE], ids=["full", "bare"])
     def test_every_field_comes_back(self, backend: Backend, fields: dict[str, Any]) -> None:
@@ -111,6 +171,14 @@ class TestInsert:
         backend.store.insert(record)
         assert_is(backend, backend.store.read(KEY), record)
         assert_is(backend, backend.store.insert(claim()), record)
+
+    def test_nothing_of_the_old_record_stays(self, backend: Backend) -> None:
+        """A write replaces the whole record: what the new one lacks is absent."""
+        first = claim()._replace(**FULL)
+        backend.store.insert(first)
+        bare = claim()._replace(**BARE)
+        assert backend.store.swap(first, bare) is bare
+        assert_is(backend, backend.store.read(KEY), bare)
 
     def test_keys_are_apart(self, backend: Backend) -> None:
         """Keys that differ in case, space or one character name different records."""
@@ -121,59 +189,6 @@ class TestInsert:
             found = backend.store.read(key)
             assert found is not None
             assert (found.key, found.owner) == (key, f"owner-{number}")
-
-
-SEEN_OTHERWISE: Final[list[dict[str, Any]]] = [
-    {"owner": "owner-2"},
-    {"owner": None},
-    {"attempt": 2},
-    {"status": FAILED},
-    {"lease_ms": 1_700_000_000_000},
-    {"lease_ms": None},
-]
-
-
-class TestSwap:
-    """A record replaces the one that was seen, and no other."""
-
-    def test_record_as_written_is_swapped(self, backend: Backend) -> None:
-        """What this process wrote may serve as what it has seen."""
-        first = claim()
-        backend.store.insert(first)
-        second = claim(owner="owner-2", attempt=2)
-        assert backend.store.swap(first, second) is second
-        assert_is(backend, backend.store.read(KEY), second)
-
-    def test_record_as_read_is_swapped(self, backend: Backend) -> None:
-        """A record in the way, or one that was read, may serve as what was seen."""
-        backend.store.insert(claim())
-        seen = backend.store.insert(claim(owner="owner-2"))
-        second = claim(owner="owner-2", attempt=2)
-        assert backend.store.swap(seen, second) is second
-        seen_again = backend.store.read(KEY)
-        assert seen_again is not None
-        third = claim(owner="owner-3", attempt=3)
-        assert backend.store.swap(seen_again, third) is third
-        assert_is(backend, backend.store.read(KEY), third)
-
-    @pytest.mark.parametrize("change", SEEN_OTHERWISE, ids=str)
-    def test_each_compared_field_refuses(self, backend: Backend, change: dict[str, Any]) -> None:
-        """Owner, attempt, status and lease must all be as seen; an absent one is seen as absent."""
-        first = claim()
-        backend.store.insert(first)
-        found = backend.store.swap(first._replace(**change), claim(owner="owner-2", attempt=2))
-        assert_is(backend, found, first)
-        assert_is(backend, backend.store.read(KEY), first)
-
-    @pytest.mark.parametrize("field", ["owner", "lease_ms"])
-    def test_absent_field_is_compared(self, backend: Backend, field: str) -> None:
-        """A field that was absent when it was seen refuses once it is there, and matches while it is not."""
-        absent: dict[str, Any] = {field: None}
-        bare = claim()._replace(**absent)
-        backend.store.insert(bare)
-        other = claim(owner="owner-2", attempt=2)
-        assert_is(backend, backend.store.swap(claim(), other), bare)
-        assert backend.store.swap(bare, other) is other
 
     def test_heartbeat_in_between_refuses_a_takeover(self, backend: Backend) -> None:
         """A lease that was renewed after it was seen is another lease, even for the same owner and attempt."""
@@ -196,121 +211,15 @@ class TestSwap:
         third = second._replace(status=FAILED, lease_ms=None)
         assert backend.store.swap(second, third) is third
 
-    def test_absent_key_is_told_and_left_absent(self, backend: Backend) -> None:
-        """A swap that finds nothing answers None and writes nothing."""
-        assert backend.store.swap(claim(), claim(owner="owner-2")) is None
-        assert backend.store.read(KEY) is None
-
-    def test_nothing_of_the_old_record_stays(self, backend: Backend) -> None:
-        """A swap replaces the whole record: what the new one lacks is absent."""
-        first = claim()._replace(**FULL)
-        backend.store.insert(first)
-        second = claim(owner="owner-2", attempt=8)._replace(fingerprint=None, delivery=None)
-        assert backend.store.swap(first, second) is second
-        assert_is(backend, backend.store.read(KEY), second)
-
-
-class TestAdvance:
-    """A claim is renewed, completed or failed by its owner, while it holds, and by no one else."""
-
-    def test_owner_completes_its_claim(self, backend: Backend) -> None:
-        """The owner of a claim in progress may write."""
-        first = claim()
-        backend.store.insert(first)
-        done = completed(first)
-        assert backend.store.advance(done) is done
-        assert_is(backend, backend.store.read(KEY), done)
-
-    def test_lease_that_ended_does_not_matter(self, backend: Backend) -> None:
-        """An owner whose lease ran out still holds the key until another takes it."""
-        late = claim()._replace(lease_ms=epoch_ms() - 60_000)
-        backend.store.insert(late)
-        done = completed(late)
-        assert backend.store.advance(done) is done
-
-    def test_stale_owner_changes_nothing(self, backend: Backend) -> None:
-        """An owner whose key was taken over gets the new holder's record as its answer."""
-        first = claim()
-        backend.store.insert(first)
-        taken = claim(owner="owner-2", attempt=2)
-        backend.store.swap(first, taken)
-        assert_is(backend, backend.store.advance(completed(first)), taken)
-        assert_is(backend, backend.store.read(KEY), taken)
-
-    @pytest.mark.parametrize("status", [COMPLETED, FAILED, QUARANTINED, "PAUSED"])
-    def test_finished_owner_changes_nothing(self, backend: Backend, status: str) -> None:
-        """The owner's token is not enough once its claim has ended."""
-        first = claim()._replace(status=status)
-        backend.store.insert(first)
-        assert_is(backend, backend.store.advance(completed(first, '"again"')), first)
-        assert_is(backend, backend.store.read(KEY), first)
-
-    def test_late_heartbeat_shortens_nothing(self, backend: Backend) -> None:
-        """A heartbeat that arrives after the next one is refused, though its owner holds the key."""
-        first = claim()
-        backend.store.insert(first)
-        renewed = first._replace(lease_ms=epoch_ms() + 3 * LEASE_MS)
-        assert backend.store.advance(renewed) is renewed
-        assert_is(backend, backend.store.advance(first._replace(lease_ms=epoch_ms() + 2 * LEASE_MS)), renewed)
-        assert_is(backend, backend.store.read(KEY), renewed)
-
-    def test_claim_without_a_lease_is_not_renewed(self, backend: Backend) -> None:
-        """A heartbeat makes no sense of a claim that has no lease, and leaves it alone."""
-        odd = claim()._replace(lease_ms=None)
-        backend.store.insert(odd)
-        assert_is(backend, backend.store.advance(claim()), odd)
-
-    def test_absent_key_is_told_and_left_absent(self, backend: Backend) -> None:
-        """A claim that was forgotten is not brought back by its owner."""
-        assert backend.store.advance(completed(claim())) is None
-        assert backend.store.read(KEY) is None
-
-
-class TestLostAnswer:
-    """A write whose answer was lost is sent again, and the second answer shows the owner its own token."""
-
-    def test_insert_is_recognised(self, backend: Backend) -> None:
-        """The second insert is refused by the first."""
-        record = claim()
-        backend.store.insert(record)
-        assert_is(backend, backend.store.insert(record), record)
-
-    def test_swap_is_recognised(self, backend: Backend) -> None:
-        """The second swap is refused by the first."""
-        first, second = claim(), claim(owner="owner-2", attempt=2)
-        backend.store.insert(first)
-        backend.store.swap(first, second)
-        assert_is(backend, backend.store.swap(first, second), second)
-
-    def test_commit_is_recognised(self, backend: Backend) -> None:
-        """The second commit is refused by the first."""
-        first = claim()
-        backend.store.insert(first)
-        done = completed(first)
-        backend.store.advance(done)
-        assert_is(backend, backend.store.advance(done), done)
-
 
 class TestMemory:
     """How long a key is remembered."""
-
-    def test_read_of_an_unknown_key(self, backend: Backend) -> None:
-        """A key that was never written is absent."""
-        assert backend.store.read("history#unknown") is None
 
     def test_window_is_counted_in_seconds(self, backend: Backend) -> None:
         """The backend drops a record when its window ends, and takes the window for what it is: epoch seconds."""
         backend.store.insert(completed(claim()))
         left_s = backend.forgotten_in_s(KEY)
         assert left_s == pytest.approx(WINDOW_S, abs=60)
-
-    def test_end_of_a_lease_forgets_nothing(self, backend: Backend) -> None:
-        """A claim whose lease has ended is still there, for whoever takes it over."""
-        late = claim()._replace(lease_ms=epoch_ms() - 60_000)
-        backend.store.insert(late)
-        found = backend.store.read(KEY)
-        assert found is not None
-        assert (found.owner, found.status) == ("owner-1", IN_PROGRESS)
 
     def test_renewal_moves_the_window(self, backend: Backend) -> None:
         """A later write sets its own window, though the lease stays as it is."""
@@ -327,12 +236,6 @@ class TestMemory:
         backend.store.advance(poison)
         assert backend.forgotten_in_s(KEY) is None
         assert_is(backend, backend.store.read(KEY), poison)
-
-    def test_unknown_status_survives(self, backend: Backend) -> None:
-        """A record of another version's making is read as it is, so that the decision can fail closed."""
-        odd = claim()._replace(status="PAUSED", lease_ms=None)
-        backend.store.insert(odd)
-        assert_is(backend, backend.store.read(KEY), odd)
 
 
 ROUNDS: Final = 6

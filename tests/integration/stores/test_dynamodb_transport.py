@@ -1,4 +1,4 @@
-"""What the default transport makes of a service that answers, refuses, hangs or is gone."""
+"""What becomes of a DynamoDB that refuses, hangs or is gone."""
 
 import socket
 import time
@@ -7,7 +7,11 @@ from typing import Any
 
 import pytest
 
-from idempotency.stores.transport import BotocoreTransport, NoAnswerError, ServiceError, botocore_transport
+from idempotency import DynamoDBStore
+from idempotency.errors import StoreRefusedError
+from idempotency.stores.transport import BotocoreTransport, NoAnswerError, botocore_transport
+from tests.integration.stores.test_conformance import claim, clock  # noqa: F401 - the clock is a fixture
+from tests.stores.backends import Backend
 
 READ = {"TableName": "Missing", "Key": {"idempotencyKey": {"S": "k"}}}
 
@@ -32,12 +36,16 @@ def silent_port() -> Iterator[int]:
         yield listener.getsockname()[1]
 
 
-def test_refusal_has_its_code_status_and_body(transport_to: Any, engine_endpoint: str) -> None:
-    """What DynamoDB refuses is told with all that it says."""
-    with pytest.raises(ServiceError) as refusal:
-        transport_to(engine_endpoint)("GetItem", READ)
-    assert (refusal.value.code, refusal.value.status) == ("ResourceNotFoundException", 400)
-    assert "Error" in refusal.value.body
+def test_refusal_is_definite_and_has_its_reason(transactional: Backend) -> None:
+    """What DynamoDB says of a record that is too large, or a table that is not there, is told; nothing is written."""
+    store: Any = transactional.store
+    missing = DynamoDBStore("Missing", transport=store._transport)  # noqa: SLF001 - the way to the same server
+    for write in (missing.insert, lambda record: missing.insert(record, [transactional.charge("order_01")])):
+        with pytest.raises(StoreRefusedError, match="ResourceNotFoundException"):
+            write(claim())
+    with pytest.raises(StoreRefusedError, match="ValidationException"):
+        store.insert(claim()._replace(result="x" * 500_000))
+    assert (store.read(claim().key), transactional.charges("order_01")) == (None, 0)
 
 
 def test_hung_service_is_given_up_after_the_stated_time(transport_to: Any, silent_port: int) -> None:

@@ -4,6 +4,4 @@ from pytest_bdd import scenarios
 
 from tests.features.steps import *  # noqa: F403 - step definitions are fixtures, found where they are imported
 
-FEATURES = "../../features"
-
-scenarios(*(f"{FEATURES}/{name}.feature" for name in ("deliveries", "failures", "concurrency", "crashes", "window")))
+scenarios("../../features/idempotency.feature")

@@ -10,11 +10,12 @@ from urllib.parse import urlencode
 import boto3
 from botocore.exceptions import ClientError
 
-from api.app import Handler, Settings, make_handler
+from api.app import Settings, make_handler
 from carride.clients import dynamodb_client
 from carride.events import RideEvent, parse_event
 from idempotency import Update, wire
 from idempotency.clock import epoch_ms
+from idempotency.http import HttpHandler
 from idempotency.stores.transport import Transport, botocore_transport
 from idempotency.testing import FaultyTransport, Invocation
 from tests.unit.carride.pipe import piped
@@ -39,6 +40,9 @@ BOOKING: Final = {
     "price": 1250,
 }
 
+PATHS: Final = {"/carrides", "/carrides/simulate", "/openapi.json"}
+"""The paths that name no ride."""
+
 KEYS: Final = {"Idempotency": "idempotencyKey", "Outbox": "id", "Rides": "orderID"}
 """The tables with nothing but a partition key."""
 
@@ -55,11 +59,13 @@ def request(
 ) -> dict[str, Any]:
     """Return a request in payload format 2.0. A body of bytes is sent as it is; anything else as JSON."""
     given = {"content-type": "application/json"} if body is not None else {}
+    order_id = "" if path in PATHS else path.removeprefix("/carrides/")
+    route = f"{method} {'/carrides/{id}' if order_id else path}"
     if key is not None:
         given["idempotency-key"] = key
     event: dict[str, Any] = {
         "version": "2.0",
-        "routeKey": f"{method} {path}",
+        "routeKey": route,
         "rawPath": path,
         "rawQueryString": urlencode(query or {}),
         "headers": given | dict(headers or {}),
@@ -75,13 +81,15 @@ def request(
                 "userAgent": "test",
             },
             "requestId": "request-1",
-            "routeKey": f"{method} {path}",
+            "routeKey": route,
             "stage": "$default",
             "time": "21/Nov/2026:08:00:00 +0000",
             "timeEpoch": 1_795_248_000_000,
         },
         "isBase64Encoded": False,
     }
+    if order_id:
+        event["pathParameters"] = {"id": order_id}
     if query:
         event["queryStringParameters"] = dict(query)
     if authorizer:
@@ -104,6 +112,10 @@ class Answer(NamedTuple):
     def of(cls, raw: Mapping[str, Any]) -> Self:
         """Read what the function returns to API Gateway."""
         return cls(raw["statusCode"], raw.get("headers", {}), json.loads(raw["body"]))
+
+    def replayed(self) -> "Answer":
+        """The same answer as whoever asks again gets it."""
+        return self._replace(headers={**self.headers, "Idempotency-Replayed": "true"})
 
     @property
     def problem(self) -> str:
@@ -166,7 +178,7 @@ class World:
         self.simulations: list[Mapping[str, Any]] = []
         self.handler = self.process()
 
-    def process(self, settings: Settings = SETTINGS) -> Handler:
+    def process(self, settings: Settings = SETTINGS) -> HttpHandler:
         """Start another process of the function: it remembers nothing by itself."""
         return make_handler(
             settings,
@@ -203,7 +215,7 @@ class World:
         self.transport.requests.clear()
         return trips
 
-    def send(self, event: dict[str, Any], handler: Handler | None = None) -> Answer:
+    def send(self, event: dict[str, Any], handler: HttpHandler | None = None) -> Answer:
         """Send a request, to another process than this world's where one is given."""
         return Answer.of((handler or self.handler)(event, Invocation(epoch_ms)))
 

@@ -16,7 +16,6 @@ from carride.events import (
     CarRideStarted,
 )
 from carride.shapes import shaped
-from idempotency import PermanentError
 from tests.unit.functions.api_fixtures import *  # noqa: F403 - the fixtures
 from tests.unit.functions.api_world import BOOKING, SETTINGS, Answer, World, request
 
@@ -68,7 +67,10 @@ TRACE: Final = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 def test_events_carry_the_trace_of_the_request(world: World) -> None:
     """An event is part of the trace that asked for it; a retry under another trace is still the same request."""
     first = world.send(request("POST", "/carrides", BOOKING, headers={"traceparent": TRACE}))
-    assert world.send(request("POST", "/carrides", BOOKING, headers={"traceparent": TRACE[:-2] + "00"})) == first
+    assert (
+        world.send(request("POST", "/carrides", BOOKING, headers={"traceparent": TRACE[:-2] + "00"}))
+        == first.replayed()
+    )
     [event] = world.told()
     assert event.traceparent == TRACE
 
@@ -93,9 +95,9 @@ def test_a_trace_that_is_none_does_not_cost_the_event(world: World, header: str)
 def test_the_same_request_again_gets_the_same_answer(world: World) -> None:
     """A retry, in this process or another, makes no second ride."""
     first = world.book()
-    assert world.book() == first
+    assert world.book() == first.replayed()
     world.handler = world.process()
-    assert world.book() == first
+    assert world.book() == first.replayed()
     assert len(world.bookings()) == len(world.told()) == 1
 
 
@@ -105,7 +107,7 @@ def test_a_change_takes_effect_once(world: World) -> None:
     first = world.change(order_id, "accept", 1)
     world.change(order_id, "start", 2)
     world.handler = world.process()
-    assert world.change(order_id, "accept", 1) == first
+    assert world.change(order_id, "accept", 1) == first.replayed()
     assert len(world.told()) == 3
 
 
@@ -115,30 +117,25 @@ def test_what_was_refused_stays_refused(world: World) -> None:
     refused = world.change(order_id, "start", 2, key="hasty")
     world.change(order_id, "accept", 1)
     assert refused.problem == "stale-version"
-    assert world.change(order_id, "start", 2, key="hasty") == refused
+    assert world.change(order_id, "start", 2, key="hasty") == refused.replayed()
     assert world.change(order_id, "start", 2, key="patient").status == 200
 
 
-@pytest.mark.parametrize("changed", [{"passengers": 3}, {"customerID": "customer_b"}, {"price": 1}])
-def test_another_request_under_the_same_key_is_refused(world: World, changed: dict[str, Any]) -> None:
-    """One key names one request: another payload under it is told so, and nothing is written."""
-    world.book()
-    assert world.book(**changed).problem == "idempotency-key-reused"
-    assert len(world.bookings()) == 1
-
-
-def test_two_actions_under_the_same_key_are_two_requests(world: World) -> None:
-    """Accepting and starting have the same fields; under one key the second is refused all the same."""
-    order_id = world.book().body["orderID"]
-    assert world.change(order_id, "accept", 1, key="same").status == 200
-    assert world.change(order_id, "start", 1, key="same").problem == "idempotency-key-reused"
+def test_another_request_under_the_same_key_is_refused(world: World) -> None:
+    """One key names one request: another price, a change of the ride, and another action are told so."""
+    order_id = world.book(key="same").body["orderID"]
+    assert world.change(order_id, "accept", 1).status == 200
+    others = [world.book(key="same", price=1), world.change(order_id, "cancel", 2, key="same", reason="x")]
+    others.append(world.change(order_id, "start", 1, key="accept-1"))  # has the fields of the change under that key
+    assert {other.problem for other in others} == {"idempotency-key-reused"}
+    assert [ride["version"] for ride in world.bookings()] == [2]
 
 
 def test_a_default_that_is_spelled_out_is_the_same_request(world: World) -> None:
     """One passenger, said or not, is one passenger."""
     without = {name: value for name, value in BOOKING.items() if name != "passengers"}
     first = world.send(request("POST", "/carrides", without))
-    assert world.book(passengers=1) == first
+    assert world.book(passengers=1) == first.replayed()
 
 
 def test_callers_do_not_share_keys(world: World) -> None:
@@ -167,17 +164,10 @@ def test_a_forgotten_key_books_no_second_ride(world: World) -> None:
 def test_a_copy_of_a_request_that_runs_is_told_to_wait(world: World) -> None:
     """While a simulation is being started, its copy gets 409 and when to ask again."""
     copies: list[Answer] = []
-
-    def meanwhile() -> None:
-        copies.append(world.send(event, world.process()))
-
     event = request("POST", "/carrides/simulate", {"rides": 3})
     world.transport.pass_on()
-    world.transport.meanwhile(meanwhile)
-    assert world.send(event).status == 202
-    assert copies[0].problem == "request-in-progress"
-    assert int(copies[0].headers["Retry-After"]) >= 1
-    assert len(world.simulations) == 1
+    world.transport.meanwhile(lambda: copies.append(world.send(event, world.process())))
+    assert (world.send(event).status, copies[0].problem, len(world.simulations)) == (202, "request-in-progress", 1)
 
 
 # ── What it costs ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -220,7 +210,6 @@ def test_where_dynamodb_gives_no_answer_the_client_is_to_ask_again(world: World)
         world.transport.lose_answer()
     answer = world.book()
     assert (answer.status, answer.problem) == (503, "unavailable")
-    assert int(answer.headers["Retry-After"]) >= 1
     assert world.book().status == 201
     assert len(world.bookings()) == len(world.told()) == 1
 
@@ -233,13 +222,6 @@ def test_a_read_that_fails_is_unavailable_and_can_be_repeated(world: World) -> N
     assert world.send(request("GET", f"/carrides/{order_id}")).problem == "unavailable"
     world.fail_reads(None)
     assert world.change(order_id, "accept", 1).status == 200
-
-
-def test_a_bug_is_not_worded(world: World) -> None:
-    """What nobody thought of is raised: Lambda logs and counts it, and API Gateway answers 500."""
-    world.transport.answer("ValidationException")
-    with pytest.raises(PermanentError):
-        world.book()
 
 
 # ── Reading ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -291,7 +273,7 @@ def test_a_simulation_is_started_once(world: World) -> None:
     """A copy of the request starts nothing; the answer says with which seed it can be repeated."""
     event = request("POST", "/carrides/simulate", {"rides": 3, "duplicates": 0.5})
     answer = world.send(event)
-    assert world.send(event) == answer
+    assert world.send(event) == answer.replayed()
     assert (answer.status, answer.body["rides"], answer.body["duplicates"]) == (202, 3, 0.5)
     assert world.simulations == [answer.body]
     shaped(answer.body, carride_simulator.Request)

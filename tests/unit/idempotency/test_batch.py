@@ -87,6 +87,12 @@ def test_records_run_concurrently(consumer: Consumer, clock: ManualClock) -> Non
     assert handler({"Records": records}, Invocation(clock)) == {"batchItemFailures": []}
 
 
+def test_batch_without_records_is_done(consumer: Consumer, clock: ManualClock) -> None:
+    """Whoever polls a queue by hand may hand over what it found, even if that is nothing."""
+    handler = consumer.batch_handler(lambda event, operation: pytest.fail("was run"))
+    assert handler({"Records": []}, Invocation(clock)) == {"batchItemFailures": []}
+
+
 def test_only_failed_records_are_delivered_again(consumer: Consumer, clock: ManualClock) -> None:
     """One record's failure is reported by itself, and its neighbours are completed."""
 

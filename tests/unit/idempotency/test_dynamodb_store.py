@@ -1,4 +1,4 @@
-"""What the DynamoDB store asks of DynamoDB, and what it does with every answer that can come."""
+"""What the DynamoDB store asks of DynamoDB, beyond what every store does."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -9,13 +9,12 @@ from idempotency import DynamoDBStore, EffectConflictError, Put, Update
 from idempotency.errors import EffectsRejectedError, StoreUnavailableError
 from idempotency.record import COMPLETED, IN_PROGRESS, Record
 from idempotency.stores.dynamodb import item_of, record_of
-from idempotency.stores.transport import BotocoreTransport, NoAnswerError, ServiceError, Transport
+from idempotency.stores.transport import BotocoreTransport, Transport
 from idempotency.testing import FaultyTransport, ManualClock
 
 TABLE = "Idempotency"
 RIDES = "Rides"
 KEY = "history#order_01"
-MOST_TRIES = 6
 
 CLAIM = Record(
     KEY, IN_PROGRESS, "owner-1", 1, 1_800_000_030_000, 1_802_592_000, "1:abc", "request-1", "eu-west-1", 7, 8
@@ -23,17 +22,6 @@ CLAIM = Record(
 DONE = CLAIM._replace(status=COMPLETED, lease_ms=None, result="1")
 CHARGE = Update(RIDES, {"id": "order_01"}, "ADD charges :one", values={":one": 1})
 FIRST_CHARGE = CHARGE._replace(condition="attribute_not_exists(charges)")
-
-
-type Step = Callable[[DynamoDBStore, int | None], object]
-
-STEPS: dict[str, Step] = {
-    "insert": lambda store, until_ms: store.insert(CLAIM, until_ms=until_ms),
-    "swap": lambda store, until_ms: store.swap(CLAIM, CLAIM, until_ms=until_ms),
-    "advance": lambda store, until_ms: store.advance(DONE, until_ms=until_ms),
-    "commit": lambda store, until_ms: store.advance(DONE, [CHARGE], until_ms=until_ms),
-    "read": lambda store, until_ms: store.read(KEY, until_ms=until_ms),
-}
 
 
 class Recorder:
@@ -79,38 +67,22 @@ def charges(dynamodb: Any) -> int:
     return int(item.get("charges", {"N": "0"})["N"])
 
 
-def cancelled(*codes: str) -> dict[str, Any]:
-    """The body of a cancelled transaction."""
-    return {"CancellationReasons": [{"Code": code} for code in codes]}
-
-
 class TestRequests:
     """One conditional request a step."""
 
     def test_each_step_is_one_round_trip(self, store: DynamoDBStore, recorder: Recorder) -> None:
-        """No step costs a read: a refused write brings back what refused it."""
+        """A refused write brings back what refused it, a read is consistent, effects go with their record."""
         store.insert(CLAIM)
         found = store.insert(CLAIM._replace(owner="owner-2"))
         store.swap(found, CLAIM._replace(owner="owner-2", attempt=2))
         store.advance(DONE._replace(owner="owner-2"))
+        store.insert(DONE._replace(key="history#order_02"), [CHARGE])
         store.read(KEY)
-        assert [operation for operation, _ in recorder.requests] == ["PutItem"] * 4 + ["GetItem"]
-        assert all(request["ReturnValuesOnConditionCheckFailure"] == "ALL_OLD" for _, request in recorder.requests[:4])
-
-    def test_read_is_consistent(self, store: DynamoDBStore, recorder: Recorder) -> None:
-        """A decision never rests on a replica that is behind."""
-        store.read(KEY)
-        assert recorder.requests[0][1]["ConsistentRead"] is True
-
-    def test_record_and_effects_are_one_transaction(
-        self, store: DynamoDBStore, recorder: Recorder, dynamodb: Any
-    ) -> None:
-        """Effects go in the same request as the record, which comes first."""
-        assert store.insert(DONE, [CHARGE]) is DONE
-        ((operation, request),) = recorder.requests
-        assert operation == "TransactWriteItems"
-        assert [list(action) for action in request["TransactItems"]] == [["Put"], ["Update"]]
-        assert charges(dynamodb) == 1
+        operations, requests = zip(*recorder.requests, strict=True)
+        assert operations == (*["PutItem"] * 4, "TransactWriteItems", "GetItem")
+        assert all(request["ReturnValuesOnConditionCheckFailure"] == "ALL_OLD" for request in requests[:4])
+        assert [list(action) for action in requests[4]["TransactItems"]] == [["Put"], ["Update"]]
+        assert requests[5]["ConsistentRead"] is True
 
     def test_attributes_are_those_that_operators_and_ttl_read(self) -> None:
         """The names in the table are a contract: with TTL, with the operator's queries, and with older records."""
@@ -143,137 +115,50 @@ class TestRequests:
         odd = {"idempotencyKey": {"S": KEY}, "status": {"N": "1"}, "leaseExpiry": {"S": "soon"}, "more": {"NULL": True}}
         assert record_of(odd) == Record(KEY, "", None, 0, None, None, None, None, None, 0, 0)
 
-
-class TestRetries:
-    """What a retry can change is sent again, for as long as there is time."""
-
-    @pytest.mark.parametrize(
-        ("code", "status"),
-        [
-            ("ThrottlingException", 400),
-            ("ProvisionedThroughputExceededException", 400),
-            ("RequestLimitExceeded", 400),
-            ("TransactionConflictException", 400),
-            ("InternalServerError", 500),
-            ("ServiceUnavailable", 503),
-            ("SomethingNew", 500),
-        ],
-    )
-    def test_passing_error_is_tried_again(
-        self, store: DynamoDBStore, transport: FaultyTransport, recorder: Recorder, code: str, status: int
-    ) -> None:
-        """Throttling, conflicts and the server's own errors pass."""
-        transport.answer(code, status=status)
-        assert store.insert(CLAIM) is CLAIM
-        assert len(recorder.requests) == 2
-
-    def test_lost_request_is_sent_again(self, store: DynamoDBStore, transport: FaultyTransport) -> None:
-        """What never arrived takes place the second time."""
-        transport.lose_request()
-        assert store.insert(CLAIM) is CLAIM
-
-    def test_lost_answer_shows_the_owner_its_own_record(self, store: DynamoDBStore, transport: FaultyTransport) -> None:
-        """Insert, swap and advance that took place unheard are refused by their own record."""
-        transport.lose_answer()
-        assert store.insert(CLAIM) == CLAIM
-        second = CLAIM._replace(owner="owner-2", attempt=2)
-        transport.lose_answer()
-        assert store.swap(CLAIM, second) == second
-        done = DONE._replace(owner="owner-2", attempt=2)
-        transport.lose_answer()
-        assert store.advance(done) == done
-
-    def test_lost_read_is_sent_again(self, store: DynamoDBStore, transport: FaultyTransport) -> None:
-        """A read is retried as a write is."""
-        store.insert(CLAIM)
-        transport.lose_answer()
-        assert store.read(KEY) == CLAIM
-
-    def test_gives_up_after_a_bounded_number_of_tries(
-        self, store: DynamoDBStore, transport: FaultyTransport, recorder: Recorder, clock: ManualClock
-    ) -> None:
-        """A store that stays silent is given up, after pauses that grow and are bounded."""
-        began_ms = clock()
-        for _ in range(MOST_TRIES):
-            transport.lose_request()
-        with pytest.raises(StoreUnavailableError) as gave_up:
-            store.insert(CLAIM)
-        assert isinstance(gave_up.value.__cause__, NoAnswerError)
-        assert len(recorder.requests) == MOST_TRIES
-        assert clock() - began_ms == 25 + 50 + 100 + 200 + 400
-
-    @pytest.mark.parametrize("step", STEPS.values(), ids=STEPS)
-    def test_no_try_begins_that_cannot_end_in_time(
-        self, store: DynamoDBStore, transport: FaultyTransport, recorder: Recorder, clock: ManualClock, step: Step
-    ) -> None:
-        """A further try that could last past ``until_ms`` is not begun, whatever the step."""
-        until_ms = clock() + 100 + int(transport.longest_try_s * 1000)
-        for _ in range(MOST_TRIES):
-            transport.lose_request()
-        with pytest.raises(StoreUnavailableError):
-            step(store, until_ms)
-        assert len(recorder.requests) == 3  # after 25 and 50 ms; the next would be after another 100
-        assert clock() + transport.longest_try_s * 1000 <= until_ms
-
-    def test_first_try_is_always_made(self, store: DynamoDBStore, clock: ManualClock) -> None:
-        """Whether there is time to begin at all is its caller's to know."""
-        assert store.insert(CLAIM, until_ms=clock() - 1) is CLAIM
-
-    @pytest.mark.parametrize("code", ["AccessDeniedException", "ResourceNotFoundException", "ValidationException"])
-    def test_refusal_is_not_tried_again_and_says_what_to_check(
-        self, store: DynamoDBStore, transport: FaultyTransport, recorder: Recorder, code: str
-    ) -> None:
-        """A missing permission or table is told at once, with the table's name and the error."""
-        for name in ("insert", "swap", "advance", "read"):
-            transport.answer(code)
-            with pytest.raises(StoreUnavailableError, match=f"{TABLE}.*{code}.*role") as refusal:
-                STEPS[name](store, None)
-            assert isinstance(refusal.value.__cause__, ServiceError)
-        assert len(recorder.requests) == 4
-
     def test_refused_by_a_record_that_is_gone(self, store: DynamoDBStore, transport: FaultyTransport) -> None:
         """A refusal without its item says nothing of what is there: an insert is left to the next delivery."""
         transport.answer("ConditionalCheckFailedException")
         with pytest.raises(StoreUnavailableError):
             store.insert(CLAIM)
-        for name in ("swap", "advance"):
-            transport.answer("ConditionalCheckFailedException")
-            assert STEPS[name](store, None) is None
+        transport.answer("ConditionalCheckFailedException")
+        assert store.swap(CLAIM, CLAIM) is None
+        transport.answer("ConditionalCheckFailedException")
+        assert store.advance(DONE) is None
+
+
+@pytest.mark.parametrize("lose", [FaultyTransport.lose_request, FaultyTransport.lose_answer])
+def test_each_step_survives_one_fault(
+    store: DynamoDBStore, transport: FaultyTransport, lose: Callable[[FaultyTransport], None]
+) -> None:
+    """A step whose request or answer was lost is sent again, and shows its owner its own record."""
+    second = CLAIM._replace(owner="owner-2", attempt=2)
+    done = DONE._replace(owner="owner-2", attempt=2)
+    steps: list[tuple[Callable[[], Record | None], Record]] = [
+        (lambda: store.insert(CLAIM), CLAIM),
+        (lambda: store.swap(CLAIM, second), second),
+        (lambda: store.advance(done), done),
+        (lambda: store.read(KEY), done),
+    ]
+    for step, written in steps:
+        lose(transport)
+        assert step() == written
 
 
 class TestTransactions:
     """Commits with effects."""
 
-    def test_lost_answer_is_asked_for_under_the_same_token(
-        self, store: DynamoDBStore, transport: FaultyTransport, recorder: Recorder, dynamodb: Any
+    @pytest.mark.parametrize("code", [None, "TransactionInProgressException", "TransactionCanceledException"])
+    def test_transaction_is_sent_again_as_it_was(
+        self, store: DynamoDBStore, transport: FaultyTransport, recorder: Recorder, dynamodb: Any, code: str | None
     ) -> None:
-        """DynamoDB recognises a transaction that it has carried out, so that its effects take place once."""
-        store.insert(CLAIM)
-        recorder.requests.clear()
-        transport.lose_answer()
-        found = store.advance(DONE, [CHARGE])
-        assert found == DONE
+        """After a lost answer, or a conflict, DynamoDB knows it by its token, so that its effects take place once."""
+        if code is None:
+            transport.lose_answer()
+        else:
+            reasons = [{"Code": "None"}, {"Code": "TransactionConflict"}]
+            transport.answer(code, body={"CancellationReasons": reasons})
+        assert store.insert(DONE, [CHARGE]) == DONE
         assert len(recorder.tokens) == 2
-        assert len(set(recorder.tokens)) == 1
-        assert charges(dynamodb) == 1
-
-    @pytest.mark.parametrize(
-        "reasons",
-        [
-            ("None", "TransactionConflict"),
-            ("TransactionConflict", "None"),
-            ("None", "ThrottlingError"),
-            ("ProvisionedThroughputExceeded", "None"),
-        ],
-    )
-    def test_conflict_and_throttling_are_resent_under_the_same_token(
-        self, store: DynamoDBStore, transport: FaultyTransport, recorder: Recorder, dynamodb: Any, reasons: tuple[str]
-    ) -> None:
-        """A transaction that met another is sent again as it was."""
-        transport.answer("TransactionCanceledException", body=cancelled(*reasons))
-        transport.answer("TransactionInProgressException")
-        assert store.insert(DONE, [CHARGE]) is DONE
-        assert len(recorder.tokens) == 3
         assert len(set(recorder.tokens)) == 1
         assert charges(dynamodb) == 1
 
@@ -284,40 +169,22 @@ class TestTransactions:
         store.advance(DONE._replace(owner="owner-2"), [CHARGE, CHARGE._replace(key={"id": "order_02"})])
         assert len(set(recorder.tokens)) == 3
 
-    def test_refused_by_the_record(self, store: DynamoDBStore, dynamodb: Any) -> None:
-        """A transaction that the record refuses answers with that record, even where an effect refuses it too."""
-        store.insert(CLAIM, [CHARGE])
-        other = CLAIM._replace(owner="owner-2")
-        assert store.insert(other, [FIRST_CHARGE]) == CLAIM
-        assert store.advance(DONE._replace(key="history#absent"), [CHARGE]) is None
-        assert charges(dynamodb) == 1
-
-    def test_refused_by_an_effect(self, store: DynamoDBStore) -> None:
-        """An effect whose condition fails is named by its position, with the item that refused it."""
+    def test_refused_by_an_effect(self, store: DynamoDBStore, transport: FaultyTransport) -> None:
+        """The effect whose condition fails is named by its position, with its item, whatever else has failed."""
         store.insert(CLAIM, [CHARGE])
         with pytest.raises(EffectConflictError) as refusal:
             store.advance(DONE, [CHARGE._replace(key={"id": "order_02"}), FIRST_CHARGE])
-        assert refusal.value.index == 1
-        assert refusal.value.item == {"id": {"S": "order_01"}, "charges": {"N": "1"}}
-        assert store.read(KEY) == CLAIM
+        assert (refusal.value.index, refusal.value.item) == (1, {"id": {"S": "order_01"}, "charges": {"N": "1"}})
 
-    def test_condition_decides_before_a_conflict_does(
-        self, store: DynamoDBStore, transport: FaultyTransport, recorder: Recorder
-    ) -> None:
-        """Where a condition has failed, sending again would change nothing."""
-        reasons = cancelled("None", "ConditionalCheckFailed", "TransactionConflict")
-        transport.answer("TransactionCanceledException", body=reasons)
+        reasons = [{"Code": code} for code in ("None", "ConditionalCheckFailed", "TransactionConflict")]
+        transport.answer("TransactionCanceledException", body={"CancellationReasons": reasons})
         with pytest.raises(EffectConflictError):
-            store.insert(DONE, [CHARGE, CHARGE])
-        assert len(recorder.requests) == 1
+            store.advance(DONE, [CHARGE, CHARGE])
 
-    def test_invalid_effect_is_rejected_for_good(self, store: DynamoDBStore, transport: FaultyTransport) -> None:
-        """What DynamoDB finds invalid stays so."""
-        transport.answer("TransactionCanceledException", body=cancelled("None", "ValidationError"))
+    def test_one_item_twice_is_rejected_for_good(self, store: DynamoDBStore) -> None:
+        """What DynamoDB refuses as a whole writes nothing."""
         with pytest.raises(EffectsRejectedError):
-            store.insert(DONE, [CHARGE])
-        with pytest.raises(EffectsRejectedError):
-            store.insert(DONE, [CHARGE, CHARGE])  # one item twice, which DynamoDB refuses as a whole
+            store.insert(DONE, [CHARGE, CHARGE])
         assert store.read(KEY) is None
 
     def test_more_actions_than_a_transaction_holds(self, store: DynamoDBStore, recorder: Recorder) -> None:
@@ -327,9 +194,3 @@ class TestTransactions:
             store.insert(DONE, effects)
         assert recorder.requests == []
         assert store.insert(DONE, effects[:99]) is DONE
-
-    def test_refused_transaction_says_what_to_check(self, store: DynamoDBStore, transport: FaultyTransport) -> None:
-        """A missing permission for an effect is no fault of the effect."""
-        transport.answer("AccessDeniedException")
-        with pytest.raises(StoreUnavailableError, match="TransactWriteItems"):
-            store.insert(DONE, [CHARGE])

@@ -71,12 +71,10 @@ class WithFactories:
 
 
 SAME: dict[str, list[Any]] = {
-    "order of keys": [{"a": 1, "b": 2}, {"b": 2, "a": 1}],
     "whole numbers": [{"n": 7}, {"n": 7.0}, {"n": Decimal("7.00")}, {"n": Decimal("0.7E+1")}],
     "large whole numbers": [[10**22], [1e22], [Decimal("1E+22")]],
     "fractions": [[0.1], [Decimal("0.1")], [Decimal("0.10")]],
     "nothing": [0, -0.0, Decimal("-0")],
-    "lists and tuples": [[1, [2]], (1, (2,))],
     "mappings": [{"a": 1}, MappingProxyType({"a": 1})],
     "sets": [{"b", "a"}, frozenset({"a", "b"})],
     "sets of whole numbers": [{7, 8}, {8.0, 7.0}],
@@ -107,14 +105,10 @@ def test_form_makes_no_difference(payloads: list[Any]) -> None:
 
 
 DIFFERENT: dict[str, list[Any]] = {
-    "values": [{"a": 1}, {"a": 2}],
-    "keys": [{"a": 1}, {"b": 1}],
-    "missing and null": [{}, {"a": None}],
     "kinds of nothing": [None, False, 0, "", [], {}],
     "numbers and their texts": [7, "7", "7.0"],
     "true and one": [True, 1, "true"],
     "order of elements": [[1, 2], [2, 1]],
-    "nesting": [[[1], 2], [[1, 2]]],
     "close numbers": [2**53, 2**53 + 1],
     "close fractions": [0.1, 0.1 + 2**-55],
     "extras": [AsModel.model_validate({"passengers": 2, "status": "accepted", "note": note}) for note in (None, "a")],
@@ -143,16 +137,9 @@ def test_payload_without_a_stable_form_is_refused(payload: object) -> None:
         fingerprint(payload)
 
 
-NO_NUMBERS: dict[str, Any] = {
-    "nan": float("nan"),
-    "inf": float("inf"),
-    "Decimal nan": Decimal("NaN"),
-    "Decimal inf": Decimal("Infinity"),
-    "too long": 10**5000,
-}
-
-
-@pytest.mark.parametrize("number", NO_NUMBERS.values(), ids=NO_NUMBERS)
+@pytest.mark.parametrize(
+    "number", [float("nan"), float("inf"), Decimal("NaN"), Decimal("Infinity"), 10**5000], ids=type
+)
 def test_number_that_json_cannot_hold_is_refused(number: float | Decimal) -> None:
     """A payload with such a number breaks every contract, and is told as a broken value."""
     with pytest.raises(ValueError):  # noqa: PT011 - whoever parses events treats every ValueError alike

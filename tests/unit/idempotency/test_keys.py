@@ -2,8 +2,6 @@
 
 import enum
 import uuid
-from datetime import UTC, datetime
-from decimal import Decimal
 from typing import Any
 
 import jmespath
@@ -15,19 +13,8 @@ from idempotency.keys import LONGEST_KEY, check_name, extractor, record_key
 EVENT: dict[str, Any] = {"detail": {"id": "id-1", "data": {"tenant": "north", "stops": ["a", "b"], "zero": 0}}}
 
 
-class Kind(enum.Enum):
-    """An enum of names and numbers, and of what is neither."""
-
-    EXPRESS = "express"
-    FIRST = 1
-    NOTHING = None
-    PAIR = ("a", "b")
-
-
-class Tenant(str, enum.Enum):  # noqa: UP042 - members print as their names, unlike a StrEnum's
-    """An enum that is a string besides."""
-
-    NORTH = "north"
+Kind = enum.Enum("Kind", {"EXPRESS": "express", "FIRST": 1, "NOTHING": None, "PAIR": ("a", "b")})
+Tenant = enum.Enum("Tenant", {"NORTH": "north"}, type=str)
 
 
 class Text(str):
@@ -41,10 +28,6 @@ class Text(str):
 
 class TestExtractor:
     """What a consumer's ``key=`` and ``payload=`` may be."""
-
-    def test_function_is_taken_as_it_is(self) -> None:
-        """A function of the event needs no interpreter."""
-        assert extractor(str, "key") is str
 
     @pytest.mark.parametrize(
         "expression",
@@ -109,21 +92,12 @@ class TestRecordKey:
 
     @pytest.mark.parametrize(
         "found",
-        [None, "", Text(), [], (), [None], [[]], ["north", None], ["north", ""], ("north", ["order_01"]), Kind.NOTHING],
-    )
-    def test_missing_key_or_part_is_an_error(self, found: object) -> None:
-        """A key that is missing, or partly missing, is never replaced by something that strangers share."""
-        with pytest.raises(MissingKeyError):
-            record_key("history", found)
-
-    @pytest.mark.parametrize(
-        "found",
-        [True, 1.5, {"a": 1}, {1}, b"b", object(), len, Decimal(1), datetime.now(UTC), Kind.PAIR, 10**5000],
+        [None, "", Text(), [], (), [None], Kind.NOTHING, Kind.PAIR, True, 1.5, {"a": 1}, {1}, b"b", object(), 10**5000],
         ids=lambda found: type(found).__name__,
     )
     def test_what_is_no_name_is_no_key(self, found: object) -> None:
-        """Only a string, a whole number or a UUID names an operation: others change from process to process."""
-        for value in (found, ("north", found)):
+        """A key that is missing, partly or wholly, or names nothing, is never replaced by what strangers share."""
+        for value in (found, ("north", found), [found]):
             with pytest.raises(MissingKeyError):
                 record_key("history", value)
 

@@ -1,16 +1,11 @@
 """What the memory store does beyond what every store does."""
 
-from collections.abc import Sequence
-
 import pytest
 
-from idempotency import ConfigurationError, EffectConflictError, MemoryStore, Put
-from idempotency.effects import Effect
-from idempotency.errors import StoreUnavailableError
+from idempotency import ConfigurationError, MemoryStore, Put
+from idempotency.errors import StoreRefusedError
 from idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
 from idempotency.testing import ManualClock
-
-EFFECT = Put("Rides", {"id": "order_01"})
 
 
 def record(key: str, status: str = COMPLETED, *, expiry: int | None = None) -> Record:
@@ -34,19 +29,14 @@ class TestCapacity:
         assert store.read("a") is not None
 
     def test_claims_and_quarantined_keys_are_never_forgotten(self) -> None:
-        """A store that holds nothing else refuses new keys, as one that is out of reach."""
+        """A store that holds nothing else refuses new keys, and still lets its claims come to their end."""
         store = MemoryStore(capacity=2)
-        store.insert(record("a", IN_PROGRESS))
-        store.insert(record("b", QUARANTINED))
-        with pytest.raises(StoreUnavailableError):
-            store.insert(record("c"))
-        assert store.read("c") is None
-
-    def test_full_store_still_takes_what_it_knows(self) -> None:
-        """A claim can be completed though there is no room for another."""
-        store = MemoryStore(capacity=1)
         claim = record("a", IN_PROGRESS)
         store.insert(claim)
+        store.insert(record("b", QUARANTINED))
+        with pytest.raises(StoreRefusedError):
+            store.insert(record("c"))
+        assert store.read("c") is None
         done = claim._replace(status=COMPLETED)
         assert store.advance(done) is done
 
@@ -56,47 +46,24 @@ class TestCapacity:
             MemoryStore(capacity=0)
 
 
-class TestWindow:
-    """A record is gone when its window has ended."""
-
-    def test_record_is_forgotten_when_its_window_ends(self, clock: ManualClock) -> None:
-        """The key is absent for every step, from then on."""
-        store = MemoryStore(clock=clock)
-        first = record("a", expiry=clock() // 1000 + 60)
-        store.insert(first)
-        clock.advance(60)
-        assert store.read("a") is first
-        clock.advance(1)
-        assert store.read("a") is None
-        assert store.swap(first, first) is None
-        again = record("a")
-        assert store.insert(again) is again
+def test_record_is_forgotten_when_its_window_ends(clock: ManualClock) -> None:
+    """The key is absent for every step, from then on."""
+    store = MemoryStore(clock=clock)
+    first = record("a", expiry=clock() // 1000 + 60)
+    store.insert(first)
+    clock.advance(60)
+    assert store.read("a") is first
+    clock.advance(1)
+    assert store.read("a") is None
+    assert store.swap(first, first) is None
+    again = record("a")
+    assert store.insert(again) is again
 
 
-class TestEffects:
-    """Effects are whatever the application applies."""
-
-    def test_store_without_apply_has_no_transactions(self) -> None:
-        """Effects are refused, and nothing is written."""
-        store = MemoryStore()
-        assert not store.transactional
-        with pytest.raises(ConfigurationError):
-            store.insert(record("a"), [EFFECT])
-        assert store.read("a") is None
-
-    def test_refused_effects_leave_the_record_as_it_was(self) -> None:
-        """What ``apply`` refuses is not written, and what it takes comes with the record."""
-        taken: list[Effect] = []
-
-        def apply(effects: Sequence[Effect]) -> None:
-            if taken:
-                raise EffectConflictError(0)
-            taken.extend(effects)
-
-        store = MemoryStore(apply=apply)
-        first = record("a", IN_PROGRESS)
-        store.insert(first, [EFFECT])
-        with pytest.raises(EffectConflictError):
-            store.advance(first._replace(status=COMPLETED), [EFFECT])
-        assert store.read("a") is first
-        assert taken == [EFFECT]
+def test_store_without_apply_has_no_transactions() -> None:
+    """Effects are refused, and nothing is written."""
+    store = MemoryStore()
+    assert not store.transactional
+    with pytest.raises(ConfigurationError):
+        store.insert(record("a"), [Put("Rides", {"id": "order_01"})])
+    assert store.read("a") is None

@@ -1,14 +1,20 @@
 """The store that a line of settings names."""
 
+import os
 import subprocess
 import sys
 from typing import Any
 
 import pytest
+import valkey
 
-from idempotency import ConfigurationError, DynamoDBStore, open_store
+from idempotency import ConfigurationError, DynamoDBStore, Put, open_store
+from idempotency.errors import OutOfTimeError, StoreRefusedError
 from idempotency.stores.dynamodb_effects import DynamoDBEffects
 from idempotency.stores.valkey import ValkeyStore
+from idempotency.testing import ManualClock
+
+WORD = "hunter2"
 
 
 @pytest.mark.parametrize("table", ["Idempotency", "arn:aws:dynamodb:eu-west-1:123456789012:table/Idempotency"])
@@ -19,18 +25,44 @@ def test_table_is_opened_by_name_or_arn(table: str) -> None:
     assert store._table == table  # noqa: SLF001 - what its requests name
 
 
-@pytest.mark.parametrize(("scheme", "tls"), [("valkey", False), ("valkeys", True)])
-def test_server_is_opened_with_what_a_function_needs(scheme: str, tls: bool) -> None:
-    """It has timeouts, no retries of its own, TLS with the name checked where asked for, and can have effects."""
-    store = open_store(f"{scheme}://cache.example:6379")
+SERVERS: dict[str, dict[str, Any]] = {
+    "valkey://cache.example:6380": {"host": "cache.example", "port": 6380},
+    "redis://cache.example": {"host": "cache.example", "port": 6379},
+    "redis://127.0.0.1/": {"host": "127.0.0.1", "db": 0},
+    "valkey://cache.example/3": {"port": 6379, "db": 3},
+    "valkey://[::1]:6380/2": {"host": "::1", "port": 6380, "db": 2},
+    "valkeys://cache.example": {"ssl_check_hostname": True, "ssl_cert_reqs": "required"},
+    "rediss://cache.example:6380": {"ssl_check_hostname": True, "ssl_cert_reqs": "required", "port": 6380},
+    f"rediss://worker:{WORD}@cache.example": {"username": "worker", "password": WORD, "host": "cache.example"},
+    "redis://:a%40b%2Fc%3A%25d@cache.example:1/1": {"username": None, "password": "a@b/c:%d", "port": 1, "db": 1},
+    "valkey://us%20er:pass:word@[fe80::1]": {"username": "us er", "password": "pass:word", "host": "fe80::1"},
+    "valkey://cache.example?cluster=false&eviction=accepted": {"host": "cache.example"},
+}
+
+
+@pytest.mark.parametrize(("address", "expected"), SERVERS.items())
+def test_server_is_opened_with_what_a_function_needs(address: str, expected: dict[str, Any]) -> None:
+    """It is the server that the address names, with timeouts, without retries of its own, and can have effects."""
+    store = open_store(address)
     assert isinstance(store, ValkeyStore)
     assert isinstance(store.effect_writer, DynamoDBEffects)
-    settings: dict[str, Any] = store._client.get_connection_kwargs()  # noqa: SLF001 - what was chosen for it
-    assert (settings["host"], settings["port"]) == ("cache.example", 6379)
+    client: Any = store._client  # noqa: SLF001 - what was chosen for it
+    settings = client.get_connection_kwargs()
+    assert {name: settings[name] for name in expected} == expected
     assert settings["socket_connect_timeout"] + settings["socket_timeout"] <= 1.5
     assert settings["retry"]._retries == 0  # noqa: SLF001 - valkey-py has no other way to tell
-    assert settings.get("ssl_check_hostname", False) is tls
-    assert settings.get("ssl_cert_reqs", "required") == "required"
+    assert ("ssl_check_hostname" in settings) is address.startswith(("valkeys", "rediss"))
+    assert WORD not in f"{store!r} {client!r}"
+
+
+def test_cluster_is_opened_without_asking_it() -> None:
+    """A function can be loaded while its cluster is out of reach."""
+    store = open_store(f"rediss://worker:{WORD}@cache.example?cluster=true")
+    assert isinstance(store, ValkeyStore)
+    client: Any = store._client  # noqa: SLF001 - as above
+    assert isinstance(client, valkey.ValkeyCluster)
+    assert store._client.get_connection_kwargs()["password"] == WORD  # noqa: SLF001 - as above
+    assert WORD not in f"{store!r} {client!r}"
 
 
 @pytest.mark.parametrize(
@@ -40,18 +72,31 @@ def test_server_is_opened_with_what_a_function_needs(scheme: str, tls: bool) -> 
         "Idempotency",
         "dynamodb:",
         "dynamodb://Idempotency",
-        "redis://localhost:6379",
-        "valkey://localhost",
-        "valkey://localhost:port",
-        "valkeys://user:secret@cache.example:6379",
-        "valkey://localhost:6379/0",
         " dynamodb:Idempotency",
+        "http://localhost:6379",
+        "valkey://",
+        "valkey://localhost:port",
+        "valkey://localhost:0",
+        "valkey://localhost:65536",
+        "valkey://localhost:6379/one",
+        "valkey://::1:6379",
+        "redis://localhost\n",
+        "redis://localhost?socket_timeout=60",
+        "redis://localhost/1?cluster=true",
+        f"redis:worker:{WORD}@localhost",
+        f"redis://worker:{WORD}@",
+        f"redis://worker:{WORD}/x@localhost",
+        f"redis://worker:{WORD}?x@localhost",
+        f"redis://worker:x@{WORD}@localhost",
+        f"redis://localhost:{WORD}",
     ],
 )
-def test_nonsense_is_refused_with_what_is_possible(address: str) -> None:
-    """The error names the address and the forms that there are."""
-    with pytest.raises(ConfigurationError, match=r"dynamodb:<table>, valkey://<host>:<port> or valkeys://"):
+def test_nonsense_is_refused_without_repeating_a_password(address: str) -> None:
+    """The error names the forms that there are, and nothing of the address, which may hold a password."""
+    with pytest.raises(ConfigurationError, match=r"dynamodb:<table>, or valkey://|cluster has no databases") as refused:
         open_store(address)
+    assert WORD not in str(refused.value)
+    assert (refused.value.__cause__, refused.value.__context__) == (None, None)
 
 
 def test_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,15 +106,39 @@ def test_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         open_store("valkey://localhost:6379")
 
 
-def test_table_imports_nothing_for_valkey() -> None:
-    """A function whose records are in DynamoDB pays no start-up time for the other choice."""
+@pytest.mark.parametrize(
+    ("address", "region", "foreign"),
+    [("dynamodb:Idempotency", "eu-west-1", ("valkey", "idempotency.effects")), ("valkey://localhost", "", ("boto",))],
+)
+def test_only_what_was_chosen_is_imported(address: str, region: str, foreign: tuple[str, ...]) -> None:
+    """A function pays no start-up time for the other choice; records in Valkey need neither a region nor an AWS SDK."""
     code = (
-        "import sys; from idempotency import open_store; open_store('dynamodb:Idempotency');"
-        "print([name for name in sys.modules if 'valkey' in name or name == 'idempotency.effects'])"
+        f"import sys; from idempotency import open_store; open_store({address!r});"
+        f"print([name for name in sys.modules for part in {foreign} if name.startswith(part)])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=_environment())
+    environment = {"PYTHONPATH": "layers/idempotency", "PATH": os.environ["PATH"]}
+    if region:
+        environment["AWS_DEFAULT_REGION"] = region
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
     assert done.stdout.strip() == "[]"
 
 
-def _environment() -> dict[str, str]:
-    return {"PYTHONPATH": "layers/idempotency", "AWS_DEFAULT_REGION": "eu-west-1"}
+def test_effects_find_out_where_they_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What their client lacks is told when the first ones are written, and nothing is."""
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
+        monkeypatch.delenv(name, raising=False)
+    writer = open_store("valkey://localhost").effect_writer
+    assert writer is not None
+    with pytest.raises(StoreRefusedError, match="region"):
+        writer.write([Put("Rides", {"id": "order_01"})])
+
+
+def test_effects_do_not_begin_late_because_of_their_client(dynamodb: Any, clock: ManualClock) -> None:
+    """Making the client uses up a part of the lease that the effects rely on: then the time left is checked again."""
+    writer, effects = DynamoDBEffects(clock=clock), [Put("Rides", {"id": "order_01"})]
+    until_ms = clock() + int(writer.longest_try_s * 1000) - 1
+    with pytest.raises(OutOfTimeError):
+        writer.write(effects, until_ms=until_ms)
+    assert dynamodb.scan(TableName="Rides")["Count"] == 0
+    writer.write(effects, until_ms=until_ms)
+    assert dynamodb.scan(TableName="Rides")["Count"] == 1

@@ -1,6 +1,7 @@
 """The default way to DynamoDB: a botocore client that tries once and soon gives up, otherwise as it was configured."""
 
 import json
+import os
 from datetime import UTC, datetime
 from io import BytesIO
 from typing import Any
@@ -83,16 +84,6 @@ def test_request_goes_to_the_region_signed_and_says_who_sends_it() -> None:
     assert "AWS_Lambda_python3.13" in network.header("User-Agent")
 
 
-def test_endpoint_can_be_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """AWS_ENDPOINT_URL leads elsewhere, as to a laptop's engine."""
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:4566")
-    network = Network()
-
-    botocore_transport(session=network.session())("GetItem", GET)
-
-    assert network.sent[0].url == "http://127.0.0.1:4566/"
-
-
 def test_credentials_that_run_out_are_replaced() -> None:
     """A request that finds its credentials at their end is signed with new ones."""
 
@@ -146,20 +137,15 @@ def test_throttled_request_is_sent_once() -> None:
     assert len(network.sent) == 1
 
 
-def test_refusal_brings_the_item() -> None:
-    """The item in a condition's way is in the error's body."""
-    item = {"idempotencyKey": {"S": "history#k1"}}
-    code = "com.amazonaws.dynamodb.v20120810#ConditionalCheckFailedException"
-    network = Network({"__type": code, "message": "no", "Item": item}, status=400)
+def test_request_without_credentials_is_refused_unsent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What could not be signed did not take place, which is more than no answer says."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", os.devnull)
+    monkeypatch.setenv("AWS_CONFIG_FILE", os.devnull)
+    network = Network()
 
     with pytest.raises(ServiceError) as refused:
-        botocore_transport(session=network.session())("PutItem", {"TableName": "Idempotency", "Item": item})
+        botocore_transport(session=network.session())("GetItem", GET)
 
-    assert refused.value.body["Item"] == item
-
-
-def test_longest_try_is_both_timeouts() -> None:
-    """The store is told how long one try may take, so that it starts none that could not end in time."""
-    transport = botocore_transport(connect_timeout_s=0.25, read_timeout_s=0.5)
-
-    assert transport.longest_try_s == 0.75
+    assert (refused.value.code, refused.value.status, network.sent) == ("NoCredentialsError", 0, [])

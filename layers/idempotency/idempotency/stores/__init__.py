@@ -29,6 +29,7 @@ class EffectWriter(Protocol):
 
         Raises:
             StoreUnavailableError: whether they took place is not known.
+            StoreRefusedError: they did not.
             EffectConflictError: the condition of an effect refused them, and no mark is there.
             EffectsRejectedError: they can never be written.
         """
@@ -41,8 +42,9 @@ class Store(Protocol):
     ``until_ms`` is the epoch millisecond after which no further try may begin; ``None`` leaves it to the store.
     ``effects`` take place in the same transaction as the record, or not at all.
 
-    Every write raises StoreUnavailableError where it cannot tell what became of it, EffectConflictError where the
-    condition of an effect refused it, EffectsRejectedError where the effects can never be written.
+    Every write raises StoreUnavailableError where it cannot tell what became of it, StoreRefusedError where it was
+    definitely refused, EffectConflictError where the condition of an effect refused it, EffectsRejectedError where the
+    effects can never be written. A read raises one of the first two.
     """
 
     transactional: bool

@@ -11,9 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from idempotency.clock import Clock, epoch_ms
-from idempotency.errors import EffectConflictError, EffectsRejectedError, StoreUnavailableError
+from idempotency.errors import EffectConflictError, EffectsRejectedError, StoreRefusedError, StoreUnavailableError
 from idempotency.record import IN_PROGRESS, Record
 from idempotency.stores import EffectWriter
+from idempotency.stores.retries import Retries, Verdict
 from idempotency.stores.transport import NoAnswerError, ServiceError, Transport, botocore_transport
 
 if TYPE_CHECKING:
@@ -22,22 +23,19 @@ if TYPE_CHECKING:
 MAX_ACTIONS: Final = 100
 """What one TransactWriteItems may hold, the record among them."""
 
-_TRIES: Final = 6
-_FIRST_PAUSE_S: Final = 0.025
-_LONGEST_PAUSE_S: Final = 1.0
-
-_RETRYABLE: Final = frozenset(
+_CONDITION: Final = "ConditionalCheckFailed"
+_CONFLICT_OR_THROTTLING: Final = frozenset({"ProvisionedThroughputExceeded", "ThrottlingError", "TransactionConflict"})
+_INVALID: Final = frozenset({"ItemCollectionSizeLimitExceeded", "ValidationError"})
+_UNANSWERED: Final = frozenset({"InternalServerError", "TransactionInProgressException"})
+_PASSING: Final = frozenset(
     {
-        "InternalServerError",
         "ProvisionedThroughputExceededException",
+        "ReplicatedWriteConflictException",
         "RequestLimitExceeded",
-        "ServiceUnavailable",
         "ThrottlingException",
         "TransactionConflictException",
-        "TransactionInProgressException",
     }
 )
-_RETRYABLE_REASONS: Final = frozenset({"ProvisionedThroughputExceeded", "ThrottlingError", "TransactionConflict"})
 
 _INSERT: Final[dict[str, Any]] = {"ConditionExpression": "attribute_not_exists(idempotencyKey)"}
 _STATUS_AND_OWNER: Final = {"#s": "status", "#o": "owner"}
@@ -46,51 +44,56 @@ _STATUS_AND_OWNER: Final = {"#s": "status", "#o": "owner"}
 class Requests:
     """Sends requests to DynamoDB, and sends again what a retry may still bring about."""
 
-    def __init__(
-        self,
-        where: str,
-        transport: Transport | None,
-        clock: Clock,
-        sleep: Callable[[float], None],
-        jitter: Callable[[], float],
-    ) -> None:
+    _transport: Transport
+
+    def __init__(self, where: str, retries: Retries) -> None:
         self._where = where
-        self._transport = transport or botocore_transport()
-        self._clock = clock
-        self._sleep = sleep
-        self._jitter = jitter
+        self._retries = retries
 
-    def _call(self, operation: str, request: Mapping[str, Any], until_ms: int | None) -> Mapping[str, Any]:
-        """Send until there is an answer that a retry would not change.
+    def _send(self, operation: str, request: Mapping[str, Any], until_ms: int | None) -> Mapping[str, Any]:
+        """Return DynamoDB's answer.
 
-        botocore's own retries are off: only here is it known how much time is left, and that a transaction which met a
-        conflict may be sent again under its token.
+        Raises:
+            ServiceError: a condition does not hold; a cancelled transaction has a reason for each of its actions.
+            StoreRefusedError, StoreUnavailableError: as `Retries.send`.
         """
-        pause_s = _FIRST_PAUSE_S
-        for tries_left in range(_TRIES - 1, -1, -1):
-            problem: NoAnswerError | ServiceError
-            try:
-                return self._transport(operation, request)
-            except NoAnswerError as error:
-                problem = error
-            except ServiceError as error:
-                if not _is_retryable(error):
-                    raise
-                problem = error
-            wait_s = pause_s * self._jitter()
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-            next_end_ms = self._clock() + int(1000 * (wait_s + self._transport.longest_try_s))
-            if not tries_left or (until_ms is not None and next_end_ms > until_ms):
-                break
-            self._sleep(wait_s)
-        raise StoreUnavailableError(
-            f"{operation} on {self._where} was not answered in time ({problem}); the next delivery decides"
-        ) from problem
-
-    def _refused(self, operation: str, error: ServiceError) -> StoreUnavailableError:
-        return StoreUnavailableError(
-            f"DynamoDB refused {operation} on {self._where}: {error}. Check the table's name and the function's role."
+        actions = len(request.get("TransactItems", ()))
+        return self._retries.send(
+            f"{operation} on {self._where}",
+            lambda: self._transport(operation, request),
+            lambda error: _judge(error, actions),
+            longest_try_s=self._transport.longest_try_s,
+            until_ms=until_ms,
+            remedy="; check the table, what was sent and the function's role",
         )
+
+    def _commit(
+        self, actions: Sequence[Mapping[str, object]], first_effect: int, until_ms: int | None
+    ) -> Sequence[Mapping[str, Any]]:
+        """Carry out all actions, or none; return the reasons of each where a condition does not hold.
+
+        Raises:
+            EffectsRejectedError: an action from ``first_effect`` on is invalid, or the request as a whole.
+            StoreRefusedError, StoreUnavailableError: as `Retries.send`.
+        """
+        if len(actions) > MAX_ACTIONS:
+            raise EffectsRejectedError(f"{len(actions)} are more than the {MAX_ACTIONS} actions of one transaction")
+        # The token is made once for this frozen request, and kept over its retries: derived from the key, it would make
+        # a later attempt's other request fail, or pass for this one.
+        request = {"TransactItems": actions, "ClientRequestToken": str(uuid.uuid4())}
+        try:
+            self._send("TransactWriteItems", request, until_ms)
+        except ServiceError as error:
+            return _reasons(error, len(actions))
+        except StoreRefusedError as refused:
+            cause = refused.__cause__
+            if isinstance(cause, ServiceError) and (
+                cause.code == "ValidationException"
+                or any(reason.get("Code") in _INVALID for reason in _reasons(cause, len(actions))[first_effect:])
+            ):
+                raise EffectsRejectedError(f"DynamoDB rejects the effects: {cause}") from cause
+            raise
+        return ()
 
 
 class DynamoDBStore(Requests):
@@ -116,7 +119,8 @@ class DynamoDBStore(Requests):
         sleep: Callable[[float], None] = time.sleep,
         jitter: Callable[[], float] = random.random,
     ) -> None:
-        super().__init__(table, transport, clock, sleep, jitter)
+        super().__init__(table, Retries(clock, sleep, jitter))
+        self._transport = transport or botocore_transport()
         self._table = table
 
     def insert(self, record: Record, effects: Sequence["Effect"] = (), *, until_ms: int | None = None) -> Record:
@@ -165,11 +169,7 @@ class DynamoDBStore(Requests):
     def read(self, key: str, *, until_ms: int | None = None) -> Record | None:
         """Read the record under ``key``, consistently."""
         request = {"TableName": self._table, "Key": {"idempotencyKey": {"S": key}}, "ConsistentRead": True}
-        try:
-            answer = self._call("GetItem", request, until_ms)
-        except ServiceError as error:
-            raise self._refused("GetItem", error) from error
-        item = answer.get("Item")
+        item = self._send("GetItem", request, until_ms).get("Item")
         return record_of(item) if item else None
 
     def _write(
@@ -184,10 +184,8 @@ class DynamoDBStore(Requests):
         if effects:
             return self._transact(record, put, effects, until_ms)
         try:
-            self._call("PutItem", put, until_ms)
+            self._send("PutItem", put, until_ms)
         except ServiceError as error:
-            if error.code != "ConditionalCheckFailedException":
-                raise self._refused("PutItem", error) from error
             item = error.body.get("Item")
             return record_of(item) if item else None
         return record
@@ -195,48 +193,51 @@ class DynamoDBStore(Requests):
     def _transact(
         self, record: Record, put: Mapping[str, Any], effects: Sequence["Effect"], until_ms: int | None
     ) -> Record | None:
-        if len(effects) >= MAX_ACTIONS:
-            raise EffectsRejectedError(
-                f"{len(effects)} effects and the record are more than the {MAX_ACTIONS} actions of one transaction"
-            )
-        request = {
-            "TransactItems": [{"Put": put}, *(effect.action() for effect in effects)],
-            # Made once for this frozen request, and kept over its retries: derived from the key, it would make a later
-            # attempt's other request fail, or pass for this one.
-            "ClientRequestToken": str(uuid.uuid4()),
-        }
-        try:
-            self._call("TransactWriteItems", request, until_ms)
-        except ServiceError as error:
-            if error.code != "TransactionCanceledException":
-                if error.code == "ValidationException":
-                    raise EffectsRejectedError(f"DynamoDB rejects the effects: {error}") from error
-                raise self._refused("TransactWriteItems", error) from error
-            return self._cancelled(error)
-        return record
-
-    @staticmethod
-    def _cancelled(error: ServiceError) -> Record | None:
-        reasons = error.body["CancellationReasons"]
-        if reasons[0]["Code"] == "ConditionalCheckFailed":
+        actions: list[Mapping[str, object]] = [{"Put": put}, *(effect.action() for effect in effects)]
+        reasons = self._commit(actions, 1, until_ms)
+        if not reasons:
+            return record
+        if reasons[0].get("Code") == _CONDITION:
             item = reasons[0].get("Item")
             return record_of(item) if item else None
-        raise refusal(reasons[1:], error) from error
+        raise conflict(reasons[1:])
 
 
-def refusal(reasons: Sequence[Mapping[str, Any]], error: ServiceError) -> EffectConflictError | EffectsRejectedError:
-    """Say which effect's condition refused a transaction, or that DynamoDB can take none of this."""
-    for index, reason in enumerate(reasons):
-        if reason["Code"] == "ConditionalCheckFailed":
-            return EffectConflictError(index, reason.get("Item"))
-    return EffectsRejectedError(f"DynamoDB rejects the effects: {error}")
+def conflict(reasons: Sequence[Mapping[str, Any]]) -> EffectConflictError:
+    """Say which effect's condition refused a transaction."""
+    index = [reason.get("Code") for reason in reasons].index(_CONDITION)
+    return EffectConflictError(index, reasons[index].get("Item"))
 
 
-def _is_retryable(error: ServiceError) -> bool:
+def _judge(error: Exception, actions: int) -> Verdict | None:
+    """Say whether DynamoDB has refused a request, of so many actions if it is a transaction."""
+    if isinstance(error, NoAnswerError):
+        return Verdict.UNANSWERED
+    if not isinstance(error, ServiceError):
+        return None
     if error.code == "TransactionCanceledException":
-        codes = {reason["Code"] for reason in error.body["CancellationReasons"]}
-        return "ConditionalCheckFailed" not in codes and not codes.isdisjoint(_RETRYABLE_REASONS)
-    return error.code in _RETRYABLE or error.status >= 500  # noqa: PLR2004 - HTTP's server errors
+        return _judge_cancelled(error, actions)
+    if error.code == "ConditionalCheckFailedException":
+        return Verdict.ANSWERED
+    if error.code in _UNANSWERED or error.status >= 500:  # noqa: PLR2004 - HTTP's server errors
+        return Verdict.UNANSWERED
+    return Verdict.PASSING if error.code in _PASSING else Verdict.REFUSED
+
+
+def _judge_cancelled(error: ServiceError, actions: int) -> Verdict:
+    codes = {reason.get("Code") for reason in _reasons(error, actions)}
+    if _CONDITION in codes:
+        return Verdict.ANSWERED
+    named = codes or str(error)  # an answer without reasons names their codes in its message
+    passing = any(code in named for code in _CONFLICT_OR_THROTTLING)
+    for_good = any(code in named for code in (_CONDITION, *_INVALID))
+    return Verdict.PASSING if passing and not for_good else Verdict.REFUSED
+
+
+def _reasons(error: ServiceError, actions: int) -> Sequence[Mapping[str, Any]]:
+    """Return why each action was refused; nothing where DynamoDB does not say it of each."""
+    reasons: Sequence[Mapping[str, Any]] = error.body.get("CancellationReasons") or ()
+    return reasons if len(reasons) == actions else ()
 
 
 _ABSENT: Final[Mapping[str, Any]] = {}

@@ -2,15 +2,15 @@
 
 import random
 import time
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from idempotency.clock import Clock, epoch_ms
 from idempotency.effects import Effect, mark_of
-from idempotency.errors import EffectsRejectedError
-from idempotency.stores.dynamodb import MAX_ACTIONS, Requests, refusal
-from idempotency.stores.transport import ServiceError, Transport
+from idempotency.errors import OutOfTimeError, StoreRefusedError
+from idempotency.stores.dynamodb import Requests, conflict
+from idempotency.stores.retries import Retries
+from idempotency.stores.transport import LONGEST_TRY_S, Transport, botocore_transport
 
 
 class DynamoDBEffects(Requests):
@@ -20,7 +20,8 @@ class DynamoDBEffects(Requests):
     in an attempt that did not live to say so, and nothing is left to be written.
 
     Args:
-        transport: how requests reach DynamoDB; by default a botocore client with explicit timeouts.
+        transport: how requests reach DynamoDB; by default a botocore client with explicit timeouts, made when the first
+            effects are written.
         clock: epoch milliseconds, against which ``until_ms`` is held.
         sleep: waits between tries, in seconds.
         jitter: a number from 0 to 1 for each pause.
@@ -34,29 +35,32 @@ class DynamoDBEffects(Requests):
         sleep: Callable[[float], None] = time.sleep,
         jitter: Callable[[], float] = random.random,
     ) -> None:
-        super().__init__("the tables of the effects", transport, clock, sleep, jitter)
-        self.longest_try_s = self._transport.longest_try_s
+        super().__init__("the tables of the effects", Retries(clock, sleep, jitter))
+        self._clock = clock
+        self.longest_try_s = LONGEST_TRY_S
+        if transport is not None:
+            self._transport, self.longest_try_s = transport, transport.longest_try_s
 
     def write(self, effects: Sequence[Effect], *, until_ms: int | None = None) -> None:
-        """Have all effects take place, unless the mark of one shows that they have; or none of them."""
-        if len(effects) > MAX_ACTIONS:
-            raise EffectsRejectedError(
-                f"{len(effects)} effects are more than the {MAX_ACTIONS} actions of a transaction"
-            )
-        request = {
-            "TransactItems": [_unless_marked(effect) for effect in effects],
-            "ClientRequestToken": str(uuid.uuid4()),  # kept over the retries of this frozen request
-        }
-        try:
-            self._call("TransactWriteItems", request, until_ms)
-        except ServiceError as error:
-            if error.code == "ValidationException":
-                raise EffectsRejectedError(f"DynamoDB rejects the effects: {error}") from error
-            if error.code != "TransactionCanceledException":
-                raise self._refused("TransactWriteItems", error) from error
-            reasons = error.body["CancellationReasons"]
-            if not any(map(_bears_mark, effects, reasons)):
-                raise refusal(reasons, error) from error
+        """Have all effects take place, unless the mark of one shows that they have; or none of them.
+
+        Raises:
+            OutOfTimeError: making the client took so long that a first try might not end by ``until_ms``.
+        """
+        if not hasattr(self, "_transport"):
+            self._transport = _default_transport()
+            if until_ms is not None and self._clock() + self.longest_try_s * 1000 > until_ms:
+                raise OutOfTimeError("the client for the effects was ready too late; nothing was written")
+        reasons = self._commit([_unless_marked(effect) for effect in effects], 0, until_ms)
+        if reasons and not any(map(_bears_mark, effects, reasons)):
+            raise conflict(reasons)
+
+
+def _default_transport() -> Transport:
+    try:
+        return botocore_transport()
+    except Exception as error:
+        raise StoreRefusedError(f"effects need a client of DynamoDB, which could not be made: {error}") from error
 
 
 def _unless_marked(effect: Effect) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from idempotency.clock import Clock, epoch_ms
 from idempotency.effects import Effect
-from idempotency.errors import ConfigurationError, StoreUnavailableError
+from idempotency.errors import ConfigurationError, StoreRefusedError
 from idempotency.record import COMPLETED, FAILED, Record
 from idempotency.stores import EffectWriter, may_advance, may_insert, may_swap
 
@@ -101,4 +101,4 @@ class MemoryStore:
             if record.status in (COMPLETED, FAILED):
                 del self._records[key]
                 return
-        raise StoreUnavailableError(f"all {self._capacity} records are claims or quarantined: raise the capacity")
+        raise StoreRefusedError(f"all {self._capacity} records are claims or quarantined: raise the capacity")

@@ -7,32 +7,64 @@ from idempotency.errors import ConfigurationError
 from idempotency.stores import Store
 
 _TABLE: Final = re.compile(r"dynamodb:(?P<table>[A-Za-z0-9_][A-Za-z0-9_.:/-]{2,2047})")
-_SERVER: Final = re.compile(r"(?P<scheme>valkeys?)://(?P<host>[A-Za-z0-9._-]+):(?P<port>[0-9]{1,5})")
+_SERVER: Final = re.compile(
+    r"(?:valkey|redis)(?P<tls>s?)://"
+    r"(?:(?P<user>[^:@/?#\s]*)(?::(?P<password>[^@/?#\s]*))?@)?"
+    r"(?:\[(?P<ipv6>[0-9A-Fa-f:.]+)\]|(?P<host>[A-Za-z0-9._-]+))"
+    r"(?::(?P<port>[0-9]{1,5}))?(?:/(?P<database>[0-9]{0,5}))?(?:\?(?P<options>[a-z=&]*))?"
+)
+_OPTIONS: Final = frozenset({"cluster=true", "cluster=false", "eviction=accepted", "eviction=refused"})
+_PORT: Final = 6379
+_HIGHEST_PORT: Final = 65_535
 
 
 def open_store(address: str) -> Store:
-    """Open the store at ``address``; what it does not need is not imported.
+    """Open the store at ``address``; what it does not need is not imported, and no server is asked yet.
 
     Over Valkey, effects are written to DynamoDB just before the record: see ``Operation.write``.
 
     Args:
-        address: ``dynamodb:<name or ARN of the table>``, or ``valkey://<host>:<port>``, or ``valkeys://<host>:<port>``
-            for a server that is spoken to over TLS, as ElastiCache Serverless is.
+        address: ``dynamodb:<name or ARN of the table>``, or
+            ``valkey://[[<user>]:<password>@]<host>[:<port>][/<database>][?<options>]``. ``redis://`` is another word
+            for ``valkey://``; ``valkeys://`` and ``rediss://`` speak TLS. User and password are percent-encoded, the
+            port is 6379 where none is given, an IPv6 address is in brackets. Options, joined by ``&``:
+
+            - ``cluster=true``: the endpoint is that of a cluster, which names its nodes. It has no databases.
+            - ``eviction=accepted``: do not check at the first step that the server drops no keys.
 
     Raises:
-        ConfigurationError: it is none of these, or valkey-py is not installed.
+        ConfigurationError: it is none of these, or valkey-py is not installed. The first step raises it, too, if the
+            server drops keys to make room.
     """
     if table := _TABLE.fullmatch(address):
         from idempotency.stores.dynamodb import DynamoDBStore  # noqa: PLC0415 - only what was chosen is imported
 
         return DynamoDBStore(table["table"])
-    if server := _SERVER.fullmatch(address):
-        from idempotency.stores.dynamodb_effects import DynamoDBEffects  # noqa: PLC0415 - as above
-        from idempotency.stores.valkey import ValkeyStore, connect  # noqa: PLC0415 - as above
+    server = _SERVER.fullmatch(address)
+    options = set(filter(None, (server["options"] or "").split("&"))) if server else set()
+    port = int(server["port"] or _PORT) if server else 0
+    if server is None or options - _OPTIONS or not 0 < port <= _HIGHEST_PORT:
+        raise ConfigurationError(  # without the address: it may hold a password
+            "this is no address of a store: it is dynamodb:<table>, or valkey://[<user>:<password>@]<host>[:<port>]"
+            "[/<database>], or that with valkeys:// (TLS), redis:// or rediss:// (TLS); user and password are "
+            f"percent-encoded, and options after a ? are {', '.join(sorted(_OPTIONS))}"
+        )
+    cluster, database = "cluster=true" in options, int(server["database"] or 0)
+    if cluster and database:
+        raise ConfigurationError("a cluster has no databases: leave the number out of the address, or cluster=true")
 
-        client = connect(server["host"], int(server["port"]), tls=server["scheme"] == "valkeys")
-        return ValkeyStore(client, effect_writer=DynamoDBEffects())
-    raise ConfigurationError(
-        f"{address!r} is no address of a store: it is dynamodb:<table>, valkey://<host>:<port> or "
-        "valkeys://<host>:<port> (with TLS)"
+    from urllib.parse import unquote  # noqa: PLC0415 - as above
+
+    from idempotency.stores.dynamodb_effects import DynamoDBEffects  # noqa: PLC0415 - as above
+    from idempotency.stores.valkey import ValkeyStore, connect  # noqa: PLC0415 - as above
+
+    client = connect(
+        server["ipv6"] or server["host"],
+        port,
+        tls=bool(server["tls"]),
+        username=unquote(server["user"] or "") or None,
+        password=unquote(server["password"] or "") or None,
+        database=database,
+        cluster=cluster,
     )
+    return ValkeyStore(client, effect_writer=DynamoDBEffects(), checks_eviction="eviction=accepted" not in options)

@@ -4,11 +4,19 @@ Anything that can be called like `Transport` will do: a client of another SDK, a
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
+
+_CONNECT_TIMEOUT_S: Final = 0.7
+_READ_TIMEOUT_S: Final = 0.8
+LONGEST_TRY_S: Final = _CONNECT_TIMEOUT_S + _READ_TIMEOUT_S
+"""`Transport.longest_try_s` of `botocore_transport` with its default timeouts."""
 
 
 class ServiceError(Exception):
-    """Raised when DynamoDB answered with an error; ``body`` is its answer, with the item that refused a condition."""
+    """Raised when DynamoDB answered with an error, or a request could not even be signed (``status`` 0).
+
+    ``body`` is DynamoDB's answer, with the item that refused a condition.
+    """
 
     def __init__(self, code: str, status: int, message: str, body: Mapping[str, Any]) -> None:
         super().__init__(f"{code}: {message}")
@@ -31,7 +39,7 @@ class Transport(Protocol):
         """Send ``request`` and return the answer, both in DynamoDB's wire format.
 
         Raises:
-            ServiceError: DynamoDB answered with an error.
+            ServiceError: DynamoDB answered with an error, or the request was not sent for want of credentials.
             NoAnswerError: the connection failed, broke or timed out.
         """
         ...
@@ -44,12 +52,20 @@ class BotocoreTransport:
         from botocore.exceptions import (  # noqa: PLC0415 - paid for with the client
             ClientError,
             ConnectionError,  # noqa: A004 - botocore's name for it
+            CredentialRetrievalError,
             HTTPClientError,
+            NoCredentialsError,
+            PartialCredentialsError,
         )
         from botocore.parsers import ResponseParserError  # noqa: PLC0415 - as above
 
         self.longest_try_s = longest_try_s
         self._service_error: type[Any] = ClientError
+        self._unsigned: tuple[type[Exception], ...] = (
+            CredentialRetrievalError,
+            NoCredentialsError,
+            PartialCredentialsError,
+        )
         self._no_answer: tuple[type[Exception], ...] = (HTTPClientError, ConnectionError, ResponseParserError)
         self._calls: dict[str, Callable[..., Mapping[str, Any]]] = {
             "GetItem": client.get_item,
@@ -66,12 +82,14 @@ class BotocoreTransport:
             details = answer["Error"]
             status = answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
             raise ServiceError(details["Code"], status, details.get("Message", ""), answer) from error
+        except self._unsigned as error:
+            raise ServiceError(type(error).__name__, 0, str(error), {}) from error
         except self._no_answer as error:
             raise NoAnswerError(str(error)) from error
 
 
 def botocore_transport(
-    *, session: Any = None, connect_timeout_s: float = 0.7, read_timeout_s: float = 0.8
+    *, session: Any = None, connect_timeout_s: float = _CONNECT_TIMEOUT_S, read_timeout_s: float = _READ_TIMEOUT_S
 ) -> BotocoreTransport:
     """Make a transport over a new botocore client.
 

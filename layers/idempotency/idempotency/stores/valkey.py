@@ -23,13 +23,10 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from idempotency.clock import Clock, epoch_ms
 from idempotency.effects import Effect
-from idempotency.errors import ConfigurationError, StoreUnavailableError
+from idempotency.errors import ConfigurationError, StoreRefusedError
 from idempotency.record import IN_PROGRESS, Record
 from idempotency.stores import EffectWriter
-
-_TRIES: Final = 6
-_FIRST_PAUSE_S: Final = 0.025
-_LONGEST_PAUSE_S: Final = 1.0
+from idempotency.stores.retries import Retries, Verdict
 
 
 class Client(Protocol):
@@ -116,19 +113,22 @@ class ValkeyStore:
     """Idempotency records in Valkey or Redis (6.2 or later).
 
     Its guarantee is *once without failover, at least once across one*: replication is asynchronous, so that a replica
-    which takes over may not have heard of the latest claims and completions. Keys must not be evicted either: see
-    `check_eviction`. Effects are not committed with the record but just before it, if there is an ``effect_writer``.
+    which takes over may not have heard of the latest claims and completions. A durable service (MemoryDB) forgets
+    nothing that it has acknowledged. Keys must not be evicted either: see `check_eviction`. Effects are not committed
+    with the record but just before it, if there is an ``effect_writer``.
 
     A key expires when its window ends, never with its lease; that of a quarantined record does not expire.
 
     Args:
         client: a client of valkey-py or redis-py, with ``socket_timeout=`` set and without retries of its own
-            (``retry=Retry(NoBackoff(), 0)``), because only the store knows how much time is left. Give it
-            ``retry_on_error=[ReadOnlyError]`` behind an endpoint that moves to another server in a failover: it then
-            drops the connection to a server that has become a replica.
+            (``retry=Retry(NoBackoff(), 0)``, for a cluster ``cluster_error_retry_attempts=0``), because only the store
+            knows how much time is left, and an error after a hidden retry would not tell that the first try may have
+            taken place. Give it ``retry_on_error=[ReadOnlyError]`` behind an endpoint that moves to another server in a
+            failover: it then drops the connection to a server that has become a replica.
         prefix: put before every key, since a server is often shared.
         effect_writer: what commits effects just before the record that completes their operation. Left out, there can
             be no effects.
+        checks_eviction: whether the first step calls `check_eviction`, and each one after it until the check passes.
         clock: epoch milliseconds: the clock of the consumer.
         sleep: waits between tries, in seconds.
         jitter: a number from 0 to 1 for each pause.
@@ -145,6 +145,7 @@ class ValkeyStore:
         *,
         prefix: str = "idempotency:",
         effect_writer: EffectWriter | None = None,
+        checks_eviction: bool = False,
         clock: Clock = epoch_ms,
         sleep: Callable[[float], None] = time.sleep,
         jitter: Callable[[], float] = random.random,
@@ -152,19 +153,11 @@ class ValkeyStore:
         self._client = client
         self._prefix = prefix
         self.effect_writer = effect_writer
+        self._checks_eviction = checks_eviction
         self._clock = clock
-        self._sleep = sleep
-        self._jitter = jitter
-        self._longest_try_s = _longest_try_s(client.get_connection_kwargs())
-        package, errors = _errors_of(client)
-        self._unknown_script: type[Exception] = errors.NoScriptError
-        self._refused: type[Exception] = errors.ResponseError
-        self._no_answer: tuple[type[Exception], ...] = (
-            errors.ConnectionError,
-            errors.TimeoutError,
-            errors.ReadOnlyError,  # a replica by now: the next connection may reach its successor
-            getattr(errors, f"{package.capitalize()}ClusterException"),
-        )
+        self._retries = Retries(clock, sleep, jitter)
+        self._longest_try_s = _longest_try_s(client)
+        self._errors = _Errors(client)
 
     def insert(self, record: Record, effects: Sequence[Effect] = (), *, until_ms: int | None = None) -> Record:
         """Write ``record`` if its key is absent."""
@@ -193,21 +186,21 @@ class ValkeyStore:
         found = _Found(_pairs(fields), server_ms, self._clock())
         return _record_of(key, found) if found.fields else None
 
-    def check_eviction(self) -> None:
+    def check_eviction(self, *, until_ms: int | None = None) -> None:
         """Check that the server drops no key before its time, which would forget a claim. Call it when deploying.
 
         The answer comes from ``INFO``, because managed services forbid ``CONFIG``. A server that tells neither passes.
 
         Raises:
             ConfigurationError: its ``maxmemory-policy`` is another than ``noeviction``.
-            StoreUnavailableError: it gave no answer.
+            StoreUnavailableError, StoreRefusedError: it gave no answer.
         """
         try:
-            report = self._client.info("memory")
-        except self._no_answer as error:
-            raise StoreUnavailableError(f"the server did not tell its maxmemory-policy: {error}") from error
-        except self._refused:
-            return
+            report = self._send("INFO", lambda: self._client.info("memory"), until_ms)
+        except StoreRefusedError as refused:
+            if isinstance(refused.__cause__, self._errors.reply):
+                return
+            raise
         nodes = report.values() if all(isinstance(part, dict) for part in report.values()) else (report,)
         for node in nodes:
             policy = node.get("maxmemory_policy", "noeviction")
@@ -233,37 +226,79 @@ class ValkeyStore:
         return _Found(_pairs(refused[0]), server_ms, self._clock()) if refused else None
 
     def _run(self, script: _Script, key: str, arguments: tuple[str, ...], until_ms: int | None) -> Any:
-        """Send until there is an answer. A step whose answer was lost may be sent again: its owner knows its own."""
-        pause_s = _FIRST_PAUSE_S
-        for tries_left in range(_TRIES - 1, -1, -1):
-            try:
-                return self._send(script, self._prefix + key, str(self._clock()), *arguments)
-            except self._no_answer as error:
-                problem = error
-            except self._refused as error:
-                raise StoreUnavailableError(f"the server refused a step on {key}: {error}") from error
-            wait_s = pause_s * self._jitter()
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-            next_end_ms = self._clock() + int(1000 * (wait_s + self._longest_try_s))
-            if not tries_left or (until_ms is not None and next_end_ms > until_ms):
-                break
-            self._sleep(wait_s)
-        raise StoreUnavailableError(
-            f"a step on {key} was not answered in time ({problem}); the next delivery decides"
-        ) from problem
+        """Return the answer. A step whose answer was lost may be sent again: its owner knows its own."""
+        if self._checks_eviction:
+            self.check_eviction(until_ms=until_ms)
+            self._checks_eviction = False
+        return self._send(f"a step on {key}", lambda: self._evaluate(script, key, arguments), until_ms)
 
-    def _send(self, script: _Script, key: str, *arguments: str) -> Any:
+    def _send(self, what: str, request: Callable[[], Any], until_ms: int | None) -> Any:
+        return self._retries.send(
+            what, request, self._errors.judge, longest_try_s=self._longest_try_s, until_ms=until_ms
+        )
+
+    def _evaluate(self, script: _Script, key: str, arguments: tuple[str, ...]) -> Any:
+        arguments = (self._prefix + key, str(self._clock()), *arguments)
         try:
-            return self._client.evalsha(script.sha, 1, key, *arguments)
-        except self._unknown_script:
-            return self._client.eval(script.text, 1, key, *arguments)
+            return self._client.evalsha(script.sha, 1, *arguments)
+        except self._errors.unknown_script:
+            return self._client.eval(script.text, 1, *arguments)
 
 
-def connect(host: str, port: int, *, tls: bool, connect_timeout_s: float = 0.7, read_timeout_s: float = 0.8) -> Client:
+class _Errors:
+    """The errors of the package that a client comes from; neither package is a dependency of this one."""
+
+    def __init__(self, client: object) -> None:
+        names = (kind.__module__.partition(".")[0] for kind in type(client).__mro__)
+        package = next((name for name in names if name in ("valkey", "redis")), None)
+        if package is None:
+            raise ConfigurationError(f"{type(client).__qualname__} is no client of valkey-py or redis-py")
+        errors: Any = importlib.import_module(f"{package}.exceptions")
+        self.unknown_script: type[Exception] = errors.NoScriptError
+        self.reply: type[Exception] = errors.ResponseError
+        self._passing: tuple[type[Exception], ...] = (
+            errors.BusyLoadingError,
+            errors.ClusterDownError,
+            errors.ReadOnlyError,  # a replica by now: the next connection may reach its successor
+            errors.TryAgainError,
+        )
+        self._refusing: tuple[type[Exception], ...] = (
+            errors.AuthenticationError,
+            errors.AuthorizationError,
+            errors.ResponseError,
+        )
+        # Any other error of the client says nothing of what the server did: the connection failed, or an answer broke.
+        self._unanswered: tuple[type[Exception], ...] = (
+            getattr(errors, f"{package.capitalize()}Error"),
+            getattr(errors, f"{package.capitalize()}ClusterException"),
+        )
+
+    def judge(self, error: Exception) -> Verdict | None:
+        """Say whether the server has refused a step: an error that it answers with is definite."""
+        if isinstance(error, self._passing):
+            return Verdict.PASSING
+        if isinstance(error, self._refusing):
+            return Verdict.REFUSED
+        return Verdict.UNANSWERED if isinstance(error, self._unanswered) else None
+
+
+def connect(
+    host: str,
+    port: int,
+    *,
+    tls: bool = False,
+    username: str | None = None,
+    password: str | None = None,
+    database: int = 0,
+    cluster: bool = False,
+    connect_timeout_s: float = 0.7,
+    read_timeout_s: float = 0.8,
+) -> Client:
     """Make a client of one endpoint; it connects when it is first used, and again when a connection was lost.
 
-    For all threads of a process, which share its pool. It speaks to one endpoint, which is a server or, with
-    ElastiCache Serverless, the proxy that finds the key's shard: every script has one key, so that none crosses shards.
+    For all threads of a process, which share its pools. Without ``cluster`` it speaks to one endpoint, which is a
+    server or, with ElastiCache Serverless, the proxy that finds the key's shard: every script has one key, so that none
+    crosses shards. With ``cluster`` the endpoint is asked for the nodes of a cluster, and each step goes to its key's.
 
     Raises:
         ConfigurationError: valkey-py is not installed.
@@ -275,38 +310,52 @@ def connect(host: str, port: int, *, tls: bool, connect_timeout_s: float = 0.7, 
         from valkey.retry import Retry  # noqa: PLC0415 - as above
     except ImportError as error:
         raise ConfigurationError("records in Valkey need the package valkey: add it to what is deployed") from error
+    settings: dict[str, Any] = {
+        "username": username,
+        "password": password,
+        "socket_connect_timeout": connect_timeout_s,
+        "socket_timeout": read_timeout_s,
+        "socket_keepalive": True,
+        "retry": Retry(NoBackoff(), 0),
+    }
+    if cluster:
+        from idempotency.stores.valkey_cluster import Cluster  # noqa: PLC0415 - as above
+
+        return Cluster(host, port, tls=tls, settings=settings)
     return valkey.Valkey(
         host=host,
         port=port,
-        socket_connect_timeout=connect_timeout_s,
-        socket_timeout=read_timeout_s,
-        socket_keepalive=True,
-        retry=Retry(NoBackoff(), 0),
+        db=database,
         retry_on_error=[ReadOnlyError],
         ssl=tls,
         ssl_check_hostname=tls,  # valkey-py checks the certificate, but not by itself whose it is
+        **settings,
     )
 
 
-def _longest_try_s(settings: Mapping[str, Any]) -> float:
+def _longest_try_s(client: Client) -> float:
+    settings = client.get_connection_kwargs()
     timeout_s = settings.get("socket_timeout")
     if timeout_s is None:
         raise ConfigurationError(
             "give the client a socket_timeout=: without one, a hung server holds its caller forever"
         )
-    retry = settings.get("retry")
-    if retry is not None and hasattr(retry, "get_retries") and retry.get_retries() != 0:
-        raise ConfigurationError("give the client retry=Retry(NoBackoff(), 0): the store retries, and knows until when")
-    return float((settings.get("socket_connect_timeout") or timeout_s) + timeout_s)
+    of_connections, of_cluster = settings.get("retry"), getattr(client, "retry", None)
+    attempts: int = getattr(client, "cluster_error_retry_attempts", 0)
+    if attempts or _retries(of_connections) or _retries(of_cluster):
+        raise ConfigurationError(
+            "give the client retry=Retry(NoBackoff(), 0), and that of a cluster cluster_error_retry_attempts=0: the "
+            "store retries, and knows until when"
+        )
+    one_s = float((settings.get("socket_connect_timeout") or timeout_s) + timeout_s)
+    # A call of a client of a cluster may also ask for its nodes and commands, each in a request of its own.
+    return 3 * one_s if hasattr(client, "get_nodes") else one_s
 
 
-def _errors_of(client: object) -> tuple[str, Any]:
-    """The package that the client comes from, and its errors; neither package is a dependency of this one."""
-    for kind in type(client).__mro__:
-        package = kind.__module__.partition(".")[0]
-        if package in ("valkey", "redis"):
-            return package, importlib.import_module(f"{package}.exceptions")
-    raise ConfigurationError(f"{type(client).__qualname__} is no client of valkey-py or redis-py")
+def _retries(retry: Any) -> int:
+    """How often a retry object of valkey-py or of redis-py tries again; only the latter tells."""
+    tries: int = retry.get_retries() if hasattr(retry, "get_retries") else getattr(retry, "_retries", 0)
+    return tries
 
 
 def _expect(value: object) -> str:
