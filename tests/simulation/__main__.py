@@ -5,11 +5,11 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from tests.simulation import plan as plans
 from tests.simulation.engine import Line
-from tests.simulation.plan import WORLDS, draw, from_json, smaller, to_json
 from tests.simulation.run import Report, run
 
 EPILOG = """
@@ -25,56 +25,54 @@ A seed that breaks a promise is shrunk to the fewest messages, faults and featur
 timeline. The same seed is the same run, in every process. The exit status is 0 only if no promise was broken.
 
 examples:
-  python -m tests.simulation --seeds 1000               a thousand runs: less than a minute
-  python -m tests.simulation --seed 17                  one run again, with its timeline if it fails
-  python -m tests.simulation --seed 17 --timeline       one run again, and its timeline in any case
-  python -m tests.simulation --world kinesis --seeds 99 only runs of this world
-  python -m tests.simulation --plan FILE                the run of a plan that was printed (or written by hand)
-  python -m tests.simulation --mutants                  take mends out of the layer; say which seed finds each
+  python -m tests.simulation --seeds 1000                a thousand runs: about a minute
+  python -m tests.simulation --seed 17                   one run again; its timeline, if it breaks a promise
+  python -m tests.simulation --seed 17 --timeline        one run again, and its timeline in any case
+  python -m tests.simulation --world kinesis --seeds 99  runs of this world only
+  python -m tests.simulation --plan FILE                 the run of a plan as it was printed, or as you have changed it
+  python -m tests.simulation --mutants                   take mends out of the layer; say which seed finds each
 """
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what was asked for; return the exit status."""
+    worlds = "\n".join(f"  {name:10}{about}" for name, about in plans.WORLDS.items())
     parser = argparse.ArgumentParser(
         prog="python -m tests.simulation",
         description="Deterministic simulation of the idempotency layer under its transports.",
-        epilog=EPILOG,
+        epilog=f"{EPILOG}\nworlds:\n{worlds}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--seeds", type=int, default=100, help="how many runs (100)")
     parser.add_argument("--first", type=int, default=0, help="the first seed (0)")
     parser.add_argument("--seed", type=int, help="one run")
-    parser.add_argument("--world", choices=sorted(WORLDS), help="have every run happen in this world")
-    parser.add_argument("--plan", type=Path, metavar="FILE", help="run the plan in this file, as it was printed")
+    parser.add_argument("--world", choices=plans.WORLDS, metavar="WORLD", help="have every run happen in this world")
+    parser.add_argument("--plan", type=Path, metavar="FILE", help="run the plan in this file")
     parser.add_argument("--timeline", action="store_true", help="print the timeline of each run")
     parser.add_argument("--stop", action="store_true", help="stop at the first broken promise, and do not shrink it")
-    parser.add_argument("--list", action="store_true", help="say what the worlds are")
-    parser.add_argument("--mutants", action="store_true", help="take mends out of the layer and look for them")
+    parser.add_argument("--mutants", action="store_true", help="take mends out of the layer, and look for them")
     parser.add_argument("--json", action="store_true", help="print what was found as JSON")
     options = parser.parse_args(arguments)
-
-    if options.list:
-        print("\n".join(f"{name:10}{about}" for name, about in WORLDS.items()))
-        return 0
     if options.mutants:
         from tests.mutants.__main__ import main as run_mutants  # noqa: PLC0415 - nobody else needs them
 
         return run_mutants(["--by", "simulation", *(["--json"] if options.json else [])])
+    first, count = (options.first, options.seeds) if options.seed is None else (options.seed, 1)
+    drawn: Iterable[plans.Plan] = (plans.draw(seed, options.world) for seed in range(first, first + count))
     if options.plan is not None:
-        plans = iter([from_json(json.loads(options.plan.read_text()))])
-        count = 1
-    else:
-        first, count = (options.first, options.seeds) if options.seed is None else (options.seed, 1)
-        plans = (draw(seed, options.world) for seed in range(first, first + count))
+        drawn, count = [eval(options.plan.read_text(), vars(plans))], 1  # noqa: S307 - the caller's own file
+    return _run_all(drawn, count, options)
+
+
+def _run_all(drawn: Iterable[plans.Plan], count: int, options: argparse.Namespace) -> int:
     totals: Counter[str] = Counter()
-    hours = 0.0
-    failed = []
+    hours = done = 0.0
+    failed: list[Report] = []
     began = time.monotonic()
-    for done, plan in enumerate(plans, 1):
+    for plan in drawn:
         report = run(plan)
         totals.update(report.counts)
-        hours += report.hours
+        hours, done = hours + report.hours, done + 1
         if report.broken:
             failed.append(report if options.stop else shrink(report))
             if not options.json:
@@ -84,66 +82,51 @@ def main(arguments: Sequence[str] | None = None) -> int:
         elif options.timeline:
             print("\n".join(map(line_of, report.timeline)))
         if sys.stderr.isatty() and done % 10 == 0:
-            sys.stderr.write(f"\r{done:,} of {count:,} runs, {len(failed)} failed\033[K\r")
+            sys.stderr.write(f"\r{done:,.0f} of {count:,} runs, {len(failed)} broke a promise\033[K\r")
     if options.json:
-        found = [
-            {"plan": to_json(each.plan), "broken": [broken._asdict() for broken in each.broken]} for each in failed
-        ]
-        print(json.dumps({"runs": count, "hours": round(hours, 1), "counts": totals, "failed": found}, sort_keys=True))
+        found = [{"plan": repr(each.plan), "broken": [broken._asdict() for broken in each.broken]} for each in failed]
+        print(json.dumps({"runs": done, "hours": round(hours, 1), "counts": totals, "failed": found}, sort_keys=True))
     else:
-        print(f"{count:,} runs, {len(failed)} failed, {hours:,.0f} simulated hours in {time.monotonic() - began:.0f} s")
-        for name in sorted(totals):
-            print(f"  {name:28}{totals[name]:10,}")
+        seconds = time.monotonic() - began
+        print(f"{done:,.0f} runs, {len(failed)} broke a promise; {hours:,.0f} simulated hours in {seconds:.0f} s")
+        print("\n".join(f"  {name:30}{totals[name]:12,}" for name in sorted(totals)))
     return 1 if failed else 0
 
 
 def shrink(report: Report) -> Report:
     """Take away, bit by bit, what the first broken promise does not need."""
-    kind = kind_of(report)
-    smallest = report
-    while True:
-        for plan in smaller(smallest.plan):
-            less = run(plan)
-            if less.broken and kind_of(less) == kind:
-                smallest = less
-                break
-        else:
-            return smallest
+    for plan in plans.smaller(report.plan):
+        less = run(plan)
+        if less.broken and _words(less) == _words(report):
+            return shrink(less)
+    return report
 
 
-def kind_of(report: Report) -> str:
+def _words(report: Report) -> list[str]:
     """Return the words of the first broken promise, without its numbers and names."""
-    return " ".join(word for word in report.broken[0].what.split(":")[0].split() if word.isalpha())
+    return [word for word in report.broken[0].what.split(":")[0].split() if word.isalpha()]
 
 
 def tell(report: Report, world: str | None) -> str:
-    """Tell a failed run: what was broken, and what happened to the messages concerned."""
-    plan = report.plan
-    concerned = {broken.message for broken in report.broken}
-    lines = [line for line in report.timeline if line.message is None or None in concerned or line.message in concerned]
+    """Tell a run that broke a promise: which, and what happened to the messages concerned."""
+    plan, concerned = report.plan, {broken.message for broken in report.broken}
     chosen = "" if world is None else f" --world {world}"
     return "\n".join(
-        [
-            "",
-            f"BROKEN  seed {plan.seed}, world {plan.world}, store {plan.store}, work {plan.work}",
+        (
+            f"\nBROKEN  seed {plan.seed}, world {plan.world}, store {plan.store}, work {plan.work}",
             *(f"  message {broken.message}: {broken.what}" for broken in report.broken),
-            *(f"  {message}" for message in plan.messages),
-            *(f"  {fault}" for fault in plan.faults),
-            *(f"  {version}" for version in plan.versions),
-            f"  timeout {plan.timeout_s} s, batch {plan.batch}, {plan.sandboxes} sandboxes, maxReceiveCount "
-            f"{plan.receives}{'' if plan.reports else ', no partial reports'}{', bisects' if plan.bisects else ''}"
-            f"{f', out of memory at {plan.room} runs' if plan.room else ''}",
-            *map(line_of, lines),
-            f'again: make simulate ARGS="--seed {plan.seed}{chosen}", or --plan with: {json.dumps(to_json(plan))}',
-        ]
+            *(f"  {part}" for part in (*plan.messages, *plan.faults, *plan.versions)),
+            *(line_of(line) for line in report.timeline if {line.message, *concerned} & {None} or line.message in concerned),
+            f"plan: {plan!r}",
+            f'again: make simulate ARGS="--seed {plan.seed}{chosen}", or --plan with a file that holds the plan',
+        )
     )
 
 
 def line_of(line: Line) -> str:
     """Return one line of the timeline."""
-    seconds = line.at_ms / 1000
     number = "" if line.message is None else f"order-{line.message}"
-    return f"{seconds:12.3f} s  {line.who:11} {number:9} {line.text:.150}"
+    return f"{line.at_ms / 1000:12.3f} s  {line.who:11} {number:9} {line.text:.150}"
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """One thread, one seed, virtual time: greenlets stand for whatever runs at the same time.
 
-A `Task` runs until it sleeps or waits; the agenda then decides who goes on, and moves time there. Nothing else in a run
-may depend on the outside: draws come from `Simulation.roll`, and while a run lasts `time.time` and `os.urandom` too.
+A `Task` runs until it sleeps or waits; the agenda then decides who goes on, and moves time there. Nothing in a run may
+depend on the outside: draws come from `Simulation.roll`, and so do `time.time` and `os.urandom` while a run lasts.
 """
 
 import contextvars
@@ -11,7 +11,7 @@ import itertools
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Final, NamedTuple
@@ -33,29 +33,27 @@ class RestlessError(Exception):
 
 
 class Line(NamedTuple):
-    """One line of the timeline."""
+    """One line of the timeline; without a message, it is of interest to every message."""
 
     at_ms: float
     who: str
     message: int | None
-    """Whose line it is; None: of interest to every message."""
     text: str
 
 
 class Machine:
-    """One process with a clock of its own. It dies as a whole."""
+    """One process, with a clock that is ``ahead_ms`` ahead. It dies as a whole."""
 
-    def __init__(self, name: str, clock_ms: float = 0.0, on_death: Callable[[str], None] | None = None) -> None:
+    def __init__(self, name: str, ahead_ms: float = 0.0, on_death: Callable[[str], None] | None = None) -> None:
         self.name = name
-        self.clock_ms = clock_ms
-        """By how much its clock is ahead."""
+        self.ahead_ms = ahead_ms
+        self.on_death = on_death
         self.alive = True
         self.frozen_until_ms = 0.0
         self.tasks: list[Task] = []
-        self.on_death = on_death
 
 
-class Task(greenlet):
+class Task(greenlet):  # type: ignore[misc] # greenlet is published without types
     """One thread of a machine."""
 
     def __init__(self, simulation: "Simulation", machine: Machine, work: Callable[[], object]) -> None:
@@ -64,35 +62,25 @@ class Task(greenlet):
         self.machine = machine
         self.ticket = 0
         """Changes with each wait, so that a wake-up for an earlier one is known."""
+        self.waiting: Task | None = None
         self._simulation = simulation
         self._work = work
-        self._waiting: Task | None = None
         machine.tasks.append(self)
 
     def run(self) -> None:
         """Work until done or killed."""
-        try:
+        with suppress(Killed):
             if self.machine.alive:
                 self._work()
-        except Killed:
-            pass
-        finally:
-            self.machine.tasks.remove(self)
-            if self._waiting is not None:
-                self._simulation.wake(self._waiting)
-
-    def join(self) -> None:
-        """Wait for its end."""
-        while not self.dead:
-            self._waiting = current()
-            self._simulation.wait()
+        self.machine.tasks.remove(self)
+        if self.waiting is not None:
+            self._simulation.wake(self.waiting)
 
 
-def current() -> Task:
-    """Return the task that is running."""
+def current() -> Task | None:
+    """Return the task that is running, if any is."""
     task = getcurrent()
-    assert isinstance(task, Task), "only a task can do this"
-    return task
+    return task if isinstance(task, Task) else None
 
 
 class Simulation:
@@ -107,34 +95,39 @@ class Simulation:
         self._numbers = itertools.count()
         self._rolls: Counter[str] = Counter()
 
-    # ── Chance ────────────────────────────────────────────────────────────────────────────────────────────────────────
-
     def roll(self, label: str = "") -> float:
         """Draw from 0 to 1. Each label has a row of draws of its own, which other labels do not disturb."""
         self._rolls[label] += 1
         text = f"{self._seed}/{label}/{self._rolls[label]}"
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest()) / 2**56
 
-    def bytes(self, count: int) -> bytes:
-        """Draw what stands for the operating system's randomness."""
-        return b"".join(int(self.roll("bytes") * 256).to_bytes() for _ in range(count))
+    def hexadecimal(self, label: str) -> str:
+        """Draw an identifier."""
+        return f"{int(self.roll(label) * 16**8):08x}"
 
     @contextmanager
     def patched(self) -> Iterator[None]:
         """Have libraries take their time and randomness from here."""
+
+        def draw(count: int) -> bytes:
+            return b"".join(int(self.roll("bytes") * 256).to_bytes() for _ in range(count))
+
         with (
             patch.object(time, "time", lambda: (EPOCH_MS + self.now_ms) / 1000),
-            patch.object(os, "urandom", self.bytes),
+            patch.object(os, "urandom", draw),
         ):
             yield
+
+    def say(self, who: str, message: int | None, text: str) -> None:
+        """Add a line to the timeline."""
+        self.timeline.append(Line(self.now_ms, who, message, text))
 
     # ── Time and order ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def clock(self) -> int:
-        """Epoch milliseconds by the clock of the machine that asks."""
-        task = getcurrent()
-        ahead_ms = task.machine.clock_ms if isinstance(task, Task) else 0.0
-        return int(EPOCH_MS + self.now_ms + ahead_ms)
+        """Return epoch milliseconds by the clock of the machine that asks."""
+        task = current()
+        return int(EPOCH_MS + self.now_ms + (0.0 if task is None else task.machine.ahead_ms))
 
     def after(self, seconds: float, call: Callable[[], object]) -> None:
         """Have something happen later."""
@@ -150,29 +143,31 @@ class Simulation:
         """Let a task go on, if it still waits as it does now."""
         self.after(after_s, partial(self._resume, task, task.ticket))
 
-    def wait(self) -> None:
-        """Give way until woken."""
-        task = current()
-        if not task.machine.alive:
-            raise Killed
-        self.hub.switch()
-        if not task.machine.alive:
-            raise Killed
-
-    def sleep(self, seconds: float) -> None:
-        """Give way for some time, or until woken."""
-        self.wake(current(), seconds)
-        self.wait()
-
     def _resume(self, task: Task, ticket: int) -> None:
         if task.dead or task.ticket != ticket:
             return
-        machine = task.machine
-        if machine.alive and self.now_ms < machine.frozen_until_ms:
-            self.wake(task, (machine.frozen_until_ms - self.now_ms) / 1000)
+        if task.machine.alive and self.now_ms < task.machine.frozen_until_ms:
+            self.wake(task, (task.machine.frozen_until_ms - self.now_ms) / 1000)
             return
         task.ticket += 1
         task.switch()
+
+    def sleep(self, seconds: float | None) -> None:
+        """Give way for some time, or until woken."""
+        task = current()
+        assert task is not None, "only a task can wait"
+        if task.machine.alive:
+            if seconds is not None:
+                self.wake(task, seconds)
+            self.hub.switch()
+        if not task.machine.alive:
+            raise Killed
+
+    def join(self, task: Task) -> None:
+        """Wait for the end of another task."""
+        while not task.dead:
+            task.waiting = current()
+            self.sleep(None)
 
     def kill(self, machine: Machine, why: str) -> None:
         """End a machine with all of its tasks, which can do nothing any more."""
@@ -200,26 +195,26 @@ class Simulation:
             call()
         raise RestlessError("the world does not come to rest: something is delivered again and again")
 
-    def say(self, who: str, message: int | None, text: str) -> None:
-        """Add a line to the timeline."""
-        self.timeline.append(Line(self.now_ms, who, message, text))
-
     # ── What the layer runs at the same time ──────────────────────────────────────────────────────────────────────────
 
     def run_all(self, tasks: Sequence[Callable[[], None]], limit: int) -> None:
         """Run every task, at most ``limit`` at once."""
+        me = current()
+        assert me is not None
         rest = iter(tasks)
 
         def work() -> None:
             for task in rest:
                 contextvars.copy_context().run(task)
 
-        for child in [self.spawn(current().machine, work) for _ in range(min(limit, len(tasks)))]:
-            child.join()
+        for child in [self.spawn(me.machine, work) for _ in range(min(limit, len(tasks)))]:
+            self.join(child)
 
     @contextmanager
-    def repeat(self, beat: Callable[[], bool], interval_s: float) -> Generator[None]:
-        """Call ``beat`` every so often beside the caller."""
+    def repeat(self, beat: Callable[[], bool], interval_s: float) -> Iterator[None]:
+        """Call ``beat`` every so often beside the caller; one that raises is followed by the next."""
+        me = current()
+        assert me is not None
         stopped = sleeping = False
 
         def work() -> None:
@@ -234,11 +229,11 @@ class Simulation:
                     if not beat():
                         return
 
-        task = self.spawn(current().machine, work)
+        task = self.spawn(me.machine, work)
         try:
             yield
         finally:
             stopped = True
             if sleeping:
                 self.wake(task)
-            task.join()
+            self.join(task)

@@ -1,8 +1,10 @@
-"""What happens in one run: the world, its messages and its faults, as data drawn from a seed."""
+"""What happens in one run, as data drawn from a seed: a plan is printed as Python, and read again from that."""
 
 import random
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
+
+DAY: Final = 86_400
 
 WORLDS: Final[Mapping[str, str]] = {
     "queue": "an SQS queue: duplicates, receive counts, redrive, partial failures",
@@ -13,17 +15,18 @@ WORLDS: Final[Mapping[str, str]] = {
     "stream": "a DynamoDB stream's shard: as Kinesis",
     "kafka": "a Kafka partition: no partial failures, the whole batch again",
     "callers": "synchronous callers of a Lambda function who lose patience and call again",
-    "service": "callers of a process without deadline: containers that are killed and frozen",
+    "api": "clients of an HTTP API who do so under an Idempotency-Key",
+    "service": "callers of containers, which have no deadline, and are killed and frozen",
 }
 BATCHES: Final = ("queue", "fifo", "kinesis", "stream", "kafka")
-CALLS: Final = ("callers", "service")
+CALLS: Final = ("callers", "api", "service")
 
-UNREADABLE: Final = ("nested", "keyless", "typo", "overflow")
-"""Too deep for the JSON decoder; without a key; the key function raises AttributeError; ``occurred`` OverflowError."""
-THE_CODES_FAULT: Final = UNREADABLE[2:]
-"""These are no fault of the message, so its transport delivers it again."""
-HOPELESS: Final = ("poison", "permanent", "crasher", "awaitable", "bad write", "bad result")
 PASSING: Final = ("ok", "flaky", "retryable")
+HOPELESS: Final = ("poison", "permanent", "crasher", "crasher", "awaitable", "bad write", "bad result")
+THE_CODES_FAULT: Final = ("typo", "overflow")
+"""Reading raises AttributeError, OverflowError: no fault of the message, so its transport delivers it again."""
+UNREADABLE: Final = ("nested", "keyless", *THE_CODES_FAULT)
+"""Besides, JSON that is nested too deeply, and an event without a key."""
 
 AT_A_REQUEST: Final = (
     *("crash before", "crash after", "request lost", "answer lost", "late", "slow", "odd"),
@@ -35,7 +38,7 @@ FOR_A_WHILE: Final = ("throttled", "denied", "conflict", "outage")
 
 
 class Copy(NamedTuple):
-    """A further delivery of the same fact."""
+    """A further delivery of a fact."""
 
     after_s: float
     kind: str
@@ -63,7 +66,7 @@ class Fault(NamedTuple):
     kind: str
     message: int | None
     at: float
-    amount: float = 0.0
+    amount: float
 
 
 class Version(NamedTuple):
@@ -85,192 +88,140 @@ class Plan(NamedTuple):
     seed: int
     world: str
     store: str
-    """``dynamodb``, ``valkey`` or ``memory``."""
     work: str
-    """``effects``, ``external``, ``both``, ``functions`` or ``block``."""
-    timeout_s: int = 30
-    batch: int = 10
-    sandboxes: int = 3
-    receives: int = 5
+    """``effects``, ``external``, ``both``, ``functions`` (two, nested in the handler) or ``block``."""
+    timeout_s: int
+    """0: none."""
+    batch: int
+    sandboxes: int
+    receives: int
     """The queue's maxReceiveCount, or the stream's maximum of retries."""
-    reports: bool = True
-    """The mapping has ReportBatchItemFailures. Without it a batch is one message: the layer can say nothing of some only."""
-    bisects: bool = False
-    window_s: int = 30 * 86_400
-    room: int = 0
+    reports: bool
+    """The mapping has ReportBatchItemFailures. Without it a batch is one message: nothing can be said of some only."""
+    bisects: bool
+    window_s: int
+    room: int
     """So many runs at once use up the memory of a sandbox; 0: none do."""
-    versions: tuple[Version, ...] = (Version(),)
-    messages: tuple[Message, ...] = ()
-    faults: tuple[Fault, ...] = ()
+    versions: tuple[Version, ...]
+    messages: tuple[Message, ...]
+    faults: tuple[Fault, ...]
 
 
-def draw(seed: int, world: str | None = None) -> Plan:  # noqa: C901, PLR0912 - one line a choice
+def draw(seed: int, world: str | None = None) -> Plan:
     """Draw a plan."""
     dice = random.Random(seed)  # noqa: S311 - it has to be the same every time
     drawn = dice.choice(tuple(WORLDS))
     world = world or drawn
-    calm = dice.random() < 0.3  # no fault but what the messages bring
+    calm = dice.random() < 0.3  # nothing goes wrong but what the messages bring
     store = dice.choice(("dynamodb", "dynamodb", "dynamodb", "valkey", "memory"))
-    works = ["external", "external", "functions"]
-    if store != "valkey":
-        works += ["effects", "effects", "both"]
-    if world in CALLS:
-        works = ["block", "functions"]
-    work = dice.choice(works)
-    timeout_s = dice.choice((10, 30, 60, 60, 120, 300, 900)) if world not in CALLS else dice.choice((10, 30, 300))
-    if world == "service":
-        timeout_s = 0
+    transactional = () if store == "valkey" else ("effects", "effects", "both")
+    works = ("block", "functions") if world in CALLS else ("external", "external", "functions", *transactional)
+    work = dice.choice(works if world != "api" else ("external", *transactional))
+    timeout_s = dice.choice((10, 30, 300) if world in CALLS else (10, 30, 60, 60, 120, 300, 900))
+    reports = world != "kafka" and (world not in BATCHES or dice.random() < 0.8)
+    rush_s = dice.choice((1.0, 1.0, 20.0, 600.0))  # all messages come within so many seconds
     max_attempts = dice.choice((2, 3, 3, 3, 5))
-    first = Version(
-        atomic=work == "effects" and dice.random() < 0.5,
+    atomic = work == "effects" and dice.random() < 0.5
+    version = Version(
+        atomic=atomic,
         max_attempts=max_attempts,
         concurrency=dice.choice((1, 2, 5, 10, 10, 10)),
         lease=dice.choice((10, 30, 30, 90)),
         waits=dice.random() < 0.2,
+        once=not atomic and dice.random() < 0.15,
     )
-    if not first.atomic and dice.random() < 0.15:
-        first = first._replace(once=True)
-    reports = world != "kafka" and (world not in BATCHES or dice.random() < 0.8)
-    batch = dice.choice((2, 5, 10, 10)) if reports or world == "kafka" else 1
-    longest_s = timeout_s * 0.45 if timeout_s else 60.0
-    if work == "functions":
-        longest_s /= 2  # there are two of them
-    usual_s = dice.choice((0.2, 0.2, 1.0, longest_s / 2, longest_s))
-    mixed = dice.random() < 0.3
-    rush_s = dice.choice((1.0, 1.0, 20.0, 600.0))  # all of them come within so many seconds
-    oddest = dice.choice(((), ("crasher",), (*HOPELESS, "crasher"), UNREADABLE, (*HOPELESS, *UNREADABLE)))
-    unfit = UNREADABLE if world in CALLS else () if world in ("queue", "fifo", "kinesis", "kafka") else ("nested",)
-    if work == "functions":
-        unfit += ("bad result",)  # whoever calls again would never get it
-    odd = [kind for kind in oddest if kind not in unfit]
-    all_flaky = dice.random() < 0.15
-    messages = []
-    for number in range(dice.choice((1, 2, 4, 8, 12, 20))):
-        behaviour = "ok"
-        if odd and dice.random() < 0.25:
-            behaviour = dice.choice(odd)
-        elif all_flaky or dice.random() < 0.1:
-            behaviour = dice.choice(("flaky", "flaky", "retryable")) if not all_flaky else "flaky"
-        times = 1 if all_flaky else dice.randint(1, 4 if behaviour == "retryable" else max_attempts - 1)
-        copies = tuple(
-            Copy(
-                round(dice.choice((0.01, 0.5, 5.0, 90.0, 4000.0, 90_000.0)) * (0.5 + dice.random()), 3),
-                dice.choice(kinds),
-            )
-            for kinds in [_copies(world)]
-            for _ in range(dice.choice((0, 0, 0, 1, 1, 2)))
-        )
-        messages.append(
-            Message(
-                number,
-                round(dice.random() * rush_s, 3),
-                round(usual_s if not mixed else dice.choice((0.2, usual_s, longest_s * dice.random())), 1),
-                behaviour,
-                times if behaviour in ("flaky", "retryable") else 0,
-                group=dice.randrange(3),
-                expires_s=round(rush_s + dice.random() * 300) if dice.random() < 0.05 and world not in CALLS else None,
-                copies=copies if behaviour not in UNREADABLE else (),
-            )
-        )
-    faults = []
-    for _ in range(0 if calm else dice.choice((1, 1, 2, 3, 5, 8, 13))):
-        if dice.random() < 0.2:
-            length_s = dice.choice((1.0, 5.0, 40.0, 200.0))
-            kind = dice.choice(FOR_A_WHILE)
-            faults.append(Fault(kind, None, round(dice.random() * (rush_s + 2 * usual_s), 2), length_s))
-        else:
-            kind = dice.choice(AT_A_REQUEST)
-            amounts = (0.4, -0.4, 20.0, -20.0, 3600.0, 86_400.0) if kind == "clock" else (1.0, 20.0, 100.0, 400.0)
-            where = dice.randrange(len(messages))
-            faults.append(Fault(kind, where, dice.choice((1, 1, 2, 2, 3, 4, 5, 6, 8)), dice.choice(amounts)))
-    versions = [first]
-    if dice.random() < 0.25:
-        versions.append(
-            first._replace(
-                at_s=round(dice.random() * (rush_s + 60), 1),
-                atomic=work == "effects" and not (first.atomic or first.once),
-                max_attempts=max(2, max_attempts + dice.choice((-1, 0, 1))),
-                concurrency=dice.choice((1, 2, 5, 10)),
-                lease=dice.choice((10, 30, 90)),
-            )
-        )
-    return Plan(
+    changed = version._replace(
+        at_s=round(dice.random() * (rush_s + 60), 1),
+        atomic=work == "effects" and not (version.atomic or version.once),
+        max_attempts=max(2, max_attempts + dice.choice((-1, 0, 1))),
+        concurrency=dice.choice((1, 2, 5, 10)),
+        lease=dice.choice((10, 30, 90)),
+    )
+    plan = Plan(
         seed,
         world,
         store,
         work,
-        timeout_s,
-        batch,
+        timeout_s if world != "service" else 0,
+        batch=dice.choice((2, 5, 10, 10)) if reports or world == "kafka" else 1,
         sandboxes=dice.choice((1, 2, 5)),
-        receives=max(version.max_attempts for version in versions) + dice.choice((2, 2, 3, 6)),
+        receives=max_attempts + dice.choice((3, 3, 4, 7)),
         reports=reports,
-        window_s=7200 if world not in CALLS and dice.random() < 0.2 else 30 * 86_400,
         bisects=dice.random() < 0.5,
+        window_s=7200 if world not in CALLS and dice.random() < 0.2 else 30 * DAY,
         room=dice.choice((0, 0, 0, 3, 5)) if world in BATCHES and not calm else 0,
-        versions=tuple(versions),
-        messages=tuple(messages),
-        faults=tuple(faults),
+        versions=(version, changed) if dice.random() < 0.25 else (version,),
+        messages=(),
+        faults=(),
     )
+    messages = tuple(_messages(plan, dice, rush_s))
+    return plan._replace(messages=messages, faults=() if calm else tuple(_faults(messages, dice, rush_s)))
 
 
-def _copies(world: str) -> tuple[str, ...]:
-    if world == "rule":
-        return ("again", "resent", "replayed", "invoked")
-    return ("again", "resent")
+def _messages(plan: Plan, dice: random.Random, rush_s: float) -> Iterator[Message]:
+    parts = 2 if plan.work == "functions" else 1
+    longest_s = plan.timeout_s * 0.45 / parts if plan.timeout_s else 60.0
+    usual_s = dice.choice((0.2, 0.2, 1.0, longest_s / 2, longest_s))
+    mixed, all_flaky = dice.random() < 0.3, dice.random() < 0.15
+    odd = dice.choice(((), ("crasher",), HOPELESS, UNREADABLE, (*HOPELESS, *UNREADABLE)))
+    unfit = UNREADABLE if plan.world in CALLS else () if plan.world in ("queue", "fifo", "kinesis", "kafka") else ("nested",)
+    unfit += ("bad result",) if plan.work == "functions" or plan.world == "api" else ()  # nobody would ever get it
+    odd = tuple(kind for kind in odd if kind not in unfit)
+    kinds = ("again", "resent", "replayed", "invoked") if plan.world == "rule" else ("again", "resent")
+    for number in range(dice.choice((1, 2, 4, 8, 12, 20))):
+        behaviour = "ok"
+        if odd and dice.random() < 0.25:
+            behaviour = dice.choice(odd)
+        elif (all_flaky or dice.random() < 0.1) and not plan.room:
+            behaviour = "flaky" if all_flaky else dice.choice(("flaky", "flaky", "retryable"))
+        most = {"flaky": 1 if all_flaky else plan.versions[0].max_attempts - 1, "retryable": 4}.get(behaviour, 0)
+        copies = [
+            Copy(round(dice.choice((0.01, 0.5, 5.0, 90.0, 4000.0, 90_000.0)) * (0.5 + dice.random()), 3), kind)
+            for kind in dice.choices(kinds, k=dice.choice((0, 0, 0, 1, 1, 2)))
+        ]
+        yield Message(
+            number,
+            round(dice.random() * rush_s, 3),
+            round(usual_s if not mixed else dice.choice((0.2, usual_s, longest_s * dice.random())), 1),
+            behaviour,
+            dice.randint(1, most) if most else 0,
+            group=dice.randrange(3),
+            expires_s=round(rush_s + dice.random() * 300)
+            if dice.random() < 0.05 and plan.world not in CALLS
+            else None,
+            copies=tuple(copies) if behaviour not in UNREADABLE else (),
+        )
 
 
-def from_json(data: Mapping[str, Any]) -> Plan:
-    """Return the plan that was printed as JSON."""
-    parts = dict(data)
-    parts["versions"] = tuple(Version(**version) for version in data["versions"])
-    parts["faults"] = tuple(Fault(**fault) for fault in data["faults"])
-    parts["messages"] = tuple(
-        Message(**{**message, "copies": tuple(Copy(**copy) for copy in message["copies"])})
-        for message in data["messages"]
-    )
-    return Plan(**parts)
-
-
-def to_json(plan: Plan) -> dict[str, Any]:
-    """Return a plan as JSON can hold it."""
-    return plan._asdict() | {
-        "versions": [version._asdict() for version in plan.versions],
-        "faults": [fault._asdict() for fault in plan.faults],
-        "messages": [
-            message._asdict() | {"copies": [copy._asdict() for copy in message.copies]} for message in plan.messages
-        ],
-    }
+def _faults(messages: tuple[Message, ...], dice: random.Random, rush_s: float) -> Iterator[Fault]:
+    for _ in range(dice.choice((1, 1, 2, 3, 5, 8, 13))):
+        if dice.random() < 0.2:
+            at_s = round(dice.random() * (rush_s + 2 * messages[0].work_s), 2)
+            yield Fault(dice.choice(FOR_A_WHILE), None, at_s, dice.choice((1.0, 5.0, 40.0, 200.0)))
+        else:
+            kind = dice.choice(AT_A_REQUEST)
+            amounts = (0.4, -0.4, 20.0, -20.0, 3600.0, float(DAY)) if kind == "clock" else (1.0, 20.0, 100.0, 400.0)
+            where = dice.randrange(len(messages))
+            yield Fault(kind, where, dice.choice((1, 1, 2, 2, 3, 4, 5, 6, 8)), dice.choice(amounts))
 
 
 def smaller(plan: Plan) -> Iterator[Plan]:
-    """Every plan that has a little less: what a failing one is shrunk with. The seed's draws stay as they are."""
-    for number in range(len(plan.messages) - 1, -1, -1):
-        gone = plan.messages[number].number
-        yield plan._replace(
-            messages=plan.messages[:number] + plan.messages[number + 1 :],
-            faults=tuple(fault for fault in plan.faults if fault.message != gone),
-        )
-    for index in range(len(plan.faults) - 1, -1, -1):
+    """Yield every plan that has a little less: what a failing one is shrunk with."""
+    for index, message in reversed(list(enumerate(plan.messages))):
+        faults = tuple(fault for fault in plan.faults if fault.message != message.number)
+        yield plan._replace(messages=plan.messages[:index] + plan.messages[index + 1 :], faults=faults)
+    for index in reversed(range(len(plan.faults))):
         yield plan._replace(faults=plan.faults[:index] + plan.faults[index + 1 :])
     if len(plan.versions) > 1:
-        for version in plan.versions:
-            yield plan._replace(versions=(version._replace(at_s=0.0),))
-    if plan.room:
-        yield plan._replace(room=0)
+        yield from (plan._replace(versions=(version._replace(at_s=0.0),)) for version in plan.versions)
+    for simple in (plan._replace(room=0), plan._replace(sandboxes=1)):
+        if simple != plan:
+            yield simple
     for index, message in enumerate(plan.messages):
-        plainer = [
-            message._replace(copies=message.copies[:place] + message.copies[place + 1 :])
-            for place in range(len(message.copies))
-        ]
-        if message.behaviour != "ok":
-            plainer.append(message._replace(behaviour="ok", times=0))
-        if message.times > 1:
-            plainer.append(message._replace(times=message.times - 1))
-        if message.expires_s is not None:
-            plainer.append(message._replace(expires_s=None))
-        if message.work_s > 1:
-            plainer.append(message._replace(work_s=0.2))
+        plainer = [message._replace(copies=tuple(copy for copy in message.copies if copy != gone))
+                   for gone in message.copies]  # fmt: skip
+        plainer += [message._replace(behaviour="ok", times=0), message._replace(times=min(1, message.times))]
+        plainer += [message._replace(expires_s=None), message._replace(work_s=0.2)]
         for plain in plainer:
-            yield plan._replace(messages=(*plan.messages[:index], plain, *plan.messages[index + 1 :]))
-    if plan.sandboxes > 1:
-        yield plan._replace(sandboxes=1)
+            if plain != message:
+                yield plan._replace(messages=(*plan.messages[:index], plain, *plan.messages[index + 1 :]))
