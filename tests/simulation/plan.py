@@ -155,7 +155,7 @@ def draw(seed: int, world: str | None = None) -> Plan:
         faults=(),
     )
     messages = tuple(_messages(plan, dice, rush_s))
-    return plan._replace(messages=messages, faults=() if calm else tuple(_faults(messages, dice, rush_s)))
+    return plan._replace(messages=messages, faults=() if calm else tuple(_faults(plan, messages, dice, rush_s)))
 
 
 def _messages(plan: Plan, dice: random.Random, rush_s: float) -> Iterator[Message]:
@@ -193,14 +193,15 @@ def _messages(plan: Plan, dice: random.Random, rush_s: float) -> Iterator[Messag
         )
 
 
-def _faults(messages: tuple[Message, ...], dice: random.Random, rush_s: float) -> Iterator[Fault]:
+def _faults(plan: Plan, messages: tuple[Message, ...], dice: random.Random, rush_s: float) -> Iterator[Fault]:
+    far_s = min(float(DAY), plan.window_s / 4)  # a clock that jumps over the window forgets what was done in it
     for _ in range(dice.choice((1, 1, 2, 3, 5, 8, 13))):
         if dice.random() < 0.2:
             at_s = round(dice.random() * (rush_s + 2 * messages[0].work_s), 2)
             yield Fault(dice.choice(FOR_A_WHILE), None, at_s, dice.choice((1.0, 5.0, 40.0, 200.0)))
         else:
             kind = dice.choice(AT_A_REQUEST)
-            amounts = (0.4, -0.4, 20.0, -20.0, 3600.0, float(DAY)) if kind == "clock" else (1.0, 20.0, 100.0, 400.0)
+            amounts = (0.4, -0.4, 20.0, -20.0, far_s, far_s) if kind == "clock" else (1.0, 20.0, 100.0, 400.0)
             where = dice.randrange(len(messages))
             yield Fault(kind, where, dice.choice((1, 1, 2, 2, 3, 4, 5, 6, 8)), dice.choice(amounts))
 

@@ -169,8 +169,8 @@ class World:
                 self._break(number, f"it is healthy and was given up, {words}")
         for entry, words in self.notes.undelivered:
             calls = [call.id for call in entry.calls if call.id not in self.notes.deliveries_excused[number]]
-            settled = entry.message is not message or lettered or self._is_done(number)
-            if not settled and len(calls) > self._deliveries_allowed(number):
+            settled = lettered or self._is_done(number) or number in self.notes.expired
+            if entry.message is message and not settled and len(calls) > self._deliveries_allowed(number):
                 self._break(number, f"it is healthy and was given up by its transport ({words}): {calls} are unexcused")
 
     def _deliveries_allowed(self, number: int) -> int:
