@@ -5,7 +5,6 @@ import hashlib
 import itertools
 import json
 import shutil
-import signal
 import sys
 import tempfile
 import time
@@ -27,6 +26,7 @@ from idempotency.stores.valkey import ValkeyStore
 from local import valkey_server
 from local.demo import Progress, publish
 from local.gateway import Books, GatewayServer, Troubles
+from local.interrupts import end_in_order
 from local.laptop import ROOT, Laptop, LaptopError, Stack
 from local.options import count, positive, share
 from local.partner import Partner, subscribe
@@ -445,7 +445,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 def main() -> None:
     """Run the chaos."""
     options = parse()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the engine is stopped then, too
+    end_in_order()
     progress = Progress(sys.stderr if options.json else sys.stdout)
     try:
         results = run(options, progress)

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple, NoReturn, TextIO
 
 from local.bookings import book
 from local.gateway import Books, GatewayServer, Troubles
+from local.interrupts import end_in_order
 from local.laptop import ROOT, Laptop, LaptopError, Stack
 from local.options import count, positive, share
 from ops import fleet
@@ -80,7 +81,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 def main() -> None:
     """Run the demo."""
     options = parse()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the engine is stopped then, too
+    end_in_order()
     try:
         report = run(options)
     except LaptopError as error:

@@ -27,6 +27,8 @@ from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 from urllib.parse import parse_qs, urlsplit
 
+from local.interrupts import end_in_order
+
 HOST: Final = "127.0.0.1"
 _LATE_S: Final = 4.0
 _HANGING_S: Final = 30.0
@@ -336,6 +338,7 @@ def main() -> None:
     parser.add_argument("--declined", type=float, default=0.0, metavar="SHARE", help="of the rides that cannot be paid")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
+    end_in_order()
     books = Books(Troubles.mixed(options.trouble, declined=options.declined), seed=options.seed)
     with GatewayServer(books, port=options.port) as gateway, suppress(KeyboardInterrupt):
         print(f"{gateway.url}  (Ctrl-C ends it; GET /ledger shows what was charged)", flush=True)

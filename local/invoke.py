@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from local.gateway import Books, GatewayServer
+from local.interrupts import end_in_order
 from local.laptop import ROOT, Laptop, LaptopError
 
 EVENTS: Final = ROOT / "events"
 
 _FUNCTION: Final = re.compile(r"^  (\w+):\n    Type: AWS::Serverless::Function$", re.MULTILINE)
 _FAILED: Final = 2
+_INTERRUPTED: Final = 130
 
 
 class UnknownChoiceError(Exception):
@@ -74,11 +76,14 @@ def main() -> None:
     parser.add_argument("function", help=f"one of {', '.join(functions())}")
     parser.add_argument("event", help="a JSON file, such as those in events/")
     options = parser.parse_args()
+    end_in_order()
     try:
         succeeded = invoke(checked_function(options.function), read_event(options.event))
     except (UnknownChoiceError, LaptopError) as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(_FAILED)
+    except KeyboardInterrupt:
+        sys.exit(_INTERRUPTED)
     sys.exit(not succeeded)
 
 

@@ -131,9 +131,8 @@ class TestRecordStore:
         deployed = stack(**IN_VALKEY)
         for consumer in CONSUMERS:
             function = deployed.resources[f"{consumer}Function"]["Properties"]
-            assert variables(deployed, consumer)["IDEMPOTENCY_STORE"] == {
-                "Fn::Sub": "valkeys://${ValkeyCache.Endpoint.Address}:${ValkeyCache.Endpoint.Port}"
-            }
+            address = "valkeys://${ValkeyCache.Endpoint.Address}:${ValkeyCache.Endpoint.Port}?eviction=accepted"
+            assert variables(deployed, consumer)["IDEMPOTENCY_STORE"] == {"Fn::Sub": address}
             assert function["VpcConfig"] == {
                 "SubnetIds": {"Fn::Split": [",", {"Ref": "SubnetIds"}]},
                 "SecurityGroupIds": [{"Ref": "ConsumerSecurityGroup"}],

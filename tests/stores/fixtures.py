@@ -108,22 +108,17 @@ def local_dynamodb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opener]
 @pytest.fixture(scope="session")
 def named_dynamodb() -> Iterator[Opener]:
     """DynamoDBStore on the endpoint that DYNAMODB_ENDPOINT names, with the credentials and region of the shell."""
-    endpoint = os.environ["DYNAMODB_ENDPOINT"]
     with pytest.MonkeyPatch.context() as environment:
-        for name in [name for name in os.environ if name.startswith("AWS_")]:
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION", "AWS_REGION"):
             environment.delenv(name)
         for name, value in SHELL.items():
             environment.setenv(name, value)
-        of_aws = re.fullmatch(r"https://(?:[0-9]+\.ddb|dynamodb)\.([a-z0-9-]+)\.amazonaws\.com(?:\.cn)?/?", endpoint)
-        if of_aws is None:
-            environment.setenv("AWS_EC2_METADATA_DISABLED", "true")
         session = boto3.session.Session()
-        region = of_aws[1] if of_aws else session.region_name or "us-east-1"
-        keys = None if of_aws or session.get_credentials() else "test"  # a server of one's own asks for none
+        keys = None if session.get_credentials() else "test"  # a server of one's own looks at none
         client = session.client(
             "dynamodb",
-            region_name=region,
-            endpoint_url=endpoint,
+            region_name=session.region_name or "us-east-1",
+            endpoint_url=os.environ["DYNAMODB_ENDPOINT"],
             aws_access_key_id=keys,
             aws_secret_access_key=keys,
             config=_ONE_TRY,

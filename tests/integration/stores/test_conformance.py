@@ -1,5 +1,6 @@
 """What every store must do. `backend` opens the stores; whoever writes one adds it to the fixtures and runs this."""
 
+import functools
 import itertools
 import threading
 from collections.abc import Callable, Iterator
@@ -257,46 +258,24 @@ def compete(contenders: list[Callable[[], bool]]) -> int:
 class TestContention:
     """Of those who write at the same moment, one wins."""
 
-    def test_one_insert_wins(self, backend: Backend) -> None:
-        """A key that many insert at once belongs to one of them, and all others are shown the same holder."""
+    @pytest.mark.parametrize("contest", ["insert", "takeover", "takeover or heartbeat"])
+    def test_one_write_wins(self, backend: Backend, contest: str) -> None:
+        """A key that many insert or take over belongs to one of them, or to its owner, who renews it meanwhile."""
+        store = backend.store
 
-        def insert(record: Record) -> Callable[[], bool]:
-            return lambda: backend.store.insert(record) is record
-
-        for number in range(ROUNDS):
-            key = f"{KEY}{number}"
-            assert compete([insert(claim(key, owner=f"owner-{contender}")) for contender in range(THREADS)]) == 1
-
-    def test_one_takeover_wins(self, backend: Backend) -> None:
-        """Of many who have seen the same ended lease, one takes the key over."""
-
-        def take(seen: Record, record: Record) -> Callable[[], bool]:
-            return lambda: backend.store.swap(seen, record) is record
+        def write(seen: Record | None, record: Record) -> bool:
+            if seen is None:
+                return store.insert(record) is record
+            if contest == "takeover or heartbeat" and record.owner == "taker-0":
+                renewed = claim(record.key)
+                return store.advance(renewed) is renewed
+            return store.swap(seen, record) is record
 
         for number in range(ROUNDS):
-            key = f"{KEY}{number}"
-            backend.store.insert(claim(key)._replace(lease_ms=epoch_ms() - 60_000))
-            seen = backend.store.read(key)
-            assert seen is not None
-            takers = [claim(key, f"taker-{contender}", attempt=2) for contender in range(THREADS)]
-            assert compete([take(seen, taker) for taker in takers]) == 1
-
-    def test_heartbeat_or_takeover_wins(self, backend: Backend) -> None:
-        """Where a heartbeat and a takeover meet, one of them is refused."""
-
-        def renew(record: Record) -> Callable[[], bool]:
-            return lambda: backend.store.advance(record) is record
-
-        def take(seen: Record, record: Record) -> Callable[[], bool]:
-            return lambda: backend.store.swap(seen, record) is record
-
-        for number in range(ROUNDS):
-            late = claim(f"{KEY}{number}")._replace(lease_ms=epoch_ms() - 60_000)
-            backend.store.insert(late)
-            seen = backend.store.read(late.key)
-            assert seen is not None
-            renewed = late._replace(lease_ms=epoch_ms() + LEASE_MS)
-            assert compete([renew(renewed), take(seen, claim(late.key, "owner-2", attempt=2))]) == 1
+            late = claim(f"{KEY}{number}")._replace(lease_ms=ENDED_MS)
+            seen = None if contest == "insert" else store.read(store.insert(late).key)
+            records = [claim(late.key, f"taker-{contender}", attempt=2) for contender in range(THREADS)]
+            assert compete([functools.partial(write, seen, record) for record in records]) == 1
 
     def test_one_commit_has_its_effect(self, transactional: Backend) -> None:
         """Of a commit that is sent many times at once, one takes effect."""

@@ -14,7 +14,6 @@ import valkey
 from idempotency import ConfigurationError, open_store
 from idempotency.clock import epoch_ms
 from idempotency.errors import StoreError, StoreRefusedError, StoreUnavailableError
-from idempotency.record import QUARANTINED
 from idempotency.stores.valkey import ValkeyStore
 from local import valkey_server
 from tests.integration.stores.test_conformance import claim, completed
@@ -105,19 +104,6 @@ def test_user_without_the_right_is_refused(server: Any, user: str, commands: str
         server.acl_deluser("worker")
     assert user[7:-1] not in str(refused.value).split()
     assert server.dbsize() == 0
-
-
-def test_key_expires_by_itself(server: Any, store: ValkeyStore) -> None:
-    """The server drops a record when its window ends, and keeps a quarantined one."""
-    done = completed(claim())._replace(expiry=epoch_ms() // 1000 + 1)
-    poison = claim("history#poison")._replace(status=QUARANTINED, lease_ms=None, expiry=None)
-    store.insert(done)
-    store.insert(poison)
-    give_up = time.monotonic() + 30
-    while store.read(done.key) is not None:
-        assert time.monotonic() < give_up
-        time.sleep(0.05)
-    assert store.read(poison.key) is not None
 
 
 @pytest.mark.parametrize("listens", [True, False], ids=["silent", "gone"])

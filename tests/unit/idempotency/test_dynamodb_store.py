@@ -181,12 +181,6 @@ class TestTransactions:
         with pytest.raises(EffectConflictError):
             store.advance(DONE, [CHARGE, CHARGE])
 
-    def test_one_item_twice_is_rejected_for_good(self, store: DynamoDBStore) -> None:
-        """What DynamoDB refuses as a whole writes nothing."""
-        with pytest.raises(EffectsRejectedError):
-            store.insert(DONE, [CHARGE, CHARGE])
-        assert store.read(KEY) is None
-
     def test_more_actions_than_a_transaction_holds(self, store: DynamoDBStore, recorder: Recorder) -> None:
         """The record and 99 effects fit; one more is rejected before anything is sent."""
         effects = [Put(RIDES, {"id": f"order_{number}"}) for number in range(100)]

@@ -29,7 +29,7 @@ class TestCapacity:
         assert store.read("a") is not None
 
     def test_claims_and_quarantined_keys_are_never_forgotten(self) -> None:
-        """A store that holds nothing else refuses new keys, and still lets its claims come to their end."""
+        """A store that holds nothing else refuses new keys, and lets its claims end; one without room is a mistake."""
         store = MemoryStore(capacity=2)
         claim = record("a", IN_PROGRESS)
         store.insert(claim)
@@ -39,9 +39,6 @@ class TestCapacity:
         assert store.read("c") is None
         done = claim._replace(status=COMPLETED)
         assert store.advance(done) is done
-
-    def test_capacity_must_hold_something(self) -> None:
-        """A store without room is a mistake."""
         with pytest.raises(ConfigurationError):
             MemoryStore(capacity=0)
 

@@ -1203,7 +1203,9 @@ class TestRule16Tokens:
 class TestFailsClosed:
     """What makes no sense is left alone."""
 
-    @pytest.mark.parametrize(("name", "value"), [("status", "DONE"), ("leaseExpiry", None)])
+    @pytest.mark.parametrize(
+        ("name", "value"), [("status", "DONE"), ("status", None), ("leaseExpiry", None), ("leaseExpiry", "soon")]
+    )
     def test_corrupt_record_is_neither_run_nor_overwritten(
         self,
         consumer: MakeConsumer,

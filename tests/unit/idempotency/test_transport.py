@@ -1,41 +1,40 @@
 """The default way to DynamoDB: a botocore client that tries once and soon gives up, otherwise as it was configured."""
 
-import json
 import os
-from datetime import UTC, datetime
 from io import BytesIO
 from typing import Any
 
 import pytest
 from botocore.awsrequest import AWSResponse
 from botocore.compat import HTTPHeaders
-from botocore.credentials import CredentialProvider, RefreshableCredentials
 from botocore.exceptions import EndpointConnectionError, ReadTimeoutError
-from botocore.session import Session, get_session
+from botocore.session import get_session
 
 from idempotency.stores.transport import NoAnswerError, ServiceError, botocore_transport
 
-GET = {"TableName": "Idempotency", "Key": {"idempotencyKey": {"S": "history#k1"}}}
+
+class Body(BytesIO):
+    """A body, as botocore reads it from urllib3."""
+
+    def stream(self, **_: object) -> list[bytes]:
+        """Return the body in one piece."""
+        return [self.read()]
 
 
 class Network:
-    """Answers in place of the network, and keeps what was sent.
+    """Answers in place of the network, or raises, and keeps what was sent."""
 
-    Attributes:
-        error: raised in place of an answer.
-    """
-
-    def __init__(self, body: dict[str, Any] | None = None, *, status: int = 200) -> None:
+    def __init__(self, answer: bytes | Exception, status: int = 200) -> None:
         self.sent: list[Any] = []
-        self.error: Exception | None = None
+        self._answer = answer
         self._status = status
-        self._body = json.dumps(body or {}).encode()
 
-    def session(self) -> Session:
-        """Return a session whose clients are answered here."""
+    def get(self) -> Any:
+        """Read a record by way of this network."""
         session = get_session()
         session.get_component("event_emitter").register_first("before-send.dynamodb", self._send)
-        return session
+        request = {"TableName": "Idempotency", "Key": {"idempotencyKey": {"S": "history#k1"}}}
+        return botocore_transport(session=session)("GetItem", request)
 
     def header(self, name: str) -> str:
         """Return a header of the last request."""
@@ -44,19 +43,9 @@ class Network:
 
     def _send(self, request: Any, **_: object) -> AWSResponse:
         self.sent.append(request)
-        if self.error is not None:
-            raise self.error
-        headers = HTTPHeaders()
-        headers["content-type"] = "application/x-amz-json-1.0"
-        return AWSResponse(request.url, self._status, headers, _Body(self._body))
-
-
-class _Body(BytesIO):
-    """A body, as botocore reads it from urllib3."""
-
-    def stream(self, **_: object) -> list[bytes]:
-        """Return the body in one piece."""
-        return [self.read()]
+        if isinstance(self._answer, Exception):
+            raise self._answer
+        return AWSResponse(request.url, self._status, HTTPHeaders(), Body(self._answer))
 
 
 @pytest.fixture(autouse=True)
@@ -73,42 +62,12 @@ def lambda_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_request_goes_to_the_region_signed_and_says_who_sends_it() -> None:
     """Region and credentials are the environment's, and the user agent names botocore and Lambda."""
-    network = Network({"Item": {"status": {"S": "COMPLETED"}}})
-
-    answer = botocore_transport(session=network.session())("GetItem", GET)
-
-    assert answer["Item"] == {"status": {"S": "COMPLETED"}}
+    network = Network(b'{"Item": {"status": {"S": "COMPLETED"}}}')
+    assert network.get()["Item"] == {"status": {"S": "COMPLETED"}}
     assert network.sent[0].url == "https://dynamodb.eu-west-1.amazonaws.com/"
     assert "Credential=AKIDFIRST/" in network.header("Authorization")
     assert network.header("User-Agent").startswith("Botocore/")
     assert "AWS_Lambda_python3.13" in network.header("User-Agent")
-
-
-def test_credentials_that_run_out_are_replaced() -> None:
-    """A request that finds its credentials at their end is signed with new ones."""
-
-    class Rotating(CredentialProvider):
-        METHOD = "rotating"
-
-        def load(self) -> RefreshableCredentials:
-            def renew() -> dict[str, str]:
-                return {
-                    "access_key": "AKIDSECOND",
-                    "secret_key": "s",
-                    "token": "t",
-                    "expiry_time": "2999-01-01T00:00:00Z",
-                }
-
-            ended = datetime(2020, 1, 1, tzinfo=UTC)
-            return RefreshableCredentials("AKIDFIRST", "s", "t", ended, renew, self.METHOD)
-
-    network = Network()
-    session = network.session()
-    session.get_component("credential_provider").insert_before("env", Rotating(session))
-
-    botocore_transport(session=session)("GetItem", GET)
-
-    assert "Credential=AKIDSECOND/" in network.header("Authorization")
 
 
 @pytest.mark.parametrize(
@@ -118,21 +77,17 @@ def test_credentials_that_run_out_are_replaced() -> None:
 )
 def test_request_without_an_answer_is_sent_once(error: Exception) -> None:
     """Whether it took place is not known; the store, which knows the time that is left, decides on another try."""
-    network = Network()
-    network.error = error
-
+    network = Network(error)
     with pytest.raises(NoAnswerError):
-        botocore_transport(session=network.session())("GetItem", GET)
+        network.get()
     assert len(network.sent) == 1
 
 
 def test_throttled_request_is_sent_once() -> None:
     """An error that botocore would retry comes back at once, with its code, status and body."""
-    network = Network({"__type": "com.amazonaws.dynamodb.v20120810#ThrottlingException", "message": "slow"}, status=400)
-
+    network = Network(b'{"__type": "com.amazonaws.dynamodb.v20120810#ThrottlingException", "message": "slow"}', 400)
     with pytest.raises(ServiceError) as refused:
-        botocore_transport(session=network.session())("GetItem", GET)
-
+        network.get()
     assert (refused.value.code, refused.value.status) == ("ThrottlingException", 400)
     assert len(network.sent) == 1
 
@@ -141,11 +96,9 @@ def test_request_without_credentials_is_refused_unsent(monkeypatch: pytest.Monke
     """What could not be signed did not take place, which is more than no answer says."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", os.devnull)
-    monkeypatch.setenv("AWS_CONFIG_FILE", os.devnull)
-    network = Network()
-
+    for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
+        monkeypatch.setenv(name, os.devnull)
+    network = Network(b"{}")
     with pytest.raises(ServiceError) as refused:
-        botocore_transport(session=network.session())("GetItem", GET)
-
+        network.get()
     assert (refused.value.code, refused.value.status, network.sent) == ("NoCredentialsError", 0, [])

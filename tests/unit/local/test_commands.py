@@ -1,6 +1,8 @@
 """What `make demo` and `make invoke` say and how they end, without an engine."""
 
 import json
+import signal
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +11,7 @@ from typing import Any
 import pytest
 
 from local import demo, invoke
-from local.laptop import LaptopError
+from local.laptop import ROOT, LaptopError
 from ops import saga
 from ops.ledger import Evidence, Published, State, Subscription, balance
 
@@ -63,16 +65,38 @@ def test_what_cannot_be_run_is_said_in_one_sentence(
     assert capsys.readouterr().err == "error: port 4566 of 127.0.0.1 cannot be used: choose another one.\n"
 
 
-def test_an_interrupted_demo_says_that_nothing_is_left(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Ctrl-C ends the demo with the status that shells expect."""
+COMMANDS = {
+    "demo": "from local import demo; demo.run = wait; demo.main()",
+    "chaos": "from local import chaos; chaos.run = wait; chaos.main()",
+    "invoke": "from local import invoke; invoke.invoke = invoke.checked_function = invoke.read_event = wait;"
+    "sys.argv += ['Function', 'event.json']; invoke.main()",
+    "gateway": "from local import gateway; gateway.main()",
+}
 
-    def run(options: Any) -> Any:
-        raise KeyboardInterrupt
 
-    assert end(monkeypatch, run) == 130
-    assert "nothing is left running" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("command", "number"),
+    [
+        *(("demo", number) for number in (signal.SIGINT, signal.SIGTERM)),
+        ("chaos", signal.SIGINT),
+        ("invoke", signal.SIGTERM),
+        ("gateway", signal.SIGINT),
+    ],
+)
+def test_a_command_in_the_background_ends_in_order(command: str, number: signal.Signals) -> None:
+    """Ctrl-C and SIGTERM end it with the status that shells expect, though it was started with SIGINT ignored."""
+    waits = "import signal, sys\ndef wait(*_): print('waiting', flush=True); signal.pause()\n"
+    background = 'trap \'\' INT; exec "$0" -c "$1"'
+    with subprocess.Popen(
+        ["/bin/sh", "-c", background, sys.executable, waits + COMMANDS[command]], cwd=ROOT, stdout=subprocess.PIPE
+    ) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline()  # it has begun to wait
+        child.send_signal(number)
+        try:
+            assert child.wait(timeout=30) == (0 if command == "gateway" else 130)
+        finally:
+            child.kill()
 
 
 @pytest.mark.parametrize("arguments", [["--duplicates", "1.5"], ["--rides", "-1"], ["--rides", "many"], ["--nonsense"]])

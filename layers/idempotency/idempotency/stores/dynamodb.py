@@ -134,17 +134,24 @@ class DynamoDBStore(Requests):
         self, seen: Record, record: Record, effects: Sequence["Effect"] = (), *, until_ms: int | None = None
     ) -> Record | None:
         """Write ``record`` if the one under its key is still as ``seen``."""
-        values = {":s": {"S": seen.status}, ":a": {"N": str(seen.attempt)}}
-        condition = "#s = :s AND attempt = :a"
-        for name, value, kind in (("#o", seen.owner, "S"), ("leaseExpiry", seen.lease_ms, "N")):
-            if value is None:
-                condition += f" AND attribute_not_exists({name})"
-            else:
+        values: dict[str, dict[str, str]] = {}
+        conditions = []
+        for name, value, kind in (
+            ("#s", seen.status or None, "S"),
+            ("#o", seen.owner, "S"),
+            ("attempt", str(seen.attempt), "N"),
+            ("leaseExpiry", None if seen.lease_ms is None else str(seen.lease_ms), "N"),
+        ):
+            if value is not None:
                 placeholder = f":{name.strip('#')}"
-                condition += f" AND {name} = {placeholder}"
-                values[placeholder] = {kind: str(value)}
+                conditions.append(f"{name} = {placeholder}")
+                values[placeholder] = {kind: value}
+            else:
+                # One of another type is read as none, so that a record which somebody damaged can be replaced, too.
+                conditions.append(f"NOT attribute_type({name}, :type{kind})")
+                values[f":type{kind}"] = {"S": kind}
         expression = {
-            "ConditionExpression": condition,
+            "ConditionExpression": " AND ".join(conditions),
             "ExpressionAttributeNames": _STATUS_AND_OWNER,
             "ExpressionAttributeValues": values,
         }
