@@ -130,18 +130,22 @@ def _holds(request: Mapping[str, Any], found: Item | None) -> bool:
         ((kind, content),) = attribute.items()
         return int(content) if kind == "N" else content
 
-    condition = _compiled(request.get("ConditionExpression", ""))
-    return bool(eval(condition, {"value": value, "exists": lambda found: found == found}))  # noqa: PLR0124, S307 - NaN; the layer's own text
+    functions = {
+        "value": value,
+        "attribute_exists": lambda found: not isinstance(found, float),
+        "attribute_not_exists": lambda found: isinstance(found, float),
+        "attribute_type": lambda found, kind: isinstance(found, {"S": str, "N": int}[kind]),
+    }
+    return bool(eval(_compiled(request.get("ConditionExpression", "")), functions))  # noqa: S307 - the layer's own text
 
 
 @lru_cache
 def _compiled(condition: str) -> Any:
-    """Translate a condition to Python: what it has are attribute_exists, comparisons, AND, OR, NOT and parentheses."""
+    """Translate a condition to Python: it has functions of attributes, comparisons, AND, OR, NOT and parentheses."""
     known = {"AND": "and", "OR": "or", "NOT": "not", "=": "==", "<>": "!="}
-    known |= {"attribute_exists": "exists", "attribute_not_exists": "not exists"}
     words = [
-        known.get(word) or (f"value({word!r})" if word.strip("#:").isidentifier() else word)
-        for word in re.findall(r"[#:]?\w+|<=|>=|<>|[=<>()]", condition)
+        known.get(word) or (f"value({word!r})" if re.fullmatch(r"[#:]?(?!attribute_)\w+", word) else word)
+        for word in re.findall(r"[#:]?\w+|<=|>=|<>|[=<>(),]", condition)
     ]
     return compile(" ".join(words) or "True", condition, "eval")
 
