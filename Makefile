@@ -36,8 +36,8 @@ test: test-unit test-proofs test-integration ## Run every test
 test-unit: .venv-dev/.synced ## Run the tests that need nothing but this process: seconds, no network
 	@$(PYTHON) -m pytest -q -n 2 tests/unit tests/contract $(ARGS)
 
-test-proofs: .venv-dev/.synced ## Run the features, state machines, the explorer and the comparison with Powertools
-	@$(PYTHON) -m pytest -q -n 2 tests/features tests/property tests/differential tests/explorer $(ARGS)
+test-proofs: .venv-dev/.synced ## Run the features, the explorer, the simulation and the comparison with Powertools
+	@$(PYTHON) -m pytest -q -n 2 tests/features tests/property tests/differential tests/explorer tests/simulation $(ARGS)
 
 test-integration: $(ENVIRONMENTS) ## Run the tests of the template and of the pipeline on the local engine
 	@$(PYTHON) -m pytest -q tests/infrastructure tests/integration tests/e2e $(ARGS)
@@ -58,7 +58,7 @@ check: lint test ## Check everything, as CI does
 
 ##@ Measure
 
-.PHONY: compare bench bench-publish explore mutants
+.PHONY: compare bench bench-publish explore simulate mutants
 compare: .venv-dev/.synced ## Show what Powertools and this layer make of the same adversities (ARGS=--json)
 	@$(PYTHON) -m tests.differential $(ARGS)
 
@@ -70,6 +70,9 @@ bench-publish: .venv-dev/.synced ## Measure requests and CPU of 10,000 events pu
 
 explore: .venv-dev/.synced ## Take every order of steps of a few deliveries of one key (ARGS=--help)
 	@$(PYTHON) -m tests.explorer $(ARGS)
+
+simulate: .venv-dev/.synced ## Have the layer live through bad luck under simulated transports (ARGS="--seeds 1000", ARGS=--help)
+	@$(PYTHON) -m tests.simulation $(ARGS)
 
 mutants: .venv-dev/.synced ## Take each rule out of the idempotency layer, and expect its tests to go red
 	@$(PYTHON) -m tests.mutants $(ARGS)

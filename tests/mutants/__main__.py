@@ -7,14 +7,19 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
 ROOT: Final = Path(__file__).parents[2]
 CATALOGUE: Final = Path(__file__).with_name("catalogue.txt")
 LAYER: Final = Path("layers/idempotency/idempotency")
-COPIED: Final = ("layers", "tests/conftest.py", "tests/unit/idempotency", "tests/explorer", "pyproject.toml")
+COPIED: Final = (
+    *("layers", "tests/conftest.py", "tests/unit/idempotency"),
+    *("tests/explorer", "tests/simulation", "pyproject.toml"),
+)
+SEEDS: Final = "3000"
+"""Among so many the simulation must find one that breaks a promise."""
 LONGEST_RUN_S: Final = 180
 _HEAD: Final = re.compile(r"## (?P<rule>.+)\nin (?P<file>\S+) by (?P<by>.+)\n(?P<lines>(?:[-+] .*\n?)+)")
 
@@ -29,7 +34,8 @@ class Mutant(NamedTuple):
     """Text that stands there once."""
     without: str
     by: str
-    """What must notice: pytest's arguments within ``tests/unit/idempotency``, or ``explorer`` and a world."""
+    """What must notice: pytest's arguments within ``tests/unit/idempotency``; ``explorer`` or ``simulation``, and the
+    world in which it must."""
 
 
 def catalogue() -> Iterator[Mutant]:
@@ -40,7 +46,7 @@ def catalogue() -> Iterator[Mutant]:
         yield Mutant(entry["rule"], entry["file"], code if without else f"{code}\n", without, entry["by"])
 
 
-def main() -> int:
+def main(given: Sequence[str] | None = None) -> int:
     """Run the mutants that were asked for; the exit status says whether each of them was noticed."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.mutants",
@@ -48,11 +54,13 @@ def main() -> int:
         epilog="example: python -m tests.mutants --rule 3",
     )
     parser.add_argument("--rule", help="only the mutants of this rule, by its number")
+    parser.add_argument("--by", default="", help="only what this must notice: explorer, simulation, a test's file")
     parser.add_argument("--json", action="store_true", help="print the outcome as JSON, for machines")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(given)
     chosen = [mutant for mutant in catalogue() if arguments.rule in (None, mutant.rule.split()[0])]
+    chosen = [mutant for mutant in chosen if mutant.by.startswith(arguments.by)]
     if not chosen:
-        parser.error(f"there is no rule {arguments.rule}")
+        parser.error(f"there is no rule {arguments.rule} for {arguments.by or 'anything'} to notice")
 
     survivors = []
     with tempfile.TemporaryDirectory(prefix="carride-mutants-") as folder:
@@ -65,12 +73,12 @@ def main() -> int:
             else:
                 shutil.copy(source, copy / name)
         for number, mutant in enumerate(chosen, 1):
-            noticed = is_noticed(mutant, copy)
-            if not noticed:
+            sign = sign_of(mutant, copy)
+            if sign is None:
                 survivors.append(mutant.rule)
             if not arguments.json:
-                verdict = "red" if noticed else "SURVIVED"
-                print(f"{number:2}/{len(chosen)}  {verdict:8}  {mutant.rule}", flush=True)
+                verdict = "SURVIVED" if sign is None else "red"
+                print(f"{number:2}/{len(chosen)}  {verdict:8}  {mutant.rule}{sign or ''}", flush=True)
     if arguments.json:
         print(json.dumps({"mutants": len(chosen), "survivors": survivors}))
     else:
@@ -78,8 +86,8 @@ def main() -> int:
     return 1 if survivors else 0
 
 
-def is_noticed(mutant: Mutant, copy: Path) -> bool:
-    """Apply one mutant to the copy, run what must notice it, and put the rule back."""
+def sign_of(mutant: Mutant, copy: Path) -> str | None:
+    """Apply one mutant to the copy, run what must notice it, put the rule back, and return what was noticed."""
     file = copy / LAYER / mutant.file
     whole = file.read_text()
     if whole.count(mutant.code) != 1:
@@ -87,12 +95,14 @@ def is_noticed(mutant: Mutant, copy: Path) -> bool:
             f"{mutant.rule}: its code stands {whole.count(mutant.code)} times in {mutant.file}; mend {CATALOGUE.name}"
         )
     file.write_text(whole.replace(mutant.code, mutant.without))
-    explored = mutant.by.removeprefix("explorer ")
-    if explored == mutant.by:
-        command = ["pytest", "-x", "-q", "-p", "no:cacheprovider"]
-        command += [f"tests/unit/idempotency/{test}" for test in mutant.by.split()]
-    else:
-        command = ["tests.explorer", "--quick", "--scenario", explored]
+    match mutant.by.split():
+        case ["explorer", world]:
+            command = ["tests.explorer", "--quick", "--scenario", world]
+        case ["simulation", world]:
+            command = ["tests.simulation", "--stop", "--seeds", SEEDS, "--world", world]
+        case tests:
+            command = ["pytest", "-x", "-q", "-p", "no:cacheprovider"]
+            command += [f"tests/unit/idempotency/{test}" for test in tests]
     try:
         run = subprocess.run(
             [sys.executable, "-m", *command],
@@ -108,7 +118,8 @@ def is_noticed(mutant: Mutant, copy: Path) -> bool:
     noticed = run.returncode == 1 and ("BROKEN" in run.stdout or command[0] == "pytest")
     if run.returncode != noticed:
         raise SystemExit(f"{mutant.rule}: {command[0]} could not run:\n{run.stdout[-2000:]}{run.stderr[-2000:]}")
-    return noticed
+    seed = re.search(r"BROKEN  (seed \d+, .*)\n  (.*)", run.stdout)
+    return None if not noticed else "" if seed is None else f" ({seed[1]}:{seed[2]})"
 
 
 if __name__ == "__main__":

@@ -1,0 +1,246 @@
+"""The real stores over simulated servers: DynamoDB as a dictionary, fakeredis with its real Lua, and memory."""
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache, partial
+from typing import Any, Final, Protocol
+
+import fakeredis
+import valkey.exceptions
+
+from idempotency import DynamoDBStore, MemoryStore, Update
+from idempotency.effects import Effect
+from idempotency.errors import EffectsRejectedError, StoreRefusedError, StoreUnavailableError
+from idempotency.record import Record
+from idempotency.stores import Store
+from idempotency.stores.dynamodb import record_of
+from idempotency.stores.transport import NoAnswerError, ServiceError
+from idempotency.stores.valkey import ValkeyStore
+from tests.simulation.engine import EPOCH_MS, Simulation
+
+LONGEST_TRY_S: Final = 1.5
+_TOKEN_LASTS_MS: Final = 600_000
+_TTL_IS_LATE_S: Final = 172_800
+
+type Item = dict[str, dict[str, Any]]
+type Refuse = Callable[[str], Exception | None]
+
+
+class Network(Protocol):
+    """Carries requests: ``request(what, key, perform, lost, refuse)`` returns what ``perform`` does, faults aside."""
+
+    def request[T](
+        self, what: str, key: str, perform: Callable[[], T], lost: Callable[[str], Exception], refuse: Refuse
+    ) -> T:
+        """Carry one."""
+        ...
+
+
+class DynamoDB:
+    """Two tables, with the part of DynamoDB that the layer and the handlers use; the layer's `Transport`."""
+
+    longest_try_s = LONGEST_TRY_S
+
+    def __init__(self, simulation: Simulation, network: Network) -> None:
+        self._simulation = simulation
+        self._network = network
+        self._tables: dict[str, dict[str, Item]] = {"Records": {}, "Orders": {}}
+        self._tokens: dict[str, tuple[float, Mapping[str, Any]]] = {}
+        self.store: Store = DynamoDBStore(
+            "Records", transport=self, clock=simulation.clock, sleep=simulation.sleep, jitter=simulation.roll
+        )
+
+    def __call__(self, operation: str, request: Mapping[str, Any], /) -> Mapping[str, Any]:
+        """Send one request."""
+        first = request["TransactItems"][0]["Put"] if operation == "TransactWriteItems" else request
+        perform = partial(self._take, operation, request)
+        return self._network.request(operation, _key_of(first), perform, NoAnswerError, partial(_refusal, operation))
+
+    def records(self) -> list[Record]:
+        """Return every record."""
+        return [record_of(item) for item in self._tables["Records"].values()]
+
+    def effects(self) -> dict[str, int]:
+        """Return how often the effect on each order took place."""
+        return {key: int(item["charges"]["N"]) for key, item in self._tables["Orders"].items()}
+
+    def _take(self, operation: str, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        if operation == "GetItem":
+            return {"Item": item} if (item := self._find(request)) else {}
+        if operation == "PutItem":
+            if not _holds(request, found := self._find(request)):
+                body = {"Item": found} if found else {}
+                raise ServiceError("ConditionalCheckFailedException", 400, "The conditional request failed", body)
+            self._write(request)
+            return {}
+        since_ms, before = self._tokens.get(request["ClientRequestToken"], (-math.inf, None))
+        if self._simulation.now_ms - since_ms < _TOKEN_LASTS_MS:
+            if before != request:
+                raise ServiceError("IdempotentParameterMismatchException", 400, "another request has this token", {})
+            return {}
+        actions = [next(iter(entry.values())) for entry in request["TransactItems"]]
+        reasons: list[dict[str, Any]] = []
+        for action in actions:
+            found = self._find(action)
+            refused = {"Code": "ConditionalCheckFailed"} | ({"Item": found} if found else {})
+            reasons.append({"Code": "None"} if _holds(action, found) else refused)
+        if any(reason["Code"] != "None" for reason in reasons):
+            raise _cancelled({"CancellationReasons": reasons})
+        for action in actions:
+            self._write(action)
+        self._tokens[request["ClientRequestToken"]] = (self._simulation.now_ms, request)
+        return {}
+
+    def _find(self, request: Mapping[str, Any]) -> Item | None:
+        """Return the item under a request's key; TTL deletes it up to two days after its time."""
+        table, key = self._tables[request["TableName"]], _key_of(request)
+        found = table.get(key)
+        if found is not None and "expiryTimestamp" in found:
+            late_s = (EPOCH_MS + self._simulation.now_ms) / 1000 - int(found["expiryTimestamp"]["N"])
+            if late_s > 0 and late_s > _TTL_IS_LATE_S * self._simulation.roll(f"ttl {key}"):
+                del table[key]
+                return None
+        return found
+
+    def _write(self, request: Mapping[str, Any]) -> None:
+        table, key = self._tables[request["TableName"]], _key_of(request)
+        if "Item" in request:
+            table[key] = dict(request["Item"])
+        else:
+            assert request["UpdateExpression"] == "ADD charges :one"
+            table[key] = {"charges": {"N": str(int(table.get(key, {}).get("charges", {"N": "0"})["N"]) + 1)}}
+
+
+def _key_of(request: Mapping[str, Any]) -> str:
+    item = request.get("Item") or request["Key"]
+    key: str = (item.get("idempotencyKey") or item["id"])["S"]
+    return key
+
+
+def _holds(request: Mapping[str, Any], found: Item | None) -> bool:
+    """Judge a condition."""
+    names = request.get("ExpressionAttributeNames", {})
+    values = request.get("ExpressionAttributeValues", {})
+
+    def value(name: str) -> Any:
+        attribute = values.get(name) or (found or {}).get(names.get(name, name))
+        if attribute is None:
+            return math.nan  # equal to nothing, not even to itself, and neither smaller nor larger
+        ((kind, content),) = attribute.items()
+        return int(content) if kind == "N" else content
+
+    condition = _compiled(request.get("ConditionExpression", ""))
+    return bool(eval(condition, {"value": value, "exists": lambda found: found == found}))  # noqa: PLR0124, S307 - NaN; the layer's own text
+
+
+@lru_cache
+def _compiled(condition: str) -> Any:
+    """Translate a condition to Python: what it has are attribute_exists, comparisons, AND, OR, NOT and parentheses."""
+    known = {"AND": "and", "OR": "or", "NOT": "not", "=": "==", "<>": "!="}
+    known |= {"attribute_exists": "exists", "attribute_not_exists": "not exists"}
+    words = [
+        known.get(word) or (f"value({word!r})" if word.strip("#:").isidentifier() else word)
+        for word in re.findall(r"[#:]?\w+|<=|>=|<>|[=<>()]", condition)
+    ]
+    return compile(" ".join(words) or "True", condition, "eval")
+
+
+def _cancelled(body: Mapping[str, Any]) -> ServiceError:
+    return ServiceError("TransactionCanceledException", 400, "Transaction cancelled", body)
+
+
+def _refusal(operation: str, kind: str) -> Exception | None:
+    if kind == "throttled":
+        return ServiceError("ThrottlingException", 400, "Rate exceeded", {})
+    if kind == "denied":
+        return ServiceError("AccessDeniedException", 400, "is not authorized to perform", {})
+    if operation != "TransactWriteItems" or kind not in ("conflict", "no reasons"):
+        return None
+    reasons = {"CancellationReasons": [{"Code": "None"}, {"Code": "TransactionConflict"}]}
+    return _cancelled(reasons if kind == "conflict" else {})
+
+
+class Valkey(fakeredis.FakeValkey):
+    """A server whose clock is the simulation's, and a client whose scripts travel over the simulated network."""
+
+    def __init__(self, simulation: Simulation, network: Network) -> None:
+        super().__init__(server=fakeredis.FakeServer(), socket_timeout=0.8)
+        self._network = network
+        self.store: Store = ValkeyStore(
+            self, prefix="", clock=simulation.clock, sleep=simulation.sleep, jitter=simulation.roll
+        )
+
+    def evalsha(self, sha: str, numkeys: int, *arguments: Any) -> Any:
+        """Say that the server knows no scripts, so that each request carries its own."""
+        raise valkey.exceptions.NoScriptError
+
+    def eval(self, script: str, numkeys: int, *arguments: Any) -> Any:
+        """Send a script."""
+
+        def refuse(kind: str) -> Exception | None:
+            return valkey.exceptions.ResponseError(kind) if kind in ("throttled", "denied") else None
+
+        perform = partial(super().eval, script, numkeys, *arguments)
+        return self._network.request("script", arguments[0], perform, valkey.exceptions.TimeoutError, refuse)
+
+    def records(self) -> list[Record]:
+        """Return every record."""
+        keys: Any = self.keys()
+        found = [self.store.read(key.decode()) for key in sorted(keys)]
+        return [record for record in found if record is not None]
+
+    def effects(self) -> dict[str, int]:
+        """Return nothing: there are no transactions."""
+        return {}
+
+
+class Memory:
+    """A MemoryStore that is reached over the simulated network, as if it were a server."""
+
+    transactional = True
+    effect_writer = None
+
+    def __init__(self, simulation: Simulation, network: Network) -> None:
+        self._network = network
+        self._charges: dict[str, int] = {}
+        self._store = MemoryStore(apply=self._apply, clock=lambda: int(EPOCH_MS + simulation.now_ms))
+        self.store: Any = self
+
+    def __getattr__(self, step: str) -> Callable[..., Any]:
+        """Return a step of the store that travels."""
+        perform = getattr(self._store, step)
+
+        def refuse(kind: str) -> Exception | None:
+            return StoreRefusedError(kind) if kind in ("throttled", "denied") else None
+
+        def send(first: Record | str, *rest: Any, until_ms: int | None = None) -> Any:
+            key = first if isinstance(first, str) else first.key
+            return self._network.request(step, key, partial(perform, first, *rest), StoreUnavailableError, refuse)
+
+        return send
+
+    def _apply(self, effects: Sequence[Effect]) -> None:
+        orders = [str(effect.key["id"]) for effect in effects if isinstance(effect, Update)]
+        if len(orders) < len(effects):
+            raise EffectsRejectedError("that is no effect")
+        for order in orders:
+            self._charges[order] = self._charges.get(order, 0) + 1
+
+    def records(self) -> list[Record]:
+        """Return every record."""
+        return list(self._store._records.values())  # noqa: SLF001 - it can only be asked for one key
+
+    def effects(self) -> dict[str, int]:
+        """Return how often the effect on each order took place."""
+        return dict(self._charges)
+
+
+type Backend = DynamoDB | Valkey | Memory
+
+BACKENDS: Final[Mapping[str, Callable[[Simulation, Network], Backend]]] = {
+    "dynamodb": DynamoDB,
+    "valkey": Valkey,
+    "memory": Memory,
+}
+"""Stores for all machines at once: their clock is that of the machine that asks."""

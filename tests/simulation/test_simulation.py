@@ -1,0 +1,51 @@
+"""The simulation keeps its promises, repeats itself exactly, and notices what it is there to notice."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.simulation.__main__ import main, shrink
+from tests.simulation.plan import WORLDS, draw, from_json, to_json
+from tests.simulation.run import run
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_promises_hold_under_any_bad_luck(world: str) -> None:
+    """Nothing is lost or doubled, no healthy message is given up, and every letter and result is true."""
+    for seed in range(40):
+        report = run(draw(seed, world))
+        assert not report.broken, f'make simulate ARGS="--seed {seed} --world {world}"'
+
+
+def test_a_seed_is_the_same_run_in_every_process() -> None:
+    """The timeline of a seed depends on nothing else, not even on how a process hashes strings."""
+    command = [sys.executable, "-m", "tests.simulation", "--seed", "8", "--world", "queue", "--timeline"]
+    told = {
+        subprocess.run(
+            command,
+            env=os.environ | {"PYTHONHASHSEED": salt, "PYTHONPATH": os.pathsep.join(sys.path)},
+            check=True,
+            capture_output=True,
+        ).stdout.partition(b" simulated hours")[0]
+        for salt in ("1", "2")
+    }
+    assert len(told) == 1
+    assert len(told.pop().splitlines()) > 50
+
+
+def test_a_broken_promise_is_shrunk_and_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A fault in the layer is found, told as a timeline, and found again from the printed plan."""
+    monkeypatch.setattr("idempotency.runner.is_takeover", lambda step, me: False)
+    assert main(["--stop", "--seeds", "300", "--world", "kinesis"]) == 1
+    told = capsys.readouterr().out
+    assert "it is healthy and was given up, QUARANTINED" in told
+    plan = from_json(json.loads(told.partition("--plan with: ")[2].splitlines()[0]))
+    smallest = shrink(run(plan))
+    assert smallest.broken
+    assert len(smallest.plan.messages) <= 3
+    assert run(from_json(json.loads(json.dumps(to_json(smallest.plan))))).timeline == smallest.timeline
