@@ -127,7 +127,7 @@ class Batch:
 
     def _next_suspects(self) -> list[list[int]]:
         """Take the lanes that run next: those with the fewest crashes, together if that is what the time asks for."""
-        self._suspects.sort(key=lambda suspected: suspected[0].attempt)
+        self._suspects.sort(key=lambda suspected: (suspected[0].attempt, suspected[1]))  # not as threads found them
         in_company = sum(not suspect.is_last_chance for suspect, _ in self._suspects)
         size = 1
         if in_company > 1 and (typical_ms := self._pace.typical_ms()):
