@@ -36,18 +36,18 @@ class Pace:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._lately_ms: deque[int] = deque(maxlen=_RUNS_REMEMBERED)
-        self.started = 0
-        """How many runs have begun in this process."""
+        self.ended = 0
+        """How many runs have ended in this process."""
 
     def measure[**P, T](self, work: Callable[P, T]) -> Callable[P, T]:
         """Return ``work`` such that every call's duration is remembered."""
 
         def measured(*args: P.args, **kwargs: P.kwargs) -> T:
-            self.started += 1
             start_ms = self._clock()
             try:
                 return work(*args, **kwargs)
             finally:
+                self.ended += 1
                 self._lately_ms.append(max(0, self._clock() - start_ms))
 
         return measured
@@ -87,7 +87,7 @@ class Batch:
         self._limit = limit
         self._left_ms = left_ms
         self._pace = pace
-        self._started_before = pace.started
+        self._ended_before = pace.ended
         self._suspects: list[tuple[Suspect, list[int]]] = []
         self._failures: dict[int, Exception | None] = {}
 
@@ -121,8 +121,8 @@ class Batch:
             return
 
     def _has_time(self) -> bool:
-        """Whether a job may start. The first ones of a batch always may: otherwise a slow run could stop all others."""
-        is_first = self._pace.started - self._started_before < self._limit
+        """Whether a job may start. Until a run has ended, all may: otherwise a slow one could stop a queue for good."""
+        is_first = self._pace.ended == self._ended_before
         return self._left_ms() >= (1 if is_first else max(1, self._pace.typical_ms()))
 
     def _next_suspects(self) -> list[list[int]]:
