@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import fakeredis
 import valkey.exceptions
@@ -13,11 +13,13 @@ from idempotency import DynamoDBStore, MemoryStore, Update
 from idempotency.effects import Effect
 from idempotency.errors import EffectsRejectedError, StoreRefusedError, StoreUnavailableError
 from idempotency.record import Record
-from idempotency.stores import Store
 from idempotency.stores.dynamodb import record_of
 from idempotency.stores.transport import NoAnswerError, ServiceError
 from idempotency.stores.valkey import ValkeyStore
 from tests.simulation.engine import EPOCH_MS, Simulation
+
+if TYPE_CHECKING:
+    from idempotency.stores import Store
 
 LONGEST_TRY_S: Final = 1.5
 _TOKEN_LASTS_MS: Final = 600_000
@@ -130,18 +132,22 @@ def _holds(request: Mapping[str, Any], found: Item | None) -> bool:
         ((kind, content),) = attribute.items()
         return int(content) if kind == "N" else content
 
-    condition = _compiled(request.get("ConditionExpression", ""))
-    return bool(eval(condition, {"value": value, "exists": lambda found: found == found}))  # noqa: PLR0124, S307 - NaN; the layer's own text
+    functions = {
+        "value": value,
+        "attribute_exists": lambda found: not isinstance(found, float),
+        "attribute_not_exists": lambda found: isinstance(found, float),
+        "attribute_type": lambda found, kind: isinstance(found, {"S": str, "N": int}[kind]),
+    }
+    return bool(eval(_compiled(request.get("ConditionExpression", "")), functions))  # noqa: S307 - the layer's own text
 
 
 @lru_cache
 def _compiled(condition: str) -> Any:
-    """Translate a condition to Python: what it has are attribute_exists, comparisons, AND, OR, NOT and parentheses."""
+    """Translate a condition to Python: it has functions of attributes, comparisons, AND, OR, NOT and parentheses."""
     known = {"AND": "and", "OR": "or", "NOT": "not", "=": "==", "<>": "!="}
-    known |= {"attribute_exists": "exists", "attribute_not_exists": "not exists"}
     words = [
-        known.get(word) or (f"value({word!r})" if word.strip("#:").isidentifier() else word)
-        for word in re.findall(r"[#:]?\w+|<=|>=|<>|[=<>()]", condition)
+        known.get(word) or (f"value({word!r})" if re.fullmatch(r"[#:]?(?!attribute_)\w+", word) else word)
+        for word in re.findall(r"[#:]?\w+|<=|>=|<>|[=<>(),]", condition)
     ]
     return compile(" ".join(words) or "True", condition, "eval")
 
