@@ -68,7 +68,7 @@ bench: .venv-dev/.synced ## Measure round trips, CPU, import time and batches be
 bench-publish: .venv-dev/.synced ## Measure requests and CPU of 10,000 events published straight to a bus (ARGS=--help)
 	@$(PYTHON) -m tests.bench.publishing $(ARGS)
 
-explore: .venv-dev/.synced ## Drive the protocol through every interleaving (ARGS=--help)
+explore: .venv-dev/.synced ## Take every order of steps of a few deliveries of one key (ARGS=--help)
 	@$(PYTHON) -m tests.explorer $(ARGS)
 
 simulate: .venv-dev/.synced ## Have the layer live through bad luck under simulated transports (ARGS="--seeds 1000", ARGS=--help)

@@ -116,11 +116,7 @@ def tell(report: Report, world: str | None) -> str:
             f"\nBROKEN  seed {plan.seed}, world {plan.world}, store {plan.store}, work {plan.work}",
             *(f"  message {broken.message}: {broken.what}" for broken in report.broken),
             *(f"  {part}" for part in (*plan.messages, *plan.faults, *plan.versions)),
-            *(
-                line_of(line)
-                for line in report.timeline
-                if {line.message, *concerned} & {None} or line.message in concerned
-            ),
+            *(line_of(line) for line in report.timeline if None in concerned or line.message in {None, *concerned}),
             f"plan: {plan!r}",
             f'again: make simulate ARGS="--seed {plan.seed}{chosen}", or --plan with a file that holds the plan',
         )

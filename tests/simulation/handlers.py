@@ -61,6 +61,16 @@ def time_in(name: str) -> Callable[[Any], datetime | None]:
     return find
 
 
+def within_the_deadline(call: Callable[..., list[Any]], simulation: Simulation) -> Handler:
+    """Return ``call`` as a Lambda handler, whose functions and blocks know when it is stopped."""
+
+    def handler(event: Any, context: Any) -> list[Any]:
+        with within(context, simulation.clock):
+            return call(event)
+
+    return handler
+
+
 class Shop:
     """Builds handlers, and does their work."""
 
@@ -108,6 +118,20 @@ class Shop:
             concurrency=self._simulation,
         )
 
+        call, work = self._ways_in(consumer)
+        match self._plan.world:
+            case "service":
+                return call
+            case "callers":
+                return within_the_deadline(call, self._simulation)
+            case "api":
+                return consumer.http_handler(work)
+            case world:
+                return consumer.batch_handler(work) if world in BATCHES else consumer.event_handler(work)
+
+    def _ways_in(self, consumer: Consumer[Any]) -> tuple[Callable[..., list[Any]], Callable[[Any, Operation], Any]]:
+        """Return what a synchronous caller calls, and what a Lambda handler does with each event."""
+
         @consumer.function(key="order")
         def charge(order: str, operation: Operation | None = None) -> Any:
             return self._work(order, "charge", operation)
@@ -125,25 +149,13 @@ class Shop:
                     block.complete(self._work(order, "order", block.operation))
             return [block.result]
 
-        def call_within(event: Any, context: Any) -> list[Any]:
-            with within(context, self._simulation.clock):
-                return call(event)
-
         def work(event: Any, operation: Operation) -> Any:
             if self._plan.work == "functions":
                 return call(event)
             done = self._work(order_of(event), "order", operation)
             return {"statusCode": 201, "body": json.dumps(done)} if self._plan.world == "api" else done
 
-        match self._plan.world:
-            case "service":
-                return call
-            case "callers":
-                return call_within
-            case "api":
-                return consumer.http_handler(work)
-            case world:
-                return consumer.batch_handler(work) if world in BATCHES else consumer.event_handler(work)
+        return call, work
 
     # ── The work ──────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -187,7 +187,7 @@ class Network:
                 raise self._unknown(number, OSError("something odd about the connection"))
             case kind if (refusal := refuse(kind)) is not None:
                 call = self.call()
-                self.notes.excuse(call, number, call and call.id)
+                self.notes.excuse(call, number, None if call is None else call.id)
                 lasts = fault.message is None and kind != "conflict"  # the failure cannot be recorded either
                 if number is not None and (lasts or number in self._at_fault):
                     self.notes.killed.add(number)
@@ -196,7 +196,7 @@ class Network:
     def _unknown(self, number: int | None, error: Exception) -> Exception:
         """Return the error of a sender who gives up, and cannot know what became of the request."""
         call = self.call()
-        self.notes.excuse(call, number, call and call.id)
+        self.notes.excuse(call, number, None if call is None else call.id)
         if number is not None:
             self.notes.killed.add(number)
         self._simulation.sleep(LONGEST_TRY_S)

@@ -163,14 +163,10 @@ def _messages(plan: Plan, dice: random.Random, rush_s: float) -> Iterator[Messag
     longest_s = plan.timeout_s * 0.45 / parts if plan.timeout_s else 60.0
     usual_s = dice.choice((0.2, 0.2, 1.0, longest_s / 2, longest_s))
     mixed, all_flaky = dice.random() < 0.3, dice.random() < 0.15
-    odd = dice.choice(((), ("crasher",), HOPELESS, UNREADABLE, (*HOPELESS, *UNREADABLE)))
-    unfit = (
-        UNREADABLE
-        if plan.world in CALLS
-        else ()
-        if plan.world in ("queue", "fifo", "kinesis", "kafka")
-        else ("nested",)
-    )
+    kinds_of_odd: tuple[tuple[str, ...], ...] = (), ("crasher",), HOPELESS, UNREADABLE, (*HOPELESS, *UNREADABLE)
+    odd = dice.choice(kinds_of_odd)
+    unfit: tuple[str, ...] = () if plan.world in ("queue", "fifo", "kinesis", "kafka") else ("nested",)
+    unfit = UNREADABLE if plan.world in CALLS else unfit
     unfit += ("bad result",) if plan.work == "functions" or plan.world == "api" else ()  # nobody would ever get it
     odd = tuple(kind for kind in odd if kind not in unfit)
     kinds = ("again", "resent", "replayed", "invoked") if plan.world == "rule" else ("again", "resent")

@@ -3,7 +3,7 @@
 import json
 from collections import Counter, defaultdict
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from idempotency import codec
 from idempotency.dead_letters import BEYOND_WINDOW, QUARANTINED, UNKNOWN, DeadLetter
@@ -223,7 +223,7 @@ class World:
                 self._break(number_in(fact), f"{fact} was charged under {len(used)} downstream keys")
         stored = defaultdict(list)
         for record in self._network.backend.records():
-            result = codec.decode(record.result) if record.result else None
+            result: Any = codec.decode(record.result) if record.result else None
             stored[number_in(record.key)].append(json.loads(result["body"]) if "body" in (result or ()) else result)
         for number, told in self.notes.results:
             if told not in stored[number] and self._messages[number].behaviour != "bad result":

@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import fakeredis
 import valkey.exceptions
@@ -13,11 +13,13 @@ from idempotency import DynamoDBStore, MemoryStore, Update
 from idempotency.effects import Effect
 from idempotency.errors import EffectsRejectedError, StoreRefusedError, StoreUnavailableError
 from idempotency.record import Record
-from idempotency.stores import Store
 from idempotency.stores.dynamodb import record_of
 from idempotency.stores.transport import NoAnswerError, ServiceError
 from idempotency.stores.valkey import ValkeyStore
 from tests.simulation.engine import EPOCH_MS, Simulation
+
+if TYPE_CHECKING:
+    from idempotency.stores import Store
 
 LONGEST_TRY_S: Final = 1.5
 _TOKEN_LASTS_MS: Final = 600_000

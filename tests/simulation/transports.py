@@ -145,8 +145,10 @@ class Transport:
         self._simulation.say("transport", entry.message.number, f"gives {entry.id} up: {words}")
 
     def _failed(self, entries: list[Entry], ok: bool, response: Any) -> list[Entry]:
-        """Return which entries of a batch are not done. Those that one before them in its group may hold back are
-        excused."""
+        """Return which entries of a batch are not done.
+
+        Those that one before them in its group may hold back are excused.
+        """
         held_back: set[int] = set()
         for entry in entries:
             group, number, call = entry.message.group, entry.message.number, entry.calls[-1]
@@ -379,5 +381,5 @@ def open_transport(plan: Plan, simulation: Simulation, network: Network, functio
     """Open the transport of a world."""
     if plan.world in CALLS:
         return Callers(plan, simulation, network, function)
-    kinds = {"queue": Queue, "fifo": Queue, "rule": Invokes, "async": Invokes}
+    kinds: dict[str, type[Queue | Invokes]] = {"queue": Queue, "fifo": Queue, "rule": Invokes, "async": Invokes}
     return kinds.get(plan.world, Stream)(plan, simulation, network, function)

@@ -5,7 +5,6 @@ import re
 import subprocess
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 import boto3
@@ -19,6 +18,7 @@ from valkey.exceptions import ReadOnlyError
 from valkey.retry import Retry
 
 from local import valkey_server
+from local.laptop import Laptop
 from tests.conftest import SHELL
 from tests.stores import servers
 from tests.stores.backends import Opener, dynamodb, open_memory, open_valkey
@@ -77,30 +77,24 @@ def real_valkey(valkey_client: Any) -> Opener:
 
 
 @pytest.fixture(scope="session")
-def engine_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The local engine."""
-    if not Path(servers.ENGINE).exists():
-        pytest.skip("the local engine is not installed: run make setup")
-    with servers.ministack(tmp_path_factory.mktemp("engine")) as endpoint:
-        yield endpoint
-
-
-@pytest.fixture(scope="session")
-def engine_dynamodb(engine_endpoint: str) -> Iterator[Opener]:
+def engine_dynamodb() -> Iterator[Opener]:
     """DynamoDBStore on the local engine's DynamoDB."""
-    with dynamodb(boto3.client("dynamodb", endpoint_url=engine_endpoint, config=_ONE_TRY)) as opener:
+    with (
+        Laptop() as engine,
+        dynamodb(boto3.client("dynamodb", endpoint_url=engine.endpoint_url, config=_ONE_TRY)) as opener,
+    ):
         yield opener
 
 
 @pytest.fixture(scope="session")
-def local_dynamodb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opener]:
+def local_dynamodb() -> Iterator[Opener]:
     """DynamoDBStore on AWS's own DynamoDB Local."""
     fetched = subprocess.run([servers.DYNAMODB_LOCAL, "fetch"], capture_output=True, text=True, check=False)
     if fetched.returncode:
         pytest.skip(fetched.stderr.strip())
     with (
-        servers.dynamodb_local(tmp_path_factory.mktemp("dynamodb")) as endpoint,
-        dynamodb(boto3.client("dynamodb", endpoint_url=endpoint, config=_ONE_TRY)) as opener,
+        servers.dynamodb_local() as url,
+        dynamodb(boto3.client("dynamodb", endpoint_url=url, config=_ONE_TRY)) as opener,
     ):
         yield opener
 

@@ -330,7 +330,8 @@ class Consumer[E = dict[str, Any]]:
             payload = source.payload(message)
         else:
             payload = self._payload(message if self._payload_of_message else event)
-        times = [source.sent_ms(raw), event_ms(message), _ms(self._occurred, event)]
+        # A message in EventBridge's envelope that came through something else may be older than that transport knows.
+        times = [source.sent_ms(raw), None if message is raw else event_ms(message), _ms(self._occurred, event)]
         received = source.attempts(raw)
         return _Message(
             event,

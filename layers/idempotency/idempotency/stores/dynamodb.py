@@ -58,6 +58,12 @@ class Requests:
             StoreRefusedError, StoreUnavailableError: as `Retries.send`.
         """
         actions = len(request.get("TransactItems", ()))
+        try:
+            return self._transport(operation, request)
+        except Exception as error:
+            if _judge(error, actions) in (None, Verdict.ANSWERED):
+                raise
+            failed = error
         return self._retries.send(
             f"{operation} on {self._where}",
             lambda: self._transport(operation, request),
@@ -65,6 +71,7 @@ class Requests:
             longest_try_s=self._transport.longest_try_s,
             until_ms=until_ms,
             remedy="; check the table, what was sent and the function's role",
+            failed=failed,
         )
 
     def _commit(

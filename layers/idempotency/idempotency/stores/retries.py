@@ -54,6 +54,7 @@ class Retries:
         longest_try_s: float,
         until_ms: int | None,
         remedy: str = "",
+        failed: Exception | None = None,
     ) -> Answer:
         """Return the answer to ``request``.
 
@@ -64,6 +65,7 @@ class Retries:
             longest_try_s: after how many seconds a try without an answer is given up.
             until_ms: epoch milliseconds by which every try but the first must be able to end; None: no limit.
             remedy: ends the message of an error that no retry can change.
+            failed: the error of the first try, where the caller has made it: most requests need no other.
 
         Raises:
             StoreRefusedError: every try was definitely refused.
@@ -73,6 +75,9 @@ class Retries:
         pause_s = _FIRST_PAUSE_S
         for tries_left in range(_TRIES - 1, -1, -1):
             try:
+                if failed is not None:
+                    first, failed = failed, None
+                    raise first  # noqa: TRY301 - judged like the error of any other try
                 return request()
             except Exception as error:
                 verdict = judge(error)
