@@ -63,14 +63,6 @@ def test_money_is_reserved_captured_and_given_back() -> None:
         assert (payment["customer"], payment["captures"], payment["refunds"]) == ("customer_a", [1300], [1300])
 
 
-def test_a_refusal_to_pay_is_an_answer() -> None:
-    """It is not asked again, and says why."""
-    with gateway(declined=1.0) as (client, _, books):
-        charge = authorize(client)
-        assert (charge.status, charge.reason) == (Status.DECLINED, "insufficient funds")
-        assert len(books.keys) == 1
-
-
 @pytest.mark.parametrize("forgotten", [0.0, 1.0], ids=["keys are kept", "keys are forgotten"])
 @pytest.mark.parametrize("trouble", Trouble)
 def test_no_trouble_charges_twice(trouble: Trouble, forgotten: float) -> None:

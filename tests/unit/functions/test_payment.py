@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import boto3
 import pytest
 from moto import mock_aws
+from msgspec.structs import replace
 
 import payment
 from carride.events import Fact
@@ -243,15 +244,6 @@ def test_facts_of_others_cost_no_request(world: World) -> None:
     assert (world.gateway.asked, world.told(), world.payment()["state"]) == ([], [], "unknown")
 
 
-def test_a_payment_that_is_declined_is_told_with_the_reason(world: World) -> None:
-    """Dispatch frees the car by it."""
-    world.gateway.books = Books(Troubles(declined=1.0))
-    world.deliver(RIDE.assigned)
-    (item,) = outbox(world.dynamodb)
-    assert (item["type"], item["data"]["reason"]) == ("PaymentDeclined", "insufficient funds")
-    assert world.payment()["state"] == "declined"
-
-
 @pytest.mark.parametrize("trouble", ["declined", "refused"])
 def test_a_refusal_becomes_an_event_whatever_the_gateway_says_with_it(world: World, trouble: str) -> None:
     """A final refusal declines the ride at the first attempt, and a long text breaks no event."""
@@ -295,7 +287,7 @@ def test_a_refused_capture_is_declined_and_leaves_nothing_reserved(world: World)
     """An event of another producer may hold a price that the gateway does not take, such as none."""
     world.gateway.books = Books(strict=Strict())
     world.deliver(RIDE.assigned)
-    assert world.deliver(Life(price=0).completed) == "New"
+    assert world.deliver(replace(RIDE.completed, price=0)) == "New"
     assert (world.charge()["status"], world.payment()["state"]) == ("refunded", "declined")
     assert world.told() == ["PaymentAuthorized", "PaymentDeclined"]
 
@@ -352,6 +344,20 @@ def test_a_cancellation_that_the_gateway_does_not_hear_is_a_duty(world: World) -
     world.gateway.away = False
     world.deliver(RIDE.no_car)
     assert (world.charge()["status"], world.payment()["state"]) == ("refunded", "refunded")
+
+
+def test_a_duty_that_came_meanwhile_is_not_overwritten(world: World) -> None:
+    """The cancellation was given up while the money was taken: the run that took it gives it back."""
+
+    def call_off() -> None:
+        world.gateway.away = True
+        world.quarantine(RIDE.cancelled)
+        world.gateway.away = False
+
+    world.deliver(RIDE.completed)
+    world.gateway.then(call_off)
+    assert world.deliver(RIDE.assigned) == "New"
+    assert (world.charge()["refunds"], world.payment()["state"]) == ([1250], "refunded")
 
 
 def test_a_payment_that_no_event_can_hold_is_never_committed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
