@@ -43,7 +43,7 @@ _DERIVED_ID: Final = r"^[0-9a-f]{8}-[0-9a-f]{4}-5[0-9a-f]{3}-[89ab][0-9a-f]{3}-[
 _is_derived_id: Final = re.compile(_DERIVED_ID).search
 _BLANK_PARTS: Final = frozenset({"", "None", "null", "undefined"})
 """What a part of a composite id looks like when what it was made from was not there."""
-_MOST_LEVELS: Final = 64
+MOST_LEVELS: Final = 64
 """How deeply an event may be nested. Whatever handles it afterwards recurses, some of it in Python."""
 _is_extension_name: Final = re.compile(r"[a-z0-9]{1,20}").fullmatch
 
@@ -376,29 +376,30 @@ class _OlderAttributes(
     event_count: Annotated[int, Meta(ge=1, lt=10**_SEQUENCE_DIGITS)]
 
 
-def read_json(content: str | bytes, field: str) -> Any:
+def read_json(content: str | bytes, field: str, *, levels: int = MOST_LEVELS) -> Any:
     """Return what a JSON text says.
 
     Args:
         content: anything that should be JSON in UTF-8.
         field: what the error calls it.
+        levels: how deeply it may be nested.
 
     Raises:
-        UnreadableError: it is no JSON; or it holds more than 64 levels, a number that no double holds, or text that
+        UnreadableError: it is no JSON; or it is nested too deeply, or holds a number that no double holds, or text that
             UTF-8 cannot write.
     """
     try:
         value = msgspec.json.decode(content)
     except (ValueError, RecursionError) as error:
         raise UnreadableError(field, f"not JSON: {error}") from error
-    _require_plain(value, field)
+    _require_plain(value, field, levels)
     return value
 
 
-def _require_plain(value: object, field: str) -> None:
+def _require_plain(value: object, field: str, levels: int = MOST_LEVELS) -> None:
     """Refuse what a writer, a hash or a log behind the reader would fail on. It does not recurse."""
     level: list[Any] = [value]
-    for _ in range(_MOST_LEVELS):
+    for _ in range(levels):
         below: list[Any] = []
         for each in level:
             if not _is_plain(each):
@@ -410,7 +411,7 @@ def _require_plain(value: object, field: str) -> None:
         if not below:
             return
         level = below
-    raise UnreadableError(field, f"nested more than {_MOST_LEVELS} levels deep")
+    raise UnreadableError(field, f"nested more than {levels} levels deep")
 
 
 def _is_plain(value: object) -> bool:

@@ -1,5 +1,7 @@
 import base64
 import json
+import zlib
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 from carride.events import FACTS, ContractError, Fact, RideEvent, idempotency_id, parse_event, read_json
 from carride.simulation import older_envelope
 from idempotency.fingerprint import fingerprint
+from ops.audit import dead_letter
 from tests.contract.test_events import assert_conforms
 from tests.unit.carride.rides import event, every_fact
 
@@ -100,11 +103,11 @@ PIECES = st.sampled_from(
 
 @st.composite
 def mutated(draw: st.DrawFn) -> bytes:
-    """Draw the data of an event as bytes, in some places of which there is anything, up to very often."""
+    """Draw the data of an event as bytes, in some places of which there is anything, once or very often."""
     content = json.dumps(event().to_detail()["data"]).encode()
     for _ in range(draw(st.integers(0, 3))):
         begin, end = draw(st.integers(0, len(content))), draw(st.integers(0, len(content)))
-        piece = draw(PIECES | st.binary(max_size=8)) * draw(st.sampled_from([1, 64, 5_000, 60_000]))
+        piece = draw(PIECES | st.binary(max_size=8)) * draw(st.sampled_from([1, 64, 5_000]))
         content = content[:begin] + piece + content[end:]
     return content
 
@@ -117,6 +120,28 @@ def test_any_bytes_are_read_or_break_the_contract(content: bytes) -> None:
     for text in (content, content.decode(errors="replace")):
         with suppress(ContractError):
             assert json.dumps(read_json(text, "text"))
+
+
+LETTERS = (
+    "{}",
+    '{{"detail":{}}}',
+    '{{"reason":"A","consumer":"b","event":{}}}',
+    '{{"reason":"A","consumer":"b","event":null,"eventGzip":{}}}',
+    '{{"requestContext":{{"condition":"A"}},"requestPayload":{}}}',
+    '{{"messageId":"1","body":{}}}',
+    '{{"detailGzip":{}}}',
+)
+
+
+@given(mutated(), st.sampled_from(LETTERS), st.sampled_from([None, zlib.compress]))
+def test_any_letter_is_a_row(content: bytes, form: str, pack: Callable[..., bytes] | None) -> None:
+    """Whoever put whatever into a dead-letter queue, and however broken it is, the audit counts it with a reason."""
+    text = content.decode(errors="replace")
+    packed = content if pack is None else pack(content, wbits=31)
+    for inner in (text, json.dumps(text), json.dumps(base64.b64encode(packed).decode())):
+        row = dead_letter("DispatchDlq", "dispatch", {"Body": form.format(inner)})
+        assert row.reason
+        assert hash(row)
 
 
 def _read(detail: object) -> None:
