@@ -27,6 +27,9 @@ from carride.events import (
     sequence,
 )
 from carride.ride import accept
+from carride.samples import delivered, received
+from idempotency import Consumer, MemoryStore
+from idempotency.testing import DeadLetterBox, Invocation, ManualClock
 from tests.unit.carride.rides import NOW, booked, event, every_fact
 
 DETAIL = event(traceparent="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", expirytime=NOW).to_detail()
@@ -337,3 +340,24 @@ def test_only_a_trusted_source_is_believed_with_ids_of_its_own(
     for claimed in ("acr.com.car-ride", None, ["somebody.else"]):
         with pytest.raises(WrongIdempotencyIdError):
             parse_event({"source": claimed, "detail": foreign}, trusted={"somebody.else"})
+
+
+def test_an_event_that_cannot_be_read_leaves_its_batch_at_once() -> None:
+    """It is dead-lettered with the reason, and its neighbour takes effect."""
+    deep = changed(DETAIL, "data") | {"data_base64": base64.b64encode(b"[" * 20_000 + b"]" * 20_000).decode()}
+    forged = changed(DETAIL, "idempotencyid", idempotency_id("order_02", "CarRideCreated", 1))
+    clock, box, done = ManualClock(), DeadLetterBox(), list[str]()
+    consumer = Consumer(
+        "dispatch",
+        MemoryStore(),
+        parse=parse_event,
+        key=lambda event: event.idempotencyid,
+        payload=lambda event: event.payload,
+        dead_letters=box,
+        clock=clock,
+    )
+    handler = consumer.batch_handler(lambda event, operation: done.append(event.subject))
+    batch = received(*(delivered(detail, number) for number, detail in enumerate([deep, DETAIL, forged])))
+    assert handler(batch, Invocation(clock)) == {"batchItemFailures": []}
+    assert [letter.reason for letter in box.letters] == ["CONTRACT", "CONTRACT"]
+    assert done == ["order_01"]
