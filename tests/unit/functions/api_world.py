@@ -10,6 +10,7 @@ from urllib.parse import urlencode
 import boto3
 from botocore.exceptions import ClientError
 
+import timeline
 from api.app import Settings, make_handler
 from carride.clients import dynamodb_client
 from carride.events import RideEvent, parse_event
@@ -222,6 +223,16 @@ class World:
     def book(self, *, key: str = "key-1", **changes: Any) -> Answer:
         """Book a ride."""
         return self.send(request("POST", "/carrides", BOOKING | changes, key=key))
+
+    def book_as(self, authorizer: Mapping[str, Any] | None, *, key: str = "key-1") -> str:
+        """Book a ride as a caller that API Gateway describes so, and return its id."""
+        order_id: str = self.send(request("POST", "/carrides", BOOKING, key=key, authorizer=authorizer)).body["orderID"]
+        return order_id
+
+    def tell(self) -> None:
+        """Have the read model hear of everything."""
+        for event in reversed(self.told()):
+            self.apply(timeline.effect("Rides", event))
 
     def change(self, order_id: str, action: str, version: int, *, key: str | None = None, **more: Any) -> Answer:
         """Change a ride, under a key of the change's own unless one is given."""
