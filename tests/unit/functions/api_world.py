@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 
 import boto3
 from botocore.exceptions import ClientError
+from msgspec.structs import replace
 
 import timeline
 from api.app import Settings, make_handler
@@ -32,6 +33,10 @@ SETTINGS: Final = Settings(
     simulator_function_name="simulator",
     stage="local",
 )
+
+DEV: Final = replace(SETTINGS, stage="dev", staff_group="staff")
+STAFF: Final = {"jwt": {"claims": {"sub": "c", "cognito:groups": "[riders staff]"}}}
+"""What API Gateway says about a token of the staff of `DEV`."""
 
 BOOKING: Final = {
     "customerID": "customer_a",

@@ -3,6 +3,7 @@
 from typing import Any, Final
 
 import pytest
+from botocore.exceptions import EndpointConnectionError
 from msgspec.structs import replace
 
 import carride_simulator
@@ -16,7 +17,7 @@ from carride.events import (
 )
 from carride.shapes import shaped
 from tests.unit.functions.api_fixtures import *  # noqa: F403 - the fixtures
-from tests.unit.functions.api_world import BOOKING, SETTINGS, Answer, World, request
+from tests.unit.functions.api_world import BOOKING, DEV, SETTINGS, STAFF, Answer, World, request
 
 
 def test_booking_makes_ride_and_event(world: World) -> None:
@@ -49,6 +50,26 @@ def test_a_ride_runs_to_its_end(world: World) -> None:
     redirected = world.told()[2].data
     assert isinstance(redirected, CarRideDestinationChanged)
     assert (redirected.previous_destination, redirected.previous_price) == ("sector_03", 1250)
+
+
+@pytest.mark.parametrize("end", [("accept", "start", "complete"), ("cancel",)])
+def test_a_ride_has_a_hundred_versions_and_its_end_is_among_them(world: World, end: tuple[str, ...]) -> None:
+    """However often the destination has changed, the ride can still be driven to its end, or cancelled."""
+    order_id = world.book().body["orderID"]
+    world.dynamodb.update_item(
+        TableName="Bookings",
+        Key={"orderID": {"S": order_id}},
+        UpdateExpression="SET version = :many",
+        ExpressionAttributeValues={":many": {"N": "96"}},
+    )
+    assert world.change(order_id, "changeDestination", 96, destination="sector_09", price=1).status == 200
+    refused = world.change(order_id, "changeDestination", 97, destination="sector_08", price=1)
+    assert (refused.status, refused.problem, refused.body["version"]) == (409, "too-many-changes", 97)
+    for version, action in enumerate(end, start=97):
+        reason: dict[str, Any] = {"reason": "x"} if action == "cancel" else {}
+        assert world.change(order_id, action, version, **reason).status == 200
+    [ride] = world.bookings()
+    assert ride["version"] == 97 + len(end) <= 100
 
 
 def test_cancelling_tells_the_reason(world: World) -> None:
@@ -297,6 +318,42 @@ def test_a_simulation_can_end_by_time(world: World) -> None:
     assert world.simulations[0].items() >= {**asked, "rides": None}.items()
     assert (world.simulations[1]["rides"], world.simulations[1]["duration"]) == (10, None)
     assert all(shaped(dict(simulation), carride_simulator.Request) for simulation in world.simulations)
+
+
+class UnreachableOnce(list[Any]):
+    """Simulations, of which the first cannot be started."""
+
+    tried = False
+
+    def append(self, simulation: Any) -> None:
+        """Start a simulation."""
+        if not self.tried:
+            self.tried = True
+            raise EndpointConnectionError(endpoint_url="https://lambda")
+        super().append(simulation)
+
+
+def test_simulations_take_turns(world: World) -> None:
+    """While one runs, no other begins; its own request, sent again after a failure, is not in its own way."""
+    world.simulations = UnreachableOnce()
+    world.handler = world.process(DEV)
+
+    def simulate(key: str) -> Answer:
+        return world.send(request("POST", "/carrides/simulate", {}, key=key, authorizer=STAFF))
+
+    assert simulate("a").problem == "unavailable"
+    assert simulate("b").problem == "simulation-running"
+    assert simulate("a").status == 202
+    [turn] = [item["idempotencyKey"] for item in world.items("Idempotency") if "turn" in item["idempotencyKey"]]
+    world.dynamodb.update_item(
+        TableName="Idempotency",
+        Key={"idempotencyKey": {"S": turn}},
+        UpdateExpression="SET expiryTimestamp = expiryTimestamp - :turn",
+        ExpressionAttributeValues={":turn": {"N": "910"}},
+    )
+    world.handler = world.process(DEV)
+    assert simulate("c").status == 202
+    assert len(world.simulations) == 2
 
 
 def test_nothing_is_simulated_in_production(world: World) -> None:

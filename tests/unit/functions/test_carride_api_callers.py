@@ -4,23 +4,21 @@ import re
 from typing import Any, Final
 
 import pytest
-from msgspec.structs import replace
 
 from api.callers import Action, Caller, caller_of
 from api.commands import CHANGES
 from idempotency.http import HttpProblemError
 from tests.infrastructure.stack import ROOT
 from tests.unit.functions.api_fixtures import *  # noqa: F403 - the fixtures
-from tests.unit.functions.api_world import BOOKING, SETTINGS, Answer, World, request
+from tests.unit.functions.api_world import BOOKING, DEV, SETTINGS, STAFF, Answer, World, request
 
 ACCOUNT: Final = "123456789012"
 ROLE: Final = f"arn:aws:sts::{ACCOUNT}:assumed-role"
 BY_TOKEN: Final[dict[str, dict[str, Any]]] = {
     "the owner": {"jwt": {"claims": {"sub": "a", "cognito:groups": "[riders]"}}},
     "another caller": {"jwt": {"claims": {"sub": "b", "scope": "rides"}}},
-    "staff": {"jwt": {"claims": {"sub": "c", "cognito:groups": "[riders staff]"}}},
+    "staff": STAFF,
 }
-DEV: Final = replace(SETTINGS, stage="dev", staff_group="staff")
 FIELDS: Final[dict[str, dict[str, Any]]] = {
     "cancel": {"reason": "x"},
     "changeDestination": {"destination": "sector_09", "price": 0},
