@@ -14,7 +14,7 @@ from botocore.session import get_session
 from msgspec import Struct
 
 from api import http
-from api.callers import Action, Caller, Verdict, caller_of, verdict
+from api.callers import Action, Caller, caller_of, refusal
 from api.http import Event, Request
 from api.problems import TYPES, Kind, refused
 from api.service import Service
@@ -86,7 +86,7 @@ class Reads:
                 query.customer,
                 query.limit,
                 query.next,
-                visible=lambda ride: verdict(caller, Action.LIST, ride.owner) is Verdict.ALLOWED,
+                visible=lambda ride: refusal(caller, Action.LIST, ride.owner) is None,
             )
             return msgspec.to_builtins(page)
         except TokenError as error:
@@ -97,7 +97,7 @@ class Reads:
         caller = self._identify(event)
         order_id = http.order_id_of(event)
         booking = None if caller.staff else self._bookings.find(order_id)
-        if verdict(caller, Action.READ, booking.owner if booking else None) is not Verdict.ALLOWED:
+        if refusal(caller, Action.READ, booking.owner if booking else None):
             raise http.unknown_ride(order_id)
         history = self._histories.find(order_id)
         if history is None:

@@ -4,7 +4,7 @@ The table in docs/security.md says the same; a test reads it and asks the API.
 """
 
 from collections.abc import Mapping
-from enum import Enum, StrEnum
+from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
 from api.problems import Kind, refused
@@ -33,23 +33,13 @@ class Action(StrEnum):
     SIMULATE = "simulate"
 
 
-class Verdict(Enum):
-    """Whether a caller may do something."""
-
-    ALLOWED = "allowed"
-    FORBIDDEN = "forbidden"
-    """Not to any ride: the caller is told so."""
-    HIDDEN = "hidden"
-    """Not to this ride: to the caller there is no such ride."""
-
-
 _OF_STAFF: Final = frozenset({Action.ACCEPT, Action.START, Action.COMPLETE, Action.CHANGE_DESTINATION, Action.SIMULATE})
 """Changing the destination is among them because it sets the price."""
 _OF_OWNERS: Final = frozenset({Action.LIST, Action.READ, Action.CANCEL})
 
 
-def verdict(caller: Caller, action: Action, owner: str | None) -> Verdict:
-    """Decide whether a caller may do something.
+def refusal(caller: Caller, action: Action, owner: str | None) -> Kind | None:
+    """Decide whether a caller may do something; return None, or the problem that the caller is told.
 
     Args:
         caller: who asks.
@@ -57,12 +47,10 @@ def verdict(caller: Caller, action: Action, owner: str | None) -> Verdict:
         owner: the subject that booked the ride in question; None for a ride that nobody booked through the API.
     """
     if caller.staff:
-        return Verdict.ALLOWED
+        return None
     if action in _OF_STAFF:
-        return Verdict.FORBIDDEN
-    if action in _OF_OWNERS and owner != caller.subject:
-        return Verdict.HIDDEN
-    return Verdict.ALLOWED
+        return Kind.FORBIDDEN
+    return Kind.UNKNOWN_RIDE if action in _OF_OWNERS and owner != caller.subject else None
 
 
 def require(caller: Caller, action: Action) -> None:
@@ -71,7 +59,7 @@ def require(caller: Caller, action: Action) -> None:
     Raises:
         HttpProblemError: 403.
     """
-    if verdict(caller, action, caller.subject) is Verdict.FORBIDDEN:
+    if refusal(caller, action, caller.subject):
         raise refused(Kind.FORBIDDEN, f"{action} is for staff")
 
 

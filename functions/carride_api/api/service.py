@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from api.callers import Verdict, verdict
+from api.callers import refusal
 from api.commands import Book, Change, Simulate, TooManyChangesError, TooMuchError
 from api.http import Request
 from api.problems import Kind, refused
@@ -81,7 +81,7 @@ class Service:
     def change(self, request: Request[Change], operation: Operation) -> Answer:
         """Change a ride, if it is still as the client has seen it."""
         seen = self._bookings.find(request.order_id)
-        if seen is None or verdict(request.caller, request.command.action, seen.owner) is Verdict.HIDDEN:
+        if seen is None or refusal(request.caller, request.command.action, seen.owner):
             raise refused(Kind.UNKNOWN_RIDE, f"no ride is called {request.order_id}")
         try:
             fact = request.command.decide(seen)
