@@ -25,7 +25,7 @@ from idempotency.stores import Store
 from idempotency.stores.valkey import ValkeyStore
 from local import valkey_server
 from local.demo import Progress, publish
-from local.gateway import Books, GatewayServer, Troubles
+from local.gateway import Books, GatewayServer, Strict, Troubles
 from local.interrupts import end_in_order
 from local.laptop import ROOT, Laptop, LaptopError, Stack
 from local.options import count, positive, share
@@ -37,7 +37,8 @@ from ops.witnesses import facts, witnesses
 DESCRIPTION: Final = """\
 Put the whole pipeline through the worst mix on this machine: half of the events come twice,
 a third of the rides in disorder; events kill their consumers, poison fails at every attempt;
-the payment gateway hangs, fails after charging, drops answers and forgets keys. For each
+the payment gateway hangs, fails after charging, drops answers, forgets keys, refuses rides
+and captures above the reservation, and takes its time to reserve. For each
 seed a new stack of the real template is put through it, and the whole archive is replayed
 after it, which has to change nothing. The consumers keep their records in DynamoDB, in a
 server of Valkey or Redis that is started for it, or first in the one and then in the other.
@@ -232,7 +233,9 @@ def rehearse(
         **parameters: others of the template.
     """
     began = time.monotonic()
-    books = Books(Troubles.mixed(mix.gateway, declined=_DECLINED), seed=seed)
+    troubles = Troubles.mixed(mix.gateway, declined=_DECLINED)
+    troubles = troubles._replace(refused=mix.gateway / 2, pending=mix.gateway, capped=0.5)
+    books = Books(troubles, seed=seed, strict=Strict())
     with ExitStack() as running:
         gateway = running.enter_context(GatewayServer(books))
         with progress.step(f"seed {seed}: deploying"):

@@ -8,6 +8,7 @@ a ride from being charged twice is in the consumer, which sends the same ``Idemp
 asks what became of a request before it sends it again. No card data is taken.
 
     POST /payments                {"reference", "customer", "amount"}    reserves money, or declines to
+    POST /payments/ID/adjust      {"amount"}                             reserves more, or declines to
     POST /payments/ID/capture     {"amount"}                             takes it
     POST /payments/ID/refund      {}                                     gives it back, or releases it
     GET  /payments?reference=…    GET /payments/ID    GET /ledger
@@ -17,6 +18,7 @@ import argparse
 import json
 import random
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -61,12 +63,30 @@ class Troubles(NamedTuple):
     """Which share of the rides cannot be paid for."""
     forgotten: float = 0.0
     """Which share of the keys is forgotten as soon as it is used."""
+    refused: float = 0.0
+    """Which share of the rides is refused with a status of 4xx that is not 402, and a body that is no payment."""
+    pending: float = 0.0
+    """Which share of the reservations is made only after a while; see `Strict`."""
+    capped: float = 0.0
+    """Which share of the reservations cannot be raised."""
 
     @classmethod
     def mixed(cls, share: float, *, declined: float = 0.0) -> Self:
         """Return troubles of every kind, of which ``share`` is the sum; some of the keys are forgotten too."""
         each = share / len(Trouble)
         return cls(each, each, each, each, each, declined, forgotten=share)
+
+
+class Strict(NamedTuple):
+    """What a gateway insists on, beyond what the simplest one would.
+
+    Nothing is captured above what is reserved, nothing of no amount is reserved, and its texts are long and unclean.
+    """
+
+    keys_s: float = 5.0
+    """For how long it knows a key."""
+    pending_s: float = 3.0
+    """After how long a pending reservation is made."""
 
 
 class Request(NamedTuple):
@@ -103,9 +123,9 @@ class Payment:
 class _RefusedError(Exception):
     """The request cannot take effect; ``reply`` says why."""
 
-    def __init__(self, status: int, title: str) -> None:
+    def __init__(self, status: int, title: str, code: str = "impossible") -> None:
         super().__init__(title)
-        self.reply = Reply(status, {"title": title})
+        self.reply = Reply(status, {"title": title, "code": code})
 
 
 @dataclass(slots=True)
@@ -114,6 +134,7 @@ class _Known:
 
     request: Request
     payment: Payment
+    since: float
     reply: Reply | None = None
     """None until it has taken effect."""
 
@@ -124,13 +145,25 @@ class Books:
     Args:
         troubles: what is to go wrong, and how often.
         seed: which requests and rides meet it: the same ones for the same seed.
+        strict: what it insists on.
+        clock: seconds, which only grow.
     """
 
-    def __init__(self, troubles: Troubles | None = None, *, seed: int = 0) -> None:
+    def __init__(
+        self,
+        troubles: Troubles | None = None,
+        *,
+        seed: int = 0,
+        strict: Strict | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.met: Counter[str] = Counter()
         """How many requests have met which trouble."""
         self._troubles = troubles or Troubles()
         self._seed = seed
+        self._strict = strict
+        self._clock = clock
+        self._pending: dict[str, float] = {}
         self._lock = threading.Lock()
         self._payments: dict[str, Payment] = {}
         self._known: dict[str, _Known] = {}
@@ -151,10 +184,11 @@ class Books:
     def begin(self, request: Request) -> Reply | None:
         """Take a request in: return the answer if there is nothing to be done, and None if it is to be finished."""
         with self._lock:
+            now = self._clock()
             known = self._known.get(request.key)
-            if known is None:
+            if known is None or (self._strict and known.reply and now - known.since > self._strict.keys_s):
                 try:
-                    self._known[request.key] = _Known(request, self._payment_of(request))
+                    self._known[request.key] = _Known(request, self._payment_of(request), now)
                 except _RefusedError as refused:
                     return refused.reply
                 return None
@@ -178,6 +212,7 @@ class Books:
     def look_up(self, path: str, query: Mapping[str, list[str]]) -> Reply:
         """Answer a question, which changes nothing."""
         with self._lock:
+            self._make_pending_reservations()
             if path == "/ledger":
                 return Reply(200, {"payments": [asdict(payment) for payment in self._payments.values()]})
             if path == "/payments":
@@ -194,20 +229,42 @@ class Books:
                 payment = Payment(f"pay_{len(self._payments) + 1:06d}", reference, customer, amount)
                 self._payments[payment.id] = payment
                 return payment
-            case (["payments", name, "capture"], {"amount": int()}) | (["payments", name, "refund"], {}):
+            case (["payments", name, "capture" | "adjust"], {"amount": int()}) | (["payments", name, "refund"], {}):
                 if name in self._payments:
                     return self._payments[name]
         raise _RefusedError(404, f"{request.path} is nothing that can be done, or its body is not complete")
+
+    def _reserve(self, payment: Payment) -> Reply:
+        reason = "insufficient funds" if self._strict is None else f"insufficient\0funds\n{'of the customer ' * 20}"
+        if self._unlucky("refused", payment) or (self._strict and not payment.amount):
+            payment.status, payment.reason = "declined", reason
+            raise _RefusedError(422, f"the card of {payment.customer} has expired", "expired_card")
+        if self._unlucky("declined", payment):
+            payment.status, payment.reason = "declined", reason
+            return Reply(402, asdict(payment))
+        if self._strict is not None and self._unlucky("pending", payment):
+            self._pending[payment.id] = self._clock() + self._strict.pending_s
+            return Reply(202, asdict(payment))
+        payment.status = "authorized"
+        return Reply(201, asdict(payment))
+
+    def _make_pending_reservations(self) -> None:
+        now = self._clock()
+        for name in [name for name, due in self._pending.items() if due <= now]:
+            del self._pending[name]
+            self._payments[name].status = "authorized"
 
     def _settle(self, known: _Known) -> Reply:
         payment, body = known.payment, known.request.body
         match known.request.path.rpartition("/")[2], payment.status:
             case "payments", _:
-                if self._chance("declined", payment.reference) < self._troubles.declined:
-                    payment.status, payment.reason = "declined", "insufficient funds"
-                    return Reply(402, asdict(payment))
-                payment.status = "authorized"
-                return Reply(201, asdict(payment))
+                return self._reserve(payment)
+            case "adjust", "authorized":
+                if self._unlucky("capped", payment):
+                    raise _RefusedError(402, f"{payment.customer} has no more", "insufficient_funds")
+                payment.amount = body["amount"]
+            case "capture", "authorized" if self._strict and not 0 < body["amount"] <= payment.amount:
+                raise _RefusedError(422, f"{payment.customer} has {payment.amount} reserved", "amount_too_large")
             case "capture", "authorized" | "captured":
                 payment.status, payment.amount = "captured", body["amount"]
                 payment.captures.append(payment.amount)
@@ -217,6 +274,13 @@ class Books:
             case action, status:
                 raise _RefusedError(422, f"{payment.id} is {status}: {action} is not possible")
         return Reply(200, asdict(payment))
+
+    def _unlucky(self, trouble: str, payment: Payment) -> bool:
+        """Whether a ride meets a trouble, which is counted."""
+        share: float = getattr(self._troubles, trouble)
+        met = self._chance(trouble, payment.reference) < share
+        self.met.update([trouble] if met else [])
+        return met
 
     def _chance(self, purpose: str, name: str) -> float:
         return random.Random(f"{self._seed}/{purpose}/{name}").random()  # noqa: S311 - a simulation, not a secret

@@ -7,6 +7,7 @@ they pass every check as they are. docs/add-a-consumer.md says what next.
 
 import argparse
 import contextlib
+import json
 import keyword
 import re
 import sys
@@ -22,6 +23,13 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 MODEL: Final = "ride_history"
 _NAME: Final = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 _LONGEST: Final = 40
+_YAML_WORDS: Final = frozenset({"null", "true", "false", "yes", "no", "on", "off", "y", "n"})
+"""What YAML takes for something else than text."""
+_PLAIN: Final = (
+    re.compile(r"""^( +(?:- )?\w+: )([^\s!"'|>\[{&*#][^\n#]*?)(?= *(?:#.*)?$)""", re.MULTILINE),
+    re.compile(r"([{,] \w+: )([\w-]+)(?=[ ,}])"),
+)
+"""Values of YAML without quotes: at the end of a line, and inside of braces."""
 _BANNER: Final = "  # " + "=" * 116 + "\n"
 _TABLES: Final = ("tests/infrastructure/alarms.py", "tests/infrastructure/test_graph.py")
 """Tests that list who is watched and who may do what."""
@@ -153,6 +161,19 @@ class Names:
             text = text.replace(model, own)
         return text
 
+    def of_yaml(self, text: str) -> str:
+        """Return YAML about the model as YAML about this consumer, which is quoted wherever it is named."""
+        forms = (self.module, self.kebab, self.noun, self.words, self.words.capitalize())
+
+        def quoted(value: re.Match[str]) -> str:
+            named = any(form in value[2] for form in forms)
+            return value[1] + json.dumps(value[2]) if named else value[0]
+
+        text = self.of(text)
+        for plain in _PLAIN:
+            text = plain.sub(quoted, text)
+        return text
+
     def fill(self, text: str) -> str:
         """Fill in the placeholders of a text."""
         return text.format(
@@ -204,10 +225,17 @@ def _check(name: str, root: Path) -> None:
         raise NewConsumerError(
             f"NAME={name!r} is no name for a consumer: use lower-case words joined by underscores, like loyalty_points"
         )
-    if (root / "functions" / name).exists():
-        raise NewConsumerError(f"functions/{name} is there already: choose another name")
-    if name.startswith(f"{MODEL}_"):
-        raise NewConsumerError(f"NAME={name!r} begins like {MODEL}, the model of others: choose another name")
+    if name in _YAML_WORDS:
+        raise NewConsumerError(
+            f"NAME={name!r} is no text to YAML, which the template is written in: choose another name"
+        )
+    for other in sorted(path.name for path in (root / "functions").iterdir() if path.is_dir()):
+        if name == other:
+            raise NewConsumerError(f"functions/{name} is there already: choose another name")
+        # Logical ids and saved queries have no underscores. A search for the shorter name would find both functions.
+        one, two = name.replace("_", ""), other.replace("_", "")
+        if one in two or two in one:
+            raise NewConsumerError(f"NAME={name!r} and functions/{other} contain one another: choose another name")
     modules = {path.stem for path in (*root.glob("*"), *root.glob("functions/*/*"), *root.glob("layers/*/*"))}
     if name in modules | sys.stdlib_module_names or _is_installed(name):
         raise NewConsumerError(f"NAME={name!r} would hide what `import {name}` finds now: choose another name")
@@ -268,7 +296,7 @@ def _template(root: Path, names: Names) -> str:
     text = (root / "template.yaml").read_text(encoding="utf-8")
     begin, end = _section(text)
     section = text[begin:end]
-    own = names.of(_rewrite(section, _SECTION, names, "template.yaml"))
+    own = names.of_yaml(_rewrite(section, _SECTION, names, "template.yaml"))
     outputs = text.index("\nOutputs:\n")
     before, behind, last = text[:begin], text[end:outputs], text[outputs:]
     taken = set(_LOGICAL_ID.findall(before + behind)) & set(_LOGICAL_ID.findall(own))
@@ -291,7 +319,8 @@ def _listed(text: str, names: Names) -> str:
 def _outputs(text: str, names: Names) -> str:
     """Repeat the outputs about the model behind the last of them."""
     outputs = re.findall(r"^  RideHistory\w+:\n(?:    .*\n)+", text, re.MULTILINE)
-    own = names.of("".join(outputs)).replace("Function that keeps the read model", f"Function of {names.words}")
+    renamed = "".join(outputs).replace("Function that keeps the read model", f"Function of {names.words}")
+    own = names.of_yaml(renamed)
     return text.replace(outputs[-1], outputs[-1] + own)
 
 

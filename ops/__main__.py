@@ -111,7 +111,8 @@ def _failover(options: argparse.Namespace, make: Clients, say: Say) -> Result:
     outcome = Failover(primary, secondary, report=say).run(
         window, patience, accept_duplicates=options.accept_duplicates
     )
-    done = f"{outcome.compared} items compared, {outcome.republished} events republished, {outcome.replay} replayed"
+    events = f"{outcome.republished} events republished, {outcome.refused} refused"
+    done = f"{outcome.compared} items compared, {events}, {outcome.replay} replayed"
     say(f"{secondary.region} has taken over: {done}")
     return asdict(outcome)
 

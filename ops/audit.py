@@ -3,9 +3,9 @@
 The evidence of what was published is the log group of the bus's catch-all rule, not what any producer believes.
 """
 
-import base64
-import gzip
-import json
+import binascii
+import re
+import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -14,7 +14,16 @@ import fleet
 import payments
 from carride import telemetry
 from carride.applied import facts_in
-from carride.events import DETAIL_TYPE, SOURCES, ContractError, parse_event
+from carride.events import (
+    DETAIL_TYPE,
+    MOST_LEVELS,
+    SOURCES,
+    TRUSTED_SOURCES,
+    ContractError,
+    parse_event,
+    read_json,
+)
+from carride.publisher import GZIP
 from idempotency import observation
 from ops.ledger import DeadLettered, Delivered, Evidence, Ledger, Published, State, Subscription, balance
 
@@ -61,10 +70,20 @@ QUEUES_BEFORE_CONSUMERS: Final = (
 )
 """What lies in these has had no chance at any of the consumers, or was not for them."""
 
+UNREADABLE: Final = "UNREADABLE"
+"""The reason of a dead letter that is no JSON object."""
+
 _HIDDEN_SECONDS: Final = 120
-"""How long a queue's messages stay hidden from others while all of them are read."""
+"""How long a queue's messages stay hidden from others while all of them are read; more where that takes longer."""
+_LONGEST_HIDDEN_SECONDS: Final = 43_200
 _DELIVERY_LINES: Final = f'{{ $.message = "{telemetry.DELIVERY}" }}'
 _MANY: Final = 10
+_LARGEST: Final = 2**26
+"""Bytes of an event that was compressed."""
+_LEVELS: Final = MOST_LEVELS + 16
+"""Of a log line or a letter, which wraps an event."""
+_event_id: Final = re.compile(r"""\\?"version\\?": ?\\?"0\\?", ?\\?"id\\?": ?\\?"([0-9a-f-]{36})""").search
+"""Finds EventBridge's id in what cannot be read: its envelope begins with it."""
 
 
 class Clients(NamedTuple):
@@ -122,12 +141,18 @@ def evidence(clients: Clients, outputs: Mapping[str, str]) -> Evidence:
 
 
 def published(logs: "CloudWatchLogsClient", group: str, region: str | None = None) -> Iterator[Published]:
-    """Yield every ride event that the bus accepted; where a region is named, only those that it ingested."""
-    for line in _lines(logs, group):
-        event = json.loads(line)
-        ours = region is None or event["region"] == region
-        if ours and event["source"] in SOURCES and event["detail-type"] == DETAIL_TYPE:
-            yield Published(event["id"], type_of(event), fact_of(event), "replay-name" in event)
+    """Yield every ride event that the bus accepted; where a region is named, only those that it ingested.
+
+    A line that cannot be read may have been any event: it is yielded too, under the line's id where it shows no other.
+    """
+    for line_id, line in _lines(logs, group):
+        match _read(line):
+            case {"id": str(event_id), "source": str(source), "detail-type": str(detail_type)} as event:
+                ours = region is None or event.get("region") == region
+                if ours and source in SOURCES | TRUSTED_SOURCES and detail_type == DETAIL_TYPE:
+                    yield Published(event_id, type_of(event), fact_of(event), "replay-name" in event)
+            case _:
+                yield Published(_id_in(line) or f"unreadable line {line_id}", None, None)
 
 
 def type_of(event: Event) -> str | None:
@@ -151,12 +176,12 @@ def fact_of(event: Any) -> str | None:
 
 
 def deliveries(logs: "CloudWatchLogsClient", group: str) -> Iterator[Delivered]:
-    """Yield every delivery that a consumer reported on."""
-    for line in _lines(logs, group, _DELIVERY_LINES):
-        entry = _json_object(line)
-        if entry.get("message") == telemetry.DELIVERY:
-            _, _, fact = entry.get("key", "").partition("#")  # the logger leaves out what is None
-            yield Delivered(entry["consumer"], entry["outcome"], fact or None)
+    """Yield every delivery that a consumer reported on. The runtime's own lines are no reports."""
+    for _, line in _lines(logs, group, _DELIVERY_LINES):
+        match _read(line):
+            case {"message": telemetry.DELIVERY, "consumer": str(consumer), "outcome": str(outcome), **entry}:
+                _, _, fact = str(entry.get("key", "")).partition("#")  # the logger leaves out what is None
+                yield Delivered(consumer, outcome, fact or None)
 
 
 # ── What lies in the dead-letter queues ───────────────────────────────────────────────────────────────────────────────
@@ -171,57 +196,95 @@ def dead_letter(queue: str, consumer: str | None, message: "MessageTypeDef") -> 
         message: with its attributes.
     """
     reason, event = opened(message)
-    event_id = event.get("id") if isinstance(event, Mapping) else None
-    return DeadLettered(queue, reason, consumer, event_id, fact_of(event))
+    event_id = event.get("id") if isinstance(event, Mapping) else _id_in(message["Body"])
+    return DeadLettered(queue, reason, consumer, event_id if isinstance(event_id, str) else None, fact_of(event))
 
 
 def opened(message: "MessageTypeDef") -> tuple[str, Any]:
-    """Return the reason of a dead letter, whoever sent it, and the event; None where a pipe left that out."""
-    body = json.loads(message["Body"])
-    attributes = message.get("MessageAttributes", {})
+    """Return the reason of a dead letter, whoever sent it, and the event: None where it is not in it, or unreadable."""
+    body = _read(message["Body"])
+    event: Any
+    if body is None:
+        return UNREADABLE, None
     match body:
         case {"reason": str(reason), "consumer": str(), "event": event}:  # sent by the consumer itself
-            event = event if event is not None else _unpack(body["eventGzip"])
+            event = event if event is not None else _read(_unpacked(body.get("eventGzip")))
         case {"requestContext": {"condition": str(reason)}, "requestPayload": event}:  # sent by Lambda
             pass
         case {"context": {"condition": str(reason)}}:  # sent by a pipe, which names the record and leaves it out
             event = None
         case _:  # sent by EventBridge, or by the publisher in the same form; or moved here by SQS, as it was
-            reason = attributes["ERROR_CODE"]["StringValue"] if "ERROR_CODE" in attributes else "ReceivesExhausted"
-            event = body
+            code = message.get("MessageAttributes", {}).get("ERROR_CODE")
+            reason, event = "ReceivesExhausted" if code is None else code.get("StringValue", UNREADABLE), body
     match event:
         case {"messageId": _, "body": str(text)}:  # a record of a batch
-            event = json.loads(text)
+            event = _read(text)
+        case {"detailGzip": packed}:  # the publisher's, too large as it is
+            detail = _unpacked(packed)
+            event = {**event, "detail": _read(detail) or detail}
     return reason, event
+
+
+def _read(content: str | None) -> Any:
+    """Return what a JSON text says, or None where it is no object that can be read."""
+    try:
+        value = None if content is None else read_json(content, "content", levels=_LEVELS)
+    except ContractError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _id_in(text: str) -> str | None:
+    found = _event_id(text)
+    return found and found[1]
+
+
+def _unpacked(packed: object) -> str | None:
+    """Return text that was compressed and written as base64; None where it is not whole."""
+    unpacking = zlib.decompressobj(GZIP)
+    try:
+        text = unpacking.decompress(binascii.a2b_base64(str(packed)), _LARGEST).decode(errors="surrogatepass")
+    except (zlib.error, ValueError):
+        return None
+    return text if unpacking.eof else None
 
 
 def peek(sqs: "SQSClient", url: str) -> Iterator["MessageTypeDef"]:
     """Yield every message of a queue once, and put them all back.
 
-    Messages that somebody else is reading at that moment are hidden from this reader too.
+    Messages that somebody else is reading at that moment are hidden from this reader too. Where reading takes so long
+    that messages show again, they are hidden for longer; it ends where nothing else is shown.
     """
     counted = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["ApproximateNumberOfMessages"])
     expected = int(counted["Attributes"]["ApproximateNumberOfMessages"])
-    receipts: list[str] = []
+    receipts: dict[str, str] = {}
+    shown_again, hidden_s = 0, _HIDDEN_SECONDS
     try:
         # The count is approximate: reading goes on until a read comes back empty. While there should be more, it is a
         # long poll, which asks every server that holds a part of the queue.
-        while messages := sqs.receive_message(
-            QueueUrl=url,
-            MaxNumberOfMessages=_MANY,
-            VisibilityTimeout=_HIDDEN_SECONDS,
-            WaitTimeSeconds=1 if len(receipts) < expected else 0,
-            MessageAttributeNames=["All"],
-        ).get("Messages", []):
-            receipts += [message["ReceiptHandle"] for message in messages]
-            yield from messages
+        while shown_again <= 2 * len(receipts) and (
+            messages := sqs.receive_message(
+                QueueUrl=url,
+                MaxNumberOfMessages=_MANY,
+                VisibilityTimeout=hidden_s,
+                WaitTimeSeconds=1 if len(receipts) < expected else 0,
+                MessageAttributeNames=["All"],
+            ).get("Messages", [])
+        ):
+            new = [message for message in messages if message["MessageId"] not in receipts]
+            shown_again = 0 if new else shown_again + len(messages)
+            if len(new) < len(messages):
+                hidden_s = min(2 * hidden_s, _LONGEST_HIDDEN_SECONDS)
+            receipts |= {message["MessageId"]: message["ReceiptHandle"] for message in messages}
+            yield from new
     finally:
-        for first in range(0, len(receipts), _MANY):
+        handles = list(receipts.values())
+        for first in range(0, len(handles), _MANY):
             sqs.change_message_visibility_batch(
                 QueueUrl=url,
                 Entries=[
-                    {"Id": str(index), "ReceiptHandle": receipt, "VisibilityTimeout": 0}
-                    for index, receipt in enumerate(receipts[first : first + _MANY])
+                    {"Id": str(index), "ReceiptHandle": handle, "VisibilityTimeout": 0}
+                    for index, handle in enumerate(handles[first : first + _MANY])
                 ],
             )
 
@@ -261,19 +324,7 @@ def _items(dynamodb: "DynamoDBClient", table: str) -> Iterator[dict[str, Any]]:
     return (item for page in pages for item in page["Items"])
 
 
-def _lines(logs: "CloudWatchLogsClient", group: str, pattern: str = "") -> Iterator[str]:
+def _lines(logs: "CloudWatchLogsClient", group: str, pattern: str = "") -> Iterator[tuple[str | None, str]]:
+    """Yield the lines of a log group, each with its id."""
     pages = logs.get_paginator("filter_log_events").paginate(logGroupName=group, filterPattern=pattern)
-    return (line["message"] for page in pages for line in page["events"])
-
-
-def _json_object(line: str) -> dict[str, Any]:
-    """Return a structured log line; the runtime's own lines are none."""
-    if not line.startswith("{"):
-        return {}
-    entry: dict[str, Any] = json.loads(line)
-    return entry
-
-
-def _unpack(packed: str) -> Event:
-    event: Event = json.loads(gzip.decompress(base64.b64decode(packed)))
-    return event
+    return ((line.get("eventId"), line["message"]) for page in pages for line in page["events"])

@@ -14,7 +14,8 @@ from typing import Any, Final
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from carride.publisher import Publisher
+from carride.publisher import Outcome as Published
+from carride.publisher import Publisher, PublishError
 from idempotency import Policy
 from ops import fence, outbox, replay, replicas
 from ops.fence import Fence
@@ -64,7 +65,9 @@ class Outcome:
     compared: int
     """Items of tables that were seen to be the same in both regions."""
     republished: int
-    """Events out of the primary's outbox."""
+    """Events out of the primary's outbox that the secondary's bus has accepted."""
+    refused: int
+    """Events out of it that lie in the secondary's ProducerDlq instead."""
     replay: str
     """Name of the replay of the secondary's archive."""
 
@@ -138,7 +141,7 @@ class Failover:
         until = window.until or self._now()
         if going_on := replay.unfinished(self._secondary):
             raise OperatorError(f"{self._secondary.region} has a replay running: {going_on[0]}")
-        republished = self.republish(window.since, until)
+        republished, refused = self.republish(window.since, until)
         archived = until + patience.archive
         if (left := (archived - self._now()).total_seconds()) > 0:
             self._report(f"waiting until {archived:%H:%M:%S}, when the archive has the window's last events")
@@ -147,7 +150,7 @@ class Failover:
         self._report(f"replaying the archive of {self._secondary.region}: {name}")
         replay.start(self._secondary, name, window.since, until)
         replay.wait(self._secondary, name, self._sleep)
-        return Outcome(drained=drained, compared=compared, republished=republished, replay=name)
+        return Outcome(drained=drained, compared=compared, republished=republished, refused=refused, replay=name)
 
     def fence(self) -> Fence:
         """Steer producers away from the primary, and stop everything in it."""
@@ -184,8 +187,15 @@ class Failover:
             sleep=self._sleep,
         )
 
-    def republish(self, since: datetime, until: datetime) -> int:
-        """Put on the secondary's bus what the primary's pipe may not have told; return how many events that is."""
+    def republish(self, since: datetime, until: datetime) -> tuple[int, int]:
+        """Put on the secondary's bus what the primary's pipe may not have told.
+
+        Returns:
+            How many events the bus has accepted, and how many lie in the ProducerDlq instead.
+
+        Raises:
+            OperatorError: some are in neither.
+        """
         entries = list(outbox.written(self._secondary, self._primary.region, since, until))
         self._report(f"republishing {len(entries)} events of the outbox")
         outputs = self._secondary.outputs
@@ -196,8 +206,14 @@ class Failover:
             outputs["ProducerDlqUrl"],
             sleep=self._sleep,
         )
-        publisher.publish(entries, lambda: _NO_DEADLINE_MS)
-        return len(entries)
+        try:
+            receipts = publisher.publish(entries, lambda: _NO_DEADLINE_MS)
+        except PublishError as error:
+            raise OperatorError(f"{error}. They are in the outbox still: fail over again") from error
+        refused = [str(receipt.code) for receipt in receipts if receipt.outcome is not Published.PUBLISHED]
+        if refused:
+            self._report(f"{len(refused)} of them lie in the ProducerDlq: {', '.join(sorted(set(refused)))}")
+        return len(receipts) - len(refused), len(refused)
 
     def _going_on(self, put_up: Fence) -> list[str]:
         """Return what has not stopped in the primary: pipe or mappings, or keys that a claim still holds."""

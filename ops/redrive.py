@@ -6,16 +6,22 @@ An event is sent before its letter is deleted: interrupted, it is sent again, an
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final
 
+from botocore.exceptions import ClientError
+from msgspec import Struct
+
 from carride.entry import Entry
-from carride.publisher import Publisher
+from carride.events import ContractError
+from carride.publisher import Outcome, Publisher
+from carride.shapes import ShapeError, shaped
 from idempotency import release as release_key
 from idempotency.decision import is_corrupt
 from idempotency.record import QUARANTINED
 from ops import records
-from ops.audit import CONSUMERS, opened, peek
+from ops.audit import CONSUMERS, UNREADABLE, opened, peek
 from ops.site import OperatorError, Site
 
 PRODUCERS: Final = "ProducerDlq"
@@ -27,7 +33,16 @@ _RELEASED_FIRST: Final = frozenset({"QUARANTINED", "UNKNOWN", "CORRUPT_RECORD"})
 _ENDS_HERE_AGAIN: Final = frozenset({"CONTRACT", "MISSING_KEY", "BEYOND_WINDOW", "PAYLOAD_MISMATCH"})
 """Reasons that no redrive changes."""
 
-type Send = Callable[[Mapping[str, Any]], None]
+type Send = Callable[[Mapping[str, Any]], str | None]
+"""Sends an event, and answers why it was not accepted."""
+
+
+class _Envelope(Struct, rename={"detail_type": "detail-type"}):
+    source: str
+    detail_type: str
+    time: datetime
+    detail: Any
+    resources: tuple[str, ...] = ()
 
 
 def waiting(site: Site, queue: str) -> Counter[str]:
@@ -67,7 +82,8 @@ def redrive(site: Site, queue: str, *, release: bool = False) -> Counter[str]:
         release: whether to release the keys that are quarantined.
 
     Returns:
-        How many were sent, and how many have stayed, by reason.
+        How many the target has accepted, as ``sent``, and how many have stayed in the queue, as old as they were, by
+        reason.
 
     Raises:
         OperatorError: the queue is not one that can be redriven, or the keys cannot be released from here.
@@ -80,18 +96,19 @@ def redrive(site: Site, queue: str, *, release: bool = False) -> Counter[str]:
     done: Counter[str] = Counter()
     stayed: list[str] = []
     left = sum(waiting(site, queue).values())  # what comes back meanwhile is not sent again
-    while left > 0 and (messages := _receive(sqs, url, min(left, _MANY))):
-        left -= len(messages)
-        for message in messages:
-            why = _why_it_stays(site, message, release=release)
-            if why is None:
-                send(opened(message)[1])
-                sqs.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
-            else:
-                stayed.append(message["ReceiptHandle"])
-            done["sent" if why is None else why] += 1
-    for receipt in stayed:
-        sqs.change_message_visibility(QueueUrl=url, ReceiptHandle=receipt, VisibilityTimeout=0)
+    try:
+        while left > 0 and (messages := _receive(sqs, url, min(left, _MANY))):
+            left -= len(messages)
+            stayed += [message["ReceiptHandle"] for message in messages]
+            for message in messages:
+                why = _why_it_stays(site, message, release=release) or send(opened(message)[1])
+                if why is None:
+                    sqs.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
+                    stayed.remove(message["ReceiptHandle"])
+                done[why or "sent"] += 1
+    finally:
+        for receipt in stayed:
+            sqs.change_message_visibility(QueueUrl=url, ReceiptHandle=receipt, VisibilityTimeout=0)
     return done
 
 
@@ -110,12 +127,12 @@ def _receive(sqs: Any, url: str, most: int) -> list[Any]:
 def _why_it_stays(site: Site, message: Any, *, release: bool) -> str | None:
     """Return why a letter is not sent on, or None where it is."""
     reason, event = opened(message)
-    if reason in _ENDS_HERE_AGAIN:
+    if reason in _ENDS_HERE_AGAIN or reason == UNREADABLE:
         return reason
-    if not isinstance(event, Mapping) or "detail" not in event or "detailBytes" in event:
+    if not isinstance(event, Mapping) or event.get("detail") is None or "detailBytes" in event:
         return "the event is not in it"
     if reason in _RELEASED_FIRST:
-        key = json.loads(message["Body"])["key"]
+        key = str(json.loads(message["Body"]).get("key"))
         consumer = key.partition("#")[0].partition("/")[0]
         if not records.are_in_reach(site, consumer):
             return "its key may be quarantined in Valkey"
@@ -129,23 +146,63 @@ def _why_it_stays(site: Site, message: Any, *, release: bool) -> str | None:
 
 def _sender(site: Site, arn: str) -> Send:
     service, name = arn.split(":")[2], arn.rsplit(":", 1)[-1]
-    if service == "lambda":
-        functions = site.client("lambda")
-        return lambda event: functions.invoke(FunctionName=arn, InvocationType="Event", Payload=json.dumps(event))
     sqs = site.client("sqs")
+    if service == "lambda":
+        invoke = partial(site.client("lambda").invoke, FunctionName=arn, InvocationType="Event")
+        return lambda event: _why_refused(lambda: invoke(Payload=_json(event)))
     if service == "sqs":
-        url = sqs.get_queue_url(QueueName=name)["QueueUrl"]
-        return lambda event: sqs.send_message(QueueUrl=url, MessageBody=json.dumps(event))
+        send = partial(sqs.send_message, QueueUrl=sqs.get_queue_url(QueueName=name)["QueueUrl"])
+        return lambda event: _why_refused(lambda: send(MessageBody=_json(event)))
     bus, dlq = site.outputs["CarRideBusName"], site.outputs[f"{PRODUCERS}Url"]
     publisher = Publisher(site.client("events"), sqs, bus, dlq)
 
-    def publish(event: Mapping[str, Any]) -> None:
-        detail = event["detail"] if isinstance(event["detail"], str) else json.dumps(event["detail"])
-        time = datetime.fromisoformat(event["time"])
-        entry = Entry(source=event["source"], detail_type=event["detail-type"], detail=detail, time=time)
-        publisher.publish([entry], lambda: _NO_DEADLINE_MS)
+    def publish(event: Mapping[str, Any]) -> str | None:
+        try:
+            entry = entry_in(event)
+        except ContractError as error:
+            return f"its {error.field} cannot be read"
+        # Its letter is where it is: what the bus refuses needs no second one.
+        (receipt,) = publisher.put([entry], lambda: _NO_DEADLINE_MS)
+        return None if receipt.outcome is Outcome.PUBLISHED else f"refused: {receipt.code}"
 
     return publish
+
+
+def _why_refused(send: Callable[[], object]) -> str | None:
+    """Send, and return the code with which AWS refused, if it did."""
+    try:
+        send()
+    except ClientError as error:
+        return f"refused: {error.response['Error']['Code']}"
+    return None
+
+
+def entry_in(event: Mapping[str, Any]) -> Entry:
+    """Return the entry that a letter of the publisher keeps.
+
+    Raises:
+        ContractError: a part of the envelope is not there, or has not its form.
+    """
+    try:
+        envelope = shaped(event, _Envelope)
+        time = envelope.time.astimezone(UTC) if envelope.time.tzinfo else envelope.time.replace(tzinfo=UTC)
+    except ShapeError as error:
+        raise ContractError(error.field, error.problem) from error
+    except OverflowError as error:
+        raise ContractError("time", "not in the calendar of UTC") from error
+    return Entry(
+        source=envelope.source,
+        detail_type=envelope.detail_type,
+        detail=envelope.detail if isinstance(envelope.detail, str) else _json(envelope.detail),
+        time=time,
+        resources=envelope.resources,
+    )
+
+
+def _json(event: object) -> str:
+    """Return JSON in UTF-8, as small as it came, without the two characters of Unicode that SQS refuses."""
+    text = json.dumps(event, ensure_ascii=False, separators=(",", ":"))
+    return text.replace("\ufffe", r"\ufffe").replace("\uffff", r"\uffff")
 
 
 def _url(site: Site, queue: str) -> str:

@@ -1,11 +1,10 @@
 """Reads what the bus, the tables, the dead-letter queues and the gateway have to say of the rides, for the saga."""
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from carride.applied import facts_in
-from carride.events import ContractError, parse_event
+from carride.events import ContractError, parse_event, read_json
 from idempotency import observation, wire
 from ops import audit
 from ops.saga import DISPATCH, PAYMENT, Charge, Evidence, Fact, Item
@@ -50,7 +49,7 @@ def facts(logs: "CloudWatchLogsClient", group: str) -> Iterator[Fact]:
     pages = logs.get_paginator("filter_log_events").paginate(logGroupName=group)
     for line in (line for page in pages for line in page["events"]):
         try:
-            event = parse_event(json.loads(line["message"]))
+            event = parse_event(read_json(line["message"], "line"))
         except ContractError:
             continue
         if event.idempotencyid not in seen:

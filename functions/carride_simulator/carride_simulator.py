@@ -100,8 +100,9 @@ def make_handler(
             Counts of entries: ``requested`` (handled in this call), ``published`` (on the bus), ``distinct`` (facts
             among them that were not published before in this simulation), ``deadLettered`` (in the ProducerDlq),
             ``rejected`` (those of them that the bus refused for good) and ``reasons`` (all of them by code);
-            ``total``, of the whole simulation; ``resume``, the offset to go on with, or None at the end; ``time``, to
-            go on with likewise. For a request that cannot be: ``error`` and the ``field`` at fault.
+            ``total``, of the whole simulation; ``resume``, the offset to go on with, or None at the end; ``complete``,
+            whether this is the end; ``time``, to go on with likewise. For a request that cannot be: ``error`` and the
+            ``field`` at fault.
 
         Raises:
             PublishError: entries reached neither the bus nor the queue; the same request can be made again.
@@ -144,9 +145,12 @@ def make_handler(
             "reasons": dict(reasons),
             "total": len(simulation),
             "resume": reached if reached < len(simulation) else None,
+            "complete": reached >= len(simulation),
             "time": present.isoformat(),
         }
-        logger.info("simulated", extra={"summary": summary})
+        # Nobody reads the summary of an asynchronous call: where time ran out, the log is what tells.
+        out_of_time = not summary["complete"] and counts["requested"] != request.limit
+        (logger.warning if out_of_time else logger.info)("simulated", extra={"summary": summary})
         count("carride-simulator", Published=counts["published"], Rejected=counts["deadLettered"])
         return summary
 

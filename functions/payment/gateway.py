@@ -20,12 +20,13 @@ class Status(StrEnum):
 class Charge(NamedTuple):
     """A payment as the gateway has it."""
 
-    payment_id: str
+    payment_id: str | None
+    """None where the gateway refused to make a payment at all."""
     status: Status
     amount: int
     """In cents."""
     reason: str | None = None
-    """Why it was declined."""
+    """Why it was declined: printable, at most 200 characters."""
 
 
 class Call(NamedTuple):
@@ -33,9 +34,6 @@ class Call(NamedTuple):
 
     key: str
     """The same for every attempt at one operation: the gateway recognises by it what it was asked before."""
-    repeated: bool
-    """Whether an earlier run may have asked already. A gateway remembers keys for days at best, so it is asked by the
-    ride's name first whether it has done it."""
     deadline_ms: int | None
     """When the invocation is stopped, in epoch milliseconds; nothing is begun that could not end before."""
     lost: Callable[[], bool]
@@ -51,22 +49,37 @@ class GatewayUnavailableError(GatewayError):
 
 
 class GatewayRefusedError(GatewayError):
-    """Raised when the gateway does not do what it was asked, and would not the next time."""
+    """Raised when the gateway does not do what it was asked, and would not the next time.
+
+    ``reason`` is the gateway's own, as `Charge.reason`; it may be about the customer, so the message leaves it out.
+    """
+
+    def __init__(self, message: str, reason: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class GatewayAnswerError(GatewayError):
+    """Raised for an answer whose values the events have no place for. The message names the field, not its value."""
 
 
 class Gateway(Protocol):
     """Reserves money, captures it and gives it back.
 
-    Every method can be called again with the same key, and takes effect once. Each raises GatewayUnavailableError and
-    GatewayRefusedError.
+    Every method asks first what the gateway has done already, so it can be called again, and takes effect once, also
+    where the gateway has forgotten its keys. Each raises GatewayError.
     """
 
     def authorize(self, call: Call, *, order_id: str, customer_id: str, amount: int) -> Charge:
         """Reserve ``amount`` cents for a ride, or decline to. There is one payment for a ride."""
         ...
 
+    def adjust(self, call: Call, *, payment_id: str, amount: int) -> Charge:
+        """Raise what is reserved to ``amount`` cents; the answer has the old amount where the gateway refuses."""
+        ...
+
     def capture(self, call: Call, *, payment_id: str, amount: int) -> Charge:
-        """Take ``amount`` cents, which may differ from what was reserved: the destination may have changed."""
+        """Take ``amount`` cents, at most what is reserved. DECLINED, and still reserved, where the gateway refuses."""
         ...
 
     def refund(self, call: Call, *, payment_id: str) -> Charge:

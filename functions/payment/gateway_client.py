@@ -1,29 +1,56 @@
 """The gateway over HTTP: timeouts that fit inside the function's time, and retries that cannot charge twice.
 
-A request that got no answer may have taken effect. Two things keep the next one from taking effect again: it carries
-the same ``Idempotency-Key``, and before it is sent the gateway is asked what became of the one before, since a gateway
-forgets its keys at some time, and its payments never.
+A request that got no answer may have taken effect, in this run or in one that nobody remembers. Two things keep the
+next one from taking effect again: it carries the same ``Idempotency-Key``, and before it is sent the gateway is asked
+what it has done already, since a gateway forgets its keys at some time, and its payments never.
+
+What the gateway says goes into events, so it is checked here: payment ids and amounts have to fit, reasons are cut to
+fit. Of other texts only a short code is kept, since they may be about the customer and errors end up in logs.
 """
 
 import json
 import random
+import re
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Annotated, Any, Final
 from urllib.parse import quote
 
 import urllib3
+from msgspec import Meta, Struct
 
-from gateway import Call, Charge, GatewayRefusedError, GatewayUnavailableError, Status
+from carride.ride import Cents
+from carride.shapes import ShapeError, shaped
+from gateway import Call, Charge, GatewayAnswerError, GatewayRefusedError, GatewayUnavailableError, Status
 
 _TRIES: Final = 8
 _FIRST_PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 4.0
 _RESERVE_MS: Final = 2_000
 """Kept free before the deadline, for the commit."""
-_DECLINED: Final = 402
-_RETRYABLE: Final = frozenset({408, 409, 425, 429})
+_RETRYABLE: Final = frozenset({401, 403, 408, 409, 425, 429})
+"""Refusals that a later try may not meet. 401 and 403 are about our credentials and would decline every ride."""
 _REFUSED: Final = range(400, 500)
+
+_LONGEST_REASON: Final = 200
+_PAYMENT_ID: Final = r"^[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}$(?!\n)"
+_is_payment_id: Final = re.compile(_PAYMENT_ID).search
+_is_code: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}").fullmatch
+
+
+class _Payment(Struct, frozen=True):
+    """A payment as the gateway answers with it."""
+
+    id: Annotated[str, Meta(pattern=_PAYMENT_ID)]
+    status: Status
+    amount: Cents
+    reason: Any = None
+
+
+class _Found(Struct, frozen=True):
+    """The answer to a question for payments."""
+
+    payments: list[_Payment]
 
 
 class HttpGateway:
@@ -62,15 +89,38 @@ class HttpGateway:
             call,
             lambda: self._find(order_id),
             lambda: self._post("/payments", f"{call.key}-authorize", body),
+            lambda refused: Charge(None, Status.DECLINED, amount, refused.reason),
+        )
+
+    def adjust(self, call: Call, *, payment_id: str, amount: int) -> Charge:
+        """Raise what is reserved, or leave it."""
+        path = f"/payments/{quote(payment_id, safe='')}"
+
+        def raised() -> Charge | None:
+            charge = self._look(path)
+            return None if charge.status is Status.AUTHORIZED and charge.amount < amount else charge
+
+        return self._have_done(
+            call,
+            raised,
+            lambda: self._post(f"{path}/adjust", f"{call.key}-adjust", {"amount": amount}),
+            lambda _: self._look(path),
         )
 
     def capture(self, call: Call, *, payment_id: str, amount: int) -> Charge:
         """Take the money."""
         path = f"/payments/{quote(payment_id, safe='')}"
+
+        def refused(error: GatewayRefusedError) -> Charge:
+            charge = self._look(path)  # another run may have settled it meanwhile
+            still = charge.status is Status.AUTHORIZED
+            return charge._replace(status=Status.DECLINED, reason=error.reason) if still else charge
+
         return self._have_done(
             call,
             lambda: self._unless(path, Status.AUTHORIZED),
             lambda: self._post(f"{path}/capture", f"{call.key}-capture", {"amount": amount}),
+            refused,
         )
 
     def refund(self, call: Call, *, payment_id: str) -> Charge:
@@ -88,15 +138,24 @@ class HttpGateway:
 
     # ── Asking until there is an answer ───────────────────────────────────────────────────────────────────────────────
 
-    def _have_done(self, call: Call, what_became: Callable[[], Charge | None], request: Callable[[], Charge]) -> Charge:
-        asked = call.repeated
+    def _have_done(
+        self,
+        call: Call,
+        done: Callable[[], Charge | None],
+        request: Callable[[], Charge],
+        refused: Callable[[GatewayRefusedError], Charge] | None = None,
+    ) -> Charge:
+        """Return what is done already, or else the answer to the request, or what a final refusal of it means."""
 
         def attempt() -> Charge:
-            nonlocal asked
-            if asked and (done := what_became()) is not None:
-                return done
-            asked = True
-            return request()
+            if (charge := done()) is not None:
+                return charge
+            try:
+                return request()
+            except GatewayRefusedError as error:
+                if refused is None:
+                    raise
+                return refused(error)
 
         return self._persist(call, attempt)
 
@@ -124,40 +183,63 @@ class HttpGateway:
     # ── One request ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _find(self, order_id: str) -> Charge | None:
-        found = self._request("GET", f"/payments?reference={quote(order_id, safe='')}")["payments"]
+        found = _shaped(self._request("GET", f"/payments?reference={quote(order_id, safe='')}"), _Found).payments
         return _charge(found[0]) if found else None
+
+    def _look(self, path: str) -> Charge:
+        return _charge(_shaped(self._request("GET", path), _Payment))
 
     def _unless(self, path: str, *before: Status) -> Charge | None:
         """Return a payment, unless it is as it was before."""
-        charge = _charge(self._request("GET", path))
+        charge = self._look(path)
         return None if charge.status in before else charge
 
     def _post(self, path: str, key: str, body: dict[str, Any]) -> Charge:
-        return _charge(self._request("POST", path, key, body))
+        return _charge(_shaped(self._request("POST", path, key, body), _Payment))
 
-    def _request(self, method: str, path: str, key: str | None = None, body: object = None) -> dict[str, Any]:
+    def _request(self, method: str, path: str, key: str | None = None, body: object = None) -> object:
+        status, content = self._send(method, path, key, None if body is None else json.dumps(body).encode())
+        try:
+            answer: object = json.loads(content)
+        except (ValueError, RecursionError):
+            answer = None
+        if status in _REFUSED and status not in _RETRYABLE:
+            said = answer if isinstance(answer, dict) else {}
+            code = said.get("code")
+            known = f"{status} {code}" if isinstance(code, str) and _is_code(code) else f"{status}"
+            reason = _reason(said.get("reason")) or f"the gateway refused with {known}"
+            raise GatewayRefusedError(f"{method} {path} was refused with {known}", reason)
+        if not 200 <= status < 300:  # noqa: PLR2004 - HTTP's successes
+            raise GatewayUnavailableError(f"{method} {path} was answered with {status}")
+        if answer is None:
+            raise GatewayUnavailableError(f"{method} {path} was answered with what is no JSON")
+        return answer
+
+    def _send(self, method: str, path: str, key: str | None, content: bytes | None) -> tuple[int, bytes]:
         headers = {"Content-Type": "application/json"} | ({} if key is None else {"Idempotency-Key": key})
-        content = None if body is None else json.dumps(body).encode()
         try:
             response = self._pool.request(method, self._url + path, body=content, headers=headers, redirect=False)
         except urllib3.exceptions.HTTPError as error:
-            raise GatewayUnavailableError(f"{method} {path} got no answer: {error}") from error
-        if response.status in _REFUSED and response.status != _DECLINED and response.status not in _RETRYABLE:
-            raise GatewayRefusedError(f"{method} {path} was refused with {response.status}: {response.data[:200]!r}")
-        if not 200 <= response.status < 300 and response.status != _DECLINED:  # noqa: PLR2004 - HTTP's successes
-            raise GatewayUnavailableError(f"{method} {path} was answered with {response.status}")
-        try:
-            answer: dict[str, Any] = json.loads(response.data)
-        except ValueError as error:
-            raise GatewayUnavailableError(f"{method} {path} was answered with what is no JSON") from error
-        return answer
+            raise GatewayUnavailableError(f"{method} {path} got no answer: {type(error).__name__}") from error
+        return response.status, response.data
 
 
-def _charge(payment: dict[str, Any]) -> Charge:
+def _shaped[S: Struct](answer: object, shape: type[S]) -> S:
     try:
-        charge = Charge(payment["id"], Status(payment["status"]), payment["amount"], payment.get("reason"))
-    except (KeyError, ValueError) as error:
-        raise GatewayUnavailableError(f"the answer is no payment: {error}") from error
-    if charge.status is Status.PENDING:
-        raise GatewayUnavailableError(f"{charge.payment_id} is still being worked on")
-    return charge
+        return shaped(answer, shape)
+    except ShapeError as error:
+        raise GatewayAnswerError(f"the gateway's answer has no {error.field} that an event can hold") from None
+
+
+def _charge(payment: _Payment) -> Charge:
+    if payment.status is Status.PENDING:
+        raise GatewayUnavailableError(f"{payment.id} is still being worked on")
+    return Charge(payment.id, payment.status, payment.amount, _reason(payment.reason))
+
+
+def _reason(said: object) -> str | None:
+    """Return what an event can hold of a text: one line without control characters, cut at the contract's length."""
+    if not isinstance(said, str):
+        return None
+    printable = "".join(character if character.isprintable() else " " for character in said)
+    return " ".join(printable.split())[:_LONGEST_REASON] or None

@@ -13,12 +13,12 @@ from carride.events import RideEvent, parse_event
 from carride.faults import Faults
 from carride.settings import from_environment
 from carride.telemetry import labels, observe
-from gateway import Call, Charge, Gateway, Status
+from gateway import Call, Charge, Gateway, GatewayError, Status
 from gateway_client import HttpGateway
 from idempotency import Consumer, Operation, Policy, SqsDeadLetters, open_store
 from idempotency.policy import DAY
-from payment_table import Tables, effects, read
-from payments import Action
+from payment_table import Tables, effects, owe_undo, read
+from payments import Action, State
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -72,12 +72,19 @@ def make_handler(settings: Settings, gateway: Gateway) -> Callable[[dict[str, An
         seen = read(client, tables.payments, event.subject)
         call = Call(
             key=operation.downstream_key,
-            # A payment that has been touched may have been so while this operation was at work: it is run again then.
-            repeated=operation.attempt > 1 or seen.revision > 0,
             deadline_ms=operation.deadline_ms,
             lost=lambda: operation.lost,
         )
-        charge = carry_out(gateway, call, seen.payment, event)
+        if payments.plan(seen.payment, event.data) in {Action.REFUND, Action.UNDO}:
+            seen = owe_undo(client, tables.payments, event.subject, seen)
+        try:
+            charge = carry_out(gateway, call, seen.payment, event)
+        except GatewayError:
+            # What was asked for may come about later, and a cancellation that came meanwhile may have found nothing.
+            late = read(client, tables.payments, event.subject)
+            if late.stored is State.CANCELLED:
+                owe_undo(client, tables.payments, event.subject, late)
+            raise
         faults.strike(event, operation.attempt)
         decision = payments.conclude(seen.payment, event.data, charge)
         now, kept = datetime.now(UTC), timedelta(days=settings.outbox_days)
@@ -96,20 +103,33 @@ def carry_out(gateway: Gateway, call: Call, seen: payments.Payment, event: RideE
         case Action.AUTHORIZE | Action.AUTHORIZE_AND_CAPTURE:
             order_id, customer_id = event.data.order_id, event.data.customer_id
             charge = gateway.authorize(call, order_id=order_id, customer_id=customer_id, amount=amount)
-            if action is Action.AUTHORIZE_AND_CAPTURE and charge.status is Status.AUTHORIZED:
-                return gateway.capture(call, payment_id=charge.payment_id, amount=amount)
-            return charge
+            return _capture(gateway, call, charge, amount) if action is Action.AUTHORIZE_AND_CAPTURE else charge
         case Action.CAPTURE if seen.payment_id is not None:
-            return gateway.capture(call, payment_id=seen.payment_id, amount=amount)
+            reserved = Charge(seen.payment_id, Status.AUTHORIZED, seen.amount or 0)
+            return _capture(gateway, call, reserved, amount)
         case Action.REFUND if seen.payment_id is not None:
             return gateway.refund(call, payment_id=seen.payment_id)
         case Action.UNDO:
             found = gateway.find(call, order_id=event.subject)
-            if found is not None and found.status in {Status.AUTHORIZED, Status.CAPTURED}:
-                return gateway.refund(call, payment_id=found.payment_id)
-            return found
+            if found is None or found.payment_id is None or found.status not in {Status.AUTHORIZED, Status.CAPTURED}:
+                return found
+            return gateway.refund(call, payment_id=found.payment_id)
         case _:
             return None
+
+
+def _capture(gateway: Gateway, call: Call, charge: Charge, amount: int) -> Charge:
+    """Take what is due of what is reserved: a reservation that is too small is raised first, if the gateway agrees."""
+    if charge.payment_id is None or charge.status is not Status.AUTHORIZED:
+        return charge
+    payment_id = charge.payment_id
+    if amount > charge.amount:
+        charge = gateway.adjust(call, payment_id=payment_id, amount=amount)
+    if charge.status is Status.AUTHORIZED:
+        charge = gateway.capture(call, payment_id=payment_id, amount=min(amount, charge.amount))
+    if charge.status is Status.DECLINED:
+        gateway.refund(call, payment_id=payment_id)  # no event will ask for the reservation again
+    return charge
 
 
 def _handler() -> Callable[[dict[str, Any], Any], Any]:

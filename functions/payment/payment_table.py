@@ -28,6 +28,8 @@ class Seen(NamedTuple):
     payment: Payment
     revision: int
     """How many events were acted on until then."""
+    stored: State | None = None
+    """The state in the table; None where it has no item."""
 
 
 def read(client: Any, table: str, order_id: str) -> Seen:
@@ -36,7 +38,29 @@ def read(client: Any, table: str, order_id: str) -> Seen:
     if "Item" not in answer:
         return Seen(Payment(State.UNKNOWN), 0)
     item: dict[str, Any] = wire.values(answer["Item"])
-    return Seen(Payment(State(item["state"]), item.get("paymentID"), item.get("amount")), item["effects"])
+    state = State(item["state"])
+    return Seen(Payment(state, item.get("paymentID"), item.get("amount")), item["effects"], state)
+
+
+def owe_undo(client: Any, table: str, order_id: str, seen: Seen) -> Seen:
+    """Write down that the gateway may hold money which has to be given back; return the payment as it is in the table.
+
+    It is written by itself, before the gateway is asked, so that the duty outlives a run that fails. Where the payment
+    has changed since it was seen nothing is written: the run's own effects will be refused, and decided again.
+    """
+    condition, values = _unchanged(seen)
+    try:
+        client.update_item(
+            TableName=table,
+            Key={"orderID": {"S": order_id}},
+            UpdateExpression="SET #state = :due, effects = if_not_exists(effects, :zero)",
+            ConditionExpression=condition,
+            ExpressionAttributeNames={"#state": "state"},
+            ExpressionAttributeValues=wire.item(values | {":due": State.UNDO_DUE.value, ":zero": 0}),
+        )
+    except client.exceptions.ConditionalCheckFailedException:
+        return seen
+    return seen._replace(stored=State.UNDO_DUE)
 
 
 def effects(
@@ -84,10 +108,8 @@ def _remember(tables: Tables, event: RideEvent, seen: Seen, decision: Decision, 
     if amount is not None:
         expression += ", amount = :amount"
         values[":amount"] = amount
-    condition = "attribute_not_exists(orderID)"
-    if seen.revision:
-        condition = "effects = :seen"
-        values[":seen"] = seen.revision
+    condition, unchanged = _unchanged(seen)
+    values |= unchanged
     return Update(
         tables.payments,
         {"orderID": event.subject},
@@ -97,3 +119,10 @@ def _remember(tables: Tables, event: RideEvent, seen: Seen, decision: Decision, 
         values=values,
         mark=attribute_of(event),
     )
+
+
+def _unchanged(seen: Seen) -> tuple[str, dict[str, object]]:
+    """Return the condition that a payment is as it was seen, and the condition's values."""
+    if seen.stored is None:
+        return "attribute_not_exists(orderID)", {}
+    return "#state = :was AND effects = :seen", {":was": seen.stored.value, ":seen": seen.revision}

@@ -3,15 +3,23 @@
 What payment knows of a ride, and what an event makes of it; the gateway's part is in brackets::
 
                    CarAssigned                                CarRideCompleted         CarRideCancelled, NoCarAvailable
-    unknown        [reserve] authorized, or declined          completed                cancelled
-    completed      [reserve, capture] captured, or declined   ·                        cancelled
-    authorized     ·                                          [capture] captured       [refund] refunded
+    unknown        [reserve] authorized, or declined          completed                [undo] cancelled, or refunded
+    completed      [reserve, capture] captured, or declined   ·                        [undo] cancelled, or refunded
+    authorized     ·                                          [capture] captured *     [refund] refunded
     captured       ·                                          ·                        [refund] refunded
-    cancelled      [refund what was reserved] refunded, or ·  ·                        ·
+    cancelled      [undo] ·, or refunded                      ·                        ·
+    undo due       [undo] cancelled, or refunded              as CarAssigned           as CarAssigned
     declined, refunded: final, every event leaves them as they are
 
+    * declined where the gateway refuses the capture for good; refunded where it has given the money back
+
 Events come in any order. A ride that was called off before a car was heard of is never charged. But the cancellation
-may have overtaken a run that had asked for the money already, so the gateway is asked whether to give any back.
+may have overtaken a run that had asked for the money already, so the gateway is asked for it by the ride's name, and
+what it has is given back: that is to undo.
+
+A ride is "undo due" from before the gateway is asked to give something back until it has. So the duty is known though
+the gateway does not answer, still works on the reservation, or the run is killed and its event quarantined. Whichever
+event of the ride comes next fulfils it, a redriven one too.
 """
 
 from enum import StrEnum
@@ -45,6 +53,8 @@ class State(StrEnum):
     """It is over and the money is due, but no car was heard of yet."""
     CANCELLED = "cancelled"
     """It was called off, and nothing is known to be reserved."""
+    UNDO_DUE = "undo due"
+    """It was called off, and the gateway may hold money that has to be given back."""
     AUTHORIZED = "authorized"
     DECLINED = "declined"
     CAPTURED = "captured"
@@ -70,7 +80,7 @@ class Action(StrEnum):
     CAPTURE = "capture"
     REFUND = "refund"
     UNDO = "undo"
-    """Refund what an overtaken run may have reserved."""
+    """Refund what the gateway has for the ride, if anything."""
 
 
 class Decision(NamedTuple):
@@ -88,11 +98,16 @@ class UnexpectedStatusError(Exception):
 def plan(seen: Payment, fact: Fact) -> Action:
     """Return what the gateway is to be asked for. A fact that payment does not consume asks for nothing."""
     match fact, seen.state:
+        case _, State.UNDO_DUE if type(fact) in CONSUMED:
+            return Action.UNDO
         case CarAssigned(), State.UNKNOWN:
             return Action.AUTHORIZE
         case CarAssigned(), State.COMPLETED:
             return Action.AUTHORIZE_AND_CAPTURE
-        case CarAssigned(), State.CANCELLED:
+        case (CarAssigned(), State.CANCELLED) | (
+            (CarRideCancelled() | NoCarAvailable()),
+            (State.UNKNOWN | State.COMPLETED),
+        ):
             return Action.UNDO
         case CarRideCompleted(), State.AUTHORIZED:
             return Action.CAPTURE
@@ -123,12 +138,12 @@ def conclude(seen: Payment, fact: Fact, charge: Charge | None) -> Decision:
     """
     action = plan(seen, fact)
     if charge is None:
-        return Decision(_without_gateway(seen, fact))
+        return Decision(Payment(State.CANCELLED) if action is Action.UNDO else _without_gateway(seen, fact))
     told: dict[str, Any] = {"payment_id": charge.payment_id, "amount": charge.amount}
     match action, charge.status:
         case Action.AUTHORIZE, Status.AUTHORIZED:
             return Decision(_as(State.AUTHORIZED, charge), (PaymentAuthorized.of(fact, **told),))
-        case ((Action.AUTHORIZE | Action.AUTHORIZE_AND_CAPTURE), Status.DECLINED):
+        case ((Action.AUTHORIZE | Action.AUTHORIZE_AND_CAPTURE | Action.CAPTURE), Status.DECLINED):
             declined = PaymentDeclined.of(fact, amount=charge.amount, reason=charge.reason or "declined")
             return Decision(_as(State.DECLINED, charge), (declined,))
         case Action.AUTHORIZE_AND_CAPTURE, Status.CAPTURED:
@@ -136,10 +151,10 @@ def conclude(seen: Payment, fact: Fact, charge: Charge | None) -> Decision:
             return Decision(_as(State.CAPTURED, charge), facts)
         case Action.CAPTURE, Status.CAPTURED:
             return Decision(_as(State.CAPTURED, charge), (PaymentCaptured.of(fact, **told),))
-        case ((Action.REFUND | Action.UNDO), Status.REFUNDED):
+        case ((Action.REFUND | Action.UNDO | Action.CAPTURE), Status.REFUNDED):
             return Decision(_as(State.REFUNDED, charge), (PaymentRefunded.of(fact, **told),))
         case Action.UNDO, Status.DECLINED:
-            return Decision(seen)
+            return Decision(Payment(State.CANCELLED))
         case _:
             raise UnexpectedStatusError(f"{charge.payment_id} is {charge.status} after it was to {action}")
 
@@ -148,8 +163,6 @@ def _without_gateway(seen: Payment, fact: Fact) -> Payment:
     match fact, seen.state:
         case CarRideCompleted(), State.UNKNOWN:
             return Payment(State.COMPLETED, amount=fact.price)
-        case CarRideCancelled() | NoCarAvailable(), State.UNKNOWN | State.COMPLETED:
-            return Payment(State.CANCELLED)
         case _:
             return seen
 

@@ -5,7 +5,17 @@ from typing import Any, Final
 
 import pytest
 
-from carride.events import Attributes, Fact, RideEvent, parse_event
+from carride.events import (
+    Attributes,
+    CarAssigned,
+    ContractError,
+    Fact,
+    PaymentAuthorized,
+    PaymentCaptured,
+    PaymentDeclined,
+    RideEvent,
+    parse_event,
+)
 from carride.outbox import KEPT, outbox_item
 from idempotency.fingerprint import fingerprint
 from tests.contract.test_events import assert_conforms
@@ -79,3 +89,21 @@ def test_what_the_pipe_cannot_carry_is_refused() -> None:
     """An event with extensions of its own is not put into the outbox, where it would lose them."""
     with pytest.raises(ValueError, match="simulatedfault"):
         outbox_item(event(extensions={"simulatedfault": "fail"}), region="us-east-1", now=NOW)
+
+
+@pytest.mark.parametrize(
+    ("fact", "wrong"),
+    [
+        (PaymentDeclined, {"amount": 1250, "reason": "x" * 201}),
+        (PaymentDeclined, {"amount": 1250, "reason": ""}),
+        (PaymentDeclined, {"amount": 10_000_001, "reason": "no funds"}),
+        (PaymentAuthorized, {"amount": 1250, "payment_id": "p" * 65}),
+        (PaymentCaptured, {"amount": -1, "payment_id": "pay_1"}),
+        (CarAssigned, {"car_id": "car_1\n"}),
+    ],
+)
+def test_what_no_reader_would_accept_is_not_put_into_the_outbox(fact: type[Fact], wrong: dict[str, Any]) -> None:
+    """Its attempt fails instead: once committed, every consumer would dead-letter it."""
+    told = event(fact.of(every_fact()[0].ride(), **wrong))
+    with pytest.raises(ContractError):
+        outbox_item(told, region="us-east-1", now=NOW)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+import yaml
 from samtranslator.yaml_helper import yaml_parse
 
 from local.new_consumer import NewConsumerError, make
@@ -157,6 +158,23 @@ def test_a_new_consumer_has_everything_that_its_model_has(project: Path) -> None
     assert "RideTable" not in section[: section.index("# ====", 200)]
 
 
+def test_wherever_yaml_names_the_consumer_it_is_quoted(project: Path) -> None:
+    """What a name makes of a value of the template is text, whatever YAML takes the name for."""
+    nodes = [yaml.compose((project / "template.yaml").read_text(encoding="utf-8"), yaml.SafeLoader)]
+    plain = []
+    while nodes:
+        node = nodes.pop()
+        match node:
+            case yaml.MappingNode():
+                nodes += [value for _, value in node.value]
+            case yaml.SequenceNode():
+                nodes += node.value
+            case yaml.ScalarNode(style=None) if not node.tag.startswith("!"):
+                plain.append(node.value)
+    assert len(plain) > 1000
+    assert [value for value in plain if re.search("loyalty.?points", value, re.IGNORECASE)] == []
+
+
 def test_a_second_consumer_can_follow(copied: Path, tmp_path: Path) -> None:
     """What was made for the first one is not taken for the model's."""
     shutil.copytree(copied, tmp_path / "project", symlinks=True)
@@ -177,10 +195,11 @@ def test_a_second_consumer_can_follow(copied: Path, tmp_path: Path) -> None:
         ("class", "lower-case"),
         ("ride_history", "there already"),
         ("payment", "there already"),
-        ("ride_history_again", "model"),
+        *((contained, "contain") for contained in ("ride_history_again", "carride", "payments", "pay", "pay_ments")),
+        *((word, "YAML") for word in ("null", "true", "false", "yes", "no", "on", "off", "y", "n")),
         ("car_ride_log", "CarRideLogRule"),
         ("producer", "ProducerDlq"),
-        *((taken, "import") for taken in ("json", "carride", "fleet", "idempotency", "local", "botocore", "timeline")),
+        *((taken, "import") for taken in ("json", "fleet", "idempotency", "local", "botocore", "timeline")),
     ],
 )
 def test_a_name_that_cannot_be_used_is_refused(copied: Path, name: str, problem: str) -> None:

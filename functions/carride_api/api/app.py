@@ -14,6 +14,7 @@ from botocore.session import get_session
 from msgspec import Struct
 
 from api import http
+from api.callers import Action, Caller, caller_of, refusal
 from api.http import Event, Request
 from api.problems import TYPES, Kind, refused
 from api.service import Service
@@ -22,6 +23,7 @@ from carride.clients import dynamodb_client
 from carride.telemetry import logger, observe
 from idempotency import Consumer, DynamoDBStore, EffectConflictError, Operation, Policy, RetryableError
 from idempotency.consumer import LambdaContext
+from idempotency.errors import PayloadMismatchError
 from idempotency.http import HttpHandler
 from idempotency.stores.transport import Transport
 
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
     from mypy_boto3_lambda import LambdaClient
 
+type Identify = Callable[[Event], Caller]
 type StartSimulation = Callable[[Mapping[str, Any]], None]
 
 WINDOW_S: Final = 86_400
@@ -38,6 +41,12 @@ WINDOW_S: Final = 86_400
 _CLAIMED: Final = Policy(window=WINDOW_S, max_attempts=1_000)
 # A conflict on a ride is another request that was faster: run again, the decision sees what that one has done.
 _ATOMIC: Final = Policy(window=WINDOW_S, max_attempts=1_000, atomic=True, conflict_reruns=2)
+
+_TURN_S: Final = 900
+"""For how long a simulation keeps others from beginning: the longest that the simulator can run."""
+_TURN: Final = Policy(window=_TURN_S, max_attempts=1_000)
+_MOST_EVENTS: Final = {"local": 31_000, "dev": 3_000, "prod": 0}
+"""Of one simulation, by stage. With a turn every 15 minutes, that is 288,000 a day in `dev`."""
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -51,6 +60,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     simulator_function_name: str
     stage: Literal["local", "dev", "prod"]
     outbox_days: int = 7
+    staff_group: str = ""
 
 
 class Reads:
@@ -59,23 +69,36 @@ class Reads:
     Args:
         bookings: the rides, as they were booked and changed.
         histories: the rides, as the read model tells them.
+        identify: says who sent a request, or raises HttpProblemError.
     """
 
-    def __init__(self, bookings: Bookings, histories: Histories) -> None:
+    def __init__(self, bookings: Bookings, histories: Histories, identify: Identify) -> None:
         self._bookings = bookings
         self._histories = histories
+        self._identify = identify
 
     def list_rides(self, event: Event, _: Operation) -> object:
-        """List the rides of a customer."""
+        """List the rides of a customer that the caller may see."""
+        caller = self._identify(event)
         query = http.list_query_of(event)
         try:
-            return msgspec.to_builtins(self._bookings.of_customer(query.customer, query.limit, query.next))
+            page = self._bookings.of_customer(
+                query.customer,
+                query.limit,
+                query.next,
+                visible=lambda ride: refusal(caller, Action.LIST, ride.owner) is None,
+            )
+            return msgspec.to_builtins(page)
         except TokenError as error:
             raise refused(Kind.INVALID_REQUEST, "is no token of an earlier page", field="next") from error
 
     def read(self, event: Event, _: Operation) -> object:
-        """Show a ride and what happened to it."""
+        """Show a ride and what happened to it, if the caller may see it. Only for staff its owner does not matter."""
+        caller = self._identify(event)
         order_id = http.order_id_of(event)
+        booking = None if caller.staff else self._bookings.find(order_id)
+        if refusal(caller, Action.READ, booking.owner if booking else None):
+            raise http.unknown_ride(order_id)
         history = self._histories.find(order_id)
         if history is None:
             raise http.unknown_ride(order_id)
@@ -109,23 +132,40 @@ def make_handler(
     # On the table wherever the consumers keep theirs: an answer is committed with the ride that it is about.
     store = DynamoDBStore(settings.idempotency_table, transport=transport)
     bookings = Bookings(client, settings.booking_table)
-    reads = Reads(bookings, Histories(client, settings.ride_table))
+    is_local = settings.stage == "local"
+    identify = functools.partial(caller_of, staff_group=settings.staff_group, everyone=is_local)
+    reads = Reads(bookings, Histories(client, settings.ride_table), identify)
+    turns = Consumer[None]("carride-api-simulation-turn", store, policy=_TURN)
+
+    def take_turn(request: str) -> None:
+        try:
+            with turns.operation("turn", request):
+                pass
+        except PayloadMismatchError as error:
+            detail = f"a simulation was started less than {_TURN_S // 60} minutes ago"
+            raise refused(Kind.SIMULATION_RUNNING, detail) from error
+
     service = Service(
         bookings,
         settings.outbox_table,
         settings.aws_region,
         simulate=simulate or _invoker(settings.simulator_function_name),
+        take_turn=(lambda _: None) if is_local else take_turn,
+        most_events=_MOST_EVENTS[settings.stage],
         now=now,
         kept=timedelta(days=settings.outbox_days),
     )
 
     def once[C](
-        name: str, policy: Policy, read: Callable[[Event], Request[C]], work: Callable[[Request[C], Operation], object]
+        name: str,
+        policy: Policy,
+        read: Callable[[Event, Caller], Request[C]],
+        work: Callable[[Request[C], Operation], object],
     ) -> HttpHandler:
         consumer = Consumer[Request[C]](
             name,
             store,
-            parse=read,
+            parse=lambda event: read(event, identify(event)),
             key=http.key_of,
             payload=http.asked_of,
             policy=policy,

@@ -4,12 +4,14 @@ A command is the body of a request. It decides: given the ride as it is, it retu
 the ride's refusal.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Annotated, Final, Self
 
 import msgspec
 from msgspec import Meta, Struct
 
+from api.callers import Action
 from carride import ride as rides
 from carride.events import (
     CarRideAccepted,
@@ -21,12 +23,18 @@ from carride.events import (
     Fact,
     Reason,
 )
-from carride.ride import Cents, CustomerID, OrderID, Passengers, Ride, Sector, Version
+from carride.ride import Cents, CustomerID, OrderID, Passengers, Ride, RideError, Sector, Version
 from carride.shapes import json_name
 from carride.simulation import LONGEST_LIFE, Mode, Share, Spec, SpecError
 
+MOST_VERSIONS: Final = 100
+"""Of a ride. An entry of its history takes half a KB, and DynamoDB refuses an item of more than 400 KB."""
+_TO_THE_END: Final = 3
+"""Changes that are kept for a ride's way to its end: it is accepted, starts and is completed."""
+
 _LONGEST_SIMULATION_S: Final = 600
-"""The simulator has 900: none is left half-done for want of time."""
+_MOST_TIME_S: Final = 800
+"""For all events of a simulation. The simulator has 900: none is left half-done for want of time."""
 _SIMULATED_RIDES: Final = 10
 """Where nothing else ends a simulation."""
 
@@ -57,10 +65,32 @@ class Book(Struct, frozen=True, kw_only=True, rename=json_name, forbid_unknown_f
         return CarRideCreated.of(ride)
 
 
+class TooManyChangesError(RideError):
+    """Raised when the destination of a ride has changed as often as it can."""
+
+    def __init__(self, ride: Ride) -> None:
+        super().__init__(
+            f"{ride.order_id} is at version {ride.version} of {MOST_VERSIONS}: drive it to its end, or cancel it"
+        )
+
+
+class TooMuchError(SpecError):
+    """Raised for a simulation that is too large or too slow; ``fits`` is a value of ``field`` that would do."""
+
+    def __init__(self, field: str, problem: str, fits: float) -> None:
+        super().__init__(field, f"{problem}; {field}={fits:g} would fit")
+        self.fits = fits
+
+
 class Change(Struct, frozen=True, kw_only=True, rename=json_name, forbid_unknown_fields=True, tag_field="action"):
     """Something is to become of a ride that the client has seen at ``version``."""
 
     version: Version
+
+    @property
+    def action(self) -> Action:
+        """What the change is called."""
+        return Action(str(self.__struct_config__.tag))
 
     def decide(self, ride: Ride) -> Fact:
         """Return the fact that the change makes of ``ride``.
@@ -112,8 +142,14 @@ class ChangeDestination(Change, frozen=True, kw_only=True, tag="changeDestinatio
     price: Cents
 
     def decide(self, ride: Ride) -> Fact:
-        """See `Change.decide`."""
+        """See `Change.decide`.
+
+        Raises:
+            TooManyChangesError: the ride needs its last versions for its way to the end.
+        """
         changed = rides.change_destination(ride, self.destination, self.price, seen=self.version)
+        if changed.version + _TO_THE_END > MOST_VERSIONS:
+            raise TooManyChangesError(ride)
         return CarRideDestinationChanged.of(changed, previous_destination=ride.destination, previous_price=ride.price)
 
 
@@ -141,18 +177,30 @@ class Simulate(Struct, frozen=True, kw_only=True, rename=json_name, forbid_unkno
     out_of_order: Share = 0.0
     older: Share = 0.0
 
-    def settled(self, seed: int) -> Self:
+    def settled(self, seed: int, most_events: int) -> Self:
         """Return what is to be simulated with nothing left open: with an end, and a seed where it has none.
 
+        Args:
+            seed: the one to use where the request has none.
+            most_events: how many events the stage takes of one simulation.
+
         Raises:
-            SpecError: it has two ends or none, or takes too long.
+            TooMuchError: it would be more events than that, or not be over while the simulator runs.
+            SpecError: it has two ends or none.
         """
         rides = _SIMULATED_RIDES if self.rides is None and self.duration is None else self.rides
         Spec(rides=rides, duration=self.duration, rate=self.rate).check_end()
-        if rides is not None and self.rate is not None:
-            events = rides * LONGEST_LIFE * (1 + self.duplicates)
-            if events > self.rate * _LONGEST_SIMULATION_S:
-                raise SpecError(
-                    "rate", f"{rides} rides can be {events:.0f} events, which have to take no more than 10 minutes"
-                )
+        life = LONGEST_LIFE * (1 + self.duplicates)  # of one ride, at most: each that has begun is told to its end
+        if self.duration is None or self.rate is None:
+            events = (rides or 0) * life
+            field, fits, slowest = "rides", most_events / life, events / _MOST_TIME_S
+        else:
+            events = self.duration * self.rate + life
+            field, fits = "duration", (most_events - life) / self.rate
+            slowest = life / (_MOST_TIME_S - self.duration)
+        if events > most_events:
+            raise TooMuchError(field, f"up to {events:.0f} events are more than {most_events}", math.floor(fits))
+        if self.rate is not None and self.rate < slowest:
+            slow = f"up to {events:.0f} events take {events / self.rate:.0f} seconds, not {_MOST_TIME_S}"
+            raise TooMuchError("rate", slow, math.ceil(slowest * 1000) / 1000)
         return msgspec.structs.replace(self, rides=rides, seed=seed if self.seed is None else self.seed)

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final, NamedTuple
 import msgspec
 from msgspec import Meta, Struct
 
+from api.callers import Action, Caller, require
 from api.commands import CHANGES, Book, Change, Simulate
 from api.problems import Kind, refused
 from carride.ride import CustomerID, OrderID
@@ -50,6 +51,7 @@ class Request[C](NamedTuple):
 
     event: Event
     command: C
+    caller: Caller
 
     @property
     def order_id(self) -> str:
@@ -69,7 +71,7 @@ class Request[C](NamedTuple):
 
 def key_of(request: Request[Any]) -> tuple[str, str]:
     """Return who asks, and the idempotency key that they chose: callers cannot meet in one record."""
-    return _caller(request.event), idempotency_key(request.event)
+    return request.caller.subject, idempotency_key(request.event)
 
 
 def asked_of(request: Request[Any]) -> object:
@@ -80,42 +82,32 @@ def asked_of(request: Request[Any]) -> object:
     return msgspec.to_builtins(request.command)
 
 
-def _caller(event: Event) -> str:
-    """Who asks, by what stays the same when their session changes; all the same where nobody is asked."""
-    match event["requestContext"].get("authorizer"):
-        case {"jwt": {"claims": {"sub": str(subject)}}}:
-            return f"jwt:{subject}"
-        case {"iam": {"userId": str(user)}}:
-            return f"iam:{user.partition(':')[0]}"  # behind the colon is the name of a role's session
-        case _:
-            return "anyone"
-
-
-def booking(event: Event) -> Request[Book]:
+def booking(event: Event, caller: Caller) -> Request[Book]:
     """Read a request to book a ride.
 
     Raises:
         HttpProblemError: it is none.
     """
-    return Request(event, _shaped(_body_of(event), Book, Kind.INVALID_FIELD))
+    return Request(event, _shaped(_body_of(event), Book, Kind.INVALID_FIELD), caller)
 
 
-def simulation(event: Event, *, allowed: bool) -> Request[Simulate]:
+def simulation(event: Event, caller: Caller, *, allowed: bool) -> Request[Simulate]:
     """Read a request to start a simulation.
 
     Raises:
-        HttpProblemError: it is none, or not allowed.
+        HttpProblemError: it is none, or not allowed here or to this caller.
     """
     if not allowed:
         raise refused(Kind.FORBIDDEN, "simulated rides would stand among the real ones")
-    return Request(event, _shaped(_body_of(event), Simulate, Kind.INVALID_FIELD))
+    require(caller, Action.SIMULATE)
+    return Request(event, _shaped(_body_of(event), Simulate, Kind.INVALID_FIELD), caller)
 
 
-def change(event: Event) -> Request[Change]:
+def change(event: Event, caller: Caller) -> Request[Change]:
     """Read a request to change a ride.
 
     Raises:
-        HttpProblemError: it is none, or no ride could be called so.
+        HttpProblemError: it is none, no ride could be called so, or the caller may change no ride like this.
     """
     body = _body_of(event)
     action = body.pop("action", None)
@@ -124,7 +116,8 @@ def change(event: Event) -> Request[Change]:
         raise refused(Kind.INVALID_FIELD, f"has to be one of {', '.join(CHANGES)}", field="action")
     command = _shaped(body, shape, Kind.INVALID_FIELD)
     order_id_of(event)
-    return Request(event, command)
+    require(caller, command.action)
+    return Request(event, command, caller)
 
 
 def list_query_of(event: Event) -> ListQuery:

@@ -22,18 +22,26 @@ type AnyChange = Accept | Start | Complete | Cancel | ChangeDestination
 
 _JSON: Final = "application/json"
 _SCHEMAS: Final = "#/components/schemas/{name}"
-_EVERY_READ: Final = (Kind.UNAVAILABLE,)
+_EVERY_READ: Final = (Kind.FORBIDDEN, Kind.UNAVAILABLE)
 _EVERY_WRITE: Final = (
     Kind.INVALID_REQUEST,
     Kind.TOO_LARGE,
     Kind.UNSUPPORTED_MEDIA_TYPE,
     Kind.INVALID_FIELD,
+    Kind.FORBIDDEN,
     Kind.KEY_REUSED,
     Kind.IN_PROGRESS,
     Kind.UNAVAILABLE,
 )
 
-_REMEMBERED: Final = {Kind.INVALID_FIELD, Kind.UNKNOWN_RIDE, Kind.STALE_VERSION, Kind.ILLEGAL_TRANSITION}
+_REMEMBERED: Final = {
+    Kind.INVALID_FIELD,
+    Kind.UNKNOWN_RIDE,
+    Kind.STALE_VERSION,
+    Kind.ILLEGAL_TRANSITION,
+    Kind.TOO_MANY_CHANGES,
+    Kind.SIMULATION_RUNNING,
+}
 """What a ride or the simulator refuses is an answer: it is replayed to whoever sends the request again."""
 _RETRIED: Final = {Kind.IN_PROGRESS, Kind.UNAVAILABLE}
 _HEADERS: Final = {
@@ -87,7 +95,7 @@ ROUTES: Final = (
         "changeRide",
         "Accept, start, complete or cancel a ride, or change its destination",
         (200, "The ride as it is now.", Booking),
-        (*_EVERY_WRITE, Kind.UNKNOWN_RIDE, Kind.STALE_VERSION, Kind.ILLEGAL_TRANSITION),
+        (*_EVERY_WRITE, Kind.UNKNOWN_RIDE, Kind.STALE_VERSION, Kind.ILLEGAL_TRANSITION, Kind.TOO_MANY_CHANGES),
         AnyChange.__value__,
         ("RideID", "IdempotencyKey"),
     ),
@@ -106,7 +114,7 @@ ROUTES: Final = (
         "simulateRides",
         "Start a simulation, where the stage allows it",
         (202, "The simulation has been started: what was asked of the simulator.", dict[str, Any]),
-        (*_EVERY_WRITE, Kind.FORBIDDEN),
+        (*_EVERY_WRITE, Kind.SIMULATION_RUNNING),
         Simulate,
         ("IdempotencyKey",),
     ),
@@ -133,7 +141,8 @@ def document() -> dict[str, Any]:
             "description": (
                 "Books, changes and shows rides. Every request that changes something carries an `Idempotency-Key`: "
                 "sent again with the same key, it takes effect once and is answered as before, refusals included, for "
-                "24 hours. A new attempt at what was refused needs a new key. Problems are told as RFC 9457 has it; "
+                "24 hours. A new attempt at what was refused needs a new key. Whoever books a ride owns it: to others, "
+                "staff aside, it is unknown. Problems are told as RFC 9457 has it; "
                 "their `type` begins with `urn:acr:car-ride:problem:`."
             ),
         },

@@ -41,7 +41,11 @@ class Kind(StrEnum):
     UNAVAILABLE = "unavailable"
     """It is not known whether the request took effect: send it again, with its key."""
     FORBIDDEN = "forbidden"
-    """Not in this stage."""
+    """Not for this caller, or not in this stage."""
+    TOO_MANY_CHANGES = "too-many-changes"
+    """The ride has changed as often as a ride can; it can still be driven to its end, or cancelled."""
+    SIMULATION_RUNNING = "simulation-running"
+    """Another simulation was started a quarter of an hour ago or less."""
 
 
 _TITLES: Final = {
@@ -53,7 +57,9 @@ _TITLES: Final = {
     Kind.STALE_VERSION: (409, "The ride has changed meanwhile"),
     Kind.ILLEGAL_TRANSITION: (409, "The ride's status does not allow this"),
     Kind.KEY_FORGOTTEN: (409, "The idempotency key was used long ago"),
-    Kind.FORBIDDEN: (403, "Not in this stage"),
+    Kind.FORBIDDEN: (403, "This is not allowed"),
+    Kind.TOO_MANY_CHANGES: (409, "The ride has changed too often"),
+    Kind.SIMULATION_RUNNING: (409, "One simulation at a time"),
 }
 
 
@@ -67,7 +73,7 @@ def status_of(kind: Kind) -> int:
 
 
 class Problem(Struct, frozen=True, kw_only=True, rename=json_name):
-    """The body of an answer that is none: RFC 9457's members, and three of our own."""
+    """The body of an answer that is none: RFC 9457's members, and four of our own."""
 
     type: str
     title: str
@@ -77,9 +83,13 @@ class Problem(Struct, frozen=True, kw_only=True, rename=json_name):
     """The field, parameter or header at fault."""
     version: int | UnsetType = UNSET
     """The ride's present version."""
+    fits: float | UnsetType = UNSET
+    """A value of the field that would be accepted, where another of its values is too large or too small."""
 
 
-def refused(kind: Kind, detail: str, *, field: str | None = None, version: int | None = None) -> HttpProblemError:
+def refused(
+    kind: Kind, detail: str, *, field: str | None = None, version: int | None = None, fits: float | None = None
+) -> HttpProblemError:
     """Return the error to raise for a problem; ``detail`` is a sentence about this case of it."""
     status, title = _TITLES[kind]
-    return HttpProblemError(status, title, detail, type=kind, field=field, version=version)
+    return HttpProblemError(status, title, detail, type=kind, field=field, version=version, fits=fits)

@@ -10,7 +10,8 @@ from typing import Any
 
 import msgspec
 
-from api.commands import Book, Change, Simulate
+from api.callers import refusal
+from api.commands import Book, Change, Simulate, TooManyChangesError, TooMuchError
 from api.http import Request
 from api.problems import Kind, refused
 from api.tables import Booking, Bookings, text
@@ -38,6 +39,8 @@ class Service:
         outbox: name of the table from which events go to the bus.
         region: where this process runs.
         simulate: starts a simulation and does not wait for its end.
+        take_turn: lets a simulation begin, named by its request, or raises HttpProblemError.
+        most_events: of one simulation.
         now: the present, with a time zone.
         kept: for how long what is told stays in the outbox.
     """
@@ -49,6 +52,8 @@ class Service:
         region: str,
         *,
         simulate: Callable[[Mapping[str, Any]], None],
+        take_turn: Callable[[str], None],
+        most_events: int,
         now: Callable[[], datetime],
         kept: timedelta = KEPT,
     ) -> None:
@@ -56,6 +61,8 @@ class Service:
         self._outbox = outbox
         self._region = region
         self._simulate = simulate
+        self._take_turn = take_turn
+        self._most_events = most_events
         self._now = now
         self._kept = kept
 
@@ -66,7 +73,7 @@ class Service:
         except NoTripError as error:
             raise refused(Kind.INVALID_FIELD, str(error), field="destination") from error
         now = self._now()
-        booking = Booking.of(fact.ride(), text(now))
+        booking = Booking.of(fact.ride(), text(now), request.caller.subject)
         operation.write(self._bookings.booked(booking), self._told(fact, now, request.traceparent))
         location = {"Location": f"/carrides/{booking.order_id}"}
         return {"statusCode": 201, "headers": location, "body": msgspec.to_builtins(booking)}
@@ -74,26 +81,30 @@ class Service:
     def change(self, request: Request[Change], operation: Operation) -> Answer:
         """Change a ride, if it is still as the client has seen it."""
         seen = self._bookings.find(request.order_id)
-        if seen is None:
+        if seen is None or refusal(request.caller, request.command.action, seen.owner):
             raise refused(Kind.UNKNOWN_RIDE, f"no ride is called {request.order_id}")
         try:
             fact = request.command.decide(seen)
         except StaleVersionError as error:
             raise refused(Kind.STALE_VERSION, str(error), field="version", version=error.version) from error
+        except TooManyChangesError as error:
+            raise refused(Kind.TOO_MANY_CHANGES, str(error), field="action", version=seen.version) from error
         except IllegalTransitionError as error:
             raise refused(Kind.ILLEGAL_TRANSITION, str(error), field="action", version=seen.version) from error
         except (SameDestinationError, NoTripError) as error:
             raise refused(Kind.INVALID_FIELD, str(error), field="destination") from error
-        changed = Booking.of(fact.ride(), seen.booked_at)
+        changed = Booking.of(fact.ride(), seen.booked_at, seen.owner)
         operation.write(self._bookings.changed(seen, changed), self._told(fact, self._now(), request.traceparent))
         return {"statusCode": 200, "body": msgspec.to_builtins(changed)}
 
     def simulate(self, request: Request[Simulate], operation: Operation) -> Answer:
         """Start a simulation; started twice it publishes the same facts, which the consumers recognise."""
         try:
-            settled = request.command.settled(seed=int(operation.downstream_key[:7], 16))
+            settled = request.command.settled(int(operation.downstream_key[:7], 16), self._most_events)
         except SpecError as error:
-            raise refused(Kind.INVALID_FIELD, str(error), field=error.field) from error
+            fits = error.fits if isinstance(error, TooMuchError) else None
+            raise refused(Kind.INVALID_FIELD, str(error), field=error.field, fits=fits) from error
+        self._take_turn(operation.downstream_key)
         spec = msgspec.to_builtins(settled) | {"time": self._now().isoformat()}
         self._simulate(spec)
         return {"statusCode": 202, "body": spec}

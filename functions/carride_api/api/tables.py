@@ -4,7 +4,7 @@ Reads only. Writes are effects, which the idempotency layer commits in one trans
 """
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 
@@ -26,17 +26,19 @@ class Booking(Ride, frozen=True, kw_only=True):
     """A ride as the API keeps it."""
 
     booked_at: Annotated[str, Meta(description="When it was booked, in ISO 8601, UTC; sorts as text.")]
+    owner: Annotated[str | None, Meta(description="Who booked it: the caller's subject.")] = None
 
     @classmethod
-    def of(cls, ride: Ride, booked_at: str) -> Self:
-        """Return a ride that was booked at a time which `text` has written."""
-        return cls(**{field: getattr(ride, field) for field in Ride.__struct_fields__}, booked_at=booked_at)
+    def of(cls, ride: Ride, booked_at: str, owner: str | None) -> Self:
+        """Return a ride that ``owner`` booked at a time which `text` has written."""
+        fields = {field: getattr(ride, field) for field in Ride.__struct_fields__}
+        return cls(**fields, booked_at=booked_at, owner=owner)
 
 
 class Page(Struct, frozen=True, kw_only=True):
     """Some of a customer's rides."""
 
-    rides: Annotated[tuple[Booking, ...], Meta(description="The newest first.")]
+    rides: Annotated[tuple[Booking, ...], Meta(description="The newest first, those alone that the caller may see.")]
     next: Annotated[str | None, Meta(description="Asks for the page behind this one; null at the end.")]
 
 
@@ -83,8 +85,14 @@ class Bookings:
         answer = self._client.get_item(TableName=self._table, Key={"orderID": {"S": order_id}}, ConsistentRead=True)
         return _booking(answer["Item"]) if "Item" in answer else None
 
-    def of_customer(self, customer_id: str, limit: int, token: str | None) -> Page:
+    def of_customer(self, customer_id: str, limit: int, token: str | None, visible: Callable[[Booking], bool]) -> Page:
         """Return a page of a customer's rides, the newest first; a ride booked just now may be missing yet.
+
+        Args:
+            customer_id: the customer.
+            limit: how many rides to read; those that are not visible leave the page shorter.
+            token: ``next`` of the page before.
+            visible: whether a ride is shown.
 
         Raises:
             TokenError: ``token`` is none of an earlier page.
@@ -104,7 +112,7 @@ class Bookings:
         answer = self._client.query(**request)
         rides = tuple(map(_booking, answer["Items"]))
         more = "LastEvaluatedKey" in answer and rides
-        return Page(rides=rides, next=_token(rides[-1]) if more else None)
+        return Page(rides=tuple(filter(visible, rides)), next=_token(rides[-1]) if more else None)
 
     def booked(self, booking: Booking) -> Put:
         """Return the effect that writes a new ride; its condition refuses a ride that is there."""

@@ -30,10 +30,20 @@ class Entry(Struct, frozen=True, kw_only=True):
     detail: str
     """JSON, or what ought to be."""
     time: datetime
+    """With a time zone."""
     detail_type: str = DETAIL_TYPE
     resources: tuple[str, ...] = ()
     traceparent: str | None = None
     """The trace that the event is part of, as W3C Trace Context writes it."""
+
+    def __post_init__(self) -> None:
+        """Refuse a time without a zone, which botocore takes for the machine's own.
+
+        Raises:
+            ValueError: the time has no zone.
+        """
+        if self.time.utcoffset() is None:
+            raise ValueError(f"{self.time} has no time zone")
 
     @classmethod
     def of(cls, event: RideEvent) -> "Entry":

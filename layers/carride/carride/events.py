@@ -11,7 +11,8 @@ as ``data_base64``; it ignores what it does not know, and fills in attributes th
 
 import binascii
 import re
-from collections.abc import Mapping
+import sys
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
 from uuid import UUID, uuid5
@@ -26,6 +27,11 @@ DETAIL_TYPE: Final = "CarRideEvent"
 SOURCE: Final = "acr.com.car-ride"
 SIMULATOR_SOURCE: Final = "acr.com.car-ride-simulator"
 SOURCES: Final = frozenset({SOURCE, SIMULATOR_SOURCE})
+TRUSTED_SOURCES: Final[frozenset[str]] = frozenset()
+"""Foreign sources whose idempotency ids are accepted as they are. All others have to derive theirs from the fact.
+
+They are compared with the ``source`` in EventBridge's envelope, on which the policy of a bus decides.
+"""
 
 NAMESPACE: Final = UUID("e2335e19-0957-596c-8f0a-bc68334f6ed1")
 """Of the ids of facts: uuid5 of the DNS name car-ride.acr.com. Another one would make every known fact a new one."""
@@ -37,6 +43,8 @@ _DERIVED_ID: Final = r"^[0-9a-f]{8}-[0-9a-f]{4}-5[0-9a-f]{3}-[89ab][0-9a-f]{3}-[
 _is_derived_id: Final = re.compile(_DERIVED_ID).search
 _BLANK_PARTS: Final = frozenset({"", "None", "null", "undefined"})
 """What a part of a composite id looks like when what it was made from was not there."""
+MOST_LEVELS: Final = 64
+"""How deeply an event may be nested. Whatever handles it afterwards recurses, some of it in Python."""
 _is_extension_name: Final = re.compile(r"[a-z0-9]{1,20}").fullmatch
 
 
@@ -316,6 +324,10 @@ class ContractError(ValueError):
         self.field = field
 
 
+class UnreadableError(ContractError):
+    """Raised for what is no JSON, or JSON that not everything that handles it could take."""
+
+
 class UnknownEnvelopeError(ContractError):
     """Raised for a detail that is neither a CloudEvents event nor in the older envelope."""
 
@@ -326,6 +338,10 @@ class MissingIdempotencyIdError(ContractError):
 
 class PartialIdempotencyIdError(ContractError):
     """Raised for an idempotency id of which a part is missing, or that is not derived from anything."""
+
+
+class WrongIdempotencyIdError(ContractError):
+    """Raised for an idempotency id that is not derived from the event's own ride, type and version."""
 
 
 class UnknownTypeError(ContractError):
@@ -360,11 +376,65 @@ class _OlderAttributes(
     event_count: Annotated[int, Meta(ge=1, lt=10**_SEQUENCE_DIGITS)]
 
 
-def parse_event(event: Mapping[str, Any]) -> RideEvent:
-    """Read an EventBridge event.
+def read_json(content: str | bytes, field: str, *, levels: int = MOST_LEVELS) -> Any:
+    """Return what a JSON text says.
 
     Args:
-        event: in EventBridge's envelope, of which only ``detail`` is read.
+        content: anything that should be JSON in UTF-8.
+        field: what the error calls it.
+        levels: how deeply it may be nested.
+
+    Raises:
+        UnreadableError: it is no JSON; or it is nested too deeply, or holds a number that no double holds, or text that
+            UTF-8 cannot write.
+    """
+    try:
+        value = msgspec.json.decode(content)
+    except (ValueError, RecursionError) as error:
+        raise UnreadableError(field, f"not JSON: {error}") from error
+    _require_plain(value, field, levels)
+    return value
+
+
+def _require_plain(value: object, field: str, levels: int = MOST_LEVELS) -> None:
+    """Refuse what a writer, a hash or a log behind the reader would fail on. It does not recurse."""
+    level: list[Any] = [value]
+    for _ in range(levels):
+        below: list[Any] = []
+        for each in level:
+            if not _is_plain(each):
+                raise UnreadableError(field, f"a {type(each).__name__} in it cannot be written as JSON in UTF-8")
+            if isinstance(each, dict):
+                below += each.values()
+            elif isinstance(each, list):
+                below += each
+        if not below:
+            return
+        level = below
+    raise UnreadableError(field, f"nested more than {levels} levels deep")
+
+
+def _is_plain(value: object) -> bool:
+    try:
+        match value:
+            case str():
+                return value.isascii() or bool(value.encode())
+            case dict():
+                return _is_plain("".join(value))
+            case int() | float():
+                return -sys.float_info.max <= value <= sys.float_info.max
+            case _:
+                return value is None or isinstance(value, list)
+    except (TypeError, UnicodeEncodeError):  # a key that is no text, or half of a surrogate pair
+        return False
+
+
+def parse_event(event: Mapping[str, Any], *, trusted: Collection[str] = TRUSTED_SOURCES) -> RideEvent:
+    """Read an EventBridge event. Nothing that it may hold raises anything but a ContractError.
+
+    Args:
+        event: in EventBridge's envelope, of which only ``detail`` and ``source`` are read.
+        trusted: sources of the envelope whose idempotency ids are not compared with their facts.
 
     Raises:
         ContractError: one of its subclasses says why.
@@ -372,6 +442,7 @@ def parse_event(event: Mapping[str, Any]) -> RideEvent:
     detail = event.get("detail") if isinstance(event, Mapping) else None
     if not isinstance(detail, dict):
         raise UnknownEnvelopeError("detail", "not a JSON object")
+    _require_plain(detail, "detail")
     if "specversion" in detail:
         parsed = _parse_cloud_event(detail)
     elif isinstance(older := detail.get("attributes"), dict):
@@ -382,6 +453,10 @@ def parse_event(event: Mapping[str, Any]) -> RideEvent:
         raise ContradictionError("subject", f"{parsed.subject!r} is not the ride of the data, {parsed.data.order_id}")
     if parsed.sequence != sequence(parsed.data.version):
         raise ContradictionError("sequence", f"{parsed.sequence} is not the version in the data, {parsed.data.version}")
+    derived = idempotency_id(parsed.data.order_id, parsed.type, parsed.data.version)
+    if parsed.idempotencyid != derived and str(event.get("source")) not in trusted:
+        field = "idempotencyid" if "specversion" in detail else "attributes.idempotencyId"
+        raise WrongIdempotencyIdError(field, f"{parsed.idempotencyid!r} is not the id of this fact, {derived}")
     return parsed
 
 
@@ -422,7 +497,7 @@ def _payload_of(detail: dict[str, Any]) -> object:
     if detail.get("data") is not None:
         raise MalformedDataError("data_base64", "there is data beside it")
     try:
-        return msgspec.json.decode(binascii.a2b_base64(encoded, strict_mode=True))
+        return read_json(binascii.a2b_base64(encoded, strict_mode=True), "data_base64")
     except (TypeError, ValueError) as error:
         raise MalformedDataError("data_base64", f"not JSON in base64: {error}") from error
 

@@ -15,7 +15,7 @@ from uuid import NAMESPACE_URL, uuid5
 
 import msgspec
 
-from carride.events import RideEvent
+from carride.events import RideEvent, parse_event
 
 KEPT: Final = timedelta(days=7)
 """How long an item stays for whoever wants to look, or has to tell it again: the stream keeps it for a day."""
@@ -37,10 +37,12 @@ def outbox_item(event: RideEvent, *, region: str, now: datetime, kept: timedelta
         kept: after how long the item expires.
 
     Raises:
+        ContractError: no reader would accept the event. Committed, it would be dead-lettered by all of its consumers.
         ValueError: the event has extensions, for which the pipe's template has no place.
     """
     if event.extensions:
         raise ValueError(f"{event.id} has extensions that the outbox cannot carry: {sorted(event.extensions)}")
+    parse_event({"detail": msgspec.json.decode(msgspec.json.encode(event.to_detail()))})
     return {
         "id": event.id,
         "source": event.source,

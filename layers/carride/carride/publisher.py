@@ -5,11 +5,12 @@ the same ids; the others go to the dead-letter queue with code and reason. A cal
 carried out: it is repeated, and consumers recognise the second copy.
 """
 
-import hashlib
+import binascii
 import json
 import random
+import re
 import time
-from bisect import bisect_right
+import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
@@ -29,6 +30,7 @@ from botocore.parsers import ResponseParserError
 
 from carride.clients import LONGEST_CALL_MS
 from carride.entry import MOST_ENTRIES, TOO_LARGE, Entry, pack
+from carride.events import ContractError, read_json
 from carride.settings import SettingsError
 
 if TYPE_CHECKING:
@@ -47,6 +49,10 @@ NO_ANSWER: Final = "NoAnswer"
 
 LARGEST_MESSAGE: Final = 1_048_576
 """Bytes of an SQS message, its attributes included, and of a batch of them."""
+GZIP: Final = 31
+"""zlib's name for the format."""
+LETTER_TOO_LARGE: Final = "LetterTooLarge"
+"""Code of an entry that does not fit into an SQS message, not even compressed."""
 
 NEEDED_MS: Final = 2 * LONGEST_CALL_MS + 500
 """What has to be left to send entries to the bus: time for the call, and for one to the dead-letter queue after it."""
@@ -164,6 +170,20 @@ class Publisher:
         Raises:
             PublishError: some entries reached neither the bus nor the dead-letter queue.
         """
+        parcels = self._put_parcels(entries, remaining_ms)
+        why_not_queued = self._dead_letter_all([parcel for parcel in parcels if parcel.event_id is None], remaining_ms)
+        receipts = [parcel.receipt() for parcel in parcels]
+        if any(receipt.outcome is Outcome.UNSENT for receipt in receipts):
+            raise PublishError(receipts, why_not_queued)
+        return receipts
+
+    def put(self, entries: Iterable[Entry], remaining_ms: Remaining) -> list[Receipt]:
+        """Publish entries that are kept elsewhere: like `publish`, but what the bus does not accept is unsent."""
+        return [parcel.receipt() for parcel in self._put_parcels(entries, remaining_ms)]
+
+    # ── To the bus ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _put_parcels(self, entries: Iterable[Entry], remaining_ms: Remaining) -> list["_Parcel"]:
         parcels = [_Parcel(entry) for entry in entries]
         sendable = []
         for parcel in parcels:
@@ -172,13 +192,7 @@ class Publisher:
             else:
                 parcel.refused(ENTRY_TOO_LARGE, f"{parcel.size} bytes; an entry has to stay below {TOO_LARGE}")
         self._put_all(sendable, remaining_ms)
-        why_not_queued = self._dead_letter_all([parcel for parcel in parcels if parcel.event_id is None], remaining_ms)
-        receipts = [parcel.receipt() for parcel in parcels]
-        if any(receipt.outcome is Outcome.UNSENT for receipt in receipts):
-            raise PublishError(receipts, why_not_queued)
-        return receipts
-
-    # ── To the bus ────────────────────────────────────────────────────────────────────────────────────────────────────
+        return parcels
 
     def _put_all(self, pending: list["_Parcel"], remaining_ms: Remaining) -> None:
         """Send parcels until each is accepted, refused for good, tried often enough, or the time is up."""
@@ -223,7 +237,7 @@ class Publisher:
             response = self._put_events(Entries=[parcel.entry.to_request(self._bus_name) for parcel in batch])
         except _FAILURES as error:
             return _refusal(error)
-        answers: Sequence[Any] = response.get("Entries", ())
+        answers: Sequence[Any] = response.get("Entries") or ()
         if len(answers) != len(batch):
             return _Refusal(NO_ANSWER, f"{len(answers)} answers for {len(batch)} entries", retryable=True)
         for parcel, answer in zip(batch, answers, strict=True):
@@ -239,8 +253,9 @@ class Publisher:
 
     def _dead_letter_all(self, parcels: list["_Parcel"], remaining_ms: Remaining) -> str:
         """Send parcels to the queue. Return what went wrong last; the parcels know whether they are stored."""
-        letters = [_letter(parcel) for parcel in parcels]
-        trouble = OUT_OF_TIME
+        written = [_letter(parcel) for parcel in parcels]
+        letters = [letter for letter in written if letter.size <= LARGEST_MESSAGE]
+        trouble = OUT_OF_TIME if len(letters) == len(written) else LETTER_TOO_LARGE
         for attempt in range(self._max_attempts):
             if not letters or (attempt and not self._pause(attempt, remaining_ms, LONGEST_CALL_MS)):
                 break
@@ -269,10 +284,10 @@ class Publisher:
         except _FAILURES as error:
             return [_refusal(error)] * len(batch)
         refusals: list[_Refusal | None] = [_Refusal(NO_ANSWER, "", retryable=True)] * len(batch)
-        for failed in response.get("Failed", ()):
+        for failed in response.get("Failed") or ():
             number = int(failed["Id"])
             refusals[number] = _Refusal(failed["Code"], failed.get("Message", ""), retryable=not failed["SenderFault"])
-        for success in response.get("Successful", ()):
+        for success in response.get("Successful") or ():
             number = int(success["Id"])
             refusals[number] = None
             batch[number].parcel.dead_lettered = True
@@ -382,10 +397,11 @@ def _letter(parcel: _Parcel) -> _Letter:
     }
     around = sum(len(name) + sum(map(len, attribute.values())) for name, attribute in attributes.items())
     body = _body(parcel.entry, LARGEST_MESSAGE - around)
-    return _Letter(parcel, body, attributes, around + len(body))
+    return _Letter(parcel, body, attributes, around + len(body.encode()))
 
 
 def _body(entry: Entry, room: int) -> str:
+    """Return the whole event as JSON in UTF-8; where that is too large or SQS would refuse it, compressed."""
     event = {
         "source": entry.source,
         "detail-type": entry.detail_type,
@@ -393,21 +409,21 @@ def _body(entry: Entry, room: int) -> str:
         "resources": entry.resources,
     }
     try:
-        body = _json(event | {"detail": json.loads(entry.detail)})
-    except (ValueError, RecursionError):
-        body = _json(event | {"detail": entry.detail})
-    if len(body) <= room:
+        is_object = isinstance(read_json(entry.detail, "detail"), dict)
+    except ContractError:
+        is_object = False
+    # An object is kept as it is written, anything else as text.
+    body = f'{_json(event)[:-1]},"detail":{entry.detail if is_object else _json(entry.detail)}}}'
+    if _refused_by_sqs(body) is None and len(body.encode()) <= room:
         return body
-    raw = entry.detail.encode(errors="surrogatepass")
-    event |= {"detailBytes": len(raw), "detailSha256": hashlib.sha256(raw).hexdigest(), "detail": ""}
-    room -= len(_json(event)) - len(_json(""))
-    kept = bisect_right(range(len(entry.detail)), room, key=lambda length: len(_json(entry.detail[:length])))
-    return _json(event | {"detail": entry.detail[: max(kept - 1, 0)]})
+    packed = zlib.compress(entry.detail.encode(errors="surrogatepass"), wbits=GZIP)
+    return _json_ascii(event | {"detailGzip": binascii.b2a_base64(packed, newline=False).decode()})
 
 
-# ASCII, because SQS refuses some characters that JSON allows.
-_json: Final = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode
+_json: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+_json_ascii: Final = json.JSONEncoder(ensure_ascii=True, separators=(",", ":")).encode
+_refused_by_sqs: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]").search
 
 
 def _ascii(text: str) -> str:
-    return _json(text[:_LONGEST_MESSAGE])[1:-1]
+    return _json_ascii(text[:_LONGEST_MESSAGE])[1:-1]

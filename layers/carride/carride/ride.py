@@ -25,7 +25,14 @@ type CustomerID = Annotated[str, Meta(pattern=_NAME, description="Names the cust
 type CarID = Annotated[str, Meta(pattern=_NAME, description="Names the car, e.g. car_17.")]
 type Sector = Annotated[str, Meta(pattern=_NAME, description="A part of the city, e.g. sector_01.")]
 type Passengers = Annotated[int, Meta(ge=1, le=8, description="How many travel.")]
-type Cents = Annotated[int, Meta(ge=0, le=10_000_000, description="An amount of money, in cents.")]
+
+CHEAPEST: Final = 1
+DEAREST: Final = 10_000_000
+"""What a ride can cost, in cents, when it is booked and after each change: a gateway reserves no amount of nothing."""
+
+type Price = Annotated[int, Meta(ge=CHEAPEST, le=DEAREST, description="What a ride is to cost, in cents.")]
+type Cents = Annotated[int, Meta(ge=0, le=DEAREST, description="An amount of money, in cents.")]
+"""Of facts: archives hold rides that cost nothing, and readers accept them."""
 type Version = Annotated[
     int, Meta(ge=1, le=99_999_999, description="How many changes the ride has seen, its request included.")
 ]
@@ -91,6 +98,13 @@ class SameDestinationError(RideError):
         super().__init__(f"{ride.order_id} goes to {ride.destination} already")
 
 
+class PriceError(RideError):
+    """Raised when a ride would cost what no ride can."""
+
+    def __init__(self, price: int) -> None:
+        super().__init__(f"a ride costs from {CHEAPEST} to {DEAREST} cents, not {price}")
+
+
 class NoTripError(RideError):
     """Raised when a ride would end where it begins."""
 
@@ -111,9 +125,11 @@ def request(*, order_id: str, customer_id: str, pickup: str, destination: str, p
 
     Raises:
         NoTripError: it would end where it begins.
+        PriceError: it would cost nothing, or too much.
     """
     if pickup == destination:
         raise NoTripError(pickup)
+    _check_price(price)
     return Ride(
         order_id=order_id,
         customer_id=customer_id,
@@ -176,13 +192,20 @@ def change_destination(ride: Ride, destination: str, price: int, *, seen: int | 
         StaleVersionError: it has changed since.
         SameDestinationError: it goes there already.
         NoTripError: it began there.
+        PriceError: it would cost nothing, or too much.
     """
     changed = _changed(ride, "redirect", OPEN, seen, destination=destination, price=price)
     if destination == ride.destination:
         raise SameDestinationError(ride)
     if destination == ride.pickup:
         raise NoTripError(destination)
+    _check_price(price)
     return changed
+
+
+def _check_price(price: int) -> None:
+    if not CHEAPEST <= price <= DEAREST:
+        raise PriceError(price)
 
 
 def _changed(ride: Ride, action: str, allowed: frozenset[Status], seen: int | None, **changes: Any) -> Ride:

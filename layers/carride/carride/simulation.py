@@ -41,6 +41,8 @@ _BASE_FARE: Final = 300
 _FARE_PER_SECTOR: Final = 125
 
 _CANCELLED: Final = 0.1
+_REDIRECTED: Final = 0.1
+"""Of those that are driven: they cost more or less in the end than when their money was reserved."""
 _REASONS: Final = ("changed plans", "waited too long", "found another way")
 _CUSTOMERS: Final = 400
 _GROUP_SIZES: Final = (1, 1, 1, 2, 2, 3, 4)
@@ -304,7 +306,7 @@ def _amount(asked: float, facts: int) -> int:
 
 
 def life(seed: int, name: str) -> list[Fact]:
-    """Return everything that happens to one ride: it is completed, or cancelled on the way."""
+    """Return everything that happens to one ride: it is completed, there or elsewhere, or cancelled on the way."""
     chance = _chance(seed, name)
     pickup, destination = chance.sample(range(BLOCKS * BLOCKS), 2)
     ride = rides.request(
@@ -317,6 +319,11 @@ def life(seed: int, name: str) -> list[Fact]:
     )
     if chance.random() < _CANCELLED:
         return _happened(ride, (_accepted, _cancelled(chance.choice(_REASONS))))
+    if chance.random() < _REDIRECTED:
+        elsewhere = chance.choice([place for place in range(BLOCKS * BLOCKS) if place not in {pickup, destination}])
+        return _happened(
+            ride, (_accepted, _started, _redirected(sector(elsewhere), fare(pickup, elsewhere)), _completed)
+        )
     return _happened(ride, _DRIVEN)
 
 

@@ -28,7 +28,7 @@ from carride.ride import Ride
 NOW: Final = datetime(2026, 11, 21, 8, 30, tzinfo=UTC)
 
 
-def booked(order_id: str = "order_01") -> Ride:
+def booked(order_id: str = "order_01", *, price: int = 550) -> Ride:
     """Return a ride that was just requested."""
     return rides.request(
         order_id=order_id,
@@ -36,7 +36,7 @@ def booked(order_id: str = "order_01") -> Ride:
         pickup="sector_01",
         destination="sector_03",
         passengers=2,
-        price=550,
+        price=price,
     )
 
 

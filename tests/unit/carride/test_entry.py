@@ -28,6 +28,12 @@ def test_a_text_that_is_no_utf_8_has_a_size_too() -> None:
     assert Entry(source="a", detail_type="b", detail="\ud800", time=NOW).size == 19
 
 
+def test_an_entry_has_no_time_without_a_zone() -> None:
+    """It would be another time on a machine in another zone."""
+    with pytest.raises(ValueError, match="no time zone"):
+        Entry(source="a", detail="{}", time=NOW.replace(tzinfo=None))
+
+
 def test_an_entry_asks_for_what_its_event_says() -> None:
     """The request holds source, type, time and detail in the types that PutEvents takes."""
     told = event(traceparent=TRACE)

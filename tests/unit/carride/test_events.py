@@ -20,11 +20,16 @@ from carride.events import (
     RideEvent,
     UnknownEnvelopeError,
     UnknownTypeError,
+    UnreadableError,
+    WrongIdempotencyIdError,
     idempotency_id,
     parse_event,
     sequence,
 )
 from carride.ride import accept
+from carride.samples import delivered, received
+from idempotency import Consumer, MemoryStore
+from idempotency.testing import DeadLetterBox, Invocation, ManualClock
 from tests.unit.carride.rides import NOW, booked, event, every_fact
 
 DETAIL = event(traceparent="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", expirytime=NOW).to_detail()
@@ -33,7 +38,7 @@ OLDER: Mapping[str, Any] = {
     "attributes": {
         "type": "CarRideCreated",
         "source": "acr.com.car-ride",
-        "idempotencyId": "0c075d3c-6c3b-51ec-8c43-efb772bf7056",
+        "idempotencyId": "eb7206e8-7516-5e63-a138-9138a8fc4205",
         "eventTime": "2026-11-21T08:30:00+00:00",
         "eventCount": 1,
     },
@@ -65,6 +70,14 @@ def changed(detail: Mapping[str, Any], path: str, value: object = ...) -> dict[s
     else:
         copy[name] = value
     return copy
+
+
+def nested(levels: int) -> list[Any]:
+    """Return a list in a list, and so on, so many times."""
+    value: list[Any] = []
+    for _ in range(levels - 1):
+        value = [value]
+    return value
 
 
 # ── Ids ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -152,6 +165,9 @@ def test_a_time_without_a_zone_is_not_written(times: dict[str, Any]) -> None:
         ("idempotencyid", DETAIL["idempotencyid"][:18], PartialIdempotencyIdError, "idempotencyid"),
         ("idempotencyid", DETAIL["idempotencyid"] + "\n", PartialIdempotencyIdError, "idempotencyid"),
         ("idempotencyid", "2f1e4c1a-8c0f-4a55-9d0a-0a4f5b1f9a55", PartialIdempotencyIdError, "idempotencyid"),
+        ("idempotencyid", idempotency_id("order_02", "CarRideCreated", 1), WrongIdempotencyIdError, "idempotencyid"),
+        ("idempotencyid", idempotency_id("order_01", "CarRideAccepted", 1), WrongIdempotencyIdError, "idempotencyid"),
+        ("idempotencyid", idempotency_id("order_01", "CarRideCreated", 2), WrongIdempotencyIdError, "idempotencyid"),
         ("type", ..., UnknownTypeError, "type"),
         ("type", "CarRideTeleported", UnknownTypeError, "type"),
         ("type", ["CarRideCreated"], UnknownTypeError, "type"),
@@ -173,6 +189,10 @@ def test_a_time_without_a_zone_is_not_written(times: dict[str, Any]) -> None:
         ("data.customerID", ..., MalformedDataError, "data.customerID"),
         ("data.orderID", "order/01", MalformedDataError, "data.orderID"),
         ("data.status", "flying", MalformedDataError, "data.status"),
+        ("data.note", float("inf"), UnreadableError, "detail"),
+        ("data.note", "\ud800", UnreadableError, "detail"),
+        ("data.note", nested(63), UnreadableError, "detail"),
+        ("data.note", nested(100_000), UnreadableError, "detail"),
         ("subject", "order_02", ContradictionError, "subject"),
         ("sequence", "00000002", ContradictionError, "sequence"),
     ],
@@ -229,7 +249,14 @@ def test_data_in_base64_says_the_same() -> None:
     assert parse(in_base64 | {"data": None}) == parse(DETAIL)
 
 
-@pytest.mark.parametrize("value", ["{}", "e30", "", "bm8ganNvbg==", 17, encoded({"orderID": "order_01"})[:-1] + "\n"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        *("{}", "e30", "", "bm8ganNvbg==", 17, encoded({"orderID": "order_01"})[:-1] + "\n"),
+        *(base64.b64encode(raw).decode() for raw in (b"[" * 20_000 + b"]" * 20_000, b"9" * 5_000, b'"\xff"', b"NaN")),
+    ],
+    ids=lambda value: str(value)[:8],
+)
 def test_data_that_is_no_json_in_base64_is_refused(value: object) -> None:
     """What cannot be decoded breaks the contract and names the member."""
     with pytest.raises(MalformedDataError) as refusal:
@@ -278,6 +305,7 @@ def test_an_older_time_without_a_zone_is_in_utc() -> None:
         ("attributes.idempotencyId", "order_01#", PartialIdempotencyIdError, "attributes.idempotencyId"),
         ("attributes.idempotencyId", "None#CarRideCreated", PartialIdempotencyIdError, "attributes.idempotencyId"),
         ("attributes.idempotencyId", "order_01#undefined#1", PartialIdempotencyIdError, "attributes.idempotencyId"),
+        ("attributes.idempotencyId", "order_01#CarRideCreated", WrongIdempotencyIdError, "attributes.idempotencyId"),
         ("attributes.type", "CarRideTeleported", UnknownTypeError, "attributes.type"),
         ("attributes.type", ..., MalformedAttributeError, "attributes.type"),
         ("attributes.eventCount", 0, MalformedAttributeError, "attributes.eventCount"),
@@ -296,9 +324,40 @@ def test_the_older_envelope_is_held_to_the_contract_too(
     assert refusal.value.field == field
 
 
-def test_older_ids_may_be_of_any_form() -> None:
-    """A composite id that is whole is taken as it is."""
-    assert (
-        parse(changed(OLDER, "attributes.idempotencyId", "order_01#CarRideCreated")).idempotencyid
-        == "order_01#CarRideCreated"
+@pytest.mark.parametrize(
+    ("detail", "path", "other"),
+    [
+        (DETAIL, "idempotencyid", idempotency_id("order_02", "CarRideCreated", 1)),
+        (OLDER, "attributes.idempotencyId", "order_01#CarRideCreated"),
+    ],
+)
+def test_only_a_trusted_source_is_believed_with_ids_of_its_own(
+    detail: Mapping[str, Any], path: str, other: str
+) -> None:
+    """What counts is the source that the bus has checked, and not what the detail says."""
+    foreign = changed(detail, path, other) | {"source": "somebody.else"}
+    assert parse_event({"source": "somebody.else", "detail": foreign}, trusted={"somebody.else"}).idempotencyid == other
+    for claimed in ("acr.com.car-ride", None, ["somebody.else"]):
+        with pytest.raises(WrongIdempotencyIdError):
+            parse_event({"source": claimed, "detail": foreign}, trusted={"somebody.else"})
+
+
+def test_an_event_that_cannot_be_read_leaves_its_batch_at_once() -> None:
+    """It is dead-lettered with the reason, and its neighbour takes effect."""
+    deep = changed(DETAIL, "data") | {"data_base64": base64.b64encode(b"[" * 20_000 + b"]" * 20_000).decode()}
+    forged = changed(DETAIL, "idempotencyid", idempotency_id("order_02", "CarRideCreated", 1))
+    clock, box, done = ManualClock(), DeadLetterBox(), list[str]()
+    consumer = Consumer(
+        "dispatch",
+        MemoryStore(),
+        parse=parse_event,
+        key=lambda event: event.idempotencyid,
+        payload=lambda event: event.payload,
+        dead_letters=box,
+        clock=clock,
     )
+    handler = consumer.batch_handler(lambda event, operation: done.append(event.subject))
+    batch = received(*(delivered(detail, number) for number, detail in enumerate([deep, DETAIL, forged])))
+    assert handler(batch, Invocation(clock)) == {"batchItemFailures": []}
+    assert [letter.reason for letter in box.letters] == ["CONTRACT", "CONTRACT"]
+    assert done == ["order_01"]

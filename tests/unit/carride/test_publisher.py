@@ -1,4 +1,3 @@
-import hashlib
 import json
 import random
 from collections import Counter
@@ -18,9 +17,19 @@ from botocore.exceptions import (
 
 from carride.entry import MOST_ENTRIES, TOO_LARGE, Entry, pack
 from carride.events import parse_event
-from carride.publisher import ENTRY_TOO_LARGE, NEEDED_MS, OUT_OF_TIME, RETRYABLE, Outcome, PublishError
+from carride.publisher import (
+    ENTRY_TOO_LARGE,
+    LETTER_TOO_LARGE,
+    NEEDED_MS,
+    OUT_OF_TIME,
+    RETRYABLE,
+    Outcome,
+    PublishError,
+)
 from carride.settings import SettingsError
-from tests.unit.carride.fakes import MEBIBYTE, FakeBus, FakeQueue, FakeTime, client_error, publisher
+from ops.audit import opened
+from ops.redrive import entry_in
+from tests.unit.carride.fakes import FakeBus, FakeQueue, FakeTime, client_error, publisher
 from tests.unit.carride.rides import NOW, entry
 
 FINAL: Final = ["AccessDeniedException", "InvalidArgument", "MalformedDetail", "NotAuthorizedForSourceException"]
@@ -196,13 +205,14 @@ def test_one_bad_entry_does_not_take_its_batch_along(failure: Exception) -> None
     assert [body["detail"]["subject"] for body in queue.bodies()] == ["order_6"]
 
 
-def test_an_answer_that_does_not_match_the_request_is_no_answer() -> None:
+@pytest.mark.parametrize("answered", [None, 0, 1])
+def test_an_answer_that_does_not_match_the_request_is_no_answer(answered: int | None) -> None:
     """Where entries and answers cannot be told to belong together, the batch counts as unanswered and is sent again."""
 
     class Short(FakeBus):
         def put_events(self, *, Entries: list[dict[str, Any]]) -> dict[str, Any]:  # noqa: N803 - botocore's name
             response = super().put_events(Entries=Entries)
-            return response if len(self.requests) > 1 else {"Entries": response["Entries"][:1]}
+            return response if len(self.requests) > 1 else {"Entries": answered and response["Entries"][:answered]}
 
     bus, queue, time = Short(), FakeQueue(), FakeTime()
     receipts = publisher(bus, queue, time).publish(entries(2), time.remaining_ms)
@@ -219,39 +229,42 @@ def test_an_entry_just_below_the_limit_is_sent() -> None:
     assert (len(bus.events), len(bus.requests), queue.messages) == (2, 2, [])
 
 
-def test_an_entry_that_is_too_large_is_kept_as_far_as_it_fits() -> None:
-    """An oversized entry is never sent to the bus; its message holds the beginning, the size and the hash."""
-    bus, queue, time = FakeBus(), FakeQueue(), FakeTime()
-    large = entry(size=TOO_LARGE)
-    receipts = publisher(bus, queue, time).publish([large, entry("order_02")], time.remaining_ms)
-    assert [receipt.code for receipt in receipts] == [ENTRY_TOO_LARGE, None]
-    assert (len(bus.events), receipts[0].attempts) == (1, 0)
-    (body,) = queue.bodies()
-    assert large.detail.startswith(body["detail"])
-    assert MEBIBYTE - 2_000 < len(body["detail"]) < len(large.detail)
-    assert body["detailBytes"] == len(large.detail)
-    assert body["detailSha256"] == hashlib.sha256(large.detail.encode()).hexdigest()
-
-
-@pytest.mark.parametrize("character", ["é", "😀", '"', "\n", "\x00", "\uffff", "\ud800"], ids=ascii)
-def test_what_fits_is_measured_as_it_is_sent(character: str) -> None:
-    """Characters that grow when they are escaped, or that SQS refuses, still make a message that SQS takes."""
+@pytest.mark.parametrize(
+    "detail",
+    [
+        *("{", "[" * 100_000, '{"a": NaN}', "", "\ud800", '"\x00"', '"\uffff"', "\x00" * 200_000),
+        json.dumps({"text": "".join(map(chr, range(0x4E00, 0x9E00))) * 10}, ensure_ascii=False),
+        json.dumps({"text": "x" * TOO_LARGE}),
+        json.dumps({"text": '"\n' * 400_000}),
+    ],
+    ids=lambda text: ascii(text[:12]),
+)
+def test_a_dead_letter_keeps_the_whole_event(detail: str) -> None:
+    """Whatever the bus refused comes out of the dead letter as it went in, in one message that SQS takes."""
     queue, time = FakeQueue(), FakeTime()
-    large = Entry(source="a", detail=character * MEBIBYTE, time=NOW)
-    publisher(FakeBus(), queue, time).publish([large], time.remaining_ms)
-    assert queue.messages[0]["MessageBody"].isascii()
-    assert large.detail.startswith(queue.bodies()[0]["detail"])
-    assert len(queue.messages[0]["MessageBody"]) > MEBIBYTE - 2_000
+    kept = Entry(source="a", detail=detail, time=NOW, resources=("arn:1",))
+    (receipt,) = publisher(FakeBus(lambda _: "ThrottlingException"), queue, time).publish([kept], time.remaining_ms)
+    assert receipt.outcome is Outcome.DEAD_LETTERED
+    body = queue.messages[0]["MessageBody"]
+    assert "乘" not in detail or detail in body, "text that SQS takes is neither escaped nor compressed"
+    _, event = opened({"Body": body})
+    read = entry_in(event)
+    assert (read.source, read.time, read.resources) == (kept.source, kept.time, kept.resources)
+    assert read.detail == detail or json.loads(read.detail) == json.loads(detail)
 
 
-@pytest.mark.parametrize("detail", ["{", "[" * 100_000, '{"a": NaN}', "", "\ud800"], ids=lambda text: text[:6])
-def test_a_detail_that_is_no_json_is_kept_as_text(detail: str) -> None:
-    """Whatever the bus refused is in the dead letter as it was."""
+def test_what_fits_into_no_dead_letter_comes_back() -> None:
+    """An event too large for the bus is not sent there; compressed too little, it is unsent, and only that one."""
     queue, time = FakeQueue(), FakeTime()
-    publisher(FakeBus(lambda _: "MalformedDetail"), queue, time).publish(
-        [Entry(source="a", detail=detail, time=NOW)], time.remaining_ms
-    )
-    assert queue.bodies()[0]["detail"] == detail
+    noise = Entry(source="a", detail=random.Random(1).randbytes(900_000).hex(), time=NOW)  # noqa: S311 - no secret
+    bus = FakeBus(lambda _: "MalformedDetail")
+    with pytest.raises(PublishError, match=LETTER_TOO_LARGE) as failure:
+        publisher(bus, queue, time).publish([noise, entry("order_02")], time.remaining_ms)
+    assert failure.value.entries == [noise]
+    assert [(receipt.outcome, receipt.attempts, receipt.code) for receipt in failure.value.receipts] == [
+        (Outcome.UNSENT, 0, ENTRY_TOO_LARGE),
+        (Outcome.DEAD_LETTERED, 1, "MalformedDetail"),
+    ]
 
 
 # ── Time ──────────────────────────────────────────────────────────────────────────────────────────────────────────────

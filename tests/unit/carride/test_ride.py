@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import Final
 
@@ -8,6 +9,7 @@ from carride import ride as rides
 from carride.ride import (
     IllegalTransitionError,
     NoTripError,
+    PriceError,
     Ride,
     SameDestinationError,
     StaleVersionError,
@@ -96,8 +98,17 @@ def test_a_ride_goes_somewhere() -> None:
             pickup="sector_01",
             destination="sector_01",
             passengers=1,
-            price=0,
+            price=550,
         )
+
+
+@pytest.mark.parametrize(("price", "allowed"), [(0, False), (1, True), (10_000_000, True), (10_000_001, False)])
+def test_a_ride_costs_something_and_not_too_much(price: int, *, allowed: bool) -> None:
+    """Neither when it is booked nor after a change can it cost anything else."""
+    with nullcontext() if allowed else pytest.raises(PriceError):
+        assert redirect(booked(), price=price).price == price
+    with nullcontext() if allowed else pytest.raises(PriceError):
+        assert booked(price=price).price == price
 
 
 def test_another_destination_has_its_price_and_leaves_the_rest() -> None:

@@ -9,7 +9,9 @@ from urllib.parse import urlencode
 
 import boto3
 from botocore.exceptions import ClientError
+from msgspec.structs import replace
 
+import timeline
 from api.app import Settings, make_handler
 from carride.clients import dynamodb_client
 from carride.events import RideEvent, parse_event
@@ -31,6 +33,10 @@ SETTINGS: Final = Settings(
     simulator_function_name="simulator",
     stage="local",
 )
+
+DEV: Final = replace(SETTINGS, stage="dev", staff_group="staff")
+STAFF: Final = {"jwt": {"claims": {"sub": "c", "cognito:groups": "[riders staff]"}}}
+"""What API Gateway says about a token of the staff of `DEV`."""
 
 BOOKING: Final = {
     "customerID": "customer_a",
@@ -219,9 +225,14 @@ class World:
         """Send a request, to another process than this world's where one is given."""
         return Answer.of((handler or self.handler)(event, Invocation(epoch_ms)))
 
-    def book(self, *, key: str = "key-1", **changes: Any) -> Answer:
-        """Book a ride."""
-        return self.send(request("POST", "/carrides", BOOKING | changes, key=key))
+    def book(self, *, key: str = "key-1", authorizer: Mapping[str, Any] | None = None, **changes: Any) -> Answer:
+        """Book a ride, as a caller that API Gateway describes so."""
+        return self.send(request("POST", "/carrides", BOOKING | changes, key=key, authorizer=authorizer))
+
+    def tell(self) -> None:
+        """Have the read model hear of everything."""
+        for event in reversed(self.told()):
+            self.apply(timeline.effect("Rides", event))
 
     def change(self, order_id: str, action: str, version: int, *, key: str | None = None, **more: Any) -> Answer:
         """Change a ride, under a key of the change's own unless one is given."""

@@ -6,7 +6,7 @@ from typing import Any, Final
 import pytest
 
 from tests.unit.functions.api_fixtures import *  # noqa: F403 - the fixtures
-from tests.unit.functions.api_world import BOOKING, World, request
+from tests.unit.functions.api_world import BOOKING, DEV, STAFF, World, request
 
 CHANGE: Final = {"action": "accept", "version": 1}
 
@@ -238,11 +238,15 @@ def test_a_query_that_is_not_as_it_has_to_be_names_the_parameter(
         ({"duration": 601, "rate": 1}, "duration"),
         ({"duration": 60}, "rate"),
         ({"duration": 60, "rate": 1, "rides": 1}, "duration"),
-        ({"rides": 500, "rate": 1}, "rate"),
+        ({"rides": 500, "rate": 0.001}, "rate"),
+        ({"rides": 500, "duplicates": 0.5}, "rides"),
+        ({"duration": 600, "rate": 0.001}, "rate"),
+        ({"duration": 600, "rate": 50}, "duration"),
     ],
 )
 def test_a_simulation_that_cannot_be_names_the_field(world: World, body: dict[str, Any], field: str) -> None:
-    """A simulation is small enough for one call, and asks no consumer to fail."""
-    answer = world.send(request("POST", "/carrides/simulate", body))
+    """A simulation is small enough for its stage and for one call, and asks no consumer to fail."""
+    world.handler = world.process(DEV)
+    answer = world.send(request("POST", "/carrides/simulate", body, authorizer=STAFF))
     assert (answer.status, answer.problem, answer.body["field"]) == (422, "invalid-field", field)
     assert world.simulations == []

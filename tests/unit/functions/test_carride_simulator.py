@@ -5,11 +5,16 @@ from typing import Any, Final
 
 import boto3
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from moto import mock_aws
+from msgspec import to_builtins
 
 import carride_simulator
+from api.commands import Simulate, TooMuchError
 from carride.publisher import ENTRY_TOO_LARGE, PublishError
 from carride.settings import SettingsError, from_environment
+from carride.shapes import shaped
 from carride_simulator import Settings, make_handler
 from tests.unit.carride.fakes import FakeBus, FakeQueue, FakeTime, client_error, publisher
 from tests.unit.carride.rides import NOW
@@ -85,17 +90,20 @@ def test_the_same_request_publishes_the_same_facts(stage: Stage) -> None:
     assert [json.loads(event["Detail"])["idempotencyid"] for event in stage.bus.events] == first * 2
 
 
-def test_a_simulation_that_takes_too_long_is_continued() -> None:
-    """A call ends before its time does and says where the next one goes on; together they publish all, once."""
+def test_a_simulation_that_takes_too_long_is_continued(caplog: pytest.LogCaptureFixture) -> None:
+    """A call ends before its time does, warns, and says where the next one goes on; together they publish all, once."""
     time = FakeTime(16_000)
     stage = Stage(FakeBus(on_call=lambda: time.work(100)), time=time)
     first = stage.simulate(rides=100, seed=1)
     assert first["resume"] == first["requested"] == 300
+    assert not first["complete"]
+    assert "WARNING" in {record.levelname for record in caplog.records}
     assert time.remaining_ms() > 10_000
 
     again = Stage(stage.bus, stage.queue)
     second = again.simulate(rides=100, seed=1, offset=first["resume"], time=first["time"])
     assert second["resume"] is None
+    assert second["complete"]
     assert first["requested"] + second["requested"] == second["total"] == len(stage.bus.events)
     assert len({event["Detail"] for event in stage.bus.events}) == second["total"]
 
@@ -201,6 +209,34 @@ def test_a_duration_ends_a_simulation() -> None:
     assert summary["resume"] is None
     assert 600 <= summary["requested"] < 610
     assert timedelta(milliseconds=900_000 - time.remaining_ms()).total_seconds() == pytest.approx(60, abs=1)
+
+
+MOST_EVENTS: Final = 300
+
+
+@given(
+    end=st.fixed_dictionaries({"rides": st.integers(1, 500)})
+    | st.fixed_dictionaries({"duration": st.floats(0.1, 600), "rate": st.floats(0.001, 50)}),
+    rate=st.fixed_dictionaries({}, optional={"rate": st.floats(0.001, 50)}),
+    mode=st.sampled_from(["random", "predefined"]),
+    duplicates=st.floats(0, 1),
+)
+@example(end={"duration": 600.0, "rate": 0.001}, rate={}, mode="random", duplicates=0.0)
+@settings(deadline=None)
+def test_what_the_api_starts_is_published_whole(
+    end: dict[str, float], rate: dict[str, float], mode: str, duplicates: float
+) -> None:
+    """What the API accepts is over in one call; what it refuses is accepted with the values that it says fit."""
+    asked = {"mode": mode, "duplicates": duplicates, **rate, **end}
+    for _ in range(len(asked)):
+        try:
+            settled = shaped(asked, Simulate).settled(1, MOST_EVENTS)
+            break
+        except TooMuchError as error:
+            asked[error.field] = error.fits
+    summary = Stage(time=FakeTime(900_000)).simulate(**to_builtins(settled))
+    assert summary["complete"]
+    assert summary["published"] == summary["total"] <= MOST_EVENTS
 
 
 # ── Its start ─────────────────────────────────────────────────────────────────────────────────────────────────────────

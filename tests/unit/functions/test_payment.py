@@ -8,13 +8,15 @@ from typing import Any, NamedTuple
 import boto3
 import pytest
 from moto import mock_aws
+from msgspec.structs import replace
 
 import payment
 from carride.events import Fact
 from carride.faults import SimulatedFaultError
-from gateway import GatewayUnavailableError
+from gateway import GatewayAnswerError, GatewayUnavailableError
 from idempotency import BusyError, Consumer
 from idempotency.testing import Invocation, ManualClock
+from local.gateway import Books, Reply, Strict, Troubles
 from payment import Settings, make_handler
 from tests.unit.functions.gateways import FakeGateway, KilledError
 from tests.unit.functions.saga import Life, client, create_table, event, items, outbox
@@ -52,6 +54,19 @@ class World(NamedTuple):
         """Return the one payment that the gateway has."""
         (found,) = self.gateway.ledger()
         return found
+
+    def quarantine(self, fact: Fact) -> None:
+        """Deliver a fact as often as it is attempted, while the gateway gives no answer."""
+        for _ in range(2):
+            with pytest.raises(GatewayUnavailableError):
+                self.deliver(fact)
+        assert self.deliver(fact) == "DeadLettered"
+
+    def forget(self) -> None:
+        """Forget every delivery, so that the next ones begin at attempt 1, as those of a released key do."""
+        for item in items(self.dynamodb, "idempotency"):
+            key = {"idempotencyKey": {"S": item["idempotencyKey"]}}
+            self.dynamodb.delete_item(TableName="idempotency", Key=key)
 
     def dead_letters(self) -> list[dict[str, Any]]:
         """Return what lies in the dead-letter queue."""
@@ -107,7 +122,7 @@ def test_a_fact_takes_effect_once_however_often_it_comes(world: World) -> None:
     for number in range(3):
         world.deliver(RIDE.assigned, f"delivery-{number}")
         world.deliver(RIDE.completed, f"delivery-{number}")
-    assert world.gateway.asked == ["authorize", "capture"]
+    assert world.gateway.asked == ["find", "payments", "capture"]
     assert (world.charge()["captures"], world.payment()["effects"]) == ([1250], 2)
 
 
@@ -127,16 +142,14 @@ def test_a_run_that_is_killed_after_charging_charges_once(world: World) -> None:
     assert world.told() == []
     world.clock.advance(60)
     assert world.deliver(RIDE.assigned) == "Takeover"
-    assert world.gateway.asked == ["authorize", "find"]
+    assert world.gateway.asked == ["find", "payments", "find"]
     assert (world.charge()["status"], world.told()) == ("authorized", ["PaymentAuthorized"])
 
 
 def test_a_lost_answer_charges_once(world: World) -> None:
-    """The failure is recorded, and the next attempt finds the payment."""
+    """The same attempt finds the payment."""
     world.gateway.then_drop()
-    with pytest.raises(GatewayUnavailableError):
-        world.deliver(RIDE.assigned)
-    assert world.deliver(RIDE.assigned) == "Retried"
+    assert world.deliver(RIDE.assigned) == "New"
     assert len(world.gateway.ledger()) == 1
 
 
@@ -146,11 +159,11 @@ def test_a_capture_that_may_have_happened_is_not_repeated(world: World, *, kill:
     world.deliver(RIDE.assigned)
     if kill:
         world.gateway.then_die()
+        with pytest.raises(KilledError):
+            world.deliver(RIDE.completed)
+        world.clock.advance(60)
     else:
         world.gateway.then_drop()
-    with pytest.raises((GatewayUnavailableError, KilledError)):
-        world.deliver(RIDE.completed)
-    world.clock.advance(60)
     world.deliver(RIDE.completed)
     assert (world.charge()["captures"], world.payment()["state"]) == ([1250], "captured")
 
@@ -221,7 +234,7 @@ def test_poison_is_quarantined_and_its_charge_can_be_found(world: World) -> None
     assert (letter["reason"], letter["attempt"], letter["consumer"]) == ("QUARANTINED", 3, "payment")
     assert world.charge()["status"] == "authorized"
     assert world.deliver(RIDE.assigned, "again", extensions={"simulatedfault": "poison"}) == "Quarantined"
-    assert world.gateway.asked.count("authorize") == 1
+    assert world.gateway.asked.count("payments") == 1
 
 
 def test_facts_of_others_cost_no_request(world: World) -> None:
@@ -231,10 +244,127 @@ def test_facts_of_others_cost_no_request(world: World) -> None:
     assert (world.gateway.asked, world.told(), world.payment()["state"]) == ([], [], "unknown")
 
 
-def test_a_payment_that_is_declined_is_told_with_the_reason(world: World) -> None:
-    """Dispatch frees the car by it."""
-    world.gateway.books = FakeGateway(declined=1.0).books
-    world.deliver(RIDE.assigned)
+@pytest.mark.parametrize("trouble", ["declined", "refused"])
+def test_a_refusal_becomes_an_event_whatever_the_gateway_says_with_it(world: World, trouble: str) -> None:
+    """A final refusal declines the ride at the first attempt, and a long text breaks no event."""
+    world.gateway.books = Books(Troubles(**{trouble: 1.0}), strict=Strict())
+    assert world.deliver(RIDE.assigned) == "New"
     (item,) = outbox(world.dynamodb)
-    assert (item["type"], item["data"]["reason"]) == ("PaymentDeclined", "insufficient funds")
-    assert world.payment()["state"] == "declined"
+    reason = item["data"]["reason"]
+    assert (item["type"], reason.isprintable()) == ("PaymentDeclined", True)
+    assert trouble == "declined" or reason == "the gateway refused with 422 expired_card"
+    assert (world.deliver(RIDE.completed), world.payment()["state"]) == ("New", "declined")
+
+
+def test_a_released_key_charges_nobody_twice(world: World) -> None:
+    """It begins at attempt 1, and finds the payment of the attempts that nobody remembers."""
+    poison = {"simulatedfault": "poison"}
+    for _ in range(2):
+        with pytest.raises(SimulatedFaultError):
+            world.deliver(RIDE.assigned, extensions=poison)
+    assert world.deliver(RIDE.assigned, extensions=poison) == "DeadLettered"
+    world.forget()
+    assert world.deliver(RIDE.assigned) == "New"
+    assert (world.charge()["status"], world.told()) == ("authorized", ["PaymentAuthorized"])
+
+
+@pytest.mark.parametrize("price", [1, 1250, 2000, 10_000_000])
+@pytest.mark.parametrize("capped", [0.0, 1.0], ids=["raised", "not raised"])
+@pytest.mark.parametrize("in_order", [True, False], ids=["in order", "completed first"])
+def test_a_price_that_has_changed_is_captured_from_one_reservation(
+    world: World, price: int, *, capped: float, in_order: bool
+) -> None:
+    """What is reserved is raised first; where the gateway refuses, what is reserved is taken. Nothing is above it."""
+    world.gateway.books = Books(Troubles(capped=capped), strict=Strict())
+    world.deliver(RIDE.assigned if in_order else Life(price=price).completed)
+    world.deliver(Life(price=price).completed if in_order else RIDE.assigned)
+    taken = min(price, 1250) if capped and in_order else price
+    assert world.charge()["captures"] == [taken]
+    assert (world.payment()["amount"], world.told()) == (taken, ["PaymentAuthorized", "PaymentCaptured"])
+
+
+def test_a_refused_capture_is_declined_and_leaves_nothing_reserved(world: World) -> None:
+    """An event of another producer may hold a price that the gateway does not take, such as none."""
+    world.gateway.books = Books(strict=Strict())
+    world.deliver(RIDE.assigned)
+    assert world.deliver(replace(RIDE.completed, price=0)) == "New"
+    assert (world.charge()["status"], world.payment()["state"]) == ("refunded", "declined")
+    assert world.told() == ["PaymentAuthorized", "PaymentDeclined"]
+
+
+@pytest.mark.parametrize("last", [RIDE.assigned, RIDE.cancelled], ids=["the car", "the cancellation"])
+@pytest.mark.parametrize("early", [True, False], ids=["cancelled before it is reserved", "cancelled while it pends"])
+def test_a_reservation_that_comes_after_every_attempt_is_given_back(world: World, last: Fact, *, early: bool) -> None:
+    """The duty to undo stands in the payment, and whichever event is redriven fulfils it."""
+    time = [0.0]
+    world.gateway.books = Books(Troubles(pending=1.0), strict=Strict(pending_s=60), clock=lambda: time[0])
+    if early:
+        world.gateway.then(lambda: world.quarantine(RIDE.cancelled))
+        world.quarantine(RIDE.assigned)
+    else:
+        world.quarantine(RIDE.assigned)
+        world.quarantine(RIDE.cancelled)
+    assert (world.payment()["state"], world.charge()["status"], world.told()) == ("undo due", "pending", [])
+    time[0] = 60.0
+    world.forget()
+    assert world.deliver(last) == "New"
+    assert (world.payment()["state"], world.charge()["status"], world.told()) == (
+        "refunded",
+        "refunded",
+        ["PaymentRefunded"],
+    )
+
+
+def test_a_reservation_is_given_back_though_its_cancellation_found_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cancellation was over before the gateway took the request in, and the request's last attempt fails."""
+    world.gateway.books = Books(Troubles(pending=1.0), strict=Strict(pending_s=60), clock=lambda: 0.0)
+    asked = iter([True])
+    find = world.gateway.books.look_up
+
+    def overtake(path: str, query: Any) -> Any:
+        answer = find(path, query)
+        if next(asked, False):
+            world.deliver(RIDE.cancelled)
+            assert world.payment()["state"] == "cancelled"
+        return answer
+
+    monkeypatch.setattr(world.gateway.books, "look_up", overtake)
+    with pytest.raises(GatewayUnavailableError):
+        world.deliver(RIDE.assigned)
+    assert (world.payment()["state"], world.charge()["status"]) == ("undo due", "pending")
+
+
+def test_a_cancellation_that_the_gateway_does_not_hear_is_a_duty(world: World) -> None:
+    """The money stays reserved for no longer than until any further event of the ride comes."""
+    world.deliver(RIDE.assigned)
+    world.gateway.away = True
+    world.quarantine(RIDE.cancelled)
+    world.gateway.away = False
+    world.deliver(RIDE.no_car)
+    assert (world.charge()["status"], world.payment()["state"]) == ("refunded", "refunded")
+
+
+def test_a_duty_that_came_meanwhile_is_not_overwritten(world: World) -> None:
+    """The cancellation was given up while the money was taken: the run that took it gives it back."""
+
+    def call_off() -> None:
+        world.gateway.away = True
+        world.quarantine(RIDE.cancelled)
+        world.gateway.away = False
+
+    world.deliver(RIDE.completed)
+    world.gateway.then(call_off)
+    assert world.deliver(RIDE.assigned) == "New"
+    assert (world.charge()["refunds"], world.payment()["state"]) == ([1250], "refunded")
+
+
+def test_a_payment_that_no_event_can_hold_is_never_committed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The attempt fails, and says which field it is without its value."""
+    payment = {"id": "p" * 65, "status": "authorized", "amount": 1250}
+    monkeypatch.setattr(world.gateway.books, "finish", lambda _: Reply(201, payment))
+    with pytest.raises(GatewayAnswerError, match=r"has no id") as caught:
+        world.deliver(RIDE.assigned)
+    assert "ppp" not in str(caught.value)
+    assert world.told() == []

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from local.gateway import Books, Reply, Request, Trouble, Troubles
+from local.gateway import Books, Reply, Request, Strict, Trouble, Troubles
 
 ORDER = {"reference": "order_01", "customer": "customer_a", "amount": 1250}
 
@@ -127,6 +127,27 @@ def test_what_cannot_be_done_is_refused_and_forgotten(path: str, body: dict[str,
     assert send(books, path, "key-1", body).status == 404
     assert ledger(books) == []
     assert authorize(books).status == 201
+
+
+def test_a_strict_gateway_captures_no_more_than_is_reserved() -> None:
+    """The reservation has to be raised first, unless that is refused."""
+    for capped in (0.0, 1.0):
+        books = Books(Troubles(capped=capped), strict=Strict())
+        path = f"/payments/{authorize(books).body['id']}"
+        assert send(books, f"{path}/capture", "key-2", {"amount": 1300}).status == 422
+        assert send(books, f"{path}/adjust", "key-3", {"amount": 1300}).status == (402 if capped else 200)
+        assert send(books, f"{path}/capture", "key-4", {"amount": 1300}).status == (422 if capped else 200)
+    assert authorize(books, "key-5", amount=0).status == 422
+
+
+def test_a_strict_gateway_takes_its_time_and_forgets() -> None:
+    """A reservation is pending for a while, and its key is known for another while only."""
+    time = [0.0]
+    books = Books(Troubles(pending=1.0), strict=Strict(keys_s=9, pending_s=3), clock=lambda: time[0])
+    for now, status, payments in ((0.0, "pending", 1), (3.0, "authorized", 1), (9.1, "authorized", 2)):
+        time[0] = now
+        authorize(books)
+        assert (ledger(books)[0]["status"], len(ledger(books))) == (status, payments)
 
 
 def test_an_unknown_payment_is_not_found() -> None:

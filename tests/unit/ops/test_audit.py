@@ -86,6 +86,37 @@ def test_published_are_the_ride_events_of_the_log() -> None:
     ]
 
 
+ID = "00000000-0000-4000-8000-000000000001"
+UNREADABLE = [
+    "[" * 20_000,
+    '{"a":' * 20_000 + "1" + "}" * 20_000,
+    f'{{"price":{"9" * 5_000}}}',
+    "no json",
+    '{"cut',
+    "1",
+]
+
+
+@pytest.mark.parametrize("line", UNREADABLE, ids=lambda line: line[:8])
+def test_a_line_that_cannot_be_read_is_a_published_event(line: str) -> None:
+    """It may have been any event, and the others are counted all the same; no report is read out of it."""
+    logs = write_log(line, json.dumps(ride_event()))
+    unreadable, event = audit.published(logs, GROUP)
+    assert (unreadable.type, unreadable.fact, event.fact) == (None, None, FACT)
+    assert unreadable.event_id.startswith("unreadable line ")
+    assert list(audit.deliveries(logs, GROUP)) == []
+
+
+def test_an_event_that_cannot_be_read_is_accounted_for_by_its_letter() -> None:
+    """EventBridge's id is found in what it logged and in the letter, even inside of a record."""
+    text = json.dumps({"version": "0", "id": ID, "detail": {}})[:-2] + "[" * 20_000
+    (line,) = audit.published(write_log(text), GROUP)
+    record = {"reason": "CONTRACT", "consumer": "dispatch", "event": {"messageId": "1", "body": text}}
+    kept = [audit.dead_letter("DispatchDlq", "dispatch", {"Body": body}) for body in (text, json.dumps(record))]
+    assert [line.event_id, *(letter.event_id for letter in kept)] == [ID] * 3
+    assert [letter.reason for letter in kept] == ["UNREADABLE", "CONTRACT"]
+
+
 def test_deliveries_are_the_consumers_structured_lines() -> None:
     """The runtime's own lines and other messages are no deliveries; an event without a key has no fact."""
     logs = write_log(
@@ -102,75 +133,42 @@ def test_deliveries_are_the_consumers_structured_lines() -> None:
     ]
 
 
-def test_a_letter_of_the_consumer_says_its_reason() -> None:
-    """The consumer's own dead letter carries the reason and the event as it came."""
-    sent = {"reason": "CONTRACT", "message": "…", "consumer": "ride-history", "key": None, "event": broken_event()}
-    assert audit.dead_letter("RideHistoryDlq", "ride-history", letter(sent)) == DeadLettered(
-        "RideHistoryDlq", "CONTRACT", "ride-history", "event-2", None
-    )
+PACKED = base64.b64encode(gzip.compress(json.dumps(ride_event()).encode())).decode()
+PACKED_DETAIL = base64.b64encode(gzip.compress(json.dumps(ride_event()["detail"]).encode())).decode()
+REFUSED = {name: value for name, value in ride_event().items() if name != "id"}
+BY_CONSUMER = {"reason": "QUARANTINED", "message": "…", "consumer": "dispatch"}
+BY_LAMBDA = {"requestContext": {"condition": "Exhausted"}}
 
 
-def test_a_compressed_letter_is_unpacked() -> None:
-    """An event too large for one message is still recognised."""
-    packed = base64.b64encode(gzip.compress(json.dumps(ride_event()).encode())).decode()
-    sent = {"reason": "QUARANTINED", "consumer": "ride-history", "event": None, "eventGzip": packed}
-    assert audit.dead_letter("RideHistoryDlq", "ride-history", letter(sent)).fact == FACT
-
-
-def test_a_letter_of_a_batch_consumer_holds_the_record() -> None:
-    """Where a queue lies in front of the consumer, the event is in the record's body."""
-    record = {"messageId": "message-1", "body": json.dumps(ride_event())}
-    sent = {"reason": "QUARANTINED", "consumer": "dispatch", "event": record}
-    assert audit.dead_letter("DispatchDlq", "dispatch", letter(sent)) == DeadLettered(
-        "DispatchDlq", "QUARANTINED", "dispatch", "event-1", FACT
-    )
-
-
-def test_a_message_that_was_received_too_often_is_the_event() -> None:
-    """SQS moves a message as it is, and says nothing about it."""
-    assert audit.dead_letter("DispatchDlq", "dispatch", letter(ride_event())) == DeadLettered(
-        "DispatchDlq", "ReceivesExhausted", "dispatch", "event-1", FACT
-    )
-
-
-def test_a_letter_of_the_pipe_names_no_event() -> None:
-    """A pipe says which record of the stream it gave up, and keeps what was in it to itself."""
-    sent = {"context": {"condition": "RetryAttemptsExhausted"}, "DDBStreamBatchInfo": {"batchSize": 1}}
-    assert audit.dead_letter("OutboxPipeDlq", None, letter(sent)) == DeadLettered(
-        "OutboxPipeDlq", "RetryAttemptsExhausted", None, None, None
-    )
-
-
-def test_a_letter_of_lambda_says_the_condition() -> None:
-    """What Lambda gave up after its retries carries the event as the request's payload."""
-    sent = {"requestContext": {"condition": "RetriesExhausted"}, "requestPayload": ride_event()}
-    assert audit.dead_letter("RideHistoryDlq", "ride-history", letter(sent)) == DeadLettered(
-        "RideHistoryDlq", "RetriesExhausted", "ride-history", "event-1", FACT
-    )
-
-
-def test_a_letter_of_a_rule_says_the_error_code() -> None:
-    """What EventBridge could not hand over is the event itself; the reason is an attribute."""
-    assert audit.dead_letter(
-        "RideHistoryRuleDlq", "ride-history", letter(ride_event(), ERROR_CODE="NO_PERMISSIONS")
-    ) == DeadLettered("RideHistoryRuleDlq", "NO_PERMISSIONS", "ride-history", "event-1", FACT)
-
-
-def test_a_letter_of_the_producer_stands_for_no_consumer() -> None:
-    """What the bus refused never had an id there, and no consumer a chance at it."""
-    refused = ride_event()
-    del refused["id"]
-    assert audit.dead_letter("ProducerDlq", None, letter(refused, ERROR_CODE="EntryTooLarge")) == DeadLettered(
-        "ProducerDlq", "EntryTooLarge", None, None, FACT
-    )
-
-
-def test_a_letter_that_is_no_event_is_counted_too() -> None:
-    """A failed invocation of the simulator lies in the producer's queue with whatever it was invoked with."""
-    sent = {"requestContext": {"condition": "RetriesExhausted"}, "requestPayload": None}
-    assert audit.dead_letter("ProducerDlq", None, letter(sent)) == DeadLettered(
-        "ProducerDlq", "RetriesExhausted", None, None, None
-    )
+@pytest.mark.parametrize(
+    ("message", "reason", "event_id", "fact"),
+    [
+        (letter(BY_CONSUMER | {"event": ride_event()}), "QUARANTINED", "event-1", FACT),
+        (letter(BY_CONSUMER | {"event": broken_event()}), "QUARANTINED", "event-2", None),
+        (letter(BY_CONSUMER | {"event": None, "eventGzip": PACKED}), "QUARANTINED", "event-1", FACT),
+        (
+            letter(BY_CONSUMER | {"event": {"messageId": "1", "body": json.dumps(ride_event())}}),
+            *("QUARANTINED", "event-1", FACT),
+        ),
+        (letter(BY_LAMBDA | {"requestPayload": ride_event()}), "Exhausted", "event-1", FACT),
+        (letter(BY_LAMBDA | {"requestPayload": None}), "Exhausted", None, None),
+        (letter({"context": {"condition": "Exhausted"}, "DDBStreamBatchInfo": {}}), "Exhausted", None, None),
+        (letter(ride_event()), "ReceivesExhausted", "event-1", FACT),
+        (letter(ride_event(), ERROR_CODE="NO_PERMISSIONS"), "NO_PERMISSIONS", "event-1", FACT),
+        (letter(REFUSED, ERROR_CODE="InternalFailure"), "InternalFailure", None, FACT),
+        (letter(REFUSED | {"detail": None, "detailGzip": PACKED_DETAIL}, ERROR_CODE="A"), "A", None, FACT),
+    ],
+    ids=[
+        *("consumer", "broken", "compressed", "of a batch", "Lambda", "no event", "pipe", "SQS", "rule", "publisher"),
+        "publisher, compressed",
+    ],
+)
+def test_a_letter_says_why_it_lies_there_whoever_sent_it(
+    message: Any, reason: str, event_id: str | None, fact: str | None
+) -> None:
+    """Reason, EventBridge's id and fact are found in the form of each sender, as far as they are in it."""
+    found = audit.dead_letter("TheDlq", "dispatch", message)
+    assert found == DeadLettered("TheDlq", reason, "dispatch", event_id, fact)
 
 
 def test_peeking_reads_every_message_and_leaves_them_all() -> None:
@@ -181,6 +179,38 @@ def test_peeking_reads_every_message_and_leaves_them_all() -> None:
         sqs.send_message(QueueUrl=url, MessageBody=str(number))
     for _ in range(2):
         assert {message["Body"] for message in audit.peek(sqs, url)} == {str(number) for number in range(23)}
+
+
+class SlowQueue:
+    """300 messages, of which a read takes three and ten seconds: the first show again before the last are read."""
+
+    def __init__(self) -> None:
+        self.now = 0
+        self.shown_from = dict.fromkeys(map(str, range(300)), 0)
+
+    def get_queue_attributes(self, **request: Any) -> Any:
+        """Return a count that is too low."""
+        return {"Attributes": {"ApproximateNumberOfMessages": "280"}}
+
+    def receive_message(self, **request: Any) -> Any:
+        """Return messages that are not hidden, the oldest first."""
+        self.now += 10
+        shown = [number for number, since in self.shown_from.items() if since <= self.now][:3]
+        self.shown_from |= dict.fromkeys(shown, self.now + request["VisibilityTimeout"])
+        return {"Messages": [{"MessageId": number, "ReceiptHandle": f"{number}@{self.now}"} for number in shown]}
+
+    def change_message_visibility_batch(self, **request: Any) -> None:
+        """Show messages again, by the receipts of the last time."""
+        for entry in request["Entries"]:
+            number, _, _ = entry["ReceiptHandle"].partition("@")
+            self.shown_from[number] = self.now + entry["VisibilityTimeout"]
+
+
+def test_peeking_into_a_slow_queue_reads_every_message_once_and_ends() -> None:
+    """What shows again while the rest is read is known, and is put back with the rest."""
+    queue: Any = SlowQueue()
+    assert [message["MessageId"] for message in audit.peek(queue, "url")] == list(map(str, range(300)))
+    assert set(queue.shown_from.values()) == {queue.now}
 
 
 def test_a_consumer_without_a_table_is_held_to_what_it_reports() -> None:

@@ -12,8 +12,10 @@ from moto import mock_aws
 from carride.events import Fact, RideEvent
 from carride.outbox import outbox_item
 from idempotency import wire
+from ops.failover import Failover
 from ops.outbox import entry_of, written
-from ops.site import Site
+from ops.site import OperatorError, Site
+from tests.unit.carride.fakes import FakeBus, FakeQueue
 from tests.unit.carride.pipe import piped
 from tests.unit.carride.rides import every_fact
 
@@ -66,3 +68,24 @@ def test_what_the_other_region_wrote_in_the_window_is_republished(site: Site) ->
         site.client("dynamodb").put_item(TableName="outbox", Item=stored)
     found = written(site, "us-west-2", NOW - HOUR, NOW)
     assert sorted(entry.time for entry in found) == [NOW.replace(microsecond=0), NOW]
+
+
+def test_a_failover_says_what_the_bus_refused(site: Site) -> None:
+    """What lies in the dead-letter queue is not counted as republished; what is in neither stops the failover."""
+    for fact in every_fact()[:3]:
+        site.client("dynamodb").put_item(TableName="outbox", Item=wire.item(item(fact)))
+    services: dict[str, Any] = {
+        "dynamodb": site.client("dynamodb"),
+        "events": FakeBus(lambda entry: "NotAuthorizedForSource" if "CarRideStarted" in entry["Detail"] else None),
+        "sqs": FakeQueue(),
+    }
+    secondary = Site("carride", "us-east-2", lambda service, region: services[service])
+    secondary.__dict__["outputs"] = {**site.outputs, "CarRideBusName": "bus", "ProducerDlqUrl": "url"}
+    primary = Site("carride", "us-west-2", lambda service, region: None)
+    said: list[str] = []
+    failover = Failover(primary, secondary, report=said.append, sleep=lambda seconds: None)
+    assert failover.republish(NOW - HOUR, NOW) == (2, 1)
+    assert "NotAuthorizedForSource" in said[-1]
+    services["sqs"] = FakeQueue(lambda _: "InternalError")
+    with pytest.raises(OperatorError, match="NotAuthorizedForSource"):
+        failover.republish(NOW - HOUR, NOW)
