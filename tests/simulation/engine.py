@@ -66,6 +66,7 @@ class Task(greenlet):  # type: ignore[misc] # greenlet is published without type
         self._simulation = simulation
         self._work = work
         machine.tasks.append(self)
+        simulation.unfinished[self] = None
 
     def run(self) -> None:
         """Work until done or killed."""
@@ -73,6 +74,7 @@ class Task(greenlet):  # type: ignore[misc] # greenlet is published without type
             if self.machine.alive:
                 self._work()
         self.machine.tasks.remove(self)
+        del self._simulation.unfinished[self]
         if self.waiting is not None:
             self._simulation.wake(self.waiting)
 
@@ -90,6 +92,7 @@ class Simulation:
         self.hub = getcurrent()
         self.now_ms = 0.0
         self.timeline: list[Line] = []
+        self.unfinished: dict[Task, None] = {}
         self._seed = seed
         self._agenda: list[tuple[float, int, Callable[[], object]]] = []
         self._numbers = itertools.count()
@@ -117,6 +120,9 @@ class Simulation:
             patch.object(os, "urandom", draw),
         ):
             yield
+            for task in list(self.unfinished):  # of a world that was left before it came to rest
+                task.machine.alive = False
+                task.throw(Killed)
 
     def say(self, who: str, message: int | None, text: str) -> None:
         """Add a line to the timeline."""

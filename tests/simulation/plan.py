@@ -162,7 +162,7 @@ def _messages(plan: Plan, dice: random.Random, rush_s: float) -> Iterator[Messag
     parts = 2 if plan.work == "functions" else 1
     longest_s = plan.timeout_s * 0.45 / parts if plan.timeout_s else 60.0
     usual_s = dice.choice((0.2, 0.2, 1.0, longest_s / 2, longest_s))
-    mixed, all_flaky = dice.random() < 0.3, dice.random() < 0.15
+    mixed, all_flaky = dice.random() < 0.3, dice.random() < 0.2
     kinds_of_odd: tuple[tuple[str, ...], ...] = (), ("crasher",), HOPELESS, UNREADABLE, (*HOPELESS, *UNREADABLE)
     odd = dice.choice(kinds_of_odd)
     unfit: tuple[str, ...] = () if plan.world in ("queue", "fifo", "kinesis", "kafka") else ("nested",)
@@ -170,7 +170,7 @@ def _messages(plan: Plan, dice: random.Random, rush_s: float) -> Iterator[Messag
     unfit += ("bad result",) if plan.work == "functions" or plan.world == "api" else ()  # nobody would ever get it
     odd = tuple(kind for kind in odd if kind not in unfit)
     kinds = ("again", "resent", "replayed", "invoked") if plan.world == "rule" else ("again", "resent")
-    for number in range(dice.choice((1, 2, 4, 8, 12, 20))):
+    for number in range(dice.choice((1, 2, 4, 8, 12, 12, 20))):
         behaviour = "ok"
         if odd and dice.random() < 0.25:
             behaviour = dice.choice(odd)

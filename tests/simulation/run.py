@@ -71,7 +71,7 @@ class World:
         self._shop = Shop(plan, simulation, self._network)
         self._function = Function(plan, simulation, self._network, self._shop)
         self._transport = open_transport(plan, simulation, self._network, self._function)
-        self._ids = 0
+        self._entries: list[Entry] = []
         for message in plan.messages:
             first = self._entry(message, message.at_s)
             self._send(first, message.at_s)
@@ -84,9 +84,10 @@ class World:
             simulation.after(version.at_s, partial(simulation.say, "operator", None, f"deploys {version}"))
 
     def _entry(self, message: Message, at_s: float) -> Entry:
-        self._ids += 1
         unordered = self._simulation.hexadecimal("id")
-        return Entry(message, f"{unordered}-{self._ids}-order-{message.number}", at_s * 1000)
+        entry_id = f"{unordered}-{len(self._entries)}-order-{message.number}"
+        self._entries.append(Entry(message, entry_id, at_s * 1000))
+        return self._entries[-1]
 
     def _send(self, entry: Entry, after_s: float) -> None:
         self._simulation.after(after_s, partial(self._transport.send, entry))
@@ -152,9 +153,9 @@ class World:
     def _judge_health(self, message: Message) -> None:
         """Judge that a message whose handler would succeed was given up only for what others did to it.
 
-        Excused are, for each attempt and each delivery: an injected fault that met it, a failure of its own, a crash that
-        its neighbours caused, though not on its last attempt; deliveries also for a record of its group before it, for
-        another delivery that holds its key, and for want of time, as `_deliveries_allowed` has it.
+        Excused are, for each attempt and each delivery: an injected fault that met it, a failure of its own, a crash
+        that its neighbours caused, though not on its last attempt; deliveries also for a record of its group before it,
+        for another delivery that holds its key, and for want of time, as `_deliveries_allowed` has it.
         """
         number, lettered = message.number, False
         attempts = min(version.max_attempts for version in self._plan.versions)
@@ -169,14 +170,17 @@ class World:
             if not (self._is_late(letter) or crash or (letter.reason == QUARANTINED and excused >= attempts)):
                 words = f"{letter.reason}: {letter.message}; excused are {excused} of {attempts} attempts"
                 self._break(number, f"it is healthy and was given up, {words}")
-        for entry, words in self.notes.undelivered:
+        given_up = dict(self.notes.undelivered)
+        for entry in self._entries:
             calls = [call.id for call in entry.calls if call.id not in self.notes.deliveries_excused[number]]
             settled = lettered or self._is_done(number) or number in self.notes.expired
-            if entry.message is message and not settled and len(calls) > self._deliveries_allowed(number):
-                self._break(number, f"it is healthy and was given up by its transport ({words}): {calls} are unexcused")
+            judged = not settled if entry in given_up else self._plan.world == "queue" and not message.copies
+            if entry.message is message and judged and len(calls) > self._deliveries_allowed(number):
+                words = f"was given up by its transport ({given_up[entry]})" if entry in given_up else "was done late"
+                self._break(number, f"it is healthy and {words}: {calls} are unexcused")
 
     def _deliveries_allowed(self, number: int) -> int:
-        """Return how many deliveries of a healthy message may fail because the neighbours took the time."""
+        """Return how many deliveries a healthy message may need, because its neighbours take the time."""
         plan = self._plan
         if plan.world not in BATCHES:
             return 0
@@ -184,7 +188,7 @@ class World:
         in_turn = max(1, int((plan.timeout_s - 1) / longest_s))
         alone = plan.world != "queue" or number in self.notes.killed  # in a group, or suspected
         at_once = 1 if alone else min(version.concurrency for version in plan.versions)
-        return 1 - -plan.batch // (at_once * in_turn)
+        return bool(self.notes.killed) - -plan.batch // (at_once * in_turn)
 
     def _judge_bounds(self, message: Message) -> None:
         bound = max(version.max_attempts for version in self._plan.versions)
