@@ -171,6 +171,7 @@ class Shop:
         with self._alone(number, part, operation):
             self._simulation.sleep(message.work_s / 2)
             self._network.request(f"works on {part}", order, lambda: None, ConnectionError)
+            self._check_claim(number, part, operation)
             early = number % 2 == 0
             if early and (odd := self._misbehave(number, operation)) is not None:
                 return odd
@@ -203,15 +204,19 @@ class Shop:
         try:
             crowd = sum(each is machine for runs in self._running.values() for each, _ in runs)
             if 0 < self._plan.room <= crowd and not healed:
-                self._network.crash("out of memory", "out of memory")
+                self._network.crash("out of memory", by_company=True)
             yield
-            taken_over = self._latest[number, part] is not operation and self._claims
-            if taken_over and not operation.lost and number not in self._notes.wild:
-                self._notes.broken.append((number, "its claim was taken over, and operation.lost does not say so"))
+            self._check_claim(number, part, operation)
         finally:
             here.remove((machine, operation))
             if not machine.alive:
                 self._cut_short.add((number, part))
+
+    def _check_claim(self, number: int, part: str, operation: Operation) -> None:
+        """Hold that an operation knows when its claim was taken over."""
+        taken_over = self._latest[number, part] is not operation and self._claims
+        if taken_over and not operation.lost and number not in self._notes.wild:
+            self._notes.broken.append((number, "its claim was taken over, and operation.lost does not say so"))
 
     def _charge(self, downstream_key: str, fact: str, order: str) -> None:
         """Call an external system which honours idempotency keys."""
@@ -238,7 +243,7 @@ class Shop:
                 raise RetryableError("not now")
             case "crasher":
                 self._network.say(number, "the handler kills its process")
-                self._network.crash("killed by its handler", f"crasher {number}")
+                self._network.crash("killed by its handler", by_company=True)
             case "permanent":
                 raise HopelessError("poison")
             case "awaitable":

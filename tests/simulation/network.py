@@ -12,6 +12,7 @@ from tests.simulation.plan import Fault, Message, Plan
 from tests.simulation.stores import BACKENDS, LONGEST_TRY_S, Refuse
 
 _ORDER: Final = re.compile(r"order-(\d+)")
+COMPANY: Final = "company"
 _CLOCK_BOUND_MS: Final = 500.0
 """Half of the clock skew that policies allow between two clocks."""
 
@@ -224,12 +225,12 @@ class Network:
 
     # ── What happens to machines ──────────────────────────────────────────────────────────────────────────────────────
 
-    def crash(self, why: str, excuse: str | None = None) -> None:
-        """End the machine that runs; ``excuse`` names what excuses one attempt only, however often it happens."""
+    def crash(self, why: str, *, by_company: bool = False) -> None:
+        """End the machine that runs, by a fault or ``by_company``: what runs beside each other."""
         task = current()
         assert task is not None
         if (call := self.call()) is not None:
-            self.notes.excuse_all(call, excuse)
+            self.notes.excuse_all(call, f"{COMPANY} in {call.id}" if by_company else None)
         self._simulation.kill(task.machine, why)
         raise Killed
 

@@ -126,7 +126,7 @@ def draw(seed: int, world: str | None = None) -> Plan:
         atomic=atomic,
         max_attempts=max_attempts,
         concurrency=dice.choice((1, 2, 5, 10, 10, 10)),
-        lease=dice.choice((10, 30, 30, 90)),
+        lease=dice.choice((10, 10, 30, 90)),
         waits=dice.random() < 0.2,
         once=not atomic and dice.random() < 0.15,
     )
@@ -178,7 +178,7 @@ def _messages(plan: Plan, dice: random.Random, rush_s: float) -> Iterator[Messag
             behaviour = "flaky" if all_flaky else dice.choice(("flaky", "flaky", "retryable"))
         most = {"flaky": 1 if all_flaky else plan.versions[0].max_attempts - 1, "retryable": 4}.get(behaviour, 0)
         copies = [
-            Copy(round(dice.choice((0.01, 0.5, 5.0, 90.0, 4000.0, 90_000.0)) * (0.5 + dice.random()), 3), kind)
+            Copy(round(dice.choice((0.01, 0.5, 5.0, 5.0, 90.0, 4000.0, 90_000.0)) * (0.5 + dice.random()), 3), kind)
             for kind in dice.choices(kinds, k=dice.choice((0, 0, 0, 1, 1, 2)))
         ]
         yield Message(
@@ -201,7 +201,7 @@ def _faults(plan: Plan, messages: tuple[Message, ...], dice: random.Random, rush
             yield Fault(dice.choice(FOR_A_WHILE), None, at_s, dice.choice((1.0, 5.0, 40.0, 200.0)))
         else:
             kind = dice.choice(AT_A_REQUEST)
-            amounts = (0.4, -0.4, 20.0, -20.0, far_s, far_s) if kind == "clock" else (1.0, 20.0, 100.0, 400.0)
+            amounts = (0.4, -0.4, 20.0, -20.0, far_s, far_s) if kind == "clock" else (5.0, 20.0, 20.0, 100.0, 400.0)
             where = dice.randrange(len(messages))
             yield Fault(kind, where, dice.choice((1, 1, 2, 2, 3, 4, 5, 6, 8)), dice.choice(amounts))
 

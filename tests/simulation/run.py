@@ -11,7 +11,7 @@ from idempotency.operators import release
 from idempotency.record import COMPLETED
 from tests.simulation.engine import Line, RestlessError, Simulation
 from tests.simulation.handlers import Shop
-from tests.simulation.network import Entry, Network, number_in
+from tests.simulation.network import COMPANY, Entry, Network, number_in
 from tests.simulation.plan import BATCHES, PASSING, THE_CODES_FAULT, UNREADABLE, Message, Plan
 from tests.simulation.transports import Function, open_transport
 
@@ -19,8 +19,8 @@ _OPERATOR_WAITS_S: Final = 3600.0
 _ROUNDS_OF_THE_OPERATOR: Final = 3
 """A key whose last attempt crashed is still claimed when its transport gives up, and its redrive quarantines it first;
 so it is with the key of a function that its handler calls."""
-_NO_ATTEMPT_LIVED: Final = "attempt lived"
-"""What the letter of a key says whose attempts all crashed."""
+_CRASHED: Final = ("no attempt lived to give an answer", "no error was recorded")
+"""What the letter of a key says whose attempts crashed."""
 
 
 class Broken(NamedTuple):
@@ -152,13 +152,15 @@ class World:
     def _judge_health(self, message: Message) -> None:
         """Judge that a message whose handler would succeed was given up only for what others did to it.
 
-        Excused are, for each attempt and each delivery: an injected fault that met it, a failure of its own, the first
-        crash beside each crasher, the first one for want of memory; deliveries also for a record of its group before
-        it, for another delivery that holds its key, and for want of time, as `_deliveries_allowed` has it.
+        Excused are, for each attempt and each delivery: an injected fault that met it, a failure of its own, a crash that
+        its neighbours caused, though not on its last attempt; deliveries also for a record of its group before it, for
+        another delivery that holds its key, and for want of time, as `_deliveries_allowed` has it.
         """
         number, lettered = message.number, False
         attempts = min(version.max_attempts for version in self._plan.versions)
-        excused = len(self.notes.attempts_excused[number])
+        reasons = self.notes.attempts_excused[number]
+        company = sum(reason.startswith(COMPANY) for reason in reasons)
+        excused = len(reasons) - company + min(company, attempts - 1)
         for letter in self.notes.letters:
             if number_in(letter.key) != number:
                 continue
@@ -198,7 +200,7 @@ class World:
         number = number_in(letter.key or letter.event)
         assert number is not None
         behaviour, excused = self._messages[number].behaviour, self.notes.attempts_excused[number]
-        crashed = _NO_ATTEMPT_LIVED in letter.message or letter.reason == UNKNOWN
+        crashed = letter.reason == UNKNOWN or any(words in letter.message for words in _CRASHED)
         if letter.reason not in (QUARANTINED, UNKNOWN):
             at_fault = behaviour in UNREADABLE and behaviour not in THE_CODES_FAULT
             wrong = not at_fault and not self._is_late(letter)

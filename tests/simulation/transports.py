@@ -351,7 +351,7 @@ class Callers(Transport):
                 notes.gave_up.discard(number)
                 return
             notes.gave_up.add(number)
-            self._simulation.sleep(usual_s * 0.5 * (again + 1))
+            self._simulation.sleep(usual_s * 0.15 * (again + 1))
 
     def _request(self, entry: Entry) -> Any:
         if self._plan.world != "api":
