@@ -152,9 +152,9 @@ class World:
     def _judge_health(self, message: Message) -> None:
         """Judge that a message whose handler would succeed was given up only for what others did to it.
 
-        Excused are, for each attempt and each delivery: an injected fault that met it, a failure of its own, a crash that
-        its neighbours caused, though not on its last attempt; deliveries also for a record of its group before it, for
-        another delivery that holds its key, and for want of time, as `_deliveries_allowed` has it.
+        Excused are, for each attempt and each delivery: an injected fault that met it, a failure of its own, a crash
+        that its neighbours caused, though not on its last attempt; deliveries also for a record of its group before it,
+        for another delivery that holds its key, and for want of time, as `_deliveries_allowed` has it.
         """
         number, lettered = message.number, False
         attempts = min(version.max_attempts for version in self._plan.versions)
