@@ -30,7 +30,6 @@ ENOUGH_STATES: Final = 900_000
 LONGEST_PAST: Final = 6
 """How many things a process was told before it is compared no further. Heartbeats could go on for ever; and a runner
 counts its rounds, which the explorer does not, since none of its worlds can refuse eight writes of one process."""
-OUTCOMES: Final = {value for name, value in vars(observation).items() if name.isupper() and isinstance(value, str)} - {
     observation.UNPROTECTED
 }
 """Everything that can become of a delivery with a key."""
