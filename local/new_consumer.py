@@ -372,10 +372,9 @@ def _costs(root: Path) -> str:
     """Return the page of costs with what watching another consumer costs: its alarms' metrics, and those it writes."""
     template = (root / "template.yaml").read_text(encoding="utf-8")
     section = template[slice(*_section(template))]
-    outcomes = sum(name.isupper() and isinstance(value, str) for name, value in vars(observation).items())
     added = {
         "metrics that alarms watch": section.count("MetricName: ") + section.count("Type: AWS::Events::Rule\n"),
-        "custom metrics": outcomes,
+        "custom metrics": len(observation.PROTECTED),
     }
     text = (root / "docs" / "costs.md").read_text(encoding="utf-8")
     begin = text.index("\n## Watching it\n")

@@ -30,10 +30,6 @@ ENOUGH_STATES: Final = 900_000
 LONGEST_PAST: Final = 6
 """How many things a process was told before it is compared no further. Heartbeats could go on for ever; and a runner
 counts its rounds, which the explorer does not, since none of its worlds can refuse eight writes of one process."""
-OUTCOMES: Final = {value for name, value in vars(observation).items() if name.isupper() and isinstance(value, str)} - {
-    observation.UNPROTECTED
-}
-"""Everything that can become of a delivery with a key."""
 
 SMALL: Final = (
     Scenario(name="claims", about="", kinds=(machine(),), tries=1, times_ms=(0, 7_500)),
@@ -70,7 +66,9 @@ def test_every_promise_holds_in_every_state(subtests: pytest.Subtests, record_pr
             assert bool(result.overlaps) == (not scenario.skew_is_bounded), "live claims fall to wrong clocks alone"
     record_property(EXPLORED, sum(result.states for result in results))
     assert sum(result.states for result in results) > ENOUGH_STATES
-    assert set().union(*(result.outcomes for result in results)) == OUTCOMES, "no promise holds for want of an occasion"
+    assert set().union(*(result.outcomes for result in results)) == observation.PROTECTED, (
+        "no promise holds for want of an occasion"
+    )
 
 
 class TestTheExplorerItself:

@@ -20,7 +20,7 @@ COPIED: Final = (
 )
 SEEDS: Final = "3000"
 """Among so many the simulation must find one that breaks a promise."""
-LONGEST_RUN_S: Final = 180
+LONGEST_RUN_S: Final = 900
 _HEAD: Final = re.compile(r"## (?P<rule>.+)\nin (?P<file>\S+) by (?P<by>.+)\n(?P<lines>(?:[-+] .*\n?)+)")
 
 

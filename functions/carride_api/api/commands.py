@@ -23,7 +23,7 @@ from carride.events import (
     Fact,
     Reason,
 )
-from carride.ride import Cents, CustomerID, OrderID, Passengers, Ride, RideError, Sector, Version
+from carride.ride import CustomerID, OrderID, Passengers, Price, Ride, RideError, Sector, Version
 from carride.shapes import json_name
 from carride.simulation import LONGEST_LIFE, Mode, Share, Spec, SpecError
 
@@ -46,7 +46,7 @@ class Book(Struct, frozen=True, kw_only=True, rename=json_name, forbid_unknown_f
     pickup: Sector
     destination: Sector
     passengers: Passengers = 1
-    price: Cents
+    price: Price
 
     def decide(self, order_id: OrderID) -> Fact:
         """Return the fact that the ride ``order_id`` was booked.
@@ -139,7 +139,7 @@ class ChangeDestination(Change, frozen=True, kw_only=True, tag="changeDestinatio
     """The passengers want to go elsewhere, at the price that was quoted to them."""
 
     destination: Sector
-    price: Cents
+    price: Price
 
     def decide(self, ride: Ride) -> Fact:
         """See `Change.decide`.

@@ -106,7 +106,7 @@ class QuarantinedError(PermanentError):
     """Raised for a quarantined key where no dead-letter queue is configured to take the event."""
 
     def __init__(self, key: str, attempt: int, error: str | None) -> None:
-        super().__init__(f"{key} is quarantined after attempt {attempt}: {error or 'no error was recorded'}")
+        super().__init__(f"{key} is quarantined after attempt {attempt}: {error or 'its outcome is unknown'}")
         self.key = key
         self.attempt = attempt
 

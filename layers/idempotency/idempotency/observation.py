@@ -18,6 +18,8 @@ UNPROTECTED: Final = "Unprotected"
 
 COMMITTED: Final = frozenset({NEW, RETRIED, TAKEOVER})
 """The outcomes of a run whose effects are the ones that took place."""
+PROTECTED: Final = COMMITTED | {DUPLICATE, BUSY, FAILED, LOST_LEASE, EXPIRED, QUARANTINED, DEAD_LETTERED}
+"""Everything that can become of a delivery with an idempotency key."""
 
 
 NO_LABELS: Final[Mapping[str, str]] = MappingProxyType({})

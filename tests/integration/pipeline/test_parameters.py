@@ -23,7 +23,7 @@ def test_every_choice_of_records_and_tables_is_deployed(laptop: Laptop) -> None:
             function: Any = laptop.client("lambda").get_function_configuration(FunctionName=stack.outputs[name])
             variables = function["Environment"]["Variables"]
             assert variables["IDEMPOTENCY_STORE"].startswith("valkeys://parameters-records-")
-            assert variables["IDEMPOTENCY_STORE"].endswith(":6379")
+            assert variables["IDEMPOTENCY_STORE"].endswith(":6379?eviction=accepted")
             assert variables["IDEMPOTENCY_WINDOW_DAYS"] == "120"
         for table in TABLES:
             described = laptop.client("dynamodb").describe_table(TableName=stack.outputs[f"{table}Name"])["Table"]

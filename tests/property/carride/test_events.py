@@ -1,4 +1,5 @@
 import base64
+import copy
 import json
 import zlib
 from collections.abc import Callable
@@ -91,7 +92,7 @@ def test_a_spoilt_event_is_read_or_breaks_the_contract(detail: dict[str, Any], n
     for name in ["note", *names]:
         part = spoilt.get("data") if name in [*detail["data"], "note"] else spoilt
         if isinstance(part, dict):
-            part[name] = value
+            part[name] = copy.deepcopy(value)  # JSON holds nothing twice, and nothing that contains itself
     _read(spoilt)
 
 

@@ -234,8 +234,9 @@ def test_a_duration_is_filled_at_the_rate() -> None:
         (Spec(duration=86_400, rate=10_000), "duration"),
     ],
 )
-def test_a_simulation_has_one_end(spec: Spec, field: str) -> None:
+def test_a_simulation_has_one_end(spec: Spec, field: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two ends, a duration that nothing fills and one that takes too many rides name their field."""
+    monkeypatch.setattr("carride.simulation.MOST_RIDES", 1_000)  # a hundred thousand take seconds to be drawn
     with pytest.raises(SpecError) as refusal:
         Simulation(spec, NOW)
     assert refusal.value.field == field

@@ -21,7 +21,7 @@ BY_TOKEN: Final[dict[str, dict[str, Any]]] = {
 }
 FIELDS: Final[dict[str, dict[str, Any]]] = {
     "cancel": {"reason": "x"},
-    "changeDestination": {"destination": "sector_09", "price": 0},
+    "changeDestination": {"destination": "sector_09", "price": 1},
 }
 BEFORE: Final = {"cancel": ("accept",), "start": ("accept",), "complete": ("accept", "start")}
 """What becomes of a ride before it is changed like this: staff's changes leave it to its owner."""

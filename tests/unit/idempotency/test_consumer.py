@@ -365,6 +365,17 @@ class TestFunction:
 class TestBlock:
     """One operation in a with block."""
 
+    def test_loser_gets_the_result_of_the_winner(self, consumer: Callable[..., Consumer], clock: ManualClock) -> None:
+        """A block that was overtaken ends with the committed result, not with its own."""
+        history = consumer()
+        with history.operation("k1") as slow:
+            clock.advance(60)
+            with history.operation("k1") as fast:
+                fast.complete("the committed one")
+            slow.complete("a late one")
+
+        assert (slow.result, fast.result) == ("the committed one",) * 2
+
     def test_block_completes_with_its_result_and_is_done_the_second_time(
         self, consumer: Callable[..., Consumer]
     ) -> None:

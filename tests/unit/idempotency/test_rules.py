@@ -12,6 +12,7 @@ import pytest
 
 from idempotency import (
     BusyError,
+    ConfigurationError,
     Consumer,
     DynamoDBStore,
     EffectConflictError,
@@ -1031,6 +1032,14 @@ class TestRule12Time:
 
 class TestRule13Window:
     """The window is outlasted by no delivery that is run."""
+
+    def test_window_shorter_than_the_invocation_is_a_mistake_in_the_settings(
+        self, consumer: MakeConsumer, invocation: MakeInvocation, work: Work, box: DeadLetterBox
+    ) -> None:
+        """Under such a window every delivery would be too old: that is said, and no event is given up for it."""
+        with pytest.raises(ConfigurationError, match="shorter than the invocation"):
+            consumer(window=60).event_handler(work)(event(), invocation(timeout_s=60))
+        assert (work.runs, box.letters) == ([], [])
 
     def test_failure_is_forgotten_with_its_window(
         self, consumer: MakeConsumer, invocation: MakeInvocation, work: Work, clock: ManualClock
