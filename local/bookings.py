@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from local.laptop import HOST, Laptop, LaptopError, Stack
+from local.local_aws import HOST, Laptop, LaptopError, Stack
 
 _TIMEOUT_SECONDS: Final = 60
 _STEPS: Final = ("accept", "start", "complete")

@@ -27,7 +27,7 @@ from local import valkey_server
 from local.demo import Progress, publish
 from local.gateway import Books, GatewayServer, Strict, Troubles
 from local.interrupts import end_in_order
-from local.laptop import ROOT, Laptop, LaptopError, Stack
+from local.local_aws import ROOT, Laptop, LaptopError, Stack
 from local.options import count, positive, share
 from local.partner import Partner, subscribe
 from ops import audit, fleet, saga

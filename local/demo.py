@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, NoReturn, TextIO
 from local.bookings import book
 from local.gateway import Books, GatewayServer, Troubles
 from local.interrupts import end_in_order
-from local.laptop import ROOT, Laptop, LaptopError, Stack
+from local.local_aws import ROOT, Laptop, LaptopError, Stack
 from local.options import count, positive, share
 from ops import fleet
 from ops.audit import Clients, audit

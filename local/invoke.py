@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from local.gateway import Books, GatewayServer
 from local.interrupts import end_in_order
-from local.laptop import ROOT, Laptop, LaptopError
+from local.local_aws import ROOT, Laptop, LaptopError
 
 EVENTS: Final = ROOT / "events"
 

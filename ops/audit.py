@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import fleet
 import payments
 from carride import telemetry
-from carride.applied import facts_in
+from carride.dedup import facts_in
 from carride.events import (
     DETAIL_TYPE,
     MOST_LEVELS,

@@ -13,10 +13,10 @@ from typing import Any, Final
 from botocore.exceptions import ClientError
 from msgspec import Struct
 
+from carride.decoding import ShapeError, shaped
 from carride.entry import Entry
 from carride.events import ContractError
 from carride.publisher import Outcome, Publisher
-from carride.shapes import ShapeError, shaped
 from idempotency import release as release_key
 from idempotency.decision import is_corrupt
 from idempotency.record import QUARANTINED

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from carride.applied import facts_in
+from carride.dedup import facts_in
 from carride.events import ContractError, parse_event, read_json
-from idempotency import observation, wire
+from idempotency import marshalling, observation
 from ops import audit
 from ops.saga import DISPATCH, PAYMENT, Charge, Evidence, Fact, Item
 
@@ -78,4 +78,4 @@ def _rides(dynamodb: "DynamoDBClient", table: str, detail: str) -> Iterator[tupl
 def _scan(dynamodb: "DynamoDBClient", table: str) -> Iterator[dict[str, Any]]:
     for page in dynamodb.get_paginator("scan").paginate(TableName=table, ConsistentRead=True):
         for item in page["Items"]:
-            yield wire.values(item)  # type: ignore[arg-type] # the stubs know more kinds of values than there are
+            yield marshalling.values(item)  # type: ignore[arg-type] # the stubs know more kinds of values than there are

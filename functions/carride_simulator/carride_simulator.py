@@ -14,9 +14,9 @@ from typing import Annotated, Any, Final, Protocol
 from msgspec import Meta, Struct
 
 from carride.clients import events_client, sqs_client
+from carride.decoding import ShapeError, shaped
 from carride.publisher import NEEDED_MS, Outcome, Publisher
 from carride.settings import from_environment
-from carride.shapes import ShapeError, shaped
 from carride.simulation import Kind, Simulation, Spec, SpecError
 from carride.telemetry import count, logger
 

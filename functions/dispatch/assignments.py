@@ -8,11 +8,11 @@ decided again. A car is taken on the condition that no ride has it, so two rides
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
-from carride.applied import attribute_of
+from carride.dedup import attribute_of
 from carride.events import SOURCE, CarAssigned, CarReleased, RideEvent
 from carride.outbox import KEPT, outbox_item
 from fleet import Assignment, Car, Decision, State, zone
-from idempotency import Check, Put, Update, wire
+from idempotency import Check, Put, Update, marshalling
 
 type Effect = Check | Put | Update
 
@@ -54,7 +54,7 @@ class Reader:
         )
         if "Item" not in answer:
             return Seen(Assignment(State.UNKNOWN), 0)
-        item: dict[str, Any] = wire.values(answer["Item"])
+        item: dict[str, Any] = marshalling.values(answer["Item"])
         car = Car(item["carID"], item["sector"]) if "carID" in item else None
         return Seen(Assignment(State(item["state"]), car), item["effects"])
 

@@ -68,7 +68,7 @@ def make_handler(settings: Settings) -> Callable[[dict[str, Any], Any], Any]:
         decision = fleet.decide(seen.assignment, event.data, car)
         now, kept = datetime.now(UTC), timedelta(days=settings.outbox_days)
         operation.write(*effects(tables, event, seen, decision, region=settings.aws_region, now=now, kept=kept))
-        faults.strike(event, operation.attempt)
+        faults.inject_fault(event, operation.attempt)
 
     return handler
 

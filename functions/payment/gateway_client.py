@@ -19,8 +19,8 @@ from urllib.parse import quote
 import urllib3
 from msgspec import Meta, Struct
 
+from carride.decoding import ShapeError, shaped
 from carride.ride import Cents
-from carride.shapes import ShapeError, shaped
 from gateway import Call, Charge, GatewayAnswerError, GatewayRefusedError, GatewayUnavailableError, Status
 
 _TRIES: Final = 8

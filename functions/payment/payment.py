@@ -85,7 +85,7 @@ def make_handler(settings: Settings, gateway: Gateway) -> Callable[[dict[str, An
             if late.stored is State.CANCELLED:
                 owe_undo(client, tables.payments, event.subject, late)
             raise
-        faults.strike(event, operation.attempt)
+        faults.inject_fault(event, operation.attempt)
         decision = payments.conclude(seen.payment, event.data, charge)
         now, kept = datetime.now(UTC), timedelta(days=settings.outbox_days)
         operation.write(*effects(tables, event, seen, decision, region=settings.aws_region, now=now, kept=kept))

@@ -8,10 +8,10 @@ decided again.
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from carride.applied import attribute_of
+from carride.dedup import attribute_of
 from carride.events import SOURCE, RideEvent
 from carride.outbox import KEPT, outbox_item
-from idempotency import Put, Update, wire
+from idempotency import Put, Update, marshalling
 from payments import Decision, Payment, State
 
 
@@ -37,7 +37,7 @@ def read(client: Any, table: str, order_id: str) -> Seen:
     answer = client.get_item(TableName=table, Key={"orderID": {"S": order_id}}, ConsistentRead=True)
     if "Item" not in answer:
         return Seen(Payment(State.UNKNOWN), 0)
-    item: dict[str, Any] = wire.values(answer["Item"])
+    item: dict[str, Any] = marshalling.values(answer["Item"])
     state = State(item["state"])
     return Seen(Payment(state, item.get("paymentID"), item.get("amount")), item["effects"], state)
 
@@ -56,7 +56,7 @@ def owe_undo(client: Any, table: str, order_id: str, seen: Seen) -> Seen:
             UpdateExpression="SET #state = :due, effects = if_not_exists(effects, :zero)",
             ConditionExpression=condition,
             ExpressionAttributeNames={"#state": "state"},
-            ExpressionAttributeValues=wire.item(values | {":due": State.UNDO_DUE.value, ":zero": 0}),
+            ExpressionAttributeValues=marshalling.item(values | {":due": State.UNDO_DUE.value, ":zero": 0}),
         )
     except client.exceptions.ConditionalCheckFailedException:
         return seen

@@ -44,7 +44,7 @@ def make_handler(settings: Settings) -> Callable[[dict[str, Any], Any], Any]:
     @consumer.event_handler
     def handler(event: RideEvent, operation: Operation) -> None:
         operation.write(timeline.effect(settings.ride_table, event))
-        faults.strike(event, attempt=None)
+        faults.inject_fault(event, attempt=None)
 
     return handler
 

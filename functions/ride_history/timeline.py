@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from carride.applied import attribute_of
+from carride.dedup import attribute_of
 from carride.events import RideEvent
 from carride.history import Entry, entries_in
 from idempotency import Update

@@ -14,6 +14,7 @@ from moto import mock_aws
 import dispatch
 import payment
 import ride_history
+from carride.decoding import ShapeError, shaped
 from carride.entry import Entry
 from carride.events import (
     FACTS,
@@ -25,7 +26,6 @@ from carride.events import (
     parse_event,
 )
 from carride.samples import TIME, samples, write
-from carride.shapes import ShapeError, shaped
 from carride.simulation import Simulation
 from carride_simulator import Request
 from idempotency.clock import epoch_ms

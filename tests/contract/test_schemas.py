@@ -8,9 +8,9 @@ import pytest
 from jsonschema import Draft4Validator
 from samtranslator.yaml_helper import yaml_parse
 
+from carride.decoding import json_name
 from carride.events import FACTS, Fact
 from carride.schemas import BreakingChangeError, breaking_changes, file_name, register, schema, write
-from carride.shapes import json_name
 from tests.infrastructure.stack import TEMPLATE, source
 
 SCHEMAS: Final = Path(__file__).parents[2] / "events" / "schemas"

@@ -17,7 +17,7 @@ from aws_lambda_powertools.utilities.idempotency.persistence.base import BasePer
 from aws_lambda_powertools.utilities.idempotency.persistence.cache import CacheClientProtocol, CachePersistenceLayer
 from aws_lambda_powertools.utilities.idempotency.serialization.dataclass import DataclassSerializer
 
-from idempotency import Consumer, DynamoDBStore, Policy, within
+from idempotency import Consumer, DynamoDBStore, Policy, lambda_deadline
 from idempotency.powertools import FencedPersistenceLayer
 from idempotency.stores import Store
 from idempotency.stores.transport import botocore_transport
@@ -172,7 +172,7 @@ class _OwnSandbox:
         once = self._consumer().function(key=_first_argument(work), name=name)(work)
 
         def call(value: object) -> object:
-            with within(self._world.invocation(self._timeout_s), self._world.now_ms):
+            with lambda_deadline(self._world.invocation(self._timeout_s), self._world.now_ms):
                 return once(value)
 
         return call

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from local.demo import LEDGER
-from local.laptop import ROOT
+from local.local_aws import ROOT
 
 DEMO = [str(ROOT / ".venv-dev" / "bin" / "python"), "-m", "local.demo"]
 SECONDS = 180

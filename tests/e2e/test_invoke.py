@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from local.laptop import ROOT
+from local.local_aws import ROOT
 
 SECONDS = 120
 

@@ -176,17 +176,19 @@ class _ScriptedStore:
     def __init__(self, script: _Script) -> None:
         self._script = script
 
-    def insert(self, record: Record, effects: Sequence[Effect] = (), *, until_ms: int | None = None) -> Record:
+    def put_if_absent(self, record: Record, effects: Sequence[Effect] = (), *, until_ms: int | None = None) -> Record:
         found: Any = self._script.ask(Request(INSERT, timeless(record), None, bool(effects)))
         return found  # type: ignore[no-any-return]
 
-    def swap(
+    def compare_and_swap(
         self, seen: Record, record: Record, effects: Sequence[Effect] = (), *, until_ms: int | None = None
     ) -> Record | None:
         found: Any = self._script.ask(Request(SWAP, timeless(record), seen, bool(effects)))
         return found  # type: ignore[no-any-return]
 
-    def advance(self, record: Record, effects: Sequence[Effect] = (), *, until_ms: int | None = None) -> Record | None:
+    def update_if_owner(
+        self, record: Record, effects: Sequence[Effect] = (), *, until_ms: int | None = None
+    ) -> Record | None:
         found: Any = self._script.ask(Request(ADVANCE, timeless(record), None, bool(effects)))
         return found  # type: ignore[no-any-return]
 

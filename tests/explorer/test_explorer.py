@@ -126,7 +126,7 @@ class TestStoresAgree:
         for found, kind, seen, record, after in met:
             store = MemoryStore(clock=ManualClock(0))
             if found is not None:
-                store.insert(found)
+                store.put_if_absent(found)
             assert write(store, kind, seen, record) == after
 
     def test_dynamodb(self, dynamodb: Any) -> None:
@@ -174,11 +174,11 @@ def conditions() -> list[tuple[Record | None, str, Record | None, Record, Record
 def write(store: Store, kind: str, seen: Record | None, record: Record) -> Record | None:
     """Have a real store perform a write of the explorer's."""
     if kind == INSERT:
-        return store.insert(record)
+        return store.put_if_absent(record)
     if kind == SWAP:
         assert seen is not None
-        return store.swap(seen, record)
-    return store.advance(record)
+        return store.compare_and_swap(seen, record)
+    return store.update_if_owner(record)
 
 
 @pytest.fixture

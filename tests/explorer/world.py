@@ -678,11 +678,11 @@ class World:
             kind, seen, record, _ = self._writes[write]
             found = self._records[before]
             if kind == INSERT:
-                written = stores.may_insert(found)
+                written = stores.may_put_if_absent(found)
             elif kind == SWAP:
-                written = stores.may_swap(found, self._present(seen))
+                written = stores.may_compare_and_swap(found, self._present(seen))
             else:
-                written = stores.may_advance(found, self._present(record))
+                written = stores.may_update_if_owner(found, self._present(record))
             applied = self._applied[before, write] = (record, True) if written else (before, False)
         return applied
 

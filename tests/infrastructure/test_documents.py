@@ -20,7 +20,7 @@ from botocore import xform_name
 import timeline
 from carride.events import CarReleased, PaymentAuthorized, PaymentCaptured
 from carride.outbox import outbox_item
-from idempotency import wire
+from idempotency import marshalling
 from ops.__main__ import command_line
 from ops.audit import CONSUMERS
 from ops.redrive import PRODUCERS
@@ -306,13 +306,13 @@ def test_costs_reckon_with_the_sizes_that_items_have() -> None:
     events = [told(fact) for fact in facts]
     assert len(events) == int(rows("costs.md", "Summary")[2][1])
     assert all(len(msgspec.json.encode(event.to_detail())) < KB for event in events)
-    assert all(size({"M": wire.item(outbox_item(event, region="us-east-1", now=NOW))}) <= KB for event in events)
+    assert all(size({"M": marshalling.item(outbox_item(event, region="us-east-1", now=NOW))}) <= KB for event in events)
     history: dict[str, object] = {"orderID": "0" * 32, "effects": 0}
     units = []
     for event in events:
         effect = timeline.effect("RideTable", event)
         history |= {(effect.names or {})["#entry"]: (effect.values or {})[":entry"]}
-        units.append(math.ceil(size({"M": wire.item(history)}) / KB))
+        units.append(math.ceil(size({"M": marshalling.item(history)}) / KB))
     assert ", ".join(map(str, units)) in (ROOT / "docs/costs.md").read_text(encoding="utf-8")
     assert sum(units) == int(rows("costs.md", "DynamoDB, by who writes")[2][1])
 

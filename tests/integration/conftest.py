@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from local.laptop import Laptop
+from local.local_aws import Laptop
 
 _LONGEST: Final = 32
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from idempotency import Consumer, Operation, PermanentError, Policy, RetryableError, Update, observation
-from idempotency.consumer import within
+from idempotency.consumer import lambda_deadline
 from idempotency.observation import Observation
 from idempotency.sources import DYNAMODB_STREAM, EVENTBRIDGE, KAFKA, KINESIS, SQS, Source
 from tests.simulation.engine import EPOCH_MS, Machine, Simulation, current
@@ -65,7 +65,7 @@ def within_the_deadline(call: Callable[..., list[Any]], simulation: Simulation) 
     """Return ``call`` as a Lambda handler, whose functions and blocks know when it is stopped."""
 
     def handler(event: Any, context: Any) -> list[Any]:
-        with within(context, simulation.clock):
+        with lambda_deadline(context, simulation.clock):
             return call(event)
 
     return handler

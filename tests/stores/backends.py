@@ -56,7 +56,7 @@ def let_pass(backend: Backend, clock: ManualClock, keys: Iterable[str], seconds:
             retry_ms=None if seen.retry_ms is None else seen.retry_ms - int(seconds * 1000),
             expiry=None if seen.expiry is None else seen.expiry - int(seconds),
         )
-        assert backend.store.swap(seen, older) is older
+        assert backend.store.compare_and_swap(seen, older) is older
 
 
 # ── Memory ────────────────────────────────────────────────────────────────────────────────────────────────────────────

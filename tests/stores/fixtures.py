@@ -18,7 +18,7 @@ from valkey.exceptions import ReadOnlyError
 from valkey.retry import Retry
 
 from local import valkey_server
-from local.laptop import Laptop
+from local.local_aws import Laptop
 from tests.conftest import SHELL
 from tests.stores import servers
 from tests.stores.backends import Opener, dynamodb, open_memory, open_valkey

@@ -13,6 +13,7 @@ from msgspec import Meta, Struct
 
 from api.callers import Action
 from carride import ride as rides
+from carride.decoding import json_name
 from carride.events import (
     CarRideAccepted,
     CarRideCancelled,
@@ -24,7 +25,6 @@ from carride.events import (
     Reason,
 )
 from carride.ride import CustomerID, OrderID, Passengers, Price, Ride, RideError, Sector, Version
-from carride.shapes import json_name
 from carride.simulation import LONGEST_LIFE, Mode, Share, Spec, SpecError
 
 MOST_VERSIONS: Final = 100

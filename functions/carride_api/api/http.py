@@ -11,8 +11,8 @@ from msgspec import Meta, Struct
 from api.callers import Action, Caller, require
 from api.commands import CHANGES, Book, Change, Simulate
 from api.problems import Kind, refused
+from carride.decoding import ShapeError, shaped
 from carride.ride import CustomerID, OrderID
-from carride.shapes import ShapeError, shaped
 from carride.telemetry import current_trace
 from idempotency.http import HttpProblemError, idempotency_key
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from msgspec import UNSET, Struct, UnsetType
 
-from carride.shapes import json_name
+from carride.decoding import json_name
 from idempotency.http import HttpProblemError
 
 TYPES: Final = "urn:acr:car-ride:problem:"

@@ -13,7 +13,7 @@ from msgspec import Meta, Struct
 
 from carride.history import entries_in
 from carride.ride import OrderID, Ride
-from idempotency import Put, wire
+from idempotency import Put, marshalling
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -108,7 +108,7 @@ class Bookings:
         if token is not None:
             booked_at, order_id = _position(token)
             start = {"customerID": customer_id, "bookedAt": booked_at, "orderID": order_id}
-            request["ExclusiveStartKey"] = wire.item(start)
+            request["ExclusiveStartKey"] = marshalling.item(start)
         answer = self._client.query(**request)
         rides = tuple(map(_booking, answer["Items"]))
         more = "LastEvaluatedKey" in answer and rides
@@ -135,7 +135,7 @@ def text(time: datetime) -> str:
 
 
 def _booking(item: Mapping[str, Any]) -> Booking:
-    return msgspec.convert(wire.values(item), Booking)
+    return msgspec.convert(marshalling.values(item), Booking)
 
 
 def _token(last: Booking) -> str:
@@ -171,7 +171,7 @@ class Histories:
 
 
 def _history(item: Mapping[str, Any]) -> History:
-    entries = entries_in(wire.values(item))
+    entries = entries_in(marshalling.values(item))
     latest = msgspec.convert(entries[-1].fact, Ride)
     timeline = tuple(Happening(sequence=e.sequence, type=e.type, time=e.time, data=e.fact) for e in entries)
     return History(**{field: getattr(latest, field) for field in Ride.__struct_fields__}, timeline=timeline)

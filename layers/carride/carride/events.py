@@ -20,8 +20,8 @@ from uuid import UUID, uuid5
 import msgspec
 from msgspec import Meta, Struct
 
+from carride.decoding import ShapeError, shaped
 from carride.ride import CarID, Cents, Ride, Sector
-from carride.shapes import ShapeError, shaped
 
 DETAIL_TYPE: Final = "CarRideEvent"
 SOURCE: Final = "acr.com.car-ride"

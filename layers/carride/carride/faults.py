@@ -59,7 +59,7 @@ class Faults:
         self._exit_process = exit_process
         self._sleep = sleep
 
-    def strike(self, event: RideEvent, attempt: int | None) -> None:
+    def inject_fault(self, event: RideEvent, attempt: int | None) -> None:
         """Do what the event asks for. Call it in the middle of the work, where a fault hurts the most.
 
         Args:

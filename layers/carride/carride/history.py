@@ -6,7 +6,7 @@ The ride history writes the entries; it and the API read them.
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from carride.applied import is_attribute
+from carride.dedup import is_attribute
 
 
 class Entry(NamedTuple):

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from carride.shapes import json_name
+from carride.decoding import json_name
 
 # The lookahead, because `$` alone also matches before a line break at the end.
 _NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$(?!\n)"

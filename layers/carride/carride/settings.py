@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import msgspec
 from msgspec import Struct
 
-from carride.shapes import ShapeError, shaped
+from carride.decoding import ShapeError, shaped
 
 
 class SettingsError(Exception):

@@ -17,6 +17,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from carride import ride as rides
+from carride.decoding import json_name
 from carride.entry import TOO_LARGE, Entry
 from carride.events import (
     SIMULATOR_SOURCE,
@@ -31,7 +32,6 @@ from carride.events import (
 )
 from carride.faults import ATTRIBUTE, Fault
 from carride.ride import Ride
-from carride.shapes import json_name
 
 BLOCKS: Final = 8
 """The city is a square of this many sectors a side, numbered row by row: sector_01 to sector_64."""

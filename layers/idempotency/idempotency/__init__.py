@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from idempotency.concurrency import Concurrency
-    from idempotency.consumer import BatchResponse, Consumer, EventResponse, LambdaContext, within
+    from idempotency.consumer import BatchResponse, Consumer, EventResponse, LambdaContext, lambda_deadline
     from idempotency.dead_letters import DeadLetter, DeadLetterError, SqsDeadLetters
     from idempotency.effects import Check, Delete, Put, Update
     from idempotency.errors import (
@@ -52,8 +52,8 @@ if TYPE_CHECKING:
     from idempotency.record import Record
     from idempotency.sources import DYNAMODB_STREAM, EVENTBRIDGE, KAFKA, KINESIS, SNS, SNS_IN_SQS, SQS, Source
     from idempotency.stores.dynamodb import DynamoDBStore
+    from idempotency.stores.factory import open_store
     from idempotency.stores.memory import MemoryStore
-    from idempotency.stores.opening import open_store
     from idempotency.stores.valkey import ValkeyStore
 
 __all__ = [
@@ -111,14 +111,14 @@ __all__ = [
     "Update",
     "ValkeyStore",
     "idempotency_key",
+    "lambda_deadline",
     "open_store",
     "release",
-    "within",
 ]
 
 _MODULES = {
     "concurrency": "Concurrency",
-    "consumer": "BatchResponse Consumer EventResponse LambdaContext within",
+    "consumer": "BatchResponse Consumer EventResponse LambdaContext lambda_deadline",
     "dead_letters": "DeadLetter DeadLetterError SqsDeadLetters",
     "effects": "Check Delete Put Update",
     "http": "HttpProblemError idempotency_key",
@@ -131,7 +131,7 @@ _MODULES = {
     "sources": "DYNAMODB_STREAM EVENTBRIDGE KAFKA KINESIS SNS SNS_IN_SQS SQS Source",
     "stores.dynamodb": "DynamoDBStore",
     "stores.memory": "MemoryStore",
-    "stores.opening": "open_store",
+    "stores.factory": "open_store",
     "stores.valkey": "ValkeyStore",
 }
 """Where the names come from that are no errors."""

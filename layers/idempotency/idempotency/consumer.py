@@ -578,7 +578,7 @@ def _deadline_of(context: LambdaContext, clock: Clock) -> int:
 
 
 @contextmanager
-def within(context: LambdaContext, clock: Clock = epoch_ms) -> Generator[None]:
+def lambda_deadline(context: LambdaContext, clock: Clock = epoch_ms) -> Generator[None]:
     """Let the functions and blocks that are called inside know the deadline of a Lambda invocation.
 
     Event, batch and HTTP handlers do so by themselves.

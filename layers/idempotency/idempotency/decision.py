@@ -49,7 +49,7 @@ class Outcome(NamedTuple):
     """Whether a failure uses up an attempt."""
 
 
-class Claimant(NamedTuple):
+class ClaimRequest(NamedTuple):
     """One delivery's wish to have one operation done."""
 
     key: str
@@ -109,7 +109,7 @@ class Busy(NamedTuple):
     lease_left_ms: int
 
 
-class Later(NamedTuple):
+class BackingOff(NamedTuple):
     """The key failed and may not be tried again for ``wait_ms``."""
 
     record: Record
@@ -140,14 +140,14 @@ class Lost(NamedTuple):
     record: Record | None
 
 
-type Step = Write | Run | Done | Failed | Busy | Later | Mismatch | Quarantined | Corrupt
+type Step = Write | Run | Done | Failed | Busy | BackingOff | Mismatch | Quarantined | Corrupt
 type Ending = Done | Failed | Quarantined | Lost
 
 
 # ── Records ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def lease_until(me: Claimant, now_ms: int) -> int:
+def lease_until(me: ClaimRequest, now_ms: int) -> int:
     """Until when a claim or heartbeat made now holds: never longer than the invocation can last, plus the margin."""
     limits = me.limits
     if me.deadline_ms is None:
@@ -156,7 +156,7 @@ def lease_until(me: Claimant, now_ms: int) -> int:
     return min(now_ms + limits.lease_ms, end) if me.renewed else end
 
 
-def attempt(me: Claimant, now_ms: int, seen: Record | None = None) -> Record:
+def attempt(me: ClaimRequest, now_ms: int, seen: Record | None = None) -> Record:
     """The record that this claimant's next attempt writes: a claim, or in atomic mode the finished outcome."""
     number = 1 if seen is None else seen.attempt + 1
     created_ms = now_ms if seen is None else seen.created_ms
@@ -192,7 +192,7 @@ def attempt(me: Claimant, now_ms: int, seen: Record | None = None) -> Record:
     return settled(draft, outcome, me, now_ms)
 
 
-def settled(claim: Record, outcome: Outcome, me: Claimant, now_ms: int) -> Record:
+def settled(claim: Record, outcome: Outcome, me: ClaimRequest, now_ms: int) -> Record:
     """The record that ends ``claim`` with ``outcome``: COMPLETED, FAILED, or QUARANTINED when no attempt is left."""
     limits = me.limits
     if outcome.status == COMPLETED:
@@ -226,7 +226,7 @@ def settled(claim: Record, outcome: Outcome, me: Claimant, now_ms: int) -> Recor
     )
 
 
-def quarantined(seen: Record, me: Claimant, now_ms: int, error: str | None) -> Record:
+def quarantined(seen: Record, me: ClaimRequest, now_ms: int, error: str | None) -> Record:
     """``seen`` made poison: it keeps its attempt and has no expiry. Without an ``error`` its outcome is unknown.
 
     The token that another's record gets is no claim's: a mark that comes late, after an operator's release, cannot fall
@@ -245,7 +245,7 @@ def quarantined(seen: Record, me: Claimant, now_ms: int, error: str | None) -> R
     )
 
 
-def renewed(claim: Record, me: Claimant, now_ms: int) -> Record:
+def renewed(claim: Record, me: ClaimRequest, now_ms: int) -> Record:
     """``claim`` with its lease and TTL moved on: what a heartbeat writes."""
     lease_ms = lease_until(me, now_ms)
     return claim._replace(lease_ms=lease_ms, expiry=_claim_expiry(me, lease_ms, now_ms), updated_ms=now_ms)
@@ -265,14 +265,14 @@ def released(seen: Record, owner: str, now_ms: int, window_s: int) -> Record:
     )
 
 
-def _claim_expiry(me: Claimant, lease_ms: int, now_ms: int) -> int:
+def _claim_expiry(me: ClaimRequest, lease_ms: int, now_ms: int) -> int:
     return max(now_ms // 1000 + me.limits.window_s, lease_ms // 1000 + TTL_BEYOND_LEASE_S)
 
 
 # ── Decisions ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def decide(found: Record, me: Claimant, now_ms: int) -> Step:
+def decide(found: Record, me: ClaimRequest, now_ms: int) -> Step:
     """Judge the record found under our key, which may be the one that we have just written."""
     if found.owner == me.owner:
         return _decide_own(found, me, now_ms)
@@ -292,7 +292,7 @@ def decide(found: Record, me: Claimant, now_ms: int) -> Step:
     return Corrupt(found)
 
 
-def _decide_own(found: Record, me: Claimant, now_ms: int) -> Step:
+def _decide_own(found: Record, me: ClaimRequest, now_ms: int) -> Step:
     status = found.status
     if status == IN_PROGRESS:
         if found.lease_ms is None:
@@ -311,7 +311,7 @@ def _decide_own(found: Record, me: Claimant, now_ms: int) -> Step:
     return Corrupt(found)
 
 
-def _decide_in_progress(found: Record, me: Claimant, now_ms: int) -> Step:
+def _decide_in_progress(found: Record, me: ClaimRequest, now_ms: int) -> Step:
     if found.lease_ms is None:
         return Corrupt(found)
     limits = me.limits
@@ -326,15 +326,15 @@ def _decide_in_progress(found: Record, me: Claimant, now_ms: int) -> Step:
     return Write(found, attempt(me, now_ms, found))
 
 
-def _decide_failed(found: Record, me: Claimant, now_ms: int) -> Step:
+def _decide_failed(found: Record, me: ClaimRequest, now_ms: int) -> Step:
     if found.attempt >= me.limits.max_attempts:
         return Write(found, quarantined(found, me, now_ms, found.error))
     if found.retry_ms is not None and now_ms < found.retry_ms:
-        return Later(found, found.retry_ms - now_ms)
+        return BackingOff(found, found.retry_ms - now_ms)
     return Write(found, attempt(me, now_ms, found))
 
 
-def conclude(found: Record | None, me: Claimant) -> Ending:
+def conclude(found: Record | None, me: ClaimRequest) -> Ending:
     """Judge what refused our commit, failure or heartbeat: after a run nothing may be run, failed or undone again."""
     if found is None:
         return Lost(None)
@@ -367,7 +367,7 @@ def is_corrupt(record: Record) -> bool:
     return record.status not in STATUSES or (record.status == IN_PROGRESS and record.lease_ms is None)
 
 
-def is_takeover(step: object, me: Claimant) -> bool:
+def is_takeover(step: object, me: ClaimRequest) -> bool:
     """Whether ``step`` would run a key of which an earlier attempt ended without an answer."""
     return (
         isinstance(step, Write)
@@ -398,7 +398,7 @@ def differ(stored: str | None, ours: str | None) -> bool:
     return stored.partition(":")[0] == ours.partition(":")[0]
 
 
-def _is_our_delivery_again(found: Record, me: Claimant) -> bool:
+def _is_our_delivery_again(found: Record, me: ClaimRequest) -> bool:
     return (
         me.limits.same_delivery_takes_over
         and me.delivery is not None

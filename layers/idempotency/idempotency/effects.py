@@ -11,7 +11,7 @@ a store that has none, an operation that is run again is recognised by it, and i
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from idempotency import wire
+from idempotency import marshalling
 from idempotency.errors import EffectsRejectedError
 
 _MOST_KEY_ATTRIBUTES: Final = 2
@@ -29,7 +29,7 @@ class Put(NamedTuple):
 
     def action(self) -> dict[str, object]:
         """Return the entry of a ``TransactItems`` list."""
-        request: dict[str, object] = {"TableName": self.table, "Item": wire.item(self.item)}
+        request: dict[str, object] = {"TableName": self.table, "Item": marshalling.item(self.item)}
         return {"Put": _conditional(request, self.condition, self.values, self.names)}
 
 
@@ -48,7 +48,7 @@ class Update(NamedTuple):
         """Return the entry of a ``TransactItems`` list."""
         request: dict[str, object] = {
             "TableName": self.table,
-            "Key": wire.item(self.key),
+            "Key": marshalling.item(self.key),
             "UpdateExpression": self.expression,
         }
         return {"Update": _conditional(request, self.condition, self.values, self.names)}
@@ -65,7 +65,7 @@ class Delete(NamedTuple):
 
     def action(self) -> dict[str, object]:
         """Return the entry of a ``TransactItems`` list."""
-        request: dict[str, object] = {"TableName": self.table, "Key": wire.item(self.key)}
+        request: dict[str, object] = {"TableName": self.table, "Key": marshalling.item(self.key)}
         return {"Delete": _conditional(request, self.condition, self.values, self.names)}
 
 
@@ -80,7 +80,7 @@ class Check(NamedTuple):
 
     def action(self) -> dict[str, object]:
         """Return the entry of a ``TransactItems`` list."""
-        request: dict[str, object] = {"TableName": self.table, "Key": wire.item(self.key)}
+        request: dict[str, object] = {"TableName": self.table, "Key": marshalling.item(self.key)}
         return {"ConditionCheck": _conditional(request, self.condition, self.values, self.names)}
 
 
@@ -112,7 +112,7 @@ def prepared(effect: Effect) -> Effect:
     names = _names(effect.names) if effect.names else None
     if isinstance(effect, Put):
         item = _converted("item", effect.item)
-        if wire.is_too_large(item.wire):
+        if marshalling.is_too_large(item.wire):
             raise EffectsRejectedError(f"an item for {effect.table} has more than 400 KB")
         return Put(effect.table, item, effect.condition, values, names, effect.mark)
     key = _key(effect.key)
@@ -125,16 +125,16 @@ def prepared(effect: Effect) -> Effect:
 def _expect_text(what: str, text: object) -> None:
     if not isinstance(text, str) or not text:
         raise EffectsRejectedError(f"an effect's {what} is a string of at least one character, not {text!r:.100}")
-    wire.encodable(text)
+    marshalling.encodable(text)
 
 
-def _converted(what: str, values: Mapping[str, object]) -> wire.Converted:
+def _converted(what: str, values: Mapping[str, object]) -> marshalling.Converted:
     if not isinstance(values, Mapping) or not values:
         raise EffectsRejectedError(f"an effect's {what} is a mapping with at least one entry, not {values!r:.100}")
-    return values if isinstance(values, wire.Converted) else wire.Converted(values)
+    return values if isinstance(values, marshalling.Converted) else marshalling.Converted(values)
 
 
-def _key(values: Mapping[str, object]) -> wire.Converted:
+def _key(values: Mapping[str, object]) -> marshalling.Converted:
     key = _converted("key", values)
     for attribute in key.wire.values():
         ((kind, content),) = attribute.items()
@@ -169,7 +169,7 @@ def _conditional(
         request["ConditionExpression"] = condition
         request["ReturnValuesOnConditionCheckFailure"] = "ALL_OLD"
     if values:
-        request["ExpressionAttributeValues"] = wire.item(values)
+        request["ExpressionAttributeValues"] = marshalling.item(values)
     if names:
         request["ExpressionAttributeNames"] = dict(names)
     return request

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self, TypedDi
 from urllib.parse import parse_qsl, unquote_plus
 
 from idempotency import observation
-from idempotency.consumer import LambdaContext, within
+from idempotency.consumer import LambdaContext, lambda_deadline
 from idempotency.errors import (
     BusyError,
     ConfigurationError,
@@ -139,7 +139,7 @@ def make_handler[E](
     def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
         request = _Request.of(event)
         try:
-            with within(context, consumer._clock):
+            with lambda_deadline(context, consumer._clock):
                 response = service.answer(request, context)
         except HttpProblemError as problem:
             response = _normal(problem.response(problem_types))

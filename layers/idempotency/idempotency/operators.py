@@ -25,5 +25,5 @@ def release(store: Store, key: str, *, window: int = 30 * DAY, clock: Clock = ep
     if seen is None or not (seen.status == QUARANTINED or is_corrupt(seen)):
         return False
     free = released(seen, os.urandom(16).hex(), clock(), window)
-    found = store.swap(seen, free)
+    found = store.compare_and_swap(seen, free)
     return found is not None and found.owner == free.owner

@@ -20,7 +20,7 @@ class Record(NamedTuple):
     """``<consumer>#<key>``. Never a function's ARN, name or region: those change under a deployment or a failover."""
     status: str
     owner: str | None
-    """The fencing token: fresh for every claim, compared by every later write."""
+    """The owner token: fresh for every claim, compared by every later write."""
     attempt: int
     lease_ms: int | None
     """Until when the claim holds."""

@@ -1,7 +1,7 @@
 """Drives one delivery through the protocol: performs each step that the decision asks for, and tells what became of it.
 
 Nothing here is shared between deliveries but the store, the cache and the settings: what belongs to one delivery
-travels in an immutable `Delivery`, `Claimant` and `Started`.
+travels in an immutable `Delivery`, `ClaimRequest` and `Started`.
 """
 
 import json
@@ -19,13 +19,13 @@ from idempotency.clock import Clock, epoch_ms
 from idempotency.concurrency import Concurrency, Threads
 from idempotency.dead_letters import DeadLetter, DeadLetters
 from idempotency.decision import (
+    BackingOff,
     Busy,
-    Claimant,
+    ClaimRequest,
     Corrupt,
     Done,
     Ending,
     Failed,
-    Later,
     Limits,
     Mismatch,
     Outcome,
@@ -62,12 +62,12 @@ from idempotency.errors import (
     describe,
 )
 from idempotency.handlers import finished
+from idempotency.local_cache import WarmCache
 from idempotency.observation import Observation, Observer
 from idempotency.operation import Operation
 from idempotency.policy import HEARTBEATS_PER_LEASE, TIMEOUT_COVERED_BY_LEASE_MS, Policy
 from idempotency.record import COMPLETED, FAILED, IN_PROGRESS, Record
 from idempotency.stores import Store
-from idempotency.warm import WarmCache
 
 if TYPE_CHECKING:
     from idempotency.effects import Effect
@@ -140,7 +140,7 @@ class Started(NamedTuple):
     """A claim that is ours, with its work still to be done."""
 
     delivery: Delivery
-    me: Claimant
+    me: ClaimRequest
     record: Record
     operation: Operation
     outcome: str
@@ -280,7 +280,7 @@ class Runner:
                 return self._answer(step, seen, delivery, ready, None)
             reruns_left -= 1
 
-    def _finish_failed(self, delivery: Delivery, me: Claimant, error: Exception, *, counted: bool = True) -> Answer:
+    def _finish_failed(self, delivery: Delivery, me: ClaimRequest, error: Exception, *, counted: bool = True) -> Answer:
         """Record the failure of an atomic run; where that fails too, the run's own error is the one that is raised."""
         me = me._replace(outcome=_failed(error, counted=counted))
         try:
@@ -338,7 +338,7 @@ class Runner:
             ending, effects = self._write_effects(started, effects), ()
         if ending is None:
             record = settled(claim, self._completed(value), me, self.clock())
-            ending = conclude(self._store.advance(record, effects, until_ms=delivery.deadline_ms), me)
+            ending = conclude(self._store.update_if_owner(record, effects, until_ms=delivery.deadline_ms), me)
         if not isinstance(ending, Done):
             return Answer(observation.LOST_LEASE, claim, "taken over", LostLeaseError(delivery.key))
         self._warm.keep(ending.record, self.clock())
@@ -356,7 +356,7 @@ class Runner:
         if writer is None:
             raise ConfigurationError(f"{delivery.key}: the store has nothing to write effects with")
         held = renewed(claim, me, self.clock())
-        found = self._store.advance(held, until_ms=delivery.deadline_ms)
+        found = self._store.update_if_owner(held, until_ms=delivery.deadline_ms)
         if found is None or found.owner != me.owner or found.status != IN_PROGRESS or found.lease_ms is None:
             return conclude(found, me)
         left_ms = found.lease_ms + self._limits.skew_ms - self.clock()
@@ -373,7 +373,7 @@ class Runner:
         delivery, me, claim, _, _ = started
         try:
             record = settled(claim, _failed(error, counted=counted), me, self.clock())
-            ending = conclude(self._store.advance(record, until_ms=delivery.deadline_ms), me)
+            ending = conclude(self._store.update_if_owner(record, until_ms=delivery.deadline_ms), me)
             if isinstance(ending, Done):  # whoever took over has done it
                 return Answer(observation.LOST_LEASE, ending.record, describe(error))
             if isinstance(ending, Quarantined):
@@ -417,9 +417,9 @@ class Runner:
         """Whether something may still be started: nothing is, inside the reserve that is kept for the commit."""
         return deadline_ms is None or deadline_ms - (now_ms or self.clock()) > self._reserve_ms
 
-    def _claimant(self, delivery: Delivery) -> Claimant:
+    def _claimant(self, delivery: Delivery) -> ClaimRequest:
         deadline_ms = delivery.deadline_ms
-        return Claimant(
+        return ClaimRequest(
             key=delivery.key,
             owner=self.new_owner(),
             fingerprint=delivery.fingerprint,
@@ -434,7 +434,7 @@ class Runner:
     def _drive(
         self,
         step: Step,
-        me: Claimant,
+        me: ClaimRequest,
         until_ms: int | None,
         effects: Sequence["Effect"] = (),
         *,
@@ -451,15 +451,15 @@ class Runner:
             seen, record = step
             joined = effects if record.status == COMPLETED else ()
             if seen is None:
-                found: Record | None = self._store.insert(record, joined, until_ms=until_ms)
+                found: Record | None = self._store.put_if_absent(record, joined, until_ms=until_ms)
             else:
-                found = self._store.swap(seen, record, joined, until_ms=until_ms)
+                found = self._store.compare_and_swap(seen, record, joined, until_ms=until_ms)
             now_ms = self.clock()
             step = Write(None, attempt(me, now_ms)) if found is None else decide(found, me, now_ms)
         raise ContentionError(f"{me.key} was changed by others in each of {_ROUNDS} rounds")
 
     def _wait(
-        self, step: Step, me: Claimant, until_ms: int | None, drive: Callable[[Step], tuple[Step, Record | None]]
+        self, step: Step, me: ClaimRequest, until_ms: int | None, drive: Callable[[Step], tuple[Step, Record | None]]
     ) -> tuple[Step, Record | None]:
         """Ask again, in growing steps, until the key is free, its result is there, or the limit is reached."""
         seen: Record | None = None
@@ -479,7 +479,7 @@ class Runner:
         return step, seen
 
     def _answer(
-        self, step: Step, seen: Record | None, delivery: Delivery, me: Claimant, error: Exception | None
+        self, step: Step, seen: Record | None, delivery: Delivery, me: ClaimRequest, error: Exception | None
     ) -> Answer:
         """Answer a step that needs no run; ``error`` is what an atomic run has raised."""
         match step:
@@ -501,7 +501,7 @@ class Runner:
             case Mismatch(record):
                 mismatch = PayloadMismatchError(delivery.key)
                 return self._give_up(delivery, dead_letters.PAYLOAD_MISMATCH, mismatch, record)
-            case Later(record, wait_ms):
+            case BackingOff(record, wait_ms):
                 why: Exception = RetryLaterError(delivery.key, wait_ms)
             case Corrupt(record):
                 corrupt = CorruptRecordError(f"{delivery.key} has status {record.status!r}, lease {record.lease_ms!r}")
@@ -539,15 +539,15 @@ class Runner:
             letter = DeadLetter(reason, describe(error), self.consumer, delivery.key, number, delivery.event)
             self._dead_letters.send(letter)
             if poison is not None:
-                self._store.swap(poison, poison._replace(dead_lettered=True), until_ms=delivery.deadline_ms)
+                self._store.compare_and_swap(poison, poison._replace(dead_lettered=True), until_ms=delivery.deadline_ms)
         return Answer(observation.DEAD_LETTERED, record, reason, None if delivery.acknowledges else error)
 
     # ── Parts ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _operation(self, record: Record, me: Claimant, delivery: Delivery, *, claimed: bool = True) -> Operation:
+    def _operation(self, record: Record, me: ClaimRequest, delivery: Delivery, *, claimed: bool = True) -> Operation:
         def renew() -> int | None:
             beat = renewed(record, me, self.clock())
-            found = self._store.advance(beat, until_ms=beat.updated_ms)  # one try: the next beat is the retry
+            found = self._store.update_if_owner(beat, until_ms=beat.updated_ms)  # one try: the next beat is the retry
             holds = found is not None and found.owner == me.owner and found.status == IN_PROGRESS
             return beat.lease_ms if holds else None
 

@@ -10,8 +10,8 @@ from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
-from idempotency import wire
-from local.laptop import HOST, Laptop, Stack
+from idempotency import marshalling
+from local.local_aws import HOST, Laptop, Stack
 
 BOOKING: Final = {"customerID": "customer_a", "pickup": "sector_01", "destination": "sector_03", "price": 1250}
 
@@ -84,7 +84,7 @@ class Api:
     def items(self, output: str) -> list[dict[str, Any]]:
         """Return what is in a table, which an output of the stack names."""
         pages = self.laptop.client("dynamodb").get_paginator("scan").paginate(TableName=self.stack.outputs[output])
-        return [wire.values(item) for page in pages for item in page["Items"]]
+        return [marshalling.values(item) for page in pages for item in page["Items"]]
 
     def outbox(self) -> list[dict[str, Any]]:
         """Return the items of the outbox that this API wrote; consumers tell events of their own there."""

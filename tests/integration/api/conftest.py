@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from local.laptop import Laptop
+from local.local_aws import Laptop
 from tests.integration.api.client import Api
 
 

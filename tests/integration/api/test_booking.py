@@ -2,7 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
-from local.laptop import Laptop
+from local.local_aws import Laptop
 from tests.integration.api.client import BOOKING, OWN, Api
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pytest
 
-from local.laptop import ROOT
+from local.local_aws import ROOT
 from tests.integration.api.client import BOOKING, Api
 from tests.integration.api.doomed import KILLED
 

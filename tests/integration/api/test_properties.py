@@ -8,7 +8,7 @@ import schemathesis
 from hypothesis import settings
 from schemathesis.specs.openapi.checks import positive_data_acceptance, unsupported_method
 
-from local.laptop import ROOT, Laptop
+from local.local_aws import ROOT, Laptop
 from tests.integration.api.client import Api
 
 schema: Final = schemathesis.openapi.from_path(ROOT / "docs" / "openapi.json")

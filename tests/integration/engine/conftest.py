@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from local.laptop import Laptop, Stack
+from local.local_aws import Laptop, Stack
 from tests.integration.engine.support import Resource, StockMiniStack, template
 
 

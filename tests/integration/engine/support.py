@@ -12,7 +12,7 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 from botocore.httpsession import URLLib3Session
 
-from local.laptop import Laptop, Stack
+from local.local_aws import Laptop, Stack
 
 type Resource = dict[str, Any]
 

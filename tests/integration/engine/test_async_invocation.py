@@ -4,7 +4,7 @@ from typing import Final
 import pytest
 from botocore.exceptions import ClientError
 
-from local.laptop import Laptop, Stack
+from local.local_aws import Laptop, Stack
 from tests.integration.engine.conftest import Deploy
 from tests.integration.engine.support import (
     attribute,

@@ -1,7 +1,7 @@
 import json
 from typing import Any, Final
 
-from local.laptop import Laptop
+from local.local_aws import Laptop
 from tests.integration.engine.conftest import Deploy
 from tests.integration.engine.support import TLS_ONLY, Resource, attribute, function, needless, queue_policy
 

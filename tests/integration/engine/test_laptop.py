@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from local import laptop as laptop_module
-from local.laptop import ROOT, Laptop, LaptopError
+from local import local_aws
+from local.local_aws import ROOT, Laptop, LaptopError
 from tests.integration.engine.support import attribute, bus, function, permission, put, rule, template, until
 
 SLEEPS = {
@@ -51,7 +51,7 @@ def test_nothing_is_left_when_the_block_ends_in_an_error() -> None:
 
 STAYS = """
 import signal
-from local.laptop import Laptop
+from local.local_aws import Laptop
 with Laptop() as laptop:
     print(laptop.port, laptop.log.parent, flush=True)
     signal.pause()
@@ -76,7 +76,7 @@ def listens(port: int) -> bool:
 
 LEAVES = """
 import json
-from local.laptop import Laptop
+from local.local_aws import Laptop
 with Laptop() as laptop:
     print(json.dumps({"group": laptop.leave_running(), "port": laptop.port, "folder": str(laptop.log.parent)}))
 """
@@ -146,7 +146,7 @@ def test_a_taken_port_is_named() -> None:
 
 def test_a_missing_environment_says_what_to_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Without the engine's environment the error says to run `make setup`."""
-    monkeypatch.setattr(laptop_module, "ROOT", tmp_path)
+    monkeypatch.setattr(local_aws, "ROOT", tmp_path)
     with pytest.raises(LaptopError, match=r"\.venv-engine/bin/python is missing: run `make setup`"), Laptop():
         pass
 

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from local.laptop import Laptop
+from local.local_aws import Laptop
 from tests.integration.engine.support import lines, needless
 
 GROUP = "/test/pages"

@@ -1,7 +1,7 @@
 import json
 from typing import Any, Final
 
-from local.laptop import Laptop, Stack
+from local.local_aws import Laptop, Stack
 from tests.integration.engine.conftest import Deploy
 from tests.integration.engine.support import (
     Resource,

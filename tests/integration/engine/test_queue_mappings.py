@@ -2,7 +2,7 @@ import itertools
 
 import pytest
 
-from local.laptop import Laptop
+from local.local_aws import Laptop
 from tests.integration.engine.conftest import Deploy
 from tests.integration.engine.support import attribute, function, messages, records
 

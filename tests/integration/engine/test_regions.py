@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import pytest
 
-from local.laptop import Laptop
+from local.local_aws import Laptop
 from tests.integration.engine.support import bus, needless, put_through_endpoint, template
 
 HOME: Final = "us-east-1"

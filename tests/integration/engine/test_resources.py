@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from local.laptop import Laptop, LaptopError, Stack
+from local.local_aws import Laptop, LaptopError, Stack
 from tests.integration.engine.conftest import Deploy
 from tests.integration.engine.support import Resource, attribute, bus, function, needless
 

@@ -1,6 +1,6 @@
 import json
 
-from local.laptop import Laptop, Stack
+from local.local_aws import Laptop, Stack
 from tests.integration.engine.conftest import Deploy
 from tests.integration.engine.support import (
     NAME_OF,

@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from local.laptop import Laptop
+from local.local_aws import Laptop
 from tests.integration.engine.support import function, needless, template
 
 PARAMETERS: Final = {

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from local.laptop import Laptop, Stack
+from local.local_aws import Laptop, Stack
 from tests.integration.engine.conftest import Deploy
 from tests.integration.engine.support import function, lines, needless, records, template
 

@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import timeline
-from idempotency import wire
+from idempotency import marshalling
 from local.demo import publish
-from local.laptop import Laptop, Stack
+from local.local_aws import Laptop, Stack
 from ops import audit
 from ops.ledger import Ledger
 
@@ -82,4 +82,4 @@ class Pipeline:
         pages = (
             self.laptop.client("dynamodb").get_paginator("scan").paginate(TableName=self.stack.outputs["RideTableName"])
         )
-        return [timeline.history(wire.values(item)) for page in pages for item in page["Items"]]
+        return [timeline.history(marshalling.values(item)) for page in pages for item in page["Items"]]

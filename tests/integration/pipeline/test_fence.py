@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pytest
 
-from local.laptop import Laptop
+from local.local_aws import Laptop
 from ops import fence
 from ops.site import OperatorError, Site
 from tests.integration.pipeline.pipeline import HISTORY, Pipeline

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pytest
 
-from local.laptop import ROOT, Laptop
+from local.local_aws import ROOT, Laptop
 
 PACKAGE: Final = ROOT / ".aws-sam/build/SigV4aLayer/python"
 PUBLISH: Final = """

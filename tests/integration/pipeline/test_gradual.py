@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from local.laptop import Laptop, Stack
+from local.local_aws import Laptop, Stack
 from tests.integration.api.client import Api
 from tests.integration.pipeline.pipeline import HISTORY, Pipeline
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from local.laptop import Laptop
+from local.local_aws import Laptop
 
 CONSUMERS = ("RideHistoryFunctionName", "DispatchFunctionName", "PaymentFunctionName")
 TABLES = ("IdempotencyTable", "RideTable", "BookingTable", "OutboxTable", "AssignmentTable", "CarTable", "PaymentTable")

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from local.gateway import Books, GatewayServer
-from local.laptop import Laptop
+from local.local_aws import Laptop
 from tests.integration.regions.pair import Regions
 
 

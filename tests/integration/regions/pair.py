@@ -7,7 +7,7 @@ from typing import Any, Final
 from carride.entry import Entry
 from local.bookings import book
 from local.gateway import GatewayServer
-from local.laptop import Laptop, Stack
+from local.local_aws import Laptop, Stack
 from ops import audit_regions, fleet, regions
 from ops.audit import CONSUMERS, Clients, deliveries, outbox, states
 from ops.ledger import Ledger

@@ -6,7 +6,7 @@ import platform
 import subprocess
 import sys
 
-from local.laptop import ROOT, Laptop
+from local.local_aws import ROOT, Laptop
 from ops.regions import configured
 
 MACHINE = "arm64" if platform.machine().lower() in {"arm64", "aarch64"} else "x86_64"

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from local.gateway import Books, GatewayServer, Troubles
-from local.laptop import Laptop
+from local.local_aws import Laptop
 from ops import fleet
 from tests.integration.saga.town import CARS, DECLINED, SEED, Town
 

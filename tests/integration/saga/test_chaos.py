@@ -8,7 +8,7 @@ from idempotency import MemoryStore
 from local import valkey_server
 from local.chaos import Mix, rehearse, table
 from local.demo import Progress
-from local.laptop import Laptop
+from local.local_aws import Laptop
 
 
 def test_nothing_is_lost_or_doubled_in_the_worst_mix(laptop: Laptop) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from dispatch import Settings, make_handler
 from idempotency.clock import epoch_ms
-from local.laptop import Laptop
+from local.local_aws import Laptop
 from ops import fleet
 from tests.unit.functions.saga import Life, create_table, event, invocation, items
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from carride.events import Fact
 from local.gateway import Books, GatewayServer, Request, Troubles
-from local.laptop import Laptop, Stack
+from local.local_aws import Laptop, Stack
 from ops import audit, saga
 from ops.witnesses import witnesses
 from tests.unit.functions.saga import Life, told

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from carride.events import Fact
 from local.demo import publish
-from local.laptop import ROOT
+from local.local_aws import ROOT
 from tests.infrastructure.stack import source
 from tests.integration.api.client import BOOKING, Api
 from tests.integration.saga.town import Town

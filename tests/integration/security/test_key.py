@@ -2,7 +2,7 @@
 
 from samtranslator.yaml_helper import yaml_parse
 
-from local.laptop import ROOT
+from local.local_aws import ROOT
 from tests.integration.pipeline.pipeline import Pipeline
 from tests.integration.saga.town import Town
 

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from local.laptop import Asked
+from local.local_aws import Asked
 from tests.infrastructure.stack import Stack as Template
 from tests.infrastructure.stack import stack
 from tests.integration.saga.town import Town

@@ -12,7 +12,7 @@ import pytest
 from idempotency import EffectConflictError, Update
 from idempotency.clock import Clock, epoch_ms
 from idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
-from idempotency.stores import may_advance, may_insert, may_swap
+from idempotency.stores import may_compare_and_swap, may_put_if_absent, may_update_if_owner
 from tests.stores.backends import FIRST_CHARGE, Backend
 
 KEY: Final = "history#order_01"
@@ -123,7 +123,7 @@ class TestConditions:
         """Yield, without end, a claim of another key, and what has been written under that key."""
         for number in itertools.count():
             first = claim(f"{KEY}{number}")
-            yield first, None if there is None else backend.store.insert(first._replace(**there))
+            yield first, None if there is None else backend.store.put_if_absent(first._replace(**there))
 
     @staticmethod
     def check(backend: Backend, there: Record | None, record: Record, answer: Record | None, *, writes: bool) -> None:
@@ -140,8 +140,8 @@ class TestConditions:
         """A record is inserted where its key is absent."""
         _, written = next(self.keys(backend, there))
         record = claim(f"{KEY}0", "owner-2")
-        answer = backend.store.insert(record)
-        self.check(backend, written, record, answer, writes=may_insert(written))
+        answer = backend.store.put_if_absent(record)
+        self.check(backend, written, record, answer, writes=may_put_if_absent(written))
 
     @pytest.mark.parametrize("read", [False, True], ids=["as written", "as read"])
     def test_swap(self, backend: Backend, there: dict[str, Any] | None, *, read: bool) -> None:
@@ -150,16 +150,16 @@ class TestConditions:
             seen = (written or first)._replace(**change)
             found = backend.store.read(first.key) if read else None
             record = claim(first.key, "owner-3", 3)._replace(fingerprint=None, delivery=None)
-            answer = backend.store.swap(found._replace(**change) if found else seen, record)
-            self.check(backend, written, record, answer, writes=may_swap(written, seen))
+            answer = backend.store.compare_and_swap(found._replace(**change) if found else seen, record)
+            self.check(backend, written, record, answer, writes=may_compare_and_swap(written, seen))
 
     def test_advance(self, backend: Backend, there: dict[str, Any] | None) -> None:
         """A claim is renewed, completed or failed by its owner, while it is in progress, and its lease only grows."""
         for change, (first, written) in zip(OTHERWISE, self.keys(backend, there), strict=False):
             record = (written or first)._replace(**change, result='"done"')
             record = record._replace(owner=record.owner or "owner-1")  # who has no token has no claim
-            answer = backend.store.advance(record)
-            self.check(backend, written, record, answer, writes=may_advance(written, record))
+            answer = backend.store.update_if_owner(record)
+            self.check(backend, written, record, answer, writes=may_update_if_owner(written, record))
 
 
 class TestRecords:
@@ -169,23 +169,23 @@ class TestRecords:
     def test_every_field_comes_back(self, backend: Backend, fields: dict[str, Any]) -> None:
         """What was written is read again, and what was absent stays absent, in a read as in a refusal."""
         record = claim()._replace(**fields)
-        backend.store.insert(record)
+        backend.store.put_if_absent(record)
         assert_is(backend, backend.store.read(KEY), record)
-        assert_is(backend, backend.store.insert(claim()), record)
+        assert_is(backend, backend.store.put_if_absent(claim()), record)
 
     def test_nothing_of_the_old_record_stays(self, backend: Backend) -> None:
         """A write replaces the whole record: what the new one lacks is absent."""
         first = claim()._replace(**FULL)
-        backend.store.insert(first)
+        backend.store.put_if_absent(first)
         bare = claim()._replace(**BARE)
-        assert backend.store.swap(first, bare) is bare
+        assert backend.store.compare_and_swap(first, bare) is bare
         assert_is(backend, backend.store.read(KEY), bare)
 
     def test_keys_are_apart(self, backend: Backend) -> None:
         """Keys that differ in case, space or one character name different records."""
         keys = ("a#b", "a#B", "a# b", "a#b ", "a#{b}", "a#b\n", "a#ß", "A#b")
         for number, key in enumerate(keys):
-            assert backend.store.insert(claim(key, owner=f"owner-{number}")).owner == f"owner-{number}"
+            assert backend.store.put_if_absent(claim(key, owner=f"owner-{number}")).owner == f"owner-{number}"
         for number, key in enumerate(keys):
             found = backend.store.read(key)
             assert found is not None
@@ -194,23 +194,23 @@ class TestRecords:
     def test_heartbeat_in_between_refuses_a_takeover(self, backend: Backend) -> None:
         """A lease that was renewed after it was seen is another lease, even for the same owner and attempt."""
         first = claim()._replace(lease_ms=epoch_ms() - 5_000)
-        backend.store.insert(first)
+        backend.store.put_if_absent(first)
         seen = backend.store.read(KEY)
         assert seen is not None
         renewed = first._replace(lease_ms=epoch_ms() + LEASE_MS)
-        assert backend.store.advance(renewed) is renewed
+        assert backend.store.update_if_owner(renewed) is renewed
         for stale in (seen, first):
-            assert_is(backend, backend.store.swap(stale, claim(owner="owner-2", attempt=2)), renewed)
+            assert_is(backend, backend.store.compare_and_swap(stale, claim(owner="owner-2", attempt=2)), renewed)
 
     def test_copy_of_a_record_that_was_read_may_serve_as_seen(self, backend: Backend) -> None:
         """A record made out of one that was read, and then written, is known by its own fields."""
-        backend.store.insert(claim())
+        backend.store.put_if_absent(claim())
         seen = backend.store.read(KEY)
         assert seen is not None
         second = seen._replace(owner="owner-2", lease_ms=epoch_ms() + 2 * LEASE_MS)
-        assert backend.store.swap(seen, second) is second
+        assert backend.store.compare_and_swap(seen, second) is second
         third = second._replace(status=FAILED, lease_ms=None)
-        assert backend.store.swap(second, third) is third
+        assert backend.store.compare_and_swap(second, third) is third
 
 
 class TestMemory:
@@ -218,23 +218,23 @@ class TestMemory:
 
     def test_window_is_counted_in_seconds(self, backend: Backend) -> None:
         """The backend drops a record when its window ends, and takes the window for what it is: epoch seconds."""
-        backend.store.insert(completed(claim()))
+        backend.store.put_if_absent(completed(claim()))
         left_s = backend.forgotten_in_s(KEY)
         assert left_s == pytest.approx(WINDOW_S, abs=60)
 
     def test_renewal_moves_the_window(self, backend: Backend) -> None:
         """A later write sets its own window, though the lease stays as it is."""
         first = claim()
-        backend.store.insert(first._replace(expiry=epoch_ms() // 1000 + 60))
-        assert backend.store.advance(first) is first
+        backend.store.put_if_absent(first._replace(expiry=epoch_ms() // 1000 + 60))
+        assert backend.store.update_if_owner(first) is first
         assert backend.forgotten_in_s(KEY) == pytest.approx(WINDOW_S, abs=60)
 
     def test_quarantined_record_is_never_dropped(self, backend: Backend) -> None:
         """A record without a window stays, though the claim before it had one."""
         first = claim()
-        backend.store.insert(first)
+        backend.store.put_if_absent(first)
         poison = first._replace(status=QUARANTINED, lease_ms=None, expiry=None)
-        backend.store.advance(poison)
+        backend.store.update_if_owner(poison)
         assert backend.forgotten_in_s(KEY) is None
         assert_is(backend, backend.store.read(KEY), poison)
 
@@ -265,15 +265,15 @@ class TestContention:
 
         def write(seen: Record | None, record: Record) -> bool:
             if seen is None:
-                return store.insert(record) is record
+                return store.put_if_absent(record) is record
             if contest == "takeover or heartbeat" and record.owner == "taker-0":
                 renewed = claim(record.key)
-                return store.advance(renewed) is renewed
-            return store.swap(seen, record) is record
+                return store.update_if_owner(renewed) is renewed
+            return store.compare_and_swap(seen, record) is record
 
         for number in range(ROUNDS):
             late = claim(f"{KEY}{number}")._replace(lease_ms=ENDED_MS)
-            seen = None if contest == "insert" else store.read(store.insert(late).key)
+            seen = None if contest == "insert" else store.read(store.put_if_absent(late).key)
             records = [claim(late.key, f"taker-{contender}", attempt=2) for contender in range(THREADS)]
             assert compete([functools.partial(write, seen, record) for record in records]) == 1
 
@@ -282,11 +282,11 @@ class TestContention:
         backend = transactional
 
         def commit(done: Record, ride: str) -> Callable[[], bool]:
-            return lambda: backend.store.advance(done, [backend.charge(ride)]) is done
+            return lambda: backend.store.update_if_owner(done, [backend.charge(ride)]) is done
 
         for number in range(ROUNDS):
             first = claim(f"{KEY}{number}")
-            backend.store.insert(first)
+            backend.store.put_if_absent(first)
             commits = [commit(completed(first), f"{RIDE}{number}") for _ in range(3)]
             assert compete(commits) == 1
             assert backend.charges(f"{RIDE}{number}") == 1
@@ -299,11 +299,11 @@ class TestEffects:
         """Insert, swap and advance carry effects."""
         store, effect = transactional.store, transactional.charge(RIDE)
         first = claim()
-        assert store.insert(first, [effect]) is first
+        assert store.put_if_absent(first, [effect]) is first
         second = claim(owner="owner-2", attempt=2)
-        assert store.swap(first, second, [effect]) is second
+        assert store.compare_and_swap(first, second, [effect]) is second
         done = completed(second)
-        assert store.advance(done, [effect, transactional.charge("order_02")]) is done
+        assert store.update_if_owner(done, [effect, transactional.charge("order_02")]) is done
         assert (transactional.charges(RIDE), transactional.charges("order_02")) == (3, 1)
         assert_is(transactional, store.read(KEY), done)
 
@@ -311,13 +311,13 @@ class TestEffects:
         """A write that the record in the way refuses answers with that record, and has no effect."""
         store, effect = transactional.store, transactional.charge(RIDE)
         first = claim()
-        store.insert(first)
+        store.put_if_absent(first)
         other = claim(owner="owner-2", attempt=2)
-        assert_is(transactional, store.insert(other, [effect]), first)
-        assert_is(transactional, store.swap(first._replace(lease_ms=1), other, [effect]), first)
-        assert_is(transactional, store.advance(completed(other), [effect]), first)
-        assert store.swap(claim("history#absent"), claim("history#absent"), [effect]) is None
-        assert store.advance(completed(claim("history#absent")), [effect]) is None
+        assert_is(transactional, store.put_if_absent(other, [effect]), first)
+        assert_is(transactional, store.compare_and_swap(first._replace(lease_ms=1), other, [effect]), first)
+        assert_is(transactional, store.update_if_owner(completed(other), [effect]), first)
+        assert store.compare_and_swap(claim("history#absent"), claim("history#absent"), [effect]) is None
+        assert store.update_if_owner(completed(claim("history#absent")), [effect]) is None
         assert transactional.charges(RIDE) == 0
 
     def test_refused_effect_refuses_all(self, transactional: Backend) -> None:
@@ -325,11 +325,11 @@ class TestEffects:
         store = transactional.store
         paid = transactional.charge(RIDE, FIRST_CHARGE)
         first = claim()
-        store.insert(first, [paid])
+        store.put_if_absent(first, [paid])
         writes: tuple[Callable[[list[Update]], object], ...] = (
-            lambda effects: store.insert(claim("history#other"), effects),
-            lambda effects: store.swap(first, claim(owner="owner-2", attempt=2), effects),
-            lambda effects: store.advance(completed(first), effects),
+            lambda effects: store.put_if_absent(claim("history#other"), effects),
+            lambda effects: store.compare_and_swap(first, claim(owner="owner-2", attempt=2), effects),
+            lambda effects: store.update_if_owner(completed(first), effects),
         )
         for write in writes:
             with pytest.raises(EffectConflictError) as refusal:

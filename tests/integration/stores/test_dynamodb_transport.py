@@ -40,11 +40,14 @@ def test_refusal_is_definite_and_has_its_reason(transactional: Backend) -> None:
     """What DynamoDB says of a record that is too large, or a table that is not there, is told; nothing is written."""
     store: Any = transactional.store
     missing = DynamoDBStore("Missing", transport=store._transport)  # noqa: SLF001 - the way to the same server
-    for write in (missing.insert, lambda record: missing.insert(record, [transactional.charge("order_01")])):
+    for write in (
+        missing.put_if_absent,
+        lambda record: missing.put_if_absent(record, [transactional.charge("order_01")]),
+    ):
         with pytest.raises(StoreRefusedError, match="ResourceNotFoundException"):
             write(claim())
     with pytest.raises(StoreRefusedError, match="ValidationException"):
-        store.insert(claim()._replace(result="x" * 500_000))
+        store.put_if_absent(claim()._replace(result="x" * 500_000))
     assert (store.read(claim().key), transactional.charges("order_01")) == (None, 0)
 
 

@@ -51,9 +51,9 @@ def test_servers_policy_is_read_before_the_first_step(server: Any) -> None:
     store = open_store(address(server, "/3"))
     for _ in range(2):
         with pytest.raises(ConfigurationError, match="volatile-lru"):
-            store.insert(claim())
+            store.put_if_absent(claim())
     record = claim()
-    assert open_store(address(server, "/3?eviction=accepted")).insert(record) is record
+    assert open_store(address(server, "/3?eviction=accepted")).put_if_absent(record) is record
     server.config_set("maxmemory-policy", "noeviction")
     assert store.read(KEY) is not None
     assert not server.exists(f"idempotency:{KEY}")  # it is in database 3
@@ -71,22 +71,22 @@ def test_error_reply_is_a_definite_refusal(server: Any, store: ValkeyStore, refu
     """What the server answers with an error has written nothing, and goes on when its reason is gone."""
     refuse(server)
     with pytest.raises(StoreRefusedError):
-        store.insert(claim())
+        store.put_if_absent(claim())
     server.config_set("maxmemory", 0)
     server.replicaof("NO", "ONE")
     if server.type(f"idempotency:{KEY}") == b"string":
         assert server.getdel(f"idempotency:{KEY}") == b"another application's"
     record = claim()
-    assert store.insert(record) is record
+    assert store.put_if_absent(record) is record
 
 
 def test_full_server_lets_claims_come_to_their_end(server: Any, store: ValkeyStore) -> None:
     """Without eviction a server that runs out of memory takes nothing new, and completes what it knows."""
     first = claim()
-    store.insert(first)
+    store.put_if_absent(first)
     server.config_set("maxmemory", TOO_LITTLE)
     done = completed(first)
-    assert store.advance(done) is done
+    assert store.update_if_owner(done) is done
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_user_without_the_right_is_refused(server: Any, user: str, commands: str
     server.acl_setuser("worker", enabled=True, reset=True, passwords="+right", keys="*", commands=["+@all", commands])
     try:
         with pytest.raises(StoreRefusedError) as refused:
-            open_store(address(server).replace("//", f"//{user}")).insert(claim())
+            open_store(address(server).replace("//", f"//{user}")).put_if_absent(claim())
     finally:
         server.acl_deluser("worker")
     assert user[7:-1] not in str(refused.value).split()
@@ -116,7 +116,7 @@ def test_server_that_does_not_answer_is_given_up_in_time(*, listens: bool) -> No
         with valkey.Valkey(port=listener.getsockname()[1], socket_connect_timeout=0.2, socket_timeout=0.2) as client:
             began = time.monotonic()
             with pytest.raises(StoreUnavailableError):
-                ValkeyStore(client).insert(claim(), until_ms=epoch_ms() + 300)
+                ValkeyStore(client).put_if_absent(claim(), until_ms=epoch_ms() + 300)
             assert time.monotonic() - began < 5
 
 
@@ -174,7 +174,7 @@ def test_every_kind_of_server_is_reached(secured: Secured, scheme: str, options:
     store = open_store(f"{scheme}://{USER}127.0.0.1:{secured.ports[scheme]}{options}")
     secured.client.flushall()
     record = claim()
-    assert store.insert(record) is record
+    assert store.put_if_absent(record) is record
     secured.client.config_set("maxclients", 1)
     secured.client.client_kill_filter(_type="normal", skipme=True)
     with pytest.raises(StoreError):

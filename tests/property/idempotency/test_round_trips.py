@@ -20,7 +20,7 @@ from boto3.dynamodb.types import TypeDeserializer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from idempotency import codec, wire
+from idempotency import codec, marshalling
 from idempotency.effects import Put, prepared
 from idempotency.errors import EffectsRejectedError, UndecodableResultError
 from idempotency.fingerprint import fingerprint
@@ -367,7 +367,7 @@ def test_effect_writes_what_it_said_when_it_was_registered(values: dict[str, Any
     action: Any = effect.action()
     read: Any = TypeDeserializer().deserialize
     assert {name: read(attribute) for name, attribute in action["Put"]["Item"].items()} == expected
-    assert wire.values(action["Put"]["Item"]) == expected
+    assert marshalling.values(action["Put"]["Item"]) == expected
     assert isinstance(effect, Put)
     assert effect.item == expected
     assert prepared(effect) == effect
@@ -383,7 +383,7 @@ def test_number_is_written_if_dynamodb_can_hold_it(number: Decimal | int) -> Non
     value = Decimal(number)
     in_range = value.is_finite() and (not value or Decimal("1E-130") <= abs(value) < Decimal("1E126"))
     if in_range and Context(prec=38).plus(value) == value:
-        assert wire.attribute(number) == {"N": str(number)}
+        assert marshalling.attribute(number) == {"N": str(number)}
     else:
         with pytest.raises(EffectsRejectedError):
-            wire.attribute(number)
+            marshalling.attribute(number)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, Final
 
-from idempotency import wire
+from idempotency import marshalling
 from tests.infrastructure.stack import Properties, source
 
 PLACE: Final = re.compile(r"<\$\.dynamodb\.NewImage\.(\w+)\.([A-Z]+)>")
@@ -30,7 +30,7 @@ def template() -> str:
 def image(item: Mapping[str, object]) -> dict[str, Mapping[str, Any]]:
     """Return an item as it stands in a stream record: binary is base64 there."""
     return {
-        name: {"B": base64.b64encode(value).decode()} if isinstance(value, bytes) else wire.attribute(value)
+        name: {"B": base64.b64encode(value).decode()} if isinstance(value, bytes) else marshalling.attribute(value)
         for name, value in item.items()
     }
 

@@ -35,7 +35,7 @@ def strike(fault: str | None, attempt: int | None = 1, *, allowed: bool = True) 
     """Handle an event that asks for a fault, in a new process."""
     body = Body()
     faults = Faults(allowed=allowed, exit_process=body.exit_process, sleep=body.sleep)
-    faults.strike(event(extensions={ATTRIBUTE: fault} if fault else {}), attempt)
+    faults.inject_fault(event(extensions={ATTRIBUTE: fault} if fault else {}), attempt)
     return body
 
 

@@ -15,7 +15,7 @@ import timeline
 from api.app import Settings, make_handler
 from carride.clients import dynamodb_client
 from carride.events import RideEvent, parse_event
-from idempotency import Update, wire
+from idempotency import Update, marshalling
 from idempotency.clock import epoch_ms
 from idempotency.http import HttpHandler
 from idempotency.stores.transport import Transport, botocore_transport
@@ -245,7 +245,7 @@ class World:
 
     def items(self, table: str) -> list[dict[str, Any]]:
         """Return what is in a table."""
-        return [wire.values(item) for item in self.dynamodb.scan(TableName=table)["Items"]]
+        return [marshalling.values(item) for item in self.dynamodb.scan(TableName=table)["Items"]]
 
     def bookings(self) -> list[dict[str, Any]]:
         """Return the rides."""

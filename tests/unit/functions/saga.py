@@ -20,7 +20,7 @@ from carride.events import (
     PaymentDeclined,
     RideEvent,
 )
-from idempotency import wire
+from idempotency import marshalling
 from idempotency.clock import epoch_ms
 from idempotency.testing import Invocation
 
@@ -90,7 +90,7 @@ def create_table(client: Any, name: str, *keys: str) -> None:
 
 def items(client: Any, table: str) -> list[dict[str, Any]]:
     """Return everything that a table holds, as Python values."""
-    return [wire.values(item) for item in client.scan(TableName=table)["Items"]]
+    return [marshalling.values(item) for item in client.scan(TableName=table)["Items"]]
 
 
 def outbox(client: Any) -> list[Mapping[str, Any]]:

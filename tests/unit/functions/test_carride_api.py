@@ -7,6 +7,7 @@ from botocore.exceptions import EndpointConnectionError
 from msgspec.structs import replace
 
 import carride_simulator
+from carride.decoding import shaped
 from carride.events import (
     CarRideAccepted,
     CarRideCancelled,
@@ -15,7 +16,6 @@ from carride.events import (
     CarRideDestinationChanged,
     CarRideStarted,
 )
-from carride.shapes import shaped
 from tests.unit.functions.api_fixtures import *  # noqa: F403 - the fixtures
 from tests.unit.functions.api_world import BOOKING, DEV, STAFF, Answer, World, request
 

@@ -12,9 +12,9 @@ from msgspec import to_builtins
 
 import carride_simulator
 from api.commands import Simulate, TooMuchError
+from carride.decoding import shaped
 from carride.publisher import ENTRY_TOO_LARGE, PublishError
 from carride.settings import SettingsError, from_environment
-from carride.shapes import shaped
 from carride_simulator import Settings, make_handler
 from tests.unit.carride.fakes import FakeBus, FakeQueue, FakeTime, client_error, publisher
 from tests.unit.carride.rides import NOW

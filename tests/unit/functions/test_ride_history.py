@@ -18,7 +18,7 @@ from carride import ride as rides
 from carride.events import CarRideAccepted, CarRideCompleted, CarRideCreated, CarRideStarted, Fact, RideEvent
 from carride.faults import Faults, SimulatedFaultError
 from carride.settings import SettingsError, from_environment
-from idempotency import wire
+from idempotency import marshalling
 from idempotency.clock import epoch_ms
 from idempotency.testing import Invocation
 from ride_history import Settings, make_handler
@@ -78,11 +78,11 @@ class World(NamedTuple):
     def history(self) -> timeline.History:
         """Return the history of the ride."""
         answer = self.dynamodb.get_item(TableName=self.settings.ride_table, Key={"orderID": {"S": "order_01"}})
-        return timeline.history(wire.values(answer["Item"]))
+        return timeline.history(marshalling.values(answer["Item"]))
 
     def records(self) -> list[dict[str, Any]]:
         """Return the idempotency records."""
-        return [wire.values(item) for item in self.dynamodb.scan(TableName="Idempotency")["Items"]]
+        return [marshalling.values(item) for item in self.dynamodb.scan(TableName="Idempotency")["Items"]]
 
     def dead_letters(self) -> list[dict[str, Any]]:
         """Return what lies in the dead-letter queue."""

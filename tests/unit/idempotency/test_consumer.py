@@ -10,7 +10,16 @@ from typing import Any, cast
 
 import pytest
 
-from idempotency import TRANSPORT_ID, ConfigurationError, Consumer, MemoryStore, Observation, Operation, Policy, within
+from idempotency import (
+    TRANSPORT_ID,
+    ConfigurationError,
+    Consumer,
+    MemoryStore,
+    Observation,
+    Operation,
+    Policy,
+    lambda_deadline,
+)
 from idempotency.dead_letters import CONTRACT
 from idempotency.errors import OutOfTimeError, PayloadMismatchError, ResultOmittedError, StoreUnavailableError
 from idempotency.heartbeat import Heartbeat
@@ -337,7 +346,7 @@ class TestFunction:
         def book(order_id: str) -> str:
             return order_id
 
-        with within(Invocation(clock, timeout_s=0.5), clock), pytest.raises(OutOfTimeError):
+        with lambda_deadline(Invocation(clock, timeout_s=0.5), clock), pytest.raises(OutOfTimeError):
             book("order_01")
         assert book("order_01") == "order_01"
 
@@ -541,7 +550,7 @@ class TestHeartbeat:
         slow = Consumer("report", MemoryStore(clock=clock), clock=clock)
         with slow.operation("k1"):
             names = {thread.name for thread in threading.enumerate()}
-        with within(Invocation(clock), clock), slow.operation("k2"):
+        with lambda_deadline(Invocation(clock), clock), slow.operation("k2"):
             names_in_lambda = {thread.name for thread in threading.enumerate()}
 
         assert "idempotency-heartbeat" in names

@@ -6,7 +6,7 @@ import pytest
 
 from idempotency.decision import (
     TTL_BEYOND_LEASE_S,
-    Claimant,
+    ClaimRequest,
     Limits,
     Outcome,
     differ,
@@ -28,7 +28,7 @@ LIMITS: Final = Limits(
     skew_ms=1_000,
     same_delivery_takes_over=False,
 )
-ME: Final = Claimant(
+ME: Final = ClaimRequest(
     key="history#k1",
     owner="mine",
     fingerprint="1:a",

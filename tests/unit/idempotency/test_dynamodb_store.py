@@ -72,11 +72,11 @@ class TestRequests:
 
     def test_each_step_is_one_round_trip(self, store: DynamoDBStore, recorder: Recorder) -> None:
         """A refused write brings back what refused it, a read is consistent, effects go with their record."""
-        store.insert(CLAIM)
-        found = store.insert(CLAIM._replace(owner="owner-2"))
-        store.swap(found, CLAIM._replace(owner="owner-2", attempt=2))
-        store.advance(DONE._replace(owner="owner-2"))
-        store.insert(DONE._replace(key="history#order_02"), [CHARGE])
+        store.put_if_absent(CLAIM)
+        found = store.put_if_absent(CLAIM._replace(owner="owner-2"))
+        store.compare_and_swap(found, CLAIM._replace(owner="owner-2", attempt=2))
+        store.update_if_owner(DONE._replace(owner="owner-2"))
+        store.put_if_absent(DONE._replace(key="history#order_02"), [CHARGE])
         store.read(KEY)
         operations, requests = zip(*recorder.requests, strict=True)
         assert operations == (*["PutItem"] * 4, "TransactWriteItems", "GetItem")
@@ -119,11 +119,11 @@ class TestRequests:
         """A refusal without its item says nothing of what is there: an insert is left to the next delivery."""
         transport.answer("ConditionalCheckFailedException")
         with pytest.raises(StoreUnavailableError):
-            store.insert(CLAIM)
+            store.put_if_absent(CLAIM)
         transport.answer("ConditionalCheckFailedException")
-        assert store.swap(CLAIM, CLAIM) is None
+        assert store.compare_and_swap(CLAIM, CLAIM) is None
         transport.answer("ConditionalCheckFailedException")
-        assert store.advance(DONE) is None
+        assert store.update_if_owner(DONE) is None
 
 
 @pytest.mark.parametrize("lose", [FaultyTransport.lose_request, FaultyTransport.lose_answer])
@@ -134,9 +134,9 @@ def test_each_step_survives_one_fault(
     second = CLAIM._replace(owner="owner-2", attempt=2)
     done = DONE._replace(owner="owner-2", attempt=2)
     steps: list[tuple[Callable[[], Record | None], Record]] = [
-        (lambda: store.insert(CLAIM), CLAIM),
-        (lambda: store.swap(CLAIM, second), second),
-        (lambda: store.advance(done), done),
+        (lambda: store.put_if_absent(CLAIM), CLAIM),
+        (lambda: store.compare_and_swap(CLAIM, second), second),
+        (lambda: store.update_if_owner(done), done),
         (lambda: store.read(KEY), done),
     ]
     for step, written in steps:
@@ -157,34 +157,34 @@ class TestTransactions:
         else:
             reasons = [{"Code": "None"}, {"Code": "TransactionConflict"}]
             transport.answer(code, body={"CancellationReasons": reasons})
-        assert store.insert(DONE, [CHARGE]) == DONE
+        assert store.put_if_absent(DONE, [CHARGE]) == DONE
         assert len(recorder.tokens) == 2
         assert len(set(recorder.tokens)) == 1
         assert charges(dynamodb) == 1
 
     def test_each_commit_has_its_own_token(self, store: DynamoDBStore, recorder: Recorder) -> None:
         """A token names one frozen request: another attempt, or another set of effects, is another request."""
-        store.insert(CLAIM, [CHARGE])
-        store.swap(CLAIM, CLAIM._replace(owner="owner-2"), [CHARGE])
-        store.advance(DONE._replace(owner="owner-2"), [CHARGE, CHARGE._replace(key={"id": "order_02"})])
+        store.put_if_absent(CLAIM, [CHARGE])
+        store.compare_and_swap(CLAIM, CLAIM._replace(owner="owner-2"), [CHARGE])
+        store.update_if_owner(DONE._replace(owner="owner-2"), [CHARGE, CHARGE._replace(key={"id": "order_02"})])
         assert len(set(recorder.tokens)) == 3
 
     def test_refused_by_an_effect(self, store: DynamoDBStore, transport: FaultyTransport) -> None:
         """The effect whose condition fails is named by its position, with its item, whatever else has failed."""
-        store.insert(CLAIM, [CHARGE])
+        store.put_if_absent(CLAIM, [CHARGE])
         with pytest.raises(EffectConflictError) as refusal:
-            store.advance(DONE, [CHARGE._replace(key={"id": "order_02"}), FIRST_CHARGE])
+            store.update_if_owner(DONE, [CHARGE._replace(key={"id": "order_02"}), FIRST_CHARGE])
         assert (refusal.value.index, refusal.value.item) == (1, {"id": {"S": "order_01"}, "charges": {"N": "1"}})
 
         reasons = [{"Code": code} for code in ("None", "ConditionalCheckFailed", "TransactionConflict")]
         transport.answer("TransactionCanceledException", body={"CancellationReasons": reasons})
         with pytest.raises(EffectConflictError):
-            store.advance(DONE, [CHARGE, CHARGE])
+            store.update_if_owner(DONE, [CHARGE, CHARGE])
 
     def test_more_actions_than_a_transaction_holds(self, store: DynamoDBStore, recorder: Recorder) -> None:
         """The record and 99 effects fit; one more is rejected before anything is sent."""
         effects = [Put(RIDES, {"id": f"order_{number}"}) for number in range(100)]
         with pytest.raises(EffectsRejectedError, match="100"):
-            store.insert(DONE, effects)
+            store.put_if_absent(DONE, effects)
         assert recorder.requests == []
-        assert store.insert(DONE, effects[:99]) is DONE
+        assert store.put_if_absent(DONE, effects[:99]) is DONE

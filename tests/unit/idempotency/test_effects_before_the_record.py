@@ -114,7 +114,7 @@ def let_lease_end(store: ValkeyStore) -> None:
     seen = store.read(KEY)
     assert seen is not None
     assert seen.lease_ms is not None
-    assert store.swap(seen, seen._replace(lease_ms=seen.lease_ms - 3_600_000)) is not None
+    assert store.compare_and_swap(seen, seen._replace(lease_ms=seen.lease_ms - 3_600_000)) is not None
 
 
 def status(store: ValkeyStore) -> str | None:
@@ -243,7 +243,7 @@ class TestLease:
         def taken(operation: Operation) -> None:
             held = store.read("history#k2")
             assert held is not None
-            store.swap(held, held._replace(owner="another's"))
+            store.compare_and_swap(held, held._replace(owner="another's"))
 
         with pytest.raises(LostLeaseError):
             handler(PAID, work=taken)(event("k2"), invocation())
@@ -355,5 +355,5 @@ def test_record_is_not_touched_by_a_store_without_transactions(store: ValkeyStor
     """Effects that are handed to the store itself are refused: only the protocol knows when they may be written."""
     record = Record(KEY, IN_PROGRESS, "o", 1, clock() + 30_000, None, None, None, None, clock(), clock())
     with pytest.raises(ConfigurationError):
-        store.insert(record, [PAID])
+        store.put_if_absent(record, [PAID])
     assert botocore_transport().longest_try_s == DynamoDBEffects().longest_try_s

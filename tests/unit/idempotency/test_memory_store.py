@@ -21,10 +21,10 @@ class TestCapacity:
         """A full store forgets its oldest finished record, by the last write to it."""
         store = MemoryStore(capacity=2)
         for key in ("a", "b"):
-            store.insert(record(key, status))
+            store.put_if_absent(record(key, status))
         a = record("a", status)
-        store.swap(a, a)
-        store.insert(record("c"))
+        store.compare_and_swap(a, a)
+        store.put_if_absent(record("c"))
         assert store.read("b") is None
         assert store.read("a") is not None
 
@@ -32,13 +32,13 @@ class TestCapacity:
         """A store that holds nothing else refuses new keys, and lets its claims end; one without room is a mistake."""
         store = MemoryStore(capacity=2)
         claim = record("a", IN_PROGRESS)
-        store.insert(claim)
-        store.insert(record("b", QUARANTINED))
+        store.put_if_absent(claim)
+        store.put_if_absent(record("b", QUARANTINED))
         with pytest.raises(StoreRefusedError):
-            store.insert(record("c"))
+            store.put_if_absent(record("c"))
         assert store.read("c") is None
         done = claim._replace(status=COMPLETED)
-        assert store.advance(done) is done
+        assert store.update_if_owner(done) is done
         with pytest.raises(ConfigurationError):
             MemoryStore(capacity=0)
 
@@ -47,14 +47,14 @@ def test_record_is_forgotten_when_its_window_ends(clock: ManualClock) -> None:
     """The key is absent for every step, from then on."""
     store = MemoryStore(clock=clock)
     first = record("a", expiry=clock() // 1000 + 60)
-    store.insert(first)
+    store.put_if_absent(first)
     clock.advance(60)
     assert store.read("a") is first
     clock.advance(1)
     assert store.read("a") is None
-    assert store.swap(first, first) is None
+    assert store.compare_and_swap(first, first) is None
     again = record("a")
-    assert store.insert(again) is again
+    assert store.put_if_absent(again) is again
 
 
 def test_store_without_apply_has_no_transactions() -> None:
@@ -62,5 +62,5 @@ def test_store_without_apply_has_no_transactions() -> None:
     store = MemoryStore()
     assert not store.transactional
     with pytest.raises(ConfigurationError):
-        store.insert(record("a"), [Put("Rides", {"id": "order_01"})])
+        store.put_if_absent(record("a"), [Put("Rides", {"id": "order_01"})])
     assert store.read("a") is None

@@ -100,7 +100,7 @@ def store(script: Script) -> DynamoDBStore:
 
 def write(script: Script) -> object:
     """Write a record."""
-    return store(script).advance(DONE)
+    return store(script).update_if_owner(DONE)
 
 
 def read(script: Script) -> object:
@@ -110,7 +110,7 @@ def read(script: Script) -> object:
 
 def commit(script: Script) -> object:
     """Write a record with an effect."""
-    return store(script).advance(DONE, [CHARGE])
+    return store(script).update_if_owner(DONE, [CHARGE])
 
 
 def effects(script: Script) -> None:
@@ -122,14 +122,14 @@ def step(script: Script) -> object:
     """Write a record over valkey-py."""
     client: Any = fakeredis.FakeValkey(socket_timeout=1)
     client.evalsha = script
-    return ValkeyStore(client, sleep=lambda seconds: None).advance(DONE)
+    return ValkeyStore(client, sleep=lambda seconds: None).update_if_owner(DONE)
 
 
 def step_of_redis(script: Script) -> object:
     """Write a record over redis-py."""
     client: Any = fakeredis.FakeRedis(socket_timeout=1)
     client.evalsha = script
-    return ValkeyStore(client, sleep=lambda seconds: None).advance(DONE)
+    return ValkeyStore(client, sleep=lambda seconds: None).update_if_owner(DONE)
 
 
 def service(code: str, status: int = 400) -> ServiceError:

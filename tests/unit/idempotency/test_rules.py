@@ -637,7 +637,7 @@ class TestRule5Lease:
             assert late is not None
             clock.advance(20)
             assert operation.heartbeat()
-            store.advance(late)
+            store.update_if_owner(late)
             leases.append(history.record("k1"))
             assert operation.heartbeat()
 

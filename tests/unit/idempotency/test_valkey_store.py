@@ -75,7 +75,7 @@ class TestTime:
     ) -> None:
         """However wrong a clock is, its reader sees as much of lease, back-off and window as is left."""
         record = claim(clock, retry_ms=clock() + LEASE_MS)
-        store.insert(record)
+        store.put_if_absent(record)
         found = ValkeyStore(client, clock=lambda: clock() + ahead_ms).read(KEY)
         assert found is not None
         assert found.lease_ms is not None
@@ -89,19 +89,19 @@ class TestTime:
     ) -> None:
         """The window is as long on the server as the caller meant it, whatever the caller's date is."""
         clock.advance(-HOUR_MS)
-        store.insert(claim(clock))
+        store.put_if_absent(claim(clock))
         assert client.ttl(f"idempotency:{KEY}") == pytest.approx(7_200, abs=PATIENCE_MS // 1000)
-        store.advance(claim(clock, expiry=clock() // 1000 - 1))
+        store.update_if_owner(claim(clock, expiry=clock() // 1000 - 1))
         assert store.read(KEY) is None
 
     def test_heartbeat_of_an_owner_whose_clock_was_set_back_is_taken(
         self, store: ValkeyStore, clock: ManualClock
     ) -> None:
         """The server's clock says which lease is longer, not the numbers that their owner gave them."""
-        store.insert(claim(clock, lease_ms=clock() + 2_000))
+        store.put_if_absent(claim(clock, lease_ms=clock() + 2_000))
         clock.advance(-3_600)
         renewed = claim(clock)
-        assert store.advance(renewed) is renewed
+        assert store.update_if_owner(renewed) is renewed
         found = store.read(KEY)
         assert ((found and found.lease_ms) or 0) - clock() > LEASE_MS - PATIENCE_MS
 
@@ -110,13 +110,13 @@ class TestTime:
     ) -> None:
         """A renewed lease is another one, even where its owner's clock was set back and gave it the same number."""
         first = claim(clock, lease_ms=clock() - 10_000)
-        store.insert(first)
+        store.put_if_absent(first)
         seen = store.read(KEY)
         assert seen is not None
         clock.advance(-60)
-        store.advance(first)
+        store.update_if_owner(first)
         clock.advance(60)
-        found = store.swap(seen, claim(clock, "owner-2", attempt=2))
+        found = store.compare_and_swap(seen, claim(clock, "owner-2", attempt=2))
         assert found is not None
         assert found.owner == "owner-1"
 
@@ -127,9 +127,9 @@ def test_each_step_survives_one_fault(store: ValkeyStore, client: FlakyValkey, c
     first = claim(clock)
     done = claim(clock, "owner-2", attempt=2, status=COMPLETED, lease_ms=None)
     steps: list[tuple[Callable[[], Record | None], tuple[str, int, str]]] = [
-        (lambda: store.insert(first), ("owner-1", 1, IN_PROGRESS)),
-        (lambda: store.swap(first, claim(clock, "owner-2", attempt=2)), ("owner-2", 2, IN_PROGRESS)),
-        (lambda: store.advance(done), ("owner-2", 2, COMPLETED)),
+        (lambda: store.put_if_absent(first), ("owner-1", 1, IN_PROGRESS)),
+        (lambda: store.compare_and_swap(first, claim(clock, "owner-2", attempt=2)), ("owner-2", 2, IN_PROGRESS)),
+        (lambda: store.update_if_owner(done), ("owner-2", 2, COMPLETED)),
         (lambda: store.read(KEY), ("owner-2", 2, COMPLETED)),
     ]
     for step, written in steps:
@@ -146,7 +146,7 @@ class TestRecords:
         self, store: ValkeyStore, client: FlakyValkey, clock: ManualClock
     ) -> None:
         """A record is a hash of its own fields, under a prefix of its own."""
-        store.insert(claim(clock, dead_lettered=True))
+        store.put_if_absent(claim(clock, dead_lettered=True))
         stored: Any = client.hgetall(f"idempotency:{KEY}")
         fields = {name.decode(): value.decode() for name, value in stored.items()}
         assert fields.pop("shift").lstrip("-").isdecimal()
@@ -166,14 +166,14 @@ class TestRecords:
     ) -> None:
         """A hash without known fields is not overwritten, and a lease that is no number is none: both fail closed."""
         client.hset(f"idempotency:{KEY}", mapping={"lease_ms": "soon", "unknown": "field"})
-        found = store.insert(claim(clock))
+        found = store.put_if_absent(claim(clock))
         assert (found.status, found.lease_ms) == ("", None)
         assert client.hgetall(f"idempotency:{KEY}") == {b"lease_ms": b"soon", b"unknown": b"field"}
 
     def test_prefixes_keep_applications_apart(self, client: FlakyValkey, clock: ManualClock) -> None:
         """Two stores on one server share nothing but the server."""
         one, other = ValkeyStore(client, prefix="one:", clock=clock), ValkeyStore(client, prefix="other:", clock=clock)
-        one.insert(claim(clock))
+        one.put_if_absent(claim(clock))
         assert other.read(KEY) is None
 
 
@@ -242,10 +242,10 @@ def test_eviction_is_checked_before_the_first_step(clock: ManualClock, answer: A
                 store.check_eviction()
             for _ in range(2):
                 with pytest.raises(error):
-                    store.insert(claim(clock))
+                    store.put_if_absent(claim(clock))
             assert client.dbsize() == 0
             client.asked, client.answer = 0, {"maxmemory_policy": "noeviction"}
-        store.insert(claim(clock))
+        store.put_if_absent(claim(clock))
         store.read(KEY)
         assert client.asked == 1
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from idempotency import wire
+from idempotency import marshalling
 from idempotency.effects import Check, Delete, Put, Update, prepared
 from idempotency.errors import EffectsRejectedError
 
@@ -51,8 +51,8 @@ def _nested(levels: int, inner: Any = None, kind: str | None = None) -> Any:
 )
 def test_value_is_written_as_what_it_stands_for(value: object, written: Any) -> None:
     """Kinds that DynamoDB does not know are written as the nearest that it knows, and never as how they print."""
-    assert wire.attribute(value) == written
-    assert {type(content) for content in wire.attribute(value).values()} <= {str, list, dict}
+    assert marshalling.attribute(value) == written
+    assert {type(content) for content in marshalling.attribute(value).values()} <= {str, list, dict}
 
 
 def _circle() -> dict[str, object]:
@@ -71,7 +71,7 @@ def test_value_that_dynamodb_cannot_hold_is_refused(value: object) -> None:
     """Nothing is rounded or guessed: what DynamoDB cannot hold as it is, is refused, alone or inside something."""
     for within in (value, [value], {"a": value}):
         with pytest.raises(EffectsRejectedError):
-            wire.attribute(within)
+            marshalling.attribute(within)
 
 
 KEY = {"id": "order_01"}

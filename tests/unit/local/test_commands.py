@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from local import demo, invoke
-from local.laptop import ROOT, LaptopError
+from local.local_aws import ROOT, LaptopError
 from ops import saga
 from ops.ledger import Evidence, Published, State, Subscription, balance
 

@@ -11,7 +11,7 @@ from moto import mock_aws
 
 from carride.events import Fact, RideEvent
 from carride.outbox import outbox_item
-from idempotency import wire
+from idempotency import marshalling
 from ops.failover import Failover
 from ops.outbox import entry_of, written
 from ops.site import OperatorError, Site
@@ -33,7 +33,7 @@ def item(fact: Fact, time: datetime = NOW, region: str = "us-west-2") -> dict[st
 def test_an_item_is_republished_as_its_pipe_tells_it(fact: Fact) -> None:
     """The same detail, source and time: consumers recognise what was told already."""
     stored = item(fact)
-    entry = entry_of(wire.item(stored))
+    entry = entry_of(marshalling.item(stored))
     assert json.loads(entry.detail) == piped(stored)
     assert (entry.source, entry.detail_type, entry.time) == ("acr.com.car-ride", "CarRideEvent", NOW)
 
@@ -64,7 +64,7 @@ def test_what_the_other_region_wrote_in_the_window_is_republished(site: Site) ->
         (NOW - 3 * HOUR, "us-west-2"),
         (NOW + 3 * HOUR, "us-west-2"),
     ):
-        stored = wire.item(item(fact, time, region)) | {"id": {"S": f"{time}{region}"}}
+        stored = marshalling.item(item(fact, time, region)) | {"id": {"S": f"{time}{region}"}}
         site.client("dynamodb").put_item(TableName="outbox", Item=stored)
     found = written(site, "us-west-2", NOW - HOUR, NOW)
     assert sorted(entry.time for entry in found) == [NOW.replace(microsecond=0), NOW]
@@ -73,7 +73,7 @@ def test_what_the_other_region_wrote_in_the_window_is_republished(site: Site) ->
 def test_a_failover_says_what_the_bus_refused(site: Site) -> None:
     """What lies in the dead-letter queue is not counted as republished; what is in neither stops the failover."""
     for fact in every_fact()[:3]:
-        site.client("dynamodb").put_item(TableName="outbox", Item=wire.item(item(fact)))
+        site.client("dynamodb").put_item(TableName="outbox", Item=marshalling.item(item(fact)))
     services: dict[str, Any] = {
         "dynamodb": site.client("dynamodb"),
         "events": FakeBus(lambda entry: "NotAuthorizedForSource" if "CarRideStarted" in entry["Detail"] else None),

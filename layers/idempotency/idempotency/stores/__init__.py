@@ -2,7 +2,8 @@
 
 A store is three conditional writes and a read. Each write answers with what is now under the key: the very record that
 was handed in where it was written, the record in the way where the condition refused it, or ``None`` where the key is
-absent. The conditions are `may_insert`, `may_swap` and `may_advance` below, in whatever language the backend speaks.
+absent. The conditions are `may_put_if_absent`, `may_compare_and_swap` and `may_update_if_owner` below, in whatever
+language the backend speaks.
 
 A new backend is a page of code: see ``docs/writing-a-store.md``, and run ``tests/integration/stores`` against it.
 """
@@ -15,7 +16,7 @@ from idempotency.record import IN_PROGRESS, Record
 if TYPE_CHECKING:
     from idempotency.effects import Effect
 
-__all__ = ["EffectWriter", "Store", "may_advance", "may_insert", "may_swap"]
+__all__ = ["EffectWriter", "Store", "may_compare_and_swap", "may_put_if_absent", "may_update_if_owner"]
 
 
 class EffectWriter(Protocol):
@@ -53,17 +54,17 @@ class Store(Protocol):
     effect_writer: EffectWriter | None
     """Where they cannot: what commits them just before the record; without it, there are none."""
 
-    def insert(self, record: Record, effects: Sequence["Effect"] = (), *, until_ms: int | None = None) -> Record:
+    def put_if_absent(self, record: Record, effects: Sequence["Effect"] = (), *, until_ms: int | None = None) -> Record:
         """Write ``record`` if its key is absent."""
         ...
 
-    def swap(
+    def compare_and_swap(
         self, seen: Record, record: Record, effects: Sequence["Effect"] = (), *, until_ms: int | None = None
     ) -> Record | None:
         """Write ``record`` if owner, attempt, status and lease under its key are still as in ``seen``."""
         ...
 
-    def advance(
+    def update_if_owner(
         self, record: Record, effects: Sequence["Effect"] = (), *, until_ms: int | None = None
     ) -> Record | None:
         """Write ``record`` if the one under its key is IN_PROGRESS, has the same owner, and no later lease."""
@@ -74,13 +75,16 @@ class Store(Protocol):
         ...
 
 
-def may_insert(found: Record | None) -> bool:
-    """Say whether `Store.insert` writes."""
+def may_put_if_absent(found: Record | None) -> bool:
+    """Say whether `Store.put_if_absent` writes."""
     return found is None
 
 
-def may_swap(found: Record | None, seen: Record) -> bool:
-    """Say whether `Store.swap` writes. The lease counts: a heartbeat that lands in between must refuse a takeover."""
+def may_compare_and_swap(found: Record | None, seen: Record) -> bool:
+    """Say whether `Store.compare_and_swap` writes.
+
+    The lease counts: a heartbeat that lands in between must refuse a takeover.
+    """
     return (
         found is not None
         and found.owner == seen.owner
@@ -90,8 +94,8 @@ def may_swap(found: Record | None, seen: Record) -> bool:
     )
 
 
-def may_advance(found: Record | None, record: Record) -> bool:
-    """Say whether `Store.advance` writes.
+def may_update_if_owner(found: Record | None, record: Record) -> bool:
+    """Say whether `Store.update_if_owner` writes.
 
     The status counts: an owner that has finished changes nothing any more. The lease counts for a heartbeat, which is
     the one write that has a lease: one that comes late, after the next, must not shorten what its owner relies on.

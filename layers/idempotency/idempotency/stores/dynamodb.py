@@ -130,14 +130,14 @@ class DynamoDBStore(Requests):
         self._transport = transport or botocore_transport()
         self._table = table
 
-    def insert(self, record: Record, effects: Sequence["Effect"] = (), *, until_ms: int | None = None) -> Record:
+    def put_if_absent(self, record: Record, effects: Sequence["Effect"] = (), *, until_ms: int | None = None) -> Record:
         """Write ``record`` if its key is absent."""
         found = self._write(record, _INSERT, effects, until_ms)
         if found is None:  # deleted between the refusal and the answer: DynamoDB then returns no item
             raise StoreUnavailableError(f"{record.key} was refused by a record that is gone; the next delivery decides")
         return found
 
-    def swap(
+    def compare_and_swap(
         self, seen: Record, record: Record, effects: Sequence["Effect"] = (), *, until_ms: int | None = None
     ) -> Record | None:
         """Write ``record`` if the one under its key is still as ``seen``."""
@@ -164,7 +164,7 @@ class DynamoDBStore(Requests):
         }
         return self._write(record, expression, effects, until_ms)
 
-    def advance(
+    def update_if_owner(
         self, record: Record, effects: Sequence["Effect"] = (), *, until_ms: int | None = None
     ) -> Record | None:
         """Write ``record`` if its owner still holds the key, and not for longer."""

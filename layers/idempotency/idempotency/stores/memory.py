@@ -7,7 +7,7 @@ from idempotency.clock import Clock, epoch_ms
 from idempotency.effects import Effect
 from idempotency.errors import ConfigurationError, StoreRefusedError
 from idempotency.record import COMPLETED, FAILED, Record
-from idempotency.stores import EffectWriter, may_advance, may_insert, may_swap
+from idempotency.stores import EffectWriter, may_compare_and_swap, may_put_if_absent, may_update_if_owner
 
 
 class MemoryStore:
@@ -40,15 +40,15 @@ class MemoryStore:
         self._lock = threading.Lock()
         self._records: dict[str, Record] = {}
 
-    def insert(self, record: Record, effects: Sequence[Effect] = (), *, until_ms: int | None = None) -> Record:  # noqa: ARG002 - a step takes no time here
+    def put_if_absent(self, record: Record, effects: Sequence[Effect] = (), *, until_ms: int | None = None) -> Record:  # noqa: ARG002 - a step takes no time here
         """Write ``record`` if its key is absent."""
         with self._lock:
             found = self._find(record.key)
-            if found is not None and not may_insert(found):
+            if found is not None and not may_put_if_absent(found):
                 return found
             return self._write(record, effects)
 
-    def swap(
+    def compare_and_swap(
         self,
         seen: Record,
         record: Record,
@@ -59,9 +59,9 @@ class MemoryStore:
         """Write ``record`` if the one under its key is still as ``seen``."""
         with self._lock:
             found = self._find(record.key)
-            return self._write(record, effects) if may_swap(found, seen) else found
+            return self._write(record, effects) if may_compare_and_swap(found, seen) else found
 
-    def advance(
+    def update_if_owner(
         self,
         record: Record,
         effects: Sequence[Effect] = (),
@@ -71,7 +71,7 @@ class MemoryStore:
         """Write ``record`` if its owner still holds the key, and not for longer."""
         with self._lock:
             found = self._find(record.key)
-            return self._write(record, effects) if may_advance(found, record) else found
+            return self._write(record, effects) if may_update_if_owner(found, record) else found
 
     def read(self, key: str, *, until_ms: int | None = None) -> Record | None:  # noqa: ARG002 - as above
         """Read the record under ``key``."""

@@ -159,12 +159,12 @@ class ValkeyStore:
         self._longest_try_s = _longest_try_s(client)
         self._errors = _Errors(client)
 
-    def insert(self, record: Record, effects: Sequence[Effect] = (), *, until_ms: int | None = None) -> Record:
+    def put_if_absent(self, record: Record, effects: Sequence[Effect] = (), *, until_ms: int | None = None) -> Record:
         """Write ``record`` if its key is absent."""
         found = self._write(_INSERT, record, effects, ("", "", "", "", ""), until_ms)
         return record if found is None else _record_of(record.key, found)
 
-    def swap(
+    def compare_and_swap(
         self, seen: Record, record: Record, effects: Sequence[Effect] = (), *, until_ms: int | None = None
     ) -> Record | None:
         """Write ``record`` if the one under its key is still as ``seen``."""
@@ -173,7 +173,9 @@ class ValkeyStore:
         found = self._write(_SWAP, record, effects, expected, until_ms)
         return record if found is None else _record_of(record.key, found) if found.fields else None
 
-    def advance(self, record: Record, effects: Sequence[Effect] = (), *, until_ms: int | None = None) -> Record | None:
+    def update_if_owner(
+        self, record: Record, effects: Sequence[Effect] = (), *, until_ms: int | None = None
+    ) -> Record | None:
         """Write ``record`` if its owner still holds the key, and not for longer."""
         lease = "" if record.lease_ms is None else str(record.lease_ms)
         expected = (_expect(IN_PROGRESS), _expect(record.owner), "", lease, "")
