@@ -1,27 +1,24 @@
 """The application of one run: a consumer of each version, and handlers that behave as their messages say."""
 
-import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from idempotency import Consumer, Operation, PermanentError, Policy, RetryableError, Update, observation
 from idempotency.consumer import lambda_deadline
 from idempotency.observation import Observation
-from idempotency.sources import DYNAMODB_STREAM, EVENTBRIDGE, KAFKA, KINESIS, SQS, Source
-from tests.simulation.engine import EPOCH_MS, Machine, Simulation, current
+from idempotency.sources import EVENTBRIDGE, KAFKA, KINESIS, SQS, Source
+from tests.simulation.engine import EPOCH_MS, Machine, current
 from tests.simulation.network import Network, number_in
-from tests.simulation.plan import BATCHES, CALLS, Plan, Version
+from tests.simulation.plan import BATCHES, CALLS, Version
 
 SOURCES: Final[Mapping[str, Source]] = {
     "queue": SQS,
     "fifo": SQS,
     "rule": EVENTBRIDGE,
-    "async": EVENTBRIDGE,
     "kinesis": KINESIS,
-    "stream": DYNAMODB_STREAM,
     "kafka": KAFKA,
 }
 
@@ -38,15 +35,11 @@ class HopelessError(PermanentError):
 
 def content_of(event: Any) -> Any:
     """Return what the producer wrote."""
-    if "NewImage" in event:
-        return json.loads(event["NewImage"]["body"]["S"])
-    if "rawPath" in event:
-        return json.loads(event["body"])
     return event["detail"]["data"] if "detail" in event else event
 
 
 def order_of(event: Any) -> Any:
-    """Return the key of an event; an order that is no string has this fail."""
+    """Return the key of an event. It raises AttributeError where the order is not a string."""
     order = content_of(event).get("order")
     return None if order is None else order.strip()
 
@@ -61,26 +54,16 @@ def time_in(name: str) -> Callable[[Any], datetime | None]:
     return find
 
 
-def within_the_deadline(call: Callable[..., list[Any]], simulation: Simulation) -> Handler:
-    """Return ``call`` as a Lambda handler, whose functions and blocks know when it is stopped."""
-
-    def handler(event: Any, context: Any) -> list[Any]:
-        with lambda_deadline(context, simulation.clock):
-            return call(event)
-
-    return handler
-
-
 class Shop:
     """Builds handlers, and does their work."""
 
-    def __init__(self, plan: Plan, simulation: Simulation, network: Network) -> None:
+    def __init__(self, network: Network) -> None:
+        self._network = network
+        self._plan = plan = network.plan
+        self._simulation = network.simulation
+        self._notes = network.notes
         self.parts = ("charge", "ship") if plan.work == "functions" else ("order",)
         """What has to be done for each order."""
-        self._plan = plan
-        self._simulation = simulation
-        self._network = network
-        self._notes = network.notes
         self._messages = {message.number: message for message in plan.messages}
         self._claims = not any(version.atomic for version in plan.versions)
         self._failures: Counter[int] = Counter()
@@ -102,8 +85,8 @@ class Shop:
         )
         consumer: Consumer[Any] = Consumer(
             "shop",
-            self._network.backend.store,
-            key=None if self._plan.world == "api" else order_of,
+            self._network.dynamodb.store,
+            key=order_of,
             payload=content_of,
             occurred=time_in("occurred"),
             expires=time_in("expires"),
@@ -118,20 +101,6 @@ class Shop:
             concurrency=self._simulation,
         )
 
-        call, work = self._ways_in(consumer)
-        match self._plan.world:
-            case "service":
-                return call
-            case "callers":
-                return within_the_deadline(call, self._simulation)
-            case "api":
-                return consumer.http_handler(work)
-            case world:
-                return consumer.batch_handler(work) if world in BATCHES else consumer.event_handler(work)
-
-    def _ways_in(self, consumer: Consumer[Any]) -> tuple[Callable[..., list[Any]], Callable[[Any, Operation], Any]]:
-        """Return what a synchronous caller calls, and what a Lambda handler does with each event."""
-
         @consumer.function(key="order")
         def charge(order: str, operation: Operation | None = None) -> Any:
             return self._work(order, "charge", operation)
@@ -142,20 +111,20 @@ class Shop:
 
         def call(event: Any, context: Any = None) -> list[Any]:
             order = order_of(event)
-            if self._plan.work == "functions":
-                return [charge(order), ship(order)]
-            with consumer.operation(order, {"order": order}) as block:
-                if not block.done:
-                    block.complete(self._work(order, "order", block.operation))
-            return [block.result]
+            with lambda_deadline(context, self._simulation.clock) if self._plan.world == "callers" else nullcontext():
+                if self._plan.work == "functions":
+                    return [charge(order), ship(order)]
+                with consumer.operation(order, {"order": order}) as block:
+                    if not block.done:
+                        block.complete(self._work(order, "order", block.operation))
+                return [block.result]
 
         def work(event: Any, operation: Operation) -> Any:
-            if self._plan.work == "functions":
-                return call(event)
-            done = self._work(order_of(event), "order", operation)
-            return {"statusCode": 201, "body": json.dumps(done)} if self._plan.world == "api" else done
+            return call(event) if self._plan.work == "functions" else self._work(order_of(event), "order", operation)
 
-        return call, work
+        if self._plan.world in CALLS:
+            return call
+        return consumer.batch_handler(work) if self._plan.world in BATCHES else consumer.event_handler(work)
 
     # ── The work ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -189,7 +158,7 @@ class Shop:
 
     @contextmanager
     def _alone(self, number: int, part: str, operation: Operation) -> Iterator[None]:
-        """Hold that nobody else works on this now; a sandbox that has no room for one more run dies."""
+        """Check that nobody else works on this now; a sandbox that has no room for one more run dies."""
         task = current()
         assert task is not None
         machine, here, healed = task.machine, self._running[number, part], self._network.healed
@@ -213,23 +182,25 @@ class Shop:
                 self._cut_short.add((number, part))
 
     def _check_claim(self, number: int, part: str, operation: Operation) -> None:
-        """Hold that an operation knows when its claim was taken over."""
+        """Check that an operation knows when its claim was taken over."""
         taken_over = self._latest[number, part] is not operation and self._claims
         if taken_over and not operation.lost and number not in self._notes.wild:
             self._notes.broken.append((number, "its claim was taken over, and operation.lost does not say so"))
 
-    def _charge(self, downstream_key: str, fact: str, order: str) -> None:
+    def _charge(self, downstream_key: str, charge: str, order: str) -> None:
         """Call an external system which honours idempotency keys."""
 
         def perform() -> None:
-            known = self._notes.ledger.setdefault(downstream_key, fact)
-            if known != fact:
-                self._notes.broken.append((number_in(order), f"the downstream key of {known!r} was used for {fact!r}"))
+            known = self._notes.ledger.setdefault(downstream_key, charge)
+            if known != charge:
+                self._notes.broken.append(
+                    (number_in(order), f"the downstream key of {known!r} was used for {charge!r}")
+                )
 
-        self._network.request(f"charges {fact}", order, perform, ConnectionError)
+        self._network.request(f"charges {charge}", order, perform, ConnectionError)
 
     def _misbehave(self, number: int, operation: Operation) -> Any:
-        """Do what the message has its handler do; return a result where that is odd."""
+        """Fail as the message says; return a result where it is an odd one."""
         message, call = self._messages[number], self._network.call()
         writes = self._plan.work in ("effects", "both")
         match "ok" if self._network.healed else message.behaviour:

@@ -1,25 +1,16 @@
-"""The real stores over simulated servers: DynamoDB as a dictionary, fakeredis with its real Lua, and memory."""
+"""The part of DynamoDB that the layer and the handlers use, as a dictionary under the real store."""
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final
 
-import fakeredis
-import valkey.exceptions
-
-from idempotency import DynamoDBStore, MemoryStore, Update
-from idempotency.effects import Effect
-from idempotency.errors import EffectsRejectedError, StoreRefusedError, StoreUnavailableError
+from idempotency import DynamoDBStore
 from idempotency.record import Record
 from idempotency.stores.dynamodb import record_of
 from idempotency.stores.transport import NoAnswerError, ServiceError
-from idempotency.stores.valkey import ValkeyStore
 from tests.simulation.engine import EPOCH_MS, Simulation
-
-if TYPE_CHECKING:
-    from idempotency.stores import Store
 
 LONGEST_TRY_S: Final = 1.5
 _TOKEN_LASTS_MS: Final = 600_000
@@ -29,27 +20,17 @@ type Item = dict[str, dict[str, Any]]
 type Refuse = Callable[[str], Exception | None]
 
 
-class Network(Protocol):
-    """Carries requests: ``request(what, key, perform, lost, refuse)`` returns what ``perform`` does, faults aside."""
-
-    def request[T](
-        self, what: str, key: str, perform: Callable[[], T], lost: Callable[[str], Exception], refuse: Refuse
-    ) -> T:
-        """Carry one."""
-        ...
-
-
 class DynamoDB:
-    """Two tables, with the part of DynamoDB that the layer and the handlers use; the layer's `Transport`."""
+    """Two tables; the layer's `Transport`. ``send`` carries its requests."""
 
     longest_try_s = LONGEST_TRY_S
 
-    def __init__(self, simulation: Simulation, network: Network) -> None:
+    def __init__(self, simulation: Simulation, send: Callable[..., Any]) -> None:
         self._simulation = simulation
-        self._network = network
+        self._send = send
         self._tables: dict[str, dict[str, Item]] = {"Records": {}, "Orders": {}}
         self._tokens: dict[str, tuple[float, Mapping[str, Any]]] = {}
-        self.store: Store = DynamoDBStore(
+        self.store = DynamoDBStore(
             "Records", transport=self, clock=simulation.clock, sleep=simulation.sleep, jitter=simulation.roll
         )
 
@@ -57,7 +38,10 @@ class DynamoDB:
         """Send one request."""
         first = request["TransactItems"][0]["Put"] if operation == "TransactWriteItems" else request
         perform = partial(self._take, operation, request)
-        return self._network.request(operation, _key_of(first), perform, NoAnswerError, partial(_refusal, operation))
+        answer: Mapping[str, Any] = self._send(
+            operation, _key_of(first), perform, NoAnswerError, partial(_refusal, operation)
+        )
+        return answer
 
     def records(self) -> list[Record]:
         """Return every record."""
@@ -82,11 +66,12 @@ class DynamoDB:
                 raise ServiceError("IdempotentParameterMismatchException", 400, "another request has this token", {})
             return {}
         actions = [next(iter(entry.values())) for entry in request["TransactItems"]]
-        reasons: list[dict[str, Any]] = []
-        for action in actions:
-            found = self._find(action)
-            refused = {"Code": "ConditionalCheckFailed"} | ({"Item": found} if found else {})
-            reasons.append({"Code": "None"} if _holds(action, found) else refused)
+        reasons = [
+            {"Code": "None"}
+            if _holds(action, found := self._find(action))
+            else {"Code": "ConditionalCheckFailed"} | ({"Item": found} if found else {})
+            for action in actions
+        ]
         if any(reason["Code"] != "None" for reason in reasons):
             raise _cancelled({"CancellationReasons": reasons})
         for action in actions:
@@ -95,7 +80,7 @@ class DynamoDB:
         return {}
 
     def _find(self, request: Mapping[str, Any]) -> Item | None:
-        """Return the item under a request's key; TTL deletes it up to two days after its time."""
+        """Return the item under a request's key; the TTL deletes it up to two days late."""
         table, key = self._tables[request["TableName"]], _key_of(request)
         found = table.get(key)
         if found is not None and "expiryTimestamp" in found:
@@ -143,7 +128,7 @@ def _holds(request: Mapping[str, Any], found: Item | None) -> bool:
 
 @lru_cache
 def _compiled(condition: str) -> Any:
-    """Translate a condition to Python: it has functions of attributes, comparisons, AND, OR, NOT and parentheses."""
+    """Translate a condition to Python."""
     known = {"AND": "and", "OR": "or", "NOT": "not", "=": "==", "<>": "!="}
     words = [
         known.get(word) or (f"value({word!r})" if re.fullmatch(r"[#:]?(?!attribute_)\w+", word) else word)
@@ -156,7 +141,7 @@ def _cancelled(body: Mapping[str, Any]) -> ServiceError:
     return ServiceError("TransactionCanceledException", 400, "Transaction cancelled", body)
 
 
-def _refusal(operation: str, kind: str) -> Exception | None:
+def _refusal(operation: str, kind: str) -> ServiceError | None:
     if kind == "throttled":
         return ServiceError("ThrottlingException", 400, "Rate exceeded", {})
     if kind == "denied":
@@ -165,88 +150,3 @@ def _refusal(operation: str, kind: str) -> Exception | None:
         return None
     reasons = {"CancellationReasons": [{"Code": "None"}, {"Code": "TransactionConflict"}]}
     return _cancelled(reasons if kind == "conflict" else {})
-
-
-class Valkey(fakeredis.FakeValkey):
-    """A server whose clock is the simulation's, and a client whose scripts travel over the simulated network."""
-
-    def __init__(self, simulation: Simulation, network: Network) -> None:
-        super().__init__(server=fakeredis.FakeServer(), socket_timeout=0.8)
-        self._network = network
-        self.store: Store = ValkeyStore(
-            self, prefix="", clock=simulation.clock, sleep=simulation.sleep, jitter=simulation.roll
-        )
-
-    def evalsha(self, sha: str, numkeys: int, *arguments: Any) -> Any:
-        """Say that the server knows no scripts, so that each request carries its own."""
-        raise valkey.exceptions.NoScriptError
-
-    def eval(self, script: str, numkeys: int, *arguments: Any) -> Any:
-        """Send a script."""
-
-        def refuse(kind: str) -> Exception | None:
-            return valkey.exceptions.ResponseError(kind) if kind in ("throttled", "denied") else None
-
-        perform = partial(super().eval, script, numkeys, *arguments)
-        return self._network.request("script", arguments[0], perform, valkey.exceptions.TimeoutError, refuse)
-
-    def records(self) -> list[Record]:
-        """Return every record."""
-        keys: Any = self.keys()
-        found = [self.store.read(key.decode()) for key in sorted(keys)]
-        return [record for record in found if record is not None]
-
-    def effects(self) -> dict[str, int]:
-        """Return nothing: there are no transactions."""
-        return {}
-
-
-class Memory:
-    """A MemoryStore that is reached over the simulated network, as if it were a server."""
-
-    transactional = True
-    effect_writer = None
-
-    def __init__(self, simulation: Simulation, network: Network) -> None:
-        self._network = network
-        self._charges: dict[str, int] = {}
-        self._store = MemoryStore(apply=self._apply, clock=lambda: int(EPOCH_MS + simulation.now_ms))
-        self.store: Any = self
-
-    def __getattr__(self, step: str) -> Callable[..., Any]:
-        """Return a step of the store that travels."""
-        perform = getattr(self._store, step)
-
-        def refuse(kind: str) -> Exception | None:
-            return StoreRefusedError(kind) if kind in ("throttled", "denied") else None
-
-        def send(first: Record | str, *rest: Any, until_ms: int | None = None) -> Any:
-            key = first if isinstance(first, str) else first.key
-            return self._network.request(step, key, partial(perform, first, *rest), StoreUnavailableError, refuse)
-
-        return send
-
-    def _apply(self, effects: Sequence[Effect]) -> None:
-        orders = [str(effect.key["id"]) for effect in effects if isinstance(effect, Update)]
-        if len(orders) < len(effects):
-            raise EffectsRejectedError("that is no effect")
-        for order in orders:
-            self._charges[order] = self._charges.get(order, 0) + 1
-
-    def records(self) -> list[Record]:
-        """Return every record."""
-        return list(self._store._records.values())  # noqa: SLF001 - it can only be asked for one key
-
-    def effects(self) -> dict[str, int]:
-        """Return how often the effect on each order took place."""
-        return dict(self._charges)
-
-
-type Backend = DynamoDB | Valkey | Memory
-
-BACKENDS: Final[Mapping[str, Callable[[Simulation, Network], Backend]]] = {
-    "dynamodb": DynamoDB,
-    "valkey": Valkey,
-    "memory": Memory,
-}
-"""Stores for all machines at once: their clock is that of the machine that asks."""
