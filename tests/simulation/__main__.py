@@ -12,9 +12,9 @@ from tests.simulation.engine import Line
 from tests.simulation.run import Report, run
 
 EPILOG = """
-Each seed is one run: messages, a transport with AWS's documented rules, a store, versions of the code, and faults:
-crashes, lost and late answers, throttling, refusals, clocks that jump, sandboxes that freeze, processes out of memory.
-The consumer, its runner and its store are the real ones. Time is virtual, and one thread runs everything.
+Each seed is one run: messages, a transport with AWS's documented rules, a policy, and faults: crashes, lost and late
+answers, throttling, refusals, clocks that jump, sandboxes that freeze. The consumer, its runner and its store are the
+real ones. Time is virtual, and one thread runs everything.
 
 After each run an operator repairs everything, releases what is quarantined and delivers it again. The promises: nothing
 is lost; nothing takes effect twice; no healthy message is given up; each dead letter has its true reason; each key is
@@ -92,7 +92,7 @@ def text_of(report: Report, world: str | None) -> str:
         (
             f"\nBROKEN  seed {plan.seed}, world {plan.world}, work {plan.work}",
             *(f"  message {broken.message}: {broken.what}" for broken in report.broken),
-            *(f"  {part}" for part in (*plan.messages, *plan.faults, *plan.versions)),
+            *(f"  {part}" for part in (*plan.messages, *plan.faults)),
             *(line_of(line) for line in report.timeline if None in concerned or line.message in {None, *concerned}),
             f"plan: {plan!r}",
             f'again: make simulate ARGS="--seed {plan.seed}{chosen}", or --plan with a file that holds the plan',

@@ -1,4 +1,4 @@
-"""The application of one run: a consumer of each version, and handlers that behave as their messages say."""
+"""The application of one run: a consumer, and handlers that behave as their messages say."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
@@ -10,9 +10,9 @@ from idempotency import Consumer, Operation, PermanentError, Policy, RetryableEr
 from idempotency.consumer import lambda_deadline
 from idempotency.observation import Observation
 from idempotency.sources import EVENTBRIDGE, KAFKA, KINESIS, SQS, Source
-from tests.simulation.engine import EPOCH_MS, Machine, current
+from tests.simulation.engine import EPOCH_MS, Machine, running
 from tests.simulation.network import Network, number_in
-from tests.simulation.plan import BATCHES, CALLS, Version
+from tests.simulation.plan import BATCHES, CALLS
 
 SOURCES: Final[Mapping[str, Source]] = {
     "queue": SQS,
@@ -65,23 +65,24 @@ class Shop:
         self.parts = ("charge", "ship") if plan.work == "functions" else ("order",)
         """What has to be done for each order."""
         self._messages = {message.number: message for message in plan.messages}
-        self._claims = not any(version.atomic for version in plan.versions)
+        self._claims = not plan.atomic
         self._failures: Counter[int] = Counter()
         self._running: dict[tuple[int, str], list[tuple[Machine, Operation]]] = defaultdict(list)
         self._latest: dict[tuple[int, str], Operation] = {}
         self._cut_short: set[tuple[int, str]] = set()
         """Of which a run ended with its process."""
 
-    def handler(self, version: Version) -> Handler:
-        """Make a version's Lambda handler, or what a container calls, as a new process does."""
+    def handler(self) -> Handler:
+        """Make the Lambda handler, or what a container calls, as a new process does."""
+        plan = self._plan
         policy = Policy(
-            window=self._plan.window_s,
-            max_attempts=version.max_attempts,
-            atomic=version.atomic,
-            concurrency=version.concurrency,
-            lease=version.lease,
-            busy="wait" if version.waits else "raise",
-            on_crash="quarantine" if version.once else "retry",
+            window=plan.window_s,
+            max_attempts=plan.max_attempts,
+            atomic=plan.atomic,
+            concurrency=plan.concurrency,
+            lease=plan.lease,
+            busy="wait" if plan.waits else "raise",
+            on_crash="quarantine" if plan.once else "retry",
         )
         consumer: Consumer[Any] = Consumer(
             "shop",
@@ -146,7 +147,7 @@ class Shop:
                 return odd
             if self._plan.work != "effects":
                 self._charge(operation.downstream_key, f"{part} of {order}", order)
-            if self._plan.work in ("effects", "both"):
+            else:
                 operation.write(Update("Orders", {"id": order}, "ADD charges :one", values={":one": 1}))
             if not early and (odd := self._misbehave(number, operation)) is not None:
                 return odd
@@ -158,22 +159,17 @@ class Shop:
 
     @contextmanager
     def _alone(self, number: int, part: str, operation: Operation) -> Iterator[None]:
-        """Check that nobody else works on this now; a sandbox that has no room for one more run dies."""
-        task = current()
-        assert task is not None
-        machine, here, healed = task.machine, self._running[number, part], self._network.healed
+        """Check that nobody else works on this now."""
+        machine, here, healed = running().machine, self._running[number, part], self._network.healed
         others = [there.name for there, _ in here if there.alive]
         unbeaten = not 0 < self._plan.timeout_s <= 170 and number in self._notes.killed  # heartbeats met faults
         if others and self._claims and not unbeaten and number not in self._notes.may_overlap:
             self._notes.broken.append((number, f"two attempts at one key run at once, here and in {others[0]}"))
-        if (number, part) in self._cut_short and self._plan.versions[0].once and not healed:
+        if (number, part) in self._cut_short and self._plan.once and not healed:
             self._notes.broken.append((number, "it was run again after a crash, which its policy forbids"))
         here.append((machine, operation))
         self._latest[number, part] = operation
         try:
-            crowd = sum(each is machine for runs in self._running.values() for each, _ in runs)
-            if 0 < self._plan.room <= crowd and not healed:
-                self._network.crash("out of memory", by_company=True)
             yield
             self._check_claim(number, part, operation)
         finally:
@@ -202,7 +198,6 @@ class Shop:
     def _misbehave(self, number: int, operation: Operation) -> Any:
         """Fail as the message says; return a result where it is an odd one."""
         message, call = self._messages[number], self._network.call()
-        writes = self._plan.work in ("effects", "both")
         match "ok" if self._network.healed else message.behaviour:
             case "flaky" if self._failures[number] < message.times:
                 self._failures[number] += 1
@@ -219,7 +214,7 @@ class Shop:
                 raise HopelessError("poison")
             case "awaitable":
                 return (step for step in ("the work", "that nobody does"))
-            case "bad write" if writes:
+            case "bad write" if self._plan.work == "effects":
                 operation.write("UPDATE Orders")  # type: ignore[arg-type] # that is what is wrong with it
             case "poison" | "bad write":
                 raise HandlerError("poison")

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from idempotency.dead_letters import DeadLetter, DeadLetterError
 from tests.simulation.dynamodb import LONGEST_TRY_S, DynamoDB, Refuse
-from tests.simulation.engine import Killed, Machine, Simulation, current
+from tests.simulation.engine import Killed, Machine, Simulation, current, running
 from tests.simulation.plan import Fault, Message, Plan
 
 _ORDER: Final = re.compile(r"order-(\d+)")
@@ -170,19 +170,18 @@ class Network:
 
     def _before(self, fault: Fault, number: int | None, lost: Callable[[str], Exception], refuse: Refuse) -> None:
         """Apply a fault that comes before the request takes place."""
-        task = current()
-        assert task is not None
+        machine = running().machine
         match fault.kind:
             case "crash before":
                 self.crash("crashed")
             case "freeze":
-                self.disturb(task.machine)
-                task.machine.frozen_until_ms = self.simulation.now_ms + fault.amount * 1000
+                self.disturb(machine)
+                machine.frozen_until_ms = self.simulation.now_ms + fault.amount * 1000
                 self.simulation.sleep(0.0)
             case "clock":
-                task.machine.ahead_ms += fault.amount * 1000
-                if self.is_wild(task.machine):
-                    self.disturb(task.machine)
+                machine.ahead_ms += fault.amount * 1000
+                if self.is_wild(machine):
+                    self.disturb(machine)
             case "late" | "request lost" | "outage":
                 raise self._unknown(number, lost(fault.kind))
             case "odd":
@@ -230,11 +229,9 @@ class Network:
 
     def crash(self, why: str, *, by_company: bool = False) -> None:
         """End the machine that runs, by a fault or ``by_company``: what runs beside each other."""
-        task = current()
-        assert task is not None
         if (call := self.call()) is not None:
             self.notes.excuse_all(call, f"{COMPANY} in {call.id}" if by_company else None)
-        self.simulation.kill(task.machine, why)
+        self.simulation.kill(running().machine, why)
         raise Killed
 
     def disturb(self, machine: Machine) -> None:

@@ -66,26 +66,13 @@ class Fault(NamedTuple):
     amount: float
 
 
-class Version(NamedTuple):
-    """One version of the code, and when it is deployed. For two minutes the version before is still called, too."""
-
-    at_s: float = 0.0
-    atomic: bool = False
-    max_attempts: int = 3
-    concurrency: int = 10
-    lease: int = 30
-    waits: bool = False
-    once: bool = False
-    """on_crash is ``quarantine``."""
-
-
 class Plan(NamedTuple):
     """One run."""
 
     seed: int
     world: str
     work: str
-    """``effects``, ``external``, ``both``, ``functions`` (two, nested in the handler) or ``block``."""
+    """``effects``, ``external``, ``functions`` (two, nested in the handler) or ``block``."""
     timeout_s: int
     """0: none."""
     batch: int
@@ -96,9 +83,13 @@ class Plan(NamedTuple):
     """The mapping has ReportBatchItemFailures. Without it only Kafka's batches hold more than one message."""
     bisects: bool
     window_s: int
-    room: int
-    """So many runs at once use up the memory of a sandbox; 0: none do."""
-    versions: tuple[Version, ...]
+    atomic: bool
+    max_attempts: int
+    concurrency: int
+    lease: int
+    waits: bool
+    once: bool
+    """on_crash is ``quarantine``."""
     messages: tuple[Message, ...] = ()
     faults: tuple[Fault, ...] = ()
 
@@ -109,27 +100,12 @@ def draw(seed: int, world: str | None = None) -> Plan:
     drawn = dice.choice(tuple(WORLDS))
     world = world or drawn
     calm = dice.random() < 0.3  # nothing goes wrong but what the messages bring
-    work = dice.choice(("block", "functions") if world in CALLS else ("external", "functions", "effects", "both"))
+    work = dice.choice(("block", "functions") if world in CALLS else ("external", "functions", "effects"))
     timeout_s = dice.choice((10, 30, 300) if world in CALLS else (10, 30, 60, 60, 120, 300, 900))
     reports = world != "kafka" and (world not in BATCHES or dice.random() < 0.8)
     rush_s = dice.choice((1.0, 1.0, 20.0, 600.0))  # all messages come within so many seconds
     max_attempts = dice.choice((2, 3, 3, 3, 5))
     atomic = work == "effects" and dice.random() < 0.5
-    version = Version(
-        atomic=atomic,
-        max_attempts=max_attempts,
-        concurrency=dice.choice((1, 2, 5, 10, 10, 10)),
-        lease=dice.choice((10, 10, 30, 90)),
-        waits=dice.random() < 0.2,
-        once=not atomic and dice.random() < 0.15,
-    )
-    changed = version._replace(
-        at_s=round(dice.random() * (rush_s + 60), 1),
-        atomic=work == "effects" and not (version.atomic or version.once),
-        max_attempts=max(2, max_attempts + dice.choice((-1, 0, 1))),
-        concurrency=dice.choice((1, 2, 5, 10)),
-        lease=dice.choice((10, 30, 90)),
-    )
     plan = Plan(
         seed,
         world,
@@ -141,8 +117,12 @@ def draw(seed: int, world: str | None = None) -> Plan:
         reports=reports,
         bisects=dice.random() < 0.5,
         window_s=7200 if world not in CALLS and dice.random() < 0.2 else 30 * DAY,
-        room=dice.choice((0, 0, 0, 3, 5)) if world in BATCHES and not calm else 0,
-        versions=(version, changed) if dice.random() < 0.25 else (version,),
+        atomic=atomic,
+        max_attempts=max_attempts,
+        concurrency=dice.choice((1, 2, 5, 10, 10, 10)),
+        lease=dice.choice((10, 10, 30, 90)),
+        waits=dice.random() < 0.2,
+        once=not atomic and dice.random() < 0.15,
     )
     plan = plan._replace(messages=tuple(_messages(plan, dice, rush_s)))
     return plan if calm else plan._replace(faults=tuple(_faults(plan, dice, rush_s)))
@@ -161,9 +141,9 @@ def _messages(plan: Plan, dice: random.Random, rush_s: float) -> Iterator[Messag
         behaviour = "ok"
         if odd and dice.random() < 0.25:
             behaviour = dice.choice(odd)
-        elif (all_flaky or dice.random() < 0.1) and not plan.room:
+        elif all_flaky or dice.random() < 0.1:
             behaviour = "flaky" if all_flaky else dice.choice(("flaky", "flaky", "retryable"))
-        most = {"flaky": 1 if all_flaky else plan.versions[0].max_attempts - 1, "retryable": 4}.get(behaviour, 0)
+        most = {"flaky": 1 if all_flaky else plan.max_attempts - 1, "retryable": 4}.get(behaviour, 0)
         copies = [
             Copy(round(dice.choice((0.01, 0.5, 5.0, 5.0, 90.0, 4000.0, 90_000.0)) * (0.5 + dice.random()), 3), kind)
             for kind in dice.choices(kinds, k=dice.choice((0, 0, 0, 1, 1, 2)))
@@ -200,9 +180,8 @@ def smaller(plan: Plan) -> Iterator[Plan]:
         yield plan._replace(messages=tuple(each for each in plan.messages if each is not message), faults=faults)
     for index in reversed(range(len(plan.faults))):
         yield plan._replace(faults=plan.faults[:index] + plan.faults[index + 1 :])
-    if len(plan.versions) > 1:
-        yield from (plan._replace(versions=(version._replace(at_s=0.0),)) for version in plan.versions)
-    yield from (simple for simple in (plan._replace(room=0), plan._replace(sandboxes=1)) if simple != plan)
+    if plan.sandboxes > 1:
+        yield plan._replace(sandboxes=1)
     for index, message in enumerate(plan.messages):
         for name, default in Message._field_defaults.items():
             plain = message._replace(**{name: default})

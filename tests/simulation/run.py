@@ -80,8 +80,6 @@ class World:
                 entry = self._entry(message, at_s if copy.kind == "resent" else message.at_s)
                 entry.id, entry.kind = entry.id if copy.kind == "resent" else first.id, copy.kind
                 self._send(entry, at_s)
-        for version in plan.versions[1:]:
-            simulation.after(version.at_s, partial(simulation.say, "operator", None, f"deploys {version}"))
 
     def _entry(self, message: Message, at_s: float) -> Entry:
         unordered = self._simulation.hexadecimal("id")
@@ -157,13 +155,13 @@ class World:
         for another delivery that holds its key, and for want of time, as `_deliveries_allowed` has it.
         """
         number, notes = message.number, self.notes
-        attempts = min(version.max_attempts for version in self._plan.versions)
+        attempts = self._plan.max_attempts
         reasons = notes.attempts_excused[number]
         company = sum(reason.startswith(COMPANY) for reason in reasons)
         excused = len(reasons) - company + min(company, attempts - 1)
         mine = [dead_letter for dead_letter in notes.dead_letters if number_in(dead_letter.key) == number]
         for dead_letter in mine:
-            crash = self._plan.versions[0].once and number in notes.killed | notes.may_overlap
+            crash = self._plan.once and number in notes.killed | notes.may_overlap
             used_up = dead_letter.reason == QUARANTINED and excused >= attempts
             if not (self._is_late(dead_letter) or crash or used_up):
                 words = f"{dead_letter.reason}: {dead_letter.message}; excused are {excused} of {attempts} attempts"
@@ -185,13 +183,12 @@ class World:
         longest_s = len(self._shop.parts) * max(message.work_s for message in plan.messages) + 1
         in_turn = max(1, int((plan.timeout_s - 1) / longest_s))
         alone = plan.world != "queue" or number in self.notes.killed  # in a group, or suspected
-        at_once = 1 if alone else min(version.concurrency for version in plan.versions)
+        at_once = 1 if alone else plan.concurrency
         return bool(self.notes.killed) - -plan.batch // (at_once * in_turn)
 
     def _judge_bounds(self, message: Message) -> Iterator[Broken]:
-        bound = max(version.max_attempts for version in self._plan.versions)
-        bound += message.times if message.behaviour == "retryable" else 0
-        if any(version.atomic for version in self._plan.versions):
+        bound = self._plan.max_attempts + (message.times if message.behaviour == "retryable" else 0)
+        if self._plan.atomic:
             bound = self.notes.counts["deliveries"]
         for part in self._shop.parts:
             runs = self.notes.runs[message.number, part]
@@ -248,5 +245,4 @@ class World:
     def _is_done(self, number: int) -> bool:
         order = f"order-{number}"
         charged = {f"{part} of {order}" for part in self._shop.parts} <= set(self.notes.ledger.values())
-        written = order in self._network.dynamodb.effects()
-        return {"effects": written, "both": written and charged}.get(self._plan.work, charged)
+        return order in self._network.dynamodb.effects() if self._plan.work == "effects" else charged

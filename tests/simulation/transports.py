@@ -12,9 +12,8 @@ from idempotency.testing import Invocation
 from tests.simulation.engine import EPOCH_MS, Killed, Machine, current
 from tests.simulation.handlers import Handler, Shop
 from tests.simulation.network import Call, Entry, Network
-from tests.simulation.plan import PASSING, Version
+from tests.simulation.plan import PASSING
 
-_SIDE_BY_SIDE_S: Final = 120.0
 _RETRY_ASYNC_AFTER_S: Final = (60.0, 120.0)
 _ASYNC_LASTS_MS: Final = 6 * 3_600_000.0
 _MOST_CALLS: Final = 4
@@ -43,7 +42,7 @@ class Function:
         self._plan = network.plan
         self._simulation = network.simulation
         self._shop = shop
-        self._idle: list[tuple[Machine, Version, Handler]] = []
+        self._idle: list[tuple[Machine, Handler]] = []
         self._machines = self._calls = 0
 
     def is_free(self) -> bool:
@@ -79,24 +78,17 @@ class Function:
         """Replace every idle sandbox."""
         self._idle.clear()
 
-    def _sandbox(self) -> tuple[Machine, Version, Handler]:
-        now_s = self._simulation.now_ms / 1000
-        version = self._plan.versions[-1]
-        beside = now_s < version.at_s + _SIDE_BY_SIDE_S and self._simulation.roll("version") < 0.5
-        if now_s < version.at_s or beside:
-            version = self._plan.versions[0]
-        for sandbox in self._idle:
-            if sandbox[1] is version:
-                self._idle.remove(sandbox)
-                return sandbox
+    def _sandbox(self) -> tuple[Machine, Handler]:
+        if self._idle:
+            return self._idle.pop(0)
         self._machines += 1
         machine = Machine(f"sandbox-{self._machines}", (self._simulation.roll("skew") - 0.5) * 800)
         machine.on_death = partial(self._died, machine)
-        return machine, version, self._shop.handler(version)
+        return machine, self._shop.handler()
 
-    def _run(self, sandbox: tuple[Machine, Version, Handler], event: Any, context: Invocation) -> None:
+    def _run(self, sandbox: tuple[Machine, Handler], event: Any, context: Invocation) -> None:
         try:
-            response, ok = sandbox[2](event, context), True
+            response, ok = sandbox[1](event, context), True
         except Exception as error:  # noqa: BLE001 - so does Lambda
             response, ok = error, False
         if not sandbox[0].alive:
@@ -107,8 +99,8 @@ class Function:
     def _time_out(self, machine: Machine, call: Call) -> None:
         if self._network.calls.get(machine) is not call:
             return
-        waits = any(version.waits for version in self._plan.versions)  # with the time of the invocation
-        if call.touched or waits or len({entry.message.work_s for entry in call.entries}) > 1:
+        # Who waits for another one does so with the time of the invocation.
+        if call.touched or self._plan.waits or len({entry.message.work_s for entry in call.entries}) > 1:
             self._network.notes.excuse_all(call)
         else:
             words = "it was started without time enough to end, and timed out"
