@@ -1,4 +1,4 @@
-"""What both sides live in: one DynamoDB, one time that the adversity moves, and a wire that fails on demand."""
+"""The surroundings of both sides: one DynamoDB, one time that the adversity moves, and a wire that fails on demand."""
 
 import itertools
 import json
@@ -30,7 +30,7 @@ from moto.core.models import botocore_stubber
 
 from idempotency.clock import epoch_ms
 from idempotency.testing import DeadLetterBox, Invocation, ManualClock
-from tests.differential.transports import Process
+from tests.differential.process import Process
 
 POWERTOOLS_TABLE: Final = "Powertools"
 TABLE: Final = "Idempotency"
@@ -42,14 +42,11 @@ _CLOCKS_OF_FAKEREDIS: Final = ("fakeredis._socket._base.time", "fakeredis.comman
 
 
 class Wire:
-    """The way from any botocore client to DynamoDB, below botocore's own retries.
-
-    Attributes:
-        requests: the operations that arrived, one for each round trip.
-    """
+    """The way from any botocore client to DynamoDB, below botocore's own retries."""
 
     def __init__(self) -> None:
         self.requests: list[str] = []
+        """The operations that arrived, one for each round trip."""
         self._faults: deque[str | None] = deque()
 
     @cached_property
@@ -70,7 +67,7 @@ class Wire:
         """Have the next request take place, and its answer get lost."""
         self._faults.append(None)
 
-    def mend(self) -> None:
+    def repair(self) -> None:
         """Forget the faults that no request has met."""
         self._faults.clear()
 
@@ -129,29 +126,25 @@ class _WallClock(ManualClock):
 
 
 class World:
-    """Everything that one side meets in one adversity.
-
-    Attributes:
-        time: the true time, which only the adversity, work and waiting move.
-        process: the threads of the process that runs now.
-        box: this layer's dead-letter queue.
-        ahead_ms: by how much the clock of whoever runs now is wrong.
-    """
+    """Everything that one side meets in one adversity."""
 
     def __init__(self) -> None:
         self.time = ManualClock()
+        """The true time, which only the adversity, work and waiting move."""
         self.wire = Wire()
         self.ahead_ms = 0
+        """By how much the clock of the machine that runs now is wrong."""
         self.process = Process(self.time)
         self.box = DeadLetterBox()
+        """This layer's dead-letter queue."""
         self.redis = Redis()
         self._numbers = itertools.count(1)
 
     def now_ms(self) -> int:
-        """Return the time by the clock of whoever runs now."""
+        """Return the time by the clock of the machine that runs now."""
         return self.time() + self.ahead_ms
 
-    def invocation(self, timeout_s: float) -> Any:
+    def invocation(self, timeout_s: float = 30.0) -> Any:
         """Return the context of a new invocation."""
         self.process.deadline_ms = self.time() + int(timeout_s * 1000)
         return Invocation(self.now_ms, request_id=f"request-{next(self._numbers)}", timeout_s=timeout_s)
@@ -169,10 +162,8 @@ class World:
     def clock_ahead(self, by_ms: int) -> Generator[None]:
         """Let what is inside run on a machine whose clock is ahead."""
         before, self.ahead_ms = self.ahead_ms, by_ms
-        try:
-            yield
-        finally:
-            self.ahead_ms = before
+        yield
+        self.ahead_ms = before
 
 
 @contextmanager
