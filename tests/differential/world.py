@@ -34,11 +34,34 @@ from tests.differential.process import Process
 
 POWERTOOLS_TABLE: Final = "Powertools"
 TABLE: Final = "Idempotency"
+ACCOUNT: Final = {
+    "AWS_ACCESS_KEY_ID": "test",
+    "AWS_SECRET_ACCESS_KEY": "test",
+    "AWS_DEFAULT_REGION": "us-east-1",
+    "AWS_EC2_METADATA_DISABLED": "true",
+    "AWS_LAMBDA_FUNCTION_NAME": "payments",
+}
+"""The environment of a function in an account that does not exist."""
 
 _LOADER: Final = create_loader()
 """Reads the services' models from disk, once for all worlds."""
 _SERVER_ERRORS: Final = {"InternalServerError": 500}
 _CLOCKS_OF_FAKEREDIS: Final = ("fakeredis._socket._base.time", "fakeredis.commands_mixins.server_mixin.time")
+
+
+class _Raw(BytesIO):
+    """A body, as botocore reads it from urllib3."""
+
+    def stream(self, **_: object) -> Generator[bytes]:
+        """Yield the body."""
+        yield self.read()
+
+
+def answer(url: str, status: int, body: bytes) -> AWSResponse:
+    """Return what botocore reads from the network: ``body`` is JSON."""
+    headers = HTTPHeaders()
+    headers["content-type"] = "application/x-amz-json-1.0"
+    return AWSResponse(url, status, headers, _Raw(body))
 
 
 class Wire:
@@ -79,10 +102,8 @@ class Wire:
         if code is None:
             botocore_stubber(event_name, request)
             raise ReadTimeoutError(endpoint_url=request.url)
-        body = json.dumps({"__type": f"com.amazonaws.dynamodb.v20120810#{code}", "message": "made by a test"})
-        headers = HTTPHeaders()
-        headers["content-type"] = "application/x-amz-json-1.0"
-        return AWSResponse(request.url, _SERVER_ERRORS.get(code, 400), headers, _Raw(body.encode()))
+        body = {"__type": f"com.amazonaws.dynamodb.v20120810#{code}", "message": "made by a test"}
+        return answer(request.url, _SERVER_ERRORS.get(code, 400), json.dumps(body).encode())
 
 
 class Redis(fakeredis.FakeRedis):
@@ -103,14 +124,6 @@ class Redis(fakeredis.FakeRedis):
         if self._left == 0 and self._happen is not None:
             self._happen()
         return super().execute_command(*args, **options)  # type: ignore[no-untyped-call] # redis-py does not type it
-
-
-class _Raw(BytesIO):
-    """A body, as botocore reads it from urllib3."""
-
-    def stream(self, **_: object) -> Generator[bytes]:
-        """Yield the body."""
-        yield self.read()
 
 
 class _WallClock(ManualClock):
@@ -173,12 +186,7 @@ def world() -> Generator[World]:
     # Powertools warns of what it does, and logs it; what it does is in the table.
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings(action="ignore"), mock_aws():
         patch.setattr(logging.root.manager, "disable", logging.CRITICAL)
-        for name, value in (
-            ("AWS_ACCESS_KEY_ID", "test"),
-            ("AWS_SECRET_ACCESS_KEY", "test"),
-            ("AWS_DEFAULT_REGION", "eu-west-1"),
-            ("AWS_LAMBDA_FUNCTION_NAME", "payments"),
-        ):
+        for name, value in ACCOUNT.items():
             patch.setenv(name, value)
         calendar = _calendar(new.now_ms)
         for module in (base, persistence, datarecord, dynamodb, redis):
