@@ -59,7 +59,7 @@ check: lint test ## Check everything, as CI does
 ##@ Measure
 
 .PHONY: compare bench bench-publish explore simulate mutants
-compare: .venv-dev/.synced ## Show what Powertools and this layer make of the same adversities (ARGS=--json)
+compare: .venv-dev/.synced ## Show what Powertools and this layer do in the same adversities (ARGS=--json)
 	@$(PYTHON) -m tests.differential $(ARGS)
 
 bench: .venv-dev/.synced ## Measure round trips, CPU, import time and batches beside Powertools (ARGS=--help)
@@ -68,13 +68,13 @@ bench: .venv-dev/.synced ## Measure round trips, CPU, import time and batches be
 bench-publish: .venv-dev/.synced ## Measure requests and CPU of 10,000 events published straight to a bus (ARGS=--help)
 	@$(PYTHON) -m tests.bench.publishing $(ARGS)
 
-explore: .venv-dev/.synced ## Take every order of steps of a few deliveries of one key (ARGS=--help)
+explore: .venv-dev/.synced ## Explore every order of the steps of a few deliveries of one key (ARGS=--help)
 	@$(PYTHON) -m tests.explorer $(ARGS)
 
-simulate: .venv-dev/.synced ## Have the layer live through bad luck under simulated transports (ARGS="--seeds 1000", ARGS=--help)
+simulate: .venv-dev/.synced ## Run the layer under simulated transports and random faults (ARGS="--seeds 1000", ARGS=--help)
 	@$(PYTHON) -m tests.simulation $(ARGS)
 
-mutants: .venv-dev/.synced ## Take each rule out of the idempotency layer, and expect its tests to go red
+mutants: .venv-dev/.synced ## Remove each rule of the idempotency layer in turn, and expect its tests to go red
 	@$(PYTHON) -m tests.mutants $(ARGS)
 
 ##@ Operate

@@ -137,7 +137,7 @@ class _Stopped(BaseException):
 
 
 class _Runner(Runner):
-    """Sends a heartbeat when the handler is told to: a heartbeat is a step like any other."""
+    """Sends a heartbeat when the handler is asked to: a heartbeat is a step like any other."""
 
     claim: Record | None = None
 

@@ -11,7 +11,7 @@ from idempotency.consumer import lambda_deadline
 from idempotency.observation import Observation
 from idempotency.sources import EVENTBRIDGE, KAFKA, KINESIS, SQS, Source
 from tests.simulation.engine import EPOCH_MS, Machine, running
-from tests.simulation.network import Network, number_in
+from tests.simulation.network import Network, Part, number_in
 from tests.simulation.plan import BATCHES, CALLS
 
 SOURCES: Final[Mapping[str, Source]] = {
@@ -54,14 +54,12 @@ def time_in(name: str) -> Callable[[Any], datetime | None]:
     return find
 
 
-class Shop:
+class Shop(Part):
     """Builds handlers, and does their work."""
 
     def __init__(self, network: Network) -> None:
-        self._network = network
-        self._plan = plan = network.plan
-        self._simulation = network.simulation
-        self._notes = network.notes
+        super().__init__(network)
+        plan = network.plan
         self.parts = ("charge", "ship") if plan.work == "functions" else ("order",)
         """What has to be done for each order."""
         self._messages = {message.number: message for message in plan.messages}

@@ -249,3 +249,13 @@ class Network:
     def is_wild(machine: Machine) -> bool:
         """Whether a machine's clock is further off than policies allow."""
         return abs(machine.ahead_ms) > _CLOCK_BOUND_MS
+
+
+class Part:
+    """What belongs to one run."""
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+        self._plan = network.plan
+        self._simulation = network.simulation
+        self._notes = network.notes

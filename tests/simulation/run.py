@@ -11,7 +11,7 @@ from idempotency.operators import release
 from idempotency.record import COMPLETED
 from tests.simulation.engine import Line, RestlessError, Simulation
 from tests.simulation.handlers import Shop
-from tests.simulation.network import COMPANY, Entry, Network, number_in
+from tests.simulation.network import COMPANY, Entry, Network, Part, number_in
 from tests.simulation.plan import BATCHES, PASSING, THE_CODES_FAULT, UNREADABLE, Message, Plan
 from tests.simulation.transports import TRANSPORTS, Function
 
@@ -44,7 +44,8 @@ def run(plan: Plan) -> Report:
     """Run a plan, and judge it."""
     simulation = Simulation(plan.seed)
     with simulation.patched():
-        world = World(plan, simulation)
+        network = Network(plan, simulation)
+        world = World(network)
         broken: list[Broken] = []
         try:
             simulation.run()
@@ -56,17 +57,15 @@ def run(plan: Plan) -> Report:
                 broken += world.judge_the_end()
         except RestlessError as error:
             broken.append(Broken(None, str(error)))
-    return Report(plan, broken, simulation.timeline, world.notes.counts, simulation.now_ms / 3_600_000)
+    return Report(plan, broken, simulation.timeline, network.notes.counts, simulation.now_ms / 3_600_000)
 
 
-class World:
+class World(Part):
     """What a plan describes: its transport, its function and its store."""
 
-    def __init__(self, plan: Plan, simulation: Simulation) -> None:
-        self._plan = plan
-        self._simulation = simulation
-        self._network = Network(plan, simulation)
-        self.notes = self._network.notes
+    def __init__(self, network: Network) -> None:
+        super().__init__(network)
+        plan = network.plan
         self._messages = {message.number: message for message in plan.messages}
         self._shop = Shop(self._network)
         self._function = Function(self._network, self._shop)
@@ -93,15 +92,15 @@ class World:
         """Repair the handlers and the environment, release what is quarantined, and redrive what was given up."""
         if not self._network.healed:
             self._network.healed = True
-            self._function.deploy_again()
+            self._function.idle.clear()
         self._simulation.now_ms += _OPERATOR_WAITS_S * 1000
         for record in self._network.dynamodb.records():
             if release(self._network.dynamodb.store, record.key, clock=self._simulation.clock):
                 self._simulation.say("operator", number_in(record.key), f"releases {record.key}")
-        again = self._dead() | self.notes.gave_up
-        self.notes.dead_letters.clear()
-        self.notes.undelivered.clear()
-        self.notes.runs.clear()
+        again = self._dead() | self._notes.gave_up
+        self._notes.dead_letters.clear()
+        self._notes.undelivered.clear()
+        self._notes.runs.clear()
         for number in sorted(again):
             if self._messages[number].behaviour not in UNREADABLE:
                 entry = self._entry(self._messages[number], self._messages[number].at_s)
@@ -114,22 +113,22 @@ class World:
         """Yield what the layer broke under the faults."""
         dead = self._dead()
         for number, message in self._messages.items():
-            if not self._is_done(number) and number not in dead | self.notes.gave_up | self.notes.expired:
+            if not self._is_done(number) and number not in dead | self._notes.gave_up | self._notes.expired:
                 yield Broken(number, "it is lost: neither done nor in a dead-letter queue")
             if message.behaviour in PASSING:
                 yield from self._judge_health(message)
             yield from self._judge_bounds(message)
-        for dead_letter in self.notes.dead_letters:
+        for dead_letter in self._notes.dead_letters:
             yield from self._judge_reason(dead_letter)
         for record in self._network.dynamodb.records():
             number_ = number_in(record.key)
-            if record.status not in (COMPLETED, QUARANTINED) and number_ not in dead | self.notes.gave_up:
+            if record.status not in (COMPLETED, QUARANTINED) and number_ not in dead | self._notes.gave_up:
                 yield Broken(number_, f"{record.key} is {record.status} in the end")
         yield from self._judge_effects()
 
     def judge_the_end(self) -> Iterator[Broken]:
         """Yield what an operator could not repair; what the window no longer covers stays where it is."""
-        notes = self.notes
+        notes = self._notes
         late = {number_in(each.key) for each in notes.dead_letters if self._is_late(each)} | notes.expired
         for number, message in self._messages.items():
             if message.behaviour not in UNREADABLE and number not in late and not self._is_done(number):
@@ -154,7 +153,7 @@ class World:
         that its neighbours caused, though not on its last attempt; deliveries also for a record of its group before it,
         for another delivery that holds its key, and for want of time, as `_deliveries_allowed` has it.
         """
-        number, notes = message.number, self.notes
+        number, notes = message.number, self._notes
         attempts = self._plan.max_attempts
         reasons = notes.attempts_excused[number]
         company = sum(reason.startswith(COMPANY) for reason in reasons)
@@ -182,23 +181,23 @@ class World:
             return 0
         longest_s = len(self._shop.parts) * max(message.work_s for message in plan.messages) + 1
         in_turn = max(1, int((plan.timeout_s - 1) / longest_s))
-        alone = plan.world != "queue" or number in self.notes.killed  # in a group, or suspected
+        alone = plan.world != "queue" or number in self._notes.killed  # in a group, or suspected
         at_once = 1 if alone else plan.concurrency
-        return bool(self.notes.killed) - -plan.batch // (at_once * in_turn)
+        return bool(self._notes.killed) - -plan.batch // (at_once * in_turn)
 
     def _judge_bounds(self, message: Message) -> Iterator[Broken]:
         bound = self._plan.max_attempts + (message.times if message.behaviour == "retryable" else 0)
         if self._plan.atomic:
-            bound = self.notes.counts["deliveries"]
+            bound = self._notes.counts["deliveries"]
         for part in self._shop.parts:
-            runs = self.notes.runs[message.number, part]
+            runs = self._notes.runs[message.number, part]
             if runs > bound:
                 yield Broken(message.number, f"{part} was run {runs} times, and {bound} is the bound")
 
     def _judge_reason(self, dead_letter: DeadLetter) -> Iterator[Broken]:
         number = number_in(dead_letter.key or dead_letter.event)
         assert number is not None
-        behaviour, excused = self._messages[number].behaviour, self.notes.attempts_excused[number]
+        behaviour, excused = self._messages[number].behaviour, self._notes.attempts_excused[number]
         crashed = dead_letter.reason == UNKNOWN or any(words in dead_letter.message for words in _CRASHED)
         if dead_letter.reason not in (QUARANTINED, UNKNOWN):
             at_fault = behaviour in UNREADABLE and behaviour not in THE_CODES_FAULT
@@ -206,7 +205,7 @@ class World:
         elif behaviour == "crasher":
             wrong = not crashed and len(excused) < 2
         elif crashed:
-            wrong = number not in self.notes.killed | self.notes.may_overlap
+            wrong = number not in self._notes.killed | self._notes.may_overlap
         else:
             wrong = behaviour in ("poison", "permanent") and "poison" not in dead_letter.message and not excused
         if wrong:
@@ -215,17 +214,17 @@ class World:
 
     def _judge_effects(self) -> Iterator[Broken]:
         """Judge that nothing took effect twice, and that callers got what was committed."""
-        yield from (Broken(*each) for each in self.notes.broken)
+        yield from (Broken(*each) for each in self._notes.broken)
         for order, times in self._network.dynamodb.effects().items():
             if times > 1:
                 yield Broken(number_in(order), f"its effect took place {times} times")
-        for charge, used in Counter(self.notes.ledger.values()).items():
+        for charge, used in Counter(self._notes.ledger.values()).items():
             if used > 1:
                 yield Broken(number_in(charge), f"{charge} was made under {used} downstream keys")
         stored = defaultdict[int | None, list[Any]](list)
         for record in self._network.dynamodb.records():
             stored[number_in(record.key)].append(codec.decode(record.result) if record.result else None)
-        for number, result in self.notes.results:
+        for number, result in self._notes.results:
             if result not in stored[number] and self._messages[number].behaviour != "bad result":
                 yield Broken(number, f"a caller got {result}, which is not the committed result")
 
@@ -233,16 +232,16 @@ class World:
 
     def _dead(self) -> set[int]:
         """Return the numbers of the messages in any dead-letter queue."""
-        numbers = {number_in(dead_letter.key or dead_letter.event) for dead_letter in self.notes.dead_letters}
-        undelivered = {entry.message.number for entry, _ in self.notes.undelivered}
+        numbers = {number_in(dead_letter.key or dead_letter.event) for dead_letter in self._notes.dead_letters}
+        undelivered = {entry.message.number for entry, _ in self._notes.undelivered}
         return undelivered | {number for number in numbers if number is not None}
 
     def _is_late(self, dead_letter: DeadLetter) -> bool:
         """Whether a dead letter says that the window is over, and it can be, by some clock that the message met."""
-        over = self._simulation.now_ms > 900 * self._plan.window_s or number_in(dead_letter.key) in self.notes.wild
+        over = self._simulation.now_ms > 900 * self._plan.window_s or number_in(dead_letter.key) in self._notes.wild
         return over and dead_letter.reason == BEYOND_WINDOW
 
     def _is_done(self, number: int) -> bool:
         order = f"order-{number}"
-        charged = {f"{part} of {order}" for part in self._shop.parts} <= set(self.notes.ledger.values())
+        charged = {f"{part} of {order}" for part in self._shop.parts} <= set(self._notes.ledger.values())
         return order in self._network.dynamodb.effects() if self._plan.work == "effects" else charged

@@ -11,7 +11,7 @@ from idempotency.errors import ResultOmittedError
 from idempotency.testing import Invocation
 from tests.simulation.engine import EPOCH_MS, Killed, Machine, current
 from tests.simulation.handlers import Handler, Shop
-from tests.simulation.network import Call, Entry, Network
+from tests.simulation.network import Call, Entry, Network, Part
 from tests.simulation.plan import PASSING
 
 _RETRY_ASYNC_AFTER_S: Final = (60.0, 120.0)
@@ -34,15 +34,14 @@ def body(entry: Entry) -> str:
     return json.dumps(content)
 
 
-class Function:
+class Function(Part):
     """A Lambda function with its sandboxes; or, without a timeout, a service with its containers."""
 
     def __init__(self, network: Network, shop: Shop) -> None:
-        self._network = network
-        self._plan = network.plan
-        self._simulation = network.simulation
+        super().__init__(network)
         self._shop = shop
-        self._idle: list[tuple[Machine, Handler]] = []
+        self.idle: list[tuple[Machine, Handler]] = []
+        """Its sandboxes that work on nothing."""
         self._machines = self._calls = 0
 
     def is_free(self) -> bool:
@@ -58,7 +57,7 @@ class Function:
         sandbox = self._sandbox()
         machine = sandbox[0]
         self._network.calls[machine] = call
-        self._network.notes.counts["deliveries"] += len(entries)
+        self._notes.counts["deliveries"] += len(entries)
         for entry in entries:
             entry.calls.append(call)
             text = f"{call.id} delivers {entry.id}, received {entry.receives}"
@@ -74,13 +73,9 @@ class Function:
         if self._plan.timeout_s:
             self._simulation.after(self._plan.timeout_s, partial(self._time_out, machine, call))
 
-    def deploy_again(self) -> None:
-        """Replace every idle sandbox."""
-        self._idle.clear()
-
     def _sandbox(self) -> tuple[Machine, Handler]:
-        if self._idle:
-            return self._idle.pop(0)
+        if self.idle:
+            return self.idle.pop(0)
         self._machines += 1
         machine = Machine(f"sandbox-{self._machines}", (self._simulation.roll("skew") - 0.5) * 800)
         machine.on_death = partial(self._died, machine)
@@ -93,7 +88,7 @@ class Function:
             response, ok = error, False
         if not sandbox[0].alive:
             raise Killed
-        self._idle.append(sandbox)
+        self.idle.append(sandbox)
         self._ended(sandbox[0], f"returns {reprlib.repr(response)}" if ok else f"fails: {response!r}", ok, response)
 
     def _time_out(self, machine: Machine, call: Call) -> None:
@@ -101,15 +96,15 @@ class Function:
             return
         # Who waits for another one does so with the time of the invocation.
         if call.touched or self._plan.waits or len({entry.message.work_s for entry in call.entries}) > 1:
-            self._network.notes.excuse_all(call)
+            self._notes.excuse_all(call)
         else:
             words = "it was started without time enough to end, and timed out"
-            self._network.notes.broken.extend((entry.message.number, words) for entry in call.entries)
+            self._notes.broken.extend((entry.message.number, words) for entry in call.entries)
         self._simulation.kill(machine, "timed out")
 
     def _died(self, machine: Machine, why: str) -> None:
-        self._network.notes.counts[f"killed: {why}"] += 1
-        self._network.notes.killed |= {entry.message.number for entry in self._network.calls[machine].entries}
+        self._notes.counts[f"killed: {why}"] += 1
+        self._notes.killed |= {entry.message.number for entry in self._network.calls[machine].entries}
         self._ended(machine, f"DIES: {why}", False, why)
 
     def _ended(self, machine: Machine, words: str, ok: bool, response: Any) -> None:
@@ -119,13 +114,11 @@ class Function:
         self._simulation.after(0.001, partial(call.done, ok, response))
 
 
-class Transport:
+class Transport(Part):
     """Holds messages until their handler has had them."""
 
     def __init__(self, network: Network, function: Function) -> None:
-        self._network = network
-        self._plan = network.plan
-        self._simulation = network.simulation
+        super().__init__(network)
         self._function = function
         self._entries: list[Entry] = []
 
@@ -138,7 +131,7 @@ class Transport:
         raise NotImplementedError
 
     def _give_up(self, entry: Entry, words: str) -> None:
-        self._network.notes.undelivered.append((entry, words))
+        self._notes.undelivered.append((entry, words))
         self._simulation.say("transport", entry.message.number, f"gives {entry.id} up: {words}")
 
     def _failed(self, entries: list[Entry], ok: bool, response: Any) -> list[Entry]:
@@ -151,8 +144,8 @@ class Transport:
             number, call = entry.message.number, entry.calls[-1]
             group = {"kafka": 0, "queue": -number}.get(self._plan.world, entry.message.group)
             if group in blocked:
-                self._network.notes.excuse(call, number)
-            if entry.message.behaviour not in PASSING or call.id in self._network.notes.deliveries_excused[number]:
+                self._notes.excuse(call, number)
+            if entry.message.behaviour not in PASSING or call.id in self._notes.deliveries_excused[number]:
                 blocked.add(group)
         if not ok or not self._plan.reports:
             return [] if ok else entries
@@ -292,7 +285,7 @@ class Stream(Transport):
             rest = batch[batch.index(failed[0]) :]
             for entry in rest:  # what was done is sent again, too
                 if entry not in failed:
-                    self._network.notes.excuse(entry.calls[-1], entry.message.number)
+                    self._notes.excuse(entry.calls[-1], entry.message.number)
             middle = len(rest) // 2
             tries = 0 if len(rest) < len(batch) else tries + 1
             if not ok and self._plan.bisects and middle:
@@ -314,7 +307,7 @@ class Callers(Transport):
         self._simulation.spawn(Machine("caller"), partial(self._call, entry))
 
     def _call(self, entry: Entry) -> None:
-        notes, number = self._network.notes, entry.message.number
+        notes, number = self._notes, entry.message.number
         usual_s = self._plan.timeout_s or 60.0
         for again in range(_MOST_CALLS):
             answers: list[tuple[bool, Any]] = []
