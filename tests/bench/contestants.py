@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
+from unittest.mock import patch
 
 import boto3
-import pytest
 from aws_lambda_powertools.utilities.batch import BatchProcessor, EventType, process_partial_response
 from aws_lambda_powertools.utilities.idempotency import (
     DynamoDBPersistenceLayer,
@@ -21,7 +21,7 @@ from botocore.httpsession import URLLib3Session
 
 from idempotency import Consumer, DynamoDBStore, Policy
 from idempotency.clock import Clock, epoch_ms
-from idempotency.stores.transport import BotocoreTransport, Transport
+from idempotency.stores.transport import Transport
 from idempotency.testing import Invocation
 from tests.differential.world import POWERTOOLS_TABLE, TABLE, answer
 
@@ -148,11 +148,6 @@ class StubClient:
     delete_item = transact_write_items = get_item
 
 
-def own_stub(client: StubClient) -> Transport:
-    """Return this layer's default transport over a stub."""
-    return BotocoreTransport(client, 1.5)
-
-
 class CannedHttp:
     """While it is entered: answers below botocore in place of the network, ``{}`` or the refusal by a completed item.
 
@@ -173,8 +168,8 @@ class CannedHttp:
         return answer(request.url, *self._answer)
 
     def __enter__(self) -> None:
-        self._patch = pytest.MonkeyPatch()
-        self._patch.setattr(URLLib3Session, "send", self._send)
+        self._patch = patch.object(URLLib3Session, "send", self._send)
+        self._patch.start()
 
     def __exit__(self, *_: object) -> None:
-        self._patch.undo()
+        self._patch.stop()

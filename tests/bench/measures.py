@@ -9,16 +9,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Final, NamedTuple
+from unittest.mock import patch
 
-import pytest
 from aws_lambda_powertools.utilities.idempotency.exceptions import IdempotencyAlreadyInProgressError
 
 from idempotency import BusyError
-from idempotency.stores.transport import botocore_transport
+from idempotency.stores.transport import BotocoreTransport, botocore_transport
 from tests.bench.contestants import (
     EVENT,
     CannedHttp,
@@ -28,7 +28,6 @@ from tests.bench.contestants import (
     invocation,
     own_batch,
     own_handler,
-    own_stub,
     powertools_batch,
     powertools_client,
     powertools_handler,
@@ -112,17 +111,17 @@ def _requests(path: str, make: Callable[[World, str, Callable[[], object]], Hand
 
 def own_cpu(repetitions: int) -> list[Row]:
     """Measure what each side itself does, over a client that answers at once."""
-    with _account():
+    with patch.dict(os.environ, ACCOUNT):
         theirs, here = _completed()
         unchecked = {name: value for name, value in theirs.items() if name != "validation"}
         stubs = {"new": (None, None, None), "duplicate": (theirs, unchecked, here)}
         sides: dict[tuple[str, str], tuple[AbstractContextManager[object], Handler]] = {
-            ("atomic new", "here"): (nullcontext(), own_handler(own_stub(StubClient()), atomic=True))
+            ("atomic new", "here"): (nullcontext(), own_handler(BotocoreTransport(StubClient(), 1.5), atomic=True))
         }
         for path, (checks, compares_nothing, own) in stubs.items():
             sides[path, "theirs"] = nullcontext(), powertools_handler(StubClient(checks))
             sides[path, "defaults"] = nullcontext(), powertools_handler(StubClient(compares_nothing), checked=False)
-            sides[path, "here"] = nullcontext(), own_handler(own_stub(StubClient(own)))
+            sides[path, "here"] = nullcontext(), own_handler(BotocoreTransport(StubClient(own), 1.5))
         us = _cpu_us(sides, calls=300, repetitions=repetitions)
     rows = [Row(f"own CPU: {path}", "µs", us[path, "theirs"], us[path, "here"], 0.4) for path in stubs]
     rows.append(Row("own CPU: atomic new", "µs", None, us["atomic new", "here"], None))
@@ -133,7 +132,7 @@ def own_cpu(repetitions: int) -> list[Row]:
 def http_cpu(repetitions: int) -> list[Row]:
     """Measure each side with its own botocore client, the network replaced by canned answers."""
     rows = []
-    with _account():
+    with patch.dict(os.environ, ACCOUNT):
         handlers = powertools_handler(powertools_client()), own_handler(botocore_transport())
         for path, completed in {"new": (None, None), "duplicate": _completed()}.items():
             answers = map(CannedHttp, completed)
@@ -147,7 +146,7 @@ def _completed() -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the item of a completed record of either side."""
     theirs, here = StubClient(), StubClient()
     powertools_handler(theirs)(EVENT, invocation())
-    own_handler(own_stub(here))(EVENT, invocation())
+    own_handler(BotocoreTransport(here, 1.5))(EVENT, invocation())
     return theirs.written, here.written
 
 
@@ -170,15 +169,6 @@ def _cpu_us[K](
                 times[name].append(spent / calls / 1000)
         gc.enable()
     return {name: statistics.median(values) for name, values in times.items()}
-
-
-@contextlib.contextmanager
-def _account() -> Generator[None]:
-    """Have new clients use an account that does not exist."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in ACCOUNT.items():
-            patch.setenv(name, value)
-        yield
 
 
 # ── Start ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -227,7 +217,7 @@ def _start(side: str, cache: Path, *, compiles: bool) -> dict[str, float]:
 def batches(repetitions: int) -> list[Row]:
     """Measure ten new records of one batch, with 5 ms for every round trip."""
     times: dict[str, list[float]] = {"theirs": [], "here": []}
-    with _account(), CannedHttp(latency_s=LATENCY_S):
+    with patch.dict(os.environ, ACCOUNT), CannedHttp(latency_s=LATENCY_S):
         handlers = {"theirs": powertools_batch(powertools_client()), "here": own_batch(botocore_transport())}
         for repetition in range(repetitions + 1):
             for side, handler in handlers.items():

@@ -169,7 +169,8 @@ class World:
                 yield from self._worker_steps(_with(state, place, begun), place)
                 yield Label("stalls", place), partial(_with, state, place, begun._replace(resting=True))
                 return
-            if self._reduced and not worker.resting and self._is_private(state, worker):
+            ends = worker.process.request.kind == END and worker.process.message.fingerprint in state.committed
+            if self._reduced and not worker.resting and (ends or worker.process.request.kind == WORK):
                 yield from self._worker_steps(state, place)
                 return
         for place in range(len(state.workers)):
@@ -180,10 +181,6 @@ class World:
             if self._lands(state.record, write):  # one that is refused could as well never have arrived
                 yield Label("takes place late", detail=write), partial(self._late, state, write)
         yield from self._time_and_people(state)
-
-    def _is_private(self, state: State, worker: Worker) -> bool:
-        kind = worker.process.request.kind
-        return kind == WORK or (kind == END and worker.process.message.fingerprint in state.committed)
 
     def _worker_steps(self, state: State, place: int) -> Iterator[Step]:
         worker = state.workers[place]

@@ -4,6 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final
 
 from idempotency import Consumer, Operation, PermanentError, Policy, RetryableError, Update, observation
@@ -135,20 +136,14 @@ class Shop(Part):
         message = self._messages[number]
         self._notes.runs[number, part] += 1
         run = self._notes.runs.total()
-        odd: Any = None
         with self._alone(number, part, operation):
             self._simulation.sleep(message.work_s / 2)
             self._network.request(f"works on {part}", order, lambda: None, ConnectionError)
             self._check_claim(number, part, operation)
-            early = number % 2 == 0
-            if early and (odd := self._misbehave(number, operation)) is not None:
-                return odd
-            if self._plan.work != "effects":
-                self._charge(operation.downstream_key, f"{part} of {order}", order)
-            else:
-                operation.write(Update("Orders", {"id": order}, "ADD charges :one", values={":one": 1}))
-            if not early and (odd := self._misbehave(number, operation)) is not None:
-                return odd
+            steps = (partial(self._take_effect, f"{part} of {order}", order), partial(self._misbehave, number))
+            for step in steps if number % 2 else reversed(steps):
+                if (odd := step(operation)) is not None:
+                    return odd
             self._simulation.sleep(message.work_s / 2)
         result: Any = {"part": part, "order": order, "run": run}
         for _ in range(20_000 if message.behaviour == "bad result" and not self._network.healed else 0):
@@ -181,11 +176,14 @@ class Shop(Part):
         if taken_over and not operation.lost and number not in self._notes.wild:
             self._notes.broken.append((number, "its claim was taken over, and operation.lost does not say so"))
 
-    def _charge(self, downstream_key: str, charge: str, order: str) -> None:
-        """Call an external system which honours idempotency keys."""
+    def _take_effect(self, charge: str, order: str, operation: Operation) -> None:
+        """Register an effect, or call an external system which honours idempotency keys."""
+        if self._plan.work == "effects":
+            operation.write(Update("Orders", {"id": order}, "ADD charges :one", values={":one": 1}))
+            return
 
         def perform() -> None:
-            known = self._notes.ledger.setdefault(downstream_key, charge)
+            known = self._notes.ledger.setdefault(operation.downstream_key, charge)
             if known != charge:
                 self._notes.broken.append(
                     (number_in(order), f"the downstream key of {known!r} was used for {charge!r}")
