@@ -106,6 +106,7 @@ def _requests() -> dict[str, Json]:
         "book_other_payload": _request("POST", "/carrides", _BOOKING | {"passengers": 3}, key=1),
         "book_without_key": _request("POST", "/carrides", _BOOKING),
         "book_missing_field": _request("POST", "/carrides", missing, key=2),
+        "book_other_currency": _request("POST", "/carrides", _BOOKING | {"currency": "USD"}, key=3),
         "accept": _request("PUT", f"/carrides/{_RIDE}", accept, key=4),
         "accept_stale_version": _request("PUT", f"/carrides/{_RIDE}", accept, key=5),
         "change_destination": _request("PUT", f"/carrides/{_RIDE}", redirect, key=7),

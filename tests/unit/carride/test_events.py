@@ -27,7 +27,7 @@ from carride.events import (
     sequence,
 )
 from carride.ride import accept
-from carride.samples import delivered, received
+from contract.samples import delivered, received
 from idempotency import Consumer, MemoryStore
 from idempotency.testing import DeadLetterBox, Invocation, ManualClock
 from tests.unit.carride.rides import NOW, booked, event, every_fact

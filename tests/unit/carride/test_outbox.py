@@ -2,16 +2,28 @@
 
 import json
 from datetime import UTC, datetime, timedelta, timezone
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from carride.events import Attributes, CarRideCreated, Fact, RideEvent, parse_event
+from carride.events import (
+    Attributes,
+    CarAssigned,
+    CarRideCreated,
+    ContractError,
+    Fact,
+    PaymentAuthorized,
+    PaymentCaptured,
+    PaymentDeclined,
+    RideEvent,
+    parse_event,
+)
 from carride.outbox import KEPT, NEVER, outbox_item
 from idempotency.fingerprint import fingerprint
+from tests.contract.test_events import assert_conforms
 from tests.unit.carride.pipe import PLACE, image, pipe, piped, template
 from tests.unit.carride.rides import booked, every_fact
 
@@ -35,6 +47,7 @@ def test_every_event_comes_out_as_it_went_in(fact: Fact) -> None:
     """Nothing of an event that has all attributes is lost or changed on the way."""
     told = event(fact, traceparent=TRACE, causationid="cause", expirytime=NOW + timedelta(hours=1))
     assert through(told) == told
+    assert_conforms(piped(outbox_item(told, region="us-east-1", now=NOW)))
 
 
 @given(
@@ -79,9 +92,21 @@ def test_an_event_with_extensions_is_refused() -> None:
         outbox_item(event(extensions={"simulatedfault": "crash"}), region="us-east-1", now=NOW)
 
 
-def test_an_item_expires() -> None:
-    """An item is kept for a week, by DynamoDB's clock in seconds."""
-    assert outbox_item(event(), region="us-east-1", now=NOW)["expiryTimestamp"] == int((NOW + KEPT).timestamp())
+@pytest.mark.parametrize(
+    ("fact", "wrong"),
+    [
+        (PaymentDeclined, {"amount": 1250, "reason": "x" * 201}),
+        (PaymentDeclined, {"amount": 1250, "reason": ""}),
+        (PaymentDeclined, {"amount": 10_000_001, "reason": "no funds"}),
+        (PaymentAuthorized, {"amount": 1250, "payment_id": "p" * 65}),
+        (PaymentCaptured, {"amount": -1, "payment_id": "pay_1"}),
+        (CarAssigned, {"car_id": "car_1\n"}),
+    ],
+)
+def test_what_no_reader_would_accept_is_not_put_into_the_outbox(fact: type[Fact], wrong: dict[str, Any]) -> None:
+    """Its attempt fails instead: once committed, every consumer would dead-letter it."""
+    with pytest.raises(ContractError):
+        outbox_item(event(fact.of(booked(), **wrong)), region="us-east-1", now=NOW)
 
 
 def test_an_event_that_is_told_again_has_the_same_item() -> None:
@@ -89,6 +114,7 @@ def test_an_event_that_is_told_again_has_the_same_item() -> None:
     told = event()
     first, second = (outbox_item(told, region="us-east-1", now=NOW + timedelta(hours=hours)) for hours in (0, 1))
     assert first["id"] == second["id"]
+    assert first["expiryTimestamp"] == int((NOW + KEPT).timestamp())
     [wanted] = pipe()["SourceParameters"]["FilterCriteria"]["Filters"]
     pattern = json.loads(wanted["Pattern"]["Fn::Sub"].replace("${AWS::Region}", "us-east-1"))
     assert pattern == {"eventName": ["INSERT"], "dynamodb": {"NewImage": {"region": {"S": [first["region"]]}}}}

@@ -360,11 +360,23 @@ def test_a_duty_that_came_meanwhile_is_not_overwritten(world: World) -> None:
     assert (world.charge()["refunds"], world.payment()["state"]) == ([1250], "refunded")
 
 
-def test_a_payment_that_no_event_can_hold_is_never_committed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("wrong", "problem"),
+    [({"id": "p" * 65}, "has no id"), ({"currency": "USD"}, "another currency"), ({"currency": "$"}, "no currency")],
+)
+def test_a_payment_that_no_event_can_hold_is_never_committed(
+    world: World, monkeypatch: pytest.MonkeyPatch, wrong: dict[str, str], problem: str
+) -> None:
     """The attempt fails, and says which field it is without its value."""
-    payment = {"id": "p" * 65, "status": "authorized", "amount": 1250}
+    payment = {"id": "pay_1", "status": "authorized", "amount": 1250, "currency": "EUR"} | wrong
     monkeypatch.setattr(world.gateway.books, "finish", lambda _: Reply(201, payment))
-    with pytest.raises(GatewayAnswerError, match=r"has no id") as caught:
+    with pytest.raises(GatewayAnswerError, match=problem) as caught:
         world.deliver(RIDE.assigned)
-    assert "ppp" not in str(caught.value)
+    assert next(iter(wrong.values())) not in str(caught.value)
     assert world.told() == []
+
+
+def test_the_gateway_hears_the_currency(world: World) -> None:
+    """The reservation is in the currency of the event."""
+    world.deliver(replace(RIDE.assigned, currency="CHF"))
+    assert world.charge()["currency"] == "CHF"
