@@ -51,14 +51,13 @@ CONSUMED: Final[Mapping[str, frozenset[type[Fact]]]] = {
 }
 _TABLES: Final = {"ride-history": "rides", "dispatch": "assignments", "payment": "payments"}
 _ATTEMPTS: Final = 3
-_MOST_ANNOUNCED: Final = (RetryableError, GatewayUnavailableError, NoAnswerError)
-"""What a handler may raise: the delivery then comes again."""
-_FAULTS: Final = 2
+_MOST_FAULTS: Final = 2
 """For one consumer and fact: with them no key uses up its attempts by itself."""
 _ANNOUNCED: Final = (RetryableError, GatewayUnavailableError, NoAnswerError)
 """What a handler may raise: the delivery then comes again."""
 _FAULTS: Final = ("killed", "lost", "overtaken")
 """The process is killed, a request or its answer is lost, or other deliveries arrive in between."""
+_MOST_STEPS: Final = 1_000
 _PRICES: Final = (1, 500, 1250, 2000, 10_000_000)
 
 
@@ -108,6 +107,7 @@ class Town:
         self.letters = DeadLetterBox()
         self.published: dict[str, RideEvent] = {}
         self.again: list[RideEvent] = []
+        self.steps = 0
         self.waiting: list[Delivery] = []
         self.faults: Counter[tuple[str, str]] = Counter()
         self._numbers = iter(range(1_000_000))
@@ -182,6 +182,8 @@ class Town:
 
     def step(self) -> None:
         """Have one of the deliveries that wait arrive, whichever."""
+        self.steps += 1
+        assert self.steps < _MOST_STEPS, "it never gets quiet"
         delivery = self.waiting.pop(self._chance.randrange(len(self.waiting)))
         with self._fault(delivery) as met:
             try:
