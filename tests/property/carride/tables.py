@@ -29,7 +29,7 @@ class Tables:
     """The tables, as a botocore client and as the layer's `Transport`.
 
     Attributes:
-        before, after: called around every request; what they raise is the request's outcome.
+        before, after: called with the operation around every request; what they raise is the request's outcome.
         on_outbox: called with each new item of the outbox, after the commit.
     """
 
@@ -39,17 +39,17 @@ class Tables:
     def __init__(self, on_outbox: Callable[[Item], None]) -> None:
         self._items: dict[str, dict[Place, Item]] = {table: {} for table in KEYS}
         self._on_outbox = on_outbox
-        self.before: Callable[[], None] = lambda: None
-        self.after: Callable[[], None] = lambda: None
+        self.before: Callable[[str], None] = lambda _: None
+        self.after: Callable[[str], None] = lambda _: None
 
     def __call__(self, operation: str, request: Mapping[str, Any], /) -> Mapping[str, Any]:
         """Send one request of a store."""
         perform = {"GetItem": self._get, "PutItem": self._put, "TransactWriteItems": self._transact}[operation]
-        return self._send(lambda: perform(request))
+        return self._send(operation, lambda: perform(request))
 
     def get_item(self, **request: Any) -> Mapping[str, Any]:
         """Read one item."""
-        return self._send(lambda: self._get(request))
+        return self._send("GetItem", lambda: self._get(request))
 
     def update_item(self, **request: Any) -> Mapping[str, Any]:
         """Update one item if its condition holds."""
@@ -60,7 +60,7 @@ class Tables:
             self._write(request)
             return {}
 
-        return self._send(update)
+        return self._send("UpdateItem", update)
 
     def get_paginator(self, operation: str) -> "Tables":
         """Return what pages through queries."""
@@ -75,7 +75,7 @@ class Tables:
         def query() -> Mapping[str, Any]:
             return {"Items": [car for car in self.all("cars") if car["zone"] == zone and "rideID" not in car]}
 
-        yield self._send(query)
+        yield self._send("Query", query)
 
     def all(self, table: str) -> list[Item]:
         """Return every item of a table."""
@@ -91,10 +91,10 @@ class Tables:
 
     # ── Requests ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _send(self, perform: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
-        self.before()
+    def _send(self, operation: str, perform: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
+        self.before(operation)
         answer = perform()
-        self.after()
+        self.after(operation)
         return answer
 
     def _get(self, request: Mapping[str, Any]) -> Mapping[str, Any]:

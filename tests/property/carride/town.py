@@ -3,7 +3,7 @@
 import functools
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
 from random import Random
@@ -44,7 +44,7 @@ from tests.unit.functions.gateways import FakeGateway, KilledError
 START: Final = datetime(2026, 11, 21, 8, tzinfo=UTC)
 EXPIRY: Final = timedelta(days=2)
 """After which nobody needs to hear of a ride: long after its life in these tests."""
-CONSUMED: Final[Mapping[str, frozenset[type[Fact]]]] = {
+CONSUMED: Final[Mapping[str, Collection[type]]] = {
     "ride-history": frozenset(FACTS.values()),
     "dispatch": fleet.CONSUMED,
     "payment": payments.CONSUMED,
@@ -55,8 +55,10 @@ _MOST_FAULTS: Final = 2
 """For one consumer and fact: with them no key uses up its attempts by itself."""
 _ANNOUNCED: Final = (RetryableError, GatewayUnavailableError, NoAnswerError)
 """What a handler may raise: the delivery then comes again."""
-_FAULTS: Final = ("killed", "lost", "overtaken")
+_FAULTS: Final = ("killed", "lost", "overtaken", "overtaken")
 """The process is killed, a request or its answer is lost, or other deliveries arrive in between."""
+_AT_THE_COMMIT: Final = 0.5
+"""The share of faults that meet the commit, where they do most harm."""
 _MOST_STEPS: Final = 1_000
 _PRICES: Final = (1, 500, 1250, 2000, 10_000_000)
 
@@ -180,11 +182,11 @@ class Town:
 
     # ── Deliveries ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def step(self) -> None:
-        """Have one of the deliveries that wait arrive, whichever."""
+    def step(self, place: int | None = None) -> None:
+        """Have one of the deliveries that wait arrive: the one at a place, or whichever."""
         self.steps += 1
         assert self.steps < _MOST_STEPS, "it never gets quiet"
-        delivery = self.waiting.pop(self._chance.randrange(len(self.waiting)))
+        delivery = self.waiting.pop(self._chance.randrange(len(self.waiting)) if place is None else place)
         with self._fault(delivery) as met:
             try:
                 self._invoke(delivery)
@@ -240,10 +242,13 @@ class Town:
             yield met
             return
         kind, place = self._chance.choice(_FAULTS), self._chance.choice(("before", "after"))
-        requests = iter(range(self._chance.randrange(1, 7), -1_000, -1))
+        at_the_commit = self._chance.random() < _AT_THE_COMMIT
+        left = self._chance.randrange(1, 7)
 
-        def strike() -> None:
-            if next(requests) == 1:
+        def strike(operation: str) -> None:
+            nonlocal left
+            left -= 1
+            if not met and (operation == "TransactWriteItems" if at_the_commit else left <= 0):
                 met.append(kind)
                 self._strike(kind, delivery, NoAnswerError())
 
@@ -264,16 +269,17 @@ class Town:
 
     def _strike(self, kind: str, delivery: Delivery, lost: Exception) -> None:
         if kind == "overtaken":
-            self._overtake()
+            self._overtake(delivery.consumer)
             return
         self.faults[delivery.operation] += 1
         raise KilledError if kind == "killed" else lost
 
-    def _overtake(self) -> None:
-        """Have other deliveries arrive while one is being worked on."""
+    def _overtake(self, consumer: str) -> None:
+        """Have deliveries arrive while another one is worked on, if there are any for the same consumer."""
         for _ in range(self._chance.choice((1, 1, 2))):
-            if self.waiting:
-                self.step()
+            rivals = [place for place, delivery in enumerate(self.waiting) if delivery.consumer == consumer]
+            if rivals:
+                self.step(self._chance.choice(rivals))
 
     # ── The lives of rides ────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -281,7 +287,7 @@ class Town:
         """Have rides begin, and everything happen to them and be delivered, until nothing is left to happen."""
         lives = [self._life(f"order_{each}") for each in range(number)]
         while lives or self.waiting:
-            if lives and (not self.waiting or self._chance.random() < 0.3):
+            if lives and (not self.waiting or self._chance.random() < 0.5):
                 life = self._chance.choice(lives)
                 if (fact := next(life, None)) is None:
                     lives.remove(life)
@@ -358,7 +364,7 @@ class Town:
             self._check_dispatch(facts)
             self._check_money(ride, facts)
 
-    def _check_effects(self, consumer: str, consumed: frozenset[type[Fact]]) -> None:
+    def _check_effects(self, consumer: str, consumed: Collection[type]) -> None:
         """Each fact took effect once."""
         heard = {name for name, event in self.published.items() if type(event.data) in consumed}
         found = []
