@@ -22,7 +22,6 @@ from carride.events import (
     parse_event,
 )
 from carride.outbox import KEPT, NEVER, outbox_item
-from idempotency.fingerprint import fingerprint
 from tests.contract.test_events import assert_conforms
 from tests.unit.carride.pipe import PLACE, image, pipe, piped, template
 from tests.unit.carride.rides import booked, every_fact
@@ -60,14 +59,6 @@ def test_any_time_and_any_text_survive(time: datetime, correlation: str) -> None
     assert through(told) == told
 
 
-def test_a_copy_by_the_other_road_is_recognised() -> None:
-    """Told by the outbox or published straight, an event has one key and one fingerprint."""
-    told = event()
-    direct = parse_event({"detail": told.to_detail()})
-    assert through(told).idempotencyid == direct.idempotencyid
-    assert fingerprint(through(told).payload) == fingerprint(direct.payload)
-
-
 def test_what_an_event_lacks_is_said_in_so_many_words() -> None:
     """No path of the template is ever missing: what is not there is written with the value that says the same."""
     told = event()
@@ -76,14 +67,6 @@ def test_what_an_event_lacks_is_said_in_so_many_words() -> None:
     assert (came.causationid, came.expirytime) == (told.id, NEVER)
     assert came.traceparent is not None
     assert came.traceparent.endswith("-00")
-
-
-def test_events_without_a_trace_share_that_of_their_correlation() -> None:
-    """The trace that is made up is one for a whole saga, and has a span for each of its events."""
-    first, second = (event(fact) for fact in every_fact()[:2])
-    traces = [str(outbox_item(told, region="us-east-1", now=NOW)["traceparent"]).split("-") for told in (first, second)]
-    assert traces[0][1] == traces[1][1]
-    assert traces[0][2] != traces[1][2]
 
 
 def test_an_event_with_extensions_is_refused() -> None:
