@@ -43,8 +43,9 @@ def effect(table: str, event: RideEvent) -> Update:
     return Update(
         table,
         {"orderID": event.data.order_id},
-        "ADD effects :one",
-        values={":one": 1},
+        "SET #entry = :entry ADD effects :one",
+        names={"#entry": attribute_of(event)},
+        values={":entry": entry._asdict(), ":one": 1},
         mark=attribute_of(event),
     )
 

@@ -96,12 +96,11 @@ class Town:
         chance: decides about everything.
         troubles: of the gateway.
         strict: whether it is strict.
-        faulty: whether requests fail, processes are killed and deliveries overlap.
     """
 
-    def __init__(self, chance: Random, troubles: Troubles, *, strict: bool, faulty: bool) -> None:
+    def __init__(self, chance: Random, troubles: Troubles, *, strict: bool) -> None:
         self._chance = chance
-        self._faulty = faulty
+        self._faulty = True
         self.clock = ManualClock(int(START.timestamp() * 1000))
         self.tables = Tables(self._carry)
         self.books = Books(troubles, strict=Strict(pending_s=30) if strict else None, clock=lambda: self.clock() / 1000)
@@ -269,17 +268,22 @@ class Town:
 
     def _strike(self, kind: str, delivery: Delivery, lost: Exception) -> None:
         if kind == "overtaken":
-            self._overtake(delivery.consumer)
+            self._overtake(delivery)
             return
         self.faults[delivery.operation] += 1
         raise KilledError if kind == "killed" else lost
 
-    def _overtake(self, consumer: str) -> None:
-        """Have deliveries arrive while another one is worked on, if there are any for the same consumer."""
+    def _overtake(self, delivery: Delivery) -> None:
+        """Have deliveries arrive while another one is worked on: of the same ride, or for the same consumer."""
+        same_ride = self._chance.random() < 0.5
+
+        def rivals(other: Delivery) -> bool:
+            subjects = {each.event["detail"]["subject"] for each in (other, delivery)}
+            return other.consumer == delivery.consumer and (len(subjects) == 1 or not same_ride)
+
         for _ in range(self._chance.choice((1, 1, 2))):
-            rivals = [place for place, delivery in enumerate(self.waiting) if delivery.consumer == consumer]
-            if rivals:
-                self.step(self._chance.choice(rivals))
+            if places := [place for place, other in enumerate(self.waiting) if rivals(other)]:
+                self.step(self._chance.choice(places))
 
     # ── The lives of rides ────────────────────────────────────────────────────────────────────────────────────────────
 
