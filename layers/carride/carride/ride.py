@@ -160,9 +160,7 @@ def accept(ride: Ride, *, seen: int | None = None) -> Ride:
 def start(ride: Ride, *, seen: int | None = None) -> Ride:
     """Return the ride as started: the passengers are in the car.
 
-    Raises:
-        IllegalTransitionError: it is not accepted, or has started before.
-        StaleVersionError: it has changed since.
+    Raises: as `accept`.
     """
     return _changed(ride, "start", frozenset({Status.ACCEPTED}), seen, status=Status.STARTED)
 
@@ -170,9 +168,7 @@ def start(ride: Ride, *, seen: int | None = None) -> Ride:
 def complete(ride: Ride, *, seen: int | None = None) -> Ride:
     """Return the ride as completed: the passengers have arrived.
 
-    Raises:
-        IllegalTransitionError: it has not started, or is over.
-        StaleVersionError: it has changed since.
+    Raises: as `accept`.
     """
     return _changed(ride, "complete", frozenset({Status.STARTED}), seen, status=Status.COMPLETED)
 
@@ -180,9 +176,7 @@ def complete(ride: Ride, *, seen: int | None = None) -> Ride:
 def cancel(ride: Ride, *, seen: int | None = None) -> Ride:
     """Return the ride as cancelled; until it is completed, it can be.
 
-    Raises:
-        IllegalTransitionError: it is over.
-        StaleVersionError: it has changed since.
+    Raises: as `accept`.
     """
     return _changed(ride, "cancel", OPEN, seen, status=Status.CANCELLED)
 

@@ -12,7 +12,7 @@ SHARES = st.sampled_from([0.0, 0.0, 0.5, 1.0])
 TROUBLES = st.builds(Troubles, declined=SHARES, refused=SHARES, pending=SHARES, capped=SHARES, forgotten=SHARES)
 
 
-@settings(deadline=None, max_examples=250)
+@settings(deadline=None, max_examples=200)
 @given(
     chance=st.randoms(use_true_random=False),
     rides=st.integers(1, 3),
