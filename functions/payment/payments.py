@@ -11,6 +11,9 @@ What payment knows of a ride, and what an event makes of it; the gateway's part 
     undo due       [undo] cancelled, or refunded              as CarAssigned           as CarAssigned
     declined, refunded: final, every event leaves them as they are
 
+CarRideOverdue says how the ride ended. A captured payment stays, and what is "undo due" or cancelled is undone. Else a
+ride that a car has driven is paid: [reserve, capture] or [capture], as above. Any other is undone or refunded.
+
     * declined where the gateway refuses the capture for good; refunded where it has given the money back
 
 Events come in any order. A ride that was called off before a car was heard of is never charged. But the cancellation
@@ -29,6 +32,7 @@ from carride.events import (
     CarAssigned,
     CarRideCancelled,
     CarRideCompleted,
+    CarRideOverdue,
     Fact,
     NoCarAvailable,
     PaymentAuthorized,
@@ -38,7 +42,7 @@ from carride.events import (
 )
 from gateway import Charge, Status
 
-CONSUMED: Final = frozenset({CarAssigned, CarRideCompleted, CarRideCancelled, NoCarAvailable})
+CONSUMED: Final = frozenset({CarAssigned, CarRideCompleted, CarRideCancelled, NoCarAvailable, CarRideOverdue})
 """The facts that payment acts on: the rule's pattern lists the same."""
 
 EMITTED: Final = frozenset({PaymentAuthorized, PaymentDeclined, PaymentCaptured, PaymentRefunded})
@@ -59,6 +63,10 @@ class State(StrEnum):
     DECLINED = "declined"
     CAPTURED = "captured"
     REFUNDED = "refunded"
+
+
+OPEN: Final = frozenset({State.COMPLETED, State.UNDO_DUE, State.AUTHORIZED})
+"""Where payment waits for an event of the ride."""
 
 
 class Payment(NamedTuple):
@@ -102,16 +110,22 @@ def plan(seen: Payment, fact: Fact) -> Action:
             return Action.UNDO
         case CarAssigned(), State.UNKNOWN:
             return Action.AUTHORIZE
-        case CarAssigned(), State.COMPLETED:
+        case (CarAssigned(), State.COMPLETED) | (
+            CarRideOverdue(outcome="completed"),
+            (State.UNKNOWN | State.COMPLETED),
+        ):
             return Action.AUTHORIZE_AND_CAPTURE
-        case (CarAssigned(), State.CANCELLED) | (
-            (CarRideCancelled() | NoCarAvailable()),
+        case CarRideCompleted() | CarRideOverdue(outcome="completed"), State.AUTHORIZED:
+            return Action.CAPTURE
+        case ((CarAssigned() | CarRideOverdue()), State.CANCELLED) | (
+            (CarRideCancelled() | NoCarAvailable() | CarRideOverdue()),
             (State.UNKNOWN | State.COMPLETED),
         ):
             return Action.UNDO
-        case CarRideCompleted(), State.AUTHORIZED:
-            return Action.CAPTURE
-        case CarRideCancelled() | NoCarAvailable(), State.AUTHORIZED | State.CAPTURED:
+        case (CarRideOverdue(), State.AUTHORIZED) | (
+            (CarRideCancelled() | NoCarAvailable()),
+            (State.AUTHORIZED | State.CAPTURED),
+        ):
             return Action.REFUND
         case _:
             return Action.NOTHING
