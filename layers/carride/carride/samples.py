@@ -108,6 +108,7 @@ def samples() -> dict[str, Json]:
         },
         "carride_simulator_predefined.json": {"mode": "predefined", "duration": 5, "rate": 10},
         "carride_simulator_bad_request.json": {"rides": 20, "duplicates": 30},
+        "reconciler.json": {"time": f"{TIME:%Y-%m-%dT%H:%M:%SZ}"},
         **{f"ride_history_{situation}.json": event for situation, event in ride_history.items()},
         **{f"dispatch_{situation}.json": received(event) for situation, event in dispatch.items()},
         "dispatch_batch.json": received(*batch),
