@@ -110,9 +110,10 @@ def carry_out(gateway: Gateway, call: Call, seen: payments.Payment, event: RideE
             return _capture(gateway, call, reserved, amount)
         case Action.REFUND if seen.payment_id is not None:
             return gateway.refund(call, payment_id=seen.payment_id)
-        case Action.UNDO:
+        case Action.UNDO | Action.RELEASE:
             found = gateway.find(call, order_id=event.subject)
-            if found is None or found.payment_id is None or found.status not in {Status.AUTHORIZED, Status.CAPTURED}:
+            held = {Status.AUTHORIZED} if action is Action.RELEASE else {Status.AUTHORIZED, Status.CAPTURED}
+            if found is None or found.payment_id is None or found.status not in held:
                 return found
             return gateway.refund(call, payment_id=found.payment_id)
         case _:

@@ -295,7 +295,16 @@ def test_the_end_of_a_ride_takes_effect_whatever_has_become_of_its_car(
 
 
 TEXTS: Final = ["sector_65", "sector_9", "zone_02", "sector_1\n", "car 1", "x" * 65, "sector_٣"]
-VALUES: Final = [None, {"N": "7"}, {"BOOL": True}, {"NULL": True}, {"L": []}, {"M": {}}, {"B": b"x"}, {"SS": ["a"]}]
+VALUES: Final[list[dict[str, Any] | None]] = [
+    None,
+    {"N": "7"},
+    {"BOOL": True},
+    {"NULL": True},
+    {"L": []},
+    {"M": {}},
+    {"B": b"x"},
+    {"SS": ["a"]},
+]
 ORDERS: Final = itertools.count()
 
 
@@ -308,7 +317,7 @@ ORDERS: Final = itertools.count()
 )
 @hypothesis.settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_row_that_holds_no_car_is_skipped_and_reported(
-    world: World, capsys: pytest.CaptureFixture[str], spoilt: dict[str, dict[str, Any] | None]
+    world: World, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture, spoilt: dict[str, Any]
 ) -> None:
     """Rides near it get the other car, and whoever runs the fleet is told which row it is, once."""
     usable = {name: each for name, each in spoilt.items() if name in {"sector", "extra"} or (each and "S" in each)}
@@ -322,10 +331,14 @@ def test_a_row_that_holds_no_car_is_skipped_and_reported(
     skipped = not fine and zone in {"zone_01", "zone_02"}
     ride = Life(f"order_{next(ORDERS)}")
     capsys.readouterr()
+    caplog.clear()
     world.hear(ride.accepted)
     printed = capsys.readouterr().out
     assert world.ride(ride.order_id)["carID"] == (car_id if fine else "car_01")
-    assert printed.count('"CarRowSkipped":1') == printed.count('"message":"CarRowSkipped"') == skipped
+    assert printed.count('"CarRowSkipped":1') == skipped
+    assert [vars(line)["rows"] for line in caplog.records if line.message == "CarRowSkipped"] == (
+        [[f"{zone}/{car_id}"]] if skipped else []
+    )
 
 
 def test_poison_is_alone_in_its_batch(world: World) -> None:

@@ -33,7 +33,11 @@ class Till:
                     self._capture(amount)
             case Action.CAPTURE:
                 self._capture(amount)
-            case Action.REFUND | Action.UNDO if self.charge is not None and self.charge.status is not Status.DECLINED:
+            case Action.RELEASE if self.charge is not None and self.charge.status is Status.CAPTURED:
+                return self.charge
+            case Action.REFUND | Action.UNDO | Action.RELEASE if (
+                self.charge is not None and self.charge.status is not Status.DECLINED
+            ):
                 self.charge = self.charge._replace(status=Status.REFUNDED)
             case Action.NOTHING:
                 return None

@@ -53,7 +53,7 @@ class WholeSaga:
             "dead_letter_queue_url": queue,
             "aws_region": "us-east-1",
         }
-        names = {"booking_table": "bookings", "outbox_table": "outbox", "ride_table": "rides"}
+        names: dict[str, Any] = {"booking_table": "bookings", "outbox_table": "outbox", "ride_table": "rides"}
         self._handlers: dict[str, Any] = {
             "api": api.app.make_handler(
                 api.app.Settings(
