@@ -12,8 +12,8 @@ What payment knows of a ride, and what an event makes of it; the gateway's part 
     declined, refunded: final, every event leaves them as they are
 
 CarRideOverdue says how the ride ended. What is "undo due" or cancelled is undone. A ride that a car has driven is paid:
-[reserve, capture] or [capture], as above. Of any other, what is reserved is released; what the gateway has captured stays
-so, since it was asked for that when somebody knew that the ride was over.
+[reserve, capture] or [capture], as above. Of any other, what is reserved is released. What the gateway has captured
+stays so: it was asked for that when somebody knew that the ride was over.
 
     * declined where the gateway refuses the capture for good; refunded where it has given the money back
 

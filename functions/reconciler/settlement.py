@@ -73,7 +73,8 @@ def decide(seen: Seen, now: datetime, limit: timedelta) -> Cancellation | Settle
         return Cancellation(CarRideCancelled.of(cancelled, reason=REASON), booking, after)
     if not seen.past:
         return Settlement(None)
-    if not is_overdue(max(entry.time for entry in seen.past), now, limit):
+    # A time that is still to come is its producer's error, and must not keep the ride from being settled.
+    if any(not is_overdue(each.time, now, limit) and datetime.fromisoformat(each.time) <= now for each in seen.past):
         return None
     return Settlement(_settled(msgspec.convert(seen.past[-1].fact, Ride), had_car=seen.had_car))
 
