@@ -77,7 +77,7 @@ PaymentFunction may dynamodb:PutItem on OutboxTable
 PaymentFunction may sqs:SendMessage on PaymentDlq
 ReconcilerSchedule may lambda:InvokeFunction on ReconcilerFunction
 ReconcilerSchedule may sqs:SendMessage on ReconcilerDlq
-ReconcilerFunction may dynamodb:GetItem,PutItem on IdempotencyTable
+ReconcilerFunction may dynamodb:PutItem on IdempotencyTable
 ReconcilerFunction may dynamodb:GetItem,PutItem on BookingTable
 ReconcilerFunction may dynamodb:GetItem,UpdateItem on AssignmentTable
 ReconcilerFunction may dynamodb:GetItem on RideTable

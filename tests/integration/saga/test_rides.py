@@ -109,8 +109,5 @@ def test_a_booking_that_nobody_ends_is_cancelled(town: Town) -> None:
     connection.request("GET", path)
     found = json.load(connection.getresponse())
     connection.close()
-    assert (found["status"], found["timeline"][-1]["type"]) == ("cancelled", "CarReleased")
-    assert {charge["status"] for charge in town.gateway.ledger() if charge["reference"] == ride["orderID"]} <= {
-        "refunded",
-        "declined",
-    }
+    assert found["status"] == "cancelled"
+    assert {"CarReleased", "PaymentRefunded"} <= {each["type"] for each in found["timeline"]}
