@@ -24,7 +24,7 @@ from idempotency import MemoryStore
 from idempotency.stores import Store
 from idempotency.stores.valkey import ValkeyStore
 from local import valkey_server
-from local.demo import Progress, publish
+from local.demo import Progress, publish, reconcile
 from local.gateway import Books, GatewayServer, Strict, Troubles
 from local.interrupts import end_in_order
 from local.local_aws import ROOT, Laptop, LaptopError, Stack
@@ -43,9 +43,9 @@ seed a new stack of the real template is put through it, and the whole archive i
 after it, which has to change nothing. The consumers keep their records in DynamoDB, in a
 server of Valkey or Redis that is started for it, or first in the one and then in the other.
 
-It ends with status 0 if nothing was lost, doubled, broken, given up without need or changed
-by the replay, 1 if something was, and 2 if it could not be run. The figures are also
-written to .demo/chaos.json."""
+Rides that stand still are reconciled before the replay. It ends with status 0 if nothing was
+lost, doubled, broken, left open, given up without need or changed by the replay, 1 if
+something was, and 2 if it could not be run. The figures are also written to .demo/chaos.json."""
 
 REPORT: Final = ROOT / ".demo" / "chaos.json"
 
@@ -121,6 +121,8 @@ class Result:
     seconds: float
     ledger: Ledger
     saga: saga.Saga
+    overdue: int
+    """Rides that were reconciled, and need something still."""
     partner_lost: int
     partner_doubled: int
     gateway: Mapping[str, int]
@@ -146,9 +148,9 @@ class Result:
 
     @property
     def sound(self) -> bool:
-        """Whether nothing was lost, doubled, broken, given up without need or changed by the replay."""
-        wrong = (self.saga.problems, self.unexpected, self.not_replayed, self.changed_by_replay)
-        return not any((self.lost, self.doubled, *wrong))
+        """Whether nothing was lost, doubled, broken, left open, given up without need or changed by the replay."""
+        wrong = (self.saga.problems, self.overdue, self.unexpected, self.not_replayed, self.changed_by_replay)
+        return self.saga.settled and not any((self.lost, self.doubled, *wrong))
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as JSON-ready values."""
@@ -173,6 +175,9 @@ class Result:
             "rides charged": self.saga.charged,
             "rides captured": self.saga.captured,
             "rides refunded": self.saga.refunded,
+            "rides reconciled": self.saga.reconciled,
+            "rides overdue still": self.overdue,
+            "cars held": self.saga.cars_held,
             "dead letters expected": self.poison,
             "dead letters unexpected": len(self.unexpected),
             "not replayed": self.not_replayed,
@@ -189,6 +194,8 @@ class Result:
             *(f"the outbox: untold {fact}" for fact in self.ledger.untold),
             *(f"{ride}: {'; '.join(problems)}" for ride, problems in self.saga.problems.items()),
             *self.unexpected,
+            *([] if self.saga.settled else ["rides are open, or cars held, although they were reconciled"]),
+            *([f"{self.overdue} rides are overdue still"] if self.overdue else []),
             *([f"{self.not_replayed} events were not replayed"] if self.not_replayed else []),
             *(f"{name}: changed by the replay" for name in self.changed_by_replay),
             *(
@@ -254,6 +261,8 @@ def rehearse(
                     progress.note(f"{done:,} of {total:,} events")
                     _pause(laptop, until=mix.at_once // 4)
             _settle(laptop, progress, f"seed {seed}: waiting until every event has reached its end")
+            settling = f"seed {seed}: reconciling rides that stand still"
+            overdue = reconcile(laptop, stack, lambda: _settle(laptop, progress, settling))
         _drain(partner, sqs, queue)
         clients = audit.Clients(*(laptop.client(service) for service in ("dynamodb", "logs", "sqs")))
         ledger = audit.audit(clients, stack.outputs)
@@ -283,6 +292,7 @@ def rehearse(
             seconds=time.monotonic() - began,
             ledger=ledger,
             saga=ended,
+            overdue=overdue,
             partner_lost=lost,
             partner_doubled=doubled,
             gateway=dict(books.met),

@@ -15,7 +15,8 @@ from typing import Final, NamedTuple
 DISPATCH: Final = "dispatch"
 PAYMENT: Final = "payment"
 
-_ENDED: Final = frozenset({"CarRideCompleted", "CarRideCancelled"})
+_OVERDUE: Final = "CarRideOverdue"
+_ENDED: Final = frozenset({"CarRideCompleted", "CarRideCancelled", _OVERDUE})
 _OF_DISPATCH: Final[Mapping[str, frozenset[str]]] = {
     "CarAssigned": frozenset({"assigned", "released"}),
     "CarReleased": frozenset({"released"}),
@@ -106,6 +107,8 @@ class Saga:
     captured_amount: int
     """In cents, less what was given back."""
     refunded: int
+    reconciled: int
+    """Rides that needed something for too long, and were settled for it."""
     problems: Mapping[str, Sequence[str]]
     """What is wrong with each broken ride."""
 
@@ -113,6 +116,11 @@ class Saga:
     def sound(self) -> bool:
         """Whether no ride is broken."""
         return not self.problems
+
+    @property
+    def settled(self) -> bool:
+        """Whether no ride is open and no car is held."""
+        return not self.endings.get(Ending.OPEN) and not self.cars_held
 
     def to_json(self) -> dict[str, object]:
         """Return the saga as JSON-ready values."""
@@ -129,6 +137,7 @@ class Saga:
             ("charged", self.charged, "rides, by the gateway's own ledger"),
             ("  captured", self.captured, f"of them; {self.captured_amount / 100:,.2f} is kept"),
             ("  refunded", self.refunded, "of them, or released"),
+            ("reconciled", self.reconciled, "rides that were overdue"),
         ]
         rows += [(f"broken: {ride}", len(problems), "; ".join(problems)) for ride, problems in self.problems.items()]
         width = max(len(name) for name, _, _ in rows)
@@ -171,6 +180,7 @@ def check(evidence: Evidence) -> Saga:
         captured=len({charge.order_id for charge in taken}),
         captured_amount=sum(charge.amount for charge in taken if charge.status == "captured"),
         refunded=len({charge.order_id for charge in evidence.charges if charge.refunds}),
+        reconciled=sum(bool(ride.count(_OVERDUE)) for ride in rides.values()),
         problems=problems,
     )
 
@@ -210,7 +220,7 @@ def _held(evidence: Evidence, consumer: str, facts: Sequence[Fact], item: Item |
 
 
 def _ending(ride: _Ride) -> Ending:
-    if ride.dispatch_held or ride.payment_held:
+    if (ride.dispatch_held or ride.payment_held) and not ride.count(_OVERDUE):
         return Ending.HELD_BACK
     match ride.payment, ride.dispatch:
         case Item(state="captured"), _:
@@ -219,7 +229,7 @@ def _ending(ride: _Ride) -> Ending:
             return Ending.DECLINED
         case _, Item(state="unserved"):
             return Ending.UNSERVED
-    return Ending.CANCELLED if ride.count("CarRideCancelled") else Ending.OPEN
+    return Ending.CANCELLED if ride.count("CarRideCancelled") or ride.count(_OVERDUE) else Ending.OPEN
 
 
 def _problems(ride: _Ride) -> Iterator[str]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from carride.events import Fact
+from local.demo import reconcile
 from local.gateway import Books, GatewayServer, Request, Troubles
 from local.local_aws import Laptop, Stack
 from ops import audit, saga
@@ -77,6 +78,10 @@ class Town:
                 charges=[charge for charge in evidence.charges if charge.order_id in names],
             )
         )
+
+    def reconcile(self) -> None:
+        """Run the reconciler as if it were tomorrow."""
+        reconcile(self.laptop, self.stack, self.settle)
 
     def charges(self, *rides: Life) -> list[dict[str, Any]]:
         """Return what the gateway has of these rides."""

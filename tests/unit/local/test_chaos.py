@@ -19,6 +19,7 @@ SOUND = Result(
     seconds=12.3,
     ledger=balance(Evidence([Subscription("dispatch")], [])),
     saga=saga.check(saga.Evidence([], {saga.DISPATCH: {}, saga.PAYMENT: {}}, {}, {}, [])),
+    overdue=0,
     partner_lost=0,
     partner_doubled=0,
     gateway={"late": 2},
