@@ -184,10 +184,7 @@ class Result:
     def wrong(self) -> list[str]:
         """Return what is wrong, in words."""
         return [
-            *(f"{name}: lost {', '.join(account.lost_events)}" for name, account in self._accounts("lost_events")),
-            *(f"{name}: doubled {account.doubled_rides}" for name, account in self._accounts("doubled_rides")),
-            *(f"the outbox: unpublished {fact}" for fact in self.ledger.unpublished),
-            *([] if self.ledger.balanced else [self.ledger.verdict]),
+            *([] if self.ledger.balanced else [f"{self.ledger.verdict}: {', '.join(self.ledger.named())}"]),
             *(f"{ride}: {'; '.join(problems)}" for ride, problems in self.saga.problems.items()),
             *(f"{ride}: overdue {since}" for ride, since in self.saga.overdue.items()),
             *self.unexpected,
@@ -199,9 +196,6 @@ class Result:
                 else []
             ),
         ]
-
-    def _accounts(self, field: str) -> list[tuple[str, Any]]:
-        return [(name, account) for name, account in self.ledger.consumers.items() if getattr(account, field)]
 
     @property
     def _partner_is_wrong(self) -> bool:
@@ -258,7 +252,7 @@ def rehearse(
             _settle(laptop, progress, f"seed {seed}: waiting until every event has reached its end")
         _drain(partner, sqs, queue)
         site = site_of(laptop, stack)
-        found = audit.read(site, grace=timedelta(), payments=gateway.ledger())
+        found = audit.read(site, grace=timedelta(), payments=audit.gateway_payments(gateway.ledger()))
         report = audit.judge(found)
         letters = {(letter.consumer, letter.fact, letter.reason) for letter in found.dead_letters}
         poison = set(_poison(spec))

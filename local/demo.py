@@ -18,7 +18,7 @@ from local.interrupts import end_in_order
 from local.local_aws import ROOT, Laptop, LaptopError, Stack
 from local.options import count, positive, share
 from ops import fleet
-from ops.audit import Report, audit
+from ops.audit import Report, audit, gateway_payments
 from ops.site import Site
 
 LEDGER: Final = ROOT / ".demo" / "ledger.json"
@@ -110,7 +110,7 @@ def run(options: argparse.Namespace) -> Report:
         with progress.step("waiting until every event has reached its end"):
             for left in settle(laptop):
                 progress.note(f"{left:,} in flight")
-        report = audit(site_of(laptop, stack), grace=timedelta(), payments=gateway.ledger())
+        report = audit(site_of(laptop, stack), grace=timedelta(), payments=gateway_payments(gateway.ledger()))
         write(report)
         print(json.dumps(report.to_json(), indent=2) if options.json else f"\n{report.to_text()}", flush=True)
         if options.keep:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any, Final, NoReturn
 
 import boto3
@@ -14,16 +15,17 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from idempotency import release
 from ops import fence, records, redrive, replay
-from ops.audit import CONSUMERS
+from ops.audit import CONSUMERS, DEFAULT_GRACE, OVERDUE_AFTER, audit, gateway_payments
 from ops.failover import ARCHIVED_IN, LOST_WINDOW, Failover, Patience, Window, plan, unfence
 from ops.regions import RegionsError, configured
 from ops.site import Clients, OperatorError, Site, clients
 
 DESCRIPTION: Final = """\
-What an operator does to a deployed stack. Each command says what it will do, and does it
-only with --yes. It works in the region for which AWS's tools are configured, or in that
+What an operator does to a deployed stack. Each command shows what it will do, and does it
+only with --yes; audit changes nothing. It works in the region for which AWS's tools are configured, or in that
 of --region; failover and unfence between [primary] and [secondary] of samconfig.toml.
 
+  make ops ARGS="audit --json"                     what is lost, doubled, waiting or overdue
   make ops ARGS="replay --since 2h"                replay the last two hours of the archive
   make ops ARGS="replay --since 2h --only DispatchRule --yes"
   make ops ARGS="failover --since 6h"              show how the secondary would take over
@@ -43,6 +45,14 @@ Where the primary cannot be fenced and drained, this refuses, and nothing is han
 a primary that is late, not dead, would work on the same events. Waiting for it loses
 nothing and doubles nothing. --accept-duplicates hands over at once; what both regions
 then work on can take effect twice. docs/runbooks/failover.md goes through it."""
+
+AUDIT: Final = """\
+Compare what the bus, tables, queues and log groups of a stack hold, in both regions where
+there are two: which events are lost or took effect twice, what waits for redrive, which
+rides are broken or overdue, and what the evidence cannot tell.
+
+Status 0: balanced; 1: something is wrong; 3: the evidence is incomplete. An event younger
+than --grace counts as in flight, yet EventBridge and Lambda may retry for 30 hours."""
 
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _MISUSED: Final = 2
@@ -76,9 +86,24 @@ def main(arguments: Sequence[str] | None = None, make: Clients | None = None) ->
         _leave("interrupted; run it again to go on")
     if options.json:
         print(json.dumps(result, default=str, indent=2))
+    if options.status:
+        sys.exit(options.status)
 
 
 # ── Commands ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _audit(options: argparse.Namespace, make: Clients, say: Say) -> Result:
+    site = _site(options, make)
+    try:
+        payments = None if options.payments is None else gateway_payments(options.payments.read_text())
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise OperatorError(f"{options.payments} is no ledger of the gateway: {error!r}") from error
+    sites = [each for each in (site, site.peer()) if each is not None]
+    report = audit(*sites, grace=options.grace, payments=payments, overdue_after=options.overdue)
+    say(report.to_text())
+    options.status = report.status
+    return report.to_json()
 
 
 def _replay(options: argparse.Namespace, make: Clients, say: Say) -> Result:
@@ -167,16 +192,30 @@ def command_line() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m ops", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    common = argparse.ArgumentParser(add_help=False)
-    common.add_argument("--stack", help="name of the stack (that of samconfig.toml)")
+    parser.set_defaults(status=0)
+    reads = argparse.ArgumentParser(add_help=False)
+    reads.add_argument("--stack", help="name of the stack (that of samconfig.toml)")
+    reads.add_argument("--json", action="store_true", help="print the result as JSON, and the rest to standard error")
+    common = argparse.ArgumentParser(add_help=False, parents=[reads])
     common.add_argument("--yes", action="store_true", help="do it; without this, only what would be done is shown")
-    common.add_argument("--json", action="store_true", help="print the result as JSON, and the rest to standard error")
     one = argparse.ArgumentParser(add_help=False)
     one.add_argument("--region", help="region of the stack (that for which AWS's tools are configured)")
     two = argparse.ArgumentParser(add_help=False)
     two.add_argument("--primary", metavar="REGION", help="(that of [primary] in samconfig.toml)")
     two.add_argument("--secondary", metavar="REGION", help="(that of [secondary] in samconfig.toml)")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    look = commands.add_parser(
+        "audit",
+        parents=[reads, one],
+        help="show what is lost, doubled, waiting for redrive or overdue",
+        description=AUDIT,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    look.add_argument("--grace", type=_duration, default=DEFAULT_GRACE, metavar="TIME", help="age of an event (15m)")
+    look.add_argument("--overdue", type=_duration, default=OVERDUE_AFTER, metavar="TIME", help="age of a need (4h)")
+    look.add_argument("--payments", type=Path, metavar="FILE", help="the gateway's ledger, as JSON, to compare with")
+    look.set_defaults(command=_audit)
 
     again = commands.add_parser(
         "replay",

@@ -4,18 +4,29 @@ report = audit(site)
 print(report.to_text())
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from ops.audit.evidence import CONSUMERS, AuditedConsumer, Evidence
+from ops.audit.evidence import CONSUMERS, AuditedConsumer, Evidence, GatewayPayment
 from ops.audit.ledger import Ledger, balance
-from ops.audit.reading import DEFAULT_GRACE, evidence
+from ops.audit.reading import DEFAULT_GRACE, evidence, gateway_payments
 from ops.audit.regions import merged
 from ops.audit.saga import OVERDUE_AFTER, Saga, check
 from ops.site import Site
 
-__all__ = ["CONSUMERS", "AuditedConsumer", "Evidence", "Report", "audit", "judge", "read"]
+__all__ = [
+    "CONSUMERS",
+    "DEFAULT_GRACE",
+    "OVERDUE_AFTER",
+    "AuditedConsumer",
+    "Evidence",
+    "Report",
+    "audit",
+    "gateway_payments",
+    "judge",
+    "read",
+]
 
 BALANCED: Final = 0
 WRONG: Final = 1
@@ -51,9 +62,7 @@ class Report(NamedTuple):
         return f"{self.saga.to_text()}\n\n{self.ledger.to_text()}\n\n{self.verdict}"
 
 
-def read(
-    *sites: Site, grace: timedelta = DEFAULT_GRACE, payments: Iterable[Mapping[str, Any]] | None = None
-) -> Evidence:
+def read(*sites: Site, grace: timedelta = DEFAULT_GRACE, payments: Sequence[GatewayPayment] | None = None) -> Evidence:
     """Read all evidence of a stack in one region, or in two.
 
     Args:
@@ -61,8 +70,7 @@ def read(
         grace: how old an event must be before it is judged.
         payments: the gateway's ledger; None where it cannot be asked.
     """
-    asked = None if payments is None else list(payments)
-    found = [(site.region, evidence(site, grace=grace, payments=asked)) for site in sites]
+    found = [(site.region, evidence(site, grace=grace, payments=payments)) for site in sites]
     return found[0][1] if len(found) == 1 else merged(found)
 
 
@@ -74,7 +82,7 @@ def judge(found: Evidence, *, overdue_after: timedelta = OVERDUE_AFTER) -> Repor
 def audit(
     *sites: Site,
     grace: timedelta = DEFAULT_GRACE,
-    payments: Iterable[Mapping[str, Any]] | None = None,
+    payments: Sequence[GatewayPayment] | None = None,
     overdue_after: timedelta = OVERDUE_AFTER,
 ) -> Report:
     """Read all evidence of a stack and judge it; arguments as in `read` and `judge`."""

@@ -174,6 +174,11 @@ class Evidence(NamedTuple):
     since: datetime = ALWAYS
     """Since when the log of events is complete: older events are not judged."""
 
+    @property
+    def log_is_gone(self) -> bool:
+        """Whether the log of events is empty, though other evidence shows that there were events."""
+        return not self.published and bool(self.archived or any(item.total for item in self.items))
+
     def judges(self, time: datetime) -> bool:
         """Whether something of that time is neither older than the evidence nor too young."""
         return self.since <= time and not self.is_young(time)

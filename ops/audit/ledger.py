@@ -174,16 +174,26 @@ class Ledger:
             ),
             *(_row(f"  {queue}", count, note="hidden, or about to be taken") for queue, count in self.unread.items()),
             *(f"{route}: {seen}" for route, seen in self.routes.items()),
-            _row("lost", self.lost, note=_some(self._named("lost_events", {"outbox": self.unpublished}))),
-            _row("doubled", self.doubled, note=_some(self._named("doubled_rides"))),
-            *(f"effect of an event never published: {_some([name])}" for name in self._named("effects_unpublished")),
-            *(f"two ids: {name}" for name in self.two_ids),
+            _row("lost", self.lost),
+            _row("doubled", self.doubled),
+            *(f"  {name}" for name in self.named()[:_MOST_NAMES]),
+            *(["  …"] if len(self.named()) > _MOST_NAMES else []),
         ]
         return "\n".join(lines)
 
-    def _named(self, field: str, first: Mapping[str, Sequence[str]] | None = None) -> list[str]:
-        found = dict(first or {}) | {name: getattr(account, field) for name, account in self.consumers.items()}
-        return [f"{where}: {what}" for where, each in found.items() for what in each]
+    def named(self) -> list[str]:
+        """Return everything that does not add up, by consumer."""
+        fields = {"lost_events": "lost", "doubled_rides": "doubled", "effects_unpublished": "effect of unpublished"}
+        return [
+            *(f"outbox: lost {fact}" for fact in self.unpublished),
+            *(
+                f"{consumer}: {word} {name}"
+                for consumer, account in self.consumers.items()
+                for field, word in fields.items()
+                for name in getattr(account, field)
+            ),
+            *(f"two ids: {name}" for name in self.two_ids),
+        ]
 
 
 def balance(evidence: Evidence) -> Ledger:
@@ -191,7 +201,7 @@ def balance(evidence: Evidence) -> Ledger:
     events = evidence.published
     facts = {event.fact for event in events if event.fact is not None}
     committed = {name: time for name, time in _committed(evidence) if time >= evidence.since}
-    missing = {name: time for name, time in committed.items() if name not in facts}
+    missing = {} if evidence.log_is_gone else {name: time for name, time in committed.items() if name not in facts}
     ids: dict[Named, set[str]] = {}
     for event in events:
         if event.named is not None and event.fact is not None:
@@ -292,7 +302,7 @@ def _account(evidence: Evidence, consumer: AuditedConsumer, facts: set[str]) -> 
         undecided=tuple(undecided),
         lost_events=() if undecided else tuple(old),
         doubled_rides={order_id: extra for order_id, extra in surplus.items() if extra > 0},
-        effects_unpublished=tuple(sorted(_unpublished(evidence, name, facts))) if evidence.published else (),
+        effects_unpublished=() if evidence.log_is_gone else tuple(sorted(_unpublished(evidence, name, facts))),
     )
 
 
@@ -308,19 +318,19 @@ def _unpublished(evidence: Evidence, consumer: str, facts: set[str]) -> Iterator
 def _blind(evidence: Evidence, consumers: Mapping[str, Account]) -> Iterator[str]:
     """Yield the reasons for which the evidence does not show whether something is lost."""
     yield from evidence.broken_routes
-    if not evidence.published:
+    if evidence.log_is_gone:
         effects = sum(account.effects for account in consumers.values())
-        if effects or evidence.archived or evidence.bookings:
-            yield (
-                f"the log of events holds nothing, though consumers have {effects} effects, the archive holds "
-                f"{evidence.archived} events and {len(evidence.bookings)} rides are booked"
-            )
+        yield (
+            f"the log of events holds nothing, though consumers have {effects} effects and the archive holds "
+            f"{evidence.archived} events"
+        )
     for name, account in consumers.items():
         if account.undecided:
             hidden = ", ".join(f"{count} in {queue}" for queue, count in evidence.unread.items())
             yield f"{len(account.undecided)} events of {name} may be among messages that could not be read: {hidden}"
 
 
+_MOST_NAMES: Final = 10
 _ROWS: Final = (
     ("distinct", "events to act on"),
     ("deliveries", "deliveries"),
@@ -345,11 +355,6 @@ def _count(letters: Sequence[DeadLettered]) -> dict[str, dict[str, int]]:
 def _row(label: str, *values: int | str, note: str = "") -> str:
     cells = "".join(f" {value:>13,}" if isinstance(value, int) else f" {value:>13}" for value in values)
     return f"{label:<26}{cells}  {note}".rstrip()
-
-
-def _some(names: Sequence[str], most: int = 3) -> str:
-    shown = ", ".join(names[:most])
-    return f"{shown}, …" if len(names) > most else shown
 
 
 def _text(time: datetime) -> str:

@@ -4,8 +4,9 @@ The evidence of what was published is the log group of the bus's catch-all rule,
 rule could not log lies in its dead-letter queue, and counts as published too.
 """
 
+import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -49,7 +50,7 @@ def evidence(
     site: Site,
     *,
     grace: timedelta = DEFAULT_GRACE,
-    payments: Iterable[Mapping[str, Any]] | None = None,
+    payments: Sequence[GatewayPayment] | None = None,
     now: datetime | None = None,
 ) -> Evidence:
     """Read everything that a stack has to say.
@@ -93,7 +94,7 @@ def evidence(
         outbox=committed,
         bookings=bookings,
         cars=cars,
-        payments=None if payments is None else [_payment(each) for each in payments],
+        payments=payments,
         unread={queue: count for queue, count in unread.items() if count},
         routes=routes,
         broken_routes=broken,
@@ -233,9 +234,17 @@ def outbox(dynamodb: Any, table: str) -> dict[str, datetime]:
     return {item["idempotencyid"]: _time(item.get("time")) for item in scan(dynamodb, table)}
 
 
-def _payment(payment: Mapping[str, Any]) -> GatewayPayment:
-    captures, refunds = len(payment["captures"]), len(payment["refunds"])
-    return GatewayPayment(payment["reference"], payment["status"], payment["amount"], captures, refunds)
+def gateway_payments(ledger: str | Iterable[Mapping[str, Any]]) -> list[GatewayPayment]:
+    """Return the payments of the gateway's ledger, or of its JSON: a list, or an object with ``payments``.
+
+    Raises:
+        ValueError, LookupError, TypeError: it is no such ledger.
+    """
+    loaded = json.loads(ledger) if isinstance(ledger, str) else ledger
+    return [
+        GatewayPayment(each["reference"], each["status"], each["amount"], len(each["captures"]), len(each["refunds"]))
+        for each in (loaded["payments"] if isinstance(loaded, dict) else loaded)
+    ]
 
 
 # ── Routes and retention ──────────────────────────────────────────────────────────────────────────────────────────────

@@ -40,13 +40,8 @@ _MAY_PRECEDE: Final[Mapping[str, frozenset[str]]] = {
 }
 """What payment may have emitted, or not, before a ride came to a state. A capture can be refused for good after the
 reservation, and money can be given back before anything was emitted about it."""
-_AT_GATEWAY: Final[Mapping[str, frozenset[str]]] = {
-    "authorized": frozenset({"authorized"}),
-    "captured": frozenset({"captured"}),
-    "refunded": frozenset({"refunded"}),
-    "declined": frozenset({"declined", "refunded"}),
-}
-"""What the gateway says of a payment in each such state. It releases a reservation whose capture it refused."""
+_CHARGED: Final = frozenset({"authorized", "captured", "refunded"})
+"""The states in which the gateway has a payment with the same status."""
 
 
 class Ending(StrEnum):
@@ -123,6 +118,8 @@ class _Ride(NamedTuple):
     """Which cars say that they have it."""
     charges: Sequence[GatewayPayment] | None
     """None where the gateway was not asked."""
+    is_judged: bool
+    """Whether the log has all of its events: none is older than the log, and none is still on its way."""
     dispatch_waits: bool
     """Whether dispatch has not acted on a fact that was dead-lettered or dropped."""
     payment_waits: bool
@@ -199,6 +196,8 @@ def _rides(evidence: Evidence) -> dict[str, _Ride]:
     dispatch, payment = evidence.of(DISPATCH), evidence.of(PAYMENT)
     unprocessed = {name: _unprocessed(evidence, name) for name in (DISPATCH, PAYMENT)}
 
+    unjudged = set(_unjudged(evidence))
+
     def waits(consumer: str, order_id: str, item: RideItem | None) -> bool:
         facts = frozenset[str]().union(*events.get(order_id, {}).values())
         return bool(facts & unprocessed[consumer] - (frozenset() if item is None else item.facts))
@@ -210,11 +209,22 @@ def _rides(evidence: Evidence) -> dict[str, _Ride]:
             payment.get(order_id),
             cars.get(order_id, []),
             None if evidence.payments is None else charges.get(order_id, []),
+            order_id not in unjudged,
             waits(DISPATCH, order_id, dispatch.get(order_id)),
             waits(PAYMENT, order_id, payment.get(order_id)),
         )
         for order_id in sorted({*events, *cars, *charges, *dispatch, *payment})
     }
+
+
+def _unjudged(evidence: Evidence) -> Iterator[str]:
+    for item in evidence.items:
+        young = any(evidence.is_young(effect.time) for effect in item.effects if item.consumer in (DISPATCH, PAYMENT))
+        if evidence.log_is_gone or young or any(effect.time < evidence.since for effect in item.effects):
+            yield item.order_id
+    for event in evidence.published:
+        if event.named is not None and evidence.is_young(event.time):
+            yield event.named.order_id
 
 
 def _unprocessed(evidence: Evidence, consumer: str) -> frozenset[str]:
@@ -247,6 +257,8 @@ def _ending(ride: _Ride) -> Ending:
 def _problems(ride: _Ride) -> Iterator[str]:
     """Yield what is wrong with a ride."""
     yield from _too_much(ride)
+    if not ride.is_judged:
+        return
     if not ride.dispatch_waits:
         yield from _contradictions_of_dispatch(ride)
     if not ride.payment_waits:
@@ -285,15 +297,14 @@ def _contradictions_of_payment(ride: _Ride) -> Iterator[str]:
     yield from _disagreements(ride, PAYMENT, state, _OF_PAYMENT)
     if ride.charges is None or state == "undo due":  # the gateway may hold anything until it is undone
         return
-    found = [(charge.status, charge.amount) for charge in ride.charges if charge.status != "declined"]
-    expected = [] if ride.payment is None or state not in _AT_GATEWAY else [(state, ride.payment.detail)]
-    if state == "declined":
-        agrees = all(status in _AT_GATEWAY[state] for status, _ in found)
+    at_gateway = [(charge.status, charge.amount) for charge in ride.charges]
+    found = [each for each in at_gateway if each[0] != "declined"]
+    expected = [] if ride.payment is None or state not in _CHARGED else [(state, ride.payment.detail)]
+    if state == "declined":  # a reservation whose capture was refused is released
+        agrees = all(status == "refunded" for status, _ in found)
     else:  # where a cancellation came first, a decline changes nothing
-        declined = len(found) < len(ride.charges) and state != "cancelled"
-        agrees = found == expected and not declined
+        agrees = found == expected and (found == at_gateway or state == "cancelled")
     if not agrees:
-        at_gateway = [(charge.status, charge.amount) for charge in ride.charges]
         yield f"payment has it as {expected or state}, but the gateway as {at_gateway}"
 
 

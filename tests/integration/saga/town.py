@@ -3,13 +3,14 @@
 import itertools
 import json
 from collections.abc import Iterator, Mapping
+from datetime import timedelta
 from typing import Any, Final
 
 from carride.events import Fact
 from local.demo import site_of
 from local.gateway import Books, GatewayServer, Request, Troubles
 from local.local_aws import Laptop, Stack
-from ops.audit import read
+from ops.audit import gateway_payments, read
 from ops.audit.saga import Saga, check
 from tests.unit.functions.saga import Life, told
 
@@ -65,7 +66,9 @@ class Town:
     def saga(self, *rides: Life) -> Saga:
         """Return how these rides have ended, by all evidence."""
         names = {ride.order_id for ride in rides}
-        found = read(site_of(self.laptop, self.stack), payments=self.gateway.ledger())
+        found = read(
+            site_of(self.laptop, self.stack), grace=timedelta(), payments=gateway_payments(self.gateway.ledger())
+        )
         return check(
             found._replace(
                 published=[event for event in found.published if event.named and event.named.order_id in names],
