@@ -4,7 +4,7 @@ import base64
 import gzip
 import json
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import boto3
@@ -94,7 +94,7 @@ def test_published_are_the_ride_events_of_the_log() -> None:
         json.dumps(ride_event(**{"detail-type": "Something"})),
     )
     found = list(published(logs, GROUP))
-    assert {event.time.replace(microsecond=0) for event in found} <= {NOW, NOW + timedelta(seconds=1)}
+    assert all(event.time >= NOW for event in found)
     named = Named("order_01", "CarRideCreated", 1)
     assert [event._replace(time=ALWAYS) for event in found] == [
         Published("event-1", "CarRideCreated", FACT, named, EXPIRES),
