@@ -18,7 +18,7 @@ SOUND = Result(
     seed=1,
     records="dynamodb",
     seconds=12.3,
-    ledger=balance(Evidence([CONSUMERS[1]])),
+    ledger=balance(Evidence([each for each in CONSUMERS if each.name == "dispatch"])),
     saga=check(Evidence(CONSUMERS, payments=[])),
     partner_lost=0,
     partner_doubled=0,

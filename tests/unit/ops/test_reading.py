@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 GROUP = "/aws/events/carride"
 NOW = datetime.now(UTC).replace(microsecond=0)
 EXPIRES = datetime(2026, 11, 21, tzinfo=UTC)
-HISTORY = CONSUMERS[0]
+HISTORY, DISPATCH = (each for each in CONSUMERS if each.name in ("ride-history", "dispatch"))
 
 
 @pytest.fixture(autouse=True)
@@ -251,6 +251,6 @@ def test_a_table_says_which_facts_took_effect_what_they_emitted_and_what_is_stil
     dynamodb.put_item(TableName="rides", Item=item)
     effect = Effect(FACT, Named("order_01", "CarRideAccepted", 2), EXPIRES, ("CarAssigned",))
     reader = site(dynamodb, AssignmentTableName="rides")
-    assert list(ride_items(reader, CONSUMERS[1])) == [
+    assert list(ride_items(reader, DISPATCH)) == [
         RideItem("dispatch", "order_01", (effect,), 2, "assigned", "car_01", EXPIRES)
     ]
