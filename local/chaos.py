@@ -263,7 +263,7 @@ def rehearse(
             return _tables(laptop, stack) | {
                 "gateway": _digest(gateway.ledger()),
                 "partner": _digest(partner.points),
-                "dead-letter queues": _digest(sorted(map(str, reading.dead_letters(site)))),
+                "dead-letter queues": _digest(sorted(map(str, audit.read(site).dead_letters))),
             }
 
         before = snapshot()

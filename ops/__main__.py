@@ -5,7 +5,6 @@ import json
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -158,7 +157,7 @@ def _failover(options: argparse.Namespace, make: Clients, say: Say) -> Result:
     events = f"{outcome.republished} events republished, {outcome.refused} refused"
     done = f"{outcome.compared} items compared, {events}, {outcome.replay} replayed"
     say(f"{secondary.region} has taken over: {done}")
-    return asdict(outcome)
+    return outcome._asdict()
 
 
 def _unfence(options: argparse.Namespace, make: Clients, say: Say) -> Result:

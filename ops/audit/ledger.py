@@ -27,32 +27,28 @@ _CLOCK_SKEW: Final = timedelta(seconds=Policy().clock_skew)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """What became of the events of one consumer."""
+    """What became of the events of one consumer.
+
+    Facts are named by their ids, and events that break the contract by EventBridge's. A killed delivery logs nothing;
+    its retry does. `retried` and `takeovers` are effects of a later attempt, after a failure or a crash.
+    """
 
     distinct: int
-    """Different facts that it subscribes to, among the published events that honour the contract."""
     deliveries: int
-    """Deliveries that it logged. A killed one logs nothing; its retry does."""
     duplicates_absorbed: int
-    """Deliveries of a fact that had taken effect already, or that another delivery was processing."""
     retried: int
-    """Effects that took a further attempt after a failure."""
     takeovers: int
-    """Effects of an attempt that took over from a killed one."""
     failed: int
-    """Deliveries that failed and were retried."""
     expired: int
-    """Facts that were dropped after their expiry time."""
     dropped_early: tuple[str, ...]
-    """Facts that were dropped before their expiry time: they are lost."""
+    """Facts that were dropped before their expiry time; they are lost."""
     effects: int
-    """Effects in its table."""
     in_flight: int
     """Facts that nothing accounts for, and that are too young to be lost."""
     undecided: tuple[str, ...]
     """Facts that nothing accounts for, while messages of the consumer's queues cannot be read."""
     lost_events: tuple[str, ...]
-    """Facts (or, where the contract is broken, ids of events) that nothing accounts for."""
+    """Facts and events that nothing accounts for."""
     doubled_rides: Mapping[str, int]
     """Superfluous effects by ride."""
     effects_unpublished: tuple[str, ...]
@@ -76,7 +72,6 @@ class Ledger:
     published: int
     """Events that the bus accepted, copies included, replays not."""
     replayed: int
-    """Events that came again out of the archive."""
     distinct: int
     """Different facts among the published events that honour the contract."""
     unpublished: tuple[str, ...]
@@ -88,11 +83,10 @@ class Ledger:
     dead_lettered: Mapping[str, Mapping[str, int]]
     """Messages by queue and reason."""
     consumers: Mapping[str, Account]
-    """The account of each consumer, by its name."""
     unread: Mapping[str, int]
     """Messages that could not be read, by queue."""
     routes: Mapping[str, str]
-    """What can be seen of the routes whose deliveries the audit cannot count."""
+    """The state of the routes whose deliveries the audit cannot count."""
     blind: tuple[str, ...]
     """Why the audit cannot tell whether something is lost."""
     span: Mapping[str, str | None]
@@ -114,18 +108,15 @@ class Ledger:
         return self.publishing + sum(account.in_flight for account in self.consumers.values())
 
     @property
-    def effects_unpublished(self) -> int:
-        """How many effects there are of facts that were never published."""
-        return sum(len(account.effects_unpublished) for account in self.consumers.values())
-
-    @property
     def wrong(self) -> list[str]:
         """What is certainly wrong, in words."""
-        early = sum(len(account.dropped_early) for account in self.consumers.values())
+        accounts = self.consumers.values()
+        early = sum(len(account.dropped_early) for account in accounts)
+        unpublished = sum(len(account.effects_unpublished) for account in accounts)
         counts = {
             f"lost {self.lost}{f' ({early} dropped before their expiry time)' if early else ''}": self.lost,
             f"doubled {self.doubled}": self.doubled,
-            f"{self.effects_unpublished} effects of events that were never published": self.effects_unpublished,
+            f"{unpublished} effects of events that were never published": unpublished,
             f"{len(self.two_ids)} facts under two ids": len(self.two_ids),
         }
         return [text for text, count in counts.items() if count]

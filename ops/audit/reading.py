@@ -23,7 +23,6 @@ from ops.audit.evidence import (
     PAYMENT,
     AuditedConsumer,
     BookedRide,
-    DeadLettered,
     Delivered,
     Effect,
     Evidence,
@@ -84,7 +83,7 @@ def evidence(
     logged = list(published(site.client("logs"), outputs["CarRideEventsLogGroupName"]))
     known = {event.event_id for event in logged}
     unlogged = [_unlogged(message) for queue, message in messages if queue == LOG_RULE_DLQ]
-    routes, broken = _routes(site)
+    routes, broken, archived = _routes(site)
     return Evidence(
         consumers=consumers,
         published=logged + [event for event in unlogged if event is not None and event.event_id not in known],
@@ -98,16 +97,11 @@ def evidence(
         unread={queue: count for queue, count in unread.items() if count},
         routes=routes,
         broken_routes=broken,
-        archived=_archived(site),
+        archived=archived,
         at=at,
         grace=grace,
         since=_kept_since(site, at),
     )
-
-
-def dead_letters(site: Site) -> list[DeadLettered]:
-    """Return what lies in all dead-letter queues of a stack."""
-    return list(evidence(site).dead_letters)
 
 
 # ── What was published ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -119,49 +113,40 @@ def published(logs: Any, group: str) -> Iterator[Published]:
     A line that cannot be read may have been any event: it is yielded too, under the line's id where it shows no other.
     """
     for line in _lines(logs, group):
-        event, time = read(line["message"]), _logged_at(line)
-        if event is None or not isinstance(event.get("id"), str):
-            yield Published(id_in(line["message"]) or f"unreadable line {line.get('eventId')}", None, None, time=time)
-        elif (found := _published(event, time)) is not None:
+        text = line["message"]
+        if found := _published(read(text), text, f"unreadable line {line.get('eventId')}", _logged_at(line)):
             yield found
 
 
-def _published(event: Event, time: datetime) -> Published | None:
-    """Return a ride event that the bus accepted; None for other events."""
+def _published(event: Any, text: str, name: str, time: datetime) -> Published | None:
+    """Return an event that the bus accepted; None where it is no ride event, and a nameless one if it is unreadable."""
     match event:
         case {"id": str(event_id), "source": str(source), "detail-type": str(detail_type)}:
             if source not in SOURCES | TRUSTED_SOURCES or detail_type != DETAIL_TYPE:
                 return None
         case _:
-            event_id = str(event.get("id"))
-    fact, named, expires = None, None, None
-    try:
-        parsed = parse_event(event)
-        fact, expires = parsed.idempotencyid, parsed.expirytime
-        named = Named(parsed.subject, parsed.type, parsed.data.version)
-    except ContractError:
-        pass
-    region = event.get("region")
-    return Published(
+            return Published(id_in(text) or name, None, None, time=time)
+    found = Published(
         event_id,
         type_of(event),
-        fact,
-        named,
-        expires,
-        time,
+        None,
+        time=time,
         replayed="replay-name" in event,
-        region=region if isinstance(region, str) else None,
+        region=str(event["region"]) if "region" in event else None,
     )
+    try:
+        parsed = parse_event(event)
+    except ContractError:
+        return found
+    named = Named(parsed.subject, parsed.type, parsed.data.version)
+    return found._replace(fact=parsed.idempotencyid, named=named, expires=parsed.expirytime)
 
 
 def _unlogged(message: Any) -> Published | None:
     """Return the event that the rule of the log could not log."""
-    _, event = opened(message)
     sent = message.get("Attributes", {}).get("SentTimestamp")
     time = ALWAYS if sent is None else _of_ms(int(sent))
-    if not isinstance(event, Mapping) or not isinstance(event.get("id"), str):
-        return Published(id_in(message["Body"]) or f"message {message['MessageId']}", None, None, time=time)
-    return _published(event, time)
+    return _published(opened(message)[1], message["Body"], f"message {message['MessageId']}", time)
 
 
 def type_of(event: Event) -> str | None:
@@ -250,8 +235,8 @@ def gateway_payments(ledger: str | Iterable[Mapping[str, Any]]) -> list[GatewayP
 # ── Routes and retention ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _routes(site: Site) -> tuple[dict[str, str], list[str]]:
-    """Return what can be seen of the log's and the partners' routes, and what is broken about them."""
+def _routes(site: Site) -> tuple[dict[str, str], list[str], int]:
+    """Return what can be seen of the log's and the partners' routes, what is broken, and how much is archived."""
     seen, broken, rules = {}, [], site.named("AWS::Events::Rule")
     for rule, use in (("CarRideLogRule", "events are not logged"), ("PartnersRule", "partners get nothing")):
         if rule not in rules:
@@ -267,13 +252,11 @@ def _routes(site: Site) -> tuple[dict[str, str], list[str]]:
     pages = topic.paginate(TopicArn=site.outputs["PartnersTopicArn"])
     subscriptions = sum(len(page.get("Subscriptions", ())) for page in pages)
     seen["partners' topic"] = f"{subscriptions} subscriptions, whose deliveries the audit cannot see"
-    return seen, broken
-
-
-def _archived(site: Site) -> int:
     name = site.outputs["CarRideArchiveArn"].rpartition("/")[2]
-    count: int = site.client("events").describe_archive(ArchiveName=name).get("EventCount", 0)
-    return count
+    archive = site.client("events").describe_archive(ArchiveName=name)
+    archived: int = archive.get("EventCount", 0)
+    seen["CarRideArchive"] = f"{archived:,} events counted, kept for {archive.get('RetentionDays', 0)} days"
+    return seen, broken, archived
 
 
 def _kept_since(site: Site, at: datetime) -> datetime:
