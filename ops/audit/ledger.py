@@ -14,13 +14,13 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from carride.events import FACTS, idempotency_id
-from fleet import EMITTED as EMITTED_BY_DISPATCH
+from carride.events import idempotency_id
 from idempotency import Policy, observation
 from ops.audit.evidence import ALWAYS, NEVER, AuditedConsumer, DeadLettered, Evidence, Named
-from payments import EMITTED as EMITTED_BY_PAYMENT
 
-_OF_RIDES: Final = frozenset(FACTS) - {fact.__name__ for fact in EMITTED_BY_DISPATCH | EMITTED_BY_PAYMENT}
+_OF_RIDES: Final = frozenset(
+    f"CarRide{what}" for what in ("Created", "Accepted", "Started", "Completed", "Cancelled", "DestinationChanged")
+)
 """The types of facts of which each makes a new version of a ride."""
 _CLOCK_SKEW: Final = timedelta(seconds=Policy().clock_skew)
 

@@ -64,7 +64,7 @@ def evidence(
     dynamodb, sqs, outputs = site.client("dynamodb"), site.client("sqs"), site.outputs
     # A consumer whose rule can be off by parameter says so in an output.
     consumers = [each for each in CONSUMERS if outputs.get(f"{each.resources}RuleState", _ENABLED) == _ENABLED]
-    queues: dict[str, str | None] = dict.fromkeys(OTHER_DLQS)
+    queues: dict[str, str | None] = dict.fromkeys(queue for queue in OTHER_DLQS if f"{queue}Url" in outputs)
     for each in consumers:
         queues |= dict.fromkeys((f"{each.resources}RuleDlq", f"{each.resources}Dlq"), each.name)
     # State first, then what it follows from: whatever is found has its cause in what is read later. An event moves from

@@ -18,7 +18,9 @@ from ops.audit.evidence import DISPATCH, PAYMENT, Evidence, GatewayPayment, Ride
 
 OVERDUE_AFTER: Final = timedelta(hours=4)
 
-_ENDED: Final = frozenset({"CarRideCompleted", "CarRideCancelled"})
+_OVERDUE: Final = "CarRideOverdue"
+"""The reconciler's event: the ride is settled by what is known of it."""
+_ENDED: Final = frozenset({"CarRideCompleted", "CarRideCancelled", _OVERDUE})
 _OF_DISPATCH: Final[Mapping[str, frozenset[str]]] = {
     "CarAssigned": frozenset({"assigned", "released"}),
     "CarReleased": frozenset({"released"}),
@@ -74,6 +76,8 @@ class Saga:
     captured_amount: int
     """In cents, less what was given back."""
     refunded: int
+    reconciled: int
+    """Rides that needed something for too long, and were settled for it."""
     problems: Mapping[str, Sequence[str]]
     """What is wrong with each broken ride."""
     overdue: Mapping[str, str]
@@ -83,6 +87,11 @@ class Saga:
     def sound(self) -> bool:
         """Whether no ride is broken or overdue."""
         return not self.problems and not self.overdue
+
+    @property
+    def settled(self) -> bool:
+        """Whether no ride is open and no car is held."""
+        return not self.endings.get(Ending.OPEN) and not self.cars_held
 
     def to_json(self) -> dict[str, object]:
         """Return the saga as JSON-ready values."""
@@ -101,6 +110,7 @@ class Saga:
                 ("  captured", self.captured, f"of them; {self.captured_amount / 100:,.2f} is kept"),
                 ("  refunded", self.refunded, "of them, or released"),
             ]
+        rows.append(("reconciled", self.reconciled, "rides that were overdue"))
         rows += [(f"broken: {ride}", len(problems), "; ".join(problems)) for ride, problems in self.problems.items()]
         rows += [(f"overdue: {ride}", 1, since) for ride, since in self.overdue.items()]
         width = max(len(name) for name, _, _ in rows)
@@ -156,6 +166,7 @@ def check(evidence: Evidence, *, overdue_after: timedelta = OVERDUE_AFTER) -> Sa
         captured=len({charge.order_id for charge in taken}),
         captured_amount=sum(charge.amount for charge in taken if charge.status == "captured"),
         refunded=len({charge.order_id for charge in charges if charge.refunds}),
+        reconciled=sum(bool(ride.count(_OVERDUE)) for ride in rides.values()),
         problems=problems,
         overdue=dict(_overdue(evidence, overdue_after)),
     )
@@ -237,7 +248,7 @@ def _unprocessed(evidence: Evidence, consumer: str) -> frozenset[str]:
 
 
 def _ending(ride: _Ride) -> Ending:
-    if ride.dispatch_waits or ride.payment_waits:
+    if (ride.dispatch_waits or ride.payment_waits) and not ride.count(_OVERDUE):
         return Ending.WAITING
     state = None if ride.payment is None else ride.payment.state
     match state, ride.dispatch:
@@ -251,7 +262,7 @@ def _ending(ride: _Ride) -> Ending:
             return Ending.UNSERVED
         case "refunded" | "cancelled", RideItem(state="released" | "cancelled") | None:
             return Ending.CANCELLED  # also where a compensation ended it without a cancellation
-    return Ending.CANCELLED if ride.count("CarRideCancelled") else Ending.OPEN
+    return Ending.CANCELLED if ride.count("CarRideCancelled") or ride.count(_OVERDUE) else Ending.OPEN
 
 
 def _problems(ride: _Ride) -> Iterator[str]:

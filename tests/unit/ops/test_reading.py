@@ -5,7 +5,7 @@ import gzip
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import boto3
 import pytest
@@ -19,10 +19,6 @@ from ops.audit.queues import dead_letter, peek
 from ops.audit.reading import deliveries, published, reported, ride_items
 from ops.site import Site
 from tests.unit.functions.saga import create_table
-
-if TYPE_CHECKING:
-    from mypy_boto3_logs import CloudWatchLogsClient
-    from mypy_boto3_logs.type_defs import InputLogEventTypeDef
 
 GROUP = "/aws/events/carride"
 NOW = datetime.now(UTC).replace(microsecond=0)
@@ -55,19 +51,19 @@ def ride_event(event_id: str = "event-1", **attributes: Any) -> dict[str, Any]:
 FACT = ride_event()["detail"]["idempotencyid"]
 
 
-def broken_event(event_id: str = "event-2") -> dict[str, Any]:
-    """Return an event of the bus whose detail breaks the contract."""
-    return ride_event(event_id, detail={"nonsense": True})
+BROKEN = ride_event("event-2", detail={"nonsense": True})
+"""An event of the bus whose detail breaks the contract."""
 
 
-def write_log(*lines: str) -> "CloudWatchLogsClient":
+def write_log(*lines: str) -> Any:
     """Write lines to a new log group and return the client."""
     logs = boto3.client("logs")
     logs.create_log_group(logGroupName=GROUP)
     logs.create_log_stream(logGroupName=GROUP, logStreamName="stream")
     now = int(datetime.now(UTC).timestamp() * 1000)
-    events: list[InputLogEventTypeDef] = [{"timestamp": now, "message": line} for line in lines]
-    logs.put_log_events(logGroupName=GROUP, logStreamName="stream", logEvents=events)
+    logs.put_log_events(
+        logGroupName=GROUP, logStreamName="stream", logEvents=[{"timestamp": now, "message": line} for line in lines]
+    )
     return logs
 
 
@@ -88,7 +84,7 @@ def test_published_are_the_ride_events_of_the_log() -> None:
     """Copies, broken events and replays are told apart; what no consumer subscribes to is left out."""
     logs = write_log(
         json.dumps(ride_event()),
-        json.dumps(broken_event()),
+        json.dumps(BROKEN),
         json.dumps(ride_event(**{"replay-name": "again", "region": "us-west-2"})),
         json.dumps(ride_event(source="somebody.else")),
         json.dumps(ride_event(**{"detail-type": "Something"})),
@@ -161,7 +157,7 @@ BY_LAMBDA = {"requestContext": {"condition": "Exhausted"}}
     ("message", "reason", "event_id", "fact"),
     [
         (letter(BY_CONSUMER | {"event": ride_event()}), "QUARANTINED", "event-1", FACT),
-        (letter(BY_CONSUMER | {"event": broken_event()}), "QUARANTINED", "event-2", None),
+        (letter(BY_CONSUMER | {"event": BROKEN}), "QUARANTINED", "event-2", None),
         (letter(BY_CONSUMER | {"event": None, "eventGzip": PACKED}), "QUARANTINED", "event-1", FACT),
         (
             letter(BY_CONSUMER | {"event": {"messageId": "1", "body": json.dumps(ride_event())}}),

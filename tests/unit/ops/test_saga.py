@@ -118,6 +118,15 @@ STATES: Final[dict[str, tuple[Evidence, Ending]]] = {
         ride(f"{UNDER_WAY} CarReleased PaymentRefunded", "released", "refunded", payment("refunded", refunds=1)),
         Ending.CANCELLED,
     ),
+    "reconciled, though an event lies in a queue": (
+        ride(
+            f"{UNDER_WAY} CarRideOverdue CarReleased PaymentRefunded",
+            "released",
+            "refunded",
+            payment("refunded", refunds=1),
+        )._replace(dead_letters=[DeadLettered("PaymentDlq", "QUARANTINED", PAYMENT, None, "CarRideAccepted")]),
+        Ending.CANCELLED,
+    ),
     "called off before a car": (
         ride("CarRideCancelled", "cancelled", "cancelled", payment("declined")),
         Ending.CANCELLED,
