@@ -146,12 +146,13 @@ def conclude(seen: Payment, fact: Fact, charge: Charge | None) -> Decision:
         case ((Action.AUTHORIZE | Action.AUTHORIZE_AND_CAPTURE | Action.CAPTURE), Status.DECLINED):
             declined = PaymentDeclined.of(fact, amount=charge.amount, reason=charge.reason or "declined")
             return Decision(_as(State.DECLINED, charge), (declined,))
-        case Action.AUTHORIZE_AND_CAPTURE, Status.CAPTURED:
+        case ((Action.AUTHORIZE | Action.AUTHORIZE_AND_CAPTURE), Status.CAPTURED):
             facts = (PaymentAuthorized.of(fact, **told), PaymentCaptured.of(fact, **told))
             return Decision(_as(State.CAPTURED, charge), facts)
         case Action.CAPTURE, Status.CAPTURED:
             return Decision(_as(State.CAPTURED, charge), (PaymentCaptured.of(fact, **told),))
-        case ((Action.REFUND | Action.UNDO | Action.CAPTURE), Status.REFUNDED):
+        # Whatever was asked for, another run may have given the money back meanwhile.
+        case _, Status.REFUNDED:
             return Decision(_as(State.REFUNDED, charge), (PaymentRefunded.of(fact, **told),))
         case Action.UNDO, Status.DECLINED:
             return Decision(Payment(State.CANCELLED))
