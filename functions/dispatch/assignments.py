@@ -125,7 +125,6 @@ def _remember(tables: Tables, event: RideEvent, seen: Seen, decision: Decision, 
         condition=condition,
         names={"#state": "state", "#entry": attribute_of(event)},
         values=values,
-        mark=attribute_of(event),
     )
 
 

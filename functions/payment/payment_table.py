@@ -117,7 +117,6 @@ def _remember(tables: Tables, event: RideEvent, seen: Seen, decision: Decision, 
         condition=condition,
         names=names,
         values=values,
-        mark=attribute_of(event),
     )
 
 

@@ -22,9 +22,9 @@ from api.tables import Bookings, Histories, TokenError
 from carride.clients import dynamodb_client
 from carride.telemetry import logger, observe
 from idempotency import Consumer, DynamoDBStore, EffectConflictError, Operation, Policy, RetryableError
-from idempotency.consumer import LambdaContext
 from idempotency.errors import PayloadMismatchError
 from idempotency.http import HttpHandler
+from idempotency.invocation import LambdaContext
 from idempotency.stores.transport import Transport
 
 if TYPE_CHECKING:

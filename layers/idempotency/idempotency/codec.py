@@ -265,7 +265,7 @@ def _rebuild(name: str, kind: Any, stored: dict[str, Any]) -> Any:
 
 
 def _rebuild_model(name: str, kind: Any, state: dict[str, Any]) -> Any:
-    from pydantic_core import PydanticUndefined  # noqa: PLC0415 - a model has loaded it
+    from pydantic_core import PydanticUndefined
 
     fields, attributes = kind.__pydantic_fields__, kind.__private_attributes__
     extra, private = state["__pydantic_extra__"] or {}, state["__pydantic_private__"] or {}

@@ -25,8 +25,8 @@ class Threads:
 
     def run_all(self, tasks: Sequence[Callable[[], None]], limit: int) -> None:
         """Run the tasks in a pool of threads that ends with them."""
-        from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - only batches pay for it
-        from contextvars import copy_context  # noqa: PLC0415 - as above
+        from concurrent.futures import ThreadPoolExecutor
+        from contextvars import copy_context
 
         if len(tasks) <= 1:
             for task in tasks:
@@ -38,6 +38,6 @@ class Threads:
 
     def repeat(self, beat: Callable[[], bool], interval_s: float) -> AbstractContextManager[object]:
         """Beat in a thread that is joined when the context is left."""
-        from idempotency.heartbeat import Heartbeat  # noqa: PLC0415 - only long work pays for it
+        from idempotency.heartbeat import Heartbeat
 
         return Heartbeat(beat, interval_s)

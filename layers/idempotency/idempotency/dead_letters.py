@@ -74,7 +74,7 @@ class SqsDeadLetters:
 
     def send(self, letter: DeadLetter) -> None:
         """Send one message, with the reason and the consumer as its attributes."""
-        from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - paid for by the first letter
+        from botocore.exceptions import BotoCoreError, ClientError
 
         if self._client is None:
             self._client = _sqs_client()
@@ -92,8 +92,8 @@ class SqsDeadLetters:
 
 
 def _sqs_client() -> Any:
-    from botocore.config import Config  # noqa: PLC0415 - paid for by the first letter
-    from botocore.session import get_session  # noqa: PLC0415 - as above
+    from botocore.config import Config
+    from botocore.session import get_session
 
     config = Config(connect_timeout=1, read_timeout=2, retries={"mode": "standard", "total_max_attempts": 3})
     return get_session().create_client("sqs", config=config)

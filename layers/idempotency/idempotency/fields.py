@@ -49,7 +49,7 @@ def fields_of(kind: Any) -> dict[str, Field] | None:
 
 
 def _of_struct(kind: Any) -> dict[str, Field]:
-    import msgspec  # noqa: PLC0415 - a Struct has loaded it
+    import msgspec
 
     def field(default: Any) -> Field:
         if default is msgspec.NODEFAULT:
@@ -73,7 +73,7 @@ def _of_model(field: Any) -> Field:
 
 
 def _of_attrs(default: Any) -> Field:
-    import attr  # noqa: PLC0415 - an attrs class has loaded it
+    import attr
 
     if default is attr.NOTHING:
         return Field()

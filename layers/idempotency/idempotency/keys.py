@@ -46,7 +46,7 @@ def extractor(what: str | Extract, name: str) -> Extract:
         return what
     if _DOTTED.fullmatch(what):
         return _descend(what.split("."))
-    import jmespath  # noqa: PLC0415 - only who uses expressions pays for it; it comes with botocore
+    import jmespath
 
     try:
         compiled = jmespath.compile(what)

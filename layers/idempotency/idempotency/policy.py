@@ -16,7 +16,7 @@ HEARTBEATS_PER_LEASE: Final = 3
 """A lease survives two heartbeats that fail in a row."""
 
 
-def no_backoff(attempt: int) -> float:  # noqa: ARG001 - every back-off is given the attempt
+def no_backoff(attempt: int) -> float:  # noqa: ARG001 - every back-off gets the attempt
     """Let a failed key be tried again at once: behind asynchronous invokes Lambda itself waits between tries."""
     return 0.0
 
@@ -83,16 +83,16 @@ class Policy:
             (self.max_attempts >= 1, "max_attempts must be at least 1"),
             (self.on_crash in ("retry", "quarantine"), "on_crash must be 'retry' or 'quarantine'"),
             (self.missing_key in ("reject", "run"), "missing_key must be 'reject' or 'run'"),
-            (3.0 <= self.lease <= 900.0, "lease must be 3 to 900 seconds"),  # noqa: PLR2004 - stated in the message
+            (3.0 <= self.lease <= 900.0, "lease must be 3 to 900 seconds"),
             (min(self.margin, self.clock_skew, self.reserve) >= 0, "margin, clock_skew and reserve cannot be negative"),
             (self.clock_skew < self.window, "clock_skew must be shorter than the window"),
             (self.busy in ("raise", "wait"), "busy must be 'raise' or 'wait'"),
-            (0 < self.wait_limit <= 900.0, "wait_limit must be more than 0 and at most 900 seconds"),  # noqa: PLR2004
+            (0 < self.wait_limit <= 900.0, "wait_limit must be more than 0 and at most 900 seconds"),
             (self.conflict_reruns >= 0, "conflict_reruns cannot be negative"),
-            (0 <= self.max_result_bytes <= 380_000, "max_result_bytes must be 0 to 380000: an item holds 400 KB"),  # noqa: PLR2004
+            (0 <= self.max_result_bytes <= 380_000, "max_result_bytes must be 0 to 380000: an item holds 400 KB"),
             (self.concurrency >= 1, "concurrency must be at least 1"),
             (self.warm_cache >= 0, "warm_cache cannot be negative"),
-            (0 <= self.warm_seconds <= 300.0, "warm_seconds must be 0 to 300"),  # noqa: PLR2004
+            (0 <= self.warm_seconds <= 300.0, "warm_seconds must be 0 to 300"),
             (
                 not (self.atomic and self.same_delivery_takes_over),
                 "atomic makes no claim: there is nothing that same_delivery_takes_over could take over",

@@ -18,15 +18,15 @@ _CLOUD_EVENT: Final = frozenset({"specversion", "id", "source", "type"})
 """The attributes that CloudEvents 1.0 requires."""
 
 
-def _nothing(raw: Raw) -> None:  # noqa: ARG001 - this source does not say
+def _nothing(raw: Raw) -> None:
     return None
 
 
-def _never(raw: Raw) -> bool:  # noqa: ARG001 - this source has no replays
+def _never(raw: Raw) -> bool:
     return False
 
 
-def _always(raw: Raw) -> bool:  # noqa: ARG001 - this source has no synchronous callers
+def _always(raw: Raw) -> bool:
     return True
 
 

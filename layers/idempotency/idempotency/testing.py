@@ -81,7 +81,7 @@ class FaultyTransport:
     def lose_request(self) -> None:
         """Have the next request never arrive."""
 
-        def fault(operation: str, request: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ARG001 - a transport's form
+        def fault(operation: str, request: Mapping[str, Any]) -> Mapping[str, Any]:
             raise NoAnswerError("the request was lost")
 
         self._faults.append(fault)
@@ -101,7 +101,7 @@ class FaultyTransport:
     def answer(self, code: str, *, status: int = 400, body: Mapping[str, Any] | None = None) -> None:
         """Have the next request refused with an error of DynamoDB's."""
 
-        def fault(operation: str, request: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ARG001 - as above
+        def fault(operation: str, request: Mapping[str, Any]) -> Mapping[str, Any]:
             raise ServiceError(code, status, "made by a test", body or {})
 
         self._faults.append(fault)

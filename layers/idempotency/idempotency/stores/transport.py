@@ -49,7 +49,7 @@ class BotocoreTransport:
     """Sends through a botocore client that makes a single attempt: the store retries, since it knows the deadline."""
 
     def __init__(self, client: Any, longest_try_s: float) -> None:
-        from botocore.exceptions import (  # noqa: PLC0415 - paid for with the client
+        from botocore.exceptions import (
             ClientError,
             ConnectionError,  # noqa: A004 - botocore's name for it
             CredentialRetrievalError,
@@ -57,7 +57,7 @@ class BotocoreTransport:
             NoCredentialsError,
             PartialCredentialsError,
         )
-        from botocore.parsers import ResponseParserError  # noqa: PLC0415 - as above
+        from botocore.parsers import ResponseParserError
 
         self.longest_try_s = longest_try_s
         self._service_error: type[Any] = ClientError
@@ -98,8 +98,8 @@ def botocore_transport(
     botocore's default timeouts of 60 seconds outlive most functions. Requests are not validated a second time on the
     client: the store makes them, and its tests run them against DynamoDB's rules.
     """
-    from botocore.config import Config  # noqa: PLC0415 - a consumer that brings its own transport does not pay for it
-    from botocore.session import get_session  # noqa: PLC0415 - as above
+    from botocore.config import Config
+    from botocore.session import get_session
 
     session = session or get_session()
     config = Config(
