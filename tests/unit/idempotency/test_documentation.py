@@ -1,7 +1,6 @@
 """The layer's own guide: its code runs, and what it counts and names is there."""
 
 import re
-from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final
@@ -9,10 +8,10 @@ from typing import Any, Final
 import pytest
 
 import idempotency
-from idempotency import Consumer, Operation, Policy
+from idempotency import Policy
 from idempotency.clock import epoch_ms
-from idempotency.testing import FaultyTransport, Invocation, ManualClock
-from tests.unit.idempotency.samples import event
+from idempotency.testing import Invocation
+from tests.unit.idempotency.samples import DynamoDBWorld, event
 
 GUIDE: Final = Path(idempotency.__file__).parents[1] / "README.md"
 TESTS: Final = Path(__file__).parent
@@ -75,38 +74,24 @@ def test_five_line_consumer_is_in_the_package_too(invoices: Any) -> None:
         ("takeover", 3),
     ],
 )
-def test_calls_of_each_path_are_as_the_guide_says(
-    consumer: Callable[..., Consumer], clock: ManualClock, transport: FaultyTransport, path: str, calls: int
-) -> None:
+def test_calls_of_each_path_are_as_the_guide_says(world: DynamoDBWorld, path: str, calls: int) -> None:
     """The table of calls counts what really goes over the wire."""
     (stated,) = re.findall(rf"^\| {re.escape(path)} \| (\d) \|", GUIDE.read_text(), re.MULTILINE)
     assert int(stated) == calls
 
-    runs: list[Operation] = []
-
-    def work(event: dict[str, Any], operation: Operation) -> None:
-        runs.append(operation)
-        if path in ("busy", "takeover") and len(runs) == 1:
-            raise SystemExit  # the process ends in the middle
-        if path == "failure":
-            raise KeyError("pickup")
-
-    handler = consumer(atomic="atomic" in path, warm_cache=10 if "just seen" in path else 0).event_handler(work)
+    policy = {"atomic": "atomic" in path, "warm_cache": 10 if "just seen" in path else 0}
+    handler = world.consumer(policy=policy).event_handler(world.work)
     if path in ("busy", "takeover"):
-        with pytest.raises(SystemExit):
-            handler(event(), Invocation(clock))
-        clock.advance(60 if path == "takeover" else 1)
+        world.crash()
+        world.clock.advance(60 if path == "takeover" else 1)
     elif "duplicate" in path:
-        handler(event(), Invocation(clock))
-    before = len(transport.requests)
-
+        handler(event(), world.invocation())
+    before = len(world.transport.requests)
     if path == "failure":
-        with pytest.raises(KeyError):
-            handler(event(), Invocation(clock))
+        world.fail(KeyError("pickup"))
     else:
-        handler(event(), Invocation(clock, request_id="request-2"))
-
-    assert len(transport.requests) - before == calls
+        handler(event(), world.invocation("request-2"))
+    assert len(world.transport.requests) - before == calls
 
 
 def test_every_test_that_the_guide_names_exists() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from idempotency import ConfigurationError, Consumer, MemoryStore, Policy, UnfinishedWorkError
 from idempotency.testing import Invocation, ManualClock
-from tests.unit.idempotency.samples import event
+from tests.unit.idempotency.samples import SQS_ATTRIBUTES, event
 
 
 async def coroutine(*args: Any) -> None:
@@ -46,12 +46,6 @@ def wrapped(work: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper
 
 
-def sqs(body: str) -> dict[str, Any]:
-    """A batch of one record."""
-    attributes = {"SentTimestamp": "1800000000000", "ApproximateReceiveCount": "1"}
-    return {"Records": [{"messageId": "m1", "body": body, "attributes": attributes}]}
-
-
 def consumer(clock: ManualClock, **policy: Any) -> Consumer:
     """A consumer over memory."""
     store = MemoryStore(clock=clock, apply=lambda effects: None)
@@ -69,7 +63,8 @@ def through_batch(clock: ManualClock, work: Any) -> Any:
     """Deliver a batch of one."""
     decorated = consumer(clock)
     handler = decorated.batch_handler(work)
-    return decorated, None, lambda: handler(sqs("{}"), Invocation(clock))
+    record = {"messageId": "m1", "body": "{}", "attributes": SQS_ATTRIBUTES}
+    return decorated, None, lambda: handler({"Records": [record]}, Invocation(clock))
 
 
 def through_function(clock: ManualClock, work: Any) -> Any:
