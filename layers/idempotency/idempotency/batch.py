@@ -165,7 +165,7 @@ class Batch[E]:
         return left_ms >= (1 if is_first else max(1, self._pace.typical_ms()))
 
     def _next_suspects(self) -> list[list[int]]:
-        """Take the lanes that run next: those with the fewest crashes, and as few together as the time allows."""
+        """Take the lanes that run next: those with the fewest crashes, as few at a time as the time left allows."""
         self._suspects.sort(key=lambda suspected: (suspected[0].attempt, suspected[1]))  # not as threads found them
         in_company = sum(not suspect.is_last_chance for suspect, _ in self._suspects)
         size = 1

@@ -24,8 +24,7 @@ class Put(NamedTuple):
 
     def action(self) -> dict[str, object]:
         """Return the entry of a ``TransactItems`` list."""
-        request: dict[str, object] = {"TableName": self.table, "Item": marshalling.item(self.item)}
-        return {"Put": _conditional(request, self.condition, self.values, self.names)}
+        return _action("Put", self, {"Item": marshalling.item(self.item)})
 
 
 class Update(NamedTuple):
@@ -40,12 +39,7 @@ class Update(NamedTuple):
 
     def action(self) -> dict[str, object]:
         """Return the entry of a ``TransactItems`` list."""
-        request: dict[str, object] = {
-            "TableName": self.table,
-            "Key": marshalling.item(self.key),
-            "UpdateExpression": self.expression,
-        }
-        return {"Update": _conditional(request, self.condition, self.values, self.names)}
+        return _action("Update", self, {"Key": marshalling.item(self.key), "UpdateExpression": self.expression})
 
 
 class Delete(NamedTuple):
@@ -59,8 +53,7 @@ class Delete(NamedTuple):
 
     def action(self) -> dict[str, object]:
         """Return the entry of a ``TransactItems`` list."""
-        request: dict[str, object] = {"TableName": self.table, "Key": marshalling.item(self.key)}
-        return {"Delete": _conditional(request, self.condition, self.values, self.names)}
+        return _action("Delete", self, {"Key": marshalling.item(self.key)})
 
 
 class Check(NamedTuple):
@@ -74,8 +67,7 @@ class Check(NamedTuple):
 
     def action(self) -> dict[str, object]:
         """Return the entry of a ``TransactItems`` list."""
-        request: dict[str, object] = {"TableName": self.table, "Key": marshalling.item(self.key)}
-        return {"ConditionCheck": _conditional(request, self.condition, self.values, self.names)}
+        return _action("ConditionCheck", self, {"Key": marshalling.item(self.key)})
 
 
 type Effect = Put | Update | Delete | Check
@@ -144,17 +136,13 @@ def _names(names: Mapping[str, str]) -> dict[str, str]:
     return dict(names)
 
 
-def _conditional(
-    request: dict[str, object],
-    condition: str | None,
-    values: Mapping[str, object] | None,
-    names: Mapping[str, str] | None,
-) -> dict[str, object]:
-    if condition is not None:
-        request["ConditionExpression"] = condition
+def _action(kind: str, effect: Effect, request: dict[str, object]) -> dict[str, object]:
+    request["TableName"] = effect.table
+    if effect.condition is not None:
+        request["ConditionExpression"] = effect.condition
         request["ReturnValuesOnConditionCheckFailure"] = "ALL_OLD"
-    if values:
-        request["ExpressionAttributeValues"] = marshalling.item(values)
-    if names:
-        request["ExpressionAttributeNames"] = dict(names)
-    return request
+    if effect.values:
+        request["ExpressionAttributeValues"] = marshalling.item(effect.values)
+    if effect.names:
+        request["ExpressionAttributeNames"] = dict(effect.names)
+    return {kind: request}

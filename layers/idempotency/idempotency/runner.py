@@ -41,13 +41,12 @@ from idempotency.decision import (
     renewed,
     settled,
 )
-from idempotency.delivery import POSTPONED, Answer, Delivery
+from idempotency.delivery import POSTPONED, Answer, Delivery, completed, failed, kind_of_run, unrecorded
 from idempotency.errors import describe
 from idempotency.handlers import finished
 from idempotency.local_cache import WarmCache
 from idempotency.observation import Observer
 from idempotency.operation import Operation
-from idempotency.outcomes import completed, failed, kind_of_run, unrecorded
 from idempotency.policy import HEARTBEATS_PER_LEASE, TIMEOUT_COVERED_BY_LEASE_MS, Policy
 from idempotency.record import COMPLETED, IN_PROGRESS, Record
 from idempotency.reports import Reports
@@ -59,8 +58,7 @@ if TYPE_CHECKING:
 _ROUNDS: Final = 8
 """How often a delivery may find the record changed by others before it gives up."""
 _LARGEST_KEPT_EVENT: Final = 100_000
-_SHORTEST_POLL_MS: Final = 50
-_LONGEST_POLL_MS: Final = 500
+_SHORTEST_POLL_MS, _LONGEST_POLL_MS = 50, 500
 
 
 class Started(NamedTuple):
@@ -279,12 +277,9 @@ class Runner:
         Raises:
             OutOfTimeError: too little time is left to commit anything.
         """
-        now_ms = self.clock()
-        limits = self._limits
+        now_ms, limits = self.clock(), self._limits
         if delivery.sent_ms is not None and is_beyond_window(delivery.sent_ms, delivery.deadline_ms or now_ms, limits):
-            too_old = errors.BeyondWindowError(
-                f"{delivery.key} was sent before the window of {limits.window_s} s began"
-            )
+            too_old = errors.BeyondWindowError(f"{delivery.key} was sent more than {limits.window_s} s ago")
             if delivery.deadline_ms is not None and limits.window_s * 1000 <= delivery.deadline_ms - now_ms:
                 raise errors.ConfigurationError(
                     f"{self.consumer}: a window of {limits.window_s} s is shorter than the invocation may last"
@@ -299,8 +294,7 @@ class Runner:
         if not self._has_time(delivery.deadline_ms, now_ms):
             raise errors.OutOfTimeError(f"less than {self.policy.reserve} s are left for {delivery.key}")
         if delivery.expires_ms is not None and delivery.expires_ms + limits.skew_ms < now_ms:
-            found = self._store.read(delivery.key, until_ms=delivery.deadline_ms)
-            if found is None:
+            if self._store.read(delivery.key, until_ms=delivery.deadline_ms) is None:
                 return Answer(observation.EXPIRED, None)
         return None
 

@@ -53,32 +53,16 @@ def test_server_is_opened_with_what_a_function_needs(address: str, expected: dic
     assert WORD not in f"{store!r} {client!r}"
 
 
-@pytest.mark.parametrize(
-    "address",
-    [
-        "",
-        "Idempotency",
-        "dynamodb:",
-        "dynamodb://Idempotency",
-        " dynamodb:Idempotency",
-        "http://localhost:6379",
-        "valkey://",
-        "valkey://localhost:port",
-        "valkey://localhost:0",
-        "valkey://localhost:65536",
-        "valkey://localhost:6379/one",
-        "valkey://::1:6379",
-        "redis://localhost\n",
-        "redis://localhost?socket_timeout=60",
-        "redis://localhost/1?cluster=true",
-        f"redis:worker:{WORD}@localhost",
-        f"redis://worker:{WORD}@",
-        f"redis://worker:{WORD}/x@localhost",
-        f"redis://worker:{WORD}?x@localhost",
-        f"redis://worker:x@{WORD}@localhost",
-        f"redis://localhost:{WORD}",
-    ],
-)
+NONSENSE = f"""
+    Idempotency dynamodb: dynamodb://Idempotency http://localhost:6379 valkey:// valkey://localhost:port
+    valkey://localhost:0 valkey://localhost:65536 valkey://localhost:6379/one valkey://::1:6379
+    redis://localhost?socket_timeout=60 redis://localhost/1?cluster=true redis:worker:{WORD}@localhost
+    redis://worker:{WORD}@ redis://worker:{WORD}/x@localhost redis://worker:{WORD}?x@localhost
+    redis://worker:x@{WORD}@localhost redis://localhost:{WORD}
+"""
+
+
+@pytest.mark.parametrize("address", [*NONSENSE.split(), "", " dynamodb:Idempotency", "redis://localhost\n"])
 def test_nonsense_is_refused_without_repeating_a_password(address: str) -> None:
     """The error names the forms that there are, and nothing of the address, which may hold a password."""
     with pytest.raises(ConfigurationError, match=r"dynamodb:<table>, or valkey://|cluster has no databases") as refused:

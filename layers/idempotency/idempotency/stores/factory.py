@@ -1,4 +1,4 @@
-"""The store that a deployment has chosen, from one line of its settings."""
+"""Opens the store that one line of settings names."""
 
 import re
 from typing import Final
@@ -25,10 +25,10 @@ def open_store(address: str) -> Store:
         address: ``dynamodb:<name or ARN of the table>``, or
             ``valkey://[[<user>]:<password>@]<host>[:<port>][/<database>][?<options>]``. ``redis://`` is another word
             for ``valkey://``; ``valkeys://`` and ``rediss://`` speak TLS. User and password are percent-encoded, the
-            port is 6379 where none is given, an IPv6 address is in brackets. Options, joined by ``&``:
+            default port is 6379, an IPv6 address is in brackets. Options, joined by ``&``:
 
-            - ``cluster=true``: the endpoint is that of a cluster, which names its nodes. It has no databases.
-            - ``eviction=accepted``: do not check at the first step that the server drops no keys.
+            - ``cluster=true``: the endpoint belongs to a cluster, which names its nodes. It has no databases.
+            - ``eviction=accepted``: do not check at the first step that the server evicts no keys.
 
     Raises:
         ConfigurationError: it is none of these, or valkey-py is not installed. The first step raises it, too, if the

@@ -19,7 +19,7 @@ import importlib
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from idempotency.clock import Clock, epoch_ms
 from idempotency.effects import Effect
@@ -27,25 +27,8 @@ from idempotency.errors import ConfigurationError, StoreRefusedError
 from idempotency.record import IN_PROGRESS, Record
 from idempotency.stores.retries import Retries, Verdict
 
-
-class Client(Protocol):
-    """The methods of valkey-py's and redis-py's clients, and of their cluster clients, that the store uses."""
-
-    def evalsha(self, sha: str, numkeys: int, *keys_and_args: Any) -> Any:
-        """Run a script that the server knows."""
-        ...
-
-    def eval(self, script: str, numkeys: int, *keys_and_args: Any) -> Any:
-        """Run a script, and store it on the server."""
-        ...
-
-    def info(self, section: str) -> Any:
-        """Return the server's report about itself."""
-        ...
-
-    def get_connection_kwargs(self) -> Any:
-        """Return the settings of the client's connections."""
-        ...
+type Client = Any
+"""A client of valkey-py or redis-py, or of one of their cluster clients; neither package is a dependency."""
 
 
 class _Script:
