@@ -1,7 +1,6 @@
 """Runs one delivery under the protocol: performs each step that the decision asks for, and reports how it ended.
 
-Deliveries share nothing but the store, the cache and the settings. What belongs to one delivery is carried by an
-immutable `Delivery`, `ClaimRequest` and `Started`.
+Deliveries share only the store, the cache and the settings: what belongs to one delivery is immutable.
 """
 
 import copy
@@ -214,8 +213,8 @@ class Runner:
         if isinstance(step, Write):
             return Answer(POSTPONED, step.seen)
         if isinstance(step, Run):
-            operation = self._operation(step.record, request, delivery)
-            return Started(delivery, request, step.record, operation, kind_of_run(seen))
+            record = step.record
+            return Started(delivery, request, record, self._operation(record, request, delivery), kind_of_run(seen))
         return self._answer(step, seen, delivery, request, None)
 
     def heartbeat(self, started: Started) -> AbstractContextManager[object]:
@@ -293,9 +292,9 @@ class Runner:
             return Answer(observation.DUPLICATE, cached, "warm")
         if not self._has_time(delivery.deadline_ms, now_ms):
             raise errors.OutOfTimeError(f"less than {self.policy.reserve} s are left for {delivery.key}")
-        if delivery.expires_ms is not None and delivery.expires_ms + limits.skew_ms < now_ms:
-            if self._store.read(delivery.key, until_ms=delivery.deadline_ms) is None:
-                return Answer(observation.EXPIRED, None)
+        is_expired = delivery.expires_ms is not None and delivery.expires_ms + limits.skew_ms < now_ms
+        if is_expired and self._store.read(delivery.key, until_ms=delivery.deadline_ms) is None:
+            return Answer(observation.EXPIRED, None)
         return None
 
     def left_ms(self, deadline_ms: int | None) -> int:
