@@ -23,7 +23,6 @@ from idempotency.dead_letters import (
 from idempotency.errors import (
     LostLeaseError,
     OutOfTimeError,
-    PayloadMismatchError,
     ResultOmittedError,
     RetryLaterError,
     StoreRefusedError,
@@ -314,13 +313,6 @@ class TestRule5Lease:
         steps = (lambda _: world.clock.advance(20), Operation.heartbeat)
         assert leases(*steps, timeout_s=900) == [10_000, 30_000]
 
-    def test_heartbeat_never_outlasts_its_own_invocation(
-        self, world: DynamoDBWorld, leases: Callable[..., list[int]]
-    ) -> None:
-        """A heartbeat near the deadline extends the lease to the deadline and its margin, and no further."""
-        steps = (lambda _: world.clock.advance(190), Operation.heartbeat)
-        assert leases(*steps, timeout_s=200) == [-160_000, 11_000]
-
     def test_late_heartbeat_never_shortens_the_lease(
         self, world: DynamoDBWorld, leases: Callable[..., list[int]]
     ) -> None:
@@ -512,13 +504,6 @@ class TestRule10Fingerprint:
         replay = event() | {"id": "e2", "replay-name": "r", "time": "2027-01-15T08:00:01Z"}
         replay["detail"] |= {"traceparent": "00-1-2-01"}
         assert world.deliver(replay, by="request-2")["outcome"] == "Duplicate"
-
-    def test_mismatch_raises_for_a_synchronous_caller(self, world: DynamoDBWorld) -> None:
-        """A function called with a known key and other arguments raises."""
-        book = world.consumer().function(key="order_id", name="book")(lambda order_id, price: price)
-        book("order_01", 10)
-        with pytest.raises(PayloadMismatchError):
-            book("order_01", 11)
 
 
 class TestRule11Busy:
