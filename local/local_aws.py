@@ -45,6 +45,7 @@ HOST = "127.0.0.1"
 _BUILD = ROOT / ".aws-sam"
 _BUCKET = "laptop-artifacts"
 _ARTIFACTS = {"AWS::Serverless::Function": "CodeUri", "AWS::Serverless::LayerVersion": "ContentUri"}
+_NESTED = "AWS::CloudFormation::Stack"
 _BEGINNINGS = frozenset({"CREATE_IN_PROGRESS", "UPDATE_IN_PROGRESS", "DELETE_IN_PROGRESS"})  # of an operation
 _CAPABILITIES = ["CAPABILITY_IAM", "CAPABILITY_NAMED_IAM", "CAPABILITY_AUTO_EXPAND"]
 _START_SECONDS = 30.0
@@ -338,10 +339,8 @@ class Laptop:
                 body = self._package(build / "template.yaml", region)
         else:
             body = self._package(template, region) if isinstance(template, Path) else dict(template)
-        s3, cloudformation = self._bucket(region), self.client("cloudformation", region=region)
-        text = json.dumps(body).encode()
-        key = f"{hashlib.sha256(text).hexdigest()}.template"
-        s3.put_object(Bucket=f"{_BUCKET}-{region}", Key=key, Body=text)
+        cloudformation = self.client("cloudformation", region=region)
+        key = self._upload(json.dumps(body).encode(), "template", region)
         given = {name: value for name, value in _defaults().items() if name in body.get("Parameters", {})} | parameters
         request = {
             "StackName": stack_name,
@@ -492,18 +491,24 @@ class Laptop:
             raise LaptopError(f"{template} is missing: call build() first.")
         body: dict[str, Any] = yaml.safe_load(template.read_text(encoding="utf-8"))
         for resource in body["Resources"].values():
+            if isinstance(resource, list):  # a loop of AWS::LanguageExtensions, which has no code
+                continue
             place = _ARTIFACTS.get(resource["Type"])
             code = resource.get("Properties", {}).get(place) if place else None
             if isinstance(code, str) and not code.startswith("s3://"):
-                resource["Properties"][place] = self._upload((template.parent / code).resolve(), region)
+                key = self._upload(_zip((template.parent / code).resolve()), "zip", region)
+                resource["Properties"][place] = f"s3://{_BUCKET}-{region}/{key}"
+            if resource["Type"] == _NESTED:
+                nested = template.parent / resource["Properties"]["TemplateURL"]
+                key = self._upload(nested.read_bytes(), "template", region)
+                resource["Properties"]["TemplateURL"] = f"{self.endpoint_url}/{_BUCKET}-{region}/{key}"
         return body
 
-    def _upload(self, folder: Path, region: str) -> str:
-        content = _zip(folder)
-        key = f"{hashlib.sha256(content).hexdigest()}.zip"
-        bucket = f"{_BUCKET}-{region}"
-        self._bucket(region).put_object(Bucket=bucket, Key=key, Body=content)
-        return f"s3://{bucket}/{key}"
+    def _upload(self, content: bytes, suffix: str, region: str) -> str:
+        """Put content into the region's bucket, and return its key."""
+        key = f"{hashlib.sha256(content).hexdigest()}.{suffix}"
+        self._bucket(region).put_object(Bucket=f"{_BUCKET}-{region}", Key=key, Body=content)
+        return key
 
 
 def _tool(environment: str, program: str) -> Path:

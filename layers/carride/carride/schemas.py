@@ -1,4 +1,4 @@
-"""JSON Schemas of the events, generated from their types: ``python -m carride.schemas events/schemas template.yaml``.
+"""JSON Schemas of the events: ``python -m carride.schemas events/schemas infrastructure/schemas.yaml``.
 
 Draft 4, because EventBridge's schema registry takes no later one. A schema that is there is replaced only by one that
 old and new readers agree on; anything else needs a higher ``schema_version`` and so makes a file of its own. The
@@ -19,7 +19,7 @@ type Schema = dict[str, Any]
 
 _DRAFT: Final = "http://json-schema.org/draft-04/schema#"
 _PROSE: Final = frozenset({"title", "description"})
-_FIRST_LINE: Final = "  # Written by `python -m carride.schemas events/schemas template.yaml`, from here …"
+_FIRST_LINE: Final = "  # Written by `python -m carride.schemas events/schemas infrastructure/schemas.yaml`, from here …"
 _LAST_LINE: Final = "  # … to here."
 
 
