@@ -16,14 +16,16 @@ branches has to keep the rule.
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, Final
 
+from cfnlint.decode import decode
 from cfnlint.rules import CloudFormationLintRule, RuleMatch
 
 type Value = Any
 """A value of a template, with intrinsic functions as mappings: ``{"Ref": "…"}``."""
-type Path = list[str | int]
-type Finding = tuple[Path, str]
+type Place = list[str | int]
+type Finding = tuple[Place, str]
 """Where in the template, from the resource's logical id on, and what is wrong there."""
 
 FUNCTIONS: Final = frozenset({"AWS::Serverless::Function", "AWS::Lambda::Function"})
@@ -36,6 +38,7 @@ TABLE: Final = "AWS::DynamoDB::GlobalTable"
 ROLE: Final = "AWS::IAM::Role"
 API: Final = "AWS::Serverless::HttpApi"
 PIPE: Final = "AWS::Pipes::Pipe"
+NESTED: Final = "AWS::CloudFormation::Stack"
 
 FOURTEEN_DAYS: Final = 14 * 86_400
 """Seconds; the longest that SQS keeps a message."""
@@ -121,6 +124,69 @@ def mentioned(value: Value) -> set[str]:
             return set().union(*map(mentioned, value))
         case _:
             return set()
+
+
+def with_nested(resources: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Return the resources with those of nested stacks in place of the stacks, as if all stood in one template.
+
+    Args:
+        resources: of a template.
+        folder: where the template is, from which its nested templates are named.
+    """
+    found: dict[str, Any] = {}
+    outputs: dict[str, Any] = {}
+    for name, resource in resources.items():
+        if resource.get("Type") != NESTED:
+            found[name] = resource
+            continue
+        properties = resource["Properties"]
+        given = properties.get("Parameters", {})
+        template, _ = decode(str(folder / properties["TemplateURL"]))
+        condition = {"Condition": resource["Condition"]} if "Condition" in resource else {}
+        found |= {inner: condition | each for inner, each in _filled(template["Resources"], given).items()}
+        for output, each in template.get("Outputs", {}).items():
+            outputs[f"{name}.Outputs.{output}"] = _filled(each["Value"], given)
+    linked: dict[str, Any] = _linked(found, outputs)
+    return linked
+
+
+def _filled(value: Value, given: Mapping[str, Value]) -> Value:
+    """Return part of a nested template with the values of its parameters."""
+    match value:
+        case {"Ref": str(name)} if name in given:
+            return given[name]
+        case {"Fn::Sub": str(text)}:
+            return {"Fn::Sub": re.sub(r"\$\{(\w+)\}", lambda found: _written(given.get(found[1]), found[0]), text)}
+        case Mapping():
+            return {key: _filled(inner, given) for key, inner in value.items()}
+        case list():
+            return [_filled(inner, given) for inner in value]
+        case _:
+            return value
+
+
+def _written(value: Value, otherwise: str) -> str:
+    """Return a parameter's value as it stands in the text of an ``Fn::Sub``."""
+    match value:
+        case {"Ref": str(name)}:
+            return f"${{{name}}}"
+        case {"Fn::GetAtt": [str(name), str(attribute)]}:
+            return f"${{{name}.{attribute}}}"
+        case _:
+            return otherwise
+
+
+def _linked(value: Value, outputs: Mapping[str, Value]) -> Value:
+    """Return a value in which references to outputs of nested stacks are what these outputs refer to."""
+    match value:
+        case {"Fn::GetAtt": [str(name), str(attribute)]} if f"{name}.{attribute}" in outputs:
+            return outputs[f"{name}.{attribute}"]
+        case Mapping():
+            return {key: _linked(inner, outputs) for key, inner in value.items()}
+        case list():
+            return [_linked(inner, outputs) for inner in value]
+        case _:
+            return value
 
 
 class House:
@@ -290,7 +356,7 @@ def functions_alarm(house: House) -> Iterator[Finding]:
 def targets_are_retried(house: House) -> Iterator[Finding]:
     """What a target does not take is tried again, for as long as the rule says, and then kept."""
     for name, index, target in _targets(house):
-        path: Path = [name, "Properties", "Targets", index]
+        path: Place = [name, "Properties", "Targets", index]
         for setting in ("MaximumRetryAttempts", "MaximumEventAgeInSeconds"):
             if None in at(target, "RetryPolicy", setting):
                 yield path, f"{name} needs RetryPolicy.{setting} on its target"
@@ -302,7 +368,7 @@ def targets_are_retried(house: House) -> Iterator[Finding]:
 def targets_let_their_rule_in(house: House) -> Iterator[Finding]:
     """Target and dead-letter queue of a rule let it in: without, EventBridge loses what it should hand over."""
     for name, index, target in _targets(house):
-        path: Path = [name, "Properties", "Targets", index]
+        path: Place = [name, "Properties", "Targets", index]
         for reached in mentioned(target.get("Arn")) & set(house.resources):
             if not _lets_rule_in(house, reached, name):
                 yield path, f"{reached} does not let {name} in"
@@ -450,7 +516,7 @@ def tables_come_back(house: House) -> Iterator[Finding]:
     """Each replica can be restored to any second of the last 35 days, and says whether it can be deleted."""
     for name, table in house.of_type(TABLE):
         for index, replica in enumerate(listed(table.get("Replicas"))):
-            path: Path = [name, "Properties", "Replicas", index]
+            path: Place = [name, "Properties", "Replicas", index]
             if at(replica, "PointInTimeRecoverySpecification", "PointInTimeRecoveryEnabled") != [True]:
                 yield path, f"{name} needs PointInTimeRecoverySpecification on every replica"
             if True not in at(replica, "DeletionProtectionEnabled"):
@@ -530,8 +596,10 @@ class _HouseRule:
 
     def match(self, cfn: Any) -> list[RuleMatch]:
         """Return what the check finds in a template."""
-        house = House(cfn.template.get("Resources") or {})
-        return [RuleMatch(["Resources", *path], message) for path, message in type(self).check(house)]
+        own = cfn.template.get("Resources") or {}
+        house = House(with_nested(own, Path(cfn.filename).parent))
+        found = type(self).check(house)
+        return [RuleMatch(["Resources", *(path if path[0] in own else [])], message) for path, message in found]
 
 
 def _rule(rule_id: str, check: Callable[[House], Iterator[Finding]]) -> type[CloudFormationLintRule]:

@@ -1,4 +1,7 @@
-"""The template as CloudFormation gets it: after the SAM transform, with the conditions of one choice of parameters."""
+"""The template as CloudFormation deploys it: transformed, with the conditions of one choice of parameters decided.
+
+The resources of nested stacks stand beside the template's own, with the values that the template gives to their parameters.
+"""
 
 import copy
 import itertools
@@ -8,8 +11,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+from cfnlint.template import Template
+from cfnlint.template.transforms import Transform
 from samtranslator.translator.transform import transform
 from samtranslator.yaml_helper import yaml_parse
+
+from infrastructure.rules.house_rules import with_nested
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 TEMPLATE: Final = ROOT / "template.yaml"
@@ -32,12 +39,10 @@ KEY: Final = "arn:aws:kms:us-east-1:123456789012:key/0a1b2c3d-0000-4000-8000-000
 SWITCHES: Final[dict[str, tuple[str, ...]]] = {
     "KmsKeyArn": ("", KEY),
     "PaymentGatewayUrl": ("", "https://gateway.example"),
-    "ValkeyUrl": ("", "valkeys://cache.example:6379"),
 }
 """Parameters of free text that decide what is deployed by being empty or not."""
 COMPANIONS: Final[dict[str, dict[str, str]]] = {
     "jwt": {"JwtIssuer": "https://issuer.example", "JwtAudience": "carride"},
-    "valkey": {"VpcId": "vpc-0123456789abcdef0", "SubnetIds": "subnet-01,subnet-02"},
     KEY: {"PeerKmsKeyArn": KEY.replace("us-east-1", "eu-west-1")},
 }
 """What has to be given with a value."""
@@ -85,14 +90,18 @@ class Stack:
 
 
 def source(path: Path = TEMPLATE) -> dict[str, Any]:
-    """Return the template as written."""
+    """Return the template before SAM's transform, with every loop expanded and nested stacks merged."""
     return copy.deepcopy(_parsed(path))
 
 
 @cache
 def _parsed(path: Path) -> dict[str, Any]:
-    parsed: dict[str, Any] = yaml_parse(path.read_text(encoding="utf-8"))
-    return parsed
+    written = yaml_parse(path.read_text(encoding="utf-8")) | {"Transform": "AWS::LanguageExtensions"}
+    template = Template(str(path), written, ["us-east-1"])
+    assert Transform().transform(template) == [], path
+    expanded: dict[str, Any] = template.template
+    del expanded["Transform"]
+    return expanded | {"Resources": with_nested(expanded["Resources"], path.parent)}
 
 
 def stack(path: Path = TEMPLATE, /, **chosen: str) -> Stack:
@@ -192,8 +201,9 @@ def _holds(condition: dict[str, Any], parameters: dict[str, str], declared: dict
             return all(_holds(part, parameters, declared) for part in parts)
         case {"Fn::Or": list(parts)}:
             return any(_holds(part, parameters, declared) for part in parts)
-        case {"Fn::Equals": [{"Ref": name}, value]}:
-            return parameters[name] == str(value)
+        case {"Fn::Equals": sides}:
+            left, right = (parameters[each["Ref"]] if isinstance(each, dict) else str(each) for each in sides)
+            return left == right
         case {"Fn::Not": [negated]}:
             return not _holds(negated, parameters, declared)
         case _:
