@@ -83,7 +83,7 @@ mutants: .venv-dev/.synced ## Take each rule out of the idempotency layer, and e
 deploy-regions: .venv-dev/.synced .venv-sam/.synced ## Deploy what was built into two regions (ARGS=--dry-run, ARGS=--help)
 	@$(PYTHON) -m ops.regions deploy $(ARGS)
 
-delete-regions: .venv-dev/.synced ## Delete the stack from both regions, in the right order (ARGS=--dry-run)
+delete-regions: .venv-dev/.synced .venv-sam/.synced ## Delete the stack from both regions, in the right order (ARGS=--dry-run)
 	@$(PYTHON) -m ops.regions delete $(ARGS)
 
 ops: .venv-dev/.synced ## Replay, redrive, fail over and back, release keys (ARGS="failover --help", ARGS=--help)
@@ -91,10 +91,13 @@ ops: .venv-dev/.synced ## Replay, redrive, fail over and back, release keys (ARG
 
 ##@ Housekeeping
 
-.PHONY: format snapshot new-consumer clean help
+.PHONY: format parameters snapshot new-consumer clean help
 format: .venv-dev/.synced ## Rewrite the code in the project's format
 	@$(PYTHON) -m ruff check --fix
 	@$(PYTHON) -m ruff format
+
+parameters: .venv-dev/.synced ## Write docs/parameters.md from the template's descriptions
+	@$(PYTHON) -m local.parameters
 
 snapshot: .venv-dev/.synced ## Show what the template's change changes in what is deployed (ARGS=main: since then)
 	@$(PYTHON) -m tests.infrastructure.snapshot $(ARGS)

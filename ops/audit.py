@@ -66,6 +66,7 @@ QUEUES_BEFORE_CONSUMERS: Final = (
     "CarRideLogRuleDlq",
     "OutboxPipeDlq",
     "PartnersRuleDlq",
+    "PartnersOlderRuleDlq",
     "ProducerDlq",
 )
 """What lies in these has had no chance at any of the consumers, or was not for them."""

@@ -98,21 +98,3 @@ def test_a_redrive_of_no_queue_names_those_that_there_are(capsys: pytest.Capture
     with pytest.raises(SystemExit):
         run("redrive", "Nowhere", "--stack", "carride", "--region", HOME)
     assert "error: the stack has no queue Nowhere: it has RideHistoryDlq" in capsys.readouterr().err
-
-
-def test_a_key_in_a_cache_is_not_released_from_here(capsys: pytest.CaptureFixture[str]) -> None:
-    """The table has no record of it: whoever looked there would find nothing, and call the key free."""
-    world = World()
-    world.parameters["RecordStore"] = "valkey"
-    with pytest.raises(SystemExit) as ended:
-        run("release", "dispatch#key", "--stack", "carride", "--region", HOME, "--yes", make=world.client)
-    assert ended.value.code == 2
-    assert "are in Valkey, which this command cannot reach: docs/runbooks/" in capsys.readouterr().err
-
-
-def test_an_answer_of_the_api_is_in_the_table_either_way(capsys: pytest.CaptureFixture[str]) -> None:
-    """Its record is part of the transaction that books a ride, so its key can be released."""
-    world = World()
-    world.parameters["RecordStore"] = "valkey"
-    run("release", "carride-api#key", "--stack", "carride", "--region", HOME, make=world.client)
-    assert "release carride-api#key in carride-IdempotencyTable" in capsys.readouterr().out
