@@ -12,7 +12,7 @@ _HEAD: Final = """\
 # Parameters
 
 Written by `make parameters` from the descriptions in `template.yaml`. Set a parameter in `parameter_overrides` of
-`samconfig.toml`, which `sam build` and `sam deploy` both read. A parameter that is left out keeps the value that it had.
+`samconfig.toml`, which `sam build` and `sam deploy` both read. A parameter that is left out keeps its last value.
 """
 
 

@@ -45,7 +45,8 @@ def main(commit: str = "HEAD") -> int:
 
 
 def _written(template: Path, role: str) -> list[str]:
-    text = yaml.safe_dump(dict(sorted(stack(template, **ROLES[role]).resources.items())), sort_keys=True, width=120, allow_unicode=True)
+    resources = stack(template, **ROLES[role]).resources
+    text = yaml.safe_dump(resources, sort_keys=True, width=120, allow_unicode=True)
     return _HASH.sub(r"\1", text).splitlines()
 
 

@@ -1,18 +1,17 @@
 """The template as CloudFormation deploys it: transformed, with the conditions of one choice of parameters decided.
 
-The resources of nested stacks stand beside the template's own, with the values that the template gives to their parameters.
+The resources of nested stacks stand beside the template's own, with the values that their parameters are given.
 """
 
 import copy
 import itertools
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from cfnlint.template import Template
-from cfnlint.template.transforms import Transform
 from samtranslator.translator.transform import transform
 from samtranslator.yaml_helper import yaml_parse
 
@@ -96,12 +95,39 @@ def source(path: Path = TEMPLATE) -> dict[str, Any]:
 
 @cache
 def _parsed(path: Path) -> dict[str, Any]:
-    written = yaml_parse(path.read_text(encoding="utf-8")) | {"Transform": "AWS::LanguageExtensions"}
-    template = Template(str(path), written, ["us-east-1"])
-    assert Transform().transform(template) == [], path
-    expanded: dict[str, Any] = template.template
-    del expanded["Transform"]
-    return expanded | {"Resources": with_nested(expanded["Resources"], path.parent)}
+    written = yaml_parse(path.read_text(encoding="utf-8"))
+    return with_nested(_expanded(written, {}, written["Mappings"]), path.parent)
+
+
+def _expanded(value: Any, items: dict[str, str], mappings: dict[str, Any]) -> Any:
+    """Return part of a template with its loops expanded, as AWS::LanguageExtensions does it."""
+
+    def named(text: str) -> str:
+        return re.sub(r"\$\{(\w+)\}", lambda found: items.get(found[1], found[0]), text)
+
+    match value:
+        case {"Ref": str(name)} if name in items:
+            return items[name]
+        case {"Fn::Sub": str(text)}:
+            return {"Fn::Sub": named(text)} if "${" in named(text) else named(text)
+        case {"Fn::FindInMap": list(parts)}:
+            names = [_expanded(part, items, mappings) for part in parts]
+            known = all(isinstance(name, str) for name in names)
+            return mappings[names[0]][names[1]][names[2]] if known else {"Fn::FindInMap": names}
+        case dict():
+            result: dict[str, Any] = {}
+            for key, inner in value.items():
+                if not key.startswith("Fn::ForEach::"):
+                    result[named(key)] = _expanded(inner, items, mappings)
+                    continue
+                identifier, collection, fragment = inner
+                for item in _expanded(collection, items, mappings):
+                    result |= _expanded(fragment, {**items, identifier: item}, mappings)
+            return result
+        case list():
+            return [_expanded(inner, items, mappings) for inner in value]
+        case _:
+            return value
 
 
 def stack(path: Path = TEMPLATE, /, **chosen: str) -> Stack:
