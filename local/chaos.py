@@ -459,16 +459,9 @@ def run(options: argparse.Namespace, progress: Progress) -> list[Result]:
         with progress.step("building the functions and layers (sam build)"):
             laptop.build()
         for seed in seeds:
-            results.append(
-                rehearse(
-                    laptop,
-                    mix,
-                    seed=seed,
-                    store=_partners_store(port, f"partner-{seed}:"),
-                    progress=progress,
-                    unprotected=options.unprotected,
-                )
-            )
+            store = _partners_store(port, f"partner-{seed}:")
+            one = rehearse(laptop, mix, seed=seed, store=store, progress=progress, unprotected=options.unprotected)
+            results.append(one)
     return results
 
 
