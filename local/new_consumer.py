@@ -39,7 +39,7 @@ _ROWS: Final = (
         "docs/runbooks/README.md",
         "| [`DispatchQueue`](dispatch-queue.md)",
         (
-            "| [`{Noun}RuleDlq`](rule-dlq.md) | events that EventBridge could not hand to {words} | `{Noun}Function` |\n"
+            "| [`{Noun}RuleDlq`](rule-dlq.md) | events that EventBridge could not hand to it | `{Noun}Function` |\n"
             "| [`{Noun}Dlq`](consumer-dlq.md) | events that {words} gave up | `{Noun}Function` |\n"
         ),
     ),
