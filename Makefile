@@ -91,13 +91,13 @@ ops: .venv-dev/.synced ## Replay, redrive, fail over and back, release keys (ARG
 
 ##@ Housekeeping
 
-.PHONY: format parameters snapshot new-consumer clean help
+.PHONY: format contract snapshot new-consumer clean help
 format: .venv-dev/.synced ## Rewrite the code in the project's format
 	@$(PYTHON) -m ruff check --fix
 	@$(PYTHON) -m ruff format
 
-parameters: .venv-dev/.synced ## Write docs/parameters.md from the template's descriptions
-	@$(PYTHON) -m local.parameters
+contract: .venv-dev/.synced ## Write what follows from the event's types: schemas, samples, OpenAPI, AsyncAPI; and docs/parameters.md
+	@$(PYTHON) -m contract
 
 snapshot: .venv-dev/.synced ## Show what the template's change changes in what is deployed (ARGS=main: since then)
 	@$(PYTHON) -m tests.infrastructure.snapshot $(ARGS)

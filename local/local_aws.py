@@ -45,7 +45,6 @@ HOST = "127.0.0.1"
 _BUILD = ROOT / ".aws-sam"
 _BUCKET = "laptop-artifacts"
 _ARTIFACTS = {"AWS::Serverless::Function": "CodeUri", "AWS::Serverless::LayerVersion": "ContentUri"}
-_NESTED = "AWS::CloudFormation::Stack"
 _BEGINNINGS = frozenset({"CREATE_IN_PROGRESS", "UPDATE_IN_PROGRESS", "DELETE_IN_PROGRESS"})  # of an operation
 _CAPABILITIES = ["CAPABILITY_IAM", "CAPABILITY_NAMED_IAM", "CAPABILITY_AUTO_EXPAND"]
 _START_SECONDS = 30.0
@@ -340,11 +339,10 @@ class Laptop:
         else:
             body = self._package(template, region) if isinstance(template, Path) else dict(template)
         cloudformation = self.client("cloudformation", region=region)
-        key = self._upload(json.dumps(body).encode(), "template", region)
         given = {name: value for name, value in _defaults().items() if name in body.get("Parameters", {})} | parameters
         request = {
             "StackName": stack_name,
-            "TemplateURL": f"{self.endpoint_url}/{_BUCKET}-{region}/{key}",
+            "TemplateURL": self._upload_template(json.dumps(body).encode(), region),
             "Parameters": [{"ParameterKey": name, "ParameterValue": value} for name, value in given.items()],
             "Capabilities": _CAPABILITIES,
         }
@@ -493,22 +491,26 @@ class Laptop:
         for resource in body["Resources"].values():
             if isinstance(resource, list):  # a loop of AWS::LanguageExtensions, which has no code
                 continue
+            if resource["Type"] == "AWS::CloudFormation::Stack":
+                nested = (template.parent / resource["Properties"]["TemplateURL"]).read_bytes()
+                resource["Properties"]["TemplateURL"] = self._upload_template(nested, region)
             place = _ARTIFACTS.get(resource["Type"])
             code = resource.get("Properties", {}).get(place) if place else None
             if isinstance(code, str) and not code.startswith("s3://"):
-                key = self._upload(_zip((template.parent / code).resolve()), "zip", region)
-                resource["Properties"][place] = f"s3://{_BUCKET}-{region}/{key}"
-            if resource["Type"] == _NESTED:
-                nested = template.parent / resource["Properties"]["TemplateURL"]
-                key = self._upload(nested.read_bytes(), "template", region)
-                resource["Properties"]["TemplateURL"] = f"{self.endpoint_url}/{_BUCKET}-{region}/{key}"
+                resource["Properties"][place] = self._upload((template.parent / code).resolve(), region)
         return body
 
-    def _upload(self, content: bytes, suffix: str, region: str) -> str:
-        """Put content into the region's bucket, and return its key."""
-        key = f"{hashlib.sha256(content).hexdigest()}.{suffix}"
-        self._bucket(region).put_object(Bucket=f"{_BUCKET}-{region}", Key=key, Body=content)
-        return key
+    def _upload_template(self, text: bytes, region: str) -> str:
+        key = f"{hashlib.sha256(text).hexdigest()}.template"
+        self._bucket(region).put_object(Bucket=f"{_BUCKET}-{region}", Key=key, Body=text)
+        return f"{self.endpoint_url}/{_BUCKET}-{region}/{key}"
+
+    def _upload(self, folder: Path, region: str) -> str:
+        content = _zip(folder)
+        key = f"{hashlib.sha256(content).hexdigest()}.zip"
+        bucket = f"{_BUCKET}-{region}"
+        self._bucket(region).put_object(Bucket=bucket, Key=key, Body=content)
+        return f"s3://{bucket}/{key}"
 
 
 def _tool(environment: str, program: str) -> Path:

@@ -8,7 +8,6 @@ from typing import Final
 
 import pytest
 
-from local import parameters
 from tests.infrastructure.stack import ROOT, source
 
 DOCUMENTS: Final = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])
@@ -93,12 +92,6 @@ def test_make_targets_exist(document: Path) -> None:
 def test_resources_in_documents_are_in_the_template(document: Path) -> None:
     """A logical id that a document names is one of the template's."""
     assert set(RESOURCE.findall(code(document))) <= set(source()["Resources"])
-
-
-def test_the_page_of_parameters_is_written_anew(tmp_path: Path) -> None:
-    """`make parameters` was run after the last change of a parameter."""
-    parameters.write(tmp_path)
-    assert (tmp_path / parameters.PAGE).read_text() == (ROOT / "docs" / parameters.PAGE).read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("environment", ["default", "primary", "secondary", "local"])

@@ -1,4 +1,4 @@
-"""`make parameters`: write docs/parameters.md from the descriptions in template.yaml."""
+"""docs/parameters.md, written from the descriptions in template.yaml."""
 
 from pathlib import Path
 from typing import Any, Final
@@ -6,18 +6,18 @@ from typing import Any, Final
 from samtranslator.yaml_helper import yaml_parse
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-PAGE: Final = "parameters.md"
 
 _HEAD: Final = """\
 # Parameters
 
-Written by `make parameters` from the descriptions in `template.yaml`. Set a parameter in `parameter_overrides` of
+Written by `make contract` from the descriptions in `template.yaml`. Set a parameter in `parameter_overrides` of
 `samconfig.toml`, which `sam build` and `sam deploy` both read. A parameter that is left out keeps its last value.
 """
 
 
-def page(template: dict[str, Any]) -> str:
-    """Return the page about a template's parameters, by the groups in which the console shows them."""
+def page() -> str:
+    """Return the page about the template's parameters, by the groups in which the console shows them."""
+    template = yaml_parse((ROOT / "template.yaml").read_text(encoding="utf-8"))
     groups = template["Metadata"]["AWS::CloudFormation::Interface"]["ParameterGroups"]
     tables = [
         f"\n## {group['Label']['default']}\n\n| parameter | default | meaning |\n| --- | --- | --- |\n"
@@ -27,18 +27,8 @@ def page(template: dict[str, Any]) -> str:
     return _HEAD + "".join(tables)
 
 
-def write(folder: Path) -> None:
-    """Write the page into the folder of the documents."""
-    template = yaml_parse((ROOT / "template.yaml").read_text(encoding="utf-8"))
-    (folder / PAGE).write_text(page(template), encoding="utf-8")
-
-
 def _row(name: str, spec: dict[str, Any]) -> str:
     others = [f"`{value}`" for value in spec.get("AllowedValues", []) if value != spec["Default"]]
     allowed = f" Others: {', '.join(others)}." if others else ""
     default = f"`{spec['Default']}`" if spec["Default"] != "" else "none"
     return f"| `{name}` | {default} | {spec['Description']}{allowed} |\n"
-
-
-if __name__ == "__main__":
-    write(ROOT / "docs")
