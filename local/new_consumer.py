@@ -24,7 +24,7 @@ _ROWS: Final = (
     # file, the line before which a text stands, the text
     ("template.yaml", "\n  # The partition keys of tables that a loop makes.\n", '    {Noun}: {{ Name: "{kebab}" }}\n'),
     ("template.yaml", "        BusName: !Ref CarRideBus\n        LogRuleArn", "            - !Ref {Noun}LogGroup\n"),
-    ("ops/audit.py", ")\n\nQUEUES_BEFORE_CONSUMERS", '    Consumer("{kebab}", "{Noun}"),\n'),
+    ("ops/audit/evidence.py", ")\n\nLOG_RULE_DLQ", '    AuditedConsumer("{kebab}", "{Noun}"),\n'),
     ("pyproject.toml", "]\naddopts", ', "functions/{module}"'),
     ("pyproject.toml", "]\nexplicit_package_bases", ', "functions/{module}"'),
     (

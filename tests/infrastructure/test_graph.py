@@ -20,6 +20,9 @@ OutboxPipe -> CarRideBus
 OutboxPipe ~> OutboxPipeDlq
 CarRideSimulatorFunction ~> ProducerDlq
 DispatchRule -> DispatchQueue
+ReconcilerSchedule -> ReconcilerFunction
+ReconcilerSchedule ~> ReconcilerDlq
+ReconcilerFunction ~> ReconcilerDlq
 DispatchQueue -> DispatchFunction
 DispatchQueue ~> DispatchDlq
 PartnersRule -> PartnersTopic
@@ -46,7 +49,19 @@ CarRideSimulatorFunction may events:PutEvents on CarRideBus
 CarRideSimulatorFunction may sqs:SendMessage on ProducerDlq
 RideHistoryFunction may dynamodb:UpdateItem on RideTable
 DispatchRule may sqs:SendMessage on DispatchQueue
-DispatchFunction may dynamodb:ConditionCheckItem,Query,UpdateItem on CarTable
+ReconcilerSchedule may lambda:InvokeFunction on ReconcilerFunction
+ReconcilerSchedule may sqs:SendMessage on ReconcilerDlq
+ReconcilerFunction may dynamodb:PutItem on IdempotencyTable
+ReconcilerFunction may dynamodb:GetItem,PutItem on BookingTable
+ReconcilerFunction may dynamodb:GetItem,UpdateItem on AssignmentTable
+ReconcilerFunction may dynamodb:GetItem on RideTable
+ReconcilerFunction may dynamodb:PutItem on OutboxTable
+ReconcilerFunction may dynamodb:Query on AssignmentTable/index/byOpenSince
+ReconcilerFunction may dynamodb:Query on BookingTable/index/byOpenSince
+ReconcilerFunction may dynamodb:Query on PaymentTable/index/byOpenSince
+ReconcilerFunction may dynamodb:UpdateItem on PaymentTable
+ReconcilerFunction may sqs:SendMessage on ReconcilerDlq
+DispatchFunction may dynamodb:ConditionCheckItem,GetItem,Query,UpdateItem on CarTable
 DispatchFunction may dynamodb:GetItem,UpdateItem on AssignmentTable
 DispatchFunction may dynamodb:PutItem on OutboxTable
 DispatchFunction may sqs:DeleteMessage,GetQueueAttributes,ReceiveMessage on DispatchQueue

@@ -28,6 +28,9 @@ WATCHED: Final = {
     ("EventCount", "OutboxPipe"),
     (observation.NEW, "carride-api"),
     ("Rejected", "carride-simulator"),
+    ("Overdue", "reconciler"),
+    (observation.EXPIRED, "dispatch"),
+    (observation.EXPIRED, "payment"),
 }
 """Metrics, and what they are of, that somebody hears about beside those of every function, queue and consumer."""
 
@@ -112,7 +115,7 @@ def test_metrics_of_the_project_are_asked_for_where_they_are_written(deployed: S
     for name, alarm in alarms(deployed.resources).items():
         several = [each["MetricStat"]["Metric"] for each in alarm.get("Metrics", ()) if "MetricStat" in each]
         for metric in [alarm, *several]:
-            if metric.get("MetricName") in OUTCOMES | {"Rejected"}:
+            if metric.get("MetricName") in OUTCOMES | {"Rejected", "Overdue"}:
                 assert metric["Namespace"] == NAMESPACE, name
 
 
@@ -143,7 +146,7 @@ def test_the_dashboard_shows_all_that_there_is(deployed: Stack) -> None:
     assert text.count("FunctionName=(${AWS::StackName} AND Function)") == 5
     assert set(re.findall(r"\$\{(\w+)\}", text)) == {"CarRideBus", "OutboxPipe", "CarRideApi"}
     asked = set().union(*(re.findall(r"\w+", names) for names in re.findall(r"MetricName=\(([^)]*)\)", text)))
-    assert asked >= OUTCOMES | {"Published", "Rejected"}
+    assert asked >= OUTCOMES | {"Published", "Rejected", "Overdue", "Reconciled", "CarNotHeld", "CarRowSkipped"}
 
 
 def test_saved_queries_are_of_every_function(deployed: Stack) -> None:
@@ -200,4 +203,5 @@ def test_what_watching_costs_is_counted_in_the_template() -> None:
     singly = sum("MetricStat" in metric for each in of_alarms for metric in each)
     assert int(things[0][1]) == singly + len(deployed.of_type("AWS::Events::Rule"))
     counting = len(services(deployed.resources)) + len({"carride-api", "carride-api-simulate"})
-    assert int(things[1][1]) == counting * len(OUTCOMES) + len({"Published", "Rejected"})
+    others = table("Metrics", "A producer counts") + table("Metrics", "Those who keep cars")
+    assert int(things[1][1]) == counting * len(OUTCOMES) + len(set(others) - {"dispatch", "reconciler"})

@@ -11,7 +11,8 @@ import msgspec
 from api.commands import Accept, Book, Cancel, ChangeDestination, Complete, Simulate, Start
 from api.http import DEFAULT_PAGE, PageSize, PageToken
 from api.problems import Kind, Problem, status_of
-from api.tables import Booking, History, Page
+from api.tables import History, Page
+from carride.bookings import Booking
 from carride.ride import CustomerID, OrderID
 from idempotency.http import KEY_PATTERN, MEDIA_TYPE, REPLAYED_HEADER
 

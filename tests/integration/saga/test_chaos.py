@@ -17,7 +17,7 @@ def test_nothing_is_lost_or_doubled_in_the_worst_mix(laptop: Laptop) -> None:
     assert result.poison > 0
     assert sum(result.gateway.values()) > 0
     assert sum(result.saga.endings.values()) == mix.rides
-    assert "held back" in table([result])
+    assert "waiting for redrive" in table([result])
 
 
 def test_a_consumer_without_its_decorator_is_noticed(laptop: Laptop) -> None:
