@@ -46,7 +46,6 @@ def effect(table: str, event: RideEvent) -> Update:
         "SET #entry = :entry ADD effects :one",
         names={"#entry": attribute_of(event)},
         values={":entry": entry._asdict(), ":one": 1},
-        mark=attribute_of(event),
     )
 
 

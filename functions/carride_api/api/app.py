@@ -23,9 +23,9 @@ from carride.clients import dynamodb_client
 from carride.items import Outbox
 from carride.telemetry import logger, observe
 from idempotency import Consumer, DynamoDBStore, EffectConflictError, Operation, Policy, RetryableError
-from idempotency.consumer import LambdaContext
 from idempotency.errors import PayloadMismatchError
 from idempotency.http import HttpHandler
+from idempotency.invocation import LambdaContext
 from idempotency.stores.transport import Transport
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ def test_a_ride_lives_from_acceptance_to_payment(town: Town) -> None:
     over = town.saga(ride)
     assert over.problems == {}
     assert (over.endings, over.cars_held, over.captured) == ({"paid": 1}, 0, 1)
-    assert over.told == {"CarAssigned": 1, "CarReleased": 1, "PaymentAuthorized": 1, "PaymentCaptured": 1}
+    assert over.emitted == {"CarAssigned": 1, "CarReleased": 1, "PaymentAuthorized": 1, "PaymentCaptured": 1}
 
 
 def test_a_ride_that_cannot_be_paid_gives_its_car_back(town: Town) -> None:
@@ -31,7 +31,7 @@ def test_a_ride_that_cannot_be_paid_gives_its_car_back(town: Town) -> None:
     saga = town.saga(ride)
     assert saga.problems == {}
     assert (saga.endings, saga.cars_held, saga.captured) == ({"declined": 1}, 0, 0)
-    assert saga.told == {"CarAssigned": 1, "CarReleased": 1, "PaymentDeclined": 1}
+    assert saga.emitted == {"CarAssigned": 1, "CarReleased": 1, "PaymentDeclined": 1}
 
 
 def test_a_ride_without_a_car_is_never_charged(town: Town) -> None:

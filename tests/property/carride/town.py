@@ -274,16 +274,17 @@ class Town:
         raise KilledError if kind == "killed" else lost
 
     def _overtake(self, delivery: Delivery) -> None:
-        """Have deliveries arrive while another one is worked on: of the same ride, or for the same consumer."""
-        same_ride = self._chance.random() < 0.5
-
-        def rivals(other: Delivery) -> bool:
-            subjects = {each.event["detail"]["subject"] for each in (other, delivery)}
-            return other.consumer == delivery.consumer and (len(subjects) == 1 or not same_ride)
-
+        """Have deliveries arrive while another one is worked on: of the same ride, or of other rides' like facts."""
+        alike = self._chance.choice(("subject", "type"))
         for _ in range(self._chance.choice((1, 1, 2))):
-            if places := [place for place, other in enumerate(self.waiting) if rivals(other)]:
-                self.step(self._chance.choice(places))
+            rivals = [
+                place
+                for place, other in enumerate(self.waiting)
+                if other.consumer == delivery.consumer
+                and other.event["detail"][alike] == delivery.event["detail"][alike]
+            ]
+            if rivals:
+                self.step(self._chance.choice(rivals))
 
     # ── The lives of rides ────────────────────────────────────────────────────────────────────────────────────────────
 
