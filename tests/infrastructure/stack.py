@@ -211,11 +211,12 @@ def _decided(value: Any, conditions: dict[str, bool]) -> Any:
 
 
 def _packaged(template: dict[str, Any]) -> dict[str, Any]:
-    """Put the place of an upload where local folders stand, as `sam package` does before the transform."""
+    """Put the place of an upload where local files stand, as `sam package` does before the transform."""
+    uploads = {"CodeUri": "s3://bucket/key", "ContentUri": "s3://bucket/key", "TemplateURL": "https://s3/bucket/key"}
     for resource in template["Resources"].values():
-        for key in ("CodeUri", "ContentUri"):
+        for key, place in uploads.items():
             if key in resource.get("Properties", {}):
-                resource["Properties"][key] = "s3://bucket/key"
+                resource["Properties"][key] = place
     return template
 
 
