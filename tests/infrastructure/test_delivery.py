@@ -192,10 +192,6 @@ print(*made, sep="\\n")
 """
 
 
-OF_THE_API: Final = {"BOOKING_TABLE": "bookings", "SIMULATOR_FUNCTION_NAME": "simulator", "STAGE": "dev"}
-"""What its handler needs to be imported, besides what every test finds in the environment."""
-
-
 def handlers() -> list[str]:
     """Return the module of each function's handler."""
     return sorted(function["Handler"].split(".")[0] for function in functions(stack()).values())
@@ -206,7 +202,7 @@ def run(script: str, module: str) -> list[str]:
     folders = [ROOT / "layers" / "carride", ROOT / "layers" / "idempotency", ROOT / "functions" / module]
     result = subprocess.run(
         [sys.executable, "-c", script, module],
-        env=os.environ | OF_THE_API | {"PYTHONPATH": os.pathsep.join(map(str, folders))},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, folders))},
         capture_output=True,
         text=True,
         check=True,
@@ -245,6 +241,7 @@ LETTER: Final = DeadLetter("CONTRACT", "it breaks the contract", "ride-history",
 CONSUMERS: Final = ("RideHistoryFunction", "DispatchFunction", "PaymentFunction")
 CLIENTS: Final[dict[str, tuple[Callable[[], object], tuple[str, ...]]]] = {
     "events": (clients.events_client, ("CarRideSimulatorFunction",)),
+    "lambda": (clients.lambda_client, ("CarRideApiFunction",)),
     "sqs": (clients.sqs_client, ("CarRideSimulatorFunction",)),
     "tables": (clients.dynamodb_client, ("DispatchFunction", "PaymentFunction")),
     "tables-of-the-api": (lambda: clients.dynamodb_client(connect_s=0.7, read_s=0.8), ("CarRideApiFunction",)),
@@ -277,7 +274,7 @@ def test_a_call_is_given_up_before_the_function_is(client: str, monkeypatch: pyt
 
 
 def test_every_client_is_among_those_that_are_measured() -> None:
-    """No client of AWS is made anywhere else; the API's for Lambda is made by the first order for a simulation."""
+    """No client of AWS is made anywhere else."""
     places = {
         path.relative_to(ROOT).as_posix()
         for folder in ("layers/carride/carride", "layers/idempotency/idempotency", "functions")
@@ -285,7 +282,6 @@ def test_every_client_is_among_those_that_are_measured() -> None:
         if re.search(r"\bcreate_client\(|boto3\.(client|resource)\(", path.read_text(encoding="utf-8"))
     }
     assert places == {
-        "functions/carride_api/api/app.py",
         "layers/carride/carride/clients.py",
         "layers/idempotency/idempotency/dead_letters.py",
         "layers/idempotency/idempotency/stores/transport.py",

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Final
 
-from api.app import Settings, make_handler
+from carride_api import Settings, make_handler
 from carride.clients import dynamodb_client
 from carride.settings import from_environment
 from idempotency.clock import epoch_ms

@@ -12,7 +12,7 @@ from botocore.exceptions import ClientError
 from msgspec.structs import replace
 
 import timeline
-from api.app import Settings, make_handler
+from carride_api import Settings, make_handler
 from carride.clients import dynamodb_client
 from carride.events import RideEvent, parse_event
 from idempotency import Update, marshalling
@@ -190,7 +190,7 @@ class World:
             settings,
             dynamodb=self.clients.reads,
             transport=self.transport,
-            simulate=self.simulations.append,
+            start_simulator=self.simulations.append,
             now=self._tick,
         )
 

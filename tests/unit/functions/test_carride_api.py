@@ -319,7 +319,7 @@ def test_simulations_take_turns(world: World) -> None:
     assert simulate("a").problem == "unavailable"
     assert simulate("b").problem == "simulation-running"
     assert simulate("a").status == 202
-    [turn] = [item["idempotencyKey"] for item in world.items("Idempotency") if "turn" in item["idempotencyKey"]]
+    [turn] = [item["idempotencyKey"] for item in world.items("Idempotency") if "lock" in item["idempotencyKey"]]
     world.dynamodb.update_item(
         TableName="Idempotency",
         Key={"idempotencyKey": {"S": turn}},

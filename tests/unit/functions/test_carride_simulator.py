@@ -11,7 +11,7 @@ from moto import mock_aws
 from msgspec import to_builtins
 
 import carride_simulator
-from api.commands import Simulate, TooMuchError
+from api.simulations import Simulate, TooMuchError
 from carride.decoding import shaped
 from carride.publisher import ENTRY_TOO_LARGE, PublishError
 from carride.settings import SettingsError, from_environment
