@@ -1,6 +1,6 @@
 """The HTTP API: books, changes, lists and shows rides. A request that is sent again takes effect once.
 
-A request is read by `Requests.read`, decided by `Service.answer`, and committed with its answer by the idempotency layer.
+`Requests.read` reads a request, `Service.answer` decides it, and the idempotency layer commits it with its answer.
 """
 
 import json
@@ -46,7 +46,7 @@ def make_handler(
         settings: the function's environment.
         dynamodb: reads the tables; by default a client with timeouts that fit inside a request.
         transport: carries the transactions to DynamoDB; by default a client of its own.
-        start_simulator: starts a simulation without waiting for it; by default an asynchronous invocation.
+        start_simulator: starts a simulation; by default an asynchronous invocation.
         now: the present, with a time zone.
     """
     session = get_session()  # shared: a session reads the description of DynamoDB once

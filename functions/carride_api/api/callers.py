@@ -14,14 +14,9 @@ class Caller(NamedTuple):
     """Who sent a request."""
 
     subject: str
-    """The same in all sessions of a caller. It owns the rides that it books and the idempotency keys that it chooses."""
+    """The same in all sessions of a caller. It owns the rides that it books, and its idempotency keys."""
     staff: bool
     """Whether the caller works for the company."""
-
-    @property
-    def listed_owner(self) -> str | None:
-        """The subject whose rides the caller may list; None lists everybody's."""
-        return None if self.staff else self.subject
 
 
 class Action(StrEnum):

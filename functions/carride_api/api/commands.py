@@ -4,7 +4,7 @@ A command is the body of a request. It decides on the ride as it is: it returns 
 """
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, get_args
 
 import msgspec
 from msgspec import Struct
@@ -24,10 +24,9 @@ from carride.events import (
 )
 from carride.ride import CustomerID, OrderID, Passengers, Price, Ride, RideError, Sector, Version
 
+# An entry of a ride's timeline takes half a KB, and DynamoDB refuses items of more than 400 KB.
 MOST_VERSIONS: Final = 100
-"""Of a ride: an entry of its timeline takes half a KB, and DynamoDB refuses items of more than 400 KB."""
-_TO_THE_END: Final = 3
-"""Versions that are kept for the end of a ride: it is accepted, starts and is completed."""
+_TO_THE_END: Final = 3  # versions that are kept for the end of a ride: it is accepted, starts and is completed
 
 
 class TooManyChangesError(RideError):
@@ -48,14 +47,6 @@ class Book(Struct, frozen=True, kw_only=True, rename=json_name, forbid_unknown_f
     passengers: Passengers = 1
     price: Price
 
-    def decide(self, order_id: OrderID) -> Fact:
-        """Return the fact that the ride ``order_id`` was booked.
-
-        Raises:
-            NoTripError: it would end where it begins.
-        """
-        return CarRideCreated.of(rides.request(order_id=order_id, **msgspec.structs.asdict(self)))
-
 
 class Change(Struct, frozen=True, kw_only=True, rename=json_name, forbid_unknown_fields=True, tag_field="action"):
     """Change a ride that the client has read at ``version``."""
@@ -67,47 +58,23 @@ class Change(Struct, frozen=True, kw_only=True, rename=json_name, forbid_unknown
         """The action's name."""
         return Action(str(self.__struct_config__.tag))
 
-    def decide(self, ride: Ride) -> Fact:
-        """Return the fact that follows from the change.
-
-        Raises:
-            RideError: the ride has another version, or its status does not allow the change.
-        """
-        raise NotImplementedError
-
 
 class Accept(Change, frozen=True, kw_only=True, tag="accept"):
     """Accept the ride: the company will drive it."""
-
-    def decide(self, ride: Ride) -> Fact:
-        """See `Change.decide`."""
-        return CarRideAccepted.of(rides.accept(ride, seen=self.version))
 
 
 class Start(Change, frozen=True, kw_only=True, tag="start"):
     """Start the ride: the passengers are in the car."""
 
-    def decide(self, ride: Ride) -> Fact:
-        """See `Change.decide`."""
-        return CarRideStarted.of(rides.start(ride, seen=self.version))
-
 
 class Complete(Change, frozen=True, kw_only=True, tag="complete"):
     """Complete the ride: the passengers have arrived."""
-
-    def decide(self, ride: Ride) -> Fact:
-        """See `Change.decide`."""
-        return CarRideCompleted.of(rides.complete(ride, seen=self.version))
 
 
 class Cancel(Change, frozen=True, kw_only=True, tag="cancel"):
     """Cancel the ride."""
 
     reason: Reason
-
-    def decide(self, ride: Ride) -> Fact:
-        """See `Change.decide`."""
-        return CarRideCancelled.of(rides.cancel(ride, seen=self.version), reason=self.reason)
 
 
 class ChangeDestination(Change, frozen=True, kw_only=True, tag="changeDestination"):
@@ -116,21 +83,43 @@ class ChangeDestination(Change, frozen=True, kw_only=True, tag="changeDestinatio
     destination: Sector
     price: Price
 
-    def decide(self, ride: Ride) -> Fact:
-        """See `Change.decide`.
 
-        Raises:
-            TooManyChangesError: the remaining versions are kept for the end of the ride.
-        """
-        changed = rides.change_destination(ride, self.destination, self.price, seen=self.version)
-        if changed.version + _TO_THE_END > MOST_VERSIONS:
-            raise TooManyChangesError(ride)
-        return CarRideDestinationChanged.of(changed, previous_destination=ride.destination, previous_price=ride.price)
+AnyChange = Accept | Start | Complete | Cancel | ChangeDestination
 
-
-type AnyChange = Accept | Start | Complete | Cancel | ChangeDestination
-
-CHANGES: Final[Mapping[str, type[Change]]] = {
-    str(change.__struct_config__.tag): change for change in (Accept, Start, Complete, Cancel, ChangeDestination)
+CHANGES: Final[Mapping[str, type[AnyChange]]] = {
+    str(change.__struct_config__.tag): change for change in get_args(AnyChange)
 }
 """The changes by their ``action``."""
+
+
+def book(command: Book, order_id: OrderID) -> Fact:
+    """Return the fact that the ride ``order_id`` was booked.
+
+    Raises:
+        NoTripError: it would end where it begins.
+    """
+    return CarRideCreated.of(rides.request(order_id=order_id, **msgspec.structs.asdict(command)))
+
+
+def change(command: AnyChange, ride: Ride) -> Fact:
+    """Return the fact that a change makes of a ride.
+
+    Raises:
+        RideError: the ride has another version, or its status does not allow the change.
+    """
+    seen = command.version
+    match command:
+        case Accept():
+            return CarRideAccepted.of(rides.accept(ride, seen=seen))
+        case Start():
+            return CarRideStarted.of(rides.start(ride, seen=seen))
+        case Complete():
+            return CarRideCompleted.of(rides.complete(ride, seen=seen))
+        case Cancel(reason=reason):
+            return CarRideCancelled.of(rides.cancel(ride, seen=seen), reason=reason)
+        case ChangeDestination(destination=destination, price=price):
+            changed = rides.change_destination(ride, destination, price, seen=seen)
+            if changed.version + _TO_THE_END > MOST_VERSIONS:
+                raise TooManyChangesError(ride)
+            before = {"previous_destination": ride.destination, "previous_price": ride.price}
+            return CarRideDestinationChanged.of(changed, **before)

@@ -1,6 +1,6 @@
-"""The OpenAPI document, written from the types that requests are read with: ``python -m api.openapi docs/openapi.json``.
+"""The OpenAPI document, written from the types that requests are read with.
 
-The API serves it, and `docs/openapi.json` is a copy of it.
+The API serves it. ``python -m api.openapi docs/openapi.json`` writes the copy in the repository.
 """
 
 import json
@@ -21,30 +21,17 @@ from idempotency.http import KEY_PATTERN, MEDIA_TYPE, REPLAYED_HEADER
 _JSON: Final = "application/json"
 _SCHEMAS: Final = "#/components/schemas/{name}"
 _EVERY_READ: Final = (Kind.FORBIDDEN, Kind.UNAVAILABLE)
-_EVERY_WRITE: Final = (
-    Kind.INVALID_REQUEST,
-    Kind.TOO_LARGE,
-    Kind.UNSUPPORTED_MEDIA_TYPE,
-    Kind.INVALID_FIELD,
-    Kind.FORBIDDEN,
-    Kind.KEY_REUSED,
-    Kind.IN_PROGRESS,
-    Kind.UNAVAILABLE,
-)
+_BODY: Final = (Kind.INVALID_REQUEST, Kind.TOO_LARGE, Kind.UNSUPPORTED_MEDIA_TYPE, Kind.INVALID_FIELD)
+_EVERY_WRITE: Final = (*_BODY, Kind.FORBIDDEN, Kind.KEY_REUSED, Kind.IN_PROGRESS, Kind.UNAVAILABLE)
 _CHANGE: Final = (Kind.UNKNOWN_RIDE, Kind.STALE_VERSION, Kind.ILLEGAL_TRANSITION, Kind.TOO_MANY_CHANGES)
 _STORED: Final = {Kind.INVALID_FIELD, Kind.SIMULATION_RUNNING, *_CHANGE}
 """The refusals that are stored with the key, and replayed when the request is sent again."""
 _RETRIED: Final = {Kind.IN_PROGRESS, Kind.UNAVAILABLE}
+_RETRY_SECONDS: Final = {"type": "integer", "minimum": 1}
 _HEADERS: Final = {
-    REPLAYED_HEADER: {
-        "description": "The request was answered before; this is the stored answer.",
-        "schema": {"type": "string", "enum": ["true"]},
-    },
+    REPLAYED_HEADER: {"description": "This is a stored answer.", "schema": {"type": "string", "enum": ["true"]}},
     "Location": {"description": "The path of the ride.", "schema": {"type": "string"}},
-    "Retry-After": {
-        "description": "How many seconds to wait before the request is sent again.",
-        "schema": {"type": "integer", "minimum": 1},
-    },
+    "Retry-After": {"description": "Seconds to wait before the next try.", "schema": _RETRY_SECONDS},
 }
 
 
@@ -58,9 +45,9 @@ class Route(NamedTuple):
     answer: tuple[int, str, Any]
     """The status, what it means, and the type of the body."""
     problems: tuple[Kind, ...]
-    parameters: tuple[str, ...] = ()
-    """Names of components."""
     body: Any = None
+    query: tuple[str, ...] = ()
+    """The names of the parameters in the query."""
 
 
 ROUTES: Final = (
@@ -71,7 +58,6 @@ ROUTES: Final = (
         "Book a ride",
         (201, "The ride is booked. The read model shows it a moment later.", Booking),
         (*_EVERY_WRITE, Kind.KEY_FORGOTTEN),
-        ("IdempotencyKey",),
         Book,
     ),
     Route(
@@ -81,7 +67,7 @@ ROUTES: Final = (
         "List a customer's rides, newest first",
         (200, "A page of rides. A ride that was booked just now may still be missing.", Page),
         (Kind.INVALID_REQUEST, *_EVERY_READ),
-        ("Customer", "Limit", "Next"),
+        query=("Customer", "Limit", "Next"),
     ),
     Route(
         "put",
@@ -90,8 +76,7 @@ ROUTES: Final = (
         "Accept, start, complete or cancel a ride, or change its destination",
         (200, "The ride after the change.", Booking),
         (*_EVERY_WRITE, *_CHANGE),
-        ("RideID", "IdempotencyKey"),
-        AnyChange.__value__,
+        AnyChange,
     ),
     Route(
         "get",
@@ -100,7 +85,6 @@ ROUTES: Final = (
         "Show a ride and what happened to it",
         (200, "The ride, as far as its events have arrived.", RideView),
         (Kind.UNKNOWN_RIDE, *_EVERY_READ),
-        ("RideID",),
     ),
     Route(
         "post",
@@ -109,7 +93,6 @@ ROUTES: Final = (
         "Start a simulation, where the stage allows it",
         (202, "The simulation was started with these settings.", dict[str, Any]),
         (*_EVERY_WRITE, Kind.SIMULATION_RUNNING),
-        ("IdempotencyKey",),
         Simulate,
     ),
     Route("get", "/openapi.json", "describe", "Describe the API", (200, "This document.", dict[str, Any]), ()),
@@ -147,11 +130,12 @@ def document() -> dict[str, Any]:
 
 def _operation(route: Route) -> dict[str, Any]:
     operation: dict[str, Any] = {"operationId": route.operation_id, "summary": route.summary}
-    if route.parameters:
-        operation["parameters"] = [{"$ref": f"#/components/parameters/{name}"} for name in route.parameters]
+    key = () if route.method == "get" else ("IdempotencyKey",)
+    if names := (("RideID",) if "{id}" in route.path else ()) + route.query + key:
+        operation["parameters"] = [{"$ref": f"#/components/parameters/{name}"} for name in names]
     if route.body is not None:
         operation["requestBody"] = {"required": True, "content": {_JSON: {"schema": _schema(route.body)}}}
-    replayed: tuple[str, ...] = (REPLAYED_HEADER,) if "IdempotencyKey" in route.parameters else ()
+    replayed: tuple[str, ...] = (REPLAYED_HEADER,) if key else ()
     status, meaning, body = route.answer
     location = ("Location",) if status == 201 else ()  # noqa: PLR2004 - HTTP's Created
     responses = {str(status): _response(meaning, _JSON, body, replayed + location)}
@@ -175,21 +159,15 @@ def _parameters() -> dict[str, Any]:
     key = {"type": "string", "pattern": KEY_PATTERN}
     limit = {**_schema(PageSize), "default": DEFAULT_PAGE}
     parameters = {
-        "IdempotencyKey": ("Idempotency-Key", "header", "Identifies this request: use a new UUID for each one.", key),
-        "RideID": ("id", "path", "The ride's orderID.", _schema(OrderID)),
-        "Customer": ("customer", "query", "The customer.", _schema(CustomerID)),
-        "Limit": ("limit", "query", "The largest number of rides in a page.", limit),
-        "Next": ("next", "query", "`next` of the page before.", _schema(PageToken)),
+        "IdempotencyKey": ("Idempotency-Key", "header", "Identifies this request: a new UUID for each.", key, True),
+        "RideID": ("id", "path", "The ride's orderID.", _schema(OrderID), True),
+        "Customer": ("customer", "query", "The customer.", _schema(CustomerID), True),
+        "Limit": ("limit", "query", "The largest number of rides in a page.", limit, False),
+        "Next": ("next", "query", "`next` of the page before.", _schema(PageToken), False),
     }
     return {
-        component: {
-            "name": name,
-            "in": place,
-            "description": description,
-            "schema": schema,
-            "required": component not in {"Limit", "Next"},
-        }
-        for component, (name, place, description, schema) in parameters.items()
+        component: {"name": name, "in": place, "description": description, "schema": schema, "required": required}
+        for component, (name, place, description, schema, required) in parameters.items()
     }
 
 

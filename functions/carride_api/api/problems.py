@@ -56,7 +56,7 @@ class Kind(StrEnum):
 
 
 class Problem(Struct, frozen=True, kw_only=True, rename=json_name):
-    """The body of a problem: the members of RFC 9457, and three of this API."""
+    """The body of a problem: the members of RFC 9457, and two of this API."""
 
     type: str
     title: str
@@ -66,13 +66,9 @@ class Problem(Struct, frozen=True, kw_only=True, rename=json_name):
     """The invalid field, parameter or header."""
     version: int | UnsetType = UNSET
     """The ride's current version."""
-    fits: float | UnsetType = UNSET
-    """A value of the field that would be accepted."""
 
 
-def refused(
-    kind: Kind, detail: str, *, field: str | None = None, version: int | None = None, fits: float | None = None
-) -> HttpProblemError:
+def refused(kind: Kind, detail: str, *, field: str | None = None, version: int | None = None) -> HttpProblemError:
     """Return the error that answers a request with a problem; ``detail`` is a sentence about this case."""
     detail = detail.encode(errors="backslashreplace").decode()  # the client's words may be no valid Unicode
-    return HttpProblemError(kind.status, kind.title_text, detail, type=kind, field=field, version=version, fits=fits)
+    return HttpProblemError(kind.status, kind.title_text, detail, type=kind, field=field, version=version)

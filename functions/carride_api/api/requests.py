@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from api.callers import Action, Caller, caller_of, require
-from api.commands import CHANGES, Book, Change
+from api.commands import CHANGES, AnyChange, Book
 from api.problems import Kind, refused
 from carride.decoding import ShapeError, shaped
 from carride.ride import CustomerID, OrderID
@@ -22,14 +22,12 @@ if TYPE_CHECKING:
 type Event = Mapping[str, Any]
 """A request in API Gateway's payload format 2.0."""
 
-LARGEST_BODY: Final = 16_384
-"""Bytes; ten times the largest valid request."""
+LARGEST_BODY: Final = 16_384  # bytes; ten times the largest valid request
 
 _is_trace: Final = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}").fullmatch
 _is_json_type: Final = re.compile(r"application/(?:[\w.-]+\+)?json\s*(?:;.*)?", re.IGNORECASE).fullmatch
 
 DEFAULT_PAGE: Final = 20
-"""How many rides a page has at most, if the request does not say."""
 
 type PageSize = Annotated[int, Meta(ge=1, le=100)]
 type PageToken = Annotated[str, Meta(min_length=1, max_length=256)]
@@ -54,13 +52,7 @@ class Request(NamedTuple):
 
     event: Event
     caller: Caller
-    command: "Book | Change | Simulate | ListRides | ReadRide"
-
-    @property
-    def order_id(self) -> str:
-        """The ride that the path names."""
-        order_id: str = self.event["pathParameters"]["id"]
-        return order_id
+    command: "Book | AnyChange | Simulate | ListRides | ReadRide"
 
     @property
     def traceparent(self) -> str | None:
@@ -85,17 +77,12 @@ def fingerprinted(request: Request) -> object:
     return msgspec.to_builtins(request.command)
 
 
-class Requests:
-    """Reads the requests of a stage.
+class Requests(NamedTuple):
+    """Reads the requests of a stage: in ``local`` every caller is staff, in ``prod`` nothing is simulated."""
 
-    Args:
-        stage: in ``local`` every caller is staff; in ``prod`` nothing is simulated.
-        staff_group: see `caller_of`.
-    """
-
-    def __init__(self, stage: Literal["local", "dev", "prod"], staff_group: str) -> None:
-        self._stage = stage
-        self._staff_group = staff_group
+    stage: Literal["local", "dev", "prod"]
+    staff_group: str
+    """See `caller_of`."""
 
     def read(self, event: Event) -> Request:
         """Read a request.
@@ -103,7 +90,7 @@ class Requests:
         Raises:
             HttpProblemError: it is invalid, or this caller may not send it.
         """
-        caller = caller_of(event, staff_group=self._staff_group, everyone=self._stage == "local")
+        caller = caller_of(event, staff_group=self.staff_group, everyone=self.stage == "local")
         match event["routeKey"]:
             case "POST /carrides":
                 return Request(event, caller, _shaped(_body_of(event), Book))
@@ -115,20 +102,17 @@ class Requests:
             case "GET /carrides/{id}":
                 return Request(event, caller, _path_of(event))
             case "POST /carrides/simulate":
-                return Request(event, caller, self._simulate(event, caller))
+                from api.simulations import Simulate  # noqa: PLC0415 - most processes start no simulation
+
+                if self.stage == "prod":
+                    raise refused(Kind.FORBIDDEN, "production has no simulated rides")
+                require(caller, Action.SIMULATE)
+                return Request(event, caller, _shaped(_body_of(event), Simulate))
             case route:
                 raise LookupError(f"the API has no route {route}")
 
-    def _simulate(self, event: Event, caller: Caller) -> "Simulate":
-        from api.simulations import Simulate  # noqa: PLC0415 - most processes start no simulation
 
-        if self._stage == "prod":
-            raise refused(Kind.FORBIDDEN, "production has no simulated rides")
-        require(caller, Action.SIMULATE)
-        return _shaped(_body_of(event), Simulate)
-
-
-def _change(event: Event, caller: Caller) -> Change:
+def _change(event: Event, caller: Caller) -> AnyChange:
     body = _body_of(event)
     action = body.pop("action", None)
     shape = CHANGES.get(action) if isinstance(action, str) else None

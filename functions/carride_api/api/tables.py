@@ -5,11 +5,12 @@ Reads only. Writes are effects, which the idempotency layer commits in one trans
 
 import base64
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any, Final, Self
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Self
 
 import msgspec
 from msgspec import Meta, Struct
 
+from api.problems import Kind, refused
 from carride.history import TimelineEntry, timeline_of
 from carride.ride import OrderID, Ride
 from idempotency import Put, marshalling
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
 
     from mypy_boto3_dynamodb import DynamoDBClient
 
-_BY_CUSTOMER: Final = "byCustomer"
-"""The index of BookingTable by customerID and bookedAt."""
+type _Position = tuple[Annotated[datetime, Meta(tz=True)], OrderID]
+"""Where a page ends: bookedAt and orderID. Without the customer: no token leads to another customer's rides."""
 
 
 class Booking(Ride, frozen=True, kw_only=True):
@@ -49,33 +50,18 @@ class RideView(Ride, frozen=True, kw_only=True):
     timeline: Annotated[tuple[TimelineEntry, ...], Meta(description="What happened, in order.")]
 
 
-class TokenError(ValueError):
-    """Raised for a page token that `Tables.list_bookings` never made."""
+class Tables(NamedTuple):
+    """The tables by name, and a client for them."""
 
-
-class _Position(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Where a page ends. It does not name the customer, so no token leads to another customer's rides."""
-
-    booked_at: Annotated[datetime, Meta(tz=True)]
-    order_id: OrderID
-
-
-class Tables:
-    """BookingTable, which the API writes, and RideTable, which ride_history writes.
-
-    Args:
-        client: a client for DynamoDB.
-        bookings, rides: the names of the tables.
-    """
-
-    def __init__(self, client: "DynamoDBClient", bookings: str, rides: str) -> None:
-        self._client = client
-        self._bookings = bookings
-        self._rides = rides
+    client: "DynamoDBClient"
+    bookings: str
+    """BookingTable, which the API writes."""
+    rides: str
+    """RideTable, which ride_history writes."""
 
     def find_booking(self, order_id: str) -> Booking | None:
         """Return a booked ride, read consistently."""
-        answer = self._client.get_item(TableName=self._bookings, Key={"orderID": {"S": order_id}}, ConsistentRead=True)
+        answer = self.client.get_item(TableName=self.bookings, Key={"orderID": {"S": order_id}}, ConsistentRead=True)
         return _booking(answer["Item"]) if "Item" in answer else None
 
     def list_bookings(self, customer_id: str, owner: str | None, limit: int, token: str | None) -> Page:
@@ -88,11 +74,11 @@ class Tables:
             token: ``next`` of the page before.
 
         Raises:
-            TokenError: ``token`` is not from an earlier page.
+            HttpProblemError: ``token`` is not from an earlier page.
         """
         request: dict[str, Any] = {
-            "TableName": self._bookings,
-            "IndexName": _BY_CUSTOMER,
+            "TableName": self.bookings,
+            "IndexName": "byCustomer",  # then bookedAt
             "KeyConditionExpression": "customerID = :customer",
             "ExpressionAttributeValues": {":customer": {"S": customer_id}},
             "ScanIndexForward": False,
@@ -109,7 +95,7 @@ class Tables:
             request["ExclusiveStartKey"] = marshalling.item(start)
         rides: list[Booking] = []
         while len(rides) <= limit:
-            answer = self._client.query(**request)
+            answer = self.client.query(**request)
             rides += map(_booking, answer["Items"])
             if "LastEvaluatedKey" not in answer:
                 break
@@ -119,7 +105,7 @@ class Tables:
 
     def find_ride(self, order_id: str) -> RideView | None:
         """Return a ride from the read model; events that are still on their way are missing."""
-        answer = self._client.get_item(TableName=self._rides, Key={"orderID": {"S": order_id}})
+        answer = self.client.get_item(TableName=self.rides, Key={"orderID": {"S": order_id}})
         if "Item" not in answer:
             return None
         item: dict[str, Any] = dict(answer["Item"])
@@ -129,12 +115,12 @@ class Tables:
 
     def book(self, booking: Booking) -> Put:
         """Return the effect that writes a new ride; its condition refuses a ride that exists."""
-        return Put(self._bookings, msgspec.to_builtins(booking), "attribute_not_exists(orderID)")
+        return Put(self.bookings, msgspec.to_builtins(booking), "attribute_not_exists(orderID)")
 
     def change(self, seen: Booking, changed: Booking) -> Put:
         """Return the effect that writes a changed ride; its condition refuses any other version than the one seen."""
         return Put(
-            self._bookings,
+            self.bookings,
             msgspec.to_builtins(changed),
             "#version = :seen",
             names={"#version": "version"},
@@ -152,14 +138,14 @@ def _booking(item: "Mapping[str, Any]") -> Booking:
 
 
 def _token(last: Booking) -> str:
-    position = _Position(datetime.fromisoformat(last.booked_at), last.order_id)
-    return base64.urlsafe_b64encode(msgspec.json.encode(position)).decode().rstrip("=")
+    position = msgspec.json.encode((datetime.fromisoformat(last.booked_at), last.order_id))
+    return base64.urlsafe_b64encode(position).decode().rstrip("=")
 
 
 def _position(token: str) -> tuple[str, str]:
     try:
         content = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)
-        position = msgspec.json.decode(content, type=_Position)
-        return timestamp(position.booked_at), position.order_id
+        booked_at, order_id = msgspec.json.decode(content, type=_Position)
+        return timestamp(booked_at), order_id
     except (ValueError, OverflowError) as error:  # not base64, not JSON, not a position, or a time out of range
-        raise TokenError(token) from error
+        raise refused(Kind.INVALID_REQUEST, "not a token from an earlier page", field="next") from error

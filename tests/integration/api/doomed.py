@@ -9,9 +9,10 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Final
 
-from carride_api import Settings, make_handler
+from api.service import Settings
 from carride.clients import dynamodb_client
 from carride.settings import from_environment
+from carride_api import make_handler
 from idempotency.clock import epoch_ms
 from idempotency.stores.transport import Transport, botocore_transport
 from idempotency.testing import Invocation

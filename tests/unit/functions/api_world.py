@@ -12,9 +12,10 @@ from botocore.exceptions import ClientError
 from msgspec.structs import replace
 
 import timeline
-from carride_api import Settings, make_handler
+from api.service import Settings
 from carride.clients import dynamodb_client
 from carride.events import RideEvent, parse_event
+from carride_api import make_handler
 from idempotency import Update, marshalling
 from idempotency.clock import epoch_ms
 from idempotency.http import HttpHandler
@@ -190,9 +191,13 @@ class World:
             settings,
             dynamodb=self.clients.reads,
             transport=self.transport,
-            start_simulator=self.simulations.append,
+            start_simulator=self._start_simulator,
             now=self._tick,
         )
+
+    def _start_simulator(self, function: str, request: Mapping[str, Any]) -> None:
+        assert function == SETTINGS.simulator_function_name
+        self.simulations.append(request)
 
     def _tick(self) -> datetime:
         self.now += timedelta(milliseconds=1)

@@ -239,7 +239,7 @@ def test_a_query_that_is_not_as_it_has_to_be_names_the_parameter(
         ({"duration": 60}, "rate"),
         ({"duration": 60, "rate": 1, "rides": 1}, "duration"),
         ({"rides": 500, "rate": 0.001}, "rate"),
-        ({"rides": 500, "duplicates": 0.5}, "rides"),
+        ({"rides": 500, "duplicates": 1}, "rides"),
         ({"duration": 600, "rate": 0.001}, "rate"),
         ({"duration": 600, "rate": 50}, "duration"),
     ],
