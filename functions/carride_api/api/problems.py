@@ -70,5 +70,4 @@ class Problem(Struct, frozen=True, kw_only=True, rename=json_name):
 
 def refused(kind: Kind, detail: str, *, field: str | None = None, version: int | None = None) -> HttpProblemError:
     """Return the error that answers a request with a problem; ``detail`` is a sentence about this case."""
-    detail = detail.encode(errors="backslashreplace").decode()  # the client's words may be no valid Unicode
     return HttpProblemError(kind.status, kind.title_text, detail, type=kind, field=field, version=version)

@@ -126,7 +126,7 @@ def _change(event: Event, caller: Caller) -> AnyChange:
 
 def unknown_ride(order_id: str) -> HttpProblemError:
     """Return the error that answers a request for a ride that does not exist, or that its caller may not see."""
-    return refused(Kind.UNKNOWN_RIDE, f"no ride is known as {order_id}, or its first event has not arrived yet")
+    return refused(Kind.UNKNOWN_RIDE, f"no ride is known as {order_id!a}, or its first event has not arrived yet")
 
 
 def _path_of(event: Event) -> ReadRide:
