@@ -3,7 +3,6 @@
 import base64
 import json
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple, Self
 from urllib.parse import urlencode
 
@@ -22,13 +21,12 @@ from idempotency.stores.transport import Transport
 from idempotency.testing import FaultyTransport, Invocation
 from ops.outbox import entry_of
 
-NOW: Final = datetime(2026, 11, 21, 8, tzinfo=UTC)
 SETTINGS: Final = from_environment(Settings)
 DEV: Final = replace(SETTINGS, stage="dev", staff_group="staff")
 STAFF: Final = {"jwt": {"claims": {"sub": "c", "cognito:groups": "[riders staff]"}}}
 """What API Gateway says about a token of the staff of `DEV`."""
-ROUTE: Final = {"customerID": "customer_a", "pickup": "sector_01", "destination": "sector_03"}
-BOOKING: Final = {**ROUTE, "passengers": 2, "price": 1250}
+RIDE: Final = {"customerID": "customer_a", "pickup": "sector_01", "destination": "sector_03"}
+BOOKING: Final = {**RIDE, "passengers": 2, "price": 1250}
 INDEXED: Final = ("customerID", "bookedAt")
 KEYS: Final = {"bookings": "orderID", "idempotency": "idempotencyKey", "outbox": "id", "rides": "orderID"}
 """The partition key of each table."""
@@ -41,20 +39,18 @@ def request(
     *,
     key: str | None = "key-1",
     query: Mapping[str, str] | None = None,
-    headers: Mapping[str, str] | None = None,
+    headers: Mapping[str, str | None] | None = None,
     authorizer: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return a request in payload format 2.0. A body of bytes is sent as it is; anything else as JSON."""
-    given = {} if body is None else {"content-type": "application/json"}
-    if key is not None:
-        given["idempotency-key"] = key
+    given = {"content-type": None if body is None else "application/json", "idempotency-key": key} | dict(headers or {})
     known = path in {"/carrides", "/carrides/simulate", "/openapi.json"}
     event: dict[str, Any] = {
         "version": "2.0",
         "routeKey": f"{method} {path if known else '/carrides/{id}'}",
         "rawPath": path,
         "rawQueryString": urlencode(query or {}),
-        "headers": given | dict(headers or {}),
+        "headers": {name: value for name, value in given.items() if value is not None},
         "requestContext": {"accountId": "123456789012", "http": {"method": method, "path": path}},
         "isBase64Encoded": isinstance(body, bytes),
     }
@@ -79,7 +75,6 @@ class Answer(NamedTuple):
     @classmethod
     def of(cls, raw: Mapping[str, Any]) -> Self:
         """Read what the function returns to API Gateway."""
-        raw["body"].encode()
         return cls(raw["statusCode"], raw.get("headers", {}), json.loads(raw["body"]))
 
     def replayed(self) -> "Answer":
@@ -120,30 +115,20 @@ class World:
         self.read_error: str | None = None
         """The error code with which reads are refused."""
         self._spent: list[str] = []
-        self.now = NOW
         self.simulations: list[Mapping[str, Any]] = []
         self.simulator_error: Exception | None = None
         self.handler = self.process()
 
     def process(self, settings: Settings = SETTINGS) -> HttpHandler:
         """Start another process of the function: it remembers nothing by itself."""
-        return make_handler(
-            settings,
-            dynamodb=self._reads,
-            transport=self.transport,
-            start_simulator=self._start_simulator,
-            now=self._tick,
-        )
+        start = self._start_simulator
+        return make_handler(settings, dynamodb=self._reads, transport=self.transport, start_simulator=start)
 
     def _start_simulator(self, function: str, spec: Mapping[str, Any]) -> None:
         assert function == SETTINGS.simulator_function_name
         if self.simulator_error:
             raise self.simulator_error
         self.simulations.append(spec)
-
-    def _tick(self) -> datetime:
-        self.now += timedelta(milliseconds=1)
-        return self.now
 
     def close(self) -> None:
         """Remove the tables."""
@@ -164,9 +149,9 @@ class World:
         self.transport.requests.clear()
         return trips
 
-    def send(self, event: dict[str, Any], handler: HttpHandler | None = None) -> Answer:
-        """Send a request, to another process than this world's where one is given."""
-        return Answer.of((handler or self.handler)(event, Invocation(epoch_ms)))
+    def send(self, event: dict[str, Any]) -> Answer:
+        """Send a request."""
+        return Answer.of(self.handler(event, Invocation(epoch_ms)))
 
     def book(self, *, key: str = "key-1", authorizer: Mapping[str, Any] | None = None, **changes: Any) -> Answer:
         """Book a ride, as a caller that API Gateway describes so."""
@@ -184,9 +169,8 @@ class World:
 
     def update_read_model(self) -> None:
         """Have the read model receive every event, the latest first."""
-        actions = [timeline.effect("rides", event).action() for event in reversed(self.published())]
-        for action in actions:
-            self.dynamodb.transact_write_items(TransactItems=[action])
+        for event in reversed(self.published()):
+            self.dynamodb.transact_write_items(TransactItems=[timeline.effect("rides", event).action()])
 
     def items(self, table: str) -> list[dict[str, Any]]:
         """Return what is in a table."""

@@ -46,9 +46,8 @@ def test_a_ride_runs_to_its_end(world: World) -> None:
     assert (events[2].payload["previousDestination"], events[2].payload["previousPrice"]) == ("sector_03", 1250)
 
 
-@pytest.mark.parametrize("end", [("accept", "start", "complete"), ("cancel",)])
-def test_a_ride_has_a_hundred_versions_and_its_end_is_among_them(world: World, end: tuple[str, ...]) -> None:
-    """However often the destination has changed, the ride can still be completed or cancelled."""
+def test_a_ride_has_a_hundred_versions_and_its_end_is_among_them(world: World) -> None:
+    """However often the destination has changed, the ride can still be completed."""
     order_id = world.booked()
     world.dynamodb.update_item(
         TableName="bookings",
@@ -59,11 +58,9 @@ def test_a_ride_has_a_hundred_versions_and_its_end_is_among_them(world: World, e
     assert world.change(order_id, "changeDestination", 96, destination="sector_09", price=1).status == 200
     refused = world.change(order_id, "changeDestination", 97, destination="sector_08", price=1)
     assert (refused.status, refused.problem, refused.body["version"]) == (409, "too-many-changes", 97)
-    for version, action in enumerate(end, start=97):
-        reason: dict[str, Any] = {"reason": "changed plans"} if action == "cancel" else {}
-        assert world.change(order_id, action, version, **reason).status == 200
-    assert world.items("bookings")[0]["version"] == 97 + len(end) <= 100
-    assert world.published()[-1].payload.get("reason") == ("changed plans" if end == ("cancel",) else None)
+    for version, action in enumerate(("accept", "start", "complete"), start=97):
+        assert world.change(order_id, action, version).status == 200
+    assert world.items("bookings")[0]["version"] == 100
 
 
 @pytest.mark.parametrize(
@@ -128,14 +125,10 @@ def test_another_request_under_the_same_key_is_refused(world: World) -> None:
 
 def test_callers_do_not_share_keys(world: World) -> None:
     """Two callers that choose the same key book two rides; one role's sessions are one caller."""
-    callers: list[dict[str, Any]] = [
-        {"iam": {"userId": "AROAEXAMPLE1:monday"}},
-        {"iam": {"userId": "AROAEXAMPLE1:tuesday"}},
-        {"iam": {"userId": "AROAEXAMPLE2:monday"}},
-        {"iam": {"userId": "AROAEXAMPLE3:Cognito", "cognitoIdentity": {"identityId": "us-east-1:1"}}},
-        {"iam": {"userId": "AROAEXAMPLE3:Cognito", "cognitoIdentity": {"identityId": "us-east-1:2"}}},
-        {"jwt": {"claims": {"sub": "AROAEXAMPLE1"}, "scopes": None}},
-    ]
+    users = ("AROAEXAMPLE1:monday", "AROAEXAMPLE1:tuesday", "AROAEXAMPLE2:monday")
+    pool = ({"userId": "AROAEXAMPLE3:C", "cognitoIdentity": {"identityId": identity}} for identity in ("a", "b"))
+    callers: list[Any] = [{"iam": {"userId": user}} for user in users] + [{"iam": identity} for identity in pool]
+    callers.append({"jwt": {"claims": {"sub": "AROAEXAMPLE1"}}})
     rides = [world.book(authorizer=caller).body["orderID"] for caller in callers]
     assert rides[0] == rides[1]
     assert len(set(rides)) == 5
@@ -156,10 +149,11 @@ def test_a_forgotten_key_books_no_second_ride(world: World) -> None:
 def test_a_change_that_was_overtaken_is_stale(world: World) -> None:
     """Where two changes meet at one version, the second is decided again on what the first has made of the ride."""
     order_id = world.booked()
-    world.transport.meanwhile(lambda: world.change(order_id, "cancel", 1, reason="changed plans"))
+    world.transport.meanwhile(lambda: world.change(order_id, "cancel", 1, reason="x"))
     answer = world.change(order_id, "accept", 1)
     assert (answer.problem, answer.body["version"]) == ("stale-version", 2)
-    assert [event.type for event in world.published()] == ["CarRideCreated", "CarRideCancelled"]
+    created, cancelled = world.published()
+    assert (created.type, cancelled.type, cancelled.payload["reason"]) == ("CarRideCreated", "CarRideCancelled", "x")
 
 
 def test_without_an_answer_from_dynamodb_the_client_retries(world: World) -> None:
