@@ -90,6 +90,19 @@ class Answer(NamedTuple):
         return kind
 
 
+class Network(FaultyTransport):
+    """The way to DynamoDB, which kills the process before or after a round trip if ``kill`` says so."""
+
+    kill: str | None = None
+
+    def __call__(self, operation: str, request: Mapping[str, Any], /) -> Mapping[str, Any]:
+        """Send one request."""
+        answer = {} if self.kill == "before" else super().__call__(operation, request)
+        if self.kill:
+            raise SystemExit
+        return answer
+
+
 type Clients = tuple[Any, Any, Transport]
 """To the DynamoDB in this process: for tables, reads and writes. Making them takes longer than a test."""
 
@@ -110,7 +123,7 @@ class World:
                 BillingMode="PAY_PER_REQUEST",
                 **({"GlobalSecondaryIndexes": [index]} if table == "bookings" else {}),
             )
-        self.transport = FaultyTransport(writes)
+        self.transport = Network(writes)
         self._reads.meta.events.register("before-call.dynamodb", self._count, unique_id="world")
         self.read_error: str | None = None
         """The error code with which reads are refused."""

@@ -78,9 +78,6 @@ def test_events_carry_the_trace_of_the_request(
     assert world.book() == first.replayed()  # a retry under another trace is the same request
 
 
-# ── Once ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def test_a_request_costs_one_transaction_and_its_copies_get_its_answer(world: World) -> None:
     """Booking is one round trip, a change a consistent read and one; a copy writes nothing, in whichever process."""
     booked = world.book()
@@ -143,9 +140,6 @@ def test_a_forgotten_key_books_no_second_ride(world: World) -> None:
     assert len(world.items("bookings")) == len(world.published()) == 1
 
 
-# ── Other requests, and failures ──────────────────────────────────────────────────────────────────────────────────────
-
-
 def test_a_change_that_was_overtaken_is_stale(world: World) -> None:
     """Where two changes meet at one version, the second is decided again on what the first has made of the ride."""
     order_id = world.booked()
@@ -154,6 +148,21 @@ def test_a_change_that_was_overtaken_is_stale(world: World) -> None:
     assert (answer.problem, answer.body["version"]) == ("stale-version", 2)
     created, cancelled = world.published()
     assert (created.type, cancelled.type, cancelled.payload["reason"]) == ("CarRideCreated", "CarRideCancelled", "x")
+
+
+@pytest.mark.parametrize("committed", [False, True])
+@pytest.mark.parametrize("action", ["book", "accept"])
+def test_a_killed_request_leaves_ride_and_event_or_neither(world: World, action: str, committed: bool) -> None:
+    """Killed before or after its transaction, a request has changed ride and events alike; its retry mends it."""
+    order_id = world.booked() if action == "accept" else ""
+    world.transport.kill = "after" if committed else "before"
+    with pytest.raises(SystemExit):
+        world.change(order_id, action, 1) if order_id else world.book()
+    version = bool(order_id) + committed
+    assert sum(ride["version"] for ride in world.items("bookings")) == len(world.published()) == version
+    world.transport.kill, world.handler = None, world.process()
+    assert (world.change(order_id, action, 1) if order_id else world.book()).status in {200, 201}
+    assert world.items("bookings")[0]["version"] == len(world.published()) == bool(order_id) + 1
 
 
 def test_without_an_answer_from_dynamodb_the_client_retries(world: World) -> None:
@@ -172,9 +181,6 @@ def test_without_an_answer_from_dynamodb_the_client_retries(world: World) -> Non
     assert world.change(order_id, "accept", 1).status == 200
 
 
-# ── Reading ───────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def test_a_ride_is_read_from_the_read_model(world: World) -> None:
     """The answer is the ride after its latest event, and what happened in order, whatever order it arrived in."""
     order_id = world.booked()
@@ -184,9 +190,6 @@ def test_a_ride_is_read_from_the_read_model(world: World) -> None:
     answer = world.send(request("GET", f"/carrides/{order_id}"))
     assert (answer.status, answer.body["status"], answer.body["version"]) == (200, "accepted", 2)
     assert [entry["type"] for entry in answer.body["timeline"]] == ["CarRideCreated", "CarRideAccepted"]
-
-
-# ── Simulations ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def simulate(world: World, key: str = "key-1", **body: Any) -> Answer:
