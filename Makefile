@@ -91,10 +91,13 @@ ops: .venv-dev/.synced ## Replay, redrive, fail over and back, release keys (ARG
 
 ##@ Housekeeping
 
-.PHONY: format snapshot new-consumer clean help
+.PHONY: format contract snapshot new-consumer clean help
 format: .venv-dev/.synced ## Rewrite the code in the project's format
 	@$(PYTHON) -m ruff check --fix
 	@$(PYTHON) -m ruff format
+
+contract: .venv-dev/.synced ## Write what follows from the event's types: schemas, samples, OpenAPI, AsyncAPI
+	@$(PYTHON) -m contract
 
 snapshot: .venv-dev/.synced ## Show what the template's change changes in what is deployed (ARGS=main: since then)
 	@$(PYTHON) -m tests.infrastructure.snapshot $(ARGS)

@@ -101,8 +101,10 @@ def carry_out(gateway: Gateway, call: Call, seen: payments.Payment, event: RideE
     action, amount = payments.plan(seen, event.data), payments.due(seen, event.data)
     match action:
         case Action.AUTHORIZE | Action.AUTHORIZE_AND_CAPTURE:
-            order_id, customer_id = event.data.order_id, event.data.customer_id
-            charge = gateway.authorize(call, order_id=order_id, customer_id=customer_id, amount=amount)
+            ride = event.data
+            charge = gateway.authorize(
+                call, order_id=ride.order_id, customer_id=ride.customer_id, amount=amount, currency=ride.currency
+            )
             return _capture(gateway, call, charge, amount) if action is Action.AUTHORIZE_AND_CAPTURE else charge
         case Action.CAPTURE if seen.payment_id is not None:
             reserved = Charge(seen.payment_id, Status.AUTHORIZED, seen.amount or 0)

@@ -4,10 +4,10 @@ A command is the body of a request. It decides on the ride as it is: it returns 
 """
 
 from collections.abc import Mapping
-from typing import Final, get_args
+from typing import Annotated, Final, Literal, get_args
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from api.callers import Action
 from carride import ride as rides
@@ -22,7 +22,7 @@ from carride.events import (
     Fact,
     Reason,
 )
-from carride.ride import CustomerID, OrderID, Passengers, Price, Ride, RideError, Sector, Version
+from carride.ride import CURRENCY, CustomerID, OrderID, Passengers, Price, Ride, RideError, Sector, Version
 
 # An entry of a ride's timeline takes half a KB, and DynamoDB refuses items of more than 400 KB.
 MOST_VERSIONS: Final = 100
@@ -46,6 +46,7 @@ class Book(Struct, frozen=True, kw_only=True, rename=json_name, forbid_unknown_f
     destination: Sector
     passengers: Passengers = 1
     price: Price
+    currency: Annotated[Literal["EUR"], Meta(description="The price's currency: no other is accepted.")] = CURRENCY
 
 
 class Change(Struct, frozen=True, kw_only=True, rename=json_name, forbid_unknown_fields=True, tag_field="action"):
@@ -98,7 +99,9 @@ def book(command: Book, order_id: OrderID) -> Fact:
     Raises:
         NoTripError: it would end where it begins.
     """
-    return CarRideCreated.of(rides.request(order_id=order_id, **msgspec.structs.asdict(command)))
+    fields = msgspec.structs.asdict(command)
+    del fields["currency"]  # there is one
+    return CarRideCreated.of(rides.request(order_id=order_id, **fields))
 
 
 def change(command: AnyChange, ride: Ride) -> Fact:

@@ -1,11 +1,9 @@
 """The OpenAPI document, written from the types that requests are read with.
 
-The API serves it. ``python -m api.openapi docs/openapi.json`` writes the copy in the repository.
+The API serves it. `make contract` writes the copy in the repository.
 """
 
-import json
-import sys
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -123,6 +121,7 @@ def document() -> dict[str, Any]:
         "components": {
             "headers": _HEADERS,
             "parameters": _parameters(),
+            "responses": {name: response for route in ROUTES for _, name, response in _problems_of(route)},
             "schemas": {name: schemas[name] for name in sorted(schemas)},
         },
     }
@@ -135,17 +134,26 @@ def _operation(route: Route) -> dict[str, Any]:
         operation["parameters"] = [{"$ref": f"#/components/parameters/{name}"} for name in names]
     if route.body is not None:
         operation["requestBody"] = {"required": True, "content": {_JSON: {"schema": _schema(route.body)}}}
-    replayed: tuple[str, ...] = (REPLAYED_HEADER,) if key else ()
     status, meaning, body = route.answer
     location = ("Location",) if status == 201 else ()  # noqa: PLR2004 - HTTP's Created
-    responses = {str(status): _response(meaning, _JSON, body, replayed + location)}
-    for problem_status in sorted({kind.status for kind in route.problems}):
-        kinds = [kind for kind in route.problems if kind.status == problem_status]
-        headers = replayed if _STORED.intersection(kinds) else ()
-        headers += ("Retry-After",) if _RETRIED.intersection(kinds) else ()
-        meaning = ", ".join(f"`{kind}`" for kind in kinds)
-        responses[str(problem_status)] = _response(meaning, MEDIA_TYPE, Problem, headers)
+    responses = {str(status): _response(meaning, _JSON, body, _replayed(route) + location)}
+    for problem_status, name, _ in _problems_of(route):
+        responses[str(problem_status)] = {"$ref": f"#/components/responses/{name}"}
     return operation | {"responses": responses}
+
+
+def _problems_of(route: Route) -> Iterator[tuple[int, str, dict[str, Any]]]:
+    """Yield status, name and response of each problem status; routes share the responses of one name."""
+    for status in sorted({kind.status for kind in route.problems}):
+        kinds = [kind for kind in route.problems if kind.status == status]
+        headers = _replayed(route) if _STORED.intersection(kinds) else ()
+        name = ".".join(kinds) + (".replayed" if headers else "")
+        headers += ("Retry-After",) if _RETRIED.intersection(kinds) else ()
+        yield status, name, _response(", ".join(f"`{kind}`" for kind in kinds), MEDIA_TYPE, Problem, headers)
+
+
+def _replayed(route: Route) -> tuple[str, ...]:
+    return () if route.method == "get" else (REPLAYED_HEADER,)
 
 
 def _response(meaning: str, media_type: str, body: Any, headers: tuple[str, ...]) -> dict[str, Any]:
@@ -174,12 +182,3 @@ def _parameters() -> dict[str, Any]:
 def _schema(kind: Any) -> dict[str, Any]:
     (schema,), _ = msgspec.json.schema_components([kind], ref_template=_SCHEMAS)
     return schema
-
-
-def text() -> str:
-    """Return the document as the repository has it."""
-    return json.dumps(document(), indent=2, ensure_ascii=False) + "\n"
-
-
-if __name__ == "__main__":
-    Path(sys.argv[1]).write_text(text(), encoding="utf-8")

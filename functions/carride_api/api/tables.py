@@ -110,8 +110,8 @@ class Tables(NamedTuple):
             return None
         item: dict[str, Any] = dict(answer["Item"])
         timeline = timeline_of(marshalling.values(item))
-        latest = {name: timeline[-1].data[name] for name in Ride.__struct_encode_fields__}
-        return msgspec.convert(latest | {"timeline": timeline}, RideView)
+        # What the event adds is left out; a field that is newer than the event has its default.
+        return msgspec.convert({**timeline[-1].data, "timeline": timeline}, RideView)
 
     def book(self, booking: Booking) -> Put:
         """Return the effect that writes a new ride; its condition refuses a ride that exists."""

@@ -17,18 +17,6 @@ def test_a_ride_lives_from_acceptance_to_payment(town: Town) -> None:
     assert over.told == {"CarAssigned": 1, "CarReleased": 1, "PaymentAuthorized": 1, "PaymentCaptured": 1}
 
 
-def test_a_ride_that_is_called_off_leaves_nothing_behind(town: Town) -> None:
-    """The car is free and the money released, whether the ride had both or neither."""
-    early, late = town.ride(), town.ride()
-    town.hear(early.created, early.cancelled)
-    town.hear(late.accepted, late.cancelled)
-    saga = town.saga(early, late)
-    assert saga.problems == {}
-    assert (saga.endings, saga.cars_held) == ({"cancelled": 2}, 0)
-    assert saga.told == {"CarAssigned": 1, "CarReleased": 1, "PaymentAuthorized": 1, "PaymentRefunded": 1}
-    assert [(charge["status"], charge["captures"]) for charge in town.charges(early, late)] == [("refunded", [])]
-
-
 def test_a_ride_that_cannot_be_paid_gives_its_car_back(town: Town) -> None:
     """The gateway declines: dispatch hears of it and frees the car, and nothing is ever captured."""
     ride = town.ride(broke=True)
@@ -51,23 +39,3 @@ def test_a_ride_without_a_car_is_never_charged(town: Town) -> None:
     town.put(*(ride.completed for ride in rides))
     town.settle()
     assert town.saga(*rides).endings == {"paid": CARS, "unserved": 1}
-
-
-def test_a_ride_whose_events_come_backwards_ends_the_same(town: Town) -> None:
-    """The end is heard of first, and the request last: one car, one charge, paid."""
-    ride = town.ride()
-    town.hear(ride.completed, ride.started, ride.accepted, ride.created)
-    saga = town.saga(ride)
-    assert saga.problems == {}
-    assert (saga.endings, saga.cars_held, saga.captured) == ({"paid": 1}, 0, 1)
-
-
-def test_everything_at_once_ends_the_same(town: Town) -> None:
-    """All events of two rides at one moment, each twice: consumers get into each other's way, and agree in the end."""
-    paid, cancelled = town.ride(), town.ride()
-    town.put(paid.completed, paid.accepted, cancelled.cancelled, cancelled.accepted, paid.completed, paid.accepted)
-    town.put(cancelled.cancelled, cancelled.accepted)
-    town.settle()
-    saga = town.saga(paid, cancelled)
-    assert saga.problems == {}
-    assert (saga.endings, saga.cars_held) == ({"paid": 1, "cancelled": 1}, 0)

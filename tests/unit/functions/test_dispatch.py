@@ -121,73 +121,6 @@ def test_what_is_told_follows_from_what_was_heard(world: World) -> None:
     assert parsed.idempotencyid != heard["detail"]["idempotencyid"]
 
 
-def test_a_fact_takes_effect_once_however_often_it_comes(world: World) -> None:
-    """In one batch, in the next one and after the end of the ride: one car, one event told, one effect."""
-    ride = Life()
-    world.park("car_01", "car_02")
-    assert world.deliver(*[event(ride.accepted)] * 5) == []
-    world.hear(ride.accepted, ride.completed, ride.accepted, ride.completed)
-    assert set(world.cars().values()) == {None}
-    assert world.told() == ["CarAssigned", "CarReleased"]
-    assert world.ride()["effects"] == 2
-
-
-def test_a_car_has_one_ride(world: World) -> None:
-    """Ten rides and four cars: each car has one ride, each served ride one car, and the others are told of."""
-    world.park(*(f"car_{number:02d}" for number in range(4)))
-    assert world.deliver(*(event(Life(f"order_{number:02d}").accepted) for number in range(10))) == []
-    taken = [ride for ride in world.cars().values() if ride is not None]
-    assert len(set(taken)) == len(taken) == 4
-    assert sorted(world.told()) == ["CarAssigned"] * 4 + ["NoCarAvailable"] * 6
-    rides = items(world.dynamodb, "assignments")
-    assert {ride["orderID"] for ride in rides if ride["state"] == "assigned"} == set(taken)
-
-
-def test_a_decision_on_a_car_that_was_taken_meanwhile_is_made_again(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A list of free cars that is out of date costs a second look, never a second ride in a car."""
-    world.park("car_01")
-    read = assignments.Reader.free_cars
-
-    def read_then_lose(self: Any, zone: str) -> Any:
-        cars = read(self, zone)
-        if cars:
-            world.dynamodb.update_item(
-                TableName="cars",
-                Key={"zone": {"S": zone}, "carID": {"S": "car_01"}},
-                UpdateExpression="SET rideID = :other",
-                ExpressionAttributeValues={":other": {"S": "order_02"}},
-            )
-        return cars
-
-    monkeypatch.setattr(assignments.Reader, "free_cars", read_then_lose)
-    world.hear(Life().accepted)
-    assert world.cars() == {"car_01": "order_02"}
-    assert world.told() == ["NoCarAvailable"]
-
-
-def test_a_decision_on_a_ride_that_has_changed_meanwhile_is_made_again(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The ride is called off between the look and the commit: it gets no car after all."""
-    ride = Life()
-    world.park("car_01")
-    read = assignments.Reader.ride
-    overtaken = [ride.cancelled]
-
-    def read_then_be_overtaken(self: Any, order_id: str) -> Any:
-        seen = read(self, order_id)
-        while overtaken:
-            world.hear(overtaken.pop())
-        return seen
-
-    monkeypatch.setattr(assignments.Reader, "ride", read_then_be_overtaken)
-    world.hear(ride.accepted)
-    assert world.cars() == {"car_01": None}
-    assert (world.ride()["state"], world.ride()["effects"], world.told()) == ("cancelled", 2, [])
-
-
 def test_every_write_by_itself_refuses_what_is_out_of_date(world: World) -> None:
     """A decision on an older ride is refused by the ride's item, and a car is not freed for a ride that has it not."""
     ride = Life()
@@ -202,46 +135,6 @@ def test_every_write_by_itself_refuses_what_is_out_of_date(world: World) -> None
     for update in updates:
         with pytest.raises(world.dynamodb.exceptions.TransactionCanceledException):
             world.dynamodb.transact_write_items(TransactItems=[{"Update": update}])
-
-
-def test_a_car_that_was_had_and_given_back_in_one_step_was_free(world: World) -> None:
-    """A ride whose end was heard of first cannot have had a car that another ride has."""
-    ride = Life()
-    world.park("car_01")
-    world.hear(ride.completed)
-    seen = assignments.Reader(TABLES, world.dynamodb).ride("order_01")
-    decision = fleet.decide(seen.assignment, ride.accepted, fleet.Car("car_01", "sector_01"))
-    writes = assignments.effects(TABLES, told(ride.accepted), seen, decision, region="us-east-1", now=NOW)
-    world.hear(Life("order_02").accepted)
-    with pytest.raises(world.dynamodb.exceptions.TransactionCanceledException):
-        world.dynamodb.transact_write_items(TransactItems=[write.action() for write in writes])
-
-
-def test_a_ride_that_was_called_off_first_gets_no_car(world: World) -> None:
-    """The cancellation is remembered, so the acceptance that it has overtaken takes nothing."""
-    ride = Life()
-    world.park("car_01")
-    world.hear(ride.cancelled, ride.accepted)
-    assert world.cars() == {"car_01": None}
-    assert (world.ride()["state"], world.told()) == ("cancelled", [])
-
-
-def test_a_ride_that_was_completed_first_has_had_a_car(world: World) -> None:
-    """Both facts are told in one step, and the car is free afterwards."""
-    ride = Life()
-    world.park("car_01")
-    world.hear(ride.completed, ride.accepted)
-    assert world.cars() == {"car_01": None}
-    assert (world.ride()["state"], world.told()) == ("released", ["CarAssigned", "CarReleased"])
-
-
-def test_a_declined_payment_frees_the_car(world: World) -> None:
-    """The ride cannot be paid for: its car goes to the next one."""
-    ride, next_one = Life(), Life("order_02")
-    world.park("car_01")
-    world.hear(ride.accepted, ride.declined, next_one.accepted)
-    assert world.cars() == {"car_01": "order_02"}
-    assert "CarReleased" in world.told()
 
 
 def test_poison_is_alone_in_its_batch(world: World) -> None:
