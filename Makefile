@@ -86,7 +86,7 @@ deploy-regions: .venv-dev/.synced .venv-sam/.synced ## Deploy what was built int
 delete-regions: .venv-dev/.synced ## Delete the stack from both regions, in the right order (ARGS=--dry-run)
 	@$(PYTHON) -m ops.regions delete $(ARGS)
 
-ops: .venv-dev/.synced ## Replay, redrive, fail over and back, release keys (ARGS="failover --help", ARGS=--help)
+ops: .venv-dev/.synced ## Audit, replay, redrive, fail over and back, release keys (ARGS="failover --help", ARGS=--help)
 	@$(PYTHON) -m ops $(ARGS)
 
 ##@ Housekeeping

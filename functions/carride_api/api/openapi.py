@@ -12,7 +12,8 @@ from api.commands import AnyChange, Book
 from api.problems import Kind, Problem
 from api.requests import DEFAULT_PAGE, PageSize, PageToken
 from api.simulations import Simulate
-from api.tables import Booking, Page, RideView
+from api.tables import Page, RideView
+from carride.bookings import Booking
 from carride.ride import CustomerID, OrderID
 from idempotency.http import KEY_PATTERN, MEDIA_TYPE, REPLAYED_HEADER
 

@@ -17,10 +17,12 @@ from api.callers import Action, refusal
 from api.commands import AnyChange, Book, Change, TooManyChangesError
 from api.problems import Kind, refused
 from api.requests import ListRides, ReadRide, Request, unknown_ride
-from api.tables import Booking, Tables, timestamp
+from api.tables import Tables
 from carride import ride as rides
+from carride.bookings import Booking, booked, changed
 from carride.events import SOURCE, Fact, RideEvent
-from carride.outbox import outbox_item
+from carride.items import Outbox
+from carride.overdue import text
 from carride.telemetry import logger
 from idempotency import Operation, Put, RetryableError
 from idempotency.http import HttpProblemError
@@ -97,8 +99,8 @@ class Service:
             fact = commands.book(command, operation.downstream_key)
         except rides.RideError as error:
             raise _refused(error) from error
-        booking = Booking.of(fact, timestamp(now := self.now()), request.caller.subject)
-        operation.write(self.tables.book(booking), self._publish(fact, request, now))
+        booking = Booking.of(fact, text(now := self.now()), request.caller.subject)
+        operation.write(booked(self.settings.booking_table, booking, now), self._publish(fact, request, now))
         location = {"Location": f"/carrides/{booking.order_id}"}
         return {"statusCode": 201, "headers": location, "body": msgspec.to_builtins(booking)}
 
@@ -112,9 +114,10 @@ class Service:
             fact = commands.change(command, seen)
         except rides.RideError as error:
             raise _refused(error, seen.version) from error
-        changed = Booking.of(fact, seen.booked_at, seen.owner)
-        operation.write(self.tables.change(seen, changed), self._publish(fact, request, self.now()))
-        return msgspec.to_builtins(changed)
+        booking, now = Booking.of(fact, seen.booked_at, seen.owner), self.now()
+        write = changed(self.settings.booking_table, seen, booking, now)
+        operation.write(write, self._publish(fact, request, now))
+        return msgspec.to_builtins(booking)
 
     def _list(self, query: ListRides, request: Request) -> object:
         """List the rides of a customer: for staff all of them, for other callers the ones that they own."""
@@ -140,7 +143,7 @@ class Service:
         """Return the effect that publishes a fact: it writes the event to the outbox."""
         event = RideEvent.of(fact, source=SOURCE, time=now, traceparent=request.traceparent)
         kept = timedelta(days=self.settings.outbox_days)
-        return Put(self.settings.outbox_table, outbox_item(event, region=self.settings.aws_region, now=now, kept=kept))
+        return Outbox(self.settings.outbox_table, self.settings.aws_region, kept).put(event, now)
 
 
 def _refused(error: rides.RideError, version: int | None = None) -> HttpProblemError:

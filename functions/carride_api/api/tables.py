@@ -1,40 +1,24 @@
-"""The tables behind the API: the rides that it books, and the read model that it answers from.
-
-Reads only. Writes are effects, which the idempotency layer commits in one transaction.
-"""
+"""What the API reads: the rides that it books, and the read model. It writes by effects of `carride.bookings`."""
 
 import base64
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Self
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import msgspec
 from msgspec import Meta, Struct
 
 from api.problems import Kind, refused
+from carride.bookings import Booking
 from carride.history import TimelineEntry, timeline_of
+from carride.overdue import text
 from carride.ride import OrderID, Ride
-from idempotency import Put, marshalling
+from idempotency import marshalling
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from mypy_boto3_dynamodb import DynamoDBClient
 
 type _Position = tuple[Annotated[datetime, Meta(tz=True)], OrderID]
 """Where a page ends: bookedAt and orderID. Without the customer: no token leads to another customer's rides."""
-
-
-class Booking(Ride, frozen=True, kw_only=True):
-    """A ride as the API stores it."""
-
-    booked_at: Annotated[str, Meta(description="When it was booked, in ISO 8601, UTC; sorts as text.")]
-    owner: Annotated[str | None, Meta(description="Who booked it: the caller's subject.")] = None
-
-    @classmethod
-    def of(cls, ride: Ride, booked_at: str, owner: str | None) -> Self:
-        """Return a ride that ``owner`` booked at a time which `timestamp` has written."""
-        fields = {field: getattr(ride, field) for field in Ride.__struct_fields__}
-        return cls(**fields, booked_at=booked_at, owner=owner)
 
 
 class Page(Struct, frozen=True, kw_only=True):
@@ -62,7 +46,7 @@ class Tables(NamedTuple):
     def find_booking(self, order_id: str) -> Booking | None:
         """Return a booked ride, read consistently."""
         answer = self.client.get_item(TableName=self.bookings, Key={"orderID": {"S": order_id}}, ConsistentRead=True)
-        return _booking(answer["Item"]) if "Item" in answer else None
+        return Booking.read(answer["Item"]) if "Item" in answer else None
 
     def list_bookings(self, customer_id: str, owner: str | None, limit: int, token: str | None) -> Page:
         """Return a page of a customer's rides, newest first; a ride that was booked just now may still be missing.
@@ -96,7 +80,7 @@ class Tables(NamedTuple):
         rides: list[Booking] = []
         while len(rides) <= limit:
             answer = self.client.query(**request)
-            rides += map(_booking, answer["Items"])
+            rides += map(Booking.read, answer["Items"])
             if "LastEvaluatedKey" not in answer:
                 break
             request["ExclusiveStartKey"] = answer["LastEvaluatedKey"]
@@ -113,29 +97,6 @@ class Tables(NamedTuple):
         # What the event adds is left out; a field that is newer than the event has its default.
         return msgspec.convert({**timeline[-1].data, "timeline": timeline}, RideView)
 
-    def book(self, booking: Booking) -> Put:
-        """Return the effect that writes a new ride; its condition refuses a ride that exists."""
-        return Put(self.bookings, msgspec.to_builtins(booking), "attribute_not_exists(orderID)")
-
-    def change(self, seen: Booking, changed: Booking) -> Put:
-        """Return the effect that writes a changed ride; its condition refuses any other version than the one seen."""
-        return Put(
-            self.bookings,
-            msgspec.to_builtins(changed),
-            "#version = :seen",
-            names={"#version": "version"},
-            values={":seen": seen.version},
-        )
-
-
-def timestamp(time: datetime) -> str:
-    """Return a time as text that sorts, whatever its time zone."""
-    return time.astimezone(UTC).isoformat(timespec="microseconds")
-
-
-def _booking(item: "Mapping[str, Any]") -> Booking:
-    return msgspec.convert(marshalling.values(item), Booking)
-
 
 def _token(last: Booking) -> str:
     position = msgspec.json.encode((datetime.fromisoformat(last.booked_at), last.order_id))
@@ -146,6 +107,6 @@ def _position(token: str) -> tuple[str, str]:
     try:
         content = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)
         booked_at, order_id = msgspec.json.decode(content, type=_Position)
-        return timestamp(booked_at), order_id
+        return text(booked_at), order_id
     except (ValueError, OverflowError) as error:  # not base64, not JSON, not a position, or a time out of range
         raise refused(Kind.INVALID_REQUEST, "not a token from an earlier page", field="next") from error

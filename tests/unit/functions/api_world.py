@@ -186,8 +186,9 @@ class World:
             self.dynamodb.transact_write_items(TransactItems=[timeline.effect("rides", event).action()])
 
     def items(self, table: str) -> list[dict[str, Any]]:
-        """Return what is in a table."""
-        return [marshalling.values(item) for item in self.dynamodb.scan(TableName=table)["Items"]]
+        """Return what is in a table, without what the index of open rides needs."""
+        items = [marshalling.values(item) for item in self.dynamodb.scan(TableName=table)["Items"]]
+        return [{name: item[name] for name in item if name not in {"openSince", "openShard"}} for item in items]
 
     def published(self) -> list[RideEvent]:
         """Return the events in the outbox, as consumers read them, in order."""

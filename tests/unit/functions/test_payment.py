@@ -179,6 +179,24 @@ def test_a_refusal_becomes_an_event_whatever_the_gateway_says_with_it(world: Wor
     assert (world.deliver(RIDE.completed), world.payment()["state"]) == ("New", "declined")
 
 
+@pytest.mark.parametrize("reserved", [True, False], ids=["authorized", "not heard of a car"])
+def test_what_the_gateway_has_captured_stays_though_nobody_else_knows_of_the_end(
+    world: World, *, reserved: bool
+) -> None:
+    """The completion was given up after the money was taken, and the overdue ride is known as never ended."""
+    poison = {"simulatedfault": "poison"}
+    first, last = (RIDE.assigned, RIDE.completed) if reserved else (RIDE.completed, RIDE.assigned)
+    world.deliver(first)
+    for _ in range(2):
+        with pytest.raises(SimulatedFaultError):
+            world.deliver(last, extensions=poison)
+    assert world.deliver(last, extensions=poison) == "DeadLettered"
+    assert world.deliver(RIDE.overdue) == "New"
+    assert (world.payment()["state"], world.charge()["captures"], world.charge()["refunds"]) == ("captured", [1250], [])
+    assert world.told() == ["PaymentAuthorized", "PaymentCaptured"]
+    assert "openSince" not in world.payment()
+
+
 @pytest.mark.parametrize("price", [1, 1250, 2000, 10_000_000])
 @pytest.mark.parametrize("capped", [0.0, 1.0], ids=["raised", "not raised"])
 @pytest.mark.parametrize("in_order", [True, False], ids=["in order", "completed first"])

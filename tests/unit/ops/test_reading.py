@@ -5,7 +5,7 @@ import gzip
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import boto3
 import pytest
@@ -13,14 +13,17 @@ from moto import mock_aws
 
 from carride import ride as rides
 from carride.events import CarRideCreated, RideEvent
-from ops import audit
-from ops.ledger import DeadLettered, Delivered, Published, State
-
-if TYPE_CHECKING:
-    from mypy_boto3_logs import CloudWatchLogsClient
-    from mypy_boto3_logs.type_defs import InputLogEventTypeDef
+from idempotency import marshalling
+from ops.audit.evidence import ALWAYS, CONSUMERS, NEVER, DeadLettered, Delivered, Effect, Named, Published, RideItem
+from ops.audit.queues import dead_letter, peek
+from ops.audit.reading import deliveries, published, reported, ride_items
+from ops.site import Site
+from tests.unit.functions.saga import create_table
 
 GROUP = "/aws/events/carride"
+NOW = datetime.now(UTC).replace(microsecond=0)
+EXPIRES = datetime(2026, 11, 21, tzinfo=UTC)
+HISTORY, DISPATCH = (each for each in CONSUMERS if each.name in ("ride-history", "dispatch"))
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +43,7 @@ def ride_event(event_id: str = "event-1", **attributes: Any) -> dict[str, Any]:
         passengers=1,
         price=900,
     )
-    told = RideEvent.of(CarRideCreated.of(ride), source="acr.com.car-ride", time=datetime(2026, 11, 21, tzinfo=UTC))
+    told = RideEvent.of(CarRideCreated.of(ride), source="acr.com.car-ride", time=EXPIRES, expirytime=EXPIRES)
     envelope = {"id": event_id, "source": "acr.com.car-ride", "detail-type": "CarRideEvent", "detail": told.to_detail()}
     return envelope | attributes
 
@@ -48,20 +51,27 @@ def ride_event(event_id: str = "event-1", **attributes: Any) -> dict[str, Any]:
 FACT = ride_event()["detail"]["idempotencyid"]
 
 
-def broken_event(event_id: str = "event-2") -> dict[str, Any]:
-    """Return an event of the bus whose detail breaks the contract."""
-    return ride_event(event_id, detail={"nonsense": True})
+BROKEN = ride_event("event-2", detail={"nonsense": True})
+"""An event of the bus whose detail breaks the contract."""
 
 
-def write_log(*lines: str) -> "CloudWatchLogsClient":
+def write_log(*lines: str) -> Any:
     """Write lines to a new log group and return the client."""
     logs = boto3.client("logs")
     logs.create_log_group(logGroupName=GROUP)
     logs.create_log_stream(logGroupName=GROUP, logStreamName="stream")
     now = int(datetime.now(UTC).timestamp() * 1000)
-    events: list[InputLogEventTypeDef] = [{"timestamp": now, "message": line} for line in lines]
-    logs.put_log_events(logGroupName=GROUP, logStreamName="stream", logEvents=events)
+    logs.put_log_events(
+        logGroupName=GROUP, logStreamName="stream", logEvents=[{"timestamp": now, "message": line} for line in lines]
+    )
     return logs
+
+
+def site(client: Any, **outputs: str) -> Site:
+    """Return a stack of which one service is asked."""
+    stack = Site("carride", "us-east-1", lambda service, region: client)
+    stack.__dict__["outputs"] = {"RideHistoryLogGroupName": GROUP, **outputs}
+    return stack
 
 
 def letter(body: object, **attributes: str) -> Any:
@@ -74,15 +84,18 @@ def test_published_are_the_ride_events_of_the_log() -> None:
     """Copies, broken events and replays are told apart; what no consumer subscribes to is left out."""
     logs = write_log(
         json.dumps(ride_event()),
-        json.dumps(broken_event()),
-        json.dumps(ride_event(**{"replay-name": "again"})),
+        json.dumps(BROKEN),
+        json.dumps(ride_event(**{"replay-name": "again", "region": "us-west-2"})),
         json.dumps(ride_event(source="somebody.else")),
         json.dumps(ride_event(**{"detail-type": "Something"})),
     )
-    assert list(audit.published(logs, GROUP)) == [
-        Published("event-1", "CarRideCreated", FACT),
+    found = list(published(logs, GROUP))
+    assert all(event.time >= NOW for event in found)
+    named = Named("order_01", "CarRideCreated", 1)
+    assert [event._replace(time=ALWAYS) for event in found] == [
+        Published("event-1", "CarRideCreated", FACT, named, EXPIRES),
         Published("event-2", None, None),
-        Published("event-1", "CarRideCreated", FACT, replayed=True),
+        Published("event-1", "CarRideCreated", FACT, named, EXPIRES, replayed=True, region="us-west-2"),
     ]
 
 
@@ -101,18 +114,18 @@ UNREADABLE = [
 def test_a_line_that_cannot_be_read_is_a_published_event(line: str) -> None:
     """It may have been any event, and the others are counted all the same; no report is read out of it."""
     logs = write_log(line, json.dumps(ride_event()))
-    unreadable, event = audit.published(logs, GROUP)
+    unreadable, event = published(logs, GROUP)
     assert (unreadable.type, unreadable.fact, event.fact) == (None, None, FACT)
     assert unreadable.event_id.startswith("unreadable line ")
-    assert list(audit.deliveries(logs, GROUP)) == []
+    assert list(deliveries(site(logs), HISTORY)) == []
 
 
 def test_an_event_that_cannot_be_read_is_accounted_for_by_its_letter() -> None:
     """EventBridge's id is found in what it logged and in the letter, even inside of a record."""
     text = json.dumps({"version": "0", "id": ID, "detail": {}})[:-2] + "[" * 20_000
-    (line,) = audit.published(write_log(text), GROUP)
+    (line,) = published(write_log(text), GROUP)
     record = {"reason": "CONTRACT", "consumer": "dispatch", "event": {"messageId": "1", "body": text}}
-    kept = [audit.dead_letter("DispatchDlq", "dispatch", {"Body": body}) for body in (text, json.dumps(record))]
+    kept = [dead_letter("DispatchDlq", "dispatch", {"Body": body}) for body in (text, json.dumps(record))]
     assert [line.event_id, *(letter.event_id for letter in kept)] == [ID] * 3
     assert [letter.reason for letter in kept] == ["UNREADABLE", "CONTRACT"]
 
@@ -127,7 +140,7 @@ def test_deliveries_are_the_consumers_structured_lines() -> None:
         ),
         json.dumps({"message": "delivery", "consumer": "ride-history", "outcome": "DeadLettered"}),
     )
-    assert list(audit.deliveries(logs, GROUP)) == [
+    assert [each._replace(time=NEVER) for each in deliveries(site(logs), HISTORY)] == [
         Delivered("ride-history", "New", FACT),
         Delivered("ride-history", "DeadLettered", None),
     ]
@@ -144,7 +157,7 @@ BY_LAMBDA = {"requestContext": {"condition": "Exhausted"}}
     ("message", "reason", "event_id", "fact"),
     [
         (letter(BY_CONSUMER | {"event": ride_event()}), "QUARANTINED", "event-1", FACT),
-        (letter(BY_CONSUMER | {"event": broken_event()}), "QUARANTINED", "event-2", None),
+        (letter(BY_CONSUMER | {"event": BROKEN}), "QUARANTINED", "event-2", None),
         (letter(BY_CONSUMER | {"event": None, "eventGzip": PACKED}), "QUARANTINED", "event-1", FACT),
         (
             letter(BY_CONSUMER | {"event": {"messageId": "1", "body": json.dumps(ride_event())}}),
@@ -167,7 +180,7 @@ def test_a_letter_says_why_it_lies_there_whoever_sent_it(
     message: Any, reason: str, event_id: str | None, fact: str | None
 ) -> None:
     """Reason, EventBridge's id and fact are found in the form of each sender, as far as they are in it."""
-    found = audit.dead_letter("TheDlq", "dispatch", message)
+    found = dead_letter("TheDlq", "dispatch", message)
     assert found == DeadLettered("TheDlq", reason, "dispatch", event_id, fact)
 
 
@@ -178,7 +191,7 @@ def test_peeking_reads_every_message_and_leaves_them_all() -> None:
     for number in range(23):
         sqs.send_message(QueueUrl=url, MessageBody=str(number))
     for _ in range(2):
-        assert {message["Body"] for message in audit.peek(sqs, url)} == {str(number) for number in range(23)}
+        assert {message["Body"] for message in peek(sqs, url)} == {str(number) for number in range(23)}
 
 
 class SlowQueue:
@@ -209,45 +222,31 @@ class SlowQueue:
 def test_peeking_into_a_slow_queue_reads_every_message_once_and_ends() -> None:
     """What shows again while the rest is read is known, and is put back with the rest."""
     queue: Any = SlowQueue()
-    assert [message["MessageId"] for message in audit.peek(queue, "url")] == list(map(str, range(300)))
+    assert [message["MessageId"] for message in peek(queue, "url")] == list(map(str, range(300)))
     assert set(queue.shown_from.values()) == {queue.now}
 
 
-def test_a_consumer_without_a_table_is_held_to_what_it_reports() -> None:
-    """Each fact has one effect, though its report was lost and only a duplicate tells of it; more commits show."""
-    reports = [
-        ("New", "once"),
-        ("Duplicate", "once"),
-        ("Duplicate", "unreported"),
-        ("New", "twice"),
-        ("Retried", "twice"),
-    ]
-    others = [("Failed", "failed"), ("DeadLettered", "poison"), ("Expired", "late")]
-    logs = write_log(
-        *(
-            json.dumps({"message": "delivery", "consumer": "points", "outcome": outcome, "key": f"points#{fact}"})
-            for outcome, fact in reports + others
-        )
-    )
-    assert list(audit.reported_states(logs, GROUP, "points")) == [
-        State("points", "once", frozenset({"once"}), 1),
-        State("points", "unreported", frozenset({"unreported"}), 1),
-        State("points", "twice", frozenset({"twice"}), 2),
+def test_a_consumer_without_a_table_is_audited_by_its_log() -> None:
+    """Each fact has one effect, though its line was lost and only a duplicate shows it; more commits show."""
+    outcomes = ["New once", "Duplicate once", "Duplicate unreported", "New twice", "Retried twice"]
+    outcomes += ["Failed failed", "DeadLettered poison", "Expired late"]
+    logged = [Delivered("points", line.split()[0], line.split()[1]) for line in outcomes]
+    assert list(reported("points", logged)) == [
+        RideItem("points", fact, (Effect(fact, None, NEVER),), count)
+        for fact, count in (("once", 1), ("unreported", 1), ("twice", 2))
     ]
 
 
-def test_a_table_says_which_facts_took_effect_and_how_often() -> None:
-    """The entries of an item are its facts, and the counter its effects."""
+def test_a_table_says_which_facts_took_effect_what_they_emitted_and_what_is_still_needed() -> None:
+    """The entries of an item are its effects, and the counter how often they took place."""
     dynamodb = boto3.client("dynamodb")
-    dynamodb.create_table(
-        TableName="rides",
-        KeySchema=[{"AttributeName": "orderID", "KeyType": "HASH"}],
-        AttributeDefinitions=[{"AttributeName": "orderID", "AttributeType": "S"}],
-        BillingMode="PAY_PER_REQUEST",
-    )
-    dynamodb.put_item(
-        TableName="rides",
-        Item={"orderID": {"S": "order_01"}, "effects": {"N": "2"}, f"event#{FACT}": {"M": {}}},
-    )
-    states = list(audit.states(dynamodb, "rides", "ride-history"))
-    assert states == [State("ride-history", "order_01", frozenset({FACT}), 2)]
+    create_table(dynamodb, "rides", "orderID")
+    entry = {"type": "CarRideAccepted", "sequence": 2, "time": EXPIRES.isoformat(), "told": ["CarAssigned"]}
+    kept = {f"event#{FACT}": entry, "orderID": "order_01", "effects": 2, "state": "assigned", "carID": "car_01"}
+    item: Any = marshalling.item(kept | {"openSince": "2026-11-21T00:00:00Z"})
+    dynamodb.put_item(TableName="rides", Item=item)
+    effect = Effect(FACT, Named("order_01", "CarRideAccepted", 2), EXPIRES, ("CarAssigned",))
+    reader = site(dynamodb, AssignmentTableName="rides")
+    assert list(ride_items(reader, DISPATCH)) == [
+        RideItem("dispatch", "order_01", (effect,), 2, "assigned", "car_01", EXPIRES)
+    ]
