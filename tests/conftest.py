@@ -38,6 +38,8 @@ os.environ |= {
     "POWERTOOLS_SERVICE_NAME": "test",
     "PRODUCER_DLQ_URL": "https://sqs.us-east-1.amazonaws.com/000000000000/producer-dlq",
     "RIDE_TABLE": "rides",
+    "SIMULATOR_FUNCTION_NAME": "simulator",
+    "STAGE": "local",
 }
 
 # AWS's descriptions of its services are megabytes of JSON, which every session of botocore's would read for itself.

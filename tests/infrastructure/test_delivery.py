@@ -176,6 +176,7 @@ LETTER: Final = DeadLetter("CONTRACT", "it breaks the contract", "ride-history",
 CONSUMERS: Final = ("RideHistoryFunction", "DispatchFunction", "PaymentFunction")
 CLIENTS: Final[dict[str, tuple[Callable[[], object], tuple[str, ...]]]] = {
     "events": (clients.events_client, ("CarRideSimulatorFunction",)),
+    "lambda": (clients.lambda_client, ("CarRideApiFunction",)),
     "sqs": (clients.sqs_client, ("CarRideSimulatorFunction",)),
     "tables": (clients.dynamodb_client, ("DispatchFunction", "PaymentFunction", "ReconcilerFunction")),
     "tables-of-the-api": (lambda: clients.dynamodb_client(connect_s=0.7, read_s=0.8), ("CarRideApiFunction",)),
@@ -208,7 +209,7 @@ def test_a_call_is_given_up_before_the_function_is(client: str, monkeypatch: pyt
 
 
 def test_every_client_is_among_those_that_are_measured() -> None:
-    """No client of AWS is made anywhere else; the API's for Lambda is made by the first order for a simulation."""
+    """No client of AWS is made anywhere else."""
     places = {
         path.relative_to(ROOT).as_posix()
         for folder in ("layers/carride/carride", "layers/idempotency/idempotency", "functions")
@@ -216,7 +217,6 @@ def test_every_client_is_among_those_that_are_measured() -> None:
         if re.search(r"\bcreate_client\(|boto3\.(client|resource)\(", path.read_text(encoding="utf-8"))
     }
     assert places == {
-        "functions/carride_api/api/app.py",
         "layers/carride/carride/clients.py",
         "layers/idempotency/idempotency/dead_letters.py",
         "layers/idempotency/idempotency/stores/transport.py",

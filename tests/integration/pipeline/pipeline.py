@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-import timeline
+from carride.history import TimelineEntry, timeline_of
 from idempotency import marshalling
 from local.demo import publish, site_of
 from local.local_aws import Laptop, Stack
@@ -79,9 +79,9 @@ class Pipeline:
         messages = peek(self.laptop.client("sqs"), self.stack.outputs[f"{queue}Url"])
         return [json.loads(message["Body"]) for message in messages]
 
-    def rides(self) -> list[timeline.History]:
-        """Return the history of every ride."""
+    def rides(self) -> list[tuple[TimelineEntry, ...]]:
+        """Return the timeline of every ride."""
         pages = (
             self.laptop.client("dynamodb").get_paginator("scan").paginate(TableName=self.stack.outputs["RideTableName"])
         )
-        return [timeline.history(marshalling.values(item)) for page in pages for item in page["Items"]]
+        return [timeline_of(marshalling.values(item)) for page in pages for item in page["Items"]]

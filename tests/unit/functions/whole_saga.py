@@ -12,11 +12,12 @@ import boto3
 import pytest
 from moto import mock_aws
 
-import api.app
+import carride_api
 import dispatch
 import payment
 import reconciler
 import ride_history
+from api.service import Settings
 from carride.events import Fact
 from carride.overdue import Stage
 from idempotency.clock import epoch_ms
@@ -55,8 +56,8 @@ class WholeSaga:
         }
         names: dict[str, Any] = {"booking_table": "bookings", "outbox_table": "outbox", "ride_table": "rides"}
         self._handlers: dict[str, Any] = {
-            "api": api.app.make_handler(
-                api.app.Settings(
+            "api": carride_api.make_handler(
+                Settings(
                     aws_region="us-east-1",
                     idempotency_table="idempotency",
                     simulator_function_name="simulator",
