@@ -24,6 +24,7 @@ os.environ |= {
 # What a function finds in its environment when it is imported; tests that call it give it settings of their own.
 os.environ |= {
     "ASSIGNMENT_TABLE": "assignments",
+    "BOOKING_TABLE": "bookings",
     "CAR_TABLE": "cars",
     "DEAD_LETTER_QUEUE_URL": "https://sqs.us-east-1.amazonaws.com/000000000000/dead-letters",
     "EVENT_BUS_NAME": "bus",
@@ -37,6 +38,8 @@ os.environ |= {
     "POWERTOOLS_SERVICE_NAME": "test",
     "PRODUCER_DLQ_URL": "https://sqs.us-east-1.amazonaws.com/000000000000/producer-dlq",
     "RIDE_TABLE": "rides",
+    "SIMULATOR_FUNCTION_NAME": "simulator",
+    "STAGE": "local",
 }
 
 # AWS's descriptions of its services are megabytes of JSON, which every session of botocore's would read for itself.

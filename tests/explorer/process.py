@@ -12,14 +12,14 @@ from typing import Any, Final, NamedTuple
 
 from idempotency import Put
 from idempotency.dead_letters import DeadLetter, DeadLetterError
+from idempotency.delivery import Answer, Delivery
 from idempotency.effects import Effect
 from idempotency.errors import IdempotencyError, PermanentError, StoreUnavailableError
 from idempotency.observation import Observation
 from idempotency.operation import Operation
 from idempotency.policy import Policy
 from idempotency.record import IN_PROGRESS, Record
-from idempotency.runner import Answer, Delivery, Runner, Started
-from idempotency.stores import EffectWriter
+from idempotency.runner import Runner, Started
 
 # What a process may ask for.
 PUT_IF_ABSENT: Final = "put if absent"
@@ -150,7 +150,6 @@ class Processes:
     """Starts and continues processes. It is their store and their dead-letter queue."""
 
     transactional = True
-    effect_writer: EffectWriter | None = None
 
     def __init__(self) -> None:
         self.outcomes: set[str] = set()
