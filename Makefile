@@ -83,7 +83,7 @@ mutants: .venv-dev/.synced ## Take each rule out of the idempotency layer, and e
 deploy-regions: .venv-dev/.synced .venv-sam/.synced ## Deploy what was built into two regions (ARGS=--dry-run, ARGS=--help)
 	@$(PYTHON) -m ops.regions deploy $(ARGS)
 
-delete-regions: .venv-dev/.synced ## Delete the stack from both regions, in the right order (ARGS=--dry-run)
+delete-regions: .venv-dev/.synced .venv-sam/.synced ## Delete the stack from both regions, in the right order (ARGS=--dry-run)
 	@$(PYTHON) -m ops.regions delete $(ARGS)
 
 ops: .venv-dev/.synced ## Audit, replay, redrive, fail over and back, release keys (ARGS="failover --help", ARGS=--help)
@@ -96,7 +96,7 @@ format: .venv-dev/.synced ## Rewrite the code in the project's format
 	@$(PYTHON) -m ruff check --fix
 	@$(PYTHON) -m ruff format
 
-contract: .venv-dev/.synced ## Write what follows from the event's types: schemas, samples, OpenAPI, AsyncAPI
+contract: .venv-dev/.synced ## Write what follows from the event's types: schemas, samples, OpenAPI, AsyncAPI; and docs/parameters.md
 	@$(PYTHON) -m contract
 
 snapshot: .venv-dev/.synced ## Show what the template's change changes in what is deployed (ARGS=main: since then)

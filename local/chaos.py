@@ -2,7 +2,6 @@
 
 import argparse
 import hashlib
-import itertools
 import json
 import shutil
 import sys
@@ -40,8 +39,7 @@ a third of the rides in disorder; events kill their consumers, poison fails at e
 the payment gateway hangs, fails after charging, drops answers, forgets keys, refuses rides
 and captures above the reservation, and takes its time to reserve. For each
 seed a new stack of the real template is put through it, and the whole archive is replayed
-after it, which has to change nothing. The consumers keep their records in DynamoDB, in a
-server of Valkey or Redis that is started for it, or first in the one and then in the other.
+after it, which has to change nothing.
 
 Rides that stand still are reconciled before the replay. It ends with status 0 if nothing was
 lost, doubled, broken, left open, given up without need or changed by the replay, 1 if
@@ -64,11 +62,6 @@ _DRAIN_SECONDS: Final = 120.0
 _PATIENCE_SECONDS: Final = 240.0
 _PAUSE_SECONDS: Final = 30.0
 _POLL_SECONDS: Final = 0.1
-_RECORDS: Final[Mapping[str, Sequence[str]]] = {
-    "dynamodb": ["dynamodb"],
-    "valkey": ["valkey"],
-    "both": ["dynamodb", "valkey"],
-}
 _UNSOUND: Final = 1
 _FAILED: Final = 2
 _INTERRUPTED: Final = 130
@@ -116,8 +109,6 @@ class Result:
     """What one seed has come to."""
 
     seed: int
-    records: str
-    """Where the consumers kept theirs."""
     seconds: float
     ledger: Ledger
     saga: saga.Saga
@@ -220,8 +211,6 @@ def rehearse(
     store: Store,
     progress: Progress,
     unprotected: Collection[str] = (),
-    records: str = "dynamodb",
-    **parameters: str,
 ) -> Result:
     """Put a new stack through the mix, and return what it has come to.
 
@@ -232,8 +221,6 @@ def rehearse(
         store: where the partner's application remembers what it has done.
         progress: is told how far this has come.
         unprotected: the consumers whose idempotency decorator is taken off.
-        records: where the consumers keep theirs, as the template calls it.
-        **parameters: others of the template.
     """
     began = time.monotonic()
     troubles = Troubles.mixed(mix.gateway, declined=_DECLINED)
@@ -243,8 +230,7 @@ def rehearse(
         gateway = running.enter_context(GatewayServer(books))
         with progress.step(f"seed {seed}: deploying"):
             template = running.enter_context(_template(laptop, unprotected))
-            parameters = {"PaymentGatewayUrl": gateway.url, "RecordStore": records, **parameters}
-            stack = laptop.deploy_fast(f"chaos-{seed}-{records}", template, **parameters)
+            stack = laptop.deploy_fast(f"chaos-{seed}", template, PaymentGatewayUrl=gateway.url)
             running.callback(laptop.delete_stack, stack.name)
             fleet.seed(laptop.client("dynamodb"), stack.outputs["CarTableName"], mix.cars)
         sqs, partner = laptop.client("sqs"), Partner(store, before=_stumble)
@@ -284,7 +270,6 @@ def rehearse(
         events = reading.published(laptop.client("logs"), stack.outputs["CarRideEventsLogGroupName"])
         return Result(
             seed=seed,
-            records=records,
             seconds=time.monotonic() - began,
             ledger=report.ledger,
             saga=report.saga,
@@ -426,9 +411,6 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--gateway", type=share, default=0.05, metavar="S", help="share of the gateway's troubles (0.05)"
     )
-    parser.add_argument(
-        "--records", choices=_RECORDS, default="dynamodb", help="where the consumers keep their records (dynamodb)"
-    )
     parser.add_argument("--json", action="store_true", help="print the figures as JSON only; progress goes to stderr")
     parser.add_argument(
         "--unprotected",
@@ -464,29 +446,17 @@ def run(options: argparse.Namespace, progress: Progress) -> list[Result]:
     """Put one stack after the other through the mix."""
     mix = Mix(rides=options.rides, cars=options.cars, gateway=options.gateway)
     seeds = range(options.first_seed, options.first_seed + options.seeds)
-    kinds = _RECORDS[options.records]
     installed = valkey_server.program()
-    if installed is None and "valkey" in kinds:
-        raise LaptopError("records in Valkey need valkey-server or redis-server: install one of them")
     results = []
     with ExitStack() as running:
         port = None if installed is None else running.enter_context(valkey_server.running(installed))
         laptop = running.enter_context(Laptop(retry_delays=_RETRY_DELAYS, workers=3))
         with progress.step("building the functions and layers (sam build)"):
             laptop.build()
-        for seed, records in itertools.product(seeds, kinds):
-            results.append(
-                rehearse(
-                    laptop,
-                    mix,
-                    seed=seed,
-                    store=_partners_store(port, f"partner-{seed}-{records}:"),
-                    progress=progress,
-                    unprotected=options.unprotected,
-                    records=records,
-                    **({"ValkeyUrl": f"valkey://{valkey_server.HOST}:{port}"} if records == "valkey" else {}),
-                )
-            )
+        for seed in seeds:
+            store = _partners_store(port, f"partner-{seed}:")
+            one = rehearse(laptop, mix, seed=seed, store=store, progress=progress, unprotected=options.unprotected)
+            results.append(one)
     return results
 
 
@@ -504,7 +474,6 @@ def table(results: Sequence[Result]) -> str:
     """Return the figures as a table: a column for each seed."""
     columns = [result.figures() for result in results]
     lines = [f"{'seed':<26}" + "".join(f"{result.seed:>12}" for result in results)]
-    lines += [f"{'records in':<26}" + "".join(f"{result.records:>12}" for result in results)]
     lines += [f"{name:<26}" + "".join(f"{column[name]:>12,}" for column in columns) for name in columns[0]]
     return "\n".join(lines)
 

@@ -489,6 +489,8 @@ class Laptop:
             raise LaptopError(f"{template} is missing: call build() first.")
         body: dict[str, Any] = yaml.safe_load(template.read_text(encoding="utf-8"))
         for resource in body["Resources"].values():
+            if isinstance(resource, list):  # a loop of AWS::LanguageExtensions, which has no code
+                continue
             if resource["Type"] == "AWS::CloudFormation::Stack":
                 nested = (template.parent / resource["Properties"]["TemplateURL"]).read_bytes()
                 resource["Properties"]["TemplateURL"] = self._upload_template(nested, region)

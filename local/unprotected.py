@@ -25,7 +25,7 @@ def _once(consumer: Any, work: Callable[[Any, Operation], object], message: dict
     key = uuid.uuid4().hex  # nothing recognises what was done before, the payment gateway included
     record = Record(key, IN_PROGRESS, key, 1, None, None, None, None, None, 0, 0)
     operation = Operation(record, None, takes_effects=True, clock=epoch_ms, renew=None)
-    work(consumer._parse(message), operation)  # noqa: SLF001 - takes the place of the consumer's own method
+    work(consumer._reader.parse(message), operation)  # noqa: SLF001 - takes the place of the consumer's own method
     actions = [effect.action() for effect in operation._effects]  # noqa: SLF001 - as above
     if actions:
         _send("TransactWriteItems", {"TransactItems": actions})

@@ -18,8 +18,8 @@ from carride.clients import dynamodb_client
 from carride.settings import from_environment
 from carride.telemetry import observe
 from idempotency import Consumer, DynamoDBStore, EffectConflictError, Policy
-from idempotency.consumer import LambdaContext
 from idempotency.http import HttpHandler
+from idempotency.invocation import LambdaContext
 from idempotency.stores.transport import Transport, botocore_transport
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from carride.simulation import Kind, Simulation, Spec, SpecError
 from carride.telemetry import count, logger
 
 if TYPE_CHECKING:
-    from idempotency.consumer import LambdaContext
+    from idempotency.invocation import LambdaContext
 
 CHUNK: Final = 100
 """How many entries are published between two looks at the clock; with a rate, at most a tenth of a second's."""

@@ -163,10 +163,11 @@ def conclude(seen: Payment, fact: Fact, charge: Charge | None) -> Decision:
         case ((Action.AUTHORIZE | Action.AUTHORIZE_AND_CAPTURE | Action.CAPTURE), Status.DECLINED):
             declined = PaymentDeclined.of(fact, amount=charge.amount, reason=charge.reason or "declined")
             return Decision(_as(State.DECLINED, charge), (declined,))
-        case ((Action.AUTHORIZE_AND_CAPTURE | Action.CAPTURE | Action.RELEASE), Status.CAPTURED):
+        case ((Action.AUTHORIZE | Action.AUTHORIZE_AND_CAPTURE | Action.CAPTURE | Action.RELEASE), Status.CAPTURED):
             reserved = () if seen.state is State.AUTHORIZED else (PaymentAuthorized.of(fact, **told),)
             return Decision(_as(State.CAPTURED, charge), (*reserved, PaymentCaptured.of(fact, **told)))
-        case ((Action.REFUND | Action.UNDO | Action.RELEASE | Action.CAPTURE), Status.REFUNDED):
+        # Whatever was asked for, another run may have given the money back meanwhile.
+        case _, Status.REFUNDED:
             return Decision(_as(State.REFUNDED, charge), (PaymentRefunded.of(fact, **told),))
         case ((Action.UNDO | Action.RELEASE), Status.DECLINED):
             return Decision(Payment(State.CANCELLED))

@@ -23,5 +23,4 @@ def effect(table: str, event: RideEvent) -> Update:
         "SET #entry = :entry ADD effects :one",
         names={"#entry": attribute_of(event)},
         values={":entry": msgspec.to_builtins(entry), ":one": 1},
-        mark=attribute_of(event),
     )

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from aws_lambda_powertools.shared.version import VERSION
 
 from tests.differential.adversities import ADVERSITIES, Adversity
-from tests.differential.sides import Bridge, Here, Powertools, Side
+from tests.differential.sides import Here, Powertools, Side
 from tests.differential.world import world
 
 _NARROWEST: Final = 90
@@ -22,8 +22,6 @@ class Row(NamedTuple):
 
     adversity: str
     powertools: str
-    bridge: str | None
-    """None where the bridge was not asked for."""
     here: str
     as_asserted: bool
 
@@ -37,7 +35,6 @@ def main() -> int:
         epilog="example: python -m tests.differential --only stale",
     )
     parser.add_argument("--only", metavar="TEXT", default="", help="only adversities whose name contains TEXT")
-    parser.add_argument("--bridge", action="store_true", help="show Powertools over this layer's store, too")
     parser.add_argument("--json", action="store_true", help="print the rows as JSON, for machines")
     arguments = parser.parse_args()
 
@@ -47,8 +44,7 @@ def main() -> int:
     rows = []
     for adversity in chosen:
         here = seen(adversity, Here())
-        bridge = seen(adversity, Bridge()) if arguments.bridge else None
-        rows.append(Row(adversity.name, seen(adversity, Powertools()), bridge, here, here == adversity.here))
+        rows.append(Row(adversity.name, seen(adversity, Powertools()), here, here == adversity.here))
 
     if arguments.json:
         print(json.dumps([row._asdict() for row in rows], indent=2))
@@ -65,15 +61,12 @@ def seen(adversity: Adversity, side: Side) -> str:
 
 def table(rows: list[Row], width: int) -> str:
     """Lay the rows out in columns."""
-    titles = ["ADVERSITY", f"POWERTOOLS {VERSION}", "ITS DECORATORS, OUR STORE", "HERE"]
-    if rows[0].bridge is None:
-        del titles[2]
+    titles = ["ADVERSITY", f"POWERTOOLS {VERSION}", "HERE"]
     column = min(max(width, _NARROWEST), _WIDEST) // len(titles) - 2
     lines = [_line(tuple(titles), column), "─" * (len(titles) * (column + 2) - 2)]
     for row in rows:
         here = row.here if row.as_asserted else f"{row.here}  ◀ the tests assert something else"
-        texts = [text for text in (row.adversity, row.powertools, row.bridge, here) if text is not None]
-        cells = [textwrap.wrap(text, column) for text in texts]
+        cells = [textwrap.wrap(text, column) for text in (row.adversity, row.powertools, here)]
         height = max(map(len, cells))
         lines += [
             _line(tuple(cell[number] if number < len(cell) else "" for cell in cells), column)

@@ -18,7 +18,6 @@ from aws_lambda_powertools.utilities.idempotency.persistence.cache import CacheC
 from aws_lambda_powertools.utilities.idempotency.serialization.dataclass import DataclassSerializer
 
 from idempotency import Consumer, DynamoDBStore, Policy, lambda_deadline
-from idempotency.powertools import FencedPersistenceLayer
 from idempotency.stores import Store
 from idempotency.stores.transport import botocore_transport
 from idempotency.stores.valkey import ValkeyStore
@@ -202,26 +201,6 @@ class _OwnSandbox:
             sleep=world.time.sleep,
             concurrency=world.process,
         )
-
-
-class Bridge:
-    """Powertools' decorators over this layer's store."""
-
-    name = "bridge"
-
-    def sandbox(
-        self,
-        world: World,
-        *,
-        timeout_s: float = TIMEOUT_S,
-        window_s: int | None = None,
-        redis: bool = False,
-        repeats: bool = True,
-    ) -> Sandbox:
-        """Start a process."""
-        layer = FencedPersistenceLayer(_own_store(world, redis=redis), "payments", clock=world.now_ms)
-        config = {} if window_s is None else {"expires_after_seconds": window_s}
-        return _PowertoolsSandbox(world, layer, config, timeout_s)
 
 
 class Here:

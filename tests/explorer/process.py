@@ -12,14 +12,14 @@ from typing import Any, Final, NamedTuple
 
 from idempotency import Put
 from idempotency.dead_letters import DeadLetter, DeadLetterError
+from idempotency.delivery import Answer, Delivery
 from idempotency.effects import Effect
 from idempotency.errors import EffectConflictError, IdempotencyError, PermanentError, StoreUnavailableError
 from idempotency.observation import NEW, RETRIED, TAKEOVER, Observation
 from idempotency.operation import Operation
 from idempotency.policy import Policy
 from idempotency.record import Record
-from idempotency.runner import Answer, Delivery, Runner, Started
-from idempotency.stores import EffectWriter
+from idempotency.runner import Runner, Started
 
 KEY: Final = "history#k1"
 REGION: Final = "eu-west-1"
@@ -171,7 +171,6 @@ class _Script:
 
 class _ScriptedStore:
     transactional = True
-    effect_writer: EffectWriter | None = None
 
     def __init__(self, script: _Script) -> None:
         self._script = script

@@ -73,13 +73,6 @@ def _of_roles(deployed: Stack) -> Iterator[tuple[str, str, str]]:
         for policy in deployed.of_type("AWS::IAM::Policy").values()
         for role in policy["Roles"]
     ]
-    managed = deployed.of_type("AWS::IAM::ManagedPolicy")
-    documents += [
-        (role, managed[one(policy)]["PolicyDocument"])
-        for role, properties in deployed.of_type("AWS::IAM::Role").items()
-        for policy in properties.get("ManagedPolicyArns", [])
-        if one(policy) in managed  # AWS's own, which SAM gives to CodeDeploy, is not the template's
-    ]
     for role, document in documents:
         for statement in document["Statement"]:
             if statement["Effect"] != "Allow":

@@ -1,10 +1,7 @@
 """How a new version takes over, how much may run at once, and whether every time fits inside the next longer one."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 from unittest.mock import Mock
@@ -68,15 +65,17 @@ def delivered(deployed: Stack) -> Iterator[tuple[str, Properties]]:
 
 def called(deployed: Stack) -> Iterator[tuple[str, Properties]]:
     """Yield the references by which the API and its function call functions."""
-    for path, item in deployed.resources["CarRideApi"]["Properties"]["Body"]["paths"].items():
+    api = deployed.resources["CarRideApi"]["Properties"]["Body"]
+    integrations = api["components"]["x-amazon-apigateway-integrations"]
+    for path, item in api["paths"].items():
         for method, operation in item.items():
-            yield f"{method} {path}", operation["x-amazon-apigateway-integration"]["uri"]["Fn::Sub"][1]["Function"]
+            _, _, name = operation["x-amazon-apigateway-integration"]["$ref"].rpartition("/")
+            yield f"{method} {path}", integrations[name]["uri"]["Fn::Sub"][1]["Function"]
     settings = functions(deployed)["CarRideApiFunction"]["Environment"]["Variables"]
     yield "CarRideApiFunction", settings["SIMULATOR_FUNCTION_NAME"]
-    for policy in deployed.resources["CarRideApiRole"]["Properties"]["Policies"]:
-        for statement in policy["PolicyDocument"]["Statement"]:
-            if statement["Action"] == "lambda:InvokeFunction":
-                yield "CarRideApiRole", statement["Resource"]
+    for statement in deployed.resources["CarRideApiPolicy"]["Properties"]["PolicyDocument"]["Statement"]:
+        if statement["Action"] == "lambda:InvokeFunction":
+            yield "CarRideApiPolicy", statement["Resource"]
 
 
 # ── Versions ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -156,72 +155,6 @@ def test_the_workflow_offers_every_strategy() -> None:
     strategy = workflow[True]["workflow_dispatch"]["inputs"]["strategy"]  # YAML 1.1 takes the key `on` for a truth
     spec = source()["Parameters"]["DeploymentStrategy"]
     assert (strategy["options"], strategy["default"]) == (spec["AllowedValues"], spec["Default"])
-
-
-# ── A snapshot, started many times ────────────────────────────────────────────────────────────────────────────────────
-
-CLONES: Final = """
-import importlib, os, sys
-module = importlib.import_module(sys.argv[1])
-sys.stdout.flush()
-from idempotency.runner import Runner
-from idempotency.policy import Policy
-from idempotency.stores.memory import MemoryStore
-runner = Runner("clones", MemoryStore(), Policy())
-for _ in range(2):
-    if (child := os.fork()) == 0:
-        sys.stdout.write(runner.new_owner() + "\\n")
-        sys.stdout.flush()
-        os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
-"""
-UNIQUE: Final = """
-import importlib, os, random, secrets, sys, time, uuid
-made = []
-def told(name, real):
-    def call(*args, **kwargs):
-        frame = sys._getframe(1)
-        if any(part in frame.f_code.co_filename for part in ("/layers/", "/functions/")):
-            made.append(f"{name} in {frame.f_code.co_filename}:{frame.f_lineno}")
-        return real(*args, **kwargs)
-    return call
-for owner, name in ((os, "urandom"), (uuid, "uuid1"), (uuid, "uuid4"), (random, "random"),
-                    (random, "getrandbits"), (secrets, "token_hex"), (secrets, "token_bytes"), (time, "time"),
-                    (time, "time_ns"), (time, "monotonic")):
-    setattr(owner, name, told(name, getattr(owner, name)))
-importlib.import_module(sys.argv[1])
-print(*made, sep="\\n")
-"""
-
-
-def handlers() -> list[str]:
-    """Return the module of each function's handler."""
-    return sorted(function["Handler"].split(".")[0] for function in functions(stack()).values())
-
-
-def run(script: str, module: str) -> list[str]:
-    """Run a script about a function's module in a process of its own, and return the lines that it writes."""
-    folders = [ROOT / "layers" / "carride", ROOT / "layers" / "idempotency", ROOT / "functions" / module]
-    result = subprocess.run(
-        [sys.executable, "-c", script, module],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, folders))},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return result.stdout.split("\n")[:-1]
-
-
-@pytest.mark.parametrize("module", handlers())
-def test_nothing_that_has_to_be_unique_is_made_at_import(module: str) -> None:
-    """SnapStart starts many processes from one that has imported the module: no id, seed or time is taken before."""
-    assert [line for line in run(UNIQUE, module) if line] == []
-
-
-def test_processes_of_one_snapshot_have_different_tokens() -> None:
-    """A claim's token comes from the operating system when it is made: clones of one process never share one."""
-    first, second = run(CLONES, "ride_history")
-    assert first != second
 
 
 # ── Times and numbers that fit ────────────────────────────────────────────────────────────────────────────────────────

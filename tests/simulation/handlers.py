@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from idempotency import Consumer, Operation, PermanentError, Policy, RetryableError, Update, observation
-from idempotency.consumer import lambda_deadline
+from idempotency.invocation import lambda_deadline
 from idempotency.observation import Observation
 from idempotency.sources import DYNAMODB_STREAM, EVENTBRIDGE, KAFKA, KINESIS, SQS, Source
 from tests.simulation.engine import EPOCH_MS, Machine, Simulation, current

@@ -19,7 +19,7 @@ _OPERATOR_WAITS_S: Final = 3600.0
 _ROUNDS_OF_THE_OPERATOR: Final = 3
 """A key whose last attempt crashed is still claimed when its transport gives up, and its redrive quarantines it first;
 so it is with the key of a function that its handler calls."""
-_CRASHED: Final = ("no attempt lived to give an answer", "its outcome is unknown")
+_CRASHED: Final = ("every attempt ended without an answer", "its outcome is unknown")
 """What the letter of a key says whose attempts crashed."""
 
 

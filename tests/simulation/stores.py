@@ -205,7 +205,6 @@ class Memory:
     """A MemoryStore that is reached over the simulated network, as if it were a server."""
 
     transactional = True
-    effect_writer = None
 
     def __init__(self, simulation: Simulation, network: Network) -> None:
         self._network = network

@@ -52,12 +52,6 @@ class OnLaptop:
         """Deploy the template."""
         self._laptop.deploy_fast(place.stack, None, region=place.region, **parameters)
 
-    def change(self, place: Place, parameters: Mapping[str, str]) -> None:
-        """Change some parameters."""
-        deployed = self.describe(place)
-        assert deployed is not None
-        self.deploy(place, {**deployed.parameters, **parameters})
-
     def delete(self, place: Place) -> None:
         """Delete a stack."""
         self._laptop.delete_stack(place.stack, region=place.region)

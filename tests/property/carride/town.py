@@ -223,7 +223,8 @@ class Town:
     def _redrive(self, letter: Any) -> None:
         """Have the operator release the key of a dead-lettered event and deliver it again."""
         assert letter.key is not None, f"{letter.reason}: {letter.message}"
-        delivery = Delivery(letter.consumer, letter.event)
+        event = json.loads(letter.event["body"]) if "body" in letter.event else letter.event
+        delivery = Delivery(letter.consumer, event)
         assert letter.reason == "QUARANTINED", letter
         assert self.faults[delivery.operation] or self.books.met["pending"], f"{letter.key} needed no attempt"
         self.tables.forget(letter.key)
@@ -237,7 +238,7 @@ class Town:
     def _fault(self, delivery: Delivery) -> Iterator[list[str]]:
         """Plant a fault at one of the requests of a delivery; yield a list that holds the fault once it was met."""
         met: list[str] = []
-        if not self._faulty or self.faults[delivery.operation] >= _MOST_FAULTS or self._chance.random() < 0.6:
+        if not self._faulty or self.faults[delivery.operation] >= _MOST_FAULTS or self._chance.random() < 0.5:
             yield met
             return
         kind, place = self._chance.choice(_FAULTS), self._chance.choice(("before", "after"))
@@ -274,16 +275,17 @@ class Town:
         raise KilledError if kind == "killed" else lost
 
     def _overtake(self, delivery: Delivery) -> None:
-        """Have deliveries arrive while another one is worked on: of the same ride, or for the same consumer."""
-        same_ride = self._chance.random() < 0.5
-
-        def rivals(other: Delivery) -> bool:
-            subjects = {each.event["detail"]["subject"] for each in (other, delivery)}
-            return other.consumer == delivery.consumer and (len(subjects) == 1 or not same_ride)
-
+        """Have deliveries arrive while another one is worked on: of the same ride, or of other rides' like facts."""
+        alike = self._chance.choice(("subject", "type"))
         for _ in range(self._chance.choice((1, 1, 2))):
-            if places := [place for place, other in enumerate(self.waiting) if rivals(other)]:
-                self.step(self._chance.choice(places))
+            rivals = [
+                place
+                for place, other in enumerate(self.waiting)
+                if other.consumer == delivery.consumer
+                and other.event["detail"][alike] == delivery.event["detail"][alike]
+            ]
+            if rivals:
+                self.step(self._chance.choice(rivals))
 
     # ── The lives of rides ────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -291,7 +293,7 @@ class Town:
         """Have rides begin, and everything happen to them and be delivered, until nothing is left to happen."""
         lives = [self._life(f"order_{each}") for each in range(number)]
         while lives or self.waiting:
-            if lives and (not self.waiting or self._chance.random() < 0.5):
+            if lives and (not self.waiting or self._chance.random() < 0.7):
                 life = self._chance.choice(lives)
                 if (fact := next(life, None)) is None:
                     lives.remove(life)

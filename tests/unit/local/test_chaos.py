@@ -16,7 +16,6 @@ from tests.unit.functions.saga import NOW
 
 SOUND = Result(
     seed=1,
-    records="dynamodb",
     seconds=12.3,
     ledger=balance(Evidence([each for each in CONSUMERS if each.name == "dispatch"])),
     saga=check(Evidence(CONSUMERS, payments=[])),
@@ -91,9 +90,8 @@ def test_whatever_is_wrong_makes_it_unsound_and_is_said(changes: dict[str, Any],
 
 def test_the_table_has_a_column_for_each_seed() -> None:
     """Seeds stand side by side, with the same rows."""
-    lines = table([SOUND, dataclasses.replace(SOUND, seed=2, records="valkey")]).splitlines()
+    lines = table([SOUND, dataclasses.replace(SOUND, seed=2)]).splitlines()
     assert lines[0].split() == ["seed", "1", "2"]
-    assert lines[1].split() == ["records", "in", "dynamodb", "valkey"]
     assert any(line.split() == ["gateway", "troubles", "2", "2"] for line in lines)
 
 
@@ -101,4 +99,3 @@ def test_the_command_takes_what_the_readme_gives_it() -> None:
     """The options of the documents are options of the command."""
     options = parse(["--rides", "500", "--seeds", "3"])
     assert (options.rides, options.seeds, options.first_seed, options.unprotected) == (500, 3, 1, [])
-    assert (options.records, parse(["--records", "both"]).records) == ("dynamodb", "both")

@@ -80,16 +80,3 @@ def test_a_redrive_of_no_queue_names_those_that_there_are(capsys: pytest.Capture
     with pytest.raises(SystemExit):
         run("redrive", "Nowhere", "--stack", "carride", "--region", HOME)
     assert "error: the stack has no queue Nowhere: it has RideHistoryDlq" in capsys.readouterr().err
-
-
-def test_a_key_in_a_cache_is_not_released_from_here(capsys: pytest.CaptureFixture[str]) -> None:
-    """Its record is not in the table, so it would seem free. An answer of the API is in the table either way."""
-    world = World()
-    world.parameters["RecordStore"] = "valkey"
-    stack = ("--stack", "carride", "--region", HOME)
-    with pytest.raises(SystemExit) as ended:
-        run("release", "dispatch#key", *stack, "--yes", make=world.client)
-    assert ended.value.code == 2
-    assert "are in Valkey, which this command cannot reach: docs/runbooks/" in capsys.readouterr().err
-    run("release", "carride-api#key", *stack, make=world.client)
-    assert "release carride-api#key in carride-IdempotencyTable" in capsys.readouterr().out
