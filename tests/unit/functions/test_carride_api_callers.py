@@ -93,7 +93,6 @@ def test_pages_show_nothing_of_the_rides_of_others(world: World) -> None:
         (who, world.book(authorizer=BY_TOKEN[who], key=f"key-{number}").body["orderID"])
         for number, who in enumerate(whos)
     ]
-    world.book(key="b", authorizer=STAFF, customerID="customer_b")
     for who, lengths in {"the owner": [2, 1], "another caller": [2, 1], "staff": [2, 2, 2], "nobody": [0]}.items():
         caller = BY_TOKEN.get(who, token(sub="nobody"))
         query: dict[str, Any] = {"customer": "customer_a", "limit": "2"}
@@ -105,10 +104,9 @@ def test_pages_show_nothing_of_the_rides_of_others(world: World) -> None:
         mine = [ride for owner, ride in booked[::-1] if who in {owner, "staff"}]
         assert [ride for page in pages for ride in page] == mine
         assert [len(page) for page in pages] == lengths
-        if len(pages) > 1:  # a token says where a page ends, not whose it is
+        if used:  # a token says where a page ends, not whose it is
             query |= {"customer": "customer_b", "next": used}
-            answer = world.send(request("GET", "/carrides", query=query, authorizer=caller)).body
-            assert {ride["customerID"] for ride in answer["rides"]} <= {"customer_b"}
+            assert world.send(request("GET", "/carrides", query=query, authorizer=caller)).body["rides"] == []
 
 
 ACCOUNT: Final = "123456789012"
