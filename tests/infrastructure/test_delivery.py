@@ -1,19 +1,17 @@
 """How a new version takes over, how much may run at once, and whether every time fits inside the next longer one."""
 
 import json
-import re
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 from unittest.mock import Mock
 
 import botocore.session
 import pytest
-import yaml
 
 from carride import clients
 from idempotency.dead_letters import DeadLetter, SqsDeadLetters
 from idempotency.stores.transport import botocore_transport
-from tests.infrastructure.stack import ROOT, Properties, Stack, named, source, stack
+from tests.infrastructure.stack import Properties, Stack, named, source, stack
 
 RELEASE: Final = "0123456789"
 STRATEGIES: Final = [
@@ -129,32 +127,12 @@ def test_a_release_publishes_every_function() -> None:
     assert versions() == versions(LogLevel="DEBUG"), "SAM notices parameters by itself now: Release could go"
 
 
-def test_a_gradual_deployment_needs_a_release() -> None:
-    """Without one it would leave a changed parameter out, silently: CloudFormation refuses it."""
-    template = source()
-    rule = template["Rules"]["GradualDeploymentNeedsARelease"]
-    assert rule["RuleCondition"] == {"Fn::Not": [{"Fn::Equals": [{"Ref": "DeploymentStrategy"}, "AllAtOnce"]}]}
-    assert rule["Assertions"][0]["Assert"] == {"Fn::Not": [{"Fn::Equals": [{"Ref": "Release"}, ""]}]}
-    allowed = re.compile(template["Parameters"]["Release"]["AllowedPattern"])
-    assert [bool(allowed.search(text)) for text in ("", RELEASE, RELEASE[:9], f"{RELEASE}0", "01234-6789")] == [
-        *(True, True, False, False, False)
-    ]
-
-
 def test_every_strategy_is_one_of_codedeploys() -> None:
     """The mapping says of each allowed value whether the traffic moves bit by bit."""
     mapping = source()["Mappings"]["DeploymentStrategies"]
     assert {name: each["Gradual"] for name, each in mapping.items()} == {"AllAtOnce": False} | dict.fromkeys(
         STRATEGIES, True
     )
-
-
-def test_the_workflow_offers_every_strategy() -> None:
-    """Whoever deploys from GitHub can choose what the template allows, and the default is the same."""
-    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "deploy.yml").read_text(encoding="utf-8"))
-    strategy = workflow[True]["workflow_dispatch"]["inputs"]["strategy"]  # YAML 1.1 takes the key `on` for a truth
-    spec = source()["Parameters"]["DeploymentStrategy"]
-    assert (strategy["options"], strategy["default"]) == (spec["AllowedValues"], spec["Default"])
 
 
 # ── Times and numbers that fit ────────────────────────────────────────────────────────────────────────────────────────
@@ -206,21 +184,6 @@ def test_a_call_is_given_up_before_the_function_is(client: str, monkeypatch: pyt
     make()
     (config,) = configs
     assert longest_call_s(config) < timeout_of(*waiting)
-
-
-def test_every_client_is_among_those_that_are_measured() -> None:
-    """No client of AWS is made anywhere else."""
-    places = {
-        path.relative_to(ROOT).as_posix()
-        for folder in ("layers/carride/carride", "layers/idempotency/idempotency", "functions")
-        for path in (ROOT / folder).rglob("*.py")
-        if re.search(r"\bcreate_client\(|boto3\.(client|resource)\(", path.read_text(encoding="utf-8"))
-    }
-    assert places == {
-        "layers/carride/carride/clients.py",
-        "layers/idempotency/idempotency/dead_letters.py",
-        "layers/idempotency/idempotency/stores/transport.py",
-    }
 
 
 def test_reserved_concurrency_leaves_an_account_enough() -> None:

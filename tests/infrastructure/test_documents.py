@@ -159,15 +159,6 @@ def test_aws_knows_every_command(document: Path) -> None:
         assert set(command.options) <= known[command.operation] | OF_THE_CLI, command
 
 
-def test_commands_are_found_inside_of_others() -> None:
-    """The search itself works: options belong to their own command, wherever it stands."""
-    text = '`aws sqs receive-message --queue-url "$(aws sqs get-queue-url --queue-name x)" --wait | jq --arg a b`'
-    assert sorted(commands(text)) == [
-        Command("sqs", "get-queue-url", ("queue-name",)),
-        Command("sqs", "receive-message", ("queue-url", "wait")),
-    ]
-
-
 @pytest.mark.parametrize("document", documents())
 def test_the_operators_commands_are_understood(document: Path) -> None:
     """Each `make ops` of a document is a command that there is, with options that it takes."""
@@ -177,16 +168,6 @@ def test_the_operators_commands_are_understood(document: Path) -> None:
 
 
 # ── Runbooks ──────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def queues() -> list[str]:
-    """Return the logical ids of the template's queues."""
-    return [name for name, resource in template()["Resources"].items() if resource["Type"] == "AWS::SQS::Queue"]
-
-
-def page_of(queue: str) -> str:
-    """Return the file name of a queue's runbook."""
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", queue).lower() + ".md"
 
 
 def test_every_queue_and_every_alarm_has_a_runbook() -> None:

@@ -175,23 +175,6 @@ def test_a_name_that_cannot_be_used_is_refused(copied: Path, name: str, problem:
     assert contents(copied) == before
 
 
-@pytest.mark.parametrize(
-    "left_over",
-    [f"events/{NAME}_live.json", f"tests/unit/functions/test_{NAME}.py"],
-)
-def test_what_is_left_of_another_consumer_is_not_overwritten(copied: Path, left_over: str) -> None:
-    """The error names the file that is in the way, and nothing is written."""
-    path = copied / left_over
-    path.touch()
-    before = contents(copied)
-    try:
-        with pytest.raises(NewConsumerError, match=left_over):
-            make(NAME, copied)
-        assert contents(copied) == before
-    finally:
-        path.unlink()
-
-
 @pytest.mark.parametrize("written", range(8))
 def test_an_error_on_the_way_leaves_everything_as_it_was(
     copied: Path, monkeypatch: pytest.MonkeyPatch, written: int

@@ -49,11 +49,7 @@ def test_only_the_primary_has_replicas_elsewhere(standalone: Stack, primary: Sta
         here, there = table["Replicas"]
         assert (here["Region"], there["Region"]) == (own, {"Ref": "PeerRegion"}), name
         assert {**here, "Region": None} == {**there, "Region": None}, f"{name}: as safe there as here"
-
-
-def test_tables_can_get_a_replica_without_being_replaced(standalone: Stack) -> None:
-    """The stream that replicas ask for is there from the beginning; it can be changed with one replica only."""
-    for name, table in standalone.of_type("AWS::DynamoDB::GlobalTable").items():
+    for name, table in standalone.of_type("AWS::DynamoDB::GlobalTable").items():  # replicas ask for it, from the start
         assert table["StreamSpecification"] == {"StreamViewType": "NEW_AND_OLD_IMAGES"}, name
 
 
@@ -251,8 +247,13 @@ def test_what_the_command_gives_is_accepted(role: str) -> None:
         ({"Role": "secondary", "PeerRegion": THERE}, "TheSecondaryReadsItsReplica"),
         ({"OutboxStreamArn": "arn"}, "OnlyTheSecondaryIsTold"),
         ({"GlobalEndpointId": "id"}, "OnlyTheSecondaryIsTold"),
+        ({"DeploymentStrategy": "Canary10Percent5Minutes"}, "GradualDeploymentNeedsARelease"),
+        ({"ApiAuthorization": "jwt", "JwtIssuer": "https://issuer.example"}, "JwtNeedsItsIssuer"),
+        ({"ApiAuthorization": "jwt", "JwtAudience": "carride"}, "JwtNeedsItsIssuer"),
+        ({"PeerKmsKeyArn": "arn"}, "PeerKeyGoesWithAKey"),
+        ({"Role": "primary", "PeerRegion": THERE, "KmsKeyArn": "arn"}, "BothReplicasHaveKeys"),
     ],
 )
 def test_parameters_that_do_not_fit_are_refused(parameters: dict[str, str], rule: str) -> None:
-    """Nothing is deployed where the regions do not know what they need of each other."""
+    """CloudFormation refuses a deployment that could not work, before it begins."""
     assert refused(parameters) == [rule]
