@@ -18,8 +18,7 @@ from typing import Any, Final, NoReturn
 import msgspec
 import yaml
 
-from carride.faults import Fault
-from carride.simulation import Simulation, Spec
+from carride.simulation import Fault, Simulation, Spec
 from idempotency import MemoryStore
 from idempotency.stores import Store
 from idempotency.stores.valkey import ValkeyStore

@@ -48,10 +48,10 @@ _HANDLER: Final = (
     ),
     (r"(def handler\(.*\)) -> None:", r"\1 -> str:"),
     (
-        r"^( +)operation\.write\(timeline.*\n +faults\.inject_fault\(event, attempt=None\)\n",
+        r"^( +)operation\.write\(timeline.*\n",
         (
             r"\1# What is registered here with operation.write(Put(table, item)) is committed together with the record."
-            r"\n\1faults.inject_fault(event, operation.attempt)\n\1return event.type\n"
+            r"\n\1return event.type\n"
         ),
     ),
 )

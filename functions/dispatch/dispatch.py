@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal
+from typing import Any
 
 from msgspec import Struct
 
@@ -11,7 +11,6 @@ import fleet
 from assignments import Reader, Tables, effects
 from carride.clients import dynamodb_client
 from carride.events import RideEvent, parse_event
-from carride.faults import Faults
 from carride.settings import from_environment
 from carride.telemetry import labels, observe
 from idempotency import Consumer, Operation, Policy, SqsDeadLetters, open_store
@@ -38,12 +37,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     aws_region: str
     idempotency_window_days: int = 30
     outbox_days: int = 7
-    faults: Literal["allowed", "refused"] = "refused"
 
 
 def make_handler(settings: Settings) -> Callable[[dict[str, Any], Any], Any]:
     """Return the Lambda handler."""
-    faults = Faults(allowed=settings.faults == "allowed")
     tables = Tables(settings.assignment_table, settings.car_table, settings.outbox_table)
     reader = Reader(tables, dynamodb_client())
     consumer = Consumer(
@@ -68,7 +65,6 @@ def make_handler(settings: Settings) -> Callable[[dict[str, Any], Any], Any]:
         decision = fleet.decide(seen.assignment, event.data, car)
         now, kept = datetime.now(UTC), timedelta(days=settings.outbox_days)
         operation.write(*effects(tables, event, seen, decision, region=settings.aws_region, now=now, kept=kept))
-        faults.inject_fault(event, operation.attempt)
 
     return handler
 

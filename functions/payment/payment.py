@@ -3,14 +3,13 @@
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
 import payments
 from carride.clients import dynamodb_client
 from carride.events import RideEvent, parse_event
-from carride.faults import Faults
 from carride.settings import from_environment
 from carride.telemetry import labels, observe
 from gateway import Call, Charge, Gateway, GatewayError, Status
@@ -33,7 +32,6 @@ class Settings(Struct, frozen=True, kw_only=True):
     lease_seconds: float = 30.0
     idempotency_window_days: int = 30
     outbox_days: int = 7
-    faults: Literal["allowed", "refused"] = "refused"
 
 
 def policy(lease_seconds: float) -> Policy:
@@ -51,7 +49,6 @@ def policy(lease_seconds: float) -> Policy:
 
 def make_handler(settings: Settings, gateway: Gateway) -> Callable[[dict[str, Any], Any], Any]:
     """Return the Lambda handler."""
-    faults = Faults(allowed=settings.faults == "allowed")
     tables = Tables(settings.payment_table, settings.outbox_table)
     client = dynamodb_client()
     consumer = Consumer(
@@ -85,7 +82,6 @@ def make_handler(settings: Settings, gateway: Gateway) -> Callable[[dict[str, An
             if late.stored is State.CANCELLED:
                 owe_undo(client, tables.payments, event.subject, late)
             raise
-        faults.inject_fault(event, operation.attempt)
         decision = payments.conclude(seen.payment, event.data, charge)
         now, kept = datetime.now(UTC), timedelta(days=settings.outbox_days)
         operation.write(*effects(tables, event, seen, decision, region=settings.aws_region, now=now, kept=kept))

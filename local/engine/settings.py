@@ -16,6 +16,7 @@ class Settings:
         retry_delays: Seconds before the first, second, … retry of an asynchronous invocation; the last one repeats.
             AWS waits 60 and 120.
         workers: Processes that one function may have for asynchronous events, or for batches of a queue.
+        preload: Python files that run in every function's process before the function's own code.
         queue_limit: Events that one function's asynchronous queue holds before it throttles.
     """
 
@@ -24,3 +25,4 @@ class Settings:
     retry_delays: tuple[float, ...] = (1.0, 2.0)
     workers: int = 2
     queue_limit: int = 100_000
+    preload: tuple[str, ...] = ()

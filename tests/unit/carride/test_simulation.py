@@ -7,10 +7,10 @@ import pytest
 
 from carride.entry import TOO_LARGE
 from carride.events import CarRideCancelled, CarRideCompleted, ContractError, parse_event
-from carride.faults import Fault
 from carride.simulation import (
     MALFORMED,
     PREDEFINED,
+    Fault,
     Kind,
     Mode,
     SimulatedEntry,

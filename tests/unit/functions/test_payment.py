@@ -12,10 +12,10 @@ from msgspec.structs import replace
 
 import payment
 from carride.events import Fact
-from carride.faults import SimulatedFaultError
 from gateway import GatewayAnswerError, GatewayUnavailableError
 from idempotency import BusyError, Consumer
 from idempotency.testing import Invocation, ManualClock
+from local import faults
 from local.gateway import Books, Reply, Strict, Troubles
 from payment import Settings, make_handler
 from tests.unit.functions.gateways import FakeGateway, KilledError
@@ -86,6 +86,7 @@ def world(gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch) -> Iterator[Wor
     clock = ManualClock()
     timed = functools.partial(Consumer, clock=clock, sleep=clock.sleep, jitter=lambda: 0.5, region="us-east-1")
     monkeypatch.setattr(payment, "Consumer", timed)
+    faults.install(monkeypatch.setattr)
     with mock_aws():
         dynamodb, sqs = client(), boto3.client("sqs")
         create_table(dynamodb, "idempotency", "idempotencyKey")
@@ -98,7 +99,6 @@ def world(gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch) -> Iterator[Wor
             payment_gateway_url="http://127.0.0.1:9",
             dead_letter_queue_url=sqs.create_queue(QueueName="PaymentDlq")["QueueUrl"],
             aws_region="us-east-1",
-            faults="allowed",
         )
         yield World(make_handler(settings, gateway), gateway, dynamodb, sqs, settings, clock)
 
@@ -227,7 +227,7 @@ def test_the_retry_of_a_killed_run_waits_for_its_lease(world: World) -> None:
 def test_poison_is_quarantined_and_its_charge_can_be_found(world: World) -> None:
     """After three attempts the event is in the dead-letter queue, and the gateway has one payment, not three."""
     for _ in range(2):
-        with pytest.raises(SimulatedFaultError):
+        with pytest.raises(faults.SimulatedFaultError):
             world.deliver(RIDE.assigned, extensions={"simulatedfault": "poison"})
     assert world.deliver(RIDE.assigned, extensions={"simulatedfault": "poison"}) == "DeadLettered"
     (letter,) = world.dead_letters()
@@ -260,7 +260,7 @@ def test_a_released_key_charges_nobody_twice(world: World) -> None:
     """It begins at attempt 1, and finds the payment of the attempts that nobody remembers."""
     poison = {"simulatedfault": "poison"}
     for _ in range(2):
-        with pytest.raises(SimulatedFaultError):
+        with pytest.raises(faults.SimulatedFaultError):
             world.deliver(RIDE.assigned, extensions=poison)
     assert world.deliver(RIDE.assigned, extensions=poison) == "DeadLettered"
     world.forget()

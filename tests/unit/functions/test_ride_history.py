@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
@@ -9,18 +10,17 @@ from pathlib import Path
 from typing import Any, NamedTuple, Never
 
 import boto3
-import msgspec
 import pytest
 from moto import mock_aws
 
 import timeline
 from carride import ride as rides
 from carride.events import CarRideAccepted, CarRideCompleted, CarRideCreated, CarRideStarted, Fact, RideEvent
-from carride.faults import Faults, SimulatedFaultError
 from carride.settings import SettingsError, from_environment
 from idempotency import marshalling
 from idempotency.clock import epoch_ms
 from idempotency.testing import Invocation
+from local import faults
 from ride_history import Settings, make_handler
 
 BOOKED_AT = datetime(2026, 11, 21, 8, tzinfo=UTC)
@@ -109,9 +109,10 @@ def world() -> Iterator[World]:
 
 @pytest.fixture
 def laptop(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    """The same on a laptop, where events may ask for faults."""
+    """The same with faults injected."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    return world._replace(handler=make_handler(msgspec.structs.replace(world.settings, faults="allowed")))
+    faults.install(monkeypatch.setattr)
+    return world._replace(handler=make_handler(world.settings))
 
 
 class KilledError(BaseException):
@@ -186,7 +187,7 @@ def test_another_payload_under_a_known_id_is_dead_lettered(world: World) -> None
 
 
 def test_an_event_cannot_make_a_deployed_consumer_fail(world: World) -> None:
-    """Where faults are refused, an event that asks for one is an event like any other."""
+    """An event that asks for a fault is an event like any other."""
     assert world.deliver(event(facts()[0], extensions={"simulatedfault": "poison"})) == ["New"]
 
 
@@ -198,13 +199,10 @@ def test_a_killed_run_leaves_nothing_and_the_next_one_is_the_first(
     def die(code: int) -> Never:
         raise KilledError
 
-    defaults = Faults.__init__.__kwdefaults__
-    assert defaults is not None
-    monkeypatch.setitem(defaults, "exit_process", die)
-    handler = make_handler(msgspec.structs.replace(laptop.settings, faults="allowed"))
+    monkeypatch.setattr(os, "_exit", die)
     deadly = event(facts()[0], extensions={"simulatedfault": "crash"})
     with pytest.raises(KilledError):
-        laptop._replace(handler=handler).deliver(deadly)
+        laptop.deliver(deadly)
     assert laptop.records() == []
     assert laptop.deliver(deadly, deadly, deadly | {"id": "copy"}) == ["New", "Duplicate", "Duplicate"]
     assert laptop.history().effects == 1
@@ -213,22 +211,20 @@ def test_a_killed_run_leaves_nothing_and_the_next_one_is_the_first(
 def test_a_failed_run_is_retried(laptop: World) -> None:
     """The retry commits over the record of the failure."""
     failing = event(facts()[0], extensions={"simulatedfault": "fail"})
-    with pytest.raises(SimulatedFaultError):
+    with pytest.raises(faults.SimulatedFaultError):
         laptop.deliver(failing)
     assert laptop.deliver(failing, failing) == ["Retried", "Duplicate"]
     assert laptop.history().effects == 1
 
 
 def test_poison_ends_in_the_queue_and_never_takes_effect(laptop: World) -> None:
-    """Three runs fail, then the event is dead-lettered; mended or not, it has no effect until it is released."""
+    """Three runs fail, then the event is dead-lettered; it has no effect until it is released."""
     poison = event(facts()[0], extensions={"simulatedfault": "poison"})
     for _ in range(2):
-        with pytest.raises(SimulatedFaultError):
+        with pytest.raises(faults.SimulatedFaultError):
             laptop.deliver(poison)
     assert laptop.deliver(poison, poison) == ["DeadLettered", "Quarantined"]
     assert [(letter["reason"], letter["attempt"]) for letter in laptop.dead_letters()] == [("QUARANTINED", 3)]
-    mended = laptop._replace(handler=make_handler(laptop.settings))
-    assert mended.deliver(poison) == ["Quarantined"]
     assert laptop.dynamodb.scan(TableName="Rides")["Count"] == 0
 
 
