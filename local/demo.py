@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn, TextIO
 
 from local.bookings import book
-from local.gateway import Books, GatewayServer, Troubles
 from local.interrupts import end_in_order
-from local.local_aws import ROOT, Laptop, LaptopError, Stack
+from local.local_aws import FAULTS, ROOT, Laptop, LaptopError, Stack
 from local.options import count, positive, share
+from local.simulated_gateway import Books, GatewayServer, Troubles
 from ops import fleet
 from ops.audit import Clients, audit
 from ops.ledger import Ledger
@@ -113,7 +113,7 @@ def run(options: argparse.Namespace) -> Report:
     """Deploy, book, publish, wait, audit and print; return what it has come to."""
     progress = Progress(sys.stderr if options.json else sys.stdout)
     troubles = Troubles(declined=_DECLINED)
-    with GatewayServer(Books(troubles, seed=options.seed)) as gateway, Laptop() as laptop:
+    with GatewayServer(Books(troubles, seed=options.seed)) as gateway, Laptop(preload=[FAULTS]) as laptop:
         with progress.step("building the functions and layers (sam build)"):
             laptop.build()
         with progress.step("deploying template.yaml (sam deploy)"):

@@ -62,12 +62,15 @@ def _ran_before(event: Any) -> bool:
 
 
 def install(replace: Callable[[Any, str, Any], None] = setattr) -> None:
-    """Have every consumer that is made from now on inject faults.
+    """Have every consumer that is made from now on inject faults. Functions without the layer have no consumer.
 
     Args:
         replace: sets an attribute; a test gives one that is undone.
     """
-    from idempotency import Consumer  # noqa: PLC0415 - as above
+    try:
+        from idempotency import Consumer  # noqa: PLC0415 - as above
+    except ModuleNotFoundError:
+        return
 
     for name in ("event_handler", "batch_handler"):
         replace(Consumer, name, _with_faults(getattr(Consumer, name)))

@@ -26,7 +26,7 @@ import urllib.request
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -36,11 +36,11 @@ import yaml
 from botocore.config import Config
 from botocore.exceptions import ClientError, WaiterError
 
-from local.engine.settings import STAY
-
 ROOT = Path(__file__).resolve().parent.parent
 REGION = "us-east-1"
 HOST = "127.0.0.1"
+FAULTS = ROOT / "local" / "faults.py"
+"""What the engine preloads so that consumers meet the faults that simulated events ask for."""
 
 _BUILD = ROOT / ".aws-sam"
 _BUCKET = "laptop-artifacts"
@@ -86,11 +86,9 @@ class Asked(NamedTuple):
     allowed: bool
 
 
-@dataclass(slots=True)
-class _Engine:
+class _Engine(NamedTuple):
     process: subprocess.Popen[bytes]
     folder: Path
-    stays: bool = field(default=False)
 
     @property
     def log(self) -> Path:
@@ -109,6 +107,9 @@ class Laptop:
         retry_delays: Seconds before each retry of an asynchronous invocation (AWS: 60, 120).
         workers: Processes that one function may have for asynchronous events, or for batches of a queue.
         queue_limit: Events that wait for one function before it throttles.
+        preload: Python files that run in every function's process before the function's own code, such as `FAULTS`.
+        plug_ins: Modules that extend the engine itself.
+        variables: Environment variables of every function, beside the template's.
 
     Raises:
         LaptopError: The engine could not be started.
@@ -122,6 +123,9 @@ class Laptop:
         retry_delays: Sequence[float] = (1.0, 2.0),
         workers: int = 2,
         queue_limit: int = 100_000,
+        preload: Sequence[Path] = (),
+        plug_ins: Sequence[str] = (),
+        variables: Mapping[str, str] | None = None,
     ) -> None:
         self.region = region
         self.port = port or 0
@@ -129,7 +133,10 @@ class Laptop:
             f"--retry-delays={','.join(map(str, retry_delays))}",
             f"--workers={workers}",
             f"--queue-limit={queue_limit}",
+            *(f"--preload={file}" for file in preload),
+            *(f"--plug-in={module}" for module in plug_ins),
         ]
+        self._variables = variables or {}
         self._engine: _Engine | None = None
         self._clients: dict[tuple[str, str], Any] = {}
 
@@ -144,7 +151,7 @@ class Laptop:
             process = subprocess.Popen(
                 command,
                 cwd=ROOT,
-                env=_clean_environment(folder),
+                env={**_clean_environment(folder), **self._variables},
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -164,12 +171,12 @@ class Laptop:
         self.stop()
 
     def stop(self) -> None:
-        """End the engine and every function's process, and remove its folder; does nothing after `leave_running`."""
+        """End the engine and every function's process, and remove its folder."""
         clients, self._clients = self._clients, {}
         for client in clients.values():
             client.close()
         engine, self._engine = self._engine, None
-        if engine is None or engine.stays:
+        if engine is None:
             return
         with suppress(ProcessLookupError):
             os.killpg(engine.process.pid, signal.SIGKILL)  # all its state is in memory: nothing would be saved
@@ -177,19 +184,6 @@ class Laptop:
         if engine.process.stdin is not None:
             engine.process.stdin.close()
         _remove(engine.folder)
-
-    def leave_running(self) -> int:
-        """Let the engine outlive this process.
-
-        Returns:
-            Its process group: ``kill -- -<group>`` ends it. Its folder is named in its environment as ``TMPDIR``.
-        """
-        engine = self._running()
-        if engine.process.stdin is not None and not engine.stays:
-            engine.process.stdin.write(STAY)
-            engine.process.stdin.close()
-        engine.stays = True
-        return engine.process.pid
 
     # ---- talking to it ----------------------------------------------------------------------------------------------
 
@@ -233,14 +227,24 @@ class Laptop:
         """Forget every resource, stack and event, and end the functions' processes."""
         self._request("/_ministack/reset", method="POST")
 
+    def control(self, path: str, **body: Any) -> Any:
+        """Ask the engine's control interface: ``GET``, or ``POST`` where there is a body.
+
+        Args:
+            path: The address below ``/_engine/``; the engine's README lists them.
+            **body: Sent as JSON.
+        """
+        content = json.dumps(body).encode() if body else None
+        return json.loads(self._request(f"/_engine/{path}", method="POST" if body else "GET", body=content))
+
     def in_flight(self) -> dict[str, int]:
         """What the engine has not finished, by kind: events queued, waiting for a retry or in hand, replays."""
-        counts: dict[str, int] = json.loads(self._request("/_carride/in-flight"))
+        counts: dict[str, int] = self.control("in-flight")
         return counts
 
     def asked(self) -> set[Asked]:
         """What roles have asked for since the engine started, whether they got it or not."""
-        return {Asked(*each) for each in json.loads(self._request("/_carride/asked"))["asked"]}
+        return {Asked(*each) for each in self.control("asked")}
 
     def wait_until_quiet(self, timeout: float = 60.0) -> None:
         """Wait until nothing more will happen by itself.
@@ -260,15 +264,6 @@ class Laptop:
                 )
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_POLL_SECONDS)
-
-    def trouble(self, **switches: Any) -> None:
-        """Make or end trouble in regions.
-
-        Args:
-            **switches: ``late``, the regions whose EventBridge hands nothing over; ``lagging``, whether replicas of
-                tables see nothing of what is written in other regions.
-        """
-        self._request("/_carride/regions", method="POST", body=json.dumps(switches).encode())
 
     @property
     def log(self) -> Path:
@@ -391,7 +386,7 @@ class Laptop:
 
     def _program(self, folder: Path) -> list[str]:
         """What the engine's Python is to run."""
-        return ["-m", "local.engine", f"--port={self.port}", f"--until-stdin-closes={folder}", *self._options]
+        return ["-m", "local.engine", "serve", f"--port={self.port}", f"--until-stdin-closes={folder}", *self._options]
 
     def _running(self) -> _Engine:
         if self._engine is None:

@@ -32,7 +32,7 @@ _MAX_AGE_SECONDS = 86_400
 _RETRY_SECONDS = 0.1  # first wait for a throttled target; doubled each time
 _LONGEST_RETRY_SECONDS = 5.0
 
-_logger = logging.getLogger("carride.engine")
+_logger = logging.getLogger("local.engine")
 _stock_invoke_target = eventbridge._invoke_target
 _throttled: ContextVar[bool] = ContextVar("throttled")  # MiniStack swallows what its dispatch raises
 

@@ -33,7 +33,7 @@ from carride.events import (
 from carride.ride import Ride
 
 FAULT_EXTENSION: Final = "simulatedfault"
-"""The CloudEvents extension that names the fault which a consumer of the event is to meet. Deployed consumers ignore it."""
+"""The CloudEvents extension that names the fault which the event's consumers meet. Deployed consumers ignore it."""
 
 
 class Fault(StrEnum):

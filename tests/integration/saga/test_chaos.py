@@ -6,7 +6,7 @@ import pytest
 
 from idempotency import MemoryStore
 from local import valkey_server
-from local.chaos import Mix, rehearse, table
+from local.chaos import Mix, laptop_without, rehearse, table
 from local.demo import Progress
 from local.local_aws import Laptop
 
@@ -44,10 +44,12 @@ def test_records_in_valkey_lose_and_double_nothing_either(laptop: Laptop) -> Non
     assert sum(account.takeovers for account in result.ledger.consumers.values()) > 0
 
 
-def test_a_consumer_without_its_decorator_is_noticed(laptop: Laptop) -> None:
+def test_a_consumer_without_its_decorator_is_noticed() -> None:
     """Copies alone are enough to show that it takes effect more than once, by whatever means it writes."""
     mix = Mix(rides=4, duplicates=1, out_of_order=0, crashes=0, poison=0, gateway=0)
     consumers = ["ride-history", "dispatch", "payment"]
-    result = rehearse(laptop, mix, seed=4, store=MemoryStore(), progress=Progress(io.StringIO()), unprotected=consumers)
+    with laptop_without(consumers) as laptop:
+        laptop.build()
+        result = rehearse(laptop, mix, seed=4, store=MemoryStore(), progress=Progress(io.StringIO()))
     assert not result.sound
     assert [name for name, account in result.ledger.consumers.items() if account.doubled] == consumers

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from carride.events import Fact
-from local.gateway import Books, GatewayServer, Request, Troubles
 from local.local_aws import Laptop, Stack
+from local.simulated_gateway import Books, GatewayServer, Request, Troubles
 from ops import audit, saga
 from ops.witnesses import witnesses
 from tests.unit.functions.saga import Life, told

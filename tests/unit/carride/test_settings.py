@@ -16,7 +16,9 @@ class Settings(Struct, frozen=True):
 
 def test_settings_come_from_the_variables_of_their_names() -> None:
     """A field is read from the variable of the same name, and has the field's type."""
-    settings = from_environment(Settings, {"RIDE_TABLE": "rides", "BATCH_SIZE": "5", "CAPACITY": "provisioned", "OTHER": "x"})
+    settings = from_environment(
+        Settings, {"RIDE_TABLE": "rides", "BATCH_SIZE": "5", "CAPACITY": "provisioned", "OTHER": "x"}
+    )
     assert settings == Settings("rides", 5, "provisioned")
 
 

@@ -16,7 +16,7 @@ from gateway import GatewayAnswerError, GatewayUnavailableError
 from idempotency import BusyError, Consumer
 from idempotency.testing import Invocation, ManualClock
 from local import faults
-from local.gateway import Books, Reply, Strict, Troubles
+from local.simulated_gateway import Books, Reply, Strict, Troubles
 from payment import Settings, make_handler
 from tests.unit.functions.gateways import FakeGateway, KilledError
 from tests.unit.functions.saga import Life, client, create_table, event, items, outbox

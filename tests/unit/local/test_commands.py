@@ -70,7 +70,7 @@ COMMANDS = {
     "chaos": "from local import chaos; chaos.run = wait; chaos.main()",
     "invoke": "from local import invoke; invoke.invoke = invoke.checked_function = invoke.read_event = wait;"
     "sys.argv += ['Function', 'event.json']; invoke.main()",
-    "gateway": "from local import gateway; gateway.main()",
+    "gateway": "from local import simulated_gateway; simulated_gateway.main()",
 }
 
 

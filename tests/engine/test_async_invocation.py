@@ -5,8 +5,8 @@ import pytest
 from botocore.exceptions import ClientError
 
 from local.local_aws import Laptop, Stack
-from tests.integration.engine.conftest import Deploy
-from tests.integration.engine.support import (
+from tests.engine.conftest import Deploy
+from tests.engine.support import (
     attribute,
     bus,
     function,

@@ -3,8 +3,8 @@ import itertools
 import pytest
 
 from local.local_aws import Laptop
-from tests.integration.engine.conftest import Deploy
-from tests.integration.engine.support import attribute, function, messages, records
+from tests.engine.conftest import Deploy
+from tests.engine.support import attribute, function, messages, records
 
 PRINTS_ITS_COUNT = """
 [record] = event["Records"]

@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 from local.local_aws import Laptop
-from tests.integration.engine.support import function, needless, template
+from tests.engine.support import function, needless, template
 
 PARAMETERS: Final = {
     "Release": {"Type": "String", "Default": ""},

@@ -35,6 +35,11 @@ class StockMiniStack(Laptop):
         return ["-c", f"import os; os.environ |= {settings!r}; from ministack.app import main; main()"]
 
 
+def outage(laptop: Laptop, **switches: Any) -> None:
+    """Begin or end outages of regions, on an engine with the plug-in `tests.engine.outages`."""
+    laptop.control("outages", **switches)
+
+
 def until[T](look: Callable[[], T], timeout: float = 10.0) -> T:
     """Look again and again until there is something; the last look counts, whatever it saw."""
     deadline = time.monotonic() + timeout
@@ -61,9 +66,9 @@ def put_through_endpoint(laptop: Laptop, endpoint_id: str, entry: Mapping[str, A
     assert json.loads(answer.text)["FailedEntryCount"] == 0, answer.text
 
 
-def needless(behaviour: str, module: str) -> None:
+def needless(behaviour: str, module: str, folder: str = "local/engine") -> None:
     """Fail, because stock MiniStack has the behaviour that a plug-in adds."""
-    pytest.fail(f"MiniStack has {behaviour} now: delete local/engine/{module}.py")
+    pytest.fail(f"MiniStack has {behaviour} now: delete {folder}/{module}.py")
 
 
 def template(resources: Mapping[str, Resource]) -> dict[str, Any]:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from local.local_aws import Laptop, Stack
-from tests.integration.engine.conftest import Deploy
-from tests.integration.engine.support import function, lines, needless, records, template
+from tests.engine.conftest import Deploy
+from tests.engine.support import function, lines, needless, records, template
 
 
 def call(laptop: Laptop, stack: Stack, payload: object = None) -> tuple[str | None, Any]:

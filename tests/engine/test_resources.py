@@ -4,8 +4,8 @@ from typing import Any
 import pytest
 
 from local.local_aws import Laptop, LaptopError, Stack
-from tests.integration.engine.conftest import Deploy
-from tests.integration.engine.support import Resource, attribute, bus, function, needless
+from tests.engine.conftest import Deploy
+from tests.engine.support import Resource, attribute, bus, function, needless
 
 ALARM: Resource = {
     "Type": "AWS::CloudWatch::Alarm",

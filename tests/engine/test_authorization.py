@@ -2,8 +2,8 @@ import json
 from typing import Any, Final
 
 from local.local_aws import Laptop
-from tests.integration.engine.conftest import Deploy
-from tests.integration.engine.support import TLS_ONLY, Resource, attribute, function, needless, queue_policy
+from tests.engine.conftest import Deploy
+from tests.engine.support import TLS_ONLY, Resource, attribute, function, needless, queue_policy
 
 SENDS_A_BATCH: Final = """
 import boto3

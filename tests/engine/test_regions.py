@@ -7,7 +7,7 @@ from typing import Any, Final
 import pytest
 
 from local.local_aws import Laptop
-from tests.integration.engine.support import bus, needless, put_through_endpoint, template
+from tests.engine.support import bus, needless, outage, put_through_endpoint, template
 
 HOME: Final = "us-east-1"
 AWAY: Final = "us-west-2"
@@ -109,7 +109,7 @@ class Pair:
 def pair(engine: Laptop, name: str) -> Iterator[Pair]:
     """Two regions of this test's own, without trouble at the end."""
     yield Pair(engine, name)
-    engine.trouble(late=[], lagging=False)
+    outage(engine, late=[], lagging=False)
 
 
 def test_an_event_reaches_both_buses_and_says_where_it_was_ingested(pair: Pair) -> None:
@@ -139,14 +139,14 @@ def test_a_health_check_that_is_disabled_and_inverted_sends_events_to_the_second
 
 def test_a_late_region_accepts_events_that_arrive_when_it_has_recovered(pair: Pair, engine: Laptop) -> None:
     """Until then they wait, and the endpoint hands later ones to the other region."""
-    engine.trouble(late=[HOME])
+    outage(engine, late=[HOME])
     engine.client("events").put_events(
         Entries=[{"Source": "a", "DetailType": "t", "Detail": "{}", "EventBusName": pair.name}]
     )
     pair.put("b")
     assert pair.seen(HOME) == []
     assert pair.seen(AWAY) == [("a", HOME), ("b", AWAY)]
-    engine.trouble(late=[])
+    outage(engine, late=[])
     assert pair.seen(HOME) == [("a", HOME), ("b", AWAY)]
 
 
@@ -232,27 +232,27 @@ class Replicas:
 def replicas(engine: Laptop, name: str) -> Iterator[Replicas]:
     """A table of this test's own, whose replicas do not lag at the end."""
     yield Replicas(engine, name)
-    engine.trouble(lagging=False)
+    outage(engine, lagging=False)
 
 
 def test_a_lagging_replica_sees_nothing_until_it_has_caught_up(replicas: Replicas, engine: Laptop) -> None:
     """A write or a deletion is seen at once where it was made, and later in the other region."""
     replicas.put(HOME, "old", "1")
-    engine.trouble(lagging=True)
+    outage(engine, lagging=True)
     replicas.put(HOME, "new", "1")
     replicas.delete(HOME, "old")
     assert replicas.items(AWAY) == {"old": "1"}
-    engine.trouble(lagging=False)
+    outage(engine, lagging=False)
     assert replicas.items(AWAY) == replicas.items(HOME) == {"new": "1"}
 
 
 @pytest.mark.parametrize(("first", "last"), [(HOME, AWAY), (AWAY, HOME)])
 def test_the_last_writer_wins(replicas: Replicas, engine: Laptop, first: str, last: str) -> None:
     """Of two writes to one item while replicas lag, both regions end up with the later one."""
-    engine.trouble(lagging=True)
+    outage(engine, lagging=True)
     replicas.put(first, "key", "first")
     replicas.put(last, "key", "last")
-    engine.trouble(lagging=False)
+    outage(engine, lagging=False)
     assert replicas.items(HOME) == replicas.items(AWAY) == {"key": "last"}
 
 
@@ -269,4 +269,4 @@ def test_stock_is_never_behind(stock: Laptop, name: str) -> None:
     for number in range(20):
         here.put_item(TableName=name, Item={"key": {"S": str(number)}})
         if there.scan(TableName=name)["Count"] <= number:
-            needless("replicas that lag", "table_replication")
+            needless("replicas that lag", "outages", "tests/engine")

@@ -2,8 +2,8 @@ import json
 from typing import Any, Final
 
 from local.local_aws import Laptop, Stack
-from tests.integration.engine.conftest import Deploy
-from tests.integration.engine.support import (
+from tests.engine.conftest import Deploy
+from tests.engine.support import (
     Resource,
     attribute,
     bus,

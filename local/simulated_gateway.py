@@ -396,7 +396,9 @@ class _Handler(BaseHTTPRequestHandler):
 
 def main() -> None:
     """Run a gateway until it is interrupted."""
-    parser = argparse.ArgumentParser(prog="python -m local.gateway", description="A payment gateway to test against.")
+    parser = argparse.ArgumentParser(
+        prog="python -m local.simulated_gateway", description="Simulate a payment gateway."
+    )
     parser.add_argument("--port", type=int, default=0, help="port on 127.0.0.1 (a free one)")
     parser.add_argument("--trouble", type=float, default=0.0, metavar="SHARE", help="of the requests that go wrong")
     parser.add_argument("--declined", type=float, default=0.0, metavar="SHARE", help="of the rides that cannot be paid")

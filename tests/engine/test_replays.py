@@ -1,8 +1,8 @@
 from datetime import UTC, datetime, timedelta
 
 from local.local_aws import Laptop, Stack
-from tests.integration.engine.conftest import Deploy
-from tests.integration.engine.support import (
+from tests.engine.conftest import Deploy
+from tests.engine.support import (
     attribute,
     bus,
     entry,

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from local.gateway import Books, Reply, Request, Strict, Trouble, Troubles
+from local.simulated_gateway import Books, Reply, Request, Strict, Trouble, Troubles
 
 ORDER = {"reference": "order_01", "customer": "customer_a", "amount": 1250}
 

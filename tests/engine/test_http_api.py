@@ -8,8 +8,8 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
 from local.local_aws import Laptop, Stack
-from tests.integration.engine.conftest import Deploy
-from tests.integration.engine.support import Resource, function, needless
+from tests.engine.conftest import Deploy
+from tests.engine.support import Resource, function, needless
 
 ANSWERS: Final = 'return {"statusCode": 201, "body": json.dumps([event["routeKey"], event["pathParameters"]["ride"]])}'
 

@@ -5,8 +5,8 @@ import pytest
 from botocore.exceptions import ClientError
 
 from local.local_aws import Laptop
-from tests.integration.engine.conftest import Deploy
-from tests.integration.engine.support import attribute, bus, entry, from_rule, messages, needless, queue_policy, rule
+from tests.engine.conftest import Deploy
+from tests.engine.support import attribute, bus, entry, from_rule, messages, needless, queue_policy, rule
 
 LONG_AGO = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 MEGABYTE = 1024 * 1024

@@ -5,13 +5,13 @@ from collections.abc import Iterator
 import pytest
 
 from local.local_aws import Laptop, Stack
-from tests.integration.engine.support import Resource, StockMiniStack, template
+from tests.engine.support import Resource, StockMiniStack, template
 
 
 @pytest.fixture(scope="session")
 def engine() -> Iterator[Laptop]:
     """The engine, with retries that follow at once."""
-    with Laptop(retry_delays=(0.05, 0.1)) as laptop:
+    with Laptop(retry_delays=(0.05, 0.1), plug_ins=["tests.engine.outages"]) as laptop:
         yield laptop
 
 

@@ -5,7 +5,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from local.local_aws import Laptop
-from tests.integration.engine.support import lines, needless
+from tests.engine.support import lines, needless
 
 GROUP = "/test/pages"
 COUNT = 10_500

@@ -1,6 +1,4 @@
 import json
-import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -11,7 +9,7 @@ import pytest
 
 from local import local_aws
 from local.local_aws import ROOT, Laptop, LaptopError
-from tests.integration.engine.support import attribute, bus, function, permission, put, rule, template, until
+from tests.engine.support import attribute, bus, function, permission, put, rule, template, until
 
 SLEEPS = {
     "Bus": bus(),
@@ -72,26 +70,6 @@ def listens(port: int) -> bool:
     """Whether anybody takes connections on the port."""
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
-LEAVES = """
-import json
-from local.local_aws import Laptop
-with Laptop() as laptop:
-    print(json.dumps({"group": laptop.leave_running(), "port": laptop.port, "folder": str(laptop.log.parent)}))
-"""
-
-
-def test_the_engine_can_outlive_whoever_started_it() -> None:
-    """A laptop that is left running goes on when its process has ended, until its process group is ended."""
-    done = subprocess.run([sys.executable, "-c", LEAVES], cwd=ROOT, capture_output=True, text=True, check=True)
-    left = json.loads(done.stdout)
-    try:
-        assert listens(left["port"])
-    finally:
-        os.killpg(left["group"], signal.SIGKILL)
-        shutil.rmtree(left["folder"])
-    assert until(lambda: not listens(left["port"]))
 
 
 def test_functions_see_nothing_of_this_machine(engine: Laptop, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
