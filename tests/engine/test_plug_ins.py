@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 SOURCES = (ROOT / "local/engine").glob("*.py")
 MODULES = {path.stem: ast.get_docstring(ast.parse(path.read_text())) or "" for path in SOURCES}
 PLUG_INS = sorted(name for name, text in MODULES.items() if "Stock MiniStack" in text)
@@ -16,5 +16,5 @@ def test_every_plug_in_has_a_canary_and_is_documented(module: str) -> None:
     assert "AWS: " in MODULES[module]
     assert "Plugs into " in MODULES[module]
     assert f'"{module}"' in canaries
-    assert f"`{module}`" in (ROOT / "docs/local-engine.md").read_text()
+    assert f"`{module}`" in (ROOT / "local/engine/README.md").read_text()
     assert f"    {module}," in (ROOT / "local/engine/plug_ins.py").read_text()
