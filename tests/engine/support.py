@@ -17,6 +17,7 @@ from local.local_aws import Laptop, Stack
 type Resource = dict[str, Any]
 
 NAME_OF: Final = {"Fn::Sub": "${AWS::StackName}"}
+QUEUE: Final[Resource] = {"Type": "AWS::SQS::Queue"}
 
 
 class StockMiniStack(Laptop):
@@ -182,11 +183,6 @@ def messages(laptop: Laptop, stack: Stack, queue_id: str = "Queue") -> list[dict
     request = {"MaxNumberOfMessages": 10, "MessageAttributeNames": ["All"]}
     while batch := laptop.client("sqs").receive_message(QueueUrl=stack.resources[queue_id], **request).get("Messages"):
         for message in batch:
-            attributes = message.get("MessageAttributes", {})
-            found.append(
-                {
-                    "body": json.loads(message["Body"]),
-                    "attributes": {name: value["StringValue"] for name, value in attributes.items()},
-                }
-            )
+            attributes = {name: value["StringValue"] for name, value in message.get("MessageAttributes", {}).items()}
+            found.append({"body": json.loads(message["Body"]), "attributes": attributes})
     return found

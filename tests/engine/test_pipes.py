@@ -1,9 +1,12 @@
 import json
-from typing import Any, Final
+from typing import Any
+
+import pytest
 
 from local.local_aws import Laptop, Stack
 from tests.engine.conftest import Deploy
 from tests.engine.support import (
+    QUEUE,
     Resource,
     attribute,
     bus,
@@ -14,32 +17,18 @@ from tests.engine.support import (
     rule,
     until,
 )
+from tests.engine.test_resources import HOME, table
 
-QUEUE: Final[Resource] = {"Type": "AWS::SQS::Queue"}
-
-
-def role(*actions: tuple[str, str]) -> Resource:
-    """The pipe's role, which may do each action on the resource of that logical id."""
-    allowed = [{"Effect": "Allow", "Action": action, "Resource": attribute(to)} for action, to in actions]
-    return {
-        "Type": "AWS::IAM::Role",
-        "Properties": {
-            "AssumeRolePolicyDocument": {
-                "Version": "2012-10-17",
-                "Statement": [
-                    {"Effect": "Allow", "Principal": {"Service": "pipes.amazonaws.com"}, "Action": "sts:AssumeRole"}
-                ],
-            },
-            "Policies": [{"PolicyName": "pipe", "PolicyDocument": {"Version": "2012-10-17", "Statement": allowed}}],
-        },
-    }
+PUT = ("events:PutEvents", "Bus")
+SEND = ("sqs:SendMessage", "Dlq")
 
 
 def piped(*actions: tuple[str, str]) -> dict[str, Resource]:
-    """A table, a pipe from its stream to a bus, and queues for what arrives and for what does not."""
-    insertions = {
-        "Pattern": json.dumps({"eventName": ["INSERT"], "dynamodb": {"NewImage": {"region": {"S": ["here"]}}}})
-    }
+    """A table, a pipe from its stream to a bus with these permissions, and queues of what arrives and what does not."""
+    allowed = [{"Effect": "Allow", "Action": action, "Resource": attribute(to)} for action, to in actions]
+    policy = {"PolicyName": "pipe", "PolicyDocument": {"Version": "2012-10-17", "Statement": allowed}}
+    trust = {"Effect": "Allow", "Principal": {"Service": "pipes.amazonaws.com"}, "Action": "sts:AssumeRole"}
+    pattern = {"eventName": ["INSERT"], "dynamodb": {"NewImage": {"region": {"S": ["here"]}}}}
     stream = {"StartingPosition": "LATEST", "MaximumRetryAttempts": 1, "DeadLetterConfig": {"Arn": attribute("Dlq")}}
     return {
         "Bus": bus(),
@@ -47,17 +36,14 @@ def piped(*actions: tuple[str, str]) -> dict[str, Resource]:
         "Dlq": QUEUE,
         "Rule": rule({"Arn": attribute("Queue")}),
         "QueuePolicy": queue_policy("Queue", from_rule()),
-        "Table": {
-            "Type": "AWS::DynamoDB::GlobalTable",
+        "Table": table("GlobalTable", Replicas=[HOME], StreamSpecification={"StreamViewType": "NEW_IMAGE"}),
+        "Role": {
+            "Type": "AWS::IAM::Role",
             "Properties": {
-                "BillingMode": "PAY_PER_REQUEST",
-                "KeySchema": [{"AttributeName": "key", "KeyType": "HASH"}],
-                "AttributeDefinitions": [{"AttributeName": "key", "AttributeType": "S"}],
-                "StreamSpecification": {"StreamViewType": "NEW_IMAGE"},
-                "Replicas": [{"Region": {"Ref": "AWS::Region"}}],
+                "AssumeRolePolicyDocument": {"Version": "2012-10-17", "Statement": [trust]},
+                "Policies": [policy],
             },
         },
-        "Role": role(*actions),
         "Pipe": {
             "Type": "AWS::Pipes::Pipe",
             "Properties": {
@@ -65,7 +51,7 @@ def piped(*actions: tuple[str, str]) -> dict[str, Resource]:
                 "Source": attribute("Table", "StreamArn"),
                 "SourceParameters": {
                     "DynamoDBStreamParameters": stream,
-                    "FilterCriteria": {"Filters": [insertions]},
+                    "FilterCriteria": {"Filters": [{"Pattern": json.dumps(pattern)}]},
                 },
                 "Target": attribute("Bus"),
                 "TargetParameters": {
@@ -83,20 +69,14 @@ def piped(*actions: tuple[str, str]) -> dict[str, Resource]:
 
 def write(laptop: Laptop, stack: Stack, key: str, **changes: str) -> None:
     """Put an item into the table."""
-    item = {
-        "key": key,
-        "region": "here",
-        "type": "Ride",
-        "time": "2026-01-02T03:04:05Z",
-        "event": '{"ride": 1}',
-    } | changes
-    values = {name: {"S": value} for name, value in item.items()}
+    item = {"region": "here", "type": "Ride", "time": "2026-01-02T03:04:05Z", "event": '{"ride": 1}', "key": key}
+    values = {name: {"S": value} for name, value in (item | changes).items()}
     laptop.client("dynamodb").put_item(TableName=stack.resources["Table"], Item=values)
 
 
 def test_what_is_written_to_the_table_is_put_on_the_bus(engine: Laptop, deploy: Deploy) -> None:
     """An inserted item that a filter matches becomes an event as the template says; nothing else does."""
-    stack = deploy(engine, **piped(("events:PutEvents", "Bus")))
+    stack = deploy(engine, **piped(PUT))
     write(engine, stack, "one")
     write(engine, stack, "one", event='{"ride": "changed"}')
     write(engine, stack, "two", region="elsewhere")
@@ -109,7 +89,7 @@ def test_what_is_written_to_the_table_is_put_on_the_bus(engine: Laptop, deploy: 
 
 def test_records_beyond_a_batch_all_arrive(engine: Laptop, deploy: Deploy) -> None:
     """Each of 250 items becomes one event."""
-    stack = deploy(engine, **piped(("events:PutEvents", "Bus")))
+    stack = deploy(engine, **piped(PUT))
     for number in range(250):
         write(engine, stack, str(number), event=json.dumps({"ride": number}))
     engine.wait_until_quiet()
@@ -117,31 +97,26 @@ def test_records_beyond_a_batch_all_arrive(engine: Laptop, deploy: Deploy) -> No
     assert sorted(rides) == list(range(250))
 
 
-def test_a_record_that_the_bus_refuses_ends_in_the_pipes_queue(engine: Laptop, deploy: Deploy) -> None:
-    """When the retries are used up, the dead-letter queue says which record it was; the others arrive."""
-    stack = deploy(engine, **piped(("events:PutEvents", "Bus"), ("sqs:SendMessage", "Dlq")))
-    write(engine, stack, "good")
-    write(engine, stack, "bad", event="{")
-    write(engine, stack, "better")
+@pytest.mark.parametrize(
+    ("allowed", "arrived", "given_up"), [([PUT, SEND], 2, 1), ([SEND], 0, 3)], ids=["refused", "forbidden"]
+)
+def test_a_record_that_the_bus_does_not_take_ends_in_the_pipes_queue(
+    engine: Laptop, deploy: Deploy, allowed: list[tuple[str, str]], arrived: int, given_up: int
+) -> None:
+    """When the retries are used up, the dead-letter queue says which record it was; without its role none arrives."""
+    stack = deploy(engine, **piped(*allowed))
+    for key, event in (("good", "{}"), ("bad", "{"), ("better", "{}")):
+        write(engine, stack, key, event=event)
     engine.wait_until_quiet()
-    assert len(messages(engine, stack)) == 2
-    [note] = messages(engine, stack, "Dlq")
-    assert note["body"]["context"]["condition"] == "RetryAttemptsExhausted"
-    assert note["body"]["DDBStreamBatchInfo"]["streamArn"].startswith("arn:aws:dynamodb:")
-
-
-def test_the_pipe_needs_its_roles_permission(engine: Laptop, deploy: Deploy) -> None:
-    """A pipe whose role may not put events on the bus puts none."""
-    stack = deploy(engine, **piped(("sqs:SendMessage", "Dlq")))
-    write(engine, stack, "one")
-    engine.wait_until_quiet()
-    assert messages(engine, stack) == []
-    assert len(messages(engine, stack, "Dlq")) == 1
+    assert len(messages(engine, stack)) == arrived
+    notes = [message["body"] for message in messages(engine, stack, "Dlq")]
+    assert [note["context"]["condition"] for note in notes] == ["RetryAttemptsExhausted"] * given_up
+    assert all(note["DDBStreamBatchInfo"]["streamArn"].startswith("arn:aws:dynamodb:") for note in notes)
 
 
 def test_stock_holds_the_records_back(stock: Laptop, deploy: Deploy) -> None:
     """Canary: the plug-in is needed while MiniStack's pipes do not deliver to event buses."""
-    stack = deploy(stock, **piped(("events:PutEvents", "Bus")))
+    stack = deploy(stock, **piped(PUT))
     write(stock, stack, "one")
     if until(lambda: messages(stock, stack), timeout=2.5):
         needless("pipes from a stream to an event bus", "pipes")

@@ -1,134 +1,82 @@
 import threading
-from collections.abc import Callable
+from collections.abc import Iterator
 
 import pytest
 
 from local.engine.queueing import DelayedQueue, QueueFullError
-
-PATIENCE = 5.0
-
-
-def collecting(count: int) -> tuple[Callable[[int], None], list[int], threading.Event]:
-    """A handler that collects items, what it collected, and an event that is set once there are so many."""
-    seen: list[int] = []
-    done = threading.Event()
-
-    def handle(item: int) -> None:
-        seen.append(item)
-        if len(seen) == count:
-            done.set()
-
-    return handle, seen, done
+from tests.engine.support import until
 
 
-def test_every_item_is_handled_once() -> None:
-    """Each of many items reaches the handler once, and then nothing is pending."""
-    handle, seen, done = collecting(1000)
-    queue = DelayedQueue("test", handle, workers=4, limit=1000)
-    for item in range(1000):
-        queue.put(item)
-    assert done.wait(PATIENCE)
-    assert sorted(seen) == list(range(1000))
+class Handler:
+    """Notes items, and keeps each in hand until it is let go."""
 
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+        self.delays: dict[int, list[float]] = {}
+        self.go = threading.Event()
 
-def test_an_item_comes_back_after_the_delay_its_handler_names() -> None:
-    """An item is handled until its handler names no delay; others are handled while it waits."""
-    seen: list[int] = []
-    done = threading.Event()
-
-    def handle(item: int) -> float | None:
-        seen.append(item)
-        if item == 1 and seen.count(1) < 3:
-            return 0.02
-        if item == 1:
-            done.set()
-        return None
-
-    queue = DelayedQueue("test", handle, workers=1, limit=10)
-    queue.put(1)
-    queue.put(2)
-    assert done.wait(PATIENCE)
-    assert seen == [1, 2, 1, 1]
-
-
-def test_no_more_items_are_in_hand_than_there_are_workers() -> None:
-    """At most as many items as there are workers are handled at a time, and as many are."""
-    both = threading.Barrier(2)
-    lock = threading.Lock()
-    inside = most = 0
-    handled = threading.Semaphore(0)
-
-    def handle(_item: int) -> None:
-        nonlocal inside, most
-        with lock:
-            inside += 1
-            most = max(most, inside)
-        both.wait(PATIENCE)
-        with lock:
-            inside -= 1
-        handled.release()
-
-    queue = DelayedQueue("test", handle, workers=2, limit=10)
-    for item in range(6):
-        queue.put(item)
-    assert all(handled.acquire(timeout=PATIENCE) for _ in range(6))
-    assert most == 2
-
-
-def test_a_full_queue_refuses() -> None:
-    """Items in hand, waiting and queued count; one beyond the limit is refused."""
-    go = threading.Event()
-    taken = threading.Event()
-
-    def handle(_item: int) -> None:
-        taken.set()
-        go.wait(PATIENCE)
-
-    queue = DelayedQueue("test", handle, workers=1, limit=2)
-    queue.put(1)
-    queue.put(2)
-    assert taken.wait(PATIENCE)
-    with pytest.raises(QueueFullError):
-        queue.put(3)
-    assert queue.pending == 2
-    go.set()
-
-
-def test_a_handler_that_fails_ends_its_item_only(caplog: pytest.LogCaptureFixture) -> None:
-    """An error that escapes from the handler is logged; the item is done and the next one is handled."""
-    collect, seen, done = collecting(1)
-
-    def handle(item: int) -> None:
-        if item == 1:
+    def __call__(self, item: int) -> float | None:
+        """Handle an item: the next of its delays, or none."""
+        self.seen.append(item)
+        self.go.wait(5)
+        if item < 0:
             raise ValueError("no")
-        collect(item)
+        delays = self.delays.get(item)
+        return delays.pop() if delays else None
 
-    queue = DelayedQueue("test", handle, workers=1, limit=2)
+
+@pytest.fixture
+def handler() -> Iterator[Handler]:
+    """A handler that lets everything go at the end."""
+    made = Handler()
+    yield made
+    made.go.set()
+
+
+def test_items_wait_for_a_worker_and_each_is_handled_once(handler: Handler) -> None:
+    """As many are in hand as there are workers; what is beyond the limit is refused; the rest follows."""
+    queue = DelayedQueue("test", handler, workers=2, limit=100)
+    for item in range(100):
+        queue.put(item)
+    assert until(lambda: len(handler.seen) == 2)
+    assert queue.pending == 100
+    with pytest.raises(QueueFullError):
+        queue.put(100)
+    handler.go.set()
+    assert until(lambda: queue.pending == 0)
+    assert sorted(handler.seen) == list(range(100))
+
+
+def test_an_item_comes_back_after_the_delay_its_handler_names(handler: Handler) -> None:
+    """An item is handled until its handler names no delay; others are handled while it waits."""
+    handler.go.set()
+    handler.delays[1] = [0.02, 0.02]
+    queue = DelayedQueue("test", handler, workers=1, limit=10)
     queue.put(1)
     queue.put(2)
-    assert done.wait(PATIENCE)
-    assert seen == [2]
+    assert until(lambda: queue.pending == 0)
+    assert handler.seen == [1, 2, 1, 1]
+
+
+def test_a_handler_that_fails_ends_its_item_only(handler: Handler, caplog: pytest.LogCaptureFixture) -> None:
+    """An error that escapes from the handler is logged; the item is done and the next one is handled."""
+    handler.go.set()
+    queue = DelayedQueue("test", handler, workers=1, limit=2)
+    queue.put(-1)
+    queue.put(2)
+    assert until(lambda: queue.pending == 0)
+    assert handler.seen == [-1, 2]
     assert "an item was given up" in caplog.text
 
 
-def test_a_closed_queue_forgets() -> None:
+def test_a_closed_queue_forgets(handler: Handler) -> None:
     """After closing, nothing is pending and an item in hand does not come back."""
-    taken, go, ended = threading.Event(), threading.Event(), threading.Event()
-    seen: list[int] = []
-
-    def handle(item: int) -> float:
-        seen.append(item)
-        taken.set()
-        go.wait(PATIENCE)
-        ended.set()
-        return 0.0
-
-    queue = DelayedQueue("test", handle, workers=1, limit=5)
+    handler.delays[1] = [0.0]
+    queue = DelayedQueue("test", handler, workers=1, limit=5)
     queue.put(1)
     queue.put(2)
-    assert taken.wait(PATIENCE)
+    assert until(lambda: handler.seen == [1])
     queue.close()
-    go.set()
-    assert ended.wait(PATIENCE)
-    assert queue.pending == 0
-    assert seen == [1]
+    handler.go.set()
+    assert until(lambda: not handler.delays[1])
+    assert (queue.pending, handler.seen) == (0, [1])

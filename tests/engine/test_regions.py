@@ -7,69 +7,36 @@ from typing import Any, Final
 import pytest
 
 from local.local_aws import Laptop
-from tests.engine.support import bus, needless, outage, put_through_endpoint, template
+from tests.engine.support import (
+    attribute,
+    bus,
+    from_rule,
+    needless,
+    outage,
+    put_through_endpoint,
+    queue_policy,
+    rule,
+    template,
+)
+from tests.engine.test_resources import table
 
 HOME: Final = "us-east-1"
 AWAY: Final = "us-west-2"
-
-type Resource = dict[str, Any]
-
-
-def watched(**more: Resource) -> dict[str, Resource]:
-    """A bus that shows in a queue what it was handed."""
-    return {
-        "Bus": bus(),
-        "Queue": {"Type": "AWS::SQS::Queue"},
-        "Policy": {
-            "Type": "AWS::SQS::QueuePolicy",
-            "Properties": {
-                "Queues": [{"Ref": "Queue"}],
-                "PolicyDocument": {
-                    "Statement": [
-                        {
-                            "Effect": "Allow",
-                            "Principal": {"Service": "events.amazonaws.com"},
-                            "Action": "sqs:SendMessage",
-                            "Resource": {"Fn::GetAtt": ["Queue", "Arn"]},
-                        }
-                    ]
-                },
-            },
-        },
-        "Rule": {
-            "Type": "AWS::Events::Rule",
-            "Properties": {
-                "EventBusName": {"Ref": "Bus"},
-                "EventPattern": {"source": [{"prefix": ""}]},
-                "Targets": [{"Id": "queue", "Arn": {"Fn::GetAtt": ["Queue", "Arn"]}}],
-            },
-        },
-        **more,
-    }
+EVENT: Final = {"DetailType": "t", "Detail": "{}"}
 
 
-def endpoint(name: str) -> dict[str, Resource]:
+def endpoint(name: str) -> dict[str, Any]:
     """An endpoint over the buses of that name, with its health check."""
-    buses = [
-        {"EventBusArn": {"Fn::Sub": f"arn:aws:events:{region}:${{AWS::AccountId}}:event-bus/{name}"}}
-        for region in (HOME, AWAY)
-    ]
+    arn = f"arn:aws:events:%s:${{AWS::AccountId}}:event-bus/{name}"
     check = {"Fn::Sub": "arn:aws:route53:::healthcheck/${HealthCheck}"}
+    config = {"Type": "CLOUDWATCH_METRIC", "AlarmIdentifier": {"Name": "late", "Region": HOME}}
     return {
-        "HealthCheck": {
-            "Type": "AWS::Route53::HealthCheck",
-            "Properties": {
-                "HealthCheckConfig": {
-                    "Type": "CLOUDWATCH_METRIC",
-                    "AlarmIdentifier": {"Name": "late", "Region": HOME},
-                }
-            },
-        },
+        "HealthCheck": {"Type": "AWS::Route53::HealthCheck", "Properties": {"HealthCheckConfig": config}},
         "Endpoint": {
             "Type": "AWS::Events::Endpoint",
             "Properties": {
                 "Name": name,
-                "EventBuses": buses,
+                "EventBuses": [{"EventBusArn": {"Fn::Sub": arn % region}} for region in (HOME, AWAY)],
                 "ReplicationConfig": {"State": "ENABLED"},
                 "RoutingConfig": {"FailoverConfig": {"Primary": {"HealthCheck": check}, "Secondary": {"Route": AWAY}}},
             },
@@ -78,24 +45,27 @@ def endpoint(name: str) -> dict[str, Resource]:
 
 
 class Pair:
-    """Buses of one name in two regions, with an endpoint over them."""
+    """Buses of one name in two regions, each with a queue of what it handed over, and an endpoint over them."""
 
     def __init__(self, laptop: Laptop, name: str) -> None:
         self.laptop = laptop
         self.name = name
         self.queues = {}
+        watched = {
+            "Bus": bus(),
+            "Queue": {"Type": "AWS::SQS::Queue"},
+            "Policy": queue_policy("Queue", from_rule()),
+            "Rule": rule({"Arn": attribute("Queue")}),
+        }
         for region, more in ((AWAY, {}), (HOME, endpoint(name))):
-            stack = laptop.deploy_fast(name, template(watched(**more)), region=region)
+            stack = laptop.deploy_fast(name, template(watched | more), region=region)
             self.queues[region] = stack.resources["Queue"]
         self.check = stack.resources["HealthCheck"]
 
     def put(self, source: str) -> None:
         """Put an event through the endpoint."""
-        put_through_endpoint(
-            self.laptop,
-            f"{self.name.lower()}.local",
-            {"Source": source, "DetailType": "t", "Detail": "{}", "EventBusName": self.name},
-        )
+        entry = {"Source": source, "EventBusName": self.name, **EVENT}
+        put_through_endpoint(self.laptop, f"{self.name.lower()}.local", entry)
 
     def seen(self, region: str) -> list[tuple[str, str]]:
         """What the bus of a region has handed over so far: sources, and where they were ingested."""
@@ -107,23 +77,18 @@ class Pair:
 
 @pytest.fixture
 def pair(engine: Laptop, name: str) -> Iterator[Pair]:
-    """Two regions of this test's own, without trouble at the end."""
+    """Two regions of this test's own, without an outage at the end."""
     yield Pair(engine, name)
     outage(engine, late=[], lagging=False)
 
 
-def test_an_event_reaches_both_buses_and_says_where_it_was_ingested(pair: Pair) -> None:
-    """The endpoint uses the primary, and the other bus has a copy."""
-    pair.put("a")
-    assert pair.seen(HOME) == pair.seen(AWAY) == [("a", HOME)]
-
-
-def test_a_copy_is_archived(pair: Pair, engine: Laptop) -> None:
-    """What the other region has ingested can be replayed in this one."""
+def test_an_event_reaches_both_buses_and_says_where_it_was_ingested(pair: Pair, engine: Laptop) -> None:
+    """The endpoint uses the primary; the other bus has a copy, which its archive keeps."""
     events = engine.client("events", region=AWAY)
     bus_arn = events.describe_event_bus(Name=pair.name)["Arn"]
     events.create_archive(ArchiveName=pair.name[:48], EventSourceArn=bus_arn)
     pair.put("a")
+    assert pair.seen(HOME) == pair.seen(AWAY) == [("a", HOME)]
     assert events.describe_archive(ArchiveName=pair.name[:48])["EventCount"] == 1
 
 
@@ -140,9 +105,7 @@ def test_a_health_check_that_is_disabled_and_inverted_sends_events_to_the_second
 def test_a_late_region_accepts_events_that_arrive_when_it_has_recovered(pair: Pair, engine: Laptop) -> None:
     """Until then they wait, and the endpoint hands later ones to the other region."""
     outage(engine, late=[HOME])
-    engine.client("events").put_events(
-        Entries=[{"Source": "a", "DetailType": "t", "Detail": "{}", "EventBusName": pair.name}]
-    )
+    engine.client("events").put_events(Entries=[{"Source": "a", "EventBusName": pair.name, **EVENT}])
     pair.put("b")
     assert pair.seen(HOME) == []
     assert pair.seen(AWAY) == [("a", HOME), ("b", AWAY)]
@@ -153,13 +116,13 @@ def test_a_late_region_accepts_events_that_arrive_when_it_has_recovered(pair: Pa
 def test_an_endpoint_that_is_not_there_is_refused(engine: Laptop) -> None:
     """A wrong id is an error, and no event is put anywhere."""
     with pytest.raises(AssertionError, match="ResourceNotFoundException"):
-        put_through_endpoint(engine, "nowhere.local", {"Source": "a", "DetailType": "t", "Detail": "{}"})
+        put_through_endpoint(engine, "nowhere.local", {"Source": "a", **EVENT})
 
 
 def test_stock_does_not_route(stock: Laptop) -> None:
     """Canary: the plug-in is needed while MiniStack takes no notice of an endpoint."""
     try:
-        put_through_endpoint(stock, "nowhere.local", {"Source": "a", "DetailType": "t", "Detail": "{}"})
+        put_through_endpoint(stock, "nowhere.local", {"Source": "a", **EVENT})
     except AssertionError:
         needless("routing by global endpoints", "global_endpoints")
 
@@ -169,23 +132,17 @@ def test_stock_does_not_route(stock: Laptop) -> None:
 
 def roles(laptop: Laptop, name: str, description: str = "first") -> set[str]:
     """Deploy one stack in two regions, and return how its role is called in each."""
-    role = {
-        "Type": "AWS::IAM::Role",
-        "Properties": {
-            "AssumeRolePolicyDocument": {"Version": "2012-10-17", "Statement": []},
-            "Description": description,
-        },
-    }
-    return {
-        laptop.deploy_fast(name, template({"Role": role}), region=region).resources["Role"] for region in (HOME, AWAY)
-    }
+    document = {"Version": "2012-10-17", "Statement": []}
+    properties = {"AssumeRolePolicyDocument": document, "Description": description}
+    body = template({"Role": {"Type": "AWS::IAM::Role", "Properties": properties}})
+    return {laptop.deploy_fast(name, body, region=region).resources["Role"] for region in (HOME, AWAY)}
 
 
 def test_a_role_belongs_to_one_region(engine: Laptop, name: str) -> None:
-    """Stacks of one name in two regions have roles of their own, though roles are global."""
+    """Stacks of one name in two regions have roles of their own, though roles are global; an update keeps them."""
     made = roles(engine, name)
     assert len(made) == 2
-    assert roles(engine, name, "second") == made, "an update keeps them"
+    assert roles(engine, name, "second") == made
 
 
 def test_stock_shares_roles(stock: Laptop, name: str) -> None:
@@ -201,30 +158,18 @@ class Replicas:
     """A global table in two regions."""
 
     def __init__(self, laptop: Laptop, name: str) -> None:
-        table = {
-            "Type": "AWS::DynamoDB::GlobalTable",
-            "Properties": {
-                "BillingMode": "PAY_PER_REQUEST",
-                "KeySchema": [{"AttributeName": "key", "KeyType": "HASH"}],
-                "AttributeDefinitions": [{"AttributeName": "key", "AttributeType": "S"}],
-                "Replicas": [{"Region": HOME}, {"Region": AWAY}],
-            },
-        }
-        self._laptop = laptop
-        self._name = laptop.deploy_fast(name, template({"Table": table})).resources["Table"]
+        replicas = [{"Region": HOME}, {"Region": AWAY}]
+        stack = laptop.deploy_fast(name, template({"Table": table("GlobalTable", Replicas=replicas)}))
+        self.name = stack.resources["Table"]
+        self.clients = {region: laptop.client("dynamodb", region=region) for region in (HOME, AWAY)}
 
     def put(self, region: str, key: str, value: str) -> None:
         """Write an item in a region."""
-        item = {"key": {"S": key}, "value": {"S": value}}
-        self._laptop.client("dynamodb", region=region).put_item(TableName=self._name, Item=item)
-
-    def delete(self, region: str, key: str) -> None:
-        """Delete an item in a region."""
-        self._laptop.client("dynamodb", region=region).delete_item(TableName=self._name, Key={"key": {"S": key}})
+        self.clients[region].put_item(TableName=self.name, Item={"key": {"S": key}, "value": {"S": value}})
 
     def items(self, region: str) -> dict[str, str]:
-        """Return what a region sees."""
-        items = self._laptop.client("dynamodb", region=region).scan(TableName=self._name)["Items"]
+        """What a region shows."""
+        items = self.clients[region].scan(TableName=self.name)["Items"]
         return {item["key"]["S"]: item["value"]["S"] for item in items}
 
 
@@ -240,7 +185,7 @@ def test_a_lagging_replica_sees_nothing_until_it_has_caught_up(replicas: Replica
     replicas.put(HOME, "old", "1")
     outage(engine, lagging=True)
     replicas.put(HOME, "new", "1")
-    replicas.delete(HOME, "old")
+    replicas.clients[HOME].delete_item(TableName=replicas.name, Key={"key": {"S": "old"}})
     assert replicas.items(AWAY) == {"old": "1"}
     outage(engine, lagging=False)
     assert replicas.items(AWAY) == replicas.items(HOME) == {"new": "1"}
@@ -259,12 +204,7 @@ def test_the_last_writer_wins(replicas: Replicas, engine: Laptop, first: str, la
 def test_stock_is_never_behind(stock: Laptop, name: str) -> None:
     """Canary: the plug-in is needed while MiniStack copies every write at once."""
     here, there = (stock.client("dynamodb", region=region) for region in (HOME, AWAY))
-    here.create_table(
-        TableName=name,
-        KeySchema=[{"AttributeName": "key", "KeyType": "HASH"}],
-        AttributeDefinitions=[{"AttributeName": "key", "AttributeType": "S"}],
-        BillingMode="PAY_PER_REQUEST",
-    )
+    here.create_table(TableName=name, **table("Table")["Properties"])
     here.update_table(TableName=name, ReplicaUpdates=[{"Create": {"RegionName": AWAY}}])
     for number in range(20):
         here.put_item(TableName=name, Item={"key": {"S": str(number)}})

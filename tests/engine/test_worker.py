@@ -2,7 +2,7 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -23,31 +23,14 @@ def log(laptop: Laptop, stack: Stack) -> list[str]:
     return lines(laptop, f"/aws/lambda/{stack.resources['Function']}")
 
 
-COUNTS_CALLS = 'os.environ["CALLS"] = str(int(os.environ.get("CALLS", "0")) + 1)'
-
-
 def test_an_exception_leaves_the_process_alive(engine: Laptop, deploy: Deploy) -> None:
-    """A handler that raises is answered with its error and stack trace; the next call meets the same process."""
-    stack = deploy(
-        engine,
-        Function=function(
-            f'{COUNTS_CALLS}\nif event: raise KeyError("no such ride")\nreturn os.getpid(), os.environ["CALLS"]'
-        ),
-    )
+    """A handler that raises is answered and logged with its stack trace; the next call meets the same process."""
+    stack = deploy(engine, Function=function('if event: raise KeyError("no such ride")\nreturn os.getpid()'))
     before = call(engine, stack, 0)[1]
     kind, error = call(engine, stack, 1)
-    after = call(engine, stack, 0)[1]
-    assert kind == "Unhandled"
-    assert error["errorType"] == "KeyError"
-    assert "no such ride" in error["errorMessage"]
+    assert (kind, error["errorType"], error["errorMessage"]) == ("Unhandled", "KeyError", "'no such ride'")
     assert "in handler" in error["stackTrace"][0]
-    assert after == [before[0], "3"]
-
-
-def test_an_exceptions_stack_trace_is_in_the_log(engine: Laptop, deploy: Deploy) -> None:
-    """The log of a failed invocation says what was raised and where."""
-    stack = deploy(engine, Function=function('raise KeyError("no such ride")'))
-    call(engine, stack)
+    assert call(engine, stack, 0)[1] == before
     logged = log(engine, stack)
     assert "[ERROR] KeyError: 'no such ride'" in logged
     assert any("in handler" in line for line in logged)
@@ -70,9 +53,7 @@ def test_the_death_of_a_process_fails_the_invocation(
     stack = deploy(engine, Function=function(f'print("began")\nif event:\n    {body}\nreturn "fine"', Timeout=1))
     assert call(engine, stack, 0) == (None, "fine")
     failed, error = call(engine, stack, 1)
-    assert failed == "Unhandled"
-    assert error["errorType"] == kind
-    assert message in error["errorMessage"]
+    assert (failed, error["errorType"], message in error["errorMessage"]) == ("Unhandled", kind, True)
     assert call(engine, stack, 0) == (None, "fine")
     assert log(engine, stack).count("began") == 3
 
@@ -93,23 +74,20 @@ sys.stderr.write("without an end")
     assert {"from a program", "without an end"} <= set(log(engine, stack))
 
 
-def test_a_quiet_invocation_is_answered_at_once(engine: Laptop, deploy: Deploy) -> None:
-    """A warm call of a function that writes nothing takes milliseconds: 20 of them stay below half a second."""
-    stack = deploy(engine, Function=function("return time.time()"))
-    call(engine, stack)
-    first, last = call(engine, stack)[1], 0.0
-    for _ in range(20):
-        last = call(engine, stack)[1]
-    assert last - first < 0.5
-
-
-def test_an_import_that_fails_is_answered_with_its_error(engine: Laptop, deploy: Deploy) -> None:
-    """What a module raises while it is imported is the error of the invocation, and is in the log."""
-    broken = {"Runtime": "python3.13", "Handler": "index.handler", "InlineCode": "import nothing_like_it"}
-    stack = deploy(engine, Function={"Type": "AWS::Serverless::Function", "Properties": broken})
-    _, error = call(engine, stack)
-    assert error["errorType"] == "ModuleNotFoundError"
-    assert any("ModuleNotFoundError" in line for line in log(engine, stack))
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        ("import nothing_like_it", "ModuleNotFoundError"),
+        ("def handler(event, context): return object()", "Runtime.MarshalError"),
+    ],
+    ids=["import", "answer"],
+)
+def test_a_function_that_cannot_start_or_answer_is_an_error(
+    engine: Laptop, deploy: Deploy, code: str, error: str
+) -> None:
+    """What an import raises, and a result that JSON cannot carry, fail the invocation as they do on AWS."""
+    stack = deploy(engine, Function=function("pass", InlineCode=code))
+    assert call(engine, stack)[1]["errorType"] == error
 
 
 def test_the_processes_of_a_deleted_function_end(engine: Laptop, deploy: Deploy) -> None:
@@ -122,13 +100,7 @@ def test_the_processes_of_a_deleted_function_end(engine: Laptop, deploy: Deploy)
         os.kill(process, 0)
 
 
-def test_an_answer_that_is_no_json_is_an_error(engine: Laptop, deploy: Deploy) -> None:
-    """A result that JSON cannot carry fails the invocation as it does on AWS."""
-    stack = deploy(engine, Function=function("return object()"))
-    assert call(engine, stack)[1]["errorType"] == "Runtime.MarshalError"
-
-
-FILES = {
+FILES: Final = {
     "code/index.py": "import shared, extra\ndef handler(event, context): return [shared.WHO, extra.WHO]",
     "code/shared.py": "WHO = 'function'",
     "layer/python/shared.py": "WHO = 'layer'",
@@ -142,12 +114,8 @@ def layered(laptop: Laptop, folder: Path, name: str, files: Mapping[str, str] = 
         (folder / file).parent.mkdir(parents=True, exist_ok=True)
         (folder / file).write_text(text)
     code = {"Runtime": "python3.13", "Handler": "index.handler", "CodeUri": "code", "Layers": [{"Ref": "Layer"}]}
-    body = template(
-        {
-            "Layer": {"Type": "AWS::Serverless::LayerVersion", "Properties": {"ContentUri": "layer"}},
-            "Function": {"Type": "AWS::Serverless::Function", "Properties": code},
-        }
-    )
+    layer = {"Type": "AWS::Serverless::LayerVersion", "Properties": {"ContentUri": "layer"}}
+    body = template({"Layer": layer, "Function": {"Type": "AWS::Serverless::Function", "Properties": code}})
     (folder / "template.json").write_text(json.dumps(body))
     return laptop.deploy_fast(name, folder / "template.json")
 
@@ -155,6 +123,14 @@ def layered(laptop: Laptop, folder: Path, name: str, files: Mapping[str, str] = 
 def test_the_functions_own_module_wins_over_a_layers(engine: Laptop, tmp_path: Path, name: str) -> None:
     """Where function and layer have a module of one name, the function's is imported, as from /var/task on AWS."""
     assert call(engine, layered(engine, tmp_path, name))[1] == ["function", "layer"]
+
+
+def test_a_preloaded_file_runs_before_the_functions_code(tmp_path: Path) -> None:
+    """It finds the modules that the function finds, and changes them in every process of every function."""
+    preload = tmp_path / "preload.py"
+    preload.write_text("import extra\nextra.WHO = 'preload'")
+    with Laptop(preload=[preload]) as laptop:
+        assert call(laptop, layered(laptop, tmp_path, "preloaded"))[1] == ["function", "preload"]
 
 
 def test_a_killed_process_is_followed_by_one_with_the_same_copy_of_its_layer(
