@@ -92,9 +92,11 @@ class _Engine(NamedTuple):
 
     @property
     def log(self) -> Path:
+        """Its log."""
         return self.folder / "engine.log"
 
     def last_lines(self) -> str:
+        """The end of its log."""
         return "\n".join(self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LAST_LINES:])
 
 
@@ -102,8 +104,6 @@ class Laptop:
     """Context manager around one engine.
 
     Args:
-        port: Loopback port to listen on; a free one is taken where none is given.
-        region: Region that tools and clients use when they are not told another.
         retry_delays: Seconds before each retry of an asynchronous invocation (AWS: 60, 120).
         workers: Processes that one function may have for asynchronous events, or for batches of a queue.
         queue_limit: Events that wait for one function before it throttles.
@@ -118,8 +118,6 @@ class Laptop:
     def __init__(
         self,
         *,
-        port: int | None = None,
-        region: str = REGION,
         retry_delays: Sequence[float] = (1.0, 2.0),
         workers: int = 2,
         queue_limit: int = 100_000,
@@ -127,8 +125,8 @@ class Laptop:
         plug_ins: Sequence[str] = (),
         variables: Mapping[str, str] | None = None,
     ) -> None:
-        self.region = region
-        self.port = port or 0
+        self.region = REGION
+        self.port = 0
         self._options = [
             f"--retry-delays={','.join(map(str, retry_delays))}",
             f"--workers={workers}",
@@ -144,12 +142,11 @@ class Laptop:
 
     def __enter__(self) -> Self:
         python = _tool("engine", "python")
-        self.port = _free_port(self.port)
+        self.port = _free_port()
         folder = Path(tempfile.mkdtemp(prefix="carride-laptop-"))
-        command = [str(python), *self._program(folder)]
         with (folder / "engine.log").open("wb") as log:
             process = subprocess.Popen(
-                command,
+                [str(python), *self._program(folder)],
                 cwd=ROOT,
                 env={**_clean_environment(folder), **self._variables},
                 stdin=subprocess.PIPE,
@@ -206,20 +203,14 @@ class Laptop:
         """A boto3 client of this engine, made once for each service and region."""
         key = (service, region or self.region)
         if key not in self._clients:
-            variables = self.environment()
             session: Any = boto3.session.Session()  # typed for literal names only
             self._clients[key] = session.client(
                 service,
                 region_name=key[1],
                 endpoint_url=self.endpoint_url,
-                aws_access_key_id=variables["AWS_ACCESS_KEY_ID"],
-                aws_secret_access_key=variables["AWS_SECRET_ACCESS_KEY"],
-                config=Config(
-                    connect_timeout=5,
-                    read_timeout=120,
-                    retries={"total_max_attempts": 1},
-                    s3={"addressing_style": "path"},
-                ),
+                aws_access_key_id="test",
+                aws_secret_access_key="test",  # noqa: S106 - the engine's own
+                config=Config(read_timeout=120, retries={"total_max_attempts": 1}, s3={"addressing_style": "path"}),
             )
         return self._clients[key]
 
@@ -289,19 +280,18 @@ class Laptop:
         with _exclusively(_BUILD / ".lock"):
             yield _BUILD / "build"
 
-    def deploy(self, stack_name: str = "carride", *, config_env: str = "local", **parameters: str) -> Stack:
+    def deploy(self, stack_name: str = "carride", **parameters: str) -> Stack:
         """Deploy what was built with ``sam deploy``.
 
         Args:
             stack_name: Name of the stack.
-            config_env: Table of samconfig.toml.
-            **parameters: Template parameters; ``Stage`` and ``Architecture`` are this laptop's unless given.
+            **parameters: Template parameters; ``Stage`` and ``Architecture`` are set for this laptop unless given.
 
         Raises:
             LaptopError: The deployment failed; the message names the first resource that did and its reason.
         """
         try:
-            self._sam("deploy", "--config-env", config_env, "--stack-name", stack_name, parameters=parameters)
+            self._sam("deploy", "--config-env", "local", "--stack-name", stack_name, parameters=parameters)
         except LaptopError as error:
             reason = self._first_failure(stack_name)
             raise LaptopError(f"sam deploy of {stack_name} failed: {reason}") if reason else error from None
@@ -508,14 +498,9 @@ def _tool(environment: str, program: str) -> Path:
     return path
 
 
-def _free_port(wanted: int) -> int:
+def _free_port() -> int:
     with socket.socket() as probe:
-        try:
-            probe.bind((HOST, wanted))
-        except OSError as error:
-            raise LaptopError(
-                f"port {wanted} of {HOST} cannot be used ({error.strerror}): choose another one."
-            ) from error
+        probe.bind((HOST, 0))
         port: int = probe.getsockname()[1]
         return port
 

@@ -112,16 +112,6 @@ def test_a_failed_deployment_names_the_resource(engine: Laptop, name: str) -> No
             engine.deploy_fast(name, template({"Bus": bus(), archive: broken}))
 
 
-def test_a_taken_port_is_named() -> None:
-    """A port in use is an error that names the port and says to choose another."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        with pytest.raises(LaptopError, match=f"port {port} of .* choose another"), Laptop(port=port):
-            pass
-
-
 def test_a_missing_environment_says_what_to_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Without the engine's environment the error says to run `make setup`."""
     monkeypatch.setattr(local_aws, "ROOT", tmp_path)

@@ -44,7 +44,7 @@ LOGS_POLICY: Resource = {
 }
 
 
-def handed_to(target: str | dict[str, Any], *, body: str = PRINTS, retries: Any = None, **more: Resource) -> Any:
+def handed_to(target: Any, *, body: Any = PRINTS, retries: Any = None, **more: Any) -> Any:
     """A bus whose rule hands events to a target with a dead-letter queue, a function and a queue to hand them to."""
     arn = attribute(target) if isinstance(target, str) else target
     policy = {"RetryPolicy": retries} if retries else {}
