@@ -43,7 +43,7 @@ test-proofs: .venv-dev/.synced ## Run the features, the explorer, the simulation
 	@$(PYTHON) -m pytest -q -n 2 tests/features tests/property tests/differential tests/explorer tests/simulation $(ARGS)
 
 test-integration: $(ENVIRONMENTS) ## Run the tests of the template and of the pipeline on the local engine
-	@$(PYTHON) -m pytest -q tests/infrastructure tests/engine tests/integration tests/e2e $(ARGS)
+	@$(PYTHON) -m pytest -q -n 2 --dist loadfile tests/infrastructure tests/engine tests/integration tests/e2e $(ARGS)
 
 lint: types template ## Check style, format, types and template
 	@$(PYTHON) -m ruff check

@@ -252,7 +252,7 @@ def rehearse(
                 for done, total in publish(laptop, stack, msgspec.to_builtins(spec), at_once=mix.at_once):
                     progress.note(f"{done:,} of {total:,} events")
                     _pause(laptop, until=mix.at_once // 4)
-            _settle(laptop, progress, f"seed {seed}: waiting until every event has reached its end")
+            _settle(laptop, progress, f"seed {seed}: waiting until every event is processed")
         _drain(partner, sqs, queue)
         clients = audit.Clients(*(laptop.client(service) for service in ("dynamodb", "logs", "sqs")))
         ledger = audit.audit(clients, stack.outputs)

@@ -38,8 +38,8 @@ _INTERRUPTED: Final = 130
 DESCRIPTION: Final = """\
 Run the whole pipeline on this machine: build and deploy template.yaml onto a local
 engine, book rides over HTTP, have the deployed simulator publish more, wait until every
-event has reached its end, and print how the rides ended and a ledger of what the tables,
-queues and log groups hold afterwards.
+event is processed, and print how the rides ended and a ledger of what the tables, queues
+and log groups hold afterwards. It needs no AWS account.
 
 It ends with status 0 if nothing is lost, doubled or left half-done, 1 if something is, and
 2 if it could not be run. The ledger is also written to .demo/ledger.json."""
@@ -125,7 +125,7 @@ def run(options: argparse.Namespace) -> Report:
         with progress.step(f"publishing {options.rides} rides"):
             for done, total in publish(laptop, stack, specification(options)):
                 progress.note(f"{done:,} of {total:,} events")
-        with progress.step("waiting until every event has reached its end"):
+        with progress.step("waiting until every event is processed"):
             for left in settle(laptop):
                 progress.note(f"{left:,} in flight")
         clients = Clients(laptop.client("dynamodb"), laptop.client("logs"), laptop.client("sqs"))

@@ -13,7 +13,6 @@ from local.engine import (
     global_endpoints,
     http_api,
     in_flight,
-    log_delivery_resources,
     log_paging,
     packages,
     pipes,
@@ -48,7 +47,6 @@ def apply(settings: Settings) -> None:
     for resources in (
         event_resources,
         function_resources,
-        log_delivery_resources,
         table_resources,
         alarm_resources,
         recorded_resources,

@@ -1,12 +1,16 @@
 """The simulated gateway without its network: what it charges, what it recognises, and what goes wrong on purpose."""
 
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
 from local.simulated_gateway import Books, Reply, Request, Strict, Trouble, Troubles
 
-ORDER = {"reference": "order_01", "customer": "customer_a", "amount": 1250}
+ORDER: Final = {"reference": "order_01", "customer": "customer_a", "amount": 1250}
+STRICT: Final = {"strict": Strict()}
+
+type Steps = list[tuple[str, int | None, int]]
+"""What is done to the payment, with which amount, and the status of the answer."""
 
 
 def send(books: Books, path: str, key: str, body: dict[str, Any]) -> Reply:
@@ -26,40 +30,48 @@ def ledger(books: Books) -> list[dict[str, Any]]:
     return payments
 
 
-def test_a_payment_is_reserved_captured_and_given_back() -> None:
-    """Each step shows in the ledger, with its amount."""
-    books = Books()
+@pytest.mark.parametrize(
+    ("options", "steps", "charged"),
+    [
+        ({}, [("capture", 1300, 200), ("refund", None, 200)], ("refunded", [1300], [1300])),
+        ({}, [("refund", None, 200), ("capture", 1250, 422)], ("refunded", [], [1250])),
+        ({}, [("capture", 1250, 200), ("capture", 1250, 200)], ("captured", [1250, 1250], [])),
+        (
+            {"troubles": Troubles(declined=1.0)},
+            [("capture", 1250, 422), ("refund", None, 422)],
+            ("declined", [], []),
+        ),
+        (STRICT, [("capture", 1300, 422), ("adjust", 1300, 200), ("capture", 1300, 200)], ("captured", [1300], [])),
+        (
+            {"troubles": Troubles(capped=1.0), **STRICT},
+            [("adjust", 1300, 402), ("capture", 1300, 422), ("capture", 1250, 200)],
+            ("captured", [1250], []),
+        ),
+    ],
+    ids=["given back", "refunded first", "believes its clients", "declined", "raised first", "cannot be raised"],
+)
+def test_a_payment_is_what_was_done_to_it(
+    options: dict[str, Any], steps: Steps, charged: tuple[str, list[int], list[int]]
+) -> None:
+    """Each request under a new key is answered and shows in the ledger, or is refused and changes nothing."""
+    books = Books(**options)
     name = authorize(books).body["id"]
-    assert send(books, f"/payments/{name}/capture", "key-2", {"amount": 1300}).body["status"] == "captured"
-    assert send(books, f"/payments/{name}/refund", "key-3", {}).body["status"] == "refunded"
+    for number, (action, amount, status) in enumerate(steps):
+        body = {} if amount is None else {"amount": amount}
+        assert send(books, f"/payments/{name}/{action}", f"step-{number}", body).status == status, action
     (payment,) = ledger(books)
-    assert (payment["reference"], payment["captures"], payment["refunds"]) == ("order_01", [1300], [1300])
+    assert (payment["status"], payment["captures"], payment["refunds"]) == charged
+    assert payment["reference"] == "order_01"
 
 
-def test_the_same_request_under_the_same_key_takes_effect_once() -> None:
-    """The second answer is the first one's."""
+def test_a_key_names_one_request() -> None:
+    """The same request gets the first answer again, another one is refused, and another key is another payment."""
     books = Books()
     assert authorize(books) == authorize(books)
-    assert len(ledger(books)) == 1
-
-
-def test_another_key_is_another_request() -> None:
-    """It believes its clients: whoever asks twice under two keys is charged twice."""
-    books = Books()
-    authorize(books, "key-1")
-    authorize(books, "key-2")
-    name = ledger(books)[0]["id"]
-    for key in ("key-3", "key-4"):
-        send(books, f"/payments/{name}/capture", key, {"amount": 1250})
-    assert [len(payment["captures"]) for payment in ledger(books)] == [2, 0]
-
-
-def test_another_request_under_the_same_key_is_refused() -> None:
-    """A key names one request."""
-    books = Books()
-    authorize(books)
     assert authorize(books, amount=1).status == 422
     assert len(ledger(books)) == 1
+    authorize(books, "key-2")
+    assert len(ledger(books)) == 2
 
 
 def test_a_request_that_is_being_worked_on_shows_as_pending() -> None:
@@ -80,36 +92,7 @@ def test_a_forgotten_key_charges_again() -> None:
     books = Books(Troubles(forgotten=1.0))
     authorize(books)
     authorize(books)
-    assert len(ledger(books)) == 2
-    assert books.met["forgotten"] == 2
-
-
-def test_the_same_customers_are_declined_for_the_same_seed() -> None:
-    """Which rides cannot be paid depends on nothing but the seed and the ride, however often it is asked."""
-
-    def declined(seed: int) -> set[str]:
-        books = Books(Troubles(declined=0.3), seed=seed)
-        names = [f"order_{number:02d}" for number in range(50)]
-        return {name for name in names if authorize(books, name, reference=name).status == 402}
-
-    assert declined(1) == declined(1) != declined(2)
-    assert 5 < len(declined(1)) < 25
-
-
-def test_a_declined_payment_can_be_neither_captured_nor_refunded() -> None:
-    """There is nothing to take or to give back."""
-    books = Books(Troubles(declined=1.0))
-    name = authorize(books).body["id"]
-    assert send(books, f"/payments/{name}/capture", "key-2", {"amount": 1250}).status == 422
-    assert send(books, f"/payments/{name}/refund", "key-3", {}).status == 422
-
-
-def test_what_is_given_back_cannot_be_captured() -> None:
-    """A capture that comes after the refund is refused."""
-    books = Books()
-    name = authorize(books).body["id"]
-    send(books, f"/payments/{name}/refund", "key-2", {})
-    assert send(books, f"/payments/{name}/capture", "key-3", {"amount": 1250}).status == 422
+    assert (len(ledger(books)), books.met["forgotten"]) == (2, 2)
 
 
 @pytest.mark.parametrize(
@@ -124,20 +107,9 @@ def test_what_is_given_back_cannot_be_captured() -> None:
 def test_what_cannot_be_done_is_refused_and_forgotten(path: str, body: dict[str, Any]) -> None:
     """It leaves no payment behind, and the key is free for the right request."""
     books = Books()
-    assert send(books, path, "key-1", body).status == 404
+    assert send(books, path, "key-1", body).status == books.look_up("/payments/pay_9", {}).status == 404
     assert ledger(books) == []
     assert authorize(books).status == 201
-
-
-def test_a_strict_gateway_captures_no_more_than_is_reserved() -> None:
-    """The reservation has to be raised first, unless that is refused."""
-    for capped in (0.0, 1.0):
-        books = Books(Troubles(capped=capped), strict=Strict())
-        path = f"/payments/{authorize(books).body['id']}"
-        assert send(books, f"{path}/capture", "key-2", {"amount": 1300}).status == 422
-        assert send(books, f"{path}/adjust", "key-3", {"amount": 1300}).status == (402 if capped else 200)
-        assert send(books, f"{path}/capture", "key-4", {"amount": 1300}).status == (422 if capped else 200)
-    assert authorize(books, "key-5", amount=0).status == 422
 
 
 def test_a_strict_gateway_takes_its_time_and_forgets() -> None:
@@ -148,26 +120,19 @@ def test_a_strict_gateway_takes_its_time_and_forgets() -> None:
         time[0] = now
         authorize(books)
         assert (ledger(books)[0]["status"], len(ledger(books))) == (status, payments)
-
-
-def test_an_unknown_payment_is_not_found() -> None:
-    """Asking for it changes nothing."""
-    assert Books().look_up("/payments/pay_9", {}).status == 404
+    assert authorize(books, "key-2", amount=0).status == 422
 
 
 def test_troubles_come_in_the_shares_that_were_asked_for() -> None:
     """Of many requests each trouble meets its share, the same for the same seed; a retry may be luckier."""
-    shares = Troubles.mixed(0.5)
-    one, other = Books(shares, seed=1), Books(shares, seed=1)
-    met = [one.trouble(f"key-{number}") for number in range(2000)]
-    assert met == [other.trouble(f"key-{number}") for number in range(2000)]
-    for trouble in Trouble:
-        assert 120 < met.count(trouble) < 280
-    unlucky = [f"key-{number}" for number, trouble in enumerate(met) if trouble is not None]
-    assert any(one.trouble(key) is None for key in unlucky)
-
-
-def test_without_troubles_nothing_goes_wrong() -> None:
-    """A gateway behaves unless it is told not to."""
-    books = Books()
-    assert {books.trouble(f"key-{number}") for number in range(100)} == {None}
+    shares = Troubles.mixed(0.5, declined=0.3)
+    one, same, other = (Books(shares, seed=seed) for seed in (1, 1, 2))
+    keys = [f"key-{number}" for number in range(2000)]
+    met = [one.trouble(key) for key in keys]
+    assert met == [same.trouble(key) for key in keys] != [other.trouble(key) for key in keys]
+    assert all(120 < met.count(trouble) < 280 for trouble in Trouble)
+    assert any(one.trouble(key) is None for key, trouble in zip(keys, met, strict=True) if trouble)
+    assert {Books().trouble(key) for key in keys} == {None}
+    declined = [[authorize(books, key, reference=key).status == 402 for key in keys[:50]] for books in (one, same)]
+    assert declined[0] == declined[1]
+    assert 5 < sum(declined[0]) < 25
