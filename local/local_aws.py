@@ -43,6 +43,7 @@ FAULTS = ROOT / "local" / "faults.py"
 """What the engine preloads so that consumers meet the faults that simulated events ask for."""
 
 _BUILD = ROOT / ".aws-sam"
+_BUILT = _BUILD / "laptop-build"
 _BUCKET = "laptop-artifacts"
 _ARTIFACTS = {"AWS::Serverless::Function": "CodeUri", "AWS::Serverless::LayerVersion": "ContentUri"}
 _BEGINNINGS = frozenset({"CREATE_IN_PROGRESS", "UPDATE_IN_PROGRESS", "DELETE_IN_PROGRESS"})  # of an operation
@@ -264,20 +265,20 @@ class Laptop:
     # ---- deploying --------------------------------------------------------------------------------------------------
 
     def build(self) -> None:
-        """Run ``sam build``.
+        """Run ``sam build``, unless nothing has changed since this machine's last one.
 
         Raises:
             LaptopError: The build failed.
         """
-        _BUILD.mkdir(exist_ok=True)
-        with _exclusively(_BUILD / ".lock"):
-            self._sam("build", "--config-env", "local")
+        with _locked(fcntl.LOCK_EX):
+            if not _BUILT.exists() or _BUILT.read_text(encoding="utf-8") != _state():
+                self._sam("build", "--config-env", "local")
+                _BUILT.write_text(_state(), encoding="utf-8")
 
     @contextmanager
     def built(self) -> Iterator[Path]:
         """Yield the folder of the last build, which nobody builds anew meanwhile."""
-        _BUILD.mkdir(exist_ok=True)
-        with _exclusively(_BUILD / ".lock"):
+        with _locked(fcntl.LOCK_SH):
             yield _BUILD / "build"
 
     def deploy(self, stack_name: str = "carride", **parameters: str) -> Stack:
@@ -291,7 +292,8 @@ class Laptop:
             LaptopError: The deployment failed; the message names the first resource that did and its reason.
         """
         try:
-            self._sam("deploy", "--config-env", "local", "--stack-name", stack_name, parameters=parameters)
+            with self.built():
+                self._sam("deploy", "--config-env", "local", "--stack-name", stack_name, parameters=parameters)
         except LaptopError as error:
             reason = self._first_failure(stack_name)
             raise LaptopError(f"sam deploy of {stack_name} failed: {reason}") if reason else error from None
@@ -539,8 +541,21 @@ def _zip(folder: Path) -> bytes:
 
 
 @contextmanager
-def _exclusively(lock: Path) -> Iterator[None]:
-    """Hold the lock against other processes: two builds at once would write the same folder."""
-    with lock.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+def _locked(kind: int) -> Iterator[None]:
+    """Lock the folder of the build against other processes: one may write it, or many may read it."""
+    _BUILD.mkdir(exist_ok=True)
+    with (_BUILD / ".lock").open("w") as file:
+        fcntl.flock(file, kind)
         yield
+
+
+def _state() -> str:
+    """A hash of the sources, and the time of the build, which anybody's ``sam build`` changes."""
+    sources = [ROOT / "template.yaml", ROOT / "samconfig.toml"]
+    for folder in ("functions", "infrastructure", "layers"):
+        sources += (path for path in sorted((ROOT / folder).rglob("*")) if path.is_file() and path.suffix != ".pyc")
+    digest = hashlib.sha256()
+    for path in sources:
+        digest.update(repr((path, path.read_bytes())).encode())
+    template = _BUILD / "build" / "template.yaml"
+    return f"{digest.hexdigest()} {template.stat().st_mtime_ns if template.exists() else 0}"

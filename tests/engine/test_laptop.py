@@ -1,4 +1,5 @@
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -128,3 +129,28 @@ def test_an_engine_that_ends_shows_its_last_lines() -> None:
     """An engine that ends by itself is an error with the last lines of its log."""
     with pytest.raises(LaptopError, match="no engine today"), _Broken():
         pass
+
+
+def test_a_build_is_repeated_only_when_something_has_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither a source that changed nor a build of somebody else's is overlooked."""
+    built: list[str] = []
+    template = tmp_path / ".aws-sam" / "build" / "template.yaml"
+
+    def sam(laptop: Laptop, command: str, *options: str) -> None:
+        built.append(command)
+        template.parent.mkdir(parents=True, exist_ok=True)
+        template.write_text(str(len(built)))
+
+    for name, value in (("ROOT", tmp_path), ("_BUILD", template.parents[1]), ("_BUILT", template.parents[1] / "built")):
+        monkeypatch.setattr(local_aws, name, value)
+    monkeypatch.setattr(Laptop, "_sam", sam)
+    sources = [tmp_path / "template.yaml", tmp_path / "samconfig.toml", tmp_path / "layers" / "module.py"]
+    sources[-1].parent.mkdir()
+    for change in (*sources, template):
+        for source in sources:
+            source.touch()
+        change.write_text(f"changed {change}")
+        os.utime(change, ns=(0, len(built)))  # another time, however coarse the clock is
+        for _ in range(2):
+            Laptop().build()
+    assert len(built) == len(sources) + 1
