@@ -90,15 +90,18 @@ deploy-regions: .venv-dev/.synced .venv-sam/.synced ## Deploy what was built int
 delete-regions: .venv-dev/.synced ## Delete the stack from both regions, in the right order (ARGS=--dry-run)
 	@$(PYTHON) -m ops.regions delete $(ARGS)
 
-ops: .venv-dev/.synced ## Replay, redrive, fail over and back, release keys (ARGS="failover --help", ARGS=--help)
+ops: .venv-dev/.synced ## Audit, replay, redrive, fail over and back, release keys (ARGS="failover --help", ARGS=--help)
 	@$(PYTHON) -m ops $(ARGS)
 
 ##@ Housekeeping
 
-.PHONY: format snapshot new-consumer clean help
+.PHONY: format contract snapshot new-consumer clean help
 format: .venv-dev/.synced ## Rewrite the code in the project's format
 	@$(PYTHON) -m ruff check --fix
 	@$(PYTHON) -m ruff format
+
+contract: .venv-dev/.synced ## Write what follows from the event's types: schemas, samples, OpenAPI, AsyncAPI
+	@$(PYTHON) -m contract
 
 snapshot: .venv-dev/.synced ## Show what the template's change changes in what is deployed (ARGS=main: since then)
 	@$(PYTHON) -m tests.infrastructure.snapshot $(ARGS)

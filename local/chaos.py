@@ -19,15 +19,15 @@ from idempotency import MemoryStore
 from idempotency.stores import Store
 from idempotency.stores.valkey import ValkeyStore
 from local import valkey_server
-from local.demo import Progress, publish
+from local.demo import Progress, publish, reconcile, site_of
 from local.interrupts import end_in_order
 from local.local_aws import FAULTS, ROOT, Laptop, LaptopError, Stack
 from local.options import count, positive, share
 from local.partner import Partner, subscribe
 from local.simulated_gateway import Books, GatewayServer, Strict, Troubles
-from ops import audit, fleet, saga
-from ops.ledger import DeadLettered, Ledger
-from ops.witnesses import facts, witnesses
+from ops import audit, fleet
+from ops.audit import reading, saga
+from ops.audit.ledger import Ledger
 
 DESCRIPTION: Final = """\
 Put the whole pipeline through the worst mix on this machine: half of the events come twice,
@@ -38,9 +38,9 @@ seed a new stack of the real template is put through it, and the whole archive i
 after it, which has to change nothing. The consumers keep their records in DynamoDB, in a
 server of Valkey or Redis that is started for it, or first in the one and then in the other.
 
-It ends with status 0 if nothing was lost, doubled, broken, given up without need or changed
-by the replay, 1 if something was, and 2 if it could not be run. The figures are also
-written to .demo/chaos.json."""
+Rides that stand still are reconciled before the replay. It ends with status 0 if nothing was
+lost, doubled, broken, left open, given up without need or changed by the replay, 1 if
+something was, and 2 if it could not be run. The figures are also written to .demo/chaos.json."""
 
 REPORT: Final = ROOT / ".demo" / "chaos.json"
 UNPROTECTED: Final = ROOT / "local" / "unprotected.py"
@@ -116,6 +116,8 @@ class Result:
     seconds: float
     ledger: Ledger
     saga: saga.Saga
+    overdue: int
+    """Rides that were reconciled, and need something still."""
     partner_lost: int
     partner_doubled: int
     gateway: Mapping[str, int]
@@ -141,9 +143,9 @@ class Result:
 
     @property
     def sound(self) -> bool:
-        """Whether nothing was lost, doubled, broken, given up without need or changed by the replay."""
-        wrong = (self.saga.problems, self.unexpected, self.not_replayed, self.changed_by_replay)
-        return not any((self.lost, self.doubled, *wrong))
+        """Whether nothing was lost, doubled, broken, left open, given up without need or changed by the replay."""
+        wrong = (not self.ledger.balanced, not self.saga.sound, self.overdue, self.unexpected, self.not_replayed)
+        return self.saga.settled and not any((self.lost, self.doubled, *wrong, self.changed_by_replay))
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as JSON-ready values."""
@@ -168,6 +170,9 @@ class Result:
             "rides charged": self.saga.charged,
             "rides captured": self.saga.captured,
             "rides refunded": self.saga.refunded,
+            "rides reconciled": self.saga.reconciled,
+            "rides overdue still": self.overdue,
+            "cars held": self.saga.cars_held,
             "dead letters expected": self.poison,
             "dead letters unexpected": len(self.unexpected),
             "not replayed": self.not_replayed,
@@ -179,11 +184,12 @@ class Result:
     def wrong(self) -> list[str]:
         """Return what is wrong, in words."""
         return [
-            *(f"{name}: lost {', '.join(account.lost_events)}" for name, account in self._accounts("lost_events")),
-            *(f"{name}: doubled {account.doubled_rides}" for name, account in self._accounts("doubled_rides")),
-            *(f"the outbox: untold {fact}" for fact in self.ledger.untold),
+            *([] if self.ledger.balanced else [f"{self.ledger.verdict}: {', '.join(self.ledger.named())}"]),
             *(f"{ride}: {'; '.join(problems)}" for ride, problems in self.saga.problems.items()),
+            *(f"{ride}: overdue {since}" for ride, since in self.saga.overdue.items()),
             *self.unexpected,
+            *([] if self.saga.settled else ["rides are open, or cars held, although they were reconciled"]),
+            *([f"{self.overdue} rides are overdue still"] if self.overdue else []),
             *([f"{self.not_replayed} events were not replayed"] if self.not_replayed else []),
             *(f"{name}: changed by the replay" for name in self.changed_by_replay),
             *(
@@ -192,9 +198,6 @@ class Result:
                 else []
             ),
         ]
-
-    def _accounts(self, field: str) -> list[tuple[str, Any]]:
-        return [(name, account) for name, account in self.ledger.consumers.items() if getattr(account, field)]
 
     @property
     def _partner_is_wrong(self) -> bool:
@@ -253,20 +256,22 @@ def rehearse(
                     progress.note(f"{done:,} of {total:,} events")
                     _pause(laptop, until=mix.at_once // 4)
             _settle(laptop, progress, f"seed {seed}: waiting until every event is processed")
+            settling = f"seed {seed}: reconciling rides that stand still"
+            overdue = reconcile(laptop, stack, lambda: _settle(laptop, progress, settling))
         _drain(partner, sqs, queue)
-        clients = audit.Clients(*(laptop.client(service) for service in ("dynamodb", "logs", "sqs")))
-        ledger = audit.audit(clients, stack.outputs)
-        ended = saga.check(witnesses(clients, stack.outputs, gateway.ledger()))
-        letters = {(letter.consumer, letter.fact, letter.reason) for letter in _letters(clients, stack)}
+        site = site_of(laptop, stack)
+        found = audit.read(site, grace=timedelta(), payments=audit.gateway_payments(gateway.ledger()))
+        report = audit.judge(found)
+        letters = {(letter.consumer, letter.fact, letter.reason) for letter in found.dead_letters}
         poison = set(_poison(spec))
-        told = {fact.id for fact in facts(clients.logs, stack.outputs["CarRideEventsLogGroupName"])}
-        lost, doubled = len(told - set(partner.points)), partner.points.total() - len(partner.points)
+        published = {event.fact for event in found.published if event.fact is not None}
+        lost, doubled = len(published - set(partner.points)), partner.points.total() - len(partner.points)
 
         def snapshot() -> dict[str, str]:
             return _tables(laptop, stack) | {
                 "gateway": _digest(gateway.ledger()),
                 "partner": _digest(partner.points),
-                "dead-letter queues": _digest(sorted(map(str, _letters(clients, stack)))),
+                "dead-letter queues": _digest(sorted(map(str, audit.read(site).dead_letters))),
             }
 
         before = snapshot()
@@ -275,13 +280,14 @@ def rehearse(
             _settle(laptop, progress, f"seed {seed}: replaying the archive")
         _drain(partner, sqs, queue)
         after = snapshot()
-        events = list(audit.published(clients.logs, stack.outputs["CarRideEventsLogGroupName"]))
+        events = reading.published(laptop.client("logs"), stack.outputs["CarRideEventsLogGroupName"])
         return Result(
             seed=seed,
             records=records,
             seconds=time.monotonic() - began,
-            ledger=ledger,
-            saga=ended,
+            ledger=report.ledger,
+            saga=report.saga,
+            overdue=overdue,
             partner_lost=lost,
             partner_doubled=doubled,
             gateway=dict(books.met),
@@ -293,7 +299,7 @@ def rehearse(
                 ),
                 *(f"{consumer}: not dead-lettered {fact} ({why})" for consumer, fact, why in sorted(poison - letters)),
             ],
-            not_replayed=ledger.published - sum(event.replayed for event in events),
+            not_replayed=report.ledger.published - sum(event.replayed for event in events),
             changed_by_replay=[name for name in before if before[name] != after[name]],
         )
 
@@ -344,19 +350,8 @@ def _poison(spec: Spec) -> Iterator[tuple[str | None, str | None, str]]:
         if entry.fault is Fault.POISON:
             fact_type = json.loads(entry.entry.detail)["type"]
             for consumer in audit.CONSUMERS:
-                types = consumer.subscription().types
-                if types is None or fact_type in types:
+                if consumer.takes(fact_type):
                     yield consumer.name, entry.fact, "QUARANTINED"
-
-
-def _letters(clients: audit.Clients, stack: Stack) -> Iterator[DeadLettered]:
-    """Yield everything that lies in a dead-letter queue."""
-    queues: dict[str, str | None] = dict.fromkeys(audit.QUEUES_BEFORE_CONSUMERS)
-    for consumer in audit.CONSUMERS:
-        queues |= dict.fromkeys((f"{consumer.resources}RuleDlq", f"{consumer.resources}Dlq"), consumer.name)
-    for queue, name in queues.items():
-        for message in audit.peek(clients.sqs, stack.outputs[f"{queue}Url"]):
-            yield audit.dead_letter(queue, name, message)
 
 
 def _replay(laptop: Laptop, stack: Stack) -> None:

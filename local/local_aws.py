@@ -325,14 +325,11 @@ class Laptop:
                 body = self._package(build / "template.yaml", region)
         else:
             body = self._package(template, region) if isinstance(template, Path) else dict(template)
-        s3, cloudformation = self._bucket(region), self.client("cloudformation", region=region)
-        text = json.dumps(body).encode()
-        key = f"{hashlib.sha256(text).hexdigest()}.template"
-        s3.put_object(Bucket=f"{_BUCKET}-{region}", Key=key, Body=text)
+        cloudformation = self.client("cloudformation", region=region)
         given = {name: value for name, value in _defaults().items() if name in body.get("Parameters", {})} | parameters
         request = {
             "StackName": stack_name,
-            "TemplateURL": f"{self.endpoint_url}/{_BUCKET}-{region}/{key}",
+            "TemplateURL": self._upload_template(json.dumps(body).encode(), region),
             "Parameters": [{"ParameterKey": name, "ParameterValue": value} for name, value in given.items()],
             "Capabilities": _CAPABILITIES,
         }
@@ -479,11 +476,19 @@ class Laptop:
             raise LaptopError(f"{template} is missing: call build() first.")
         body: dict[str, Any] = yaml.safe_load(template.read_text(encoding="utf-8"))
         for resource in body["Resources"].values():
+            if resource["Type"] == "AWS::CloudFormation::Stack":
+                nested = (template.parent / resource["Properties"]["TemplateURL"]).read_bytes()
+                resource["Properties"]["TemplateURL"] = self._upload_template(nested, region)
             place = _ARTIFACTS.get(resource["Type"])
             code = resource.get("Properties", {}).get(place) if place else None
             if isinstance(code, str) and not code.startswith("s3://"):
                 resource["Properties"][place] = self._upload((template.parent / code).resolve(), region)
         return body
+
+    def _upload_template(self, text: bytes, region: str) -> str:
+        key = f"{hashlib.sha256(text).hexdigest()}.template"
+        self._bucket(region).put_object(Bucket=f"{_BUCKET}-{region}", Key=key, Body=text)
+        return f"{self.endpoint_url}/{_BUCKET}-{region}/{key}"
 
     def _upload(self, folder: Path, region: str) -> str:
         content = _zip(folder)

@@ -207,7 +207,7 @@ def make(name: str, root: Path = ROOT) -> list[Path]:
     changed = {
         root / "template.yaml": _template(root, names),
         root / "pyproject.toml": _project(root, names),
-        root / "ops" / "audit.py": _audit(root, names),
+        root / "ops" / "audit" / "evidence.py": _audit(root, names),
         root / "events" / "README.md": _samples(root, names),
         root / "docs" / "runbooks" / "README.md": _index(root, names),
         root / "docs" / "costs.md": _costs(root),
@@ -332,9 +332,11 @@ def _project(root: Path, names: Names) -> str:
 
 def _audit(root: Path, names: Names) -> str:
     """Return the audit with the consumer among those that it holds to account, by what they report."""
-    text = (root / "ops" / "audit.py").read_text(encoding="utf-8")
-    row = f'    Consumer("{names.kebab}", "{names.noun}"),\n'
-    return _rewrite(text, ((r'(^    Consumer\("ride-history", .*\n)', rf"\1{row}"),), names, "ops/audit.py")
+    text = (root / "ops" / "audit" / "evidence.py").read_text(encoding="utf-8")
+    row = f'    AuditedConsumer("{names.kebab}", "{names.noun}"),\n'
+    return _rewrite(
+        text, ((r'(^    AuditedConsumer\("ride-history", .*\n)', rf"\1{row}"),), names, "ops/audit/evidence.py"
+    )
 
 
 def _rows(path: Path, names: Names) -> str:

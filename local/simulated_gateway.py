@@ -7,7 +7,8 @@ Its ledger is the evidence of what was charged. It believes its clients, and cha
 a ride from being charged twice is in the consumer, which sends the same ``Idempotency-Key`` for the same operation, and
 asks what became of a request before it sends it again. No card data is taken.
 
-    POST /payments                {"reference", "customer", "amount"}    reserves money, or declines to
+    POST /payments                {"reference", "customer", "amount",    reserves money, or declines to
+                                   "currency"}
     POST /payments/ID/adjust      {"amount"}                             reserves more, or declines to
     POST /payments/ID/capture     {"amount"}                             takes it
     POST /payments/ID/refund      {}                                     gives it back, or releases it
@@ -114,6 +115,7 @@ class Payment:
     """The client's name for it."""
     customer: str
     amount: int
+    currency: str
     status: str = "pending"
     reason: str | None = None
     captures: list[int] = field(default_factory=list)
@@ -226,7 +228,8 @@ class Books:
         """Return the payment that a request is about: a new one, or the one that its path names."""
         match request.path.split("/")[1:], request.body:
             case ["payments"], {"reference": str(reference), "customer": str(customer), "amount": int(amount)}:
-                payment = Payment(f"pay_{len(self._payments) + 1:06d}", reference, customer, amount)
+                currency = request.body.get("currency", "EUR")
+                payment = Payment(f"pay_{len(self._payments) + 1:06d}", reference, customer, amount, currency)
                 self._payments[payment.id] = payment
                 return payment
             case (["payments", name, "capture" | "adjust"], {"amount": int()}) | (["payments", name, "refund"], {}):

@@ -21,7 +21,8 @@ from idempotency import release as release_key
 from idempotency.decision import is_corrupt
 from idempotency.record import QUARANTINED
 from ops import records
-from ops.audit import CONSUMERS, UNREADABLE, opened, peek
+from ops.audit.evidence import CONSUMERS
+from ops.audit.queues import UNREADABLE, opened, peek
 from ops.site import OperatorError, Site
 
 PRODUCERS: Final = "ProducerDlq"

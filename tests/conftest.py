@@ -26,6 +26,7 @@ os.environ |= {
 # What a function finds in its environment when it is imported; tests that call it give it settings of their own.
 os.environ |= {
     "ASSIGNMENT_TABLE": "assignments",
+    "BOOKING_TABLE": "bookings",
     "CAR_TABLE": "cars",
     "DEAD_LETTER_QUEUE_URL": "https://sqs.us-east-1.amazonaws.com/000000000000/dead-letters",
     "EVENT_BUS_NAME": "bus",

@@ -27,6 +27,8 @@ class Charge(NamedTuple):
     """In cents."""
     reason: str | None = None
     """Why it was declined: printable, at most 200 characters."""
+    currency: str | None = None
+    """As in ISO 4217; None where the gateway does not say."""
 
 
 class Call(NamedTuple):
@@ -70,8 +72,8 @@ class Gateway(Protocol):
     where the gateway has forgotten its keys. Each raises GatewayError.
     """
 
-    def authorize(self, call: Call, *, order_id: str, customer_id: str, amount: int) -> Charge:
-        """Reserve ``amount`` cents for a ride, or decline to. There is one payment for a ride."""
+    def authorize(self, call: Call, *, order_id: str, customer_id: str, amount: int, currency: str) -> Charge:
+        """Reserve ``amount`` cents of ``currency`` for a ride, or decline to. There is one payment for a ride."""
         ...
 
     def adjust(self, call: Call, *, payment_id: str, amount: int) -> Charge:

@@ -20,7 +20,7 @@ import urllib3
 from msgspec import Meta, Struct
 
 from carride.decoding import ShapeError, shaped
-from carride.ride import Cents
+from carride.ride import Cents, Currency
 from gateway import Call, Charge, GatewayAnswerError, GatewayRefusedError, GatewayUnavailableError, Status
 
 _TRIES: Final = 8
@@ -45,6 +45,7 @@ class _Payment(Struct, frozen=True):
     status: Status
     amount: Cents
     reason: Any = None
+    currency: Currency | None = None
 
 
 class _Found(Struct, frozen=True):
@@ -82,15 +83,18 @@ class HttpGateway:
         self._sleep = sleep
         self._jitter = jitter
 
-    def authorize(self, call: Call, *, order_id: str, customer_id: str, amount: int) -> Charge:
+    def authorize(self, call: Call, *, order_id: str, customer_id: str, amount: int, currency: str) -> Charge:
         """Reserve money for a ride, or decline to."""
-        body = {"reference": order_id, "customer": customer_id, "amount": amount}
-        return self._have_done(
+        body = {"reference": order_id, "customer": customer_id, "amount": amount, "currency": currency}
+        charge = self._have_done(
             call,
             lambda: self._find(order_id),
             lambda: self._post("/payments", f"{call.key}-authorize", body),
             lambda refused: Charge(None, Status.DECLINED, amount, refused.reason),
         )
+        if charge.currency not in {None, currency}:
+            raise GatewayAnswerError("the gateway's answer has another currency than the ride")
+        return charge
 
     def adjust(self, call: Call, *, payment_id: str, amount: int) -> Charge:
         """Raise what is reserved, or leave it."""
@@ -234,7 +238,7 @@ def _shaped[S: Struct](answer: object, shape: type[S]) -> S:
 def _charge(payment: _Payment) -> Charge:
     if payment.status is Status.PENDING:
         raise GatewayUnavailableError(f"{payment.id} is still being worked on")
-    return Charge(payment.id, payment.status, payment.amount, _reason(payment.reason))
+    return Charge(payment.id, payment.status, payment.amount, _reason(payment.reason), payment.currency)
 
 
 def _reason(said: object) -> str | None:

@@ -10,13 +10,14 @@ from msgspec import Meta, Struct
 import payments
 from carride.clients import dynamodb_client
 from carride.events import RideEvent, parse_event
+from carride.items import Outbox
 from carride.settings import from_environment
 from carride.telemetry import labels, observe
 from gateway import Call, Charge, Gateway, GatewayError, Status
 from gateway_client import HttpGateway
 from idempotency import Consumer, Operation, Policy, SqsDeadLetters, open_store
 from idempotency.policy import DAY
-from payment_table import Tables, effects, owe_undo, read
+from payment_table import effects, owe_undo, read
 from payments import Action, State
 
 
@@ -49,7 +50,8 @@ def policy(lease_seconds: float) -> Policy:
 
 def make_handler(settings: Settings, gateway: Gateway) -> Callable[[dict[str, Any], Any], Any]:
     """Return the Lambda handler."""
-    tables = Tables(settings.payment_table, settings.outbox_table)
+    table = settings.payment_table
+    outbox = Outbox(settings.outbox_table, settings.aws_region, timedelta(days=settings.outbox_days))
     client = dynamodb_client()
     consumer = Consumer(
         "payment",
@@ -66,25 +68,24 @@ def make_handler(settings: Settings, gateway: Gateway) -> Callable[[dict[str, An
 
     @consumer.event_handler
     def handler(event: RideEvent, operation: Operation) -> None:
-        seen = read(client, tables.payments, event.subject)
+        seen = read(client, table, event.subject)
         call = Call(
             key=operation.downstream_key,
             deadline_ms=operation.deadline_ms,
             lost=lambda: operation.lost,
         )
         if payments.plan(seen.payment, event.data) in {Action.REFUND, Action.UNDO}:
-            seen = owe_undo(client, tables.payments, event.subject, seen)
+            seen = owe_undo(client, table, event.subject, seen, datetime.now(UTC))
         try:
             charge = carry_out(gateway, call, seen.payment, event)
         except GatewayError:
             # What was asked for may come about later, and a cancellation that came meanwhile may have found nothing.
-            late = read(client, tables.payments, event.subject)
-            if late.stored is State.CANCELLED:
-                owe_undo(client, tables.payments, event.subject, late)
+            late = read(client, table, event.subject)
+            if late.stored.state == State.CANCELLED:
+                owe_undo(client, table, event.subject, late, datetime.now(UTC))
             raise
         decision = payments.conclude(seen.payment, event.data, charge)
-        now, kept = datetime.now(UTC), timedelta(days=settings.outbox_days)
-        operation.write(*effects(tables, event, seen, decision, region=settings.aws_region, now=now, kept=kept))
+        operation.write(*effects(table, event, seen, decision, outbox=outbox, now=datetime.now(UTC)))
 
     return handler
 
@@ -97,17 +98,20 @@ def carry_out(gateway: Gateway, call: Call, seen: payments.Payment, event: RideE
     action, amount = payments.plan(seen, event.data), payments.due(seen, event.data)
     match action:
         case Action.AUTHORIZE | Action.AUTHORIZE_AND_CAPTURE:
-            order_id, customer_id = event.data.order_id, event.data.customer_id
-            charge = gateway.authorize(call, order_id=order_id, customer_id=customer_id, amount=amount)
+            ride = event.data
+            charge = gateway.authorize(
+                call, order_id=ride.order_id, customer_id=ride.customer_id, amount=amount, currency=ride.currency
+            )
             return _capture(gateway, call, charge, amount) if action is Action.AUTHORIZE_AND_CAPTURE else charge
         case Action.CAPTURE if seen.payment_id is not None:
             reserved = Charge(seen.payment_id, Status.AUTHORIZED, seen.amount or 0)
             return _capture(gateway, call, reserved, amount)
         case Action.REFUND if seen.payment_id is not None:
             return gateway.refund(call, payment_id=seen.payment_id)
-        case Action.UNDO:
+        case Action.UNDO | Action.RELEASE:
             found = gateway.find(call, order_id=event.subject)
-            if found is None or found.payment_id is None or found.status not in {Status.AUTHORIZED, Status.CAPTURED}:
+            held = {Status.AUTHORIZED} if action is Action.RELEASE else {Status.AUTHORIZED, Status.CAPTURED}
+            if found is None or found.payment_id is None or found.status not in held:
                 return found
             return gateway.refund(call, payment_id=found.payment_id)
         case _:

@@ -16,21 +16,11 @@ import payment
 import ride_history
 from carride.decoding import ShapeError, shaped
 from carride.entry import Entry
-from carride.events import (
-    FACTS,
-    ContractError,
-    MalformedDataError,
-    MissingIdempotencyIdError,
-    PartialIdempotencyIdError,
-    UnknownTypeError,
-    parse_event,
-)
-from carride.samples import TIME, samples, write
 from carride.simulation import Simulation
 from carride_simulator import Request
+from contract.samples import TIME
 from idempotency.clock import epoch_ms
 from idempotency.testing import Invocation
-from tests.contract.test_events import assert_conforms
 from tests.unit.carride.fakes import FakeBus, FakeQueue, FakeTime, publisher
 from tests.unit.functions.gateways import FakeGateway
 from tests.unit.functions.saga import create_table
@@ -38,12 +28,6 @@ from tests.unit.functions.saga import create_table
 EVENTS: Final = Path(__file__).parents[2] / "events"
 FILES: Final = sorted(EVENTS.glob("*.json"))
 LETTERS: Final = sorted(EVENTS.glob("dead_letters/*.json"))
-BROKEN: Final[dict[str, type[ContractError]]] = {
-    "missing_id": MissingIdempotencyIdError,
-    "partial_id": PartialIdempotencyIdError,
-    "unknown_type": UnknownTypeError,
-    "malformed": MalformedDataError,
-}
 
 
 def sample(name: str) -> dict[str, Any]:
@@ -52,66 +36,10 @@ def sample(name: str) -> dict[str, Any]:
     return loaded
 
 
-@pytest.mark.parametrize("name", samples())
-def test_what_is_checked_in_is_what_the_command_generates(name: str) -> None:
-    """After a change of the contract, `python -m carride.samples events` has to be run."""
-    assert (EVENTS / name).read_text() == json.dumps(samples()[name], indent=2) + "\n"
-
-
-def test_the_command_writes_every_sample(tmp_path: Path) -> None:
-    """The generator writes the files that it is asked for, and only those."""
-    write(tmp_path)
-    assert {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.json")} == set(samples())
-
-
 def test_the_readme_lists_every_sample() -> None:
     """Each file has its row in events/README.md, with what is to be expected, and no row is without a file."""
     listed = set(re.findall(r"^\| `([a-z_0-9/]+\.json)` \|", (EVENTS / "README.md").read_text(), re.MULTILINE))
     assert listed == {str(path.relative_to(EVENTS)) for path in [*FILES, *LETTERS]}
-
-
-@pytest.mark.parametrize("situation", BROKEN)
-def test_broken_samples_break_the_contract_as_they_say(situation: str) -> None:
-    """Each spoilt sample is refused for the reason in its name."""
-    with pytest.raises(BROKEN[situation]):
-        parse_event(sample(f"ride_history_{situation}"))
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        path
-        for path in FILES
-        if path.stem.startswith("ride_history_") and path.stem.removeprefix("ride_history_") not in BROKEN
-    ],
-    ids=lambda path: path.stem,
-)
-def test_the_other_samples_honour_it(path: Path) -> None:
-    """Each other event is read, and conforms to its schema where it is in the envelope that has one."""
-    event = json.loads(path.read_text())
-    assert type(parse_event(event).data) in FACTS.values()
-    if "specversion" in event["detail"]:
-        assert_conforms(event["detail"])
-
-
-@pytest.mark.parametrize("function", ["ride_history", "dispatch", "payment"])
-def test_copies_are_copies(function: str) -> None:
-    """Duplicate and replay tell the live event again: another delivery, the same detail."""
-    live, *copies = (event_in(sample(f"{function}_{situation}")) for situation in ("live", "duplicate", "replayed"))
-    for copy in copies:
-        assert copy["detail"] == live["detail"]
-        assert copy["id"] != live["id"]
-    assert "replay-name" in copies[1]
-
-
-def event_in(loaded: dict[str, Any]) -> dict[str, Any]:
-    """Return the one event of a sample, out of its message where it comes in one."""
-    if "Records" in loaded:
-        (record,) = loaded["Records"]
-        assert record["md5OfBody"] == hashlib.md5(record["body"].encode(), usedforsecurity=False).hexdigest()
-        body: dict[str, Any] = json.loads(record["body"])
-        return body
-    return loaded
 
 
 # ── What each function makes of its samples ───────────────────────────────────────────────────────────────────────────
@@ -148,6 +76,21 @@ def test_the_ride_history_does_what_the_readme_says(account: str) -> None:
     )
     for name, outcome in rows("ride_history"):
         assert (name, handler(sample(name), Invocation(epoch_ms))["outcome"]) == (name, outcome)
+
+
+def test_an_event_from_before_a_field_is_a_duplicate_of_the_event_with_it(account: str) -> None:
+    """An archived event without a currency, replayed after the same fact was published with one, has no effect."""
+    handler = ride_history.make_handler(
+        ride_history.Settings(
+            idempotency_store="dynamodb:idempotency", ride_table="rides", dead_letter_queue_url=account
+        )
+    )
+    now = sample("ride_history_live")
+    data = {name: value for name, value in now["detail"]["data"].items() if name != "currency"}
+    before = now | {"detail": now["detail"] | {"data": data}}
+    assert before != now
+    outcomes = [handler(event, Invocation(epoch_ms))["outcome"] for event in (now, before)]
+    assert outcomes == ["New", "Duplicate"]
 
 
 def test_dispatch_does_what_the_readme_says(account: str, monkeypatch: pytest.MonkeyPatch) -> None:

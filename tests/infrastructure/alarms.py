@@ -18,9 +18,11 @@ WATCHED: Final = {
     "RideHistoryFunction": {"DestinationDeliveryFailures", "Errors", "Throttles"},
     "ride-history": {"LostLease", "Quarantined", "Takeover"},
     "DispatchFunction": {"Errors", "Throttles"},
-    "dispatch": {"LostLease", "Quarantined", "Takeover"},
+    "dispatch": {"Expired", "LostLease", "Quarantined", "Takeover"},
     "PaymentFunction": {"DestinationDeliveryFailures", "Errors", "Throttles"},
-    "payment": {"LostLease", "Quarantined", "Takeover"},
+    "payment": {"Expired", "LostLease", "Quarantined", "Takeover"},
+    "ReconcilerFunction": {"DestinationDeliveryFailures", "Errors", "Throttles"},
+    "reconciler": {"Overdue"},
 }
 """Metrics by what they are of: a resource, or whoever counts by its service name. Queues have rules of their own."""
 

@@ -58,6 +58,8 @@ def delivered(deployed: Stack) -> Iterator[tuple[str, Properties]]:
         for target in rule["Targets"]:
             if named(target["Arn"]) in functions(deployed):
                 yield name, target["Arn"]
+    for name, schedule in deployed.of_type("AWS::Scheduler::Schedule").items():
+        yield name, schedule["Target"]["Arn"]
     for name, permission in deployed.of_type("AWS::Lambda::Permission").items():
         yield name, permission["FunctionName"]
     for name, mapping in deployed.of_type("AWS::Lambda::EventSourceMapping").items():
@@ -246,10 +248,10 @@ CONSUMERS: Final = ("RideHistoryFunction", "DispatchFunction", "PaymentFunction"
 CLIENTS: Final[dict[str, tuple[Callable[[], object], tuple[str, ...]]]] = {
     "events": (clients.events_client, ("CarRideSimulatorFunction",)),
     "sqs": (clients.sqs_client, ("CarRideSimulatorFunction",)),
-    "tables": (clients.dynamodb_client, ("DispatchFunction", "PaymentFunction")),
+    "tables": (clients.dynamodb_client, ("DispatchFunction", "PaymentFunction", "ReconcilerFunction")),
     "tables-of-the-api": (lambda: clients.dynamodb_client(connect_s=0.7, read_s=0.8), ("CarRideApiFunction",)),
     "dead-letters": (lambda: SqsDeadLetters("https://queue").send(LETTER), CONSUMERS),
-    "records": (botocore_transport, (*CONSUMERS, "CarRideApiFunction")),
+    "records": (botocore_transport, (*CONSUMERS, "CarRideApiFunction", "ReconcilerFunction")),
 }
 """What makes a client of AWS, and which functions wait for its answers."""
 

@@ -31,6 +31,9 @@ DispatchQueue ~> DispatchDlq
 PaymentRule -> PaymentFunction
 PaymentRule ~> PaymentRuleDlq
 PaymentFunction ~> PaymentDlq
+ReconcilerSchedule -> ReconcilerFunction
+ReconcilerSchedule ~> ReconcilerDlq
+ReconcilerFunction ~> ReconcilerDlq
 PartnersRule -> PartnersTopic
 PartnersRule ~> PartnersRuleDlq
 PartnersOlderRule -> PartnersTopic
@@ -60,7 +63,7 @@ RideHistoryFunction may dynamodb:UpdateItem on RideTable
 RideHistoryFunction may sqs:SendMessage on RideHistoryDlq
 DispatchRule may sqs:SendMessage on DispatchQueue
 DispatchRule may sqs:SendMessage on DispatchRuleDlq
-DispatchFunction may dynamodb:ConditionCheckItem,Query,UpdateItem on CarTable
+DispatchFunction may dynamodb:ConditionCheckItem,GetItem,Query,UpdateItem on CarTable
 DispatchFunction may dynamodb:GetItem,PutItem on IdempotencyTable
 DispatchFunction may dynamodb:GetItem,UpdateItem on AssignmentTable
 DispatchFunction may dynamodb:PutItem on OutboxTable
@@ -72,6 +75,18 @@ PaymentFunction may dynamodb:GetItem,PutItem on IdempotencyTable
 PaymentFunction may dynamodb:GetItem,UpdateItem on PaymentTable
 PaymentFunction may dynamodb:PutItem on OutboxTable
 PaymentFunction may sqs:SendMessage on PaymentDlq
+ReconcilerSchedule may lambda:InvokeFunction on ReconcilerFunction
+ReconcilerSchedule may sqs:SendMessage on ReconcilerDlq
+ReconcilerFunction may dynamodb:PutItem on IdempotencyTable
+ReconcilerFunction may dynamodb:GetItem,PutItem on BookingTable
+ReconcilerFunction may dynamodb:GetItem,UpdateItem on AssignmentTable
+ReconcilerFunction may dynamodb:GetItem on RideTable
+ReconcilerFunction may dynamodb:PutItem on OutboxTable
+ReconcilerFunction may dynamodb:Query on AssignmentTable/index/byOpenSince
+ReconcilerFunction may dynamodb:Query on BookingTable/index/byOpenSince
+ReconcilerFunction may dynamodb:Query on PaymentTable/index/byOpenSince
+ReconcilerFunction may dynamodb:UpdateItem on PaymentTable
+ReconcilerFunction may sqs:SendMessage on ReconcilerDlq
 PartnersRule may sqs:SendMessage on PartnersRuleDlq
 PartnersOlderRule may sqs:SendMessage on PartnersRuleDlq
 cloudwatch.amazonaws.com may sns:Publish on AlarmTopic

@@ -139,7 +139,7 @@ def follow(page: Path, project: Path) -> None:
 
 def test_a_new_consumer_is_in_the_projects_style(project: Path) -> None:
     """Nothing that was written has to be formatted, linted or typed afterwards."""
-    written = (f"functions/{NAME}", f"tests/unit/functions/test_{NAME}.py", "ops/audit.py")
+    written = (f"functions/{NAME}", f"tests/unit/functions/test_{NAME}.py", "ops/audit/evidence.py")
     run(project, "ruff", "check", "--no-cache", *written)
     run(project, "ruff", "format", "--check", "--no-cache", *written)
     run(project, "mypy", "--no-incremental", *written)

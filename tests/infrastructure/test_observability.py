@@ -118,7 +118,14 @@ def test_metrics_of_the_project_are_asked_for_where_they_are_written(deployed: S
     """Functions and alarms agree on the namespace, which is the stack's own: stages share an account."""
     for name, function in deployed.of_type("AWS::Lambda::Function").items():
         assert function["Environment"]["Variables"]["POWERTOOLS_METRICS_NAMESPACE"] == NAMESPACE, name
-    own = {observation.TAKEOVER, observation.LOST_LEASE, observation.QUARANTINED, observation.NEW, "Rejected"}
+    own = {
+        observation.TAKEOVER,
+        observation.LOST_LEASE,
+        observation.QUARANTINED,
+        observation.NEW,
+        "Rejected",
+        "Overdue",
+    }
     for name, alarm in alarms(deployed).items():
         several = [each["MetricStat"]["Metric"] for each in alarm.get("Metrics", ()) if "MetricStat" in each]
         for metric in [alarm, *several]:
@@ -167,7 +174,7 @@ def test_every_metric_of_a_consumer_is_on_the_dashboard(deployed: Stack) -> None
     asked = set().union(
         *(set(re.findall(r"\w+", names)) for names in re.findall(r"MetricName=\(([^)]*)\)", body(deployed)))
     )
-    assert outcomes() | {"Published", "Rejected"} <= asked
+    assert outcomes() | {"Published", "Rejected", "Overdue", "Reconciled", "CarNotHeld", "CarRowSkipped"} <= asked
 
 
 def test_saved_queries_ask_for_what_is_logged(deployed: Stack) -> None:
@@ -260,4 +267,5 @@ def test_what_watching_costs_is_counted_in_the_template() -> None:
     singly = sum("MetricStat" in metric for metrics in of_alarms for metric in metrics)
     assert int(things[0][1]) == singly + len(deployed.of_type("AWS::Events::Rule"))
     counting = len(services(deployed)) + len({"carride-api", "carride-api-simulate"})
-    assert int(things[1][1]) == counting * len(outcomes()) + len({"Published", "Rejected"})
+    others = table("Metrics", "A producer counts") + table("Metrics", "Those who keep cars")
+    assert int(things[1][1]) == counting * len(outcomes()) + len(set(others) - {"dispatch", "reconciler"})

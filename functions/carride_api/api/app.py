@@ -20,6 +20,7 @@ from api.problems import TYPES, Kind, refused
 from api.service import Service
 from api.tables import Bookings, Histories, TokenError
 from carride.clients import dynamodb_client
+from carride.items import Outbox
 from carride.telemetry import logger, observe
 from idempotency import Consumer, DynamoDBStore, EffectConflictError, Operation, Policy, RetryableError
 from idempotency.consumer import LambdaContext
@@ -147,13 +148,12 @@ def make_handler(
 
     service = Service(
         bookings,
-        settings.outbox_table,
-        settings.aws_region,
+        settings.booking_table,
+        Outbox(settings.outbox_table, settings.aws_region, timedelta(days=settings.outbox_days)),
         simulate=simulate or _invoker(settings.simulator_function_name),
         take_turn=(lambda _: None) if is_local else take_turn,
         most_events=_MOST_EVENTS[settings.stage],
         now=now,
-        kept=timedelta(days=settings.outbox_days),
     )
 
     def once[C](

@@ -6,7 +6,7 @@ the ride's refusal.
 
 import math
 from collections.abc import Mapping
-from typing import Annotated, Final, Self
+from typing import Annotated, Final, Literal, Self
 
 import msgspec
 from msgspec import Meta, Struct
@@ -24,7 +24,7 @@ from carride.events import (
     Fact,
     Reason,
 )
-from carride.ride import CustomerID, OrderID, Passengers, Price, Ride, RideError, Sector, Version
+from carride.ride import CURRENCY, CustomerID, OrderID, Passengers, Price, Ride, RideError, Sector, Version
 from carride.simulation import LONGEST_LIFE, Mode, Share, Spec, SpecError
 
 MOST_VERSIONS: Final = 100
@@ -47,6 +47,7 @@ class Book(Struct, frozen=True, kw_only=True, rename=json_name, forbid_unknown_f
     destination: Sector
     passengers: Passengers = 1
     price: Price
+    currency: Annotated[Literal["EUR"], Meta(description="The price's currency: no other is accepted.")] = CURRENCY
 
     def decide(self, order_id: OrderID) -> Fact:
         """Return the fact that the ride ``order_id`` was booked.

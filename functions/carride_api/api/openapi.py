@@ -1,12 +1,9 @@
-"""The OpenAPI document, made from the types that requests are read with: ``python -m api.openapi docs/openapi.json``.
+"""The OpenAPI document, made from the types that requests are read with.
 
 The API serves it, and `docs/openapi.json` is a copy of what it serves.
 """
 
-import json
-import sys
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -14,7 +11,8 @@ import msgspec
 from api.commands import Accept, Book, Cancel, ChangeDestination, Complete, Simulate, Start
 from api.http import DEFAULT_PAGE, PageSize, PageToken
 from api.problems import Kind, Problem, status_of
-from api.tables import Booking, History, Page
+from api.tables import History, Page
+from carride.bookings import Booking
 from carride.ride import CustomerID, OrderID
 from idempotency.http import KEY_PATTERN, MEDIA_TYPE, REPLAYED_HEADER
 
@@ -142,7 +140,7 @@ def document() -> dict[str, Any]:
                 "Books, changes and shows rides. Every request that changes something carries an `Idempotency-Key`: "
                 "sent again with the same key, it takes effect once and is answered as before, refusals included, for "
                 "24 hours. A new attempt at what was refused needs a new key. Whoever books a ride owns it: to others, "
-                "staff aside, it is unknown. Problems are told as RFC 9457 has it; "
+                "staff aside, it is unknown. Problems have the form of RFC 9457; "
                 "their `type` begins with `urn:acr:car-ride:problem:`."
             ),
         },
@@ -150,6 +148,7 @@ def document() -> dict[str, Any]:
         "components": {
             "headers": _HEADERS,
             "parameters": _parameters(),
+            "responses": {name: response for route in ROUTES for _, name, response in _problems_of(route)},
             "schemas": {name: schemas[name] for name in sorted(schemas)},
         },
     }
@@ -175,15 +174,21 @@ def _operation(route: Route) -> dict[str, Any]:
 def _responses(route: Route) -> dict[str, Any]:
     status, meaning, body = route.answers
     made = ("Location",) if status == 201 else ()  # noqa: PLR2004 - HTTP's Created
-    responses = {str(status): _response(meaning, _JSON, body, _repeated(route) + made)}
-    for problem_status in sorted({status_of(kind) for kind in route.problems}):
-        kinds = {kind: None for kind in route.problems if status_of(kind) == problem_status}
-        named = _repeated(route) if _REMEMBERED & kinds.keys() else ()
-        if _RETRIED & kinds.keys():
-            named += ("Retry-After",)
-        meaning = ", ".join(f"`{kind}`" for kind in kinds)
-        responses[str(problem_status)] = _response(meaning, MEDIA_TYPE, Problem, named)
-    return responses
+    success = {str(status): _response(meaning, _JSON, body, _repeated(route) + made)}
+    return success | {
+        str(status): {"$ref": f"#/components/responses/{name}"} for status, name, _ in _problems_of(route)
+    }
+
+
+def _problems_of(route: Route) -> Iterator[tuple[int, str, dict[str, Any]]]:
+    """Yield status, name and response of what can go wrong; routes share responses that have the same name."""
+    for status in sorted({status_of(kind) for kind in route.problems}):
+        kinds = list(dict.fromkeys(kind for kind in route.problems if status_of(kind) == status))
+        headers = _repeated(route) if _REMEMBERED.intersection(kinds) else ()
+        name = ".".join(kinds) + (".replayed" if headers else "")
+        if _RETRIED.intersection(kinds):
+            headers += ("Retry-After",)
+        yield status, name, _response(", ".join(f"`{kind}`" for kind in kinds), MEDIA_TYPE, Problem, headers)
 
 
 def _repeated(route: Route) -> tuple[str, ...]:
@@ -219,12 +224,3 @@ def _parameters() -> dict[str, Any]:
 def _schema(kind: Any) -> dict[str, Any]:
     (schema,), _ = msgspec.json.schema_components([kind], ref_template=_SCHEMAS)
     return schema
-
-
-def text() -> str:
-    """Return the document as it is checked in."""
-    return json.dumps(document(), indent=2, ensure_ascii=False) + "\n"
-
-
-if __name__ == "__main__":
-    Path(sys.argv[1]).write_text(text(), encoding="utf-8")

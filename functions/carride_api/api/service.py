@@ -5,7 +5,7 @@ a ride refuses is an answer too: it is remembered with its key, so that a retry 
 """
 
 from collections.abc import Callable, Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -14,9 +14,11 @@ from api.callers import refusal
 from api.commands import Book, Change, Simulate, TooManyChangesError, TooMuchError
 from api.http import Request
 from api.problems import Kind, refused
-from api.tables import Booking, Bookings, text
+from api.tables import Bookings
+from carride.bookings import Booking, booked, changed
 from carride.events import SOURCE, Fact, RideEvent
-from carride.outbox import KEPT, outbox_item
+from carride.items import Outbox
+from carride.overdue import text
 from carride.ride import (
     IllegalTransitionError,
     NoTripError,
@@ -36,35 +38,32 @@ class Service:
 
     Args:
         bookings: the rides.
-        outbox: name of the table from which events go to the bus.
-        region: where this process runs.
+        table: the rides' table.
+        outbox: takes the events of booked and changed rides.
         simulate: starts a simulation and does not wait for its end.
         take_turn: lets a simulation begin, named by its request, or raises HttpProblemError.
         most_events: of one simulation.
         now: the present, with a time zone.
-        kept: for how long what is told stays in the outbox.
     """
 
     def __init__(
         self,
         bookings: Bookings,
-        outbox: str,
-        region: str,
+        table: str,
+        outbox: Outbox,
         *,
         simulate: Callable[[Mapping[str, Any]], None],
         take_turn: Callable[[str], None],
         most_events: int,
         now: Callable[[], datetime],
-        kept: timedelta = KEPT,
     ) -> None:
         self._bookings = bookings
+        self._table = table
         self._outbox = outbox
-        self._region = region
         self._simulate = simulate
         self._take_turn = take_turn
         self._most_events = most_events
         self._now = now
-        self._kept = kept
 
     def book(self, request: Request[Book], operation: Operation) -> Answer:
         """Book a ride. Its id follows from the key: not even a forgotten key can book a second one."""
@@ -74,7 +73,7 @@ class Service:
             raise refused(Kind.INVALID_FIELD, str(error), field="destination") from error
         now = self._now()
         booking = Booking.of(fact.ride(), text(now), request.caller.subject)
-        operation.write(self._bookings.booked(booking), self._told(fact, now, request.traceparent))
+        operation.write(booked(self._table, booking, now), self._emit(fact, now, request.traceparent))
         location = {"Location": f"/carrides/{booking.order_id}"}
         return {"statusCode": 201, "headers": location, "body": msgspec.to_builtins(booking)}
 
@@ -93,9 +92,9 @@ class Service:
             raise refused(Kind.ILLEGAL_TRANSITION, str(error), field="action", version=seen.version) from error
         except (SameDestinationError, NoTripError) as error:
             raise refused(Kind.INVALID_FIELD, str(error), field="destination") from error
-        changed = Booking.of(fact.ride(), seen.booked_at, seen.owner)
-        operation.write(self._bookings.changed(seen, changed), self._told(fact, self._now(), request.traceparent))
-        return {"statusCode": 200, "body": msgspec.to_builtins(changed)}
+        booking, now = Booking.of(fact.ride(), seen.booked_at, seen.owner), self._now()
+        operation.write(changed(self._table, seen, booking, now), self._emit(fact, now, request.traceparent))
+        return {"statusCode": 200, "body": msgspec.to_builtins(booking)}
 
     def simulate(self, request: Request[Simulate], operation: Operation) -> Answer:
         """Start a simulation; started twice it publishes the same facts, which the consumers recognise."""
@@ -109,7 +108,6 @@ class Service:
         self._simulate(spec)
         return {"statusCode": 202, "body": spec}
 
-    def _told(self, fact: Fact, now: datetime, traceparent: str | None) -> Put:
-        """Return the effect that has the fact told."""
-        event = RideEvent.of(fact, source=SOURCE, time=now, traceparent=traceparent)
-        return Put(self._outbox, outbox_item(event, region=self._region, now=now, kept=self._kept))
+    def _emit(self, fact: Fact, now: datetime, traceparent: str | None) -> Put:
+        """Return the effect that emits the event of a fact."""
+        return self._outbox.put(RideEvent.of(fact, source=SOURCE, time=now, traceparent=traceparent), now)

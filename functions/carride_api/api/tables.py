@@ -5,34 +5,23 @@ Reads only. Writes are effects, which the idempotency layer commits in one trans
 
 import base64
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any, Final, Self
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 from msgspec import Meta, Struct
 
+from carride.bookings import Booking
 from carride.history import entries_in
+from carride.overdue import text
 from carride.ride import OrderID, Ride
-from idempotency import Put, marshalling
+from idempotency import marshalling
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
 BY_CUSTOMER: Final = "byCustomer"
 """The index of BookingTable by customerID and bookedAt."""
-
-
-class Booking(Ride, frozen=True, kw_only=True):
-    """A ride as the API keeps it."""
-
-    booked_at: Annotated[str, Meta(description="When it was booked, in ISO 8601, UTC; sorts as text.")]
-    owner: Annotated[str | None, Meta(description="Who booked it: the caller's subject.")] = None
-
-    @classmethod
-    def of(cls, ride: Ride, booked_at: str, owner: str | None) -> Self:
-        """Return a ride that ``owner`` booked at a time which `text` has written."""
-        fields = {field: getattr(ride, field) for field in Ride.__struct_fields__}
-        return cls(**fields, booked_at=booked_at, owner=owner)
 
 
 class Page(Struct, frozen=True, kw_only=True):
@@ -83,7 +72,7 @@ class Bookings:
     def find(self, order_id: str) -> Booking | None:
         """Return the ride as it is now: a consistent read."""
         answer = self._client.get_item(TableName=self._table, Key={"orderID": {"S": order_id}}, ConsistentRead=True)
-        return _booking(answer["Item"]) if "Item" in answer else None
+        return Booking.read(answer["Item"]) if "Item" in answer else None
 
     def of_customer(self, customer_id: str, limit: int, token: str | None, visible: Callable[[Booking], bool]) -> Page:
         """Return a page of a customer's rides, the newest first; a ride booked just now may be missing yet.
@@ -110,32 +99,9 @@ class Bookings:
             start = {"customerID": customer_id, "bookedAt": booked_at, "orderID": order_id}
             request["ExclusiveStartKey"] = marshalling.item(start)
         answer = self._client.query(**request)
-        rides = tuple(map(_booking, answer["Items"]))
+        rides = tuple(map(Booking.read, answer["Items"]))
         more = "LastEvaluatedKey" in answer and rides
         return Page(rides=tuple(filter(visible, rides)), next=_token(rides[-1]) if more else None)
-
-    def booked(self, booking: Booking) -> Put:
-        """Return the effect that writes a new ride; its condition refuses a ride that is there."""
-        return Put(self._table, msgspec.to_builtins(booking), "attribute_not_exists(orderID)")
-
-    def changed(self, seen: Booking, changed: Booking) -> Put:
-        """Return the effect that writes a changed ride; its condition refuses any other version than the one seen."""
-        return Put(
-            self._table,
-            msgspec.to_builtins(changed),
-            "#version = :seen",
-            names={"#version": "version"},
-            values={":seen": seen.version},
-        )
-
-
-def text(time: datetime) -> str:
-    """Return a time as text that sorts, whatever its time zone."""
-    return time.astimezone(UTC).isoformat(timespec="microseconds")
-
-
-def _booking(item: Mapping[str, Any]) -> Booking:
-    return msgspec.convert(marshalling.values(item), Booking)
 
 
 def _token(last: Booking) -> str:

@@ -14,6 +14,7 @@ import re
 import sys
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
+from functools import cache
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
 from uuid import UUID, uuid5
 
@@ -171,6 +172,17 @@ class PaymentRefunded(Fact, frozen=True, kw_only=True):
     amount: Cents
 
 
+class CarRideOverdue(Fact, frozen=True, kw_only=True):
+    """The ride has needed something for too long; whoever holds anything for it settles it."""
+
+    outcome: Annotated[
+        Literal["completed", "cancelled"],
+        Meta(
+            description="completed: a car drove it to its end, so it is paid. cancelled: what it holds is given back."
+        ),
+    ]
+
+
 FACTS: Final[Mapping[str, type[Fact]]] = {
     fact.__name__: fact
     for fact in (
@@ -187,6 +199,7 @@ FACTS: Final[Mapping[str, type[Fact]]] = {
         PaymentDeclined,
         PaymentCaptured,
         PaymentRefunded,
+        CarRideOverdue,
     )
 }
 """The facts by event type."""
@@ -241,9 +254,9 @@ class RideEvent(Attributes, frozen=True, kw_only=True):
 
     data: Fact
     payload: Mapping[str, Any]
-    """The data as it is on the wire: fields that this reader does not know are in it too.
+    """The data as received, with fields that this reader does not know, without fields that equal their default.
 
-    Fingerprint this. A type that gains an optional field leaves the payload of older events as it was.
+    Fingerprint this: a type that gains a field with a default leaves the payload of older events as it was.
     """
     extensions: Mapping[str, str | int | bool] = {}
     """CloudEvents extensions that are no part of the contract."""
@@ -296,7 +309,7 @@ class RideEvent(Attributes, frozen=True, kw_only=True):
             traceparent=traceparent or (None if cause is None else cause.traceparent),
             expirytime=expirytime,
             data=data,
-            payload=msgspec.to_builtins(data),
+            payload=_without_defaults(type(data), msgspec.to_builtins(data)),
             extensions=extensions or {},
         )
 
@@ -307,7 +320,18 @@ class RideEvent(Attributes, frozen=True, kw_only=True):
             for name in Attributes.__struct_fields__
             if (value := getattr(self, name)) is not None
         }
-        return attributes | dict(self.extensions) | {"data": dict(self.payload)}
+        return attributes | dict(self.extensions) | {"data": msgspec.to_builtins(self.data) | dict(self.payload)}
+
+
+def _without_defaults(fact: type[Fact], payload: Mapping[str, Any]) -> dict[str, Any]:
+    defaults = _defaults(fact)
+    return {name: value for name, value in payload.items() if name not in defaults or value != defaults[name]}
+
+
+@cache
+def _defaults(fact: type[Fact]) -> dict[str, Any]:
+    fields = msgspec.structs.fields(fact)
+    return {field.encode_name: field.default for field in fields if not field.required}
 
 
 _KNOWN: Final = frozenset({*Attributes.__struct_fields__, "data", "data_base64"})
@@ -549,6 +573,6 @@ def _parse_data(field: str, fact_type: object, payload: object) -> tuple[Fact, d
     if not isinstance(payload, dict):
         raise MalformedDataError("data", "not a JSON object")
     try:
-        return shaped(payload, fact), payload
+        return shaped(payload, fact), _without_defaults(fact, payload)
     except ShapeError as error:
         raise MalformedDataError(f"data.{error.field}", error.problem) from error

@@ -42,7 +42,8 @@ def outbox_item(event: RideEvent, *, region: str, now: datetime, kept: timedelta
     """
     if event.extensions:
         raise ValueError(f"{event.id} has extensions that the outbox cannot carry: {sorted(event.extensions)}")
-    parse_event({"detail": msgspec.json.decode(msgspec.json.encode(event.to_detail()))})
+    detail = event.to_detail()
+    parse_event({"detail": msgspec.json.decode(msgspec.json.encode(detail))})
     return {
         "id": event.id,
         "source": event.source,
@@ -57,7 +58,7 @@ def outbox_item(event: RideEvent, *, region: str, now: datetime, kept: timedelta
         "causationid": event.causationid or event.id,
         "traceparent": event.traceparent or _traceparent(event),
         "expirytime": _timestamp(event.expirytime or NEVER),
-        "data": msgspec.json.encode(event.payload),
+        "data": msgspec.json.encode(detail["data"]),
         "region": region,
         "expiryTimestamp": int((now + kept).timestamp()),
     }

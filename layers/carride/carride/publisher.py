@@ -27,6 +27,7 @@ from botocore.exceptions import (
     ParamValidationError,
 )
 from botocore.parsers import ResponseParserError
+from msgspec import Struct
 
 from carride.clients import LONGEST_CALL_MS
 from carride.entry import MOST_ENTRIES, TOO_LARGE, Entry, pack
@@ -170,44 +171,44 @@ class Publisher:
         Raises:
             PublishError: some entries reached neither the bus nor the dead-letter queue.
         """
-        parcels = self._put_parcels(entries, remaining_ms)
-        why_not_queued = self._dead_letter_all([parcel for parcel in parcels if parcel.event_id is None], remaining_ms)
-        receipts = [parcel.receipt() for parcel in parcels]
+        asked = self._put_entries(entries, remaining_ms)
+        why_not_queued = self._dead_letter_all([each for each in asked if each.event_id is None], remaining_ms)
+        receipts = [each.receipt() for each in asked]
         if any(receipt.outcome is Outcome.UNSENT for receipt in receipts):
             raise PublishError(receipts, why_not_queued)
         return receipts
 
     def put(self, entries: Iterable[Entry], remaining_ms: Remaining) -> list[Receipt]:
         """Publish entries that are kept elsewhere: like `publish`, but what the bus does not accept is unsent."""
-        return [parcel.receipt() for parcel in self._put_parcels(entries, remaining_ms)]
+        return [each.receipt() for each in self._put_entries(entries, remaining_ms)]
 
     # ── To the bus ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _put_parcels(self, entries: Iterable[Entry], remaining_ms: Remaining) -> list["_Parcel"]:
-        parcels = [_Parcel(entry) for entry in entries]
+    def _put_entries(self, entries: Iterable[Entry], remaining_ms: Remaining) -> list["_PendingEntry"]:
+        asked = [_PendingEntry(entry, entry.size) for entry in entries]
         sendable = []
-        for parcel in parcels:
-            if parcel.size < TOO_LARGE:
-                sendable.append(parcel)
+        for each in asked:
+            if each.size < TOO_LARGE:
+                sendable.append(each)
             else:
-                parcel.refused(ENTRY_TOO_LARGE, f"{parcel.size} bytes; an entry has to stay below {TOO_LARGE}")
+                each.refused(ENTRY_TOO_LARGE, f"{each.size} bytes; an entry has to stay below {TOO_LARGE}")
         self._put_all(sendable, remaining_ms)
-        return parcels
+        return asked
 
-    def _put_all(self, pending: list["_Parcel"], remaining_ms: Remaining) -> None:
-        """Send parcels until each is accepted, refused for good, tried often enough, or the time is up."""
+    def _put_all(self, pending: list["_PendingEntry"], remaining_ms: Remaining) -> None:
+        """Send entries until each is accepted, refused for good, tried often enough, or the time is up."""
         for attempt in range(self._max_attempts):
             if not pending or (attempt and not self._pause(attempt, remaining_ms, NEEDED_MS)):
                 break
             pending = self._put_each_once(pending, remaining_ms)
-        for parcel in pending:
-            if parcel.code is None:
-                parcel.refused(OUT_OF_TIME, "the time was up before it could be sent", retryable=True)
+        for each in pending:
+            if each.code is None:
+                each.refused(OUT_OF_TIME, "the time was up before it could be sent", retryable=True)
 
-    def _put_each_once(self, pending: list["_Parcel"], remaining_ms: Remaining) -> list["_Parcel"]:
-        """Send every parcel once, in batches, and return those to send again."""
-        again: list[_Parcel] = []
-        batches = deque(pack(pending, lambda parcel: parcel.size, most=MOST_ENTRIES, below=TOO_LARGE))
+    def _put_each_once(self, pending: list["_PendingEntry"], remaining_ms: Remaining) -> list["_PendingEntry"]:
+        """Send every entry once, in batches, and return those to send again."""
+        again: list[_PendingEntry] = []
+        batches = deque(pack(pending, lambda each: each.size, most=MOST_ENTRIES, below=TOO_LARGE))
         failed_calls = 0
         while batches:
             if remaining_ms() < NEEDED_MS or (failed_calls and not self._pause(failed_calls, remaining_ms, NEEDED_MS)):
@@ -223,37 +224,37 @@ class Publisher:
                 continue
             else:
                 failed_calls += refusal.retryable
-                for parcel in batch:
-                    parcel.attempts += 1
-                    parcel.refused(refusal.code, refusal.message, retryable=refusal.retryable)
-            again += [parcel for parcel in batch if parcel.retryable]
+                for each in batch:
+                    each.attempts += 1
+                    each.refused(refusal.code, refusal.message, retryable=refusal.retryable)
+            again += [each for each in batch if each.retryable]
         for batch in batches:
             again += batch
         return again
 
-    def _put(self, batch: list["_Parcel"]) -> "_Refusal | None":
-        """Send one batch; the answer is None, and each parcel's in the parcel, unless the call failed as a whole."""
+    def _put(self, batch: list["_PendingEntry"]) -> "_Refusal | None":
+        """Send one batch; the answer is None, and each entry's is in the entry, unless the call failed as a whole."""
         try:
-            response = self._put_events(Entries=[parcel.entry.to_request(self._bus_name) for parcel in batch])
+            response = self._put_events(Entries=[each.entry.to_request(self._bus_name) for each in batch])
         except _FAILURES as error:
             return _refusal(error)
         answers: Sequence[Any] = response.get("Entries") or ()
         if len(answers) != len(batch):
             return _Refusal(NO_ANSWER, f"{len(answers)} answers for {len(batch)} entries", retryable=True)
-        for parcel, answer in zip(batch, answers, strict=True):
-            parcel.attempts += 1
+        for each, answer in zip(batch, answers, strict=True):
+            each.attempts += 1
             if event_id := answer.get("EventId"):
-                parcel.accepted(event_id)
+                each.accepted(event_id)
             else:
                 code = answer.get("ErrorCode", NO_ANSWER)
-                parcel.refused(code, answer.get("ErrorMessage", ""), retryable=code in RETRYABLE or code == NO_ANSWER)
+                each.refused(code, answer.get("ErrorMessage", ""), retryable=code in RETRYABLE or code == NO_ANSWER)
         return None
 
     # ── To the dead-letter queue ──────────────────────────────────────────────────────────────────────────────────────
 
-    def _dead_letter_all(self, parcels: list["_Parcel"], remaining_ms: Remaining) -> str:
-        """Send parcels to the queue. Return what went wrong last; the parcels know whether they are stored."""
-        written = [_letter(parcel) for parcel in parcels]
+    def _dead_letter_all(self, asked: list["_PendingEntry"], remaining_ms: Remaining) -> str:
+        """Send entries to the queue. Return what went wrong last; the entries know whether they are stored."""
+        written = [_letter(each) for each in asked]
         letters = [letter for letter in written if letter.size <= LARGEST_MESSAGE]
         trouble = OUT_OF_TIME if len(letters) == len(written) else LETTER_TOO_LARGE
         for attempt in range(self._max_attempts):
@@ -290,7 +291,7 @@ class Publisher:
         for success in response.get("Successful") or ():
             number = int(success["Id"])
             refusals[number] = None
-            batch[number].parcel.dead_lettered = True
+            batch[number].pending.dead_lettered = True
         return refusals
 
     def _pause(self, attempt: int, remaining_ms: Remaining, needed_ms: int) -> bool:
@@ -313,20 +314,17 @@ def _check_that_it_signs(endpoint_id: str) -> None:
         )
 
 
-class _Parcel:
-    """One entry on its way."""
+class _PendingEntry(Struct, eq=False):
+    """An entry, and what has become of it so far."""
 
-    __slots__ = ("attempts", "code", "dead_lettered", "entry", "event_id", "message", "retryable", "size")
-
-    def __init__(self, entry: Entry) -> None:
-        self.entry = entry
-        self.size = entry.size
-        self.attempts = 0
-        self.event_id: str | None = None
-        self.code: str | None = None
-        self.message: str | None = None
-        self.retryable = False
-        self.dead_lettered = False
+    entry: Entry
+    size: int
+    attempts: int = 0
+    event_id: str | None = None
+    code: str | None = None
+    message: str | None = None
+    retryable: bool = False
+    dead_lettered: bool = False
 
     def accepted(self, event_id: str) -> None:
         self.event_id = event_id
@@ -378,26 +376,26 @@ def _refusal(error: Exception) -> _Refusal:
 class _Letter(NamedTuple):
     """A message for the dead-letter queue."""
 
-    parcel: _Parcel
+    pending: _PendingEntry
     body: str
     attributes: dict[str, Any]
     size: int
     """Bytes, attributes included."""
 
 
-def _letter(parcel: _Parcel) -> _Letter:
-    """Return the message that keeps a parcel: the event in EventBridge's envelope, the reason as EventBridge writes it.
+def _letter(pending: _PendingEntry) -> _Letter:
+    """Return the message that keeps an entry: the event in EventBridge's envelope, the reason as EventBridge writes it.
 
     So whoever reads the dead-letter queue of a rule can read this one.
     """
     attributes = {
-        "ERROR_CODE": {"DataType": "String", "StringValue": str(parcel.code)},
-        "ERROR_MESSAGE": {"DataType": "String", "StringValue": _ascii(parcel.message or "no message")},
-        "RETRY_ATTEMPTS": {"DataType": "Number", "StringValue": str(parcel.attempts)},
+        "ERROR_CODE": {"DataType": "String", "StringValue": str(pending.code)},
+        "ERROR_MESSAGE": {"DataType": "String", "StringValue": _ascii(pending.message or "no message")},
+        "RETRY_ATTEMPTS": {"DataType": "Number", "StringValue": str(pending.attempts)},
     }
     around = sum(len(name) + sum(map(len, attribute.values())) for name, attribute in attributes.items())
-    body = _body(parcel.entry, LARGEST_MESSAGE - around)
-    return _Letter(parcel, body, attributes, around + len(body.encode()))
+    body = _body(pending.entry, LARGEST_MESSAGE - around)
+    return _Letter(pending, body, attributes, around + len(body.encode()))
 
 
 def _body(entry: Entry, room: int) -> str:

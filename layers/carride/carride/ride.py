@@ -33,6 +33,10 @@ DEAREST: Final = 10_000_000
 type Price = Annotated[int, Meta(ge=CHEAPEST, le=DEAREST, description="What a ride is to cost, in cents.")]
 type Cents = Annotated[int, Meta(ge=0, le=DEAREST, description="An amount of money, in cents.")]
 """Of facts: archives hold rides that cost nothing, and readers accept them."""
+CURRENCY: Final = "EUR"
+"""The currency of prices, unless an event says another one. The API accepts no other."""
+
+type Currency = Annotated[str, Meta(pattern=r"^[A-Z]{3}$(?!\n)", description="The price's currency, as in ISO 4217.")]
 type Version = Annotated[
     int, Meta(ge=1, le=99_999_999, description="How many changes the ride has seen, its request included.")
 ]
@@ -53,12 +57,10 @@ OPEN: Final = frozenset({Status.REQUESTED, Status.ACCEPTED, Status.STARTED})
 
 
 class Ride(Struct, frozen=True, kw_only=True, rename=json_name):
-    """A ride at one version of it.
+    """A ride at one version of it."""
 
-    Money is a whole number of cents: a JSON number with a fraction may come back from a store or a stream as another
-    one, and the event would no longer be recognised as the same.
-    """
-
+    # Money is a whole number of cents: a JSON number with a fraction may come back from a store or a stream as another
+    # one, and the event would no longer be recognised as the same.
     order_id: OrderID
     customer_id: CustomerID
     pickup: Sector
@@ -67,6 +69,7 @@ class Ride(Struct, frozen=True, kw_only=True, rename=json_name):
     price: Cents
     status: Status
     version: Version
+    currency: Currency = CURRENCY
 
 
 class RideError(Exception):
@@ -157,9 +160,7 @@ def accept(ride: Ride, *, seen: int | None = None) -> Ride:
 def start(ride: Ride, *, seen: int | None = None) -> Ride:
     """Return the ride as started: the passengers are in the car.
 
-    Raises:
-        IllegalTransitionError: it is not accepted, or has started before.
-        StaleVersionError: it has changed since.
+    Raises: as `accept`.
     """
     return _changed(ride, "start", frozenset({Status.ACCEPTED}), seen, status=Status.STARTED)
 
@@ -167,9 +168,7 @@ def start(ride: Ride, *, seen: int | None = None) -> Ride:
 def complete(ride: Ride, *, seen: int | None = None) -> Ride:
     """Return the ride as completed: the passengers have arrived.
 
-    Raises:
-        IllegalTransitionError: it has not started, or is over.
-        StaleVersionError: it has changed since.
+    Raises: as `accept`.
     """
     return _changed(ride, "complete", frozenset({Status.STARTED}), seen, status=Status.COMPLETED)
 
@@ -177,9 +176,7 @@ def complete(ride: Ride, *, seen: int | None = None) -> Ride:
 def cancel(ride: Ride, *, seen: int | None = None) -> Ride:
     """Return the ride as cancelled; until it is completed, it can be.
 
-    Raises:
-        IllegalTransitionError: it is over.
-        StaleVersionError: it has changed since.
+    Raises: as `accept`.
     """
     return _changed(ride, "cancel", OPEN, seen, status=Status.CANCELLED)
 

@@ -277,15 +277,15 @@ class Simulation:
         end = len(self._lives) + LONGEST_LIFE * _BETWEEN_EVENTS
         time = self._time - (end - slot.happened) * _STEP
         if slot.kind in MALFORMED:
-            event = told(life(self._spec.seed, f"bad_{slot.number:05d}")[:1], time)
+            event = to_event(life(self._spec.seed, f"bad_{slot.number:05d}")[:1], time)
             return SimulatedEntry(broken(event, slot.kind), slot.kind, None)
         ride, step = self._facts[slot.number]
         facts = self._lives[ride][: step + 1]
         mark = self._marks.get(slot.number)
         if mark == _LATE:
-            event = told(facts, time - _LATE_BY, expirytime=self._time - _LATE_SINCE)
+            event = to_event(facts, time - _LATE_BY, expirytime=self._time - _LATE_SINCE)
         else:
-            event = told(facts, time, extensions={FAULT_EXTENSION: mark} if mark else {})
+            event = to_event(facts, time, extensions={FAULT_EXTENSION: mark} if mark else {})
         entry = Entry.of(event)
         if older and mark is None:  # the older envelope has no place for a mark
             entry = replace(entry, detail=_json(older_envelope(event)))
@@ -423,7 +423,7 @@ PREDEFINED: Final = (
 """The rides of the predefined mode: each way that a ride can go."""
 
 
-def told(
+def to_event(
     facts: Sequence[Fact],
     time: datetime,
     *,
@@ -438,7 +438,7 @@ def told(
         fact,
         source=SIMULATOR_SOURCE,
         time=time,
-        cause=told(earlier[-1:], time) if earlier else None,
+        cause=to_event(earlier[-1:], time) if earlier else None,
         traceparent=traceparent,
         expirytime=expirytime,
         extensions=extensions,

@@ -20,7 +20,7 @@ def test_nothing_is_lost_or_doubled_in_the_worst_mix(laptop: Laptop) -> None:
     assert result.poison > 0
     assert sum(result.gateway.values()) > 0
     assert sum(result.saga.endings.values()) == mix.rides
-    assert "held back" in table([result])
+    assert "waiting for redrive" in table([result])
 
 
 def test_records_in_valkey_lose_and_double_nothing_either(laptop: Laptop) -> None:

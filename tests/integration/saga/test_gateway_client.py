@@ -47,7 +47,9 @@ def call(*, seconds: float | None = None, lost: Callable[[], bool] = lambda: Fal
 
 def authorize(client: HttpGateway, on_behalf: Call | None = None) -> Any:
     """Reserve the money for a ride."""
-    return client.authorize(on_behalf or call(), order_id="order_01", customer_id="customer_a", amount=1250)
+    return client.authorize(
+        on_behalf or call(), order_id="order_01", customer_id="customer_a", amount=1250, currency="EUR"
+    )
 
 
 def test_money_is_reserved_captured_and_given_back() -> None:

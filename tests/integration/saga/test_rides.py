@@ -1,6 +1,13 @@
 """Whole rides through the deployed pipeline: booked, driven, paid; or undone, from wherever they had got to."""
 
+import http.client
+import json
+from datetime import UTC, datetime, timedelta
+
+from local.bookings import send
+from local.local_aws import HOST
 from tests.integration.saga.town import CARS, Town
+from tests.unit.functions.saga import told
 
 
 def test_a_ride_lives_from_acceptance_to_payment(town: Town) -> None:
@@ -14,19 +21,7 @@ def test_a_ride_lives_from_acceptance_to_payment(town: Town) -> None:
     over = town.saga(ride)
     assert over.problems == {}
     assert (over.endings, over.cars_held, over.captured) == ({"paid": 1}, 0, 1)
-    assert over.told == {"CarAssigned": 1, "CarReleased": 1, "PaymentAuthorized": 1, "PaymentCaptured": 1}
-
-
-def test_a_ride_that_is_called_off_leaves_nothing_behind(town: Town) -> None:
-    """The car is free and the money released, whether the ride had both or neither."""
-    early, late = town.ride(), town.ride()
-    town.hear(early.created, early.cancelled)
-    town.hear(late.accepted, late.cancelled)
-    saga = town.saga(early, late)
-    assert saga.problems == {}
-    assert (saga.endings, saga.cars_held) == ({"cancelled": 2}, 0)
-    assert saga.told == {"CarAssigned": 1, "CarReleased": 1, "PaymentAuthorized": 1, "PaymentRefunded": 1}
-    assert [(charge["status"], charge["captures"]) for charge in town.charges(early, late)] == [("refunded", [])]
+    assert over.emitted == {"CarAssigned": 1, "CarReleased": 1, "PaymentAuthorized": 1, "PaymentCaptured": 1}
 
 
 def test_a_ride_that_cannot_be_paid_gives_its_car_back(town: Town) -> None:
@@ -36,7 +31,7 @@ def test_a_ride_that_cannot_be_paid_gives_its_car_back(town: Town) -> None:
     saga = town.saga(ride)
     assert saga.problems == {}
     assert (saga.endings, saga.cars_held, saga.captured) == ({"declined": 1}, 0, 0)
-    assert saga.told == {"CarAssigned": 1, "CarReleased": 1, "PaymentDeclined": 1}
+    assert saga.emitted == {"CarAssigned": 1, "CarReleased": 1, "PaymentDeclined": 1}
 
 
 def test_a_ride_without_a_car_is_never_charged(town: Town) -> None:
@@ -53,21 +48,34 @@ def test_a_ride_without_a_car_is_never_charged(town: Town) -> None:
     assert town.saga(*rides).endings == {"paid": CARS, "unserved": 1}
 
 
-def test_a_ride_whose_events_come_backwards_ends_the_same(town: Town) -> None:
-    """The end is heard of first, and the request last: one car, one charge, paid."""
-    ride = town.ride()
-    town.hear(ride.completed, ride.started, ride.accepted, ride.created)
-    saga = town.saga(ride)
-    assert saga.problems == {}
-    assert (saga.endings, saga.cars_held, saga.captured) == ({"paid": 1}, 0, 1)
-
-
-def test_everything_at_once_ends_the_same(town: Town) -> None:
-    """All events of two rides at one moment, each twice: consumers get into each other's way, and agree in the end."""
-    paid, cancelled = town.ride(), town.ride()
-    town.put(paid.completed, paid.accepted, cancelled.cancelled, cancelled.accepted, paid.completed, paid.accepted)
-    town.put(cancelled.cancelled, cancelled.accepted)
+def test_rides_that_stand_still_are_settled(town: Town) -> None:
+    """Nobody ends the one, and the end of the other expired on its way: both give back what they hold, once."""
+    abandoned, expired = town.ride(), town.ride()
+    town.hear(abandoned.created, abandoned.accepted, expired.created, expired.accepted)
+    town.put_details(told(expired.completed, expirytime=datetime.now(UTC) - timedelta(hours=1)).to_detail())
     town.settle()
-    saga = town.saga(paid, cancelled)
+    assert town.saga(abandoned, expired).cars_held == 2
+    town.reconcile()
+    saga = town.saga(abandoned, expired)
     assert saga.problems == {}
-    assert (saga.endings, saga.cars_held) == ({"paid": 1, "cancelled": 1}, 0)
+    assert (saga.endings, saga.cars_held, saga.reconciled) == ({"cancelled": 2}, 0, 2)
+    assert [charge["status"] for charge in town.charges(abandoned, expired)] == ["refunded"] * 2
+    town.reconcile()
+    assert town.saga(abandoned, expired) == saga
+
+
+def test_a_booking_that_nobody_ends_is_cancelled(town: Town) -> None:
+    """The caller finds the ride cancelled; its car is free, and its money released."""
+    path = f"/_aws/execute-api/{town.stack.resources['CarRideApi']}/$default/carrides"
+    connection = http.client.HTTPConnection(HOST, town.laptop.port, timeout=60)
+    order = {"customerID": "customer_a", "pickup": "sector_10", "destination": "sector_03", "price": 1250}
+    ride = send(connection, "POST", path, order, key="abandoned-book", twice=False)
+    path += f"/{ride['orderID']}"
+    send(connection, "PUT", path, {"action": "accept", "version": 1}, key="abandoned-accept", twice=False)
+    town.settle()
+    town.reconcile()
+    connection.request("GET", path)
+    found = json.load(connection.getresponse())
+    connection.close()
+    assert found["status"] == "cancelled"
+    assert {"CarReleased", "PaymentRefunded"} <= {each["type"] for each in found["timeline"]}

@@ -1,11 +1,9 @@
-from itertools import chain
 from typing import Any
 
 import pytest
 
-from carride.entry import MOST_ENTRIES, TOO_LARGE, Entry, pack, xray_header
-from tests.unit.carride.fakes import entry_bytes
-from tests.unit.carride.rides import NOW, entry, event
+from carride.entry import Entry, pack, xray_header
+from tests.unit.carride.rides import NOW, event
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -63,41 +61,7 @@ def test_only_a_valid_trace_becomes_a_trace_header(traceparent: str | None, head
     assert xray_header(traceparent) == header
 
 
-def test_a_trace_that_is_none_does_not_cost_the_event() -> None:
-    """An entry whose trace is no trace is sent without a header."""
-    assert "TraceHeader" not in Entry(source="a", detail="{}", time=NOW, traceparent="nonsense").to_request("the-bus")
-
-
-def test_small_entries_fill_their_requests_in_order() -> None:
-    """Twenty-five small entries make three requests, in the order in which they came."""
-    batches = pack(range(25), lambda _: 1, most=10, below=1000)
-    assert [len(batch) for batch in batches] == [10, 10, 5]
-    assert list(chain(*batches)) == list(range(25))
-
-
 def test_large_entries_are_combined_so_that_requests_are_few() -> None:
     """Where the order would waste room, a small entry fills up the request of a large one."""
     sizes = [600, 600, 300, 300]
     assert sorted(map(sorted, pack(sizes, int, most=10, below=1000))) == [[300, 600], [300, 600]]
-
-
-def test_a_request_stays_below_its_limit() -> None:
-    """Entries that would reach the limit together are kept apart."""
-    assert len(pack([500, 500], int, most=10, below=1000)) == 2
-    assert len(pack([500, 499], int, most=10, below=1000)) == 1
-
-
-def test_nothing_makes_no_request() -> None:
-    """Where there is nothing to send, nothing is sent."""
-    assert pack([], int, most=10, below=1000) == []
-
-
-def test_ten_thousand_events_take_a_thousand_requests() -> None:
-    """Events of usual size are limited by the number of entries alone."""
-    entries = [entry(f"order_{number}") for number in range(10_000)]
-    assert len(pack(entries, lambda one: one.size, most=MOST_ENTRIES, below=TOO_LARGE)) == 1_000
-
-
-def test_the_tests_own_entries_have_the_size_that_they_ask_for() -> None:
-    """An entry that is made for its size has it, by both ways to measure one."""
-    assert entry(size=5_000).size == entry_bytes(dict(entry(size=5_000).to_request("bus"))) == 5_000

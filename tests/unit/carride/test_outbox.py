@@ -2,16 +2,27 @@
 
 import json
 from datetime import UTC, datetime, timedelta, timezone
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from carride.events import Attributes, CarRideCreated, Fact, RideEvent, parse_event
+from carride.events import (
+    Attributes,
+    CarAssigned,
+    CarRideCreated,
+    ContractError,
+    Fact,
+    PaymentAuthorized,
+    PaymentCaptured,
+    PaymentDeclined,
+    RideEvent,
+    parse_event,
+)
 from carride.outbox import KEPT, NEVER, outbox_item
-from idempotency.fingerprint import fingerprint
+from tests.contract.test_events import assert_conforms
 from tests.unit.carride.pipe import PLACE, image, pipe, piped, template
 from tests.unit.carride.rides import booked, every_fact
 
@@ -35,6 +46,7 @@ def test_every_event_comes_out_as_it_went_in(fact: Fact) -> None:
     """Nothing of an event that has all attributes is lost or changed on the way."""
     told = event(fact, traceparent=TRACE, causationid="cause", expirytime=NOW + timedelta(hours=1))
     assert through(told) == told
+    assert_conforms(piped(outbox_item(told, region="us-east-1", now=NOW)))
 
 
 @given(
@@ -47,14 +59,6 @@ def test_any_time_and_any_text_survive(time: datetime, correlation: str) -> None
     assert through(told) == told
 
 
-def test_a_copy_by_the_other_road_is_recognised() -> None:
-    """Told by the outbox or published straight, an event has one key and one fingerprint."""
-    told = event()
-    direct = parse_event({"detail": told.to_detail()})
-    assert through(told).idempotencyid == direct.idempotencyid
-    assert fingerprint(through(told).payload) == fingerprint(direct.payload)
-
-
 def test_what_an_event_lacks_is_said_in_so_many_words() -> None:
     """No path of the template is ever missing: what is not there is written with the value that says the same."""
     told = event()
@@ -65,23 +69,27 @@ def test_what_an_event_lacks_is_said_in_so_many_words() -> None:
     assert came.traceparent.endswith("-00")
 
 
-def test_events_without_a_trace_share_that_of_their_correlation() -> None:
-    """The trace that is made up is one for a whole saga, and has a span for each of its events."""
-    first, second = (event(fact) for fact in every_fact()[:2])
-    traces = [str(outbox_item(told, region="us-east-1", now=NOW)["traceparent"]).split("-") for told in (first, second)]
-    assert traces[0][1] == traces[1][1]
-    assert traces[0][2] != traces[1][2]
-
-
 def test_an_event_with_extensions_is_refused() -> None:
     """What the template has no place for is not dropped in silence."""
     with pytest.raises(ValueError, match="simulatedfault"):
         outbox_item(event(extensions={"simulatedfault": "crash"}), region="us-east-1", now=NOW)
 
 
-def test_an_item_expires() -> None:
-    """An item is kept for a week, by DynamoDB's clock in seconds."""
-    assert outbox_item(event(), region="us-east-1", now=NOW)["expiryTimestamp"] == int((NOW + KEPT).timestamp())
+@pytest.mark.parametrize(
+    ("fact", "wrong"),
+    [
+        (PaymentDeclined, {"amount": 1250, "reason": "x" * 201}),
+        (PaymentDeclined, {"amount": 1250, "reason": ""}),
+        (PaymentDeclined, {"amount": 10_000_001, "reason": "no funds"}),
+        (PaymentAuthorized, {"amount": 1250, "payment_id": "p" * 65}),
+        (PaymentCaptured, {"amount": -1, "payment_id": "pay_1"}),
+        (CarAssigned, {"car_id": "car_1\n"}),
+    ],
+)
+def test_what_no_reader_would_accept_is_not_put_into_the_outbox(fact: type[Fact], wrong: dict[str, Any]) -> None:
+    """Its attempt fails instead: once committed, every consumer would dead-letter it."""
+    with pytest.raises(ContractError):
+        outbox_item(event(fact.of(booked(), **wrong)), region="us-east-1", now=NOW)
 
 
 def test_an_event_that_is_told_again_has_the_same_item() -> None:
@@ -89,6 +97,7 @@ def test_an_event_that_is_told_again_has_the_same_item() -> None:
     told = event()
     first, second = (outbox_item(told, region="us-east-1", now=NOW + timedelta(hours=hours)) for hours in (0, 1))
     assert first["id"] == second["id"]
+    assert first["expiryTimestamp"] == int((NOW + KEPT).timestamp())
     [wanted] = pipe()["SourceParameters"]["FilterCriteria"]["Filters"]
     pattern = json.loads(wanted["Pattern"]["Fn::Sub"].replace("${AWS::Region}", "us-east-1"))
     assert pattern == {"eventName": ["INSERT"], "dynamodb": {"NewImage": {"region": {"S": [first["region"]]}}}}

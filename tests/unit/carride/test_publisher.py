@@ -15,7 +15,7 @@ from botocore.exceptions import (
     ReadTimeoutError,
 )
 
-from carride.entry import MOST_ENTRIES, TOO_LARGE, Entry, pack
+from carride.entry import TOO_LARGE, Entry
 from carride.events import parse_event
 from carride.publisher import (
     ENTRY_TOO_LARGE,
@@ -27,7 +27,7 @@ from carride.publisher import (
     PublishError,
 )
 from carride.settings import SettingsError
-from ops.audit import opened
+from ops.audit.queues import opened
 from ops.redrive import entry_in
 from tests.unit.carride.fakes import FakeBus, FakeQueue, FakeTime, client_error, publisher
 from tests.unit.carride.rides import NOW, entry
@@ -73,13 +73,6 @@ def test_every_entry_has_its_receipt() -> None:
     assert queue.messages == []
 
 
-def test_nothing_to_publish_costs_no_call() -> None:
-    """An empty sequence is published without a request."""
-    bus, queue, time = FakeBus(), FakeQueue(), FakeTime()
-    assert publisher(bus, queue, time).publish([], time.remaining_ms) == []
-    assert bus.requests == queue.requests == []
-
-
 @pytest.mark.parametrize("code", sorted(RETRYABLE))
 def test_only_the_entries_that_failed_are_sent_again(code: str) -> None:
     """Of a batch in which one entry failed for a passing reason, that one is sent again, with the same detail."""
@@ -94,15 +87,6 @@ def test_only_the_entries_that_failed_are_sent_again(code: str) -> None:
     assert bus.requests[1][0] == bus.requests[0][3]
     assert [receipt.attempts for receipt in receipts] == [1, 1, 1, 2, 1]
     assert queue.messages == []
-
-
-def test_failed_entries_of_many_batches_are_sent_again_together() -> None:
-    """Ten batches with one failed entry each cost one further request, not ten."""
-    fails = first_times(1, "InternalFailure")
-    bus = FakeBus(lambda request: fails(request) if order(request).endswith("7") else None)
-    time = FakeTime()
-    publisher(bus, FakeQueue(), time).publish(entries(100), time.remaining_ms)
-    assert len(bus.requests) == 11
 
 
 @pytest.mark.parametrize("code", FINAL)
@@ -168,14 +152,6 @@ def test_a_call_that_failed_as_a_whole_is_made_again(failure: Exception) -> None
     assert queue.messages == []
 
 
-def test_a_throttled_call_is_followed_by_a_pause_before_the_next_batch() -> None:
-    """A service that throttles is left alone for a moment, even where other batches wait."""
-    bus, time = FakeBus(failures=iter([client_error("ThrottlingException", 400)])), FakeTime()
-    publisher(bus, FakeQueue(), time).publish(entries(20), time.remaining_ms)
-    assert len(bus.requests) == 3
-    assert len(time.sleeps) == 2
-
-
 @pytest.mark.parametrize("failure", [client_error("AccessDeniedException", 400), NoCredentialsError()], ids=repr)
 def test_a_call_that_was_refused_for_good_is_not_made_again(failure: Exception) -> None:
     """What no retry can mend sends the whole batch to the dead-letter queue."""
@@ -220,13 +196,6 @@ def test_an_answer_that_does_not_match_the_request_is_no_answer(answered: int | 
 
 
 # ── Size ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_an_entry_just_below_the_limit_is_sent() -> None:
-    """The largest entry that PutEvents takes is published, in a request of its own."""
-    bus, queue, time = FakeBus(), FakeQueue(), FakeTime()
-    publisher(bus, queue, time).publish([entry(), entry(size=TOO_LARGE - 1)], time.remaining_ms)
-    assert (len(bus.events), len(bus.requests), queue.messages) == (2, 2, [])
 
 
 @pytest.mark.parametrize(
@@ -280,37 +249,7 @@ def test_nothing_is_sent_to_the_bus_in_the_time_that_the_dead_letters_need() -> 
     assert queue.reasons() == [OUT_OF_TIME] * 30
 
 
-def test_no_pause_outlasts_the_deadline() -> None:
-    """A retry that there is no time to wait for is not waited for; the last refusal is the reason."""
-    time = FakeTime(NEEDED_MS + 1_000)
-    bus, queue = FakeBus(lambda _: "InternalFailure"), FakeQueue()
-    publisher(bus, queue, time, first_delay_s=0.4).publish(entries(1), time.remaining_ms)
-    assert time.remaining_ms() >= NEEDED_MS
-    assert queue.reasons() == ["InternalFailure"]
-
-
-def test_a_call_that_never_answers_ends_with_the_time() -> None:
-    """Timeouts use the time up, and the entries still reach the dead-letter queue within it."""
-    time = FakeTime(30_000)
-    bus = FakeBus(failures=repeat(ReadTimeoutError(endpoint_url=URL)), on_call=lambda: time.work(4_000))
-    queue = FakeQueue()
-    publisher(bus, queue, time).publish(entries(3), time.remaining_ms)
-    assert queue.reasons() == ["ReadTimeoutError"] * 3
-    assert time.remaining_ms() > 0
-
-
 # ── Few requests ──────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize(
-    "sizes", [(700, 2_000), (700, 2_000, 64_000), (1_000, 150_000)], ids=["small", "mixed", "large"]
-)
-def test_ten_thousand_events_take_the_fewest_requests(sizes: tuple[int, ...]) -> None:
-    """As long as their number is what limits a request, entries of any sizes leave no request unfilled but the last."""
-    chance = random.Random(1)  # noqa: S311 - a simulation, not a secret
-    measured = [chance.randint(size // 2, size) for size in chance.choices(sizes, k=10_000)]
-    requests = pack(measured, int, most=MOST_ENTRIES, below=TOO_LARGE)
-    assert len(requests) == len(measured) // MOST_ENTRIES
 
 
 # ── Through a global endpoint ─────────────────────────────────────────────────────────────────────────────────────────
@@ -348,22 +287,6 @@ def test_a_publisher_that_cannot_sign_for_its_endpoint_is_not_made(monkeypatch: 
 # ── To the dead-letter queue ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_dead_letters_that_failed_are_sent_again() -> None:
-    """The queue's answer is read message by message, as the bus's is."""
-    refusals = iter(["InternalError", None, None])
-    queue, time = FakeQueue(lambda _: next(refusals)), FakeTime()
-    publisher(FakeBus(lambda _: "MalformedDetail"), queue, time).publish(entries(2), time.remaining_ms)
-    assert [len(request) for request in queue.requests] == [2, 1]
-    assert {body["detail"]["subject"] for body in queue.bodies()} == {"order_0", "order_1"}
-
-
-def test_a_queue_that_is_away_for_a_moment_is_waited_for() -> None:
-    """A failed call to the queue is made again."""
-    queue, time = FakeQueue(failures=iter([EndpointConnectionError(endpoint_url=URL)])), FakeTime()
-    (receipt,) = publisher(FakeBus(lambda _: "MalformedDetail"), queue, time).publish(entries(1), time.remaining_ms)
-    assert receipt.outcome is Outcome.DEAD_LETTERED
-
-
 @pytest.mark.parametrize(
     "queue",
     [
@@ -384,14 +307,6 @@ def test_events_that_are_in_neither_come_back_in_the_error(queue: FakeQueue) -> 
     assert failure.value.entries == [asked[1]]
     outcomes = [receipt.outcome for receipt in failure.value.receipts]
     assert outcomes == [Outcome.PUBLISHED, Outcome.UNSENT, Outcome.PUBLISHED]
-
-
-def test_a_message_that_the_queue_refuses_for_good_is_not_sent_again() -> None:
-    """Where the queue says that the message is at fault, repeating it would only cost the time of the others."""
-    queue, time = FakeQueue(lambda _: "InvalidMessageContents", sender_fault=True), FakeTime()
-    with pytest.raises(PublishError, match="InvalidMessageContents"):
-        publisher(FakeBus(lambda _: "MalformedDetail"), queue, time).publish(entries(1), time.remaining_ms)
-    assert len(queue.requests) == 1
 
 
 def test_without_time_for_the_dead_letters_the_events_come_back() -> None:
@@ -441,19 +356,3 @@ def test_of_ten_thousand_events_none_is_in_neither() -> None:
         order_id = json.loads(receipt.entry.detail)["subject"]
         assert (receipt.outcome is Outcome.PUBLISHED) == (order_id in published)
         assert receipt.code == kept.get(order_id)
-
-
-def test_what_a_lost_answer_doubles_carries_the_same_id() -> None:
-    """A call that was carried out but not answered is repeated, and both copies carry one idempotency id."""
-
-    class Mute(FakeBus):
-        def put_events(self, *, Entries: list[dict[str, Any]]) -> dict[str, Any]:  # noqa: N803 - botocore's name
-            response = super().put_events(Entries=Entries)
-            if len(self.requests) == 1:
-                raise ReadTimeoutError(endpoint_url=URL)
-            return response
-
-    bus, queue, time = Mute(), FakeQueue(), FakeTime()
-    publisher(bus, queue, time).publish(entries(1), time.remaining_ms)
-    first, second = (json.loads(request["Detail"])["idempotencyid"] for request in bus.events)
-    assert first == second

@@ -78,17 +78,6 @@ def test_a_decision_on_an_old_version_is_refused(name: str) -> None:
     assert (refusal.value.version, refusal.value.seen) == (2, 1)
 
 
-def test_a_decision_on_the_present_version_is_taken() -> None:
-    """Whoever names the present version is served."""
-    assert rides.accept(booked(), seen=1).status is Status.ACCEPTED
-
-
-def test_a_new_ride_is_requested_and_at_version_one() -> None:
-    """A ride's first fact is its request."""
-    ride = booked()
-    assert (ride.status, ride.version) == (Status.REQUESTED, 1)
-
-
 def test_a_ride_goes_somewhere() -> None:
     """Nobody can request a ride that ends where it begins."""
     with pytest.raises(NoTripError):
@@ -109,14 +98,6 @@ def test_a_ride_costs_something_and_not_too_much(price: int, *, allowed: bool) -
         assert redirect(booked(), price=price).price == price
     with nullcontext() if allowed else pytest.raises(PriceError):
         assert booked(price=price).price == price
-
-
-def test_another_destination_has_its_price_and_leaves_the_rest() -> None:
-    """A change of destination changes destination, price and version."""
-    before = booked()
-    after = redirect(before)
-    assert (after.destination, after.price, after.version) == ("sector_09", 900, 2)
-    assert (after.pickup, after.passengers, after.customer_id) == (before.pickup, before.passengers, before.customer_id)
 
 
 def test_the_same_destination_is_no_change() -> None:

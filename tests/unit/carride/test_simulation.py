@@ -1,12 +1,11 @@
 import json
 from collections import Counter, defaultdict
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Final
 
 import pytest
 
-from carride.entry import TOO_LARGE
-from carride.events import CarRideCancelled, CarRideCompleted, ContractError, parse_event
+from carride.events import parse_event
 from carride.simulation import (
     MALFORMED,
     PREDEFINED,
@@ -17,8 +16,6 @@ from carride.simulation import (
     Simulation,
     Spec,
     SpecError,
-    fare,
-    life,
     predefined,
 )
 from tests.unit.carride.rides import NOW
@@ -53,12 +50,6 @@ def test_a_simulation_is_the_same_for_the_same_seed() -> None:
     assert simulate() == simulate()
 
 
-def test_another_seed_makes_other_rides() -> None:
-    """Two seeds have no fact in common."""
-    other = simulate(Spec(rides=60, seed=8))
-    assert {entry.fact for entry in simulate()}.isdisjoint({entry.fact for entry in other})
-
-
 def test_a_ride_depends_on_seed_and_number_alone() -> None:
     """A larger simulation of the same seed, at another time, tells the same facts with the same data."""
     small = {entry.fact: entry for entry in facts(simulate(Spec(rides=10, seed=7)))}
@@ -78,33 +69,6 @@ def test_a_simulation_can_be_continued() -> None:
     assert len(simulation) == len(whole)
 
 
-def test_it_has_as_many_of_everything_as_was_asked_for() -> None:
-    """Copies, malformed, late and faulty events are counted out, not thrown with dice."""
-    simulated = simulate()
-    kinds = Counter(entry.kind for entry in simulated)
-    assert kinds[Kind.COPY] == round(0.3 * kinds[Kind.FACT])
-    assert all(kinds[kind] == 2 for kind in MALFORMED)
-    marked = facts(simulated)
-    assert sum(entry.late for entry in marked) == 3
-    assert Counter(entry.fault for entry in marked if entry.fault) == {
-        Fault.CRASH: 2,
-        Fault.FAIL: 4,
-        Fault.POISON: 1,
-        Fault.SLOW: 2,
-    }
-
-
-def test_facts_are_published_once_and_copies_after_them() -> None:
-    """Each fact comes once, and every copy is one of a fact that came before."""
-    seen: set[str | None] = set()
-    for entry in simulate():
-        if entry.kind is Kind.FACT:
-            assert entry.fact not in seen
-            seen.add(entry.fact)
-        elif entry.kind is Kind.COPY:
-            assert entry.fact in seen
-
-
 def test_copies_say_what_the_original_says() -> None:
     """A copy has the payload of its fact, in whichever envelope it comes."""
     payloads = defaultdict(list)
@@ -116,21 +80,6 @@ def test_copies_say_what_the_original_says() -> None:
             payloads[entry.fact].append(parse_event({"detail": detail}).payload)
     assert envelopes == {True, False}
     assert all(payload == copies[0] for copies in payloads.values() for payload in copies)
-
-
-def test_every_ride_lives_to_its_end() -> None:
-    """Sequences of a ride have no gap, and the last fact completes or cancels it."""
-    rides = defaultdict(list)
-    for entry in facts(simulate()):
-        event = parse_event({"detail": json.loads(entry.entry.detail)})
-        rides[event.subject].append(event)
-    assert len(rides) == 60
-    ends: Counter[type] = Counter()
-    for events in rides.values():
-        events.sort(key=lambda event: event.sequence)
-        assert [event.data.version for event in events] == list(range(1, len(events) + 1))
-        ends[type(events[-1].data)] += 1
-    assert set(ends) == {CarRideCompleted, CarRideCancelled}
 
 
 def test_as_many_rides_are_out_of_order_as_was_asked_for() -> None:
@@ -166,34 +115,6 @@ def test_only_late_events_have_expired() -> None:
             assert event.time < event.expirytime < NOW
         else:
             assert event.expirytime is None
-
-
-def test_events_happen_up_to_the_present() -> None:
-    """No event is from the future, and within a ride they happen one after the other."""
-    last: dict[str, datetime] = {}
-    for entry in facts(simulate(Spec(rides=30, seed=7))):
-        event = parse_event({"detail": json.loads(entry.entry.detail)})
-        assert entry.entry.time == event.time < NOW
-        assert event.subject not in last or last[event.subject] < event.time
-        last[event.subject] = event.time
-
-
-@pytest.mark.parametrize("kind", [Kind.MISSING_ID, Kind.PARTIAL_ID, Kind.UNKNOWN_TYPE, Kind.BROKEN_SHAPE])
-def test_malformed_events_break_the_contract(kind: Kind) -> None:
-    """Each kind that reaches a consumer is refused by the contract."""
-    for entry in simulate():
-        if entry.kind is kind:
-            with pytest.raises(ContractError):
-                parse_event({"detail": json.loads(entry.entry.detail)})
-
-
-def test_some_malformed_events_do_not_get_onto_the_bus() -> None:
-    """One kind is no JSON and one is too large for PutEvents; all others are neither."""
-    for entry in simulate():
-        assert (entry.entry.size >= TOO_LARGE) == (entry.kind is Kind.OVERSIZED)
-        if entry.kind is Kind.MALFORMED_DETAIL:
-            with pytest.raises(json.JSONDecodeError):
-                json.loads(entry.entry.detail)
 
 
 def test_more_marks_than_facts_are_refused() -> None:
@@ -242,12 +163,6 @@ def test_a_simulation_has_one_end(spec: Spec, field: str, monkeypatch: pytest.Mo
     assert refusal.value.field == field
 
 
-def test_without_an_end_there_are_two_hundred_rides() -> None:
-    """A simulation that is asked for nothing ends all the same."""
-    simulated = simulate(Spec())
-    assert len({json.loads(entry.entry.detail)["subject"] for entry in simulated}) == 200
-
-
 def test_predefined_rides_are_known_beforehand() -> None:
     """The seed is in their names and nowhere else: two seeds tell the same rides, under other ids."""
     rides = [
@@ -280,14 +195,3 @@ def test_predefined_rides_go_every_way_that_a_ride_can() -> None:
     }
     first = predefined(0, 0)[0]
     assert (first.customer_id, first.pickup, first.destination) == ("customer_a", "sector_01", "sector_03")
-
-
-def test_the_modes_do_not_share_a_ride() -> None:
-    """A predefined ride has no name that a random one of the same seed has: their facts would contradict each other."""
-    names = {fact.order_id for number in range(10) for fact in life(7, f"{number:05d}")}
-    assert names.isdisjoint({fact.order_id for number in range(10) for fact in predefined(7, number)})
-
-
-def test_a_fare_grows_with_the_way_along_the_grid() -> None:
-    """Cars drive along the streets, not over the houses."""
-    assert fare(0, 1) < fare(0, 2) == fare(0, 9) < fare(0, 63)

@@ -37,6 +37,10 @@ class FakeGateway(HttpGateway):
         """Have something happen after the next request took effect, before it is answered."""
         self._after.append(happen)
 
+    def no_longer(self) -> None:
+        """Have nothing happen any more."""
+        self._after.clear()
+
     def then_die(self) -> None:
         """Have the process killed after the next request took effect."""
 

@@ -1,25 +1,31 @@
 """Dispatch on an in-process DynamoDB: one car to a ride, one ride to a car, and what is told of it."""
 
 import dataclasses
+import itertools
 import json
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import boto3
+import hypothesis
 import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import strategies as st
 from moto import mock_aws
 
 import assignments
 import dispatch
 import fleet
 from carride.events import CarAssigned, Fact, parse_event
+from carride.items import Outbox
 from dispatch import POLICY, Settings, make_handler
 from idempotency import Update
 from idempotency.clock import epoch_ms
 from local import faults
 from tests.unit.functions.saga import NOW, Life, client, create_table, event, invocation, items, outbox, told
 
-TABLES = assignments.Tables("assignments", "cars", "outbox")
+TABLES = assignments.Tables("assignments", "cars")
+OUTBOX = Outbox("outbox", "us-east-1")
 
 
 class World(NamedTuple):
@@ -53,6 +59,13 @@ class World(NamedTuple):
         for car_id in car_ids:
             item = {"zone": {"S": "zone_01"}, "carID": {"S": car_id}, "sector": {"S": sector}}
             self.dynamodb.put_item(TableName="cars", Item=item)
+
+    def clear(self, table: str) -> None:
+        """Delete everything that a table holds."""
+        schema = self.dynamodb.describe_table(TableName=table)["Table"]["KeySchema"]
+        for item in self.dynamodb.scan(TableName=table)["Items"]:
+            key = {each["AttributeName"]: item[each["AttributeName"]] for each in schema}
+            self.dynamodb.delete_item(TableName=table, Key=key)
 
     def cars(self) -> dict[str, str | None]:
         """Return the ride of each car."""
@@ -122,73 +135,6 @@ def test_what_is_told_follows_from_what_was_heard(world: World) -> None:
     assert parsed.idempotencyid != heard["detail"]["idempotencyid"]
 
 
-def test_a_fact_takes_effect_once_however_often_it_comes(world: World) -> None:
-    """In one batch, in the next one and after the end of the ride: one car, one event told, one effect."""
-    ride = Life()
-    world.park("car_01", "car_02")
-    assert world.deliver(*[event(ride.accepted)] * 5) == []
-    world.hear(ride.accepted, ride.completed, ride.accepted, ride.completed)
-    assert set(world.cars().values()) == {None}
-    assert world.told() == ["CarAssigned", "CarReleased"]
-    assert world.ride()["effects"] == 2
-
-
-def test_a_car_has_one_ride(world: World) -> None:
-    """Ten rides and four cars: each car has one ride, each served ride one car, and the others are told of."""
-    world.park(*(f"car_{number:02d}" for number in range(4)))
-    assert world.deliver(*(event(Life(f"order_{number:02d}").accepted) for number in range(10))) == []
-    taken = [ride for ride in world.cars().values() if ride is not None]
-    assert len(set(taken)) == len(taken) == 4
-    assert sorted(world.told()) == ["CarAssigned"] * 4 + ["NoCarAvailable"] * 6
-    rides = items(world.dynamodb, "assignments")
-    assert {ride["orderID"] for ride in rides if ride["state"] == "assigned"} == set(taken)
-
-
-def test_a_decision_on_a_car_that_was_taken_meanwhile_is_made_again(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A list of free cars that is out of date costs a second look, never a second ride in a car."""
-    world.park("car_01")
-    read = assignments.Reader.free_cars
-
-    def read_then_lose(self: Any, zone: str) -> Any:
-        cars = read(self, zone)
-        if cars:
-            world.dynamodb.update_item(
-                TableName="cars",
-                Key={"zone": {"S": zone}, "carID": {"S": "car_01"}},
-                UpdateExpression="SET rideID = :other",
-                ExpressionAttributeValues={":other": {"S": "order_02"}},
-            )
-        return cars
-
-    monkeypatch.setattr(assignments.Reader, "free_cars", read_then_lose)
-    world.hear(Life().accepted)
-    assert world.cars() == {"car_01": "order_02"}
-    assert world.told() == ["NoCarAvailable"]
-
-
-def test_a_decision_on_a_ride_that_has_changed_meanwhile_is_made_again(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The ride is called off between the look and the commit: it gets no car after all."""
-    ride = Life()
-    world.park("car_01")
-    read = assignments.Reader.ride
-    overtaken = [ride.cancelled]
-
-    def read_then_be_overtaken(self: Any, order_id: str) -> Any:
-        seen = read(self, order_id)
-        while overtaken:
-            world.hear(overtaken.pop())
-        return seen
-
-    monkeypatch.setattr(assignments.Reader, "ride", read_then_be_overtaken)
-    world.hear(ride.accepted)
-    assert world.cars() == {"car_01": None}
-    assert (world.ride()["state"], world.ride()["effects"], world.told()) == ("cancelled", 2, [])
-
-
 def test_every_write_by_itself_refuses_what_is_out_of_date(world: World) -> None:
     """A decision on an older ride is refused by the ride's item, and a car is not freed for a ride that has it not."""
     ride = Life()
@@ -197,7 +143,7 @@ def test_every_write_by_itself_refuses_what_is_out_of_date(world: World) -> None
     stale = assignments.Reader(TABLES, world.dynamodb).ride("order_01")
     world.hear(ride.completed)
     decision = fleet.decide(stale.assignment, ride.declined)
-    writes = assignments.effects(TABLES, told(ride.declined), stale, decision, region="us-east-1", now=NOW)
+    writes = assignments.effects(TABLES, told(ride.declined), stale, decision, outbox=OUTBOX, now=NOW)
     updates = [write.action()["Update"] for write in writes if isinstance(write, Update)]
     assert len(updates) == 2
     for update in updates:
@@ -205,44 +151,88 @@ def test_every_write_by_itself_refuses_what_is_out_of_date(world: World) -> None
             world.dynamodb.transact_write_items(TransactItems=[{"Update": update}])
 
 
-def test_a_car_that_was_had_and_given_back_in_one_step_was_free(world: World) -> None:
-    """A ride whose end was heard of first cannot have had a car that another ride has."""
-    ride = Life()
-    world.park("car_01")
-    world.hear(ride.completed)
-    seen = assignments.Reader(TABLES, world.dynamodb).ride("order_01")
-    decision = fleet.decide(seen.assignment, ride.accepted, fleet.Car("car_01", "sector_01"))
-    writes = assignments.effects(TABLES, told(ride.accepted), seen, decision, region="us-east-1", now=NOW)
-    world.hear(Life("order_02").accepted)
-    with pytest.raises(world.dynamodb.exceptions.TransactionCanceledException):
-        world.dynamodb.transact_write_items(TransactItems=[write.action() for write in writes])
+ROWS: Final[list[dict[str, Any] | None]] = [
+    None,
+    {},
+    {"rideID": {"S": "mine"}},
+    {"rideID": {"S": "order_02"}},
+    {"rideID": {"N": "1"}},
+    {"rideID": {"S": "mine"}, "sector": {"N": "1"}},
+]
+"""What may have become of a car's row: it is gone, free, taken, or spoilt."""
 
 
-def test_a_ride_that_was_called_off_first_gets_no_car(world: World) -> None:
-    """The cancellation is remembered, so the acceptance that it has overtaken takes nothing."""
-    ride = Life()
-    world.park("car_01")
-    world.hear(ride.cancelled, ride.accepted)
-    assert world.cars() == {"car_01": None}
-    assert (world.ride()["state"], world.told()) == ("cancelled", [])
+@pytest.mark.parametrize("row", ROWS, ids=str)
+@pytest.mark.parametrize("heard", [None, "accepted", "completed", "cancelled"])
+def test_the_end_of_a_ride_takes_effect_whatever_has_become_of_its_car(
+    world: World, row: dict[str, Any] | None, heard: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its car counts as released, and is free only if it was its own; another ride's car stays that ride's."""
+    key = {"zone": {"S": "zone_01"}, "carID": {"S": "car_01"}}
+    for end in ("completed", "cancelled", "declined", "overdue"):
+        ride = Life(f"order_{end}")
+        world.clear("cars")
+        world.park("car_01")
+        world.hear(*([getattr(ride, heard)] if heard else []))
+        world.clear("cars")
+        holder = {"rideID": {"S": ride.order_id}} if row and row.get("rideID") == {"S": "mine"} else {}
+        if row is not None:
+            world.dynamodb.put_item(TableName="cars", Item=key | {"sector": {"S": "sector_01"}} | row | holder)
+        before = world.cars()
+        capsys.readouterr()
+        world.hear(getattr(ride, end))
+        mine = heard == "accepted" and bool(holder)
+        assert world.cars() == ({"car_01": None} if mine else before)
+        if heard == "accepted":
+            assert world.ride(ride.order_id)["state"] == "released"
+            assert ('"CarNotHeld":1' in capsys.readouterr().out) == (not mine)
 
 
-def test_a_ride_that_was_completed_first_has_had_a_car(world: World) -> None:
-    """Both facts are told in one step, and the car is free afterwards."""
-    ride = Life()
-    world.park("car_01")
-    world.hear(ride.completed, ride.accepted)
-    assert world.cars() == {"car_01": None}
-    assert (world.ride()["state"], world.told()) == ("released", ["CarAssigned", "CarReleased"])
+TEXTS: Final = ["sector_65", "sector_9", "zone_02", "sector_1\n", "car 1", "x" * 65, "sector_٣"]
+VALUES: Final[list[dict[str, Any] | None]] = [
+    None,
+    {"N": "7"},
+    {"BOOL": True},
+    {"NULL": True},
+    {"L": []},
+    {"M": {}},
+    {"B": b"x"},
+    {"SS": ["a"]},
+]
+ORDERS: Final = itertools.count()
 
 
-def test_a_declined_payment_frees_the_car(world: World) -> None:
-    """The ride cannot be paid for: its car goes to the next one."""
-    ride, next_one = Life(), Life("order_02")
-    world.park("car_01")
-    world.hear(ride.accepted, ride.declined, next_one.accepted)
-    assert world.cars() == {"car_01": "order_02"}
-    assert "CarReleased" in world.told()
+@given(
+    spoilt=st.dictionaries(
+        st.sampled_from(["zone", "carID", "sector", "extra"]),
+        st.sampled_from([*VALUES, *({"S": text} for text in TEXTS)]),
+        min_size=1,
+    )
+)
+@hypothesis.settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_row_that_holds_no_car_is_skipped_and_reported(
+    world: World, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture, spoilt: dict[str, Any]
+) -> None:
+    """Rides near it get the other car, and whoever runs the fleet is told which row it is, once."""
+    usable = {name: each for name, each in spoilt.items() if name in {"sector", "extra"} or (each and "S" in each)}
+    row: Any = {"zone": {"S": "zone_01"}, "carID": {"S": "car_00"}, "sector": {"S": "sector_01"}} | usable
+    row = {name: value for name, value in row.items() if value is not None}
+    world.clear("cars")
+    world.park("car_01", sector="sector_08")
+    world.dynamodb.put_item(TableName="cars", Item=row)
+    zone, car_id, sector = (row.get(name, {}).get("S") for name in ("zone", "carID", "sector"))
+    fine = zone == "zone_01" and car_id in {"car_00", *TEXTS[:3]} and sector == "sector_01"
+    skipped = not fine and zone in {"zone_01", "zone_02"}
+    ride = Life(f"order_{next(ORDERS)}")
+    capsys.readouterr()
+    caplog.clear()
+    world.hear(ride.accepted)
+    printed = capsys.readouterr().out
+    assert world.ride(ride.order_id)["carID"] == (car_id if fine else "car_01")
+    assert printed.count('"CarRowSkipped":1') == skipped
+    assert [vars(line)["rows"] for line in caplog.records if line.message == "CarRowSkipped"] == (
+        [[f"{zone}/{car_id}"]] if skipped else []
+    )
 
 
 def test_poison_is_alone_in_its_batch(world: World) -> None:

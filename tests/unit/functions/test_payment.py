@@ -117,83 +117,6 @@ def test_a_ride_is_paid(world: World) -> None:
     assert {item["data"]["paymentID"] for item in outbox(world.dynamodb)} == {world.charge()["id"]}
 
 
-def test_a_fact_takes_effect_once_however_often_it_comes(world: World) -> None:
-    """The gateway is not even asked again."""
-    for number in range(3):
-        world.deliver(RIDE.assigned, f"delivery-{number}")
-        world.deliver(RIDE.completed, f"delivery-{number}")
-    assert world.gateway.asked == ["find", "payments", "capture"]
-    assert (world.charge()["captures"], world.payment()["effects"]) == ([1250], 2)
-
-
-def test_a_cancelled_ride_is_paid_back(world: World) -> None:
-    """What was reserved is released."""
-    world.deliver(RIDE.assigned)
-    world.deliver(RIDE.cancelled)
-    assert (world.charge()["status"], world.payment()["state"]) == ("refunded", "refunded")
-    assert world.told() == ["PaymentAuthorized", "PaymentRefunded"]
-
-
-def test_a_run_that_is_killed_after_charging_charges_once(world: World) -> None:
-    """The next run asks for the payment by the ride's name before it asks for money."""
-    world.gateway.then_die()
-    with pytest.raises(KilledError):
-        world.deliver(RIDE.assigned)
-    assert world.told() == []
-    world.clock.advance(60)
-    assert world.deliver(RIDE.assigned) == "Takeover"
-    assert world.gateway.asked == ["find", "payments", "find"]
-    assert (world.charge()["status"], world.told()) == ("authorized", ["PaymentAuthorized"])
-
-
-def test_a_lost_answer_charges_once(world: World) -> None:
-    """The same attempt finds the payment."""
-    world.gateway.then_drop()
-    assert world.deliver(RIDE.assigned) == "New"
-    assert len(world.gateway.ledger()) == 1
-
-
-@pytest.mark.parametrize("kill", [False, True], ids=["lost answer", "killed"])
-def test_a_capture_that_may_have_happened_is_not_repeated(world: World, *, kill: bool) -> None:
-    """The payment says itself that it was captured."""
-    world.deliver(RIDE.assigned)
-    if kill:
-        world.gateway.then_die()
-        with pytest.raises(KilledError):
-            world.deliver(RIDE.completed)
-        world.clock.advance(60)
-    else:
-        world.gateway.then_drop()
-    world.deliver(RIDE.completed)
-    assert (world.charge()["captures"], world.payment()["state"]) == ([1250], "captured")
-
-
-def test_a_cancellation_that_overtakes_the_charge_gives_it_back(world: World) -> None:
-    """The ride is called off while the gateway is at work: what it reserved is released in the same delivery."""
-    world.gateway.then(lambda: world.deliver(RIDE.cancelled))
-    assert world.deliver(RIDE.assigned) == "New"
-    assert (world.charge()["status"], world.payment()["state"]) == ("refunded", "refunded")
-    assert world.told() == ["PaymentRefunded"]
-
-
-def test_a_completion_that_overtakes_the_charge_is_paid(world: World) -> None:
-    """The ride is over before the money is reserved: it is taken in the same delivery, once."""
-    world.gateway.then(lambda: world.deliver(RIDE.completed))
-    assert world.deliver(RIDE.assigned) == "New"
-    assert (world.charge()["captures"], len(world.gateway.ledger())) == ([1250], 1)
-    assert world.told() == ["PaymentAuthorized", "PaymentCaptured"]
-
-
-def test_a_cancellation_that_overtakes_the_capture_gives_it_back(world: World) -> None:
-    """The money was taken a moment before it was given back: the run that took it finds the payment settled."""
-    world.deliver(RIDE.assigned)
-    world.gateway.then(lambda: world.deliver(RIDE.cancelled))
-    assert world.deliver(RIDE.completed) == "New"
-    assert (world.charge()["captures"], world.charge()["refunds"]) == ([1250], [1250])
-    assert world.payment()["state"] == "refunded"
-    assert world.told() == ["PaymentAuthorized", "PaymentRefunded"]
-
-
 def test_a_killed_run_is_over_before_lambda_tries_again() -> None:
     """The lease is the one that is set, and as deployed it ends within the minute until Lambda's first retry."""
     assert payment.policy(3.0).lease == 3.0
@@ -256,16 +179,22 @@ def test_a_refusal_becomes_an_event_whatever_the_gateway_says_with_it(world: Wor
     assert (world.deliver(RIDE.completed), world.payment()["state"]) == ("New", "declined")
 
 
-def test_a_released_key_charges_nobody_twice(world: World) -> None:
-    """It begins at attempt 1, and finds the payment of the attempts that nobody remembers."""
+@pytest.mark.parametrize("reserved", [True, False], ids=["authorized", "not heard of a car"])
+def test_what_the_gateway_has_captured_stays_though_nobody_else_knows_of_the_end(
+    world: World, *, reserved: bool
+) -> None:
+    """The completion was given up after the money was taken, and the overdue ride is known as never ended."""
     poison = {"simulatedfault": "poison"}
+    first, last = (RIDE.assigned, RIDE.completed) if reserved else (RIDE.completed, RIDE.assigned)
+    world.deliver(first)
     for _ in range(2):
         with pytest.raises(faults.SimulatedFaultError):
-            world.deliver(RIDE.assigned, extensions=poison)
-    assert world.deliver(RIDE.assigned, extensions=poison) == "DeadLettered"
-    world.forget()
-    assert world.deliver(RIDE.assigned) == "New"
-    assert (world.charge()["status"], world.told()) == ("authorized", ["PaymentAuthorized"])
+            world.deliver(last, extensions=poison)
+    assert world.deliver(last, extensions=poison) == "DeadLettered"
+    assert world.deliver(RIDE.overdue) == "New"
+    assert (world.payment()["state"], world.charge()["captures"], world.charge()["refunds"]) == ("captured", [1250], [])
+    assert world.told() == ["PaymentAuthorized", "PaymentCaptured"]
+    assert "openSince" not in world.payment()
 
 
 @pytest.mark.parametrize("price", [1, 1250, 2000, 10_000_000])
@@ -360,11 +289,23 @@ def test_a_duty_that_came_meanwhile_is_not_overwritten(world: World) -> None:
     assert (world.charge()["refunds"], world.payment()["state"]) == ([1250], "refunded")
 
 
-def test_a_payment_that_no_event_can_hold_is_never_committed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("wrong", "problem"),
+    [({"id": "p" * 65}, "has no id"), ({"currency": "USD"}, "another currency"), ({"currency": "$"}, "no currency")],
+)
+def test_a_payment_that_no_event_can_hold_is_never_committed(
+    world: World, monkeypatch: pytest.MonkeyPatch, wrong: dict[str, str], problem: str
+) -> None:
     """The attempt fails, and says which field it is without its value."""
-    payment = {"id": "p" * 65, "status": "authorized", "amount": 1250}
+    payment = {"id": "pay_1", "status": "authorized", "amount": 1250, "currency": "EUR"} | wrong
     monkeypatch.setattr(world.gateway.books, "finish", lambda _: Reply(201, payment))
-    with pytest.raises(GatewayAnswerError, match=r"has no id") as caught:
+    with pytest.raises(GatewayAnswerError, match=problem) as caught:
         world.deliver(RIDE.assigned)
-    assert "ppp" not in str(caught.value)
+    assert next(iter(wrong.values())) not in str(caught.value)
     assert world.told() == []
+
+
+def test_the_gateway_hears_the_currency(world: World) -> None:
+    """The reservation is in the currency of the event."""
+    world.deliver(replace(RIDE.assigned, currency="CHF"))
+    assert world.charge()["currency"] == "CHF"

@@ -1,10 +1,9 @@
 """The ride history on an in-process DynamoDB: an event's effect on a ride's item, and what the item says."""
 
-import itertools
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple, Never
@@ -117,27 +116,6 @@ def laptop(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Wor
 
 class KilledError(BaseException):
     """What a killed process looks like to the code that it was running."""
-
-
-def test_each_event_takes_effect_once(world: World) -> None:
-    """A ride's events each count once, however often they come."""
-    events = [event(fact) for fact in facts()]
-    assert world.deliver(*events, *events) == ["New"] * 4 + ["Duplicate"] * 4
-    history = world.history()
-    assert history.effects == len(history.entries) == 4
-    assert history.status == "completed"
-
-
-@pytest.mark.parametrize("order", list(itertools.permutations(range(4))), ids=lambda order: "".join(map(str, order)))
-def test_the_order_of_arrival_does_not_matter(order: Sequence[int]) -> None:
-    """Whatever order the events are applied in, the item tells them in the order in which they happened."""
-    told = [RideEvent.of(fact, source="acr.com.car-ride", time=BOOKED_AT) for fact in facts()]
-    item: dict[str, Any] = {"orderID": "order_01", "effects": 0}
-    for index in order:
-        apply(timeline.effect("Rides", told[index]), item)
-    history = timeline.history(item)
-    assert [entry.type for entry in history.entries] == [event.type for event in told]
-    assert (history.status, history.missing, history.effects) == ("completed", (), 4)
 
 
 def test_a_missing_event_shows_until_it_comes_and_leaves_the_state_as_it_is(world: World) -> None:

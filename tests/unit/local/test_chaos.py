@@ -8,16 +8,18 @@ import pytest
 
 from carride.simulation import Fault, Simulation
 from local.chaos import Mix, Result, _poison, parse, table
-from ops import saga
-from ops.ledger import Evidence, Subscription, balance
+from ops.audit.evidence import CONSUMERS, Evidence
+from ops.audit.ledger import balance
+from ops.audit.saga import check
 from tests.unit.functions.saga import NOW
 
 SOUND = Result(
     seed=1,
     records="dynamodb",
     seconds=12.3,
-    ledger=balance(Evidence([Subscription("dispatch")], [])),
-    saga=saga.check(saga.Evidence([], {saga.DISPATCH: {}, saga.PAYMENT: {}}, {}, {}, [])),
+    ledger=balance(Evidence([each for each in CONSUMERS if each.name == "dispatch"])),
+    saga=check(Evidence(CONSUMERS, payments=[])),
+    overdue=0,
     partner_lost=0,
     partner_doubled=0,
     gateway={"late": 2},
@@ -67,7 +69,7 @@ def test_a_sound_result_has_nothing_wrong() -> None:
     [
         ({"ledger": ledger(lost_events=("fact-1",))}, "fact-1"),
         ({"ledger": ledger(doubled_rides={"order_01": 1})}, "order_01"),
-        ({"ledger": dataclasses.replace(SOUND.ledger, untold=("fact-2",))}, "fact-2"),
+        ({"ledger": dataclasses.replace(SOUND.ledger, unpublished=("fact-2",))}, "fact-2"),
         ({"saga": dataclasses.replace(SOUND.saga, problems={"order_02": ("has 2 cars",)})}, "has 2 cars"),
         ({"partner_lost": 1}, "the partner: lost 1"),
         ({"partner_doubled": 1}, "doubled 1"),

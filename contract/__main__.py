@@ -1,0 +1,44 @@
+"""Write everything that follows from the event's types: ``python -m contract``, or ``make contract``."""
+
+import sys
+from pathlib import Path
+from typing import Final
+
+from api import openapi
+from contract import asyncapi
+from contract.layout import text
+from contract.samples import samples
+from contract.schemas import BreakingChangeError, registry
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+
+
+def documents(root: Path = ROOT) -> dict[str, str]:
+    """Return each generated file by its path.
+
+    Args:
+        root: where the schemas are that are published already.
+
+    Raises:
+        BreakingChangeError: see `registry`.
+    """
+    return {
+        "infrastructure/schemas.yaml": registry((root / "infrastructure/schemas.yaml").read_text(encoding="utf-8")),
+        "docs/openapi.json": text(openapi.document()),
+        "docs/asyncapi.json": text(asyncapi.document()),
+        **{f"events/{name}": text(sample) for name, sample in samples().items()},
+    }
+
+
+def main() -> None:
+    """Write every generated file, or none if a schema cannot be replaced."""
+    try:
+        files = documents()
+    except BreakingChangeError as error:
+        sys.exit(str(error))
+    for name, content in files.items():
+        (ROOT / name).write_text(content, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,32 @@
+"""Random lives of rides over the real handlers: whatever goes wrong on the way, every ride ends as its facts say."""
+
+from random import Random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from local.simulated_gateway import Troubles
+from tests.property.carride.town import Town
+
+SHARES = st.sampled_from([0.0, 0.0, 0.5, 1.0])
+TROUBLES = st.builds(Troubles, declined=SHARES, refused=SHARES, pending=SHARES, capped=SHARES, forgotten=SHARES)
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    chance=st.randoms(use_true_random=False),
+    rides=st.integers(1, 3),
+    cars=st.integers(0, 3),
+    troubles=TROUBLES,
+    strict=st.booleans(),
+)
+def test_every_ride_ends_as_its_facts_say(
+    chance: Random, rides: int, cars: int, troubles: Troubles, *, strict: bool
+) -> None:
+    """Each fact takes effect once, no car has two rides, nobody pays twice, and nothing stays reserved."""
+    town = Town(chance, troubles, strict=strict)
+    town.park(cars)
+    town.live(rides)
+    town.check()
+    town.replay()
+    town.check()
