@@ -16,7 +16,7 @@ ENVIRONMENTS := .venv-dev/.synced .venv-engine/.synced .venv-sam/.synced
 
 ##@ Run
 
-.PHONY: setup demo invoke chaos
+.PHONY: setup demo invoke chaos engine
 setup: $(ENVIRONMENTS) ## Install the three environments (every other target does so by itself)
 
 demo: $(ENVIRONMENTS) ## Run the whole pipeline on this machine and print its ledger (ARGS="--rides 1000", ARGS=--help)
@@ -24,6 +24,9 @@ demo: $(ENVIRONMENTS) ## Run the whole pipeline on this machine and print its le
 
 invoke: $(ENVIRONMENTS) ## Run one function with one event: FUNCTION=RideHistoryFunction EVENT=events/….json
 	@$(PYTHON) -m local.invoke "$(FUNCTION)" "$(EVENT)"
+
+engine: $(ENVIRONMENTS) ## Run any SAM template on this machine until Ctrl-C: TEMPLATE=examples/minimal/template.yaml
+	@.venv-engine/bin/python -m local.engine run "$(TEMPLATE)" $(ARGS)
 
 chaos: $(ENVIRONMENTS) ## Run the worst mix of faults and check every ride (ARGS="--rides 500 --seeds 3", ARGS=--help)
 	@$(PYTHON) -m local.chaos $(ARGS)
@@ -40,7 +43,7 @@ test-proofs: .venv-dev/.synced ## Run the features, the explorer, the simulation
 	@$(PYTHON) -m pytest -q -n 2 tests/features tests/property tests/differential tests/explorer tests/simulation $(ARGS)
 
 test-integration: $(ENVIRONMENTS) ## Run the tests of the template and of the pipeline on the local engine
-	@$(PYTHON) -m pytest -q tests/infrastructure tests/integration tests/e2e $(ARGS)
+	@$(PYTHON) -m pytest -q -n 2 --dist loadfile tests/infrastructure tests/engine tests/integration tests/e2e $(ARGS)
 
 lint: types template ## Check style, format, types and template
 	@$(PYTHON) -m ruff check
@@ -51,6 +54,7 @@ types: .venv-dev/.synced ## Check types, strictly
 
 template: .venv-dev/.synced .venv-sam/.synced ## Check the templates: AWS's rules and the house's, the transform, and rules on SAM's own types
 	@.venv-dev/bin/cfn-lint
+	@cd examples/minimal && ../../.venv-dev/bin/cfn-lint template.yaml
 	@sam validate --region us-east-1
 	@sam validate --lint --region us-east-1
 

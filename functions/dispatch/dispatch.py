@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal
+from typing import Any
 
 from msgspec import Struct
 
@@ -11,7 +11,6 @@ import fleet
 from assignments import Reader, Tables, effects
 from carride.clients import dynamodb_client
 from carride.events import CarReleased, RideEvent, parse_event
-from carride.faults import Faults
 from carride.items import Outbox
 from carride.settings import from_environment
 from carride.telemetry import count, labels, logger, observe
@@ -39,12 +38,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     aws_region: str
     idempotency_window_days: int = 30
     outbox_days: int = 7
-    faults: Literal["allowed", "refused"] = "refused"
 
 
 def make_handler(settings: Settings) -> Callable[[dict[str, Any], Any], Any]:
     """Return the Lambda handler."""
-    faults = Faults(allowed=settings.faults == "allowed")
     tables = Tables(settings.assignment_table, settings.car_table)
     outbox = Outbox(settings.outbox_table, settings.aws_region, timedelta(days=settings.outbox_days))
     reader = Reader(tables, dynamodb_client())
@@ -73,7 +70,6 @@ def make_handler(settings: Settings) -> Callable[[dict[str, Any], Any], Any]:
             report("CarRowSkipped", len(skipped), rows=skipped)
         if CarReleased in decision.facts and not seen.holds:
             report("CarNotHeld", 1, ride=event.subject)
-        faults.inject_fault(event, operation.attempt)
 
     return handler
 

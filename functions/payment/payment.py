@@ -3,14 +3,13 @@
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
 import payments
 from carride.clients import dynamodb_client
 from carride.events import RideEvent, parse_event
-from carride.faults import Faults
 from carride.items import Outbox
 from carride.settings import from_environment
 from carride.telemetry import labels, observe
@@ -34,7 +33,6 @@ class Settings(Struct, frozen=True, kw_only=True):
     lease_seconds: float = 30.0
     idempotency_window_days: int = 30
     outbox_days: int = 7
-    faults: Literal["allowed", "refused"] = "refused"
 
 
 def policy(lease_seconds: float) -> Policy:
@@ -52,7 +50,6 @@ def policy(lease_seconds: float) -> Policy:
 
 def make_handler(settings: Settings, gateway: Gateway) -> Callable[[dict[str, Any], Any], Any]:
     """Return the Lambda handler."""
-    faults = Faults(allowed=settings.faults == "allowed")
     table = settings.payment_table
     outbox = Outbox(settings.outbox_table, settings.aws_region, timedelta(days=settings.outbox_days))
     client = dynamodb_client()
@@ -87,7 +84,6 @@ def make_handler(settings: Settings, gateway: Gateway) -> Callable[[dict[str, An
             if late.stored.state == State.CANCELLED:
                 owe_undo(client, table, event.subject, late, datetime.now(UTC))
             raise
-        faults.inject_fault(event, operation.attempt)
         decision = payments.conclude(seen.payment, event.data, charge)
         operation.write(*effects(table, event, seen, decision, outbox=outbox, now=datetime.now(UTC)))
 

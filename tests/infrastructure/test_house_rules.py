@@ -103,13 +103,6 @@ def test_whoever_needs_the_customers_key_may_use_it(deployed: Stack) -> None:
             assert set(one["Action"]) == {"kms:Decrypt"} | ({"kms:GenerateDataKey"} if "sqs" in touched else set())
 
 
-def test_faults_can_be_injected_on_a_laptop_only(deployed: Stack) -> None:
-    """No deployed stage obeys an event that asks a consumer to crash."""
-    for name, function in deployed.of_type("AWS::Lambda::Function").items():
-        allowed = deployed.choose(function["Environment"]["Variables"]["FAULTS"])
-        assert allowed == ("allowed" if deployed.parameters["Stage"] == "local" else "refused"), name
-
-
 def test_layers_are_built_for_the_functions_that_load_them(deployed: Stack) -> None:
     """A compiled dependency always meets the processor it was built for."""
     architecture = [{"Ref": "Architecture"}]

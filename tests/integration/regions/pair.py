@@ -7,15 +7,15 @@ from typing import Any, Final
 
 from carride.entry import Entry
 from local.bookings import book
-from local.gateway import GatewayServer
 from local.local_aws import Laptop, Stack
+from local.simulated_gateway import GatewayServer
 from ops import fleet, regions
 from ops.audit import CONSUMERS, audit
 from ops.audit.ledger import Ledger
 from ops.audit.reading import deliveries, outbox, ride_items
 from ops.regions import Deployed, Pair, Place
 from ops.site import Site
-from tests.integration.engine.support import put_through_endpoint
+from tests.engine.support import put_through_endpoint
 
 HOME: Final = "us-west-2"
 AWAY: Final = "us-east-2"

@@ -3,7 +3,7 @@
 import io
 
 from idempotency import MemoryStore
-from local.chaos import Mix, rehearse, table
+from local.chaos import Mix, laptop_without, rehearse, table
 from local.demo import Progress
 from local.local_aws import Laptop
 
@@ -20,10 +20,12 @@ def test_nothing_is_lost_or_doubled_in_the_worst_mix(laptop: Laptop) -> None:
     assert "waiting for redrive" in table([result])
 
 
-def test_a_consumer_without_its_decorator_is_noticed(laptop: Laptop) -> None:
+def test_a_consumer_without_its_decorator_is_noticed() -> None:
     """Copies alone are enough to show that it takes effect more than once, by whatever means it writes."""
     mix = Mix(rides=4, duplicates=1, out_of_order=0, crashes=0, poison=0, gateway=0)
     consumers = ["ride-history", "dispatch", "payment"]
-    result = rehearse(laptop, mix, seed=4, store=MemoryStore(), progress=Progress(io.StringIO()), unprotected=consumers)
+    with laptop_without(consumers) as laptop:
+        laptop.build()
+        result = rehearse(laptop, mix, seed=4, store=MemoryStore(), progress=Progress(io.StringIO()))
     assert not result.sound
     assert [name for name, account in result.ledger.consumers.items() if account.doubled] == consumers

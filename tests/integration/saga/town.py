@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from carride.events import Fact
 from local.demo import reconcile, site_of
-from local.gateway import Books, GatewayServer, Request, Troubles
 from local.local_aws import Laptop, Stack
+from local.simulated_gateway import Books, GatewayServer, Request, Troubles
 from ops.audit import gateway_payments, read
 from ops.audit.saga import Saga, check
 from tests.unit.functions.saga import Life, told

@@ -16,7 +16,6 @@ PURE: Final = [
     "carride.events",
     "carride.entry",
     "carride.simulation",
-    "carride.faults",
     "carride.overdue",
 ]
 

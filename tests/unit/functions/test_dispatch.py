@@ -21,6 +21,7 @@ from carride.items import Outbox
 from dispatch import POLICY, Settings, make_handler
 from idempotency import Update
 from idempotency.clock import epoch_ms
+from local import faults
 from tests.unit.functions.saga import NOW, Life, client, create_table, event, invocation, items, outbox, told
 
 TABLES = assignments.Tables("assignments", "cars")
@@ -87,8 +88,9 @@ class World(NamedTuple):
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    """Dispatch over empty tables, where faults are allowed. One at a time: moto's transactions are not isolated."""
+    """Dispatch over empty tables, with faults injected. One at a time: moto's transactions are not isolated."""
     monkeypatch.setattr(dispatch, "POLICY", dataclasses.replace(POLICY, concurrency=1))
+    faults.install(monkeypatch.setattr)
     with mock_aws():
         dynamodb, sqs = client(), boto3.client("sqs")
         create_table(dynamodb, "idempotency", "idempotencyKey")
@@ -102,7 +104,6 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
             outbox_table="outbox",
             dead_letter_queue_url=sqs.create_queue(QueueName="DispatchDlq")["QueueUrl"],
             aws_region="us-east-1",
-            faults="allowed",
         )
         yield World(make_handler(settings), dynamodb, sqs, settings)
 

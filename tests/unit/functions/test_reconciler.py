@@ -9,7 +9,7 @@ import pytest
 
 import open_rides
 from carride.overdue import LIMIT, Stage, is_overdue, opened, shard, shards
-from local.gateway import Books, Troubles
+from local.simulated_gateway import Books, Troubles
 from tests.unit.functions.gateways import FakeGateway
 from tests.unit.functions.saga import NOW, Life
 from tests.unit.functions.whole_saga import WholeSaga, whole_saga

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from carride.faults import Fault
-from carride.simulation import Simulation
+from carride.simulation import Fault, Simulation
 from local.chaos import Mix, Result, _poison, parse, table
 from ops.audit.evidence import CONSUMERS, Evidence
 from ops.audit.ledger import balance
