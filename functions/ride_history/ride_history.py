@@ -3,40 +3,23 @@
 from collections.abc import Callable
 from typing import Any
 
-from msgspec import Struct
-
 import timeline
-from carride.events import RideEvent, parse_event
+from carride.consumer import ConsumerSettings, ride_consumer
+from carride.events import RideEvent
 from carride.settings import from_environment
-from carride.telemetry import labels, observe
-from idempotency import Consumer, Operation, Policy, SqsDeadLetters, open_store
-from idempotency.policy import DAY
+from idempotency import Operation, Policy
 
 
-class Settings(Struct, frozen=True, kw_only=True):
+class Settings(ConsumerSettings, frozen=True, kw_only=True):
     """The function's environment."""
 
-    idempotency_store: str
     ride_table: str
-    dead_letter_queue_url: str
-    idempotency_window_days: int = 30
 
 
 def make_handler(settings: Settings) -> Callable[[dict[str, Any], Any], Any]:
     """Return the Lambda handler."""
-    consumer = Consumer(
-        "ride-history",
-        open_store(settings.idempotency_store),
-        parse=parse_event,
-        key=lambda event: event.idempotencyid,
-        payload=lambda event: event.payload,
-        expires=lambda event: event.expirytime,
-        # The one effect is registered, so it needs no claim before it: a single transaction writes it with the record.
-        policy=Policy(atomic=True, window=settings.idempotency_window_days * DAY),
-        dead_letters=SqsDeadLetters(settings.dead_letter_queue_url),
-        observe=observe,
-        labels=labels,
-    )
+    # The one effect is registered, so it needs no claim before it: a single transaction writes it with the record.
+    consumer = ride_consumer("ride-history", settings, Policy(atomic=True))
 
     @consumer.event_handler
     def handler(event: RideEvent, operation: Operation) -> None:

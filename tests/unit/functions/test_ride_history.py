@@ -16,7 +16,6 @@ from carride.settings import SettingsError, from_environment
 from idempotency import marshalling
 from idempotency.clock import epoch_ms
 from idempotency.testing import Invocation
-from local import faults
 from ride_history import Settings, make_handler
 from tests.unit.carride.rides import NOW, every_fact
 from tests.unit.carride.rides import event as told
