@@ -74,6 +74,7 @@ def samples() -> dict[str, Json]:
         "carride_simulator_request": {"rides": 20, "seed": 7, "duplicates": 0.3, "outOfOrder": 0.1, "malformed": 6},
         "carride_simulator_predefined": {"mode": "predefined", "duration": 5, "rate": 10},
         "carride_simulator_bad_request": {"rides": 20, "duplicates": 30},
+        "reconciler": {"time": f"{TIME:%Y-%m-%dT%H:%M:%SZ}"},
         **{f"dead_letters/{name}": letter for name, letter in _dead_letters(spoilt, live, broken_shape).items()},
         **{f"carride_api/{name}": request for name, request in _requests().items()},
     }

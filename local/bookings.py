@@ -31,22 +31,27 @@ def book(laptop: Laptop, stack: Stack, rides: int) -> Iterator[int]:
                 "destination": f"sector_{(number + 4) % 9 + 1:02}",
                 "price": 1000 + 10 * number,
             }
-            ride = _send(connection, "POST", path, order, key=f"demo-{number}-book", twice=number % 3 == 0)
+            ride = send(connection, "POST", path, order, key=f"demo-{number}-book", twice=number % 3 == 0)
             steps = (_STEPS[0], "cancel") if number % 5 == 0 else _STEPS
             for step in steps:
                 change = {"action": step, "version": ride["version"]}
                 if step == "cancel":
                     change["reason"] = "changed my mind"
                 key = f"demo-{number}-{step}"
-                ride = _send(connection, "PUT", f"{path}/{ride['orderID']}", change, key=key, twice=number % 3 == 0)
+                ride = send(connection, "PUT", f"{path}/{ride['orderID']}", change, key=key, twice=number % 3 == 0)
             yield number
     finally:
         connection.close()
 
 
-def _send(
+def send(
     connection: http.client.HTTPConnection, method: str, path: str, body: Mapping[str, Any], *, key: str, twice: bool
 ) -> dict[str, Any]:
+    """Send a request under its key, ``twice`` where the first answer is taken for lost, and return the answered ride.
+
+    Raises:
+        LaptopError: the API refused it, or gave two answers.
+    """
     answers = []
     for _ in range(2 if twice else 1):
         headers = {"Content-Type": "application/json", "Idempotency-Key": key}

@@ -2,37 +2,31 @@
 
 import argparse
 import hashlib
-import itertools
 import json
-import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any, Final, NoReturn
 
 import msgspec
-import yaml
 
-from carride.faults import Fault
-from carride.simulation import Simulation, Spec
+from carride.simulation import Fault, Simulation, Spec
 from idempotency import MemoryStore
 from idempotency.stores import Store
 from idempotency.stores.valkey import ValkeyStore
 from local import valkey_server
-from local.demo import Progress, publish
-from local.gateway import Books, GatewayServer, Strict, Troubles
+from local.demo import Progress, publish, reconcile, site_of
 from local.interrupts import end_in_order
-from local.local_aws import ROOT, Laptop, LaptopError, Stack
+from local.local_aws import FAULTS, ROOT, Laptop, LaptopError, Stack
 from local.options import count, positive, share
 from local.partner import Partner, subscribe
-from ops import audit, fleet, saga
-from ops.ledger import DeadLettered, Ledger
-from ops.witnesses import facts, witnesses
+from local.simulated_gateway import Books, GatewayServer, Strict, Troubles
+from ops import audit, fleet
+from ops.audit import reading, saga
+from ops.audit.ledger import Ledger
 
 DESCRIPTION: Final = """\
 Put the whole pipeline through the worst mix on this machine: half of the events come twice,
@@ -40,20 +34,19 @@ a third of the rides in disorder; events kill their consumers, poison fails at e
 the payment gateway hangs, fails after charging, drops answers, forgets keys, refuses rides
 and captures above the reservation, and takes its time to reserve. For each
 seed a new stack of the real template is put through it, and the whole archive is replayed
-after it, which has to change nothing. The consumers keep their records in DynamoDB, in a
-server of Valkey or Redis that is started for it, or first in the one and then in the other.
+after it, which has to change nothing.
 
-It ends with status 0 if nothing was lost, doubled, broken, given up without need or changed
-by the replay, 1 if something was, and 2 if it could not be run. The figures are also
-written to .demo/chaos.json."""
+Rides that stand still are reconciled before the replay. It ends with status 0 if nothing was
+lost, doubled, broken, left open, given up without need or changed by the replay, 1 if
+something was, and 2 if it could not be run. The figures are also written to .demo/chaos.json."""
 
 REPORT: Final = ROOT / ".demo" / "chaos.json"
+UNPROTECTED: Final = ROOT / "local" / "unprotected.py"
 
 _DECLINED: Final = 0.05
 _STUMBLES: Final = 0.05
 _REPLAYED: Final = ("RideTable", "AssignmentTable", "CarTable", "PaymentTable", "OutboxTable")
 """What a replay may not change."""
-_MODULES: Final = {consumer.name: consumer.name.replace("-", "_") for consumer in audit.CONSUMERS}
 _HOUR: Final = timedelta(hours=1)
 _RETRY_DELAYS: Final = (4.5, 4.5)
 """In seconds. As on AWS, a retry comes when the lease of a killed run of payment is over: a sooner one would wait for
@@ -64,11 +57,6 @@ _DRAIN_SECONDS: Final = 120.0
 _PATIENCE_SECONDS: Final = 240.0
 _PAUSE_SECONDS: Final = 30.0
 _POLL_SECONDS: Final = 0.1
-_RECORDS: Final[Mapping[str, Sequence[str]]] = {
-    "dynamodb": ["dynamodb"],
-    "valkey": ["valkey"],
-    "both": ["dynamodb", "valkey"],
-}
 _UNSOUND: Final = 1
 _FAILED: Final = 2
 _INTERRUPTED: Final = 130
@@ -116,11 +104,11 @@ class Result:
     """What one seed has come to."""
 
     seed: int
-    records: str
-    """Where the consumers kept theirs."""
     seconds: float
     ledger: Ledger
     saga: saga.Saga
+    overdue: int
+    """Rides that were reconciled, and need something still."""
     partner_lost: int
     partner_doubled: int
     gateway: Mapping[str, int]
@@ -146,9 +134,9 @@ class Result:
 
     @property
     def sound(self) -> bool:
-        """Whether nothing was lost, doubled, broken, given up without need or changed by the replay."""
-        wrong = (self.saga.problems, self.unexpected, self.not_replayed, self.changed_by_replay)
-        return not any((self.lost, self.doubled, *wrong))
+        """Whether nothing was lost, doubled, broken, left open, given up without need or changed by the replay."""
+        wrong = (not self.ledger.balanced, not self.saga.sound, self.overdue, self.unexpected, self.not_replayed)
+        return self.saga.settled and not any((self.lost, self.doubled, *wrong, self.changed_by_replay))
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as JSON-ready values."""
@@ -173,6 +161,9 @@ class Result:
             "rides charged": self.saga.charged,
             "rides captured": self.saga.captured,
             "rides refunded": self.saga.refunded,
+            "rides reconciled": self.saga.reconciled,
+            "rides overdue still": self.overdue,
+            "cars held": self.saga.cars_held,
             "dead letters expected": self.poison,
             "dead letters unexpected": len(self.unexpected),
             "not replayed": self.not_replayed,
@@ -184,11 +175,12 @@ class Result:
     def wrong(self) -> list[str]:
         """Return what is wrong, in words."""
         return [
-            *(f"{name}: lost {', '.join(account.lost_events)}" for name, account in self._accounts("lost_events")),
-            *(f"{name}: doubled {account.doubled_rides}" for name, account in self._accounts("doubled_rides")),
-            *(f"the outbox: untold {fact}" for fact in self.ledger.untold),
+            *([] if self.ledger.balanced else [f"{self.ledger.verdict}: {', '.join(self.ledger.named())}"]),
             *(f"{ride}: {'; '.join(problems)}" for ride, problems in self.saga.problems.items()),
+            *(f"{ride}: overdue {since}" for ride, since in self.saga.overdue.items()),
             *self.unexpected,
+            *([] if self.saga.settled else ["rides are open, or cars held, although they were reconciled"]),
+            *([f"{self.overdue} rides are overdue still"] if self.overdue else []),
             *([f"{self.not_replayed} events were not replayed"] if self.not_replayed else []),
             *(f"{name}: changed by the replay" for name in self.changed_by_replay),
             *(
@@ -198,12 +190,16 @@ class Result:
             ),
         ]
 
-    def _accounts(self, field: str) -> list[tuple[str, Any]]:
-        return [(name, account) for name, account in self.ledger.consumers.items() if getattr(account, field)]
-
     @property
     def _partner_is_wrong(self) -> bool:
         return self.partner_lost + self.partner_doubled > 0
+
+
+def laptop_without(unprotected: Collection[str] = ()) -> Laptop:
+    """Return an engine that injects faults and takes the idempotency off these consumers."""
+    preload = [UNPROTECTED, FAULTS] if unprotected else [FAULTS]
+    variables = {"UNPROTECTED": ",".join(unprotected)}
+    return Laptop(retry_delays=_RETRY_DELAYS, workers=3, preload=preload, variables=variables)
 
 
 # ── One seed ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -216,9 +212,6 @@ def rehearse(
     seed: int,
     store: Store,
     progress: Progress,
-    unprotected: Collection[str] = (),
-    records: str = "dynamodb",
-    **parameters: str,
 ) -> Result:
     """Put a new stack through the mix, and return what it has come to.
 
@@ -228,9 +221,6 @@ def rehearse(
         seed: of all that is left to chance.
         store: where the partner's application remembers what it has done.
         progress: is told how far this has come.
-        unprotected: the consumers whose idempotency decorator is taken off.
-        records: where the consumers keep theirs, as the template calls it.
-        **parameters: others of the template.
     """
     began = time.monotonic()
     troubles = Troubles.mixed(mix.gateway, declined=_DECLINED)
@@ -239,9 +229,7 @@ def rehearse(
     with ExitStack() as running:
         gateway = running.enter_context(GatewayServer(books))
         with progress.step(f"seed {seed}: deploying"):
-            template = running.enter_context(_template(laptop, unprotected))
-            parameters = {"PaymentGatewayUrl": gateway.url, "RecordStore": records, **parameters}
-            stack = laptop.deploy_fast(f"chaos-{seed}-{records}", template, **parameters)
+            stack = laptop.deploy_fast(f"chaos-{seed}", None, PaymentGatewayUrl=gateway.url)
             running.callback(laptop.delete_stack, stack.name)
             fleet.seed(laptop.client("dynamodb"), stack.outputs["CarTableName"], mix.cars)
         sqs, partner = laptop.client("sqs"), Partner(store, before=_stumble)
@@ -253,21 +241,23 @@ def rehearse(
                 for done, total in publish(laptop, stack, msgspec.to_builtins(spec), at_once=mix.at_once):
                     progress.note(f"{done:,} of {total:,} events")
                     _pause(laptop, until=mix.at_once // 4)
-            _settle(laptop, progress, f"seed {seed}: waiting until every event has reached its end")
+            _settle(laptop, progress, f"seed {seed}: waiting until every event is processed")
+            settling = f"seed {seed}: reconciling rides that stand still"
+            overdue = reconcile(laptop, stack, lambda: _settle(laptop, progress, settling))
         _drain(partner, sqs, queue)
-        clients = audit.Clients(*(laptop.client(service) for service in ("dynamodb", "logs", "sqs")))
-        ledger = audit.audit(clients, stack.outputs)
-        ended = saga.check(witnesses(clients, stack.outputs, gateway.ledger()))
-        letters = {(letter.consumer, letter.fact, letter.reason) for letter in _letters(clients, stack)}
+        site = site_of(laptop, stack)
+        found = audit.read(site, grace=timedelta(), payments=audit.gateway_payments(gateway.ledger()))
+        report = audit.judge(found)
+        letters = {(letter.consumer, letter.fact, letter.reason) for letter in found.dead_letters}
         poison = set(_poison(spec))
-        told = {fact.id for fact in facts(clients.logs, stack.outputs["CarRideEventsLogGroupName"])}
-        lost, doubled = len(told - set(partner.points)), partner.points.total() - len(partner.points)
+        published = {event.fact for event in found.published if event.fact is not None}
+        lost, doubled = len(published - set(partner.points)), partner.points.total() - len(partner.points)
 
         def snapshot() -> dict[str, str]:
             return _tables(laptop, stack) | {
                 "gateway": _digest(gateway.ledger()),
                 "partner": _digest(partner.points),
-                "dead-letter queues": _digest(sorted(map(str, _letters(clients, stack)))),
+                "dead-letter queues": _digest(sorted(map(str, audit.read(site).dead_letters))),
             }
 
         before = snapshot()
@@ -276,13 +266,13 @@ def rehearse(
             _settle(laptop, progress, f"seed {seed}: replaying the archive")
         _drain(partner, sqs, queue)
         after = snapshot()
-        events = list(audit.published(clients.logs, stack.outputs["CarRideEventsLogGroupName"]))
+        events = reading.published(laptop.client("logs"), stack.outputs["CarRideEventsLogGroupName"])
         return Result(
             seed=seed,
-            records=records,
             seconds=time.monotonic() - began,
-            ledger=ledger,
-            saga=ended,
+            ledger=report.ledger,
+            saga=report.saga,
+            overdue=overdue,
             partner_lost=lost,
             partner_doubled=doubled,
             gateway=dict(books.met),
@@ -294,7 +284,7 @@ def rehearse(
                 ),
                 *(f"{consumer}: not dead-lettered {fact} ({why})" for consumer, fact, why in sorted(poison - letters)),
             ],
-            not_replayed=ledger.published - sum(event.replayed for event in events),
+            not_replayed=report.ledger.published - sum(event.replayed for event in events),
             changed_by_replay=[name for name in before if before[name] != after[name]],
         )
 
@@ -345,19 +335,8 @@ def _poison(spec: Spec) -> Iterator[tuple[str | None, str | None, str]]:
         if entry.fault is Fault.POISON:
             fact_type = json.loads(entry.entry.detail)["type"]
             for consumer in audit.CONSUMERS:
-                types = consumer.subscription().types
-                if types is None or fact_type in types:
+                if consumer.takes(fact_type):
                     yield consumer.name, entry.fact, "QUARANTINED"
-
-
-def _letters(clients: audit.Clients, stack: Stack) -> Iterator[DeadLettered]:
-    """Yield everything that lies in a dead-letter queue."""
-    queues: dict[str, str | None] = dict.fromkeys(audit.QUEUES_BEFORE_CONSUMERS)
-    for consumer in audit.CONSUMERS:
-        queues |= dict.fromkeys((f"{consumer.resources}RuleDlq", f"{consumer.resources}Dlq"), consumer.name)
-    for queue, name in queues.items():
-        for message in audit.peek(clients.sqs, stack.outputs[f"{queue}Url"]):
-            yield audit.dead_letter(queue, name, message)
 
 
 def _replay(laptop: Laptop, stack: Stack) -> None:
@@ -392,28 +371,6 @@ def _digest(value: object) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
-@contextmanager
-def _template(laptop: Laptop, unprotected: Collection[str]) -> Iterator[Path | None]:
-    """Yield the template to deploy: none for the built one; else one in which consumers have lost their decorator."""
-    if not unprotected:
-        yield None
-        return
-    with tempfile.TemporaryDirectory(prefix="carride-chaos-") as folder:
-        build = Path(folder) / "build"
-        with laptop.built() as built:
-            shutil.copytree(built, build)
-        template = build / "template.yaml"
-        body = yaml.safe_load(template.read_text(encoding="utf-8"))
-        for module in (_MODULES[consumer] for consumer in unprotected):
-            function = f"{module.title().replace('_', '')}Function"
-            shutil.copy(ROOT / "local" / "unprotected.py", build / function)
-            properties = body["Resources"][function]["Properties"]
-            properties["Handler"] = "unprotected.handler"
-            properties["Environment"]["Variables"]["UNPROTECTED"] = module
-        template.write_text(yaml.safe_dump(body), encoding="utf-8")
-        yield template
-
-
 # ── The command ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -431,13 +388,10 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--gateway", type=share, default=0.05, metavar="S", help="share of the gateway's troubles (0.05)"
     )
-    parser.add_argument(
-        "--records", choices=_RECORDS, default="dynamodb", help="where the consumers keep their records (dynamodb)"
-    )
     parser.add_argument("--json", action="store_true", help="print the figures as JSON only; progress goes to stderr")
     parser.add_argument(
         "--unprotected",
-        choices=_MODULES,
+        choices=[consumer.name for consumer in audit.CONSUMERS],
         action="append",
         default=[],
         help="take the idempotency decorator off this consumer, which has to be noticed; can be given several times",
@@ -469,29 +423,16 @@ def run(options: argparse.Namespace, progress: Progress) -> list[Result]:
     """Put one stack after the other through the mix."""
     mix = Mix(rides=options.rides, cars=options.cars, gateway=options.gateway)
     seeds = range(options.first_seed, options.first_seed + options.seeds)
-    kinds = _RECORDS[options.records]
     installed = valkey_server.program()
-    if installed is None and "valkey" in kinds:
-        raise LaptopError("records in Valkey need valkey-server or redis-server: install one of them")
     results = []
     with ExitStack() as running:
         port = None if installed is None else running.enter_context(valkey_server.running(installed))
-        laptop = running.enter_context(Laptop(retry_delays=_RETRY_DELAYS, workers=3))
+        laptop = running.enter_context(laptop_without(options.unprotected))
         with progress.step("building the functions and layers (sam build)"):
             laptop.build()
-        for seed, records in itertools.product(seeds, kinds):
-            results.append(
-                rehearse(
-                    laptop,
-                    mix,
-                    seed=seed,
-                    store=_partners_store(port, f"partner-{seed}-{records}:"),
-                    progress=progress,
-                    unprotected=options.unprotected,
-                    records=records,
-                    **({"ValkeyUrl": f"valkey://{valkey_server.HOST}:{port}"} if records == "valkey" else {}),
-                )
-            )
+        for seed in seeds:
+            store = _partners_store(port, f"partner-{seed}:")
+            results.append(rehearse(laptop, mix, seed=seed, store=store, progress=progress))
     return results
 
 
@@ -509,7 +450,6 @@ def table(results: Sequence[Result]) -> str:
     """Return the figures as a table: a column for each seed."""
     columns = [result.figures() for result in results]
     lines = [f"{'seed':<26}" + "".join(f"{result.seed:>12}" for result in results)]
-    lines += [f"{'records in':<26}" + "".join(f"{result.records:>12}" for result in results)]
     lines += [f"{name:<26}" + "".join(f"{column[name]:>12,}" for column in columns) for name in columns[0]]
     return "\n".join(lines)
 

@@ -5,8 +5,8 @@ import json
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any, Final, NoReturn
 
 import boto3
@@ -14,16 +14,17 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from idempotency import release
 from ops import fence, records, redrive, replay
-from ops.audit import CONSUMERS
+from ops.audit import CONSUMERS, DEFAULT_GRACE, OVERDUE_AFTER, audit, gateway_payments
 from ops.failover import ARCHIVED_IN, LOST_WINDOW, Failover, Patience, Window, plan, unfence
 from ops.regions import RegionsError, configured
 from ops.site import Clients, OperatorError, Site, clients
 
 DESCRIPTION: Final = """\
-What an operator does to a deployed stack. Each command says what it will do, and does it
-only with --yes. It works in the region for which AWS's tools are configured, or in that
+What an operator does to a deployed stack. Each command shows what it will do, and does it
+only with --yes; audit changes nothing. It works in the region for which AWS's tools are configured, or in that
 of --region; failover and unfence between [primary] and [secondary] of samconfig.toml.
 
+  make ops ARGS="audit --json"                     what is lost, doubled, waiting or overdue
   make ops ARGS="replay --since 2h"                replay the last two hours of the archive
   make ops ARGS="replay --since 2h --only DispatchRule --yes"
   make ops ARGS="failover --since 6h"              show how the secondary would take over
@@ -44,11 +45,38 @@ a primary that is late, not dead, would work on the same events. Waiting for it 
 nothing and doubles nothing. --accept-duplicates hands over at once; what both regions
 then work on can take effect twice. docs/runbooks/failover.md goes through it."""
 
+AUDIT: Final = """\
+Compare what the bus, tables, queues and log groups of a stack hold, in both regions where
+there are two: which events are lost or took effect twice, what waits for redrive, which
+rides are broken or overdue, and what the evidence cannot tell.
+
+Status 0: balanced; 1: something is wrong; 3: the evidence is incomplete. An event younger
+than --grace counts as in flight, yet EventBridge and Lambda may retry for 30 hours."""
+
+REPLAY: Final = """\
+Replay a part of the archive. The replay is named for its region, as the rules of two
+regions require, and refused while the other region works on the same events. Consumers
+recognise what has taken effect."""
+
+UNFENCE: Final = """\
+Undo the fence of a failover: the primary starts again as it was, when its tables have
+caught up, and gets the producers back. Choose a quiet time: a ride that is under way
+crosses over between its events."""
+
+REDRIVE: Final = """\
+Send the messages of a dead-letter queue to the target that they were meant for, and to no
+other. Messages that would only come back stay in the queue."""
+
+RELEASE: Final = """\
+Release a quarantined key, when the cause of its failure is mended: its next delivery is
+attempt 1."""
+
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _MISUSED: Final = 2
 
 type Say = Callable[[str], None]
 type Result = Mapping[str, Any]
+type Command = Callable[[argparse.Namespace, Clients, Say], Result]
 
 
 def main(arguments: Sequence[str] | None = None, make: Clients | None = None) -> None:
@@ -76,9 +104,24 @@ def main(arguments: Sequence[str] | None = None, make: Clients | None = None) ->
         _leave("interrupted; run it again to go on")
     if options.json:
         print(json.dumps(result, default=str, indent=2))
+    if options.status:
+        sys.exit(options.status)
 
 
 # ── Commands ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _audit(options: argparse.Namespace, make: Clients, say: Say) -> Result:
+    site = _site(options, make)
+    try:
+        payments = None if options.payments is None else gateway_payments(options.payments.read_text())
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise OperatorError(f"{options.payments} is no ledger of the gateway: {error!r}") from error
+    sites = [each for each in (site, site.peer()) if each is not None]
+    report = audit(*sites, grace=options.grace, payments=payments, overdue_after=options.overdue)
+    say(report.to_text())
+    options.status = report.status
+    return report.to_json()
 
 
 def _replay(options: argparse.Namespace, make: Clients, say: Say) -> Result:
@@ -114,7 +157,7 @@ def _failover(options: argparse.Namespace, make: Clients, say: Say) -> Result:
     events = f"{outcome.republished} events republished, {outcome.refused} refused"
     done = f"{outcome.compared} items compared, {events}, {outcome.replay} replayed"
     say(f"{secondary.region} has taken over: {done}")
-    return asdict(outcome)
+    return outcome._asdict()
 
 
 def _unfence(options: argparse.Namespace, make: Clients, say: Say) -> Result:
@@ -148,7 +191,7 @@ def _release(options: argparse.Namespace, make: Clients, say: Say) -> Result:
     if name not in known or not key:
         raise OperatorError(f"{options.key!r} is no key: it begins with {' or '.join(f'{each}#' for each in known)}")
     site = _site(options, make)
-    store = records.store_of(site, name)
+    store = records.store_of(site)
     table = site.outputs["IdempotencyTableName"]
     say(f"release {options.key} in {table} in {site.region}: its next delivery is attempt 1")
     if _is_only_shown(options, say):
@@ -163,93 +206,57 @@ def _release(options: argparse.Namespace, make: Clients, say: Say) -> Result:
 
 
 def command_line() -> argparse.ArgumentParser:
-    """Return what understands the commands."""
+    """Return the parser of the commands."""
     parser = argparse.ArgumentParser(
         prog="python -m ops", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    common = argparse.ArgumentParser(add_help=False)
-    common.add_argument("--stack", help="name of the stack (that of samconfig.toml)")
-    common.add_argument("--yes", action="store_true", help="do it; without this, only what would be done is shown")
-    common.add_argument("--json", action="store_true", help="print the result as JSON, and the rest to standard error")
-    one = argparse.ArgumentParser(add_help=False)
-    one.add_argument("--region", help="region of the stack (that for which AWS's tools are configured)")
-    two = argparse.ArgumentParser(add_help=False)
-    two.add_argument("--primary", metavar="REGION", help="(that of [primary] in samconfig.toml)")
-    two.add_argument("--secondary", metavar="REGION", help="(that of [secondary] in samconfig.toml)")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    span: dict[str, Any] = {"type": _duration, "metavar": "TIME"}
+    moment: dict[str, Any] = {"type": _time, "metavar": "TIME"}
 
-    again = commands.add_parser(
-        "replay",
-        parents=[common, one],
-        help="replay a part of the archive",
-        description="Replay a part of the archive. It is named for its region, as rules of two regions ask for, and "
-        "refused while the other region works on the same events. What has taken effect is recognised.",
-    )
-    again.add_argument("--since", type=_time, required=True, metavar="TIME", help="time of the oldest event")
-    again.add_argument("--until", type=_time, metavar="TIME", help="time of the newest event (now)")
-    again.add_argument("--only", metavar="RULE", help="logical id of the one rule that is to have the events")
+    def command(name: str, run: Command, what: str, description: str, *, regions: int = 1) -> Any:
+        added = commands.add_parser(
+            name, help=what, description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+        )
+        added.set_defaults(command=run, status=0)
+        added.add_argument("--stack", help="name of the stack (that of samconfig.toml)")
+        added.add_argument("--json", action="store_true", help="print the result as JSON, the rest to standard error")
+        if regions == 1:
+            added.add_argument("--region", help="region of the stack (that for which AWS's tools are configured)")
+        else:
+            added.add_argument("--primary", metavar="REGION", help="(that of [primary] in samconfig.toml)")
+            added.add_argument("--secondary", metavar="REGION", help="(that of [secondary] in samconfig.toml)")
+        if run is not _audit:
+            added.add_argument("--yes", action="store_true", help="do it; without this, only show what would be done")
+        return added
+
+    look = command("audit", _audit, "show what is lost, doubled, waiting for redrive or overdue", AUDIT)
+    look.add_argument("--grace", **span, default=DEFAULT_GRACE, help="age from which an event is judged (15m)")
+    look.add_argument("--overdue", **span, default=OVERDUE_AFTER, help="how long a ride may need something (4h)")
+    look.add_argument("--payments", type=Path, metavar="FILE", help="the gateway's ledger, as JSON, to compare with")
+
+    again = command("replay", _replay, "replay a part of the archive", REPLAY)
+    again.add_argument("--since", **moment, required=True, help="time of the oldest event")
+    again.add_argument("--until", **moment, help="time of the newest event (now)")
+    again.add_argument("--only", metavar="RULE", help="logical id of the one rule that gets the events")
     again.add_argument("--accept-duplicates", action="store_true", help="do not ask the other region")
-    again.set_defaults(command=_replay)
 
-    over = commands.add_parser(
-        "failover",
-        parents=[common, two],
-        help="let the secondary region take over",
-        description=FAILOVER,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    over.add_argument(
-        "--since",
-        type=_time,
-        default=datetime.now(UTC) - LOST_WINDOW,
-        metavar="TIME",
-        help="when the lost window begins (24h: for as long as EventBridge tries to deliver)",
-    )
-    over.add_argument("--until", type=_time, metavar="TIME", help="when it ends (when the primary has been drained)")
+    over = command("failover", _failover, "let the secondary region take over", FAILOVER, regions=2)
+    began = datetime.now(UTC) - LOST_WINDOW
+    over.add_argument("--since", **moment, default=began, help="begin of the lost window (24h: EventBridge's retries)")
+    over.add_argument("--until", **moment, help="its end (when the primary has been drained)")
     over.add_argument("--accept-duplicates", action="store_true", help="go on where the primary cannot be fenced")
-    over.add_argument(
-        "--runs-end-in",
-        type=_duration,
-        metavar="TIME",
-        help="how long invocations that have begun may take (the longest timeout of the functions)",
-    )
-    over.add_argument(
-        "--archived-in",
-        type=_duration,
-        default=ARCHIVED_IN,
-        metavar="TIME",
-        help="how long the last events may take to be in the archive (10m)",
-    )
-    over.set_defaults(command=_failover)
+    over.add_argument("--runs-end-in", **span, help="how long running invocations may take (the longest timeout)")
+    over.add_argument("--archived-in", **span, default=ARCHIVED_IN, help="how long archiving an event may take (10m)")
 
-    back = commands.add_parser(
-        "unfence",
-        parents=[common, two],
-        help="go back to the primary",
-        description="Undo the fence of a failover: the primary starts again as it was, when its tables have caught up, "
-        "and gets the producers back. Choose a quiet time: a ride that is under way crosses over between its events.",
-    )
-    back.set_defaults(command=_unfence)
+    command("unfence", _unfence, "go back to the primary", UNFENCE, regions=2)
 
-    on = commands.add_parser(
-        "redrive",
-        parents=[common, one],
-        help="send dead letters to where they were going",
-        description="Send the letters of a dead-letter queue to the target that they were meant for, and to no other. "
-        "What no redrive changes stays, as does what would be acknowledged because its key is quarantined.",
-    )
+    on = command("redrive", _redrive, "send dead-lettered messages to their target", REDRIVE)
     on.add_argument("queue", metavar="QUEUE", help="logical id: RideHistoryDlq, DispatchRuleDlq, ProducerDlq, …")
     on.add_argument("--release", action="store_true", help="release quarantined keys first; their cause is mended")
-    on.set_defaults(command=_redrive)
 
-    free = commands.add_parser(
-        "release",
-        parents=[common, one],
-        help="let a quarantined key run again",
-        description="Release a quarantined key, when what made it fail is mended: its next delivery is attempt 1.",
-    )
-    free.add_argument("key", metavar="CONSUMER#KEY", help="as dead letters and log lines have it")
-    free.set_defaults(command=_release)
+    free = command("release", _release, "let a quarantined key run again", RELEASE)
+    free.add_argument("key", metavar="CONSUMER#KEY", help="as dead-lettered messages and log lines have it")
     return parser
 
 

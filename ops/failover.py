@@ -8,9 +8,8 @@ has arrived in the secondary.
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from botocore.exceptions import BotoCoreError, ClientError
 
@@ -32,11 +31,10 @@ _NONE: Final = "none"
 _NO_DEADLINE_MS: Final = 3_600_000.0
 
 type Report = Callable[[str], None]
-"""Told what is going on."""
+"""Called with what is going on."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
+class Window(NamedTuple):
     """What is handed over again."""
 
     since: datetime
@@ -44,8 +42,7 @@ class Window:
     """Left out, when the primary has been drained: some producers learn late that they are steered away."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
+class Patience(NamedTuple):
     """How long a failover waits for what."""
 
     runs: timedelta | None = None
@@ -56,8 +53,7 @@ class Patience:
     """For leases to end and replicas to catch up, at most."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class Outcome(NamedTuple):
     """What a failover has done."""
 
     drained: bool
@@ -92,10 +88,8 @@ class Failover:
     Args:
         primary: the region to leave.
         secondary: the region to go to.
-        report: told what is going on.
-        now: the present, with a time zone.
-        monotonic: seconds.
-        sleep: waits, in seconds.
+        report: called with what is going on.
+        now, monotonic, sleep: the clocks; ``now`` with a time zone, the others in seconds.
     """
 
     def __init__(

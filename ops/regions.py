@@ -9,10 +9,9 @@ import argparse
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NoReturn, Protocol
+from typing import Any, Final, NamedTuple, NoReturn, Protocol, override
 
 import boto3
 from botocore.exceptions import BotoCoreError, ClientError, WaiterError
@@ -22,14 +21,13 @@ OUTBOX_TABLE: Final = "OutboxTable"
 
 DESCRIPTION: Final = """\
 Deploy the stack into two regions, as the environments [primary] and [secondary] of
-samconfig.toml say, or remove it from both. What was built last is deployed: run
+samconfig.toml say, or remove it from both. Both deploy what was built last: run
 `sam build` first, with the architecture of the environments.
 
 The first time it takes four steps: the primary with its tables and bus, the secondary
 with its bus, the primary's global endpoint, the secondary's producers on the endpoint.
 Later it takes two. It can be run again at any time, also after it was interrupted."""
 
-_CAPABILITIES: Final = ("CAPABILITY_IAM", "CAPABILITY_AUTO_EXPAND")
 _POLL_SECONDS: Final = 5
 
 
@@ -37,8 +35,7 @@ class RegionsError(Exception):
     """What was asked for cannot be done; the message says why, and what to do."""
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """One of the two regions, and what is deployed there."""
 
     role: str
@@ -49,56 +46,41 @@ class Place:
     """What samconfig.toml gives to the template."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pair:
+class Pair(NamedTuple):
     """The two regions."""
 
     primary: Place
     secondary: Place
 
 
-@dataclass(frozen=True, slots=True)
-class Deployed:
-    """A stack that is there."""
+class Deployed(NamedTuple):
+    """A stack that exists."""
 
     parameters: Mapping[str, str]
     outputs: Mapping[str, str]
 
 
 class Deployer(Protocol):
-    """What can look at stacks and change them."""
+    """Looks at stacks and changes them; each method may raise RegionsError."""
 
     def describe(self, place: Place) -> Deployed | None:
         """Return the stack of a place, or None where there is none."""
-        ...
 
     def deploy(self, place: Place, parameters: Mapping[str, str]) -> None:
-        """Deploy the template with all of its parameters that are not left at their defaults."""
-        ...
-
-    def change(self, place: Place, parameters: Mapping[str, str]) -> None:
-        """Change some parameters of a stack, and nothing else of it."""
-        ...
+        """Deploy the template that was built last, with all parameters that are not left at their defaults."""
 
     def delete(self, place: Place) -> None:
         """Delete a stack."""
-        ...
 
     def stream(self, region: str, table: str) -> str:
         """Return the ARN of a table's stream."""
-        ...
 
     def endpoint(self, place: Place) -> str:
         """Return the id of the global endpoint that a primary has."""
-        ...
 
 
-class Step(Protocol):
-    """Told of each step before it is taken."""
-
-    def __call__(self, place: Place, what: str) -> None:
-        """Tell where something is done, and what."""
-        ...
+type Step = Callable[[Place, str], None]
+"""Called before each step with the place and what is done there."""
 
 
 # ── The order ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -122,16 +104,16 @@ def deploy(pair: Pair, deployer: Deployer, step: Step) -> None:
     step(primary, what)
     deployer.deploy(primary, {**_given(pair, primary), "GlobalEndpoint": "present" if complete else "absent"})
 
-    told = {"OutboxStreamArn": deployer.stream(secondary.region, f"{secondary.stack}-{OUTBOX_TABLE}")}
+    known = {"OutboxStreamArn": deployer.stream(secondary.region, f"{secondary.stack}-{OUTBOX_TABLE}")}
     if complete:
-        told["GlobalEndpointId"] = deployer.endpoint(primary)
+        known["GlobalEndpointId"] = deployer.endpoint(primary)
     step(secondary, "functions, bus")
-    deployer.deploy(secondary, _given(pair, secondary) | told)
+    deployer.deploy(secondary, _given(pair, secondary) | known)
     if not complete:
         step(primary, "global endpoint, over the buses of both regions")
-        deployer.change(primary, {"GlobalEndpoint": "present"})
+        deployer.deploy(primary, {**_given(pair, primary), "GlobalEndpoint": "present"})
         step(secondary, "producers use the endpoint")
-        deployer.change(secondary, {"GlobalEndpointId": deployer.endpoint(primary)})
+        deployer.deploy(secondary, _given(pair, secondary) | known | {"GlobalEndpointId": deployer.endpoint(primary)})
 
 
 def delete(pair: Pair, deployer: Deployer, step: Step) -> None:
@@ -143,7 +125,8 @@ def delete(pair: Pair, deployer: Deployer, step: Step) -> None:
     primary = deployer.describe(pair.primary)
     if primary is not None and primary.parameters.get("GlobalEndpoint") == "present":
         step(pair.primary, "without its global endpoint")
-        deployer.change(pair.primary, {"GlobalEndpoint": "absent"})
+        given = {name: value for name, value in primary.parameters.items() if value}  # and so the stage stays
+        deployer.deploy(pair.primary, {**given, "GlobalEndpoint": "absent"})
     if deployer.describe(pair.secondary) is not None:
         step(pair.secondary, "delete the stack")
         deployer.delete(pair.secondary)
@@ -198,8 +181,8 @@ def _assignment(text: str) -> tuple[str, str]:
 # ── On an account, or on the local engine where AWS_ENDPOINT_URL says so ──────────────────────────────────────────────
 
 
-class Aws:
-    """Deploys with the SAM CLI and changes with CloudFormation.
+class Aws(Deployer):
+    """Deploys with the SAM CLI and deletes with CloudFormation.
 
     Args:
         ask: whether the SAM CLI shows what it will change, and asks.
@@ -208,8 +191,8 @@ class Aws:
     def __init__(self, *, ask: bool) -> None:
         self._ask = ask
 
+    @override
     def describe(self, place: Place) -> Deployed | None:
-        """Return the stack of a place, or None where there is none."""
         try:
             (stack,) = self._cloudformation(place).describe_stacks(StackName=place.stack)["Stacks"]
         except ClientError as error:
@@ -224,67 +207,34 @@ class Aws:
             {each["OutputKey"]: each["OutputValue"] for each in stack.get("Outputs", [])},
         )
 
+    @override
     def deploy(self, place: Place, parameters: Mapping[str, str]) -> None:
-        """Deploy what was built last.
-
-        Raises:
-            RegionsError: the SAM CLI failed; it has said why.
-        """
         command = ["sam", "deploy", "--config-env", place.role, "--region", place.region, "--stack-name", place.stack]
         command += ["--confirm-changeset" if self._ask else "--no-confirm-changeset", "--parameter-overrides"]
         command += [f"{name}={value}" for name, value in parameters.items()]
         if subprocess.run(command, cwd=ROOT, check=False).returncode:
             raise RegionsError(f"sam deploy failed for the {place.role} in {place.region}")
 
-    def change(self, place: Place, parameters: Mapping[str, str]) -> None:
-        """Change some parameters of a stack, and nothing else of it.
-
-        Raises:
-            RegionsError: CloudFormation could not.
-        """
-        deployed = self.describe(place)
-        assert deployed is not None, "only what is there is changed"  # noqa: S101 - the callers have looked
-        if all(deployed.parameters[name] == value for name, value in parameters.items()):
-            return
-        cloudformation = self._cloudformation(place)
-        cloudformation.update_stack(
-            StackName=place.stack,
-            UsePreviousTemplate=True,
-            Capabilities=_CAPABILITIES,
-            Parameters=[
-                {"ParameterKey": name, "ParameterValue": parameters[name]}
-                if name in parameters
-                else {"ParameterKey": name, "UsePreviousValue": True}
-                for name in deployed.parameters
-            ],
-        )
-        self._wait(place, "stack_update_complete")
-
+    @override
     def delete(self, place: Place) -> None:
-        """Delete a stack.
-
-        Raises:
-            RegionsError: CloudFormation could not.
-        """
         self._cloudformation(place).delete_stack(StackName=place.stack)
         self._wait(place, "stack_delete_complete")
 
+    @override
     def stream(self, region: str, table: str) -> str:
-        """Return the ARN of a table's stream."""
         client: Any = boto3.client("dynamodb", region_name=region)
         arn: str = client.describe_table(TableName=table)["Table"]["LatestStreamArn"]
         return arn
 
+    @override
     def endpoint(self, place: Place) -> str:
-        """Return the id of the global endpoint that a primary has.
+        return self._there(place).outputs["CarRideEndpointId"]
 
-        Raises:
-            RegionsError: the stack has gone meanwhile.
-        """
-        deployed = self.describe(place)
+    def _there(self, place: Place) -> Deployed:
+        deployed = Aws.describe(self, place)
         if deployed is None:
             raise RegionsError(f"the stack {place.stack} in {place.region} has gone")
-        return deployed.outputs["CarRideEndpointId"]
+        return deployed
 
     def _wait(self, place: Place, waiter: str) -> None:
         client = self._cloudformation(place)
@@ -304,27 +254,22 @@ class Aws:
 # ── The command ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class _Showing:
-    """Tells of every step, and takes none."""
+class _Showing(Aws):
+    """Shows every step, and takes none."""
 
-    def __init__(self, aws: Aws) -> None:
-        self._aws = aws
-
-    def describe(self, place: Place) -> Deployed | None:
-        return self._aws.describe(place)
-
+    @override
     def deploy(self, place: Place, parameters: Mapping[str, str]) -> None:
         print(f"     sam deploy --config-env {place.role}", *(f"{name}={value}" for name, value in parameters.items()))
 
-    def change(self, place: Place, parameters: Mapping[str, str]) -> None:
-        print(f"     change {place.stack}:", *(f"{name}={value}" for name, value in parameters.items()))
-
+    @override
     def delete(self, place: Place) -> None:
         print(f"     delete {place.stack}")
 
+    @override
     def stream(self, region: str, table: str) -> str:
         return f"(the stream of {table} in {region})"
 
+    @override
     def endpoint(self, place: Place) -> str:
         return f"(the endpoint's id in {place.region})"
 
@@ -355,8 +300,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         help="a parameter of the template, for both regions; it goes before what samconfig.toml says",
     )
     options = parser.parse_args(arguments)
-    aws = Aws(ask=not options.yes)
-    deployer: Deployer = _Showing(aws) if options.dry_run else aws
+    deployer = (_Showing if options.dry_run else Aws)(ask=not options.yes)
     try:
         pair = configured(overrides=dict(_assignment(text) for text in options.overrides))
         if options.action == "deploy":

@@ -1,7 +1,9 @@
 """What holds for every test: no real account, and no network outside the tests of the pipeline."""
 
 import functools
+import hashlib
 import os
+import re
 from pathlib import Path
 from typing import Final
 
@@ -9,7 +11,7 @@ import botocore.session
 import pytest
 
 TESTS: Final = Path(__file__).parent
-STARTS_ENGINE: Final = (TESTS / "integration", TESTS / "e2e")
+STARTS_ENGINE: Final = (TESTS / "engine", TESTS / "integration", TESTS / "e2e")
 MAY_CONNECT: Final = (TESTS / "infrastructure", *STARTS_ENGINE)
 
 # Whatever account the shell is logged in to, no test can reach it but those that DYNAMODB_ENDPOINT is meant for.
@@ -24,6 +26,7 @@ os.environ |= {
 # What a function finds in its environment when it is imported; tests that call it give it settings of their own.
 os.environ |= {
     "ASSIGNMENT_TABLE": "assignments",
+    "BOOKING_TABLE": "bookings",
     "CAR_TABLE": "cars",
     "DEAD_LETTER_QUEUE_URL": "https://sqs.us-east-1.amazonaws.com/000000000000/dead-letters",
     "EVENT_BUS_NAME": "bus",
@@ -37,6 +40,8 @@ os.environ |= {
     "POWERTOOLS_SERVICE_NAME": "test",
     "PRODUCER_DLQ_URL": "https://sqs.us-east-1.amazonaws.com/000000000000/producer-dlq",
     "RIDE_TABLE": "rides",
+    "SIMULATOR_FUNCTION_NAME": "simulator",
+    "STAGE": "local",
 }
 
 # AWS's descriptions of its services are megabytes of JSON, which every session of botocore's would read for itself.
@@ -50,3 +55,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.integration)
         if not any(item.path.is_relative_to(folder) for folder in MAY_CONNECT):
             item.add_marker(pytest.mark.disable_socket)
+
+
+@pytest.fixture
+def name(request: pytest.FixtureRequest) -> str:
+    """A stack name of this test's own, short enough for the names that are derived from it."""
+    test = str(request.node.name)
+    readable = re.sub("[^A-Za-z0-9]+", "-", test)[:32].strip("-")
+    return f"{readable}-{hashlib.blake2b(test.encode(), digest_size=3).hexdigest()}"

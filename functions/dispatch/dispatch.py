@@ -3,17 +3,17 @@
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal
+from typing import Any
 
 from msgspec import Struct
 
 import fleet
 from assignments import Reader, Tables, effects
 from carride.clients import dynamodb_client
-from carride.events import RideEvent, parse_event
-from carride.faults import Faults
+from carride.events import CarReleased, RideEvent, parse_event
+from carride.items import Outbox
 from carride.settings import from_environment
-from carride.telemetry import labels, observe
+from carride.telemetry import count, labels, logger, observe
 from idempotency import Consumer, Operation, Policy, SqsDeadLetters, open_store
 from idempotency.policy import DAY
 
@@ -38,13 +38,12 @@ class Settings(Struct, frozen=True, kw_only=True):
     aws_region: str
     idempotency_window_days: int = 30
     outbox_days: int = 7
-    faults: Literal["allowed", "refused"] = "refused"
 
 
 def make_handler(settings: Settings) -> Callable[[dict[str, Any], Any], Any]:
     """Return the Lambda handler."""
-    faults = Faults(allowed=settings.faults == "allowed")
-    tables = Tables(settings.assignment_table, settings.car_table, settings.outbox_table)
+    tables = Tables(settings.assignment_table, settings.car_table)
+    outbox = Outbox(settings.outbox_table, settings.aws_region, timedelta(days=settings.outbox_days))
     reader = Reader(tables, dynamodb_client())
     consumer = Consumer(
         "dispatch",
@@ -61,16 +60,24 @@ def make_handler(settings: Settings) -> Callable[[dict[str, Any], Any], Any]:
 
     @consumer.batch_handler
     def handler(event: RideEvent, operation: Operation) -> None:
-        seen = reader.ride(event.subject)
+        seen, skipped = reader.ride(event.subject), list[str]()
         car = None
         if fleet.wants_car(seen.assignment, event.data):
-            car = fleet.nearest(event.data.pickup, event.subject, reader.free_cars)
+            car = fleet.nearest(event.data.pickup, event.subject, lambda zone: reader.free_cars(zone, skipped))
         decision = fleet.decide(seen.assignment, event.data, car)
-        now, kept = datetime.now(UTC), timedelta(days=settings.outbox_days)
-        operation.write(*effects(tables, event, seen, decision, region=settings.aws_region, now=now, kept=kept))
-        faults.inject_fault(event, operation.attempt)
+        operation.write(*effects(tables, event, seen, decision, outbox=outbox, now=datetime.now(UTC)))
+        if skipped:
+            report("CarRowSkipped", len(skipped), rows=skipped)
+        if CarReleased in decision.facts and not seen.holds:
+            report("CarNotHeld", 1, ride=event.subject)
 
     return handler
+
+
+def report(metric: str, number: int, **found: object) -> None:
+    """Count and log what is wrong in CarTable, which no event is to be given up for."""
+    count("dispatch", **{metric: number})
+    logger.warning(metric, extra=found)
 
 
 handler = make_handler(from_environment(Settings))

@@ -2,33 +2,40 @@
 
 What dispatch knows of a ride, and what an event makes of it::
 
-                     CarRideAccepted            CarRideCompleted   CarRideCancelled   PaymentDeclined
-    unknown          assigned, or unserved      completed          cancelled          cancelled
-    assigned         ·                          released           released           released
-    completed        released, or unserved      ·                  ·                  ·
+                     CarRideAccepted          CarRideCompleted   CarRideCancelled, PaymentDeclined   CarRideOverdue
+    unknown          assigned, or unserved    completed          cancelled                           cancelled
+    assigned         ·                        released           released                            released
+    completed        released, or unserved    ·                  ·                                   cancelled
     unserved, released, cancelled: final, every event leaves them as they are
 
 Events come in any order. A ride that was called off before dispatch heard of its acceptance never gets a car; one that
-was completed before that gets it and gives it back in one step, so that payment learns of a car whatever the order.
+was completed before that gets it and gives it back in one step, so that payment learns of a car whatever the order. If
+its acceptance never comes, the ride is overdue, and gets no car any more.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+import msgspec
+from msgspec import Struct
+
+from carride.decoding import ShapeError, json_name, shaped
 from carride.events import (
     CarAssigned,
     CarReleased,
     CarRideAccepted,
     CarRideCancelled,
     CarRideCompleted,
+    CarRideOverdue,
     Fact,
     NoCarAvailable,
     PaymentDeclined,
 )
+from carride.ride import CarID, Sector
 
-CONSUMED: Final = frozenset({CarRideAccepted, CarRideCancelled, CarRideCompleted, PaymentDeclined})
+CONSUMED: Final = frozenset({CarRideAccepted, CarRideCancelled, CarRideCompleted, PaymentDeclined, CarRideOverdue})
 """The facts that dispatch acts on: the rule's pattern lists the same."""
 
 EMITTED: Final = frozenset({CarAssigned, NoCarAvailable, CarReleased})
@@ -60,6 +67,10 @@ class State(StrEnum):
     """It was called off before it could get a car."""
     COMPLETED = "completed"
     """Its end was heard of before its acceptance."""
+
+
+OPEN: Final = frozenset({State.ASSIGNED, State.COMPLETED})
+"""Where dispatch waits for an event of the ride."""
 
 
 class Assignment(NamedTuple):
@@ -98,17 +109,34 @@ def decide(seen: Assignment, fact: Fact, free: Car | None = None) -> Decision:
             return Decision(Assignment(State.ASSIGNED, free), (CarAssigned,))
         case CarRideAccepted(), State.COMPLETED:
             return Decision(Assignment(State.RELEASED, free), (CarAssigned, CarReleased))
-        case CarRideCompleted() | CarRideCancelled() | PaymentDeclined(), State.ASSIGNED:
+        case CarRideCompleted() | CarRideCancelled() | PaymentDeclined() | CarRideOverdue(), State.ASSIGNED:
             return Decision(Assignment(State.RELEASED, seen.car), (CarReleased,))
         case CarRideCompleted(), State.UNKNOWN:
             return Decision(Assignment(State.COMPLETED))
-        case CarRideCancelled() | PaymentDeclined(), State.UNKNOWN:
+        case (CarRideCancelled() | PaymentDeclined(), State.UNKNOWN) | (
+            CarRideOverdue(),
+            (State.UNKNOWN | State.COMPLETED),
+        ):
             return Decision(Assignment(State.CANCELLED))
         case _:
             return Decision(seen)
 
 
 # ── The city ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class _Row(Struct, frozen=True, rename=json_name):
+    car_id: CarID
+    sector: Sector
+
+
+def parked(in_zone: str, row: Mapping[str, object]) -> Car | None:
+    """Return the car that a row of a zone holds; None where no event or no street could name it."""
+    try:
+        car_id, sector = msgspec.structs.astuple(shaped(row, _Row))
+    except ShapeError:
+        return None
+    return Car(car_id, sector) if zone(sector) == in_zone else None
 
 
 def zone(sector: str) -> str | None:

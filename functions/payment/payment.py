@@ -3,21 +3,21 @@
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
 import payments
 from carride.clients import dynamodb_client
 from carride.events import RideEvent, parse_event
-from carride.faults import Faults
+from carride.items import Outbox
 from carride.settings import from_environment
 from carride.telemetry import labels, observe
 from gateway import Call, Charge, Gateway, GatewayError, Status
 from gateway_client import HttpGateway
 from idempotency import Consumer, Operation, Policy, SqsDeadLetters, open_store
 from idempotency.policy import DAY
-from payment_table import Tables, effects, owe_undo, read
+from payment_table import effects, owe_undo, read
 from payments import Action, State
 
 
@@ -33,7 +33,6 @@ class Settings(Struct, frozen=True, kw_only=True):
     lease_seconds: float = 30.0
     idempotency_window_days: int = 30
     outbox_days: int = 7
-    faults: Literal["allowed", "refused"] = "refused"
 
 
 def policy(lease_seconds: float) -> Policy:
@@ -51,8 +50,8 @@ def policy(lease_seconds: float) -> Policy:
 
 def make_handler(settings: Settings, gateway: Gateway) -> Callable[[dict[str, Any], Any], Any]:
     """Return the Lambda handler."""
-    faults = Faults(allowed=settings.faults == "allowed")
-    tables = Tables(settings.payment_table, settings.outbox_table)
+    table = settings.payment_table
+    outbox = Outbox(settings.outbox_table, settings.aws_region, timedelta(days=settings.outbox_days))
     client = dynamodb_client()
     consumer = Consumer(
         "payment",
@@ -69,26 +68,24 @@ def make_handler(settings: Settings, gateway: Gateway) -> Callable[[dict[str, An
 
     @consumer.event_handler
     def handler(event: RideEvent, operation: Operation) -> None:
-        seen = read(client, tables.payments, event.subject)
+        seen = read(client, table, event.subject)
         call = Call(
             key=operation.downstream_key,
             deadline_ms=operation.deadline_ms,
             lost=lambda: operation.lost,
         )
         if payments.plan(seen.payment, event.data) in {Action.REFUND, Action.UNDO}:
-            seen = owe_undo(client, tables.payments, event.subject, seen)
+            seen = owe_undo(client, table, event.subject, seen, datetime.now(UTC))
         try:
             charge = carry_out(gateway, call, seen.payment, event)
         except GatewayError:
             # What was asked for may come about later, and a cancellation that came meanwhile may have found nothing.
-            late = read(client, tables.payments, event.subject)
-            if late.stored is State.CANCELLED:
-                owe_undo(client, tables.payments, event.subject, late)
+            late = read(client, table, event.subject)
+            if late.stored.state == State.CANCELLED:
+                owe_undo(client, table, event.subject, late, datetime.now(UTC))
             raise
-        faults.inject_fault(event, operation.attempt)
         decision = payments.conclude(seen.payment, event.data, charge)
-        now, kept = datetime.now(UTC), timedelta(days=settings.outbox_days)
-        operation.write(*effects(tables, event, seen, decision, region=settings.aws_region, now=now, kept=kept))
+        operation.write(*effects(table, event, seen, decision, outbox=outbox, now=datetime.now(UTC)))
 
     return handler
 
@@ -111,9 +108,10 @@ def carry_out(gateway: Gateway, call: Call, seen: payments.Payment, event: RideE
             return _capture(gateway, call, reserved, amount)
         case Action.REFUND if seen.payment_id is not None:
             return gateway.refund(call, payment_id=seen.payment_id)
-        case Action.UNDO:
+        case Action.UNDO | Action.RELEASE:
             found = gateway.find(call, order_id=event.subject)
-            if found is None or found.payment_id is None or found.status not in {Status.AUTHORIZED, Status.CAPTURED}:
+            held = {Status.AUTHORIZED} if action is Action.RELEASE else {Status.AUTHORIZED, Status.CAPTURED}
+            if found is None or found.payment_id is None or found.status not in held:
                 return found
             return gateway.refund(call, payment_id=found.payment_id)
         case _:

@@ -1,128 +1,76 @@
-"""Payments in DynamoDB: how they are read, and the writes by which a decision takes effect.
+"""Payments in DynamoDB: how they are read, and the writes by which a decision takes effect."""
 
-A ride's item keeps one entry for each event that was acted on, and counts them: more effects than entries means that
-something took effect twice. The count is the item's revision too: what was decided on an older one is refused, and
-decided again.
-"""
-
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, NamedTuple
 
-from carride.dedup import attribute_of
-from carride.events import SOURCE, RideEvent
-from carride.outbox import KEPT, outbox_item
+from carride.events import RideEvent
+from carride.items import Outbox, Stored, step, still_open
 from idempotency import Put, Update, marshalling
-from payments import Decision, Payment, State
-
-
-class Tables(NamedTuple):
-    """The names of the tables."""
-
-    payments: str
-    outbox: str
+from payments import OPEN, Decision, Payment, State
 
 
 class Seen(NamedTuple):
     """A payment as it was read."""
 
     payment: Payment
-    revision: int
-    """How many events were acted on until then."""
-    stored: State | None = None
-    """The state in the table; None where it has no item."""
+    stored: Stored
 
 
 def read(client: Any, table: str, order_id: str) -> Seen:
     """Return what payment knows of a ride, consistently."""
     answer = client.get_item(TableName=table, Key={"orderID": {"S": order_id}}, ConsistentRead=True)
     if "Item" not in answer:
-        return Seen(Payment(State.UNKNOWN), 0)
+        return Seen(Payment(State.UNKNOWN), Stored())
     item: dict[str, Any] = marshalling.values(answer["Item"])
-    state = State(item["state"])
-    return Seen(Payment(state, item.get("paymentID"), item.get("amount")), item["effects"], state)
+    payment = Payment(State(item["state"]), item.get("paymentID"), item.get("amount"))
+    return Seen(payment, Stored(item["state"], item["effects"]))
 
 
-def owe_undo(client: Any, table: str, order_id: str, seen: Seen) -> Seen:
+def owe_undo(client: Any, table: str, order_id: str, seen: Seen, now: datetime) -> Seen:
     """Write down that the gateway may hold money which has to be given back; return the payment as it is in the table.
 
     It is written by itself, before the gateway is asked, so that the duty outlives a run that fails. Where the payment
     has changed since it was seen nothing is written: the run's own effects will be refused, and decided again.
     """
-    condition, values = _unchanged(seen)
+    condition, unchanged = seen.stored.unchanged()
+    since, values = still_open(order_id, now)
     try:
         client.update_item(
             TableName=table,
             Key={"orderID": {"S": order_id}},
-            UpdateExpression="SET #state = :due, effects = if_not_exists(effects, :zero)",
+            UpdateExpression=f"SET #state = :due, effects = if_not_exists(effects, :zero), {since}",
             ConditionExpression=condition,
             ExpressionAttributeNames={"#state": "state"},
-            ExpressionAttributeValues=marshalling.item(values | {":due": State.UNDO_DUE.value, ":zero": 0}),
+            ExpressionAttributeValues=marshalling.item(unchanged | values | {":due": State.UNDO_DUE.value, ":zero": 0}),
         )
     except client.exceptions.ConditionalCheckFailedException:
         return seen
-    return seen._replace(stored=State.UNDO_DUE)
+    return seen._replace(stored=Stored(State.UNDO_DUE, seen.stored.effects))
 
 
 def effects(
-    tables: Tables,
-    event: RideEvent,
-    seen: Seen,
-    decision: Decision,
-    *,
-    region: str,
-    now: datetime,
-    kept: timedelta = KEPT,
+    table: str, event: RideEvent, seen: Seen, decision: Decision, *, outbox: Outbox, now: datetime
 ) -> list[Put | Update]:
-    """Return the writes by which a decision takes effect: the payment's, and what is to be told.
+    """Return the writes by which a decision takes effect: the payment's, and the events that are emitted.
 
     Args:
-        tables: their names.
+        table: its name.
         event: what was decided upon.
         seen: the payment as it was then; if it has changed since, the writes are refused.
         decision: what was decided.
-        region: where this is; a pipe tells the events of its own region.
+        outbox: takes the emitted events.
         now: with a time zone.
-        kept: for how long what is told stays in the outbox.
     """
-    told = [RideEvent.of(fact, source=SOURCE, time=now, cause=event) for fact in decision.facts]
-    return [
-        _remember(tables, event, seen, decision, now),
-        *(Put(tables.outbox, outbox_item(told_event, region=region, now=now, kept=kept)) for told_event in told),
-    ]
-
-
-def _remember(tables: Tables, event: RideEvent, seen: Seen, decision: Decision, now: datetime) -> Update:
     state, payment_id, amount = decision.after
-    entry = {
-        "type": event.type,
-        "sequence": int(event.sequence),
-        "time": now.isoformat(),
-        "told": [type(fact).__name__ for fact in decision.facts],
-    }
-    values: dict[str, object] = {":state": state, ":entry": entry, ":one": 1}
-    names = {"#state": "state", "#entry": attribute_of(event)}
-    expression = "SET #state = :state, #entry = :entry"
-    if payment_id is not None:
-        expression += ", paymentID = :payment"
-        values[":payment"] = payment_id
-    if amount is not None:
-        expression += ", amount = :amount"
-        values[":amount"] = amount
-    condition, unchanged = _unchanged(seen)
-    values |= unchanged
-    return Update(
-        tables.payments,
-        {"orderID": event.subject},
-        f"{expression} ADD effects :one",
-        condition=condition,
-        names=names,
-        values=values,
-        mark=attribute_of(event),
+    attributes = {"paymentID": payment_id, "amount": amount}
+    return step(
+        table,
+        event,
+        seen.stored,
+        state=state,
+        attributes={name: value for name, value in attributes.items() if value is not None},
+        facts=decision.facts,
+        is_open=state in OPEN,
+        outbox=outbox,
+        now=now,
     )
-
-
-def _unchanged(seen: Seen) -> tuple[str, dict[str, object]]:
-    """Return the condition that a payment is as it was seen, and the condition's values."""
-    if seen.stored is None:
-        return "attribute_not_exists(orderID)", {}
-    return "#state = :was AND effects = :seen", {":was": seen.stored.value, ":seen": seen.revision}

@@ -11,6 +11,10 @@ What payment knows of a ride, and what an event makes of it; the gateway's part 
     undo due       [undo] cancelled, or refunded              as CarAssigned           as CarAssigned
     declined, refunded: final, every event leaves them as they are
 
+CarRideOverdue says how the ride ended. What is "undo due" or cancelled is undone. A ride that a car has driven is paid:
+[reserve, capture] or [capture], as above. Of any other, what is reserved is released. What the gateway has captured
+stays so: it was asked for that when somebody knew that the ride was over.
+
     * declined where the gateway refuses the capture for good; refunded where it has given the money back
 
 Events come in any order. A ride that was called off before a car was heard of is never charged. But the cancellation
@@ -29,6 +33,7 @@ from carride.events import (
     CarAssigned,
     CarRideCancelled,
     CarRideCompleted,
+    CarRideOverdue,
     Fact,
     NoCarAvailable,
     PaymentAuthorized,
@@ -38,7 +43,7 @@ from carride.events import (
 )
 from gateway import Charge, Status
 
-CONSUMED: Final = frozenset({CarAssigned, CarRideCompleted, CarRideCancelled, NoCarAvailable})
+CONSUMED: Final = frozenset({CarAssigned, CarRideCompleted, CarRideCancelled, NoCarAvailable, CarRideOverdue})
 """The facts that payment acts on: the rule's pattern lists the same."""
 
 EMITTED: Final = frozenset({PaymentAuthorized, PaymentDeclined, PaymentCaptured, PaymentRefunded})
@@ -61,6 +66,10 @@ class State(StrEnum):
     REFUNDED = "refunded"
 
 
+OPEN: Final = frozenset({State.COMPLETED, State.UNDO_DUE, State.AUTHORIZED})
+"""Where payment waits for an event of the ride."""
+
+
 class Payment(NamedTuple):
     """A ride's payment, as payment has it."""
 
@@ -81,6 +90,8 @@ class Action(StrEnum):
     REFUND = "refund"
     UNDO = "undo"
     """Refund what the gateway has for the ride, if anything."""
+    RELEASE = "release"
+    """Release what is reserved for the ride, if anything."""
 
 
 class Decision(NamedTuple):
@@ -102,15 +113,20 @@ def plan(seen: Payment, fact: Fact) -> Action:
             return Action.UNDO
         case CarAssigned(), State.UNKNOWN:
             return Action.AUTHORIZE
-        case CarAssigned(), State.COMPLETED:
+        case (CarAssigned(), State.COMPLETED) | (
+            CarRideOverdue(outcome="completed"),
+            (State.UNKNOWN | State.COMPLETED),
+        ):
             return Action.AUTHORIZE_AND_CAPTURE
-        case (CarAssigned(), State.CANCELLED) | (
+        case CarRideCompleted() | CarRideOverdue(outcome="completed"), State.AUTHORIZED:
+            return Action.CAPTURE
+        case CarRideOverdue(), State.UNKNOWN | State.COMPLETED | State.AUTHORIZED:
+            return Action.RELEASE
+        case ((CarAssigned() | CarRideOverdue()), State.CANCELLED) | (
             (CarRideCancelled() | NoCarAvailable()),
             (State.UNKNOWN | State.COMPLETED),
         ):
             return Action.UNDO
-        case CarRideCompleted(), State.AUTHORIZED:
-            return Action.CAPTURE
         case CarRideCancelled() | NoCarAvailable(), State.AUTHORIZED | State.CAPTURED:
             return Action.REFUND
         case _:
@@ -138,7 +154,8 @@ def conclude(seen: Payment, fact: Fact, charge: Charge | None) -> Decision:
     """
     action = plan(seen, fact)
     if charge is None:
-        return Decision(Payment(State.CANCELLED) if action is Action.UNDO else _without_gateway(seen, fact))
+        undone = action in {Action.UNDO, Action.RELEASE}
+        return Decision(Payment(State.CANCELLED) if undone else _without_gateway(seen, fact))
     told: dict[str, Any] = {"payment_id": charge.payment_id, "amount": charge.amount}
     match action, charge.status:
         case Action.AUTHORIZE, Status.AUTHORIZED:
@@ -146,15 +163,13 @@ def conclude(seen: Payment, fact: Fact, charge: Charge | None) -> Decision:
         case ((Action.AUTHORIZE | Action.AUTHORIZE_AND_CAPTURE | Action.CAPTURE), Status.DECLINED):
             declined = PaymentDeclined.of(fact, amount=charge.amount, reason=charge.reason or "declined")
             return Decision(_as(State.DECLINED, charge), (declined,))
-        case ((Action.AUTHORIZE | Action.AUTHORIZE_AND_CAPTURE), Status.CAPTURED):
-            facts = (PaymentAuthorized.of(fact, **told), PaymentCaptured.of(fact, **told))
-            return Decision(_as(State.CAPTURED, charge), facts)
-        case Action.CAPTURE, Status.CAPTURED:
-            return Decision(_as(State.CAPTURED, charge), (PaymentCaptured.of(fact, **told),))
+        case ((Action.AUTHORIZE | Action.AUTHORIZE_AND_CAPTURE | Action.CAPTURE | Action.RELEASE), Status.CAPTURED):
+            reserved = () if seen.state is State.AUTHORIZED else (PaymentAuthorized.of(fact, **told),)
+            return Decision(_as(State.CAPTURED, charge), (*reserved, PaymentCaptured.of(fact, **told)))
         # Whatever was asked for, another run may have given the money back meanwhile.
         case _, Status.REFUNDED:
             return Decision(_as(State.REFUNDED, charge), (PaymentRefunded.of(fact, **told),))
-        case Action.UNDO, Status.DECLINED:
+        case ((Action.UNDO | Action.RELEASE), Status.DECLINED):
             return Decision(Payment(State.CANCELLED))
         case _:
             raise UnexpectedStatusError(f"{charge.payment_id} is {charge.status} after it was to {action}")

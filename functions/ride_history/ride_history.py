@@ -1,13 +1,12 @@
 """The read model of every ride: each event of the bus takes effect in it once, whatever order they arrive in."""
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 from msgspec import Struct
 
 import timeline
 from carride.events import RideEvent, parse_event
-from carride.faults import Faults
 from carride.settings import from_environment
 from carride.telemetry import labels, observe
 from idempotency import Consumer, Operation, Policy, SqsDeadLetters, open_store
@@ -21,12 +20,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     ride_table: str
     dead_letter_queue_url: str
     idempotency_window_days: int = 30
-    faults: Literal["allowed", "refused"] = "refused"
 
 
 def make_handler(settings: Settings) -> Callable[[dict[str, Any], Any], Any]:
     """Return the Lambda handler."""
-    faults = Faults(allowed=settings.faults == "allowed")
     consumer = Consumer(
         "ride-history",
         open_store(settings.idempotency_store),
@@ -44,7 +41,6 @@ def make_handler(settings: Settings) -> Callable[[dict[str, Any], Any], Any]:
     @consumer.event_handler
     def handler(event: RideEvent, operation: Operation) -> None:
         operation.write(timeline.effect(settings.ride_table, event))
-        faults.inject_fault(event, attempt=None)
 
     return handler
 

@@ -4,7 +4,6 @@ import argparse
 import json
 import platform
 import sys
-from pathlib import Path
 from typing import Final
 
 import botocore
@@ -29,24 +28,14 @@ def main() -> int:
         "since a busy machine adds to it.",
         epilog="example: python -m tests.bench --repetitions 60. The numbers are kept in .bench/bench.json",
     )
-    parser.add_argument(
-        "--repetitions",
-        type=positive,
-        default=25,
-        metavar="N",
-        help="how often each side of a measure has its turn (25)",
-    )
+    parser.add_argument("--repetitions", type=positive, default=25, metavar="N", help="turns of each side (25)")
     parser.add_argument("--strict", action="store_true", help="exit with status 1 if a target is missed")
     parser.add_argument("--json", action="store_true", help="print the numbers as JSON, for machines")
     arguments = parser.parse_args()
 
-    rows = [
-        *round_trips(),
-        *own_cpu(arguments.repetitions),
-        *http_cpu(arguments.repetitions),
-        *start_up(arguments.repetitions),
-        *batches(arguments.repetitions),
-    ]
+    rows = round_trips()
+    for measure in (own_cpu, http_cpu, start_up, batches):
+        rows += measure(arguments.repetitions)
     report = {
         "powertools": VERSION,
         "botocore": botocore.__version__,
@@ -54,8 +43,10 @@ def main() -> int:
         "repetitions": arguments.repetitions,
         "rows": [{**row._asdict(), "ratio": row.ratio, "met": row.met} for row in rows],
     }
-    _write(REPORT, json.dumps(report, indent=2))
-    print(json.dumps(report, indent=2) if arguments.json else table(rows))
+    text = json.dumps(report, indent=2)
+    REPORT.parent.mkdir(exist_ok=True)
+    REPORT.write_text(text + "\n", encoding="utf-8")
+    print(text if arguments.json else table(rows))
     return 1 if arguments.strict and not all(row.met for row in rows) else 0
 
 
@@ -83,11 +74,6 @@ def _amount(row: Row, amount: float | None) -> str:
     if amount is None:
         return "-"
     return f"{amount:.0f} {row.unit}".rstrip() if amount == int(amount) else f"{amount:.1f} {row.unit}"
-
-
-def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(text + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

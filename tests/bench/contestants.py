@@ -3,13 +3,12 @@
 import copy
 import json
 import time
-from collections.abc import Callable, Generator, Mapping
-from io import BytesIO
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
+from unittest.mock import patch
 
 import boto3
-import pytest
 from aws_lambda_powertools.utilities.batch import BatchProcessor, EventType, process_partial_response
 from aws_lambda_powertools.utilities.idempotency import (
     DynamoDBPersistenceLayer,
@@ -17,22 +16,18 @@ from aws_lambda_powertools.utilities.idempotency import (
     idempotent,
     idempotent_function,
 )
-from botocore.awsrequest import AWSResponse
-from botocore.compat import HTTPHeaders
 from botocore.exceptions import ClientError
 from botocore.httpsession import URLLib3Session
 
 from idempotency import Consumer, DynamoDBStore, Policy
 from idempotency.clock import Clock, epoch_ms
-from idempotency.stores.transport import BotocoreTransport, Transport, botocore_transport
+from idempotency.stores.transport import Transport
 from idempotency.testing import Invocation
+from tests.differential.world import POWERTOOLS_TABLE, TABLE, answer
 
 type Handler = Callable[[dict[str, Any], Any], object]
 
 KEY: Final = "detail.idempotencyid"
-PAYLOAD: Final = "detail.data"
-TABLE: Final = "Idempotency"
-POWERTOOLS_TABLE: Final = "Powertools"
 RESULT: Final = {"accepted": True}
 EVENT: Final[dict[str, Any]] = json.loads(
     (Path(__file__).parents[2] / "events/ride_history_live.json").read_text(encoding="utf-8")
@@ -47,12 +42,17 @@ def invocation() -> Any:
 # ── The handlers ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+def powertools_client(session: Any = None) -> Any:
+    """Return the client that Powertools makes for itself, of a botocore session."""
+    return boto3.session.Session(botocore_session=session).client("dynamodb")
+
+
 def powertools_handler(
     client: Any, work: Callable[[], object] = lambda: RESULT, *, checked: bool = True, cached: bool = False
 ) -> Handler:
     """Make Powertools' handler; ``checked`` has it compare payloads, which this layer always does."""
     config = IdempotencyConfig(
-        event_key_jmespath=KEY, payload_validation_jmespath=PAYLOAD if checked else "", use_local_cache=cached
+        event_key_jmespath=KEY, payload_validation_jmespath="detail.data" if checked else "", use_local_cache=cached
     )
 
     @idempotent(persistence_store=DynamoDBPersistenceLayer(POWERTOOLS_TABLE, boto3_client=client), config=config)
@@ -81,16 +81,12 @@ def powertools_batch(client: Any) -> Handler:
     """Make Powertools' handler of an SQS batch, as its documentation has it."""
     config = IdempotencyConfig(event_key_jmespath="messageId")
     processor = BatchProcessor(event_type=EventType.SQS)
+    layer = DynamoDBPersistenceLayer(POWERTOOLS_TABLE, boto3_client=client)
 
     def take(record: Any) -> object:
         return RESULT
 
-    once = idempotent_function(
-        take,
-        data_keyword_argument="record",
-        persistence_store=DynamoDBPersistenceLayer(POWERTOOLS_TABLE, boto3_client=client),
-        config=config,
-    )
+    once = idempotent_function(take, data_keyword_argument="record", persistence_store=layer, config=config)
 
     def handler(event: dict[str, Any], context: Any) -> object:
         config.register_lambda_context(context)
@@ -113,23 +109,9 @@ def batch(size: int, number: int) -> dict[str, Any]:
     for position in range(size):
         body = copy.deepcopy(EVENT)
         body["detail"]["idempotencyid"] = f"batch-{number}-{position}"
-        records.append(
-            {
-                "messageId": f"message-{number}-{position}",
-                "receiptHandle": "handle",
-                "body": json.dumps(body),
-                "attributes": {
-                    "ApproximateReceiveCount": "1",
-                    "SentTimestamp": str(epoch_ms()),
-                    "SenderId": "AIDA",
-                    "ApproximateFirstReceiveTimestamp": str(epoch_ms()),
-                },
-                "messageAttributes": {},
-                "eventSource": "aws:sqs",
-                "eventSourceARN": "arn:aws:sqs:us-east-1:123456789012:queue",
-                "awsRegion": "us-east-1",
-            }
-        )
+        attributes = {"ApproximateReceiveCount": "1", "SentTimestamp": str(epoch_ms())}
+        record = {"messageId": f"message-{number}-{position}", "body": json.dumps(body), "attributes": attributes}
+        records.append(record | {"eventSource": "aws:sqs", "messageAttributes": {}})
     return {"Records": records}
 
 
@@ -137,17 +119,13 @@ def batch(size: int, number: int) -> dict[str, Any]:
 
 
 class StubClient:
-    """A DynamoDB client that answers at once: every write takes place, or is refused by the completed record.
-
-    Attributes:
-        completed: the item that refuses a claim; None where nothing does.
-    """
+    """A DynamoDB client that answers at once: every write takes place, or is refused by the ``completed`` item."""
 
     def __init__(self, completed: Mapping[str, Any] | None = None) -> None:
         self.completed = completed
         self.written: dict[str, Any] = {}
-        answer = {"Error": {"Code": "ConditionalCheckFailedException", "Message": "refused"}, "Item": completed}
-        self._refusal = ClientError(answer, "PutItem")  # type: ignore[arg-type] # the item is in the real answer too
+        body = {"Error": {"Code": "ConditionalCheckFailedException", "Message": "refused"}, "Item": completed}
+        self._refusal = ClientError(body, "PutItem")  # type: ignore[arg-type] # the item is in the real answer too
 
     def put_item(self, **request: Any) -> dict[str, Any]:
         """Write, or refuse."""
@@ -159,11 +137,8 @@ class StubClient:
     def update_item(self, **request: Any) -> dict[str, Any]:
         """Complete a record of Powertools'."""
         values = request["ExpressionAttributeValues"]
-        self.written = self.written | {
-            "status": values[":status"],
-            "data": values[":response_data"],
-            "expiration": values[":expiry"],
-        }
+        names = {"status": ":status", "data": ":response_data", "expiration": ":expiry"}
+        self.written = self.written | {name: values[value] for name, value in names.items()}
         return {}
 
     def get_item(self, **request: Any) -> dict[str, Any]:
@@ -171,19 +146,6 @@ class StubClient:
         return {}
 
     delete_item = transact_write_items = get_item
-
-
-def own_stub(client: StubClient) -> Transport:
-    """Return this layer's default transport over a stub."""
-    return BotocoreTransport(client, 1.5)
-
-
-class _Raw(BytesIO):
-    """A body, as botocore reads it from urllib3."""
-
-    def stream(self, **_: object) -> Generator[bytes]:
-        """Yield the body."""
-        yield self.read()
 
 
 class CannedHttp:
@@ -196,35 +158,18 @@ class CannedHttp:
 
     def __init__(self, completed: Mapping[str, Any] | None = None, *, latency_s: float = 0.0) -> None:
         self._latency_s = latency_s
-        self._headers = HTTPHeaders()
-        self._headers["content-type"] = "application/x-amz-json-1.0"
-        self._status = 200 if completed is None else 400
-        refusal = {
-            "__type": "com.amazonaws.dynamodb.v20120810#ConditionalCheckFailedException",
-            "message": "The conditional request failed",
-            "Item": completed,
-        }
-        self._body = b"{}" if completed is None else json.dumps(refusal).encode()
+        code = "com.amazonaws.dynamodb.v20120810#ConditionalCheckFailedException"
+        refusal = json.dumps({"__type": code, "message": "refused", "Item": completed}).encode()
+        self._answer = (200, b"{}") if completed is None else (400, refusal)
 
-    def send(self, request: Any) -> AWSResponse:
-        """Answer one request."""
+    def _send(self, request: Any) -> Any:
         if self._latency_s:
             time.sleep(self._latency_s)
-        return AWSResponse(request.url, self._status, self._headers, _Raw(self._body))
+        return answer(request.url, *self._answer)
 
     def __enter__(self) -> None:
-        self._patch = pytest.MonkeyPatch()
-        self._patch.setattr(URLLib3Session, "send", lambda _, request: self.send(request))
+        self._patch = patch.object(URLLib3Session, "send", self._send)
+        self._patch.start()
 
     def __exit__(self, *_: object) -> None:
-        self._patch.undo()
-
-
-def powertools_client(session: Any = None) -> Any:
-    """Return the client that Powertools makes for itself, of a botocore session."""
-    return boto3.session.Session(botocore_session=session).client("dynamodb")
-
-
-def own_transport(session: Any = None) -> Transport:
-    """Return the transport that this layer makes for itself, of a botocore session."""
-    return botocore_transport(session=session)
+        self._patch.stop()

@@ -9,15 +9,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Final, NamedTuple
+from unittest.mock import patch
 
-import pytest
 from aws_lambda_powertools.utilities.idempotency.exceptions import IdempotencyAlreadyInProgressError
 
 from idempotency import BusyError
+from idempotency.stores.transport import BotocoreTransport, botocore_transport
 from tests.bench.contestants import (
     EVENT,
     CannedHttp,
@@ -27,21 +28,13 @@ from tests.bench.contestants import (
     invocation,
     own_batch,
     own_handler,
-    own_stub,
-    own_transport,
     powertools_batch,
     powertools_client,
     powertools_handler,
 )
-from tests.differential.world import World, world
+from tests.differential.world import ACCOUNT, World, world
 
 ROOT: Final = Path(__file__).parents[2]
-ACCOUNT: Final = {
-    "AWS_ACCESS_KEY_ID": "test",
-    "AWS_SECRET_ACCESS_KEY": "test",
-    "AWS_DEFAULT_REGION": "us-east-1",
-    "AWS_EC2_METADATA_DISABLED": "true",
-}
 BATCH_SIZE: Final = 10
 LATENCY_S: Final = 0.005
 
@@ -89,9 +82,8 @@ def _powertools_in(place: World, path: str, work: Callable[[], object]) -> Handl
 
 
 def _here_in(place: World, path: str, work: Callable[[], object]) -> Handler:
-    transport = own_transport(place.wire.session)
-    cached, atomic = path == "warm duplicate", path == "atomic new"
-    return own_handler(transport, work, cached=cached, atomic=atomic, clock=place.now_ms)
+    options = {"cached": path == "warm duplicate", "atomic": path == "atomic new"}
+    return own_handler(botocore_transport(session=place.wire.session), work, **options, clock=place.now_ms)
 
 
 def _requests(path: str, make: Callable[[World, str, Callable[[], object]], Handler]) -> int:
@@ -119,49 +111,43 @@ def _requests(path: str, make: Callable[[World, str, Callable[[], object]], Hand
 
 def own_cpu(repetitions: int) -> list[Row]:
     """Measure what each side itself does, over a client that answers at once."""
-    with _account():
-        recorded, our_recorded = StubClient(), StubClient()
-        handlers = {
-            ("new", "theirs"): powertools_handler(recorded),
-            ("new", "defaults"): powertools_handler(StubClient(), checked=False),
-            ("new", "here"): own_handler(own_stub(our_recorded)),
-            ("atomic new", "here"): own_handler(own_stub(StubClient()), atomic=True),
+    with patch.dict(os.environ, ACCOUNT):
+        theirs, here = _completed()
+        unchecked = {name: value for name, value in theirs.items() if name != "validation"}
+        stubs = {"new": (None, None, None), "duplicate": (theirs, unchecked, here)}
+        sides: dict[tuple[str, str], tuple[AbstractContextManager[object], Handler]] = {
+            ("atomic new", "here"): (nullcontext(), own_handler(BotocoreTransport(StubClient(), 1.5), atomic=True))
         }
-        handlers["new", "theirs"](EVENT, invocation())
-        handlers["new", "here"](EVENT, invocation())
-        unchecked = {name: value for name, value in recorded.written.items() if name != "validation"}
-        handlers |= {
-            ("duplicate", "theirs"): powertools_handler(StubClient(recorded.written)),
-            ("duplicate", "defaults"): powertools_handler(StubClient(unchecked), checked=False),
-            ("duplicate", "here"): own_handler(own_stub(StubClient(our_recorded.written))),
-        }
-        sides = {name: (nullcontext(), handler) for name, handler in handlers.items()}
+        for path, (checks, compares_nothing, own) in stubs.items():
+            sides[path, "theirs"] = nullcontext(), powertools_handler(StubClient(checks))
+            sides[path, "defaults"] = nullcontext(), powertools_handler(StubClient(compares_nothing), checked=False)
+            sides[path, "here"] = nullcontext(), own_handler(BotocoreTransport(StubClient(own), 1.5))
         us = _cpu_us(sides, calls=300, repetitions=repetitions)
-    rows = [Row(f"own CPU: {path}", "µs", us[path, "theirs"], us[path, "here"], 0.4) for path in ("new", "duplicate")]
+    rows = [Row(f"own CPU: {path}", "µs", us[path, "theirs"], us[path, "here"], 0.4) for path in stubs]
     rows.append(Row("own CPU: atomic new", "µs", None, us["atomic new", "here"], None))
-    return rows + [
-        Row(f"own CPU: {path}, Powertools comparing no payload", "µs", us[path, "defaults"], us[path, "here"], None)
-        for path in ("new", "duplicate")
-    ]
+    name = "own CPU: {}, Powertools comparing no payload"
+    return rows + [Row(name.format(path), "µs", us[path, "defaults"], us[path, "here"], None) for path in stubs]
 
 
 def http_cpu(repetitions: int) -> list[Row]:
     """Measure each side with its own botocore client, the network replaced by canned answers."""
-    with _account():
-        recorded, our_recorded = StubClient(), StubClient()
-        powertools_handler(recorded)(EVENT, invocation())
-        own_handler(own_stub(our_recorded))(EVENT, invocation())
-        theirs, here = powertools_handler(powertools_client()), own_handler(own_transport())
-        rows = []
-        answers = {
-            "new": (CannedHttp(), CannedHttp()),
-            "duplicate": (CannedHttp(recorded.written), CannedHttp(our_recorded.written)),
-        }
-        for path, (their_answer, our_answer) in answers.items():
-            sides = {"theirs": (their_answer, theirs), "here": (our_answer, here)}
+    rows = []
+    with patch.dict(os.environ, ACCOUNT):
+        handlers = powertools_handler(powertools_client()), own_handler(botocore_transport())
+        for path, completed in {"new": (None, None), "duplicate": _completed()}.items():
+            answers = map(CannedHttp, completed)
+            sides = dict(zip(("theirs", "here"), zip(answers, handlers, strict=True), strict=True))
             us = _cpu_us(sides, calls=100, repetitions=repetitions)
             rows.append(Row(f"CPU with HTTP stubbed: {path}", "µs", us["theirs"], us["here"], 0.8))
     return rows
+
+
+def _completed() -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the item of a completed record of either side."""
+    theirs, here = StubClient(), StubClient()
+    powertools_handler(theirs)(EVENT, invocation())
+    own_handler(BotocoreTransport(here, 1.5))(EVENT, invocation())
+    return theirs.written, here.written
 
 
 def _cpu_us[K](
@@ -183,15 +169,6 @@ def _cpu_us[K](
                 times[name].append(spent / calls / 1000)
         gc.enable()
     return {name: statistics.median(values) for name, values in times.items()}
-
-
-@contextlib.contextmanager
-def _account() -> Generator[None]:
-    """Have new clients use an account that does not exist."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in ACCOUNT.items():
-            patch.setenv(name, value)
-        yield
 
 
 # ── Start ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -240,8 +217,8 @@ def _start(side: str, cache: Path, *, compiles: bool) -> dict[str, float]:
 def batches(repetitions: int) -> list[Row]:
     """Measure ten new records of one batch, with 5 ms for every round trip."""
     times: dict[str, list[float]] = {"theirs": [], "here": []}
-    with _account(), CannedHttp(latency_s=LATENCY_S):
-        handlers = {"theirs": powertools_batch(powertools_client()), "here": own_batch(own_transport())}
+    with patch.dict(os.environ, ACCOUNT), CannedHttp(latency_s=LATENCY_S):
+        handlers = {"theirs": powertools_batch(powertools_client()), "here": own_batch(botocore_transport())}
         for repetition in range(repetitions + 1):
             for side, handler in handlers.items():
                 event = batch(BATCH_SIZE, repetition)

@@ -6,14 +6,11 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from io import BytesIO
 from typing import Any, Final, NamedTuple
 
 import pytest
-from botocore.awsrequest import AWSResponse
-from botocore.compat import HTTPHeaders
 from botocore.httpsession import URLLib3Session
 
 from carride.clients import events_client, sqs_client
@@ -22,7 +19,8 @@ from carride.events import RideEvent, parse_event
 from carride.publisher import Outcome, Publisher
 from carride.simulation import Simulation, Spec
 from local.options import positive
-from tests.bench.measures import ACCOUNT, ROOT
+from tests.bench.measures import ROOT
+from tests.differential.world import ACCOUNT, answer
 
 REPORT: Final = ROOT / ".bench/publishing.json"
 MOST_OUTSIDE: Final = 0.15
@@ -36,7 +34,7 @@ class Measured(NamedTuple):
     events: int
     requests: int
     least: int
-    """Fewer requests nobody can do with: for the number of entries, and for their bytes."""
+    """The fewest requests that PutEvents' limits of entries and bytes allow."""
     total_ms: float
     outside_ms: float
     """Outside botocore: from the events to their receipts."""
@@ -81,7 +79,7 @@ def measure(events: Sequence[RideEvent], repetitions: int) -> Measured:
 
 
 def simulated(number: int) -> list[RideEvent]:
-    """Return so many events of simulated rides."""
+    """Return this number of events of simulated rides."""
     spec = Spec(rides=max(1, number // 2), seed=1)  # of three events at the least
     entries = Simulation(spec, _PRESENT).entries()
     return [parse_event({"detail": json.loads(next(entries).entry.detail)}) for _ in range(number)]
@@ -103,39 +101,25 @@ class Watched:
             self.ms += (time.process_time() - before) * 1000
 
 
-class _Raw(BytesIO):
-    """A body, as botocore reads it from urllib3."""
-
-    def stream(self, **_: object) -> Generator[bytes]:
-        """Yield the body."""
-        yield self.read()
-
-
 class Answers:
     """While it is entered: answers PutEvents below botocore in place of the network, and counts the requests."""
 
     def __init__(self) -> None:
         self.requests = 0
-        self._headers = HTTPHeaders()
-        self._headers["content-type"] = "application/x-amz-json-1.1"
-        self._bodies = {
-            entries: json.dumps(
-                {
-                    "FailedEntryCount": 0,
-                    "Entries": [{"EventId": f"00000000-0000-4000-8000-{n:012d}"} for n in range(entries)],
-                }
-            ).encode()
-            for entries in range(1, MOST_ENTRIES + 1)
-        }
+        entries = [{"EventId": f"00000000-0000-4000-8000-{n:012d}"} for n in range(MOST_ENTRIES)]
+        self._bodies = [
+            json.dumps({"FailedEntryCount": 0, "Entries": entries[:count]}).encode()
+            for count in range(MOST_ENTRIES + 1)
+        ]
 
-    def send(self, request: Any) -> AWSResponse:
+    def _send(self, request: Any) -> Any:
         """Accept every entry of one request."""
         self.requests += 1
-        return AWSResponse(request.url, 200, self._headers, _Raw(self._bodies[request.body.count(b'"DetailType"')]))
+        return answer(request.url, 200, self._bodies[request.body.count(b'"DetailType"')])
 
     def __enter__(self) -> "Answers":
         self._patch = pytest.MonkeyPatch()
-        self._patch.setattr(URLLib3Session, "send", lambda _, request: self.send(request))
+        self._patch.setattr(URLLib3Session, "send", self._send)
         for name, value in ACCOUNT.items():
             self._patch.setenv(name, value)
         return self

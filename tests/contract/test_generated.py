@@ -54,12 +54,8 @@ def test_the_registry_has_a_schema_of_every_type() -> None:
 
 def test_the_stack_deploys_the_registry() -> None:
     """The template nests the generated one, and gives it the name of the registry."""
-    nested = [
-        each["Properties"] for each in source()["Resources"].values() if each["Type"] == "AWS::CloudFormation::Stack"
-    ]
-    assert [each["Parameters"].keys() for each in nested if each["TemplateURL"] == "infrastructure/schemas.yaml"] == [
-        {"RegistryName"}
-    ]
+    registry = source()["Resources"]["CarRideSchemaRegistry"]["Properties"]
+    assert registry["RegistryName"] == {"Fn::Sub": "${AWS::StackName}-events"}
 
 
 def test_the_data_has_the_id_that_events_name() -> None:

@@ -5,27 +5,14 @@ import json
 import shutil
 import sys
 import textwrap
-from typing import Final, NamedTuple
+from itertools import zip_longest
 
 from aws_lambda_powertools.shared.version import VERSION
 
-from tests.differential.adversities import ADVERSITIES, Adversity
-from tests.differential.sides import Bridge, Here, Powertools, Side
-from tests.differential.world import world
+from tests.differential.adversities import ADVERSITIES
+from tests.differential.sides import Here, Powertools
 
-_NARROWEST: Final = 90
-_WIDEST: Final = 150
-
-
-class Row(NamedTuple):
-    """What was seen in one adversity."""
-
-    adversity: str
-    powertools: str
-    bridge: str | None
-    """None where the bridge was not asked for."""
-    here: str
-    as_asserted: bool
+COLUMNS = ("ADVERSITY", f"POWERTOOLS {VERSION}", "HERE")
 
 
 def main() -> int:
@@ -37,56 +24,30 @@ def main() -> int:
         epilog="example: python -m tests.differential --only stale",
     )
     parser.add_argument("--only", metavar="TEXT", default="", help="only adversities whose name contains TEXT")
-    parser.add_argument("--bridge", action="store_true", help="show Powertools over this layer's store, too")
     parser.add_argument("--json", action="store_true", help="print the rows as JSON, for machines")
     arguments = parser.parse_args()
 
     chosen = [adversity for adversity in ADVERSITIES if arguments.only in adversity.name]
     if not chosen:
         parser.error(f"no adversity is called {arguments.only!r}")
-    rows = []
-    for adversity in chosen:
-        here = seen(adversity, Here())
-        bridge = seen(adversity, Bridge()) if arguments.bridge else None
-        rows.append(Row(adversity.name, seen(adversity, Powertools()), bridge, here, here == adversity.here))
-
+    rows = [(adversity.name, adversity.observe(Powertools), adversity.observe(Here)) for adversity in chosen]
+    wrong = {adversity.name for adversity, row in zip(chosen, rows, strict=True) if row[2] != adversity.here}
     if arguments.json:
-        print(json.dumps([row._asdict() for row in rows], indent=2))
+        keys = "adversity", "powertools", "here"
+        print(json.dumps([dict(zip(keys, row, strict=True)) | {"as_asserted": row[0] not in wrong} for row in rows]))
     else:
-        print(table(rows, width=shutil.get_terminal_size((_WIDEST, 24)).columns))
-    return 0 if all(row.as_asserted for row in rows) else 1
+        width = min(max(shutil.get_terminal_size((150, 24)).columns, 90), 150) // 3 - 2
+        print("\n".join(_lines(COLUMNS, width)), "─" * (3 * width + 4), sep="\n")
+        for name, theirs, here in rows:
+            note = "  ◀ the tests assert something else" if name in wrong else ""
+            print("\n".join(_lines((name, theirs, here + note), width)), end="\n\n")
+    return 1 if wrong else 0
 
 
-def seen(adversity: Adversity, side: Side) -> str:
-    """Put one side through an adversity, in a world of its own."""
-    with world() as new:
-        return adversity.observe(new, side)
-
-
-def table(rows: list[Row], width: int) -> str:
-    """Lay the rows out in columns."""
-    titles = ["ADVERSITY", f"POWERTOOLS {VERSION}", "ITS DECORATORS, OUR STORE", "HERE"]
-    if rows[0].bridge is None:
-        del titles[2]
-    column = min(max(width, _NARROWEST), _WIDEST) // len(titles) - 2
-    lines = [_line(tuple(titles), column), "─" * (len(titles) * (column + 2) - 2)]
-    for row in rows:
-        here = row.here if row.as_asserted else f"{row.here}  ◀ the tests assert something else"
-        texts = [text for text in (row.adversity, row.powertools, row.bridge, here) if text is not None]
-        cells = [textwrap.wrap(text, column) for text in texts]
-        height = max(map(len, cells))
-        lines += [
-            _line(tuple(cell[number] if number < len(cell) else "" for cell in cells), column)
-            for number in range(height)
-        ]
-        lines.append("")
-    same = sum(row.powertools == row.here for row in rows)
-    lines.append(f"{len(rows)} adversities: {same} with the same outcome, {len(rows) - same} with another one")
-    return "\n".join(lines)
-
-
-def _line(cells: tuple[str, ...], column: int) -> str:
-    return "  ".join(cell.ljust(column) for cell in cells).rstrip()
+def _lines(texts: tuple[str, ...], width: int) -> list[str]:
+    """Lay texts out in columns."""
+    cells = zip_longest(*(textwrap.wrap(text, width) for text in texts), fillvalue="")
+    return ["  ".join(cell.ljust(width) for cell in line).rstrip() for line in cells]
 
 
 if __name__ == "__main__":

@@ -3,25 +3,10 @@
 import pytest
 
 from tests.differential.adversities import ADVERSITIES, Adversity
-from tests.differential.sides import Bridge, Here, Powertools
-from tests.differential.world import world
+from tests.differential.sides import Here, Powertools
 
 # One adversity listens on a loopback socket, which never answers.
 pytestmark = pytest.mark.enable_socket
-
-MENDED = (
-    "a stale owner",
-    "two machines",
-    "a live claim",
-    "the answer",
-    "four refusals",
-    "the handler raises",
-    "a function calls another",
-    "two threads",
-    "an endpoint that hangs",
-    "the result is",
-    "a claim in Redis",
-)
 
 each_adversity = pytest.mark.parametrize("adversity", ADVERSITIES, ids=lambda adversity: adversity.name)
 
@@ -29,30 +14,10 @@ each_adversity = pytest.mark.parametrize("adversity", ADVERSITIES, ids=lambda ad
 @each_adversity
 def test_this_layer_does_as_the_table_says(adversity: Adversity) -> None:
     """What this layer is seen to do is what the comparison claims for it."""
-    with world() as new:
-        assert adversity.observe(new, Here()) == adversity.here
+    assert adversity.observe(Here) == adversity.here
 
 
 @each_adversity
 def test_powertools_meets_the_same_adversity(adversity: Adversity) -> None:
-    """Powertools goes through the whole adversity and is observed; what it does is reported, not judged."""
-    with world() as new:
-        assert adversity.observe(new, Powertools())
-
-
-@pytest.mark.parametrize(
-    "adversity",
-    [adversity for adversity in ADVERSITIES if adversity.name.startswith(MENDED)],
-    ids=lambda adversity: adversity.name,
-)
-def test_bridge_mends_what_its_page_says(adversity: Adversity) -> None:
-    """Powertools' decorators over this layer's store do as this layer does, where a store can decide it."""
-    with world() as new:
-        assert adversity.observe(new, Bridge()) == adversity.here
-
-
-def test_adversities_tell_the_sides_apart() -> None:
-    """No two adversities have one name, by which the table's readers and ``--only`` find them."""
-    names = [adversity.name for adversity in ADVERSITIES]
-
-    assert len(names) == len(set(names))
+    """Powertools goes through the whole adversity, and ends in another way."""
+    assert adversity.observe(Powertools) not in {"", adversity.here}

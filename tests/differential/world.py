@@ -1,4 +1,4 @@
-"""What both sides live in: one DynamoDB, one time that the adversity moves, and a wire that fails on demand."""
+"""The surroundings of both sides: one DynamoDB, one time that the adversity moves, and a wire that fails on demand."""
 
 import itertools
 import json
@@ -30,10 +30,18 @@ from moto.core.models import botocore_stubber
 
 from idempotency.clock import epoch_ms
 from idempotency.testing import DeadLetterBox, Invocation, ManualClock
-from tests.differential.transports import Process
+from tests.differential.process import Process
 
 POWERTOOLS_TABLE: Final = "Powertools"
 TABLE: Final = "Idempotency"
+ACCOUNT: Final = {
+    "AWS_ACCESS_KEY_ID": "test",
+    "AWS_SECRET_ACCESS_KEY": "test",
+    "AWS_DEFAULT_REGION": "us-east-1",
+    "AWS_EC2_METADATA_DISABLED": "true",
+    "AWS_LAMBDA_FUNCTION_NAME": "payments",
+}
+"""The environment of a function in an account that does not exist."""
 
 _LOADER: Final = create_loader()
 """Reads the services' models from disk, once for all worlds."""
@@ -41,15 +49,27 @@ _SERVER_ERRORS: Final = {"InternalServerError": 500}
 _CLOCKS_OF_FAKEREDIS: Final = ("fakeredis._socket._base.time", "fakeredis.commands_mixins.server_mixin.time")
 
 
-class Wire:
-    """The way from any botocore client to DynamoDB, below botocore's own retries.
+class _Raw(BytesIO):
+    """A body, as botocore reads it from urllib3."""
 
-    Attributes:
-        requests: the operations that arrived, one for each round trip.
-    """
+    def stream(self, **_: object) -> Generator[bytes]:
+        """Yield the body."""
+        yield self.read()
+
+
+def answer(url: str, status: int, body: bytes) -> AWSResponse:
+    """Return what botocore reads from the network: ``body`` is JSON."""
+    headers = HTTPHeaders()
+    headers["content-type"] = "application/x-amz-json-1.0"
+    return AWSResponse(url, status, headers, _Raw(body))
+
+
+class Wire:
+    """The way from any botocore client to DynamoDB, below botocore's own retries."""
 
     def __init__(self) -> None:
         self.requests: list[str] = []
+        """The operations that arrived, one for each round trip."""
         self._faults: deque[str | None] = deque()
 
     @cached_property
@@ -70,7 +90,7 @@ class Wire:
         """Have the next request take place, and its answer get lost."""
         self._faults.append(None)
 
-    def mend(self) -> None:
+    def repair(self) -> None:
         """Forget the faults that no request has met."""
         self._faults.clear()
 
@@ -82,10 +102,8 @@ class Wire:
         if code is None:
             botocore_stubber(event_name, request)
             raise ReadTimeoutError(endpoint_url=request.url)
-        body = json.dumps({"__type": f"com.amazonaws.dynamodb.v20120810#{code}", "message": "made by a test"})
-        headers = HTTPHeaders()
-        headers["content-type"] = "application/x-amz-json-1.0"
-        return AWSResponse(request.url, _SERVER_ERRORS.get(code, 400), headers, _Raw(body.encode()))
+        body = {"__type": f"com.amazonaws.dynamodb.v20120810#{code}", "message": "made by a test"}
+        return answer(request.url, _SERVER_ERRORS.get(code, 400), json.dumps(body).encode())
 
 
 class Redis(fakeredis.FakeRedis):
@@ -108,14 +126,6 @@ class Redis(fakeredis.FakeRedis):
         return super().execute_command(*args, **options)  # type: ignore[no-untyped-call] # redis-py does not type it
 
 
-class _Raw(BytesIO):
-    """A body, as botocore reads it from urllib3."""
-
-    def stream(self, **_: object) -> Generator[bytes]:
-        """Yield the body."""
-        yield self.read()
-
-
 class _WallClock(ManualClock):
     """The time of this machine."""
 
@@ -129,29 +139,25 @@ class _WallClock(ManualClock):
 
 
 class World:
-    """Everything that one side meets in one adversity.
-
-    Attributes:
-        time: the true time, which only the adversity, work and waiting move.
-        process: the threads of the process that runs now.
-        box: this layer's dead-letter queue.
-        ahead_ms: by how much the clock of whoever runs now is wrong.
-    """
+    """Everything that one side meets in one adversity."""
 
     def __init__(self) -> None:
         self.time = ManualClock()
+        """The true time, which only the adversity, work and waiting move."""
         self.wire = Wire()
         self.ahead_ms = 0
+        """By how much the clock of the machine that runs now is wrong."""
         self.process = Process(self.time)
         self.box = DeadLetterBox()
+        """This layer's dead-letter queue."""
         self.redis = Redis()
         self._numbers = itertools.count(1)
 
     def now_ms(self) -> int:
-        """Return the time by the clock of whoever runs now."""
+        """Return the time by the clock of the machine that runs now."""
         return self.time() + self.ahead_ms
 
-    def invocation(self, timeout_s: float) -> Any:
+    def invocation(self, timeout_s: float = 30.0) -> Any:
         """Return the context of a new invocation."""
         self.process.deadline_ms = self.time() + int(timeout_s * 1000)
         return Invocation(self.now_ms, request_id=f"request-{next(self._numbers)}", timeout_s=timeout_s)
@@ -169,10 +175,8 @@ class World:
     def clock_ahead(self, by_ms: int) -> Generator[None]:
         """Let what is inside run on a machine whose clock is ahead."""
         before, self.ahead_ms = self.ahead_ms, by_ms
-        try:
-            yield
-        finally:
-            self.ahead_ms = before
+        yield
+        self.ahead_ms = before
 
 
 @contextmanager
@@ -182,12 +186,7 @@ def world() -> Generator[World]:
     # Powertools warns of what it does, and logs it; what it does is in the table.
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings(action="ignore"), mock_aws():
         patch.setattr(logging.root.manager, "disable", logging.CRITICAL)
-        for name, value in (
-            ("AWS_ACCESS_KEY_ID", "test"),
-            ("AWS_SECRET_ACCESS_KEY", "test"),
-            ("AWS_DEFAULT_REGION", "eu-west-1"),
-            ("AWS_LAMBDA_FUNCTION_NAME", "payments"),
-        ):
+        for name, value in ACCOUNT.items():
             patch.setenv(name, value)
         calendar = _calendar(new.now_ms)
         for module in (base, persistence, datarecord, dynamodb, redis):

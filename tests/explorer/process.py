@@ -1,57 +1,50 @@
-"""The real runner as a value: one delivery, run up to the next request that it makes.
+"""The real runner as a value: one delivery, run up to its next request.
 
-A process is what it was told so far. To tell it one thing more, the delivery is run again from its start over a store,
-a dead-letter queue, a clock and a handler that answer from the script of what it was told, and stop it at the first
-request that the script does not answer. The runner is deterministic, so that every `Process` is computed once.
+A process is the list of answers that it got. To answer one request more, the delivery is run again from its start: the
+store, the dead-letter queue, the clock and the handler answer from that list and stop the runner at the first request
+that the list does not answer. The runner is deterministic, so every `Process` is computed once.
 """
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from idempotency import Put
 from idempotency.dead_letters import DeadLetter, DeadLetterError
+from idempotency.delivery import Answer, Delivery
 from idempotency.effects import Effect
-from idempotency.errors import EffectConflictError, IdempotencyError, PermanentError, StoreUnavailableError
-from idempotency.observation import NEW, RETRIED, TAKEOVER, Observation
+from idempotency.errors import IdempotencyError, PermanentError, StoreUnavailableError
+from idempotency.observation import Observation
 from idempotency.operation import Operation
 from idempotency.policy import Policy
-from idempotency.record import Record
-from idempotency.runner import Answer, Delivery, Runner, Started
-from idempotency.stores import EffectWriter
-
-KEY: Final = "history#k1"
-REGION: Final = "eu-west-1"
+from idempotency.record import IN_PROGRESS, Record
+from idempotency.runner import Runner, Started
 
 # What a process may ask for.
-INSERT: Final = "insert"
-SWAP: Final = "swap"
-ADVANCE: Final = "advance"
-READ: Final = "read"
+PUT_IF_ABSENT: Final = "put if absent"
+COMPARE_AND_SWAP: Final = "compare and swap"
+UPDATE_IF_OWNER: Final = "update if owner"
 WORK: Final = "work"
 SEND: Final = "send"
-SLEEP: Final = "sleep"
 END: Final = "end"
-"""It has returned or raised: all that is left is to tell the transport."""
+"""It has returned or raised, and its transport has not heard of it yet."""
 
-WRITES: Final = frozenset({INSERT, SWAP, ADVANCE})
+WRITES: Final = frozenset({PUT_IF_ABSENT, COMPARE_AND_SWAP, UPDATE_IF_OWNER})
 
-# What it may be told, besides the record that is now under the key (or None).
-START: Final = "start"
+# The answers, besides the record that is now under the key (or None).
 GAVE_UP: Final = "gave up"
-CONFLICT: Final = "conflict"
 RETURNS: Final = "returns"
 RAISES: Final = "raises"
 POISONED: Final = "raises a permanent error"
-BEATS: Final = "beats"
+BEATS: Final = "sends a heartbeat"
 SENT: Final = "sent"
 NOT_SENT: Final = "not sent"
-AWAKE: Final = "awake"
 
+type Reply = Record | str | None
 
-RAN: Final = frozenset({NEW, RETRIED, TAKEOVER})
-"""The outcomes of a run that was committed."""
+_EFFECT: Final = Put("Rides", {"id": "order_01"})
+"""Never sent: the store only sees that there is an effect."""
 
 
 class HandlerError(Exception):
@@ -63,16 +56,16 @@ class PoisonError(PermanentError):
 
 
 @dataclass(frozen=True)
-class Kind:
-    """One way in which deliveries are processed: a policy, on a machine with a clock of its own."""
+class Machine:
+    """Where deliveries run: a policy, and a clock ``clock_ms`` ahead of the store's.
+
+    Invocations are killed after ``timeout_ms``; None where nothing kills them.
+    """
 
     name: str
     policy: Policy
     clock_ms: int = 0
-    """How far its clock is ahead of the store's."""
     timeout_ms: int | None = None
-    """After how much time its invocations are killed; None where nothing kills them."""
-    acknowledges: bool = True
 
 
 class Message(NamedTuple):
@@ -80,8 +73,6 @@ class Message(NamedTuple):
 
     id: str
     fingerprint: str = "1:a"
-    sent_ms: int | None = None
-    expires_ms: int | None = None
 
 
 class Request(NamedTuple):
@@ -91,233 +82,181 @@ class Request(NamedTuple):
     record: Record | None = None
     seen: Record | None = None
     effects: bool = False
-    pause_ms: int = 0
 
 
-class Process(NamedTuple):
+@dataclass(eq=False)
+class Process:
     """A delivery that waits for the answer to a request, or has ended."""
 
-    kind: Kind
+    machine: Machine
     message: Message
     owner: str
-    told: tuple[tuple[int, object], ...]
-    """Everything it was told, and what its clock showed at that moment."""
+    began_ms: int
+    replies: tuple[tuple[int, Reply], ...]
+    """Each reply, and what the machine's clock showed when it came."""
     request: Request
     runs: int
     """How often the handler was begun."""
-    claim: Record | None = None
-    """The claim under which the handler runs or has run; None in atomic mode."""
-    lost: bool = False
-    """Whether a heartbeat told the handler that its claim is lost."""
-    observation: Observation | None = None
-    answer: Answer | None = None
-    error: Exception | None = None
+    claim: Record | None
+    """The claim under which the handler runs; None in atomic mode."""
+    answer: Answer | None
+    """None while it runs, and where it raised."""
 
-    @property
-    def deadline_ms(self) -> int | None:
-        """When it is killed, by its own clock."""
-        timeout_ms = self.kind.timeout_ms
-        return None if timeout_ms is None else self.told[0][0] + timeout_ms
+    def __post_init__(self) -> None:
+        timeout_ms = self.machine.timeout_ms
+        self.deadline_ms = None if timeout_ms is None else self.began_ms + timeout_ms
+        found = [reply for _, reply in self.replies if isinstance(reply, Record)]
+        own = [record.lease_ms or 0 for record in found if record[1:3] == (IN_PROGRESS, self.owner)]
+        self.held_ms = max(own, default=-1)
+        """Until when it knows itself to hold the key, by its own clock."""
+        kind, record, seen, _ = self.request
+        marked = found[-1] if kind == SEND and found else None
+        self.owners = {self.owner, *(token(known) for known in (record, seen, marked) if known is not None)}
+        """The owner tokens that it may still use or compare."""
+        rest = self.machine.name, self.owner, self.deadline_ms, self.held_ms, self.request, self.claim, marked
+        self.future = self.message, (self.answer is None if kind == END else rest)
+        """What its steps from here on depend on: where two agree, one stands for both."""
 
 
-def future_of(process: Process) -> tuple[object, ...]:
-    """Return what the future of ``process`` depends on: where two agree, one stands for both, whatever their past."""
-    kind, request = process.kind, process.request
-    if request.kind == END:
-        outcome = process.observation.outcome if process.observation and process.error is None else None
-        return process.message, "ran" if outcome in RAN else outcome
-    if kind.policy.busy == "wait":
-        return kind.name, process.message, process.owner, process.told
-    records = [said for _, said in process.told if isinstance(said, Record)]
-    letter = records[-1] if request.kind == SEND and records else None
-    return kind.name, process.message, process.owner, process.deadline_ms, request, process.runs, process.claim, letter
+def token(record: Record) -> str:
+    """Return the token of the delivery that wrote a record; a quarantine may append to it."""
+    return (record.owner or "").partition("/")[0]
+
+
+def timeless(record: Record) -> Record:
+    """Return ``record`` without the times on which no decision depends."""
+    return record._replace(created_ms=0, updated_ms=0)
 
 
 class _Stopped(BaseException):
-    """Leaves the runner at a request that has no answer yet; nothing in it may catch this."""
+    """Leaves the runner at a request that has no answer yet."""
 
     def __init__(self, request: Request) -> None:
         super().__init__(request)
         self.request = request
 
 
-@dataclass
-class _Script:
-    """Answers from what the process was told."""
-
-    told: Sequence[tuple[int, object]] = ()
-    position: int = 0
-    now_ms: int = 0
-    owner: str = ""
-    runs: int = 0
-    claim: Record | None = None
-    lost: bool = False
-    observations: list[Observation] = field(default_factory=list)
-
-    def ask(self, request: Request) -> object:
-        """Return the next answer, or raise it."""
-        if self.position == len(self.told):
-            raise _Stopped(request)
-        self.now_ms, answer = self.told[self.position]
-        self.position += 1
-        if answer == GAVE_UP:
-            raise StoreUnavailableError("the store gave no answer")
-        if answer == CONFLICT:
-            raise EffectConflictError(0)
-        if answer == NOT_SENT:
-            raise DeadLetterError("the queue gave no answer")
-        return answer
-
-
-class _ScriptedStore:
-    transactional = True
-    effect_writer: EffectWriter | None = None
-
-    def __init__(self, script: _Script) -> None:
-        self._script = script
-
-    def put_if_absent(self, record: Record, effects: Sequence[Effect] = (), *, until_ms: int | None = None) -> Record:
-        found: Any = self._script.ask(Request(INSERT, timeless(record), None, bool(effects)))
-        return found  # type: ignore[no-any-return]
-
-    def compare_and_swap(
-        self, seen: Record, record: Record, effects: Sequence[Effect] = (), *, until_ms: int | None = None
-    ) -> Record | None:
-        found: Any = self._script.ask(Request(SWAP, timeless(record), seen, bool(effects)))
-        return found  # type: ignore[no-any-return]
-
-    def update_if_owner(
-        self, record: Record, effects: Sequence[Effect] = (), *, until_ms: int | None = None
-    ) -> Record | None:
-        found: Any = self._script.ask(Request(ADVANCE, timeless(record), None, bool(effects)))
-        return found  # type: ignore[no-any-return]
-
-    def read(self, key: str, *, until_ms: int | None = None) -> Record | None:
-        found: Any = self._script.ask(Request(READ))
-        return found  # type: ignore[no-any-return]
-
-
-class _ScriptedLetters:
-    def __init__(self, script: _Script) -> None:
-        self._script = script
-
-    def send(self, letter: DeadLetter) -> None:
-        self._script.ask(Request(SEND))
-
-
-def timeless(record: Record) -> Record:
-    """Return ``record`` without the times that are only there to be read by people: no decision depends on them."""
-    return record._replace(created_ms=0, updated_ms=0)
-
-
 class _Runner(Runner):
-    """Beats when the handler is told to, and not from a thread: a heartbeat is a step like any other."""
+    """Sends a heartbeat when the handler is asked to: a heartbeat is a step like any other."""
 
-    script: _Script
+    claim: Record | None = None
 
     def heartbeat(self, started: Started) -> AbstractContextManager[object]:
-        self.script.claim = started.record
+        self.claim = started.record
         return nullcontext()
 
 
 class Processes:
-    """Starts processes, and tells them what became of their requests."""
+    """Starts and continues processes. It is their store and their dead-letter queue."""
+
+    transactional = True
 
     def __init__(self) -> None:
-        self._script = _Script()
+        self.outcomes: set[str] = set()
+        """What was observed of any delivery."""
         self._runners: dict[str, _Runner] = {}
+        self._known: dict[object, Process] = {}
+        self._replies: tuple[tuple[int, Reply], ...] = ()
+        self._position = self._now_ms = self._runs = 0
+        self._owner = ""
 
-    def start(self, kind: Kind, message: Message, owner: str, now_ms: int) -> Process:
-        """Return a new delivery's process at its first request; ``now_ms`` is what its own clock shows."""
-        return self._play(kind, message, owner, ((now_ms, START),))
+    def start(self, machine: Machine, message: Message, owner: str, now_ms: int) -> Process:
+        """Return a new delivery at its first request; ``now_ms`` is what its machine's clock shows."""
+        key = machine.name, message, owner, now_ms
+        if key not in self._known:
+            self._known[key] = self._play(machine, message, owner, now_ms, ())
+        return self._known[key]
 
-    def tell(self, process: Process, now_ms: int, answer: object) -> Process:
-        """Return ``process`` at the request that it makes after ``answer``."""
-        return self._play(process.kind, process.message, process.owner, (*process.told, (now_ms, answer)))
+    def proceed(self, process: Process, now_ms: int, reply: Reply) -> Process:
+        """Return ``process`` at the request that it makes after ``reply``."""
+        key = process, now_ms, reply
+        if key not in self._known:
+            replies = (*process.replies, (now_ms, reply))
+            self._known[key] = self._play(process.machine, process.message, process.owner, process.began_ms, replies)
+        return self._known[key]
 
-    def _play(self, kind: Kind, message: Message, owner: str, told: tuple[tuple[int, object], ...]) -> Process:
-        script = self._script
-        started_ms = told[0][0]
-        script.told, script.position, script.now_ms, script.owner = told, 1, started_ms, owner
-        script.runs, script.claim, script.lost = 0, None, False
-        script.observations.clear()
-        delivery = Delivery(
-            key=KEY,
-            fingerprint=message.fingerprint,
-            id=message.id,
-            deadline_ms=None if kind.timeout_ms is None else started_ms + kind.timeout_ms,
-            acknowledges=kind.acknowledges,
-            comes_again=kind.acknowledges,
-            sent_ms=message.sent_ms,
-            expires_ms=message.expires_ms,
-        )
-        answer: Answer | None = None
-        error: Exception | None = None
-        request = Request(END)
+    def _play(
+        self, machine: Machine, message: Message, owner: str, began_ms: int, replies: tuple[tuple[int, Reply], ...]
+    ) -> Process:
+        self._replies, self._position, self._now_ms, self._owner, self._runs = replies, 0, began_ms, owner, 0
+        runner = self._runners.setdefault(machine.name, self._runner(machine.policy))
+        runner.claim = None
+        deadline_ms = None if machine.timeout_ms is None else began_ms + machine.timeout_ms
+        delivery = Delivery("history#k1", message.fingerprint, message.id, deadline_ms, True, comes_again=True)
+        answer, request = None, Request(END)
         try:
-            answer = self._runner(kind).run(delivery, self._work)
+            answer = runner.run(delivery, self._work)
         except _Stopped as stopped:
             request = stopped.request
-        except (IdempotencyError, HandlerError) as raised:
-            error = raised
-        if script.position != len(told):
-            raise AssertionError(f"the process ended before it was told {told[script.position :]}")
-        return Process(
-            kind,
-            message,
-            owner,
-            told,
-            request,
-            script.runs,
-            script.claim,
-            script.lost,
-            script.observations[0] if len(script.observations) == 1 else None,
-            answer,
-            error,
+        except (IdempotencyError, HandlerError):
+            pass
+        assert self._position == len(replies), "the process ended before its last reply"
+        return Process(machine, message, owner, began_ms, replies, request, self._runs, runner.claim, answer)
+
+    def _runner(self, policy: Policy) -> _Runner:
+        return _Runner(
+            "history",
+            self,
+            policy,
+            dead_letters=self,
+            observe=self._observe,
+            region="eu-west-1",
+            clock=lambda: self._now_ms,
+            new_owner=lambda: self._owner,
         )
 
-    def _runner(self, kind: Kind) -> _Runner:
-        runner = self._runners.get(kind.name)
-        if runner is None:
-            script = self._script
-            runner = _Runner(
-                "history",
-                _ScriptedStore(script),
-                kind.policy,
-                dead_letters=_ScriptedLetters(script),
-                observe=script.observations.append,
-                region=REGION,
-                clock=lambda: script.now_ms,
-                sleep=lambda pause_s: _ignored(script.ask(Request(SLEEP, pause_ms=int(pause_s * 1000)))),
-                jitter=lambda: 0.5,
-                new_owner=lambda: script.owner,
-            )
-            runner.script = script
-            self._runners[kind.name] = runner
-        return runner
+    def _observe(self, seen: Observation) -> None:
+        self.outcomes.add(seen.outcome)
 
     def _work(self, operation: Operation) -> str:
-        """Handle the event: one effect that is committed with the record, and a result that names this run."""
-        script = self._script
-        script.runs += 1
+        """Register one effect, and return a result that names this run."""
+        self._runs += 1
         operation.write(_EFFECT)
         while True:
-            told = script.ask(Request(WORK))
-            if told == RETURNS:
-                return operation.owner
-            if told == RAISES:
-                raise HandlerError("no")
-            if told == POISONED:
-                raise PoisonError("never")
+            match self._ask(Request(WORK)):
+                case "returns":
+                    return operation.owner
+                case "raises":
+                    raise HandlerError
+                case "raises a permanent error":
+                    raise PoisonError
             try:
-                script.lost = not operation.heartbeat()
+                operation.heartbeat()
             except StoreUnavailableError:
                 continue  # as the thread that beats does
 
+    def _ask(self, request: Request) -> Any:
+        """Return the next reply, or raise what it stands for."""
+        if self._position == len(self._replies):
+            raise _Stopped(request)
+        self._now_ms, reply = self._replies[self._position]
+        self._position += 1
+        if reply == GAVE_UP:
+            raise StoreUnavailableError("the store gave no answer")
+        if reply == NOT_SENT:
+            raise DeadLetterError("the queue gave no answer")
+        return reply
 
-def _ignored(_: object) -> None:
-    return None
+    # ── The store and the dead-letter queue ───────────────────────────────────────────────────────────────────────────
 
+    def put_if_absent(self, record: Record, effects: Sequence[Effect] = (), *, until_ms: int | None = None) -> Any:
+        """Ask for a write under an absent key."""
+        return self._ask(Request(PUT_IF_ABSENT, timeless(record), None, bool(effects)))
 
-_EFFECT: Final = Put("Rides", {"id": "order_01"})
-"""Never sent: that it is there is all that the store is asked to see."""
+    def compare_and_swap(
+        self, seen: Record, record: Record, effects: Sequence[Effect] = (), *, until_ms: int | None = None
+    ) -> Any:
+        """Ask for a write over what was seen."""
+        return self._ask(Request(COMPARE_AND_SWAP, timeless(record), seen, bool(effects)))
+
+    def update_if_owner(self, record: Record, effects: Sequence[Effect] = (), *, until_ms: int | None = None) -> Any:
+        """Ask for a write over one's own claim."""
+        return self._ask(Request(UPDATE_IF_OWNER, timeless(record), None, bool(effects)))
+
+    def read(self, key: str, *, until_ms: int | None = None) -> Any:
+        """Refuse: no delivery here expires or waits."""
+        raise AssertionError("nothing reads here")
+
+    def send(self, dead_letter: DeadLetter) -> None:
+        """Ask for a dead letter to be sent."""
+        self._ask(Request(SEND))

@@ -46,6 +46,9 @@ def _flows(deployed: Stack) -> Iterator[str]:
         yield f"{one(mapping['EventSourceArn'])} -> {one(mapping['FunctionName'])}"
     for config in deployed.of_type("AWS::Lambda::EventInvokeConfig").values():
         yield f"{one(config['FunctionName'])} ~> {one(config['DestinationConfig']['OnFailure']['Destination'])}"
+    for name, schedule in deployed.of_type("AWS::Scheduler::Schedule").items():
+        yield f"{name} -> {one(schedule['Target']['Arn'])}"
+        yield f"{name} ~> {one(schedule['Target']['DeadLetterConfig']['Arn'])}"
     for name, pipe in deployed.of_type("AWS::Pipes::Pipe").items():
         yield f"{one(pipe['Source'])} -> {name}"
         yield f"{name} -> {one(pipe['Target'])}"
@@ -58,6 +61,8 @@ def _of_roles(deployed: Stack) -> Iterator[tuple[str, str, str]]:
         for kind in ("AWS::Lambda::Function", "AWS::Pipes::Pipe", "AWS::Events::Endpoint")
         for name, properties in deployed.of_type(kind).items()
     }
+    schedules = deployed.of_type("AWS::Scheduler::Schedule")
+    holders |= {one(schedule["Target"]["RoleArn"]): name for name, schedule in schedules.items()}
     documents = [
         (role, policy["PolicyDocument"])
         for role, properties in deployed.of_type("AWS::IAM::Role").items()
@@ -67,13 +72,6 @@ def _of_roles(deployed: Stack) -> Iterator[tuple[str, str, str]]:
         (one(role), policy["PolicyDocument"])
         for policy in deployed.of_type("AWS::IAM::Policy").values()
         for role in policy["Roles"]
-    ]
-    managed = deployed.of_type("AWS::IAM::ManagedPolicy")
-    documents += [
-        (role, managed[one(policy)]["PolicyDocument"])
-        for role, properties in deployed.of_type("AWS::IAM::Role").items()
-        for policy in properties.get("ManagedPolicyArns", [])
-        if one(policy) in managed  # AWS's own, which SAM gives to CodeDeploy, is not the template's
     ]
     for role, document in documents:
         for statement in document["Statement"]:

@@ -5,11 +5,13 @@ hashes by which SAM tells versions apart are left out: they change with the code
 """
 
 import difflib
+import io
 import logging
 import os
 import re
 import subprocess
 import sys
+import tarfile
 import tempfile
 from pathlib import Path
 from typing import Final
@@ -25,19 +27,16 @@ def main(commit: str = "HEAD") -> int:
     """Print the differences; the exit status is 0, or 2 where there is no such commit."""
     os.environ.setdefault("AWS_DEFAULT_REGION", "us-east-1")  # the transform wants one, and uses it for nothing
     logging.getLogger("samtranslator").setLevel(logging.ERROR)
-    shown = subprocess.run(
-        ["git", "show", f"{commit}:template.yaml"],  # noqa: S607 - whichever git the reader uses
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if shown.returncode:
-        print(f"error: git knows no template.yaml of {commit!r}: name a commit or a branch", file=sys.stderr)
-        return 2
     with tempfile.TemporaryDirectory() as folder:
+        # Nested templates are beside the template.
+        archive = ["git", "archive", "--format=tar", commit, "template.yaml", "infrastructure"]
+        packed = subprocess.run(archive, cwd=ROOT, capture_output=True, check=False)
+        if packed.returncode:
+            print(f"error: git has no template.yaml at {commit!r}: name a commit or a branch", file=sys.stderr)
+            return 2
+        with tarfile.open(fileobj=io.BytesIO(packed.stdout)) as members:
+            members.extractall(folder, filter="data")
         before = Path(folder) / "template.yaml"
-        before.write_text(shown.stdout, encoding="utf-8")
         for role in ROLES:
             old, new = (_written(template, role) for template in (before, TEMPLATE))
             changes = list(difflib.unified_diff(old, new, f"{role} at {commit}", f"{role} now", n=3, lineterm=""))
@@ -46,7 +45,8 @@ def main(commit: str = "HEAD") -> int:
 
 
 def _written(template: Path, role: str) -> list[str]:
-    text = yaml.safe_dump(stack(template, **ROLES[role]).resources, sort_keys=False, width=120, allow_unicode=True)
+    resources = stack(template, **ROLES[role]).resources
+    text = yaml.safe_dump(resources, sort_keys=True, width=120, allow_unicode=True)
     return _HASH.sub(r"\1", text).splitlines()
 
 

@@ -1,7 +1,11 @@
-"""The template as CloudFormation gets it: after the SAM transform, with the conditions of one choice of parameters."""
+"""The template as CloudFormation deploys it: transformed, with the conditions of one choice of parameters decided.
+
+The resources of nested stacks stand beside the template's own, with the values that their parameters are given.
+"""
 
 import copy
 import itertools
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -10,6 +14,8 @@ from typing import Any, Final
 
 from samtranslator.translator.transform import transform
 from samtranslator.yaml_helper import yaml_parse
+
+from infrastructure.rules.house_rules import with_nested
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 TEMPLATE: Final = ROOT / "template.yaml"
@@ -32,12 +38,10 @@ KEY: Final = "arn:aws:kms:us-east-1:123456789012:key/0a1b2c3d-0000-4000-8000-000
 SWITCHES: Final[dict[str, tuple[str, ...]]] = {
     "KmsKeyArn": ("", KEY),
     "PaymentGatewayUrl": ("", "https://gateway.example"),
-    "ValkeyUrl": ("", "valkeys://cache.example:6379"),
 }
 """Parameters of free text that decide what is deployed by being empty or not."""
 COMPANIONS: Final[dict[str, dict[str, str]]] = {
     "jwt": {"JwtIssuer": "https://issuer.example", "JwtAudience": "carride"},
-    "valkey": {"VpcId": "vpc-0123456789abcdef0", "SubnetIds": "subnet-01,subnet-02"},
     KEY: {"PeerKmsKeyArn": KEY.replace("us-east-1", "eu-west-1")},
 }
 """What has to be given with a value."""
@@ -85,14 +89,45 @@ class Stack:
 
 
 def source(path: Path = TEMPLATE) -> dict[str, Any]:
-    """Return the template as written."""
+    """Return the template before SAM's transform, with every loop expanded and nested stacks merged."""
     return copy.deepcopy(_parsed(path))
 
 
 @cache
 def _parsed(path: Path) -> dict[str, Any]:
-    parsed: dict[str, Any] = yaml_parse(path.read_text(encoding="utf-8"))
-    return parsed
+    written = yaml_parse(path.read_text(encoding="utf-8"))
+    return with_nested(_expanded(written, {}, written["Mappings"]), path.parent)
+
+
+def _expanded(value: Any, items: dict[str, str], mappings: dict[str, Any]) -> Any:
+    """Return part of a template with its loops expanded, as AWS::LanguageExtensions does it."""
+
+    def named(text: str) -> str:
+        return re.sub(r"\$\{(\w+)\}", lambda found: items.get(found[1], found[0]), text)
+
+    match value:
+        case {"Ref": str(name)} if name in items:
+            return items[name]
+        case {"Fn::Sub": str(text)}:
+            return {"Fn::Sub": named(text)} if "${" in named(text) else named(text)
+        case {"Fn::FindInMap": list(parts)}:
+            names = [_expanded(part, items, mappings) for part in parts]
+            known = all(isinstance(name, str) for name in names)
+            return mappings[names[0]][names[1]][names[2]] if known else {"Fn::FindInMap": names}
+        case dict():
+            result: dict[str, Any] = {}
+            for key, inner in value.items():
+                if not key.startswith("Fn::ForEach::"):
+                    result[named(key)] = _expanded(inner, items, mappings)
+                    continue
+                identifier, collection, fragment = inner
+                for item in _expanded(collection, items, mappings):
+                    result |= _expanded(fragment, {**items, identifier: item}, mappings)
+            return result
+        case list():
+            return [_expanded(inner, items, mappings) for inner in value]
+        case _:
+            return value
 
 
 def stack(path: Path = TEMPLATE, /, **chosen: str) -> Stack:
@@ -193,8 +228,9 @@ def _holds(condition: dict[str, Any], parameters: dict[str, str], declared: dict
             return all(_holds(part, parameters, declared) for part in parts)
         case {"Fn::Or": list(parts)}:
             return any(_holds(part, parameters, declared) for part in parts)
-        case {"Fn::Equals": [{"Ref": name}, value]}:
-            return parameters[name] == str(value)
+        case {"Fn::Equals": sides}:
+            left, right = (parameters[each["Ref"]] if isinstance(each, dict) else str(each) for each in sides)
+            return left == right
         case {"Fn::Not": [negated]}:
             return not _holds(negated, parameters, declared)
         case _:

@@ -1,22 +1,17 @@
 """How a new version takes over, how much may run at once, and whether every time fits inside the next longer one."""
 
 import json
-import os
-import re
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 from unittest.mock import Mock
 
 import botocore.session
 import pytest
-import yaml
 
 from carride import clients
 from idempotency.dead_letters import DeadLetter, SqsDeadLetters
 from idempotency.stores.transport import botocore_transport
-from tests.infrastructure.stack import ROOT, Properties, Stack, named, source, stack
+from tests.infrastructure.stack import Properties, Stack, named, source, stack
 
 RELEASE: Final = "0123456789"
 STRATEGIES: Final = [
@@ -58,6 +53,8 @@ def delivered(deployed: Stack) -> Iterator[tuple[str, Properties]]:
         for target in rule["Targets"]:
             if named(target["Arn"]) in functions(deployed):
                 yield name, target["Arn"]
+    for name, schedule in deployed.of_type("AWS::Scheduler::Schedule").items():
+        yield name, schedule["Target"]["Arn"]
     for name, permission in deployed.of_type("AWS::Lambda::Permission").items():
         yield name, permission["FunctionName"]
     for name, mapping in deployed.of_type("AWS::Lambda::EventSourceMapping").items():
@@ -66,15 +63,17 @@ def delivered(deployed: Stack) -> Iterator[tuple[str, Properties]]:
 
 def called(deployed: Stack) -> Iterator[tuple[str, Properties]]:
     """Yield the references by which the API and its function call functions."""
-    for path, item in deployed.resources["CarRideApi"]["Properties"]["Body"]["paths"].items():
+    api = deployed.resources["CarRideApi"]["Properties"]["Body"]
+    integrations = api["components"]["x-amazon-apigateway-integrations"]
+    for path, item in api["paths"].items():
         for method, operation in item.items():
-            yield f"{method} {path}", operation["x-amazon-apigateway-integration"]["uri"]["Fn::Sub"][1]["Function"]
+            _, _, name = operation["x-amazon-apigateway-integration"]["$ref"].rpartition("/")
+            yield f"{method} {path}", integrations[name]["uri"]["Fn::Sub"][1]["Function"]
     settings = functions(deployed)["CarRideApiFunction"]["Environment"]["Variables"]
     yield "CarRideApiFunction", settings["SIMULATOR_FUNCTION_NAME"]
-    for policy in deployed.resources["CarRideApiRole"]["Properties"]["Policies"]:
-        for statement in policy["PolicyDocument"]["Statement"]:
-            if statement["Action"] == "lambda:InvokeFunction":
-                yield "CarRideApiRole", statement["Resource"]
+    for statement in deployed.resources["CarRideApiPolicy"]["Properties"]["PolicyDocument"]["Statement"]:
+        if statement["Action"] == "lambda:InvokeFunction":
+            yield "CarRideApiPolicy", statement["Resource"]
 
 
 # ── Versions ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -128,102 +127,12 @@ def test_a_release_publishes_every_function() -> None:
     assert versions() == versions(LogLevel="DEBUG"), "SAM notices parameters by itself now: Release could go"
 
 
-def test_a_gradual_deployment_needs_a_release() -> None:
-    """Without one it would leave a changed parameter out, silently: CloudFormation refuses it."""
-    template = source()
-    rule = template["Rules"]["GradualDeploymentNeedsARelease"]
-    assert rule["RuleCondition"] == {"Fn::Not": [{"Fn::Equals": [{"Ref": "DeploymentStrategy"}, "AllAtOnce"]}]}
-    assert rule["Assertions"][0]["Assert"] == {"Fn::Not": [{"Fn::Equals": [{"Ref": "Release"}, ""]}]}
-    allowed = re.compile(template["Parameters"]["Release"]["AllowedPattern"])
-    assert [bool(allowed.search(text)) for text in ("", RELEASE, RELEASE[:9], f"{RELEASE}0", "01234-6789")] == [
-        *(True, True, False, False, False)
-    ]
-
-
 def test_every_strategy_is_one_of_codedeploys() -> None:
     """The mapping says of each allowed value whether the traffic moves bit by bit."""
     mapping = source()["Mappings"]["DeploymentStrategies"]
     assert {name: each["Gradual"] for name, each in mapping.items()} == {"AllAtOnce": False} | dict.fromkeys(
         STRATEGIES, True
     )
-
-
-def test_the_workflow_offers_every_strategy() -> None:
-    """Whoever deploys from GitHub can choose what the template allows, and the default is the same."""
-    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "deploy.yml").read_text(encoding="utf-8"))
-    strategy = workflow[True]["workflow_dispatch"]["inputs"]["strategy"]  # YAML 1.1 takes the key `on` for a truth
-    spec = source()["Parameters"]["DeploymentStrategy"]
-    assert (strategy["options"], strategy["default"]) == (spec["AllowedValues"], spec["Default"])
-
-
-# ── A snapshot, started many times ────────────────────────────────────────────────────────────────────────────────────
-
-CLONES: Final = """
-import importlib, os, sys
-module = importlib.import_module(sys.argv[1])
-sys.stdout.flush()
-from idempotency.runner import Runner
-from idempotency.policy import Policy
-from idempotency.stores.memory import MemoryStore
-runner = Runner("clones", MemoryStore(), Policy())
-for _ in range(2):
-    if (child := os.fork()) == 0:
-        sys.stdout.write(runner.new_owner() + "\\n")
-        sys.stdout.flush()
-        os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
-"""
-UNIQUE: Final = """
-import importlib, os, random, secrets, sys, time, uuid
-made = []
-def told(name, real):
-    def call(*args, **kwargs):
-        frame = sys._getframe(1)
-        if any(part in frame.f_code.co_filename for part in ("/layers/", "/functions/")):
-            made.append(f"{name} in {frame.f_code.co_filename}:{frame.f_lineno}")
-        return real(*args, **kwargs)
-    return call
-for owner, name in ((os, "urandom"), (uuid, "uuid1"), (uuid, "uuid4"), (random, "random"),
-                    (random, "getrandbits"), (secrets, "token_hex"), (secrets, "token_bytes"), (time, "time"),
-                    (time, "time_ns"), (time, "monotonic")):
-    setattr(owner, name, told(name, getattr(owner, name)))
-importlib.import_module(sys.argv[1])
-print(*made, sep="\\n")
-"""
-
-
-OF_THE_API: Final = {"BOOKING_TABLE": "bookings", "SIMULATOR_FUNCTION_NAME": "simulator", "STAGE": "dev"}
-"""What its handler needs to be imported, besides what every test finds in the environment."""
-
-
-def handlers() -> list[str]:
-    """Return the module of each function's handler."""
-    return sorted(function["Handler"].split(".")[0] for function in functions(stack()).values())
-
-
-def run(script: str, module: str) -> list[str]:
-    """Run a script about a function's module in a process of its own, and return the lines that it writes."""
-    folders = [ROOT / "layers" / "carride", ROOT / "layers" / "idempotency", ROOT / "functions" / module]
-    result = subprocess.run(
-        [sys.executable, "-c", script, module],
-        env=os.environ | OF_THE_API | {"PYTHONPATH": os.pathsep.join(map(str, folders))},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return result.stdout.split("\n")[:-1]
-
-
-@pytest.mark.parametrize("module", handlers())
-def test_nothing_that_has_to_be_unique_is_made_at_import(module: str) -> None:
-    """SnapStart starts many processes from one that has imported the module: no id, seed or time is taken before."""
-    assert [line for line in run(UNIQUE, module) if line] == []
-
-
-def test_processes_of_one_snapshot_have_different_tokens() -> None:
-    """A claim's token comes from the operating system when it is made: clones of one process never share one."""
-    first, second = run(CLONES, "ride_history")
-    assert first != second
 
 
 # ── Times and numbers that fit ────────────────────────────────────────────────────────────────────────────────────────
@@ -245,11 +154,12 @@ LETTER: Final = DeadLetter("CONTRACT", "it breaks the contract", "ride-history",
 CONSUMERS: Final = ("RideHistoryFunction", "DispatchFunction", "PaymentFunction")
 CLIENTS: Final[dict[str, tuple[Callable[[], object], tuple[str, ...]]]] = {
     "events": (clients.events_client, ("CarRideSimulatorFunction",)),
+    "lambda": (clients.lambda_client, ("CarRideApiFunction",)),
     "sqs": (clients.sqs_client, ("CarRideSimulatorFunction",)),
-    "tables": (clients.dynamodb_client, ("DispatchFunction", "PaymentFunction")),
+    "tables": (clients.dynamodb_client, ("DispatchFunction", "PaymentFunction", "ReconcilerFunction")),
     "tables-of-the-api": (lambda: clients.dynamodb_client(connect_s=0.7, read_s=0.8), ("CarRideApiFunction",)),
     "dead-letters": (lambda: SqsDeadLetters("https://queue").send(LETTER), CONSUMERS),
-    "records": (botocore_transport, (*CONSUMERS, "CarRideApiFunction")),
+    "records": (botocore_transport, (*CONSUMERS, "CarRideApiFunction", "ReconcilerFunction")),
 }
 """What makes a client of AWS, and which functions wait for its answers."""
 
@@ -274,22 +184,6 @@ def test_a_call_is_given_up_before_the_function_is(client: str, monkeypatch: pyt
     make()
     (config,) = configs
     assert longest_call_s(config) < timeout_of(*waiting)
-
-
-def test_every_client_is_among_those_that_are_measured() -> None:
-    """No client of AWS is made anywhere else; the API's for Lambda is made by the first order for a simulation."""
-    places = {
-        path.relative_to(ROOT).as_posix()
-        for folder in ("layers/carride/carride", "layers/idempotency/idempotency", "functions")
-        for path in (ROOT / folder).rglob("*.py")
-        if re.search(r"\bcreate_client\(|boto3\.(client|resource)\(", path.read_text(encoding="utf-8"))
-    }
-    assert places == {
-        "functions/carride_api/api/app.py",
-        "layers/carride/carride/clients.py",
-        "layers/idempotency/idempotency/dead_letters.py",
-        "layers/idempotency/idempotency/stores/transport.py",
-    }
 
 
 def test_reserved_concurrency_leaves_an_account_enough() -> None:

@@ -2,7 +2,6 @@
 
 import ast
 import json
-import math
 import re
 import shlex
 from collections.abc import Iterator, Mapping
@@ -12,21 +11,13 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import botocore.session
-import msgspec
 import pytest
 import yaml
 from botocore import xform_name
 
-import timeline
-from carride.events import CarReleased, PaymentAuthorized, PaymentCaptured
-from carride.outbox import outbox_item
-from idempotency import marshalling
 from ops.__main__ import command_line
-from ops.audit import CONSUMERS
-from ops.redrive import PRODUCERS
 from tests.infrastructure.stack import ROOT, source
 from tests.infrastructure.test_references import DOCUMENTS, code, targets
-from tests.unit.functions.saga import NOW, Life, told
 
 RUNBOOKS: Final = ROOT / "docs" / "runbooks"
 WORKFLOWS: Final = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
@@ -168,15 +159,6 @@ def test_aws_knows_every_command(document: Path) -> None:
         assert set(command.options) <= known[command.operation] | OF_THE_CLI, command
 
 
-def test_commands_are_found_inside_of_others() -> None:
-    """The search itself works: options belong to their own command, wherever it stands."""
-    text = '`aws sqs receive-message --queue-url "$(aws sqs get-queue-url --queue-name x)" --wait | jq --arg a b`'
-    assert sorted(commands(text)) == [
-        Command("sqs", "get-queue-url", ("queue-name",)),
-        Command("sqs", "receive-message", ("queue-url", "wait")),
-    ]
-
-
 @pytest.mark.parametrize("document", documents())
 def test_the_operators_commands_are_understood(document: Path) -> None:
     """Each `make ops` of a document is a command that there is, with options that it takes."""
@@ -188,68 +170,14 @@ def test_the_operators_commands_are_understood(document: Path) -> None:
 # ── Runbooks ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def queues() -> list[str]:
-    """Return the logical ids of the template's queues."""
-    return [name for name, resource in template()["Resources"].items() if resource["Type"] == "AWS::SQS::Queue"]
-
-
-def page_of(queue: str) -> str:
-    """Return the file name of a queue's runbook."""
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", queue).lower() + ".md"
-
-
-def test_every_queue_has_a_runbook_and_no_page_is_of_nothing() -> None:
-    """Whatever queue an alarm names has its page, and every page is of a queue, or of an alarm that names it."""
-    of_queues = {page_of(queue) for queue in queues()}
-    of_alarms = {Path(path).name for path in RUNBOOK.findall(json.dumps(template()["Resources"]))}
-    assert {path.name for path in RUNBOOKS.iterdir()} == {"README.md"} | of_queues | of_alarms
-
-
-@pytest.mark.parametrize("queue", queues())
-def test_a_runbook_says_what_somebody_on_call_asks(queue: str) -> None:
-    """Each page is about its queue, says what the alarm means, how to look, mend and redrive, and is in the index."""
-    text = (RUNBOOKS / page_of(queue)).read_text(encoding="utf-8")
-    assert text.startswith(f"# {queue}\n")
-    assert f"(output {queue}Url)" in text
-    for heading in ("**What the alarm means.**", "**How to look.**", "**How to mend.**", "**Redrive"):
-        assert heading in text, heading
-    assert f"| [`{queue}`]({page_of(queue)}) |" in (RUNBOOKS / "README.md").read_text(encoding="utf-8")
-
-
-def test_the_page_of_an_alarm_says_what_somebody_on_call_asks() -> None:
-    """Also where no queue is meant: what the alarm means, how to look and what to do, and it is in the index."""
+def test_every_queue_and_every_alarm_has_a_runbook() -> None:
+    """The index names a page for each queue; pages are those of the index, and those that alarms name."""
     index = (RUNBOOKS / "README.md").read_text(encoding="utf-8")
-    of_queues = {page_of(queue) for queue in queues()}
-    for page in {Path(path).name for path in RUNBOOK.findall(json.dumps(template()["Resources"]))} - of_queues:
-        text = (RUNBOOKS / page).read_text(encoding="utf-8")
-        assert re.search(r"\*\*What the alarms? means?\.\*\*", text), page
-        assert "**How to look.**" in text, page
-        assert re.search(r"\*\*How to (mend|fail over)\.\*\*", text), page
-        assert f"]({page})" in index, page
-
-
-@pytest.mark.parametrize("queue", queues())
-def test_the_page_of_a_queue_that_can_be_redriven_says_so(queue: str) -> None:
-    """The command that redrives a queue is what its page leads to."""
-    redriven = {PRODUCERS} | {f"{each.resources}{kind}" for each in CONSUMERS for kind in ("Dlq", "RuleDlq")}
-    text = (RUNBOOKS / page_of(queue)).read_text(encoding="utf-8")
-    assert ("README.md#redrive-a-queue" in text) is (queue in redriven)
-
-
-def test_a_rules_dead_letters_go_to_its_target_only() -> None:
-    """An event that one target did not get is not published again, where every other rule would get it too."""
-    for queue in queues():
-        if queue.endswith("RuleDlq"):
-            assert "put-events" not in (RUNBOOKS / page_of(queue)).read_text(encoding="utf-8"), queue
-
-
-def test_alarms_that_link_a_runbook_link_one_that_there_is() -> None:
-    """A path to a runbook in an alarm's description leads to it."""
-    for name, resource in template()["Resources"].items():
-        if resource["Type"] == "AWS::CloudWatch::Alarm":
-            description = str(resource["Properties"].get("AlarmDescription", ""))
-            for path in RUNBOOK.findall(description):
-                assert (ROOT / path).exists(), f"{name}: {path}"
+    queues = {name for name, each in template()["Resources"].items() if each["Type"] == "AWS::SQS::Queue"}
+    of_queues = dict(re.findall(r"\[`(\w+)`\]\(([\w-]+\.md)\)", index))
+    assert set(of_queues) >= queues
+    of_alarms = {Path(path).name for path in RUNBOOK.findall(json.dumps(template()["Resources"]))}
+    assert {path.name for path in RUNBOOKS.iterdir()} == {"README.md"} | set(of_queues.values()) | of_alarms
 
 
 # ── Costs, and the window ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -270,69 +198,6 @@ def test_costs_add_up() -> None:
     for component, count, price, cost in components:
         assert Decimal(count) * Decimal(price) == Decimal(cost), component
     assert Decimal(total[-1]) == sum(Decimal(row[-1]) for row in components)
-
-
-def test_costs_of_dynamodb_add_up() -> None:
-    """The write units of the summary are those of the functions."""
-    *functions, total = rows("costs.md", "DynamoDB, by who writes")
-    for who, operations, each, units in functions:
-        assert int(operations) * int(each) == int(units), who
-    assert int(total[-1]) == sum(int(row[-1]) for row in functions)
-    assert total[-1] == rows("costs.md", "Summary")[0][1]
-
-
-def test_costs_of_a_record_are_its_units_times_their_price() -> None:
-    """Each path of the layer costs its write units at the price of the summary."""
-    price = Decimal(rows("costs.md", "Summary")[0][2])
-    for path, _, units, cost in rows("costs.md", "What idempotency costs in it"):
-        assert Decimal(units) * price == Decimal(cost), path
-
-
-def test_costs_reckon_with_the_sizes_that_items_have() -> None:
-    """A ride's events and outbox items are one unit each, and its history's updates the fourteen of the page."""
-    life = Life("ad24d3e58a6c2033415ac10bbcd5c0d2")
-    accepted = life.accepted.ride()
-    paid: dict[str, Any] = {"amount": 1250, "payment_id": "pay_0123456789abcdef"}
-    facts = [
-        life.created,
-        life.accepted,
-        life.assigned,
-        PaymentAuthorized.of(accepted, **paid),
-        life.started,
-        life.completed,
-        CarReleased.of(accepted, car_id="car_01"),
-        PaymentCaptured.of(accepted, **paid),
-    ]
-    events = [told(fact) for fact in facts]
-    assert len(events) == int(rows("costs.md", "Summary")[2][1])
-    assert all(len(msgspec.json.encode(event.to_detail())) < KB for event in events)
-    assert all(size({"M": marshalling.item(outbox_item(event, region="us-east-1", now=NOW))}) <= KB for event in events)
-    history: dict[str, object] = {"orderID": "0" * 32, "effects": 0}
-    units = []
-    for event in events:
-        effect = timeline.effect("RideTable", event)
-        history |= {(effect.names or {})["#entry"]: (effect.values or {})[":entry"]}
-        units.append(math.ceil(size({"M": marshalling.item(history)}) / KB))
-    assert ", ".join(map(str, units)) in (ROOT / "docs/costs.md").read_text(encoding="utf-8")
-    assert sum(units) == int(rows("costs.md", "DynamoDB, by who writes")[2][1])
-
-
-def size(value: Mapping[str, Any]) -> int:
-    """Return the bytes of an attribute's value, as DynamoDB documents how it counts them."""
-    ((kind, content),) = value.items()
-    match kind:
-        case "S":
-            return len(content.encode())
-        case "B":
-            return len(content)
-        case "N":
-            return len(content) // 2 + 2
-        case "M":
-            return 3 + sum(1 + len(name) + size(inner) for name, inner in content.items())
-        case "L":
-            return 3 + sum(1 + size(inner) for inner in content)
-        case _:
-            return 1
 
 
 def test_the_windows_arithmetic_is_right() -> None:
@@ -369,13 +234,3 @@ def test_workflows_call_what_is_there(workflow: Path) -> None:
         assert set(re.findall(r"^make ([a-z-]+)", script, re.MULTILINE)) <= targets()
         for path in re.findall(r"^(\.[a-z]+/[a-z]+)$", script, re.MULTILINE):
             assert (ROOT / path).exists(), path
-
-
-def test_there_is_a_workflow_to_check_and_one_to_deploy() -> None:
-    """Every push is checked by the script that anybody can run; deployments are asked for by hand."""
-    parsed = {path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in WORKFLOWS}
-    assert set(parsed) == {"ci", "deploy"}
-    # YAML reads the key `on` as true.
-    assert set(parsed["ci"][True]) == {"push", "pull_request"}
-    assert set(parsed["deploy"][True]) == {"workflow_dispatch"}
-    assert any(step.get("run") == ".ci/run" for step in parsed["ci"]["jobs"]["check"]["steps"])

@@ -1,4 +1,4 @@
-"""What a producer that publishes straight to the bus is deployed with."""
+"""Through what producers publish."""
 
 from typing import Any, Final
 
@@ -45,4 +45,6 @@ def test_who_publishes_through_an_endpoint_can_sign_for_it(chosen: dict[str, str
     """The simulator has the signing layer exactly where it is given an endpoint: elsewhere it would only cost time."""
     deployed = stack(**chosen)
     assert simulator(deployed)["Environment"]["Variables"]["EVENT_ENDPOINT_ID"] == endpoint_id
+    pipe = deployed.of_type("AWS::Pipes::Pipe")["OutboxPipe"]["TargetParameters"]["EventBridgeEventBusParameters"]
+    assert pipe.get("EndpointId", "") == endpoint_id
     assert loads_signing(deployed) is (endpoint_id != "")

@@ -1,6 +1,7 @@
 """What the documents, the Makefile and the CI script name exists."""
 
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -93,18 +94,12 @@ def test_resources_in_documents_are_in_the_template(document: Path) -> None:
     assert set(RESOURCE.findall(code(document))) <= set(source()["Resources"])
 
 
-def test_every_parameter_is_explained() -> None:
-    """Whoever deploys finds each parameter of the template in the README's table, with its default."""
-    section = (ROOT / "README.md").read_text(encoding="utf-8").split("\n## Deploy\n", 1)[1].split("\n## ", 1)[0]
-    defaults: dict[str, str] = {}
-    for line in section.splitlines():
-        if line.startswith("| `"):
-            names, values = (cell.replace("`", "").split(",") for cell in line.split("|")[1:3])
-            given = ["" if (text := value.strip()) == "none" else text for value in values]
-            # A row that gives fewer defaults than names gives the last one for the others.
-            given += given[-1:] * (len(names) - len(given))
-            defaults |= dict(zip((name.strip() for name in names), given, strict=True))
-    assert defaults == {name: str(spec["Default"]) for name, spec in source()["Parameters"].items()}
+@pytest.mark.parametrize("environment", ["default", "primary", "secondary", "local"])
+def test_sam_expands_the_loops(environment: str) -> None:
+    """Without this setting `sam build` fails at the first loop of the template."""
+    config = tomllib.loads((ROOT / "samconfig.toml").read_text(encoding="utf-8"))[environment]
+    assert config["global"]["parameters"]["language_extensions"] is True
+    assert "CAPABILITY_AUTO_EXPAND" in config["deploy"]["parameters"]["capabilities"]
 
 
 def test_every_target_is_explained() -> None:

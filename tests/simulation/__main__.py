@@ -1,7 +1,6 @@
-"""`python -m tests.simulation`: have the layer live through bad luck, and tell any promise that it breaks."""
+"""`python -m tests.simulation`: run the layer under simulated transports and faults; show each broken promise."""
 
 import argparse
-import json
 import sys
 import time
 from collections import Counter
@@ -13,24 +12,22 @@ from tests.simulation.engine import Line
 from tests.simulation.run import Report, run
 
 EPILOG = """
-Each seed is one run: messages, a transport with AWS's documented rules, a store, versions of the code, and faults:
-crashes, lost and late answers, throttling, refusals, clocks that jump, sandboxes that freeze, processes out of memory.
-The consumer, its runner and its store are the real ones. Time is virtual, and one thread runs all.
+Each seed is one run: messages, a transport with AWS's documented rules, a policy, and faults: crashes, lost and late
+answers, throttling, refusals, clocks that jump, sandboxes that freeze. The consumer, its runner and its store are the
+real ones. Time is virtual, and one thread runs everything.
 
-After each run an operator mends everything, releases what is quarantined and delivers it again. Judged is: nothing is
-lost; nothing takes effect twice; no healthy message is given up; each letter has its true reason; each key is free in
-the end; work is bounded; each caller is told the committed result.
+After each run an operator repairs everything, releases what is quarantined and delivers it again. The promises: nothing
+is lost; nothing takes effect twice; no healthy message is given up; each dead letter has its true reason; each key is
+free in the end; work is bounded; each caller gets the committed result.
 
-A seed that breaks a promise is shrunk to the fewest messages, faults and features that still break it, and told as a
+A seed that breaks a promise is shrunk to the fewest messages, faults and features that still break it, and printed as a
 timeline. The same seed is the same run, in every process. The exit status is 0 only if no promise was broken.
 
 examples:
   python -m tests.simulation --seeds 1000                a thousand runs: about a minute
-  python -m tests.simulation --seed 17                   one run again; its timeline, if it breaks a promise
-  python -m tests.simulation --seed 17 --timeline        one run again, and its timeline in any case
+  python -m tests.simulation --seed 17 --timeline        one run again, and its timeline
   python -m tests.simulation --world kinesis --seeds 99  runs of this world only
   python -m tests.simulation --plan FILE                 the run of a plan as it was printed, or as you have changed it
-  python -m tests.simulation --mutants                   take mends out of the layer; say which seed finds each
 """
 
 
@@ -44,57 +41,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--seeds", type=int, default=100, help="how many runs (100)")
-    parser.add_argument("--first", type=int, default=0, help="the first seed (0)")
-    parser.add_argument("--seed", type=int, help="one run")
+    parser.add_argument("--seed", type=int, help="only this run")
     parser.add_argument("--world", choices=plans.WORLDS, metavar="WORLD", help="have every run happen in this world")
     parser.add_argument("--plan", type=Path, metavar="FILE", help="run the plan in this file")
     parser.add_argument("--timeline", action="store_true", help="print the timeline of each run")
     parser.add_argument("--stop", action="store_true", help="stop at the first broken promise, and do not shrink it")
-    parser.add_argument("--mutants", action="store_true", help="take mends out of the layer, and look for them")
-    parser.add_argument("--json", action="store_true", help="print what was found as JSON")
     options = parser.parse_args(arguments)
-    if options.mutants:
-        from tests.mutants.__main__ import main as run_mutants  # noqa: PLC0415 - nobody else needs them
 
-        return run_mutants(["--by", "simulation", *(["--json"] if options.json else [])])
-    first, count = (options.first, options.seeds) if options.seed is None else (options.seed, 1)
-    drawn: Iterable[plans.Plan] = (plans.draw(seed, options.world) for seed in range(first, first + count))
+    seeds = range(options.seeds) if options.seed is None else [options.seed]
+    drawn: Iterable[plans.Plan] = (plans.draw(seed, options.world) for seed in seeds)
     if options.plan is not None:
-        drawn, count = [eval(options.plan.read_text(), vars(plans))], 1  # noqa: S307 - the caller's own file
-    return _run_all(drawn, count, options)
-
-
-def _run_all(drawn: Iterable[plans.Plan], count: int, options: argparse.Namespace) -> int:
+        drawn = [eval(options.plan.read_text(), vars(plans))]  # noqa: S307 - the caller's own file
     totals: Counter[str] = Counter()
-    hours = done = 0.0
-    failed: list[Report] = []
-    began = time.monotonic()
+    hours, runs, failed, began = 0.0, 0, 0, time.monotonic()
     for plan in drawn:
         report = run(plan)
         totals.update(report.counts)
-        hours, done = hours + report.hours, done + 1
+        hours, runs, failed = hours + report.hours, runs + 1, failed + bool(report.broken)
         if report.broken:
-            failed.append(report if options.stop else shrink(report))
-            if not options.json:
-                print(tell(failed[-1], options.world), flush=True)
+            print(text_of(report if options.stop else shrink(report), options.world), flush=True)
             if options.stop:
                 break
         elif options.timeline:
             print("\n".join(map(line_of, report.timeline)))
-        if sys.stderr.isatty() and done % 10 == 0:
-            sys.stderr.write(f"\r{done:,.0f} of {count:,} runs, {len(failed)} broke a promise\033[K\r")
-    if options.json:
-        found = [{"plan": repr(each.plan), "broken": [broken._asdict() for broken in each.broken]} for each in failed]
-        print(json.dumps({"runs": done, "hours": round(hours, 1), "counts": totals, "failed": found}, sort_keys=True))
-    else:
-        seconds = time.monotonic() - began
-        print(f"{done:,.0f} runs, {len(failed)} broke a promise; {hours:,.0f} simulated hours in {seconds:.0f} s")
-        print("\n".join(f"  {name:30}{totals[name]:12,}" for name in sorted(totals)))
+    seconds = time.monotonic() - began
+    print(f"{runs:,} runs, {failed} broke a promise; {hours:,.0f} simulated hours in {seconds:.0f} s")
+    print("\n".join(f"  {name:30}{totals[name]:12,}" for name in sorted(totals)))
     return 1 if failed else 0
 
 
 def shrink(report: Report) -> Report:
-    """Take away, bit by bit, what the first broken promise does not need."""
+    """Remove, bit by bit, what the first broken promise does not need."""
     for plan in plans.smaller(report.plan):
         less = run(plan)
         if less.broken and _words(less) == _words(report):
@@ -107,15 +84,15 @@ def _words(report: Report) -> list[str]:
     return [word for word in report.broken[0].what.split(":")[0].split() if word.isalpha()]
 
 
-def tell(report: Report, world: str | None) -> str:
-    """Tell a run that broke a promise: which, and what happened to the messages concerned."""
+def text_of(report: Report, world: str | None) -> str:
+    """Describe a run that broke a promise: which, and what happened to the messages concerned."""
     plan, concerned = report.plan, {broken.message for broken in report.broken}
     chosen = "" if world is None else f" --world {world}"
     return "\n".join(
         (
-            f"\nBROKEN  seed {plan.seed}, world {plan.world}, store {plan.store}, work {plan.work}",
+            f"\nBROKEN  seed {plan.seed}, world {plan.world}, work {plan.work}",
             *(f"  message {broken.message}: {broken.what}" for broken in report.broken),
-            *(f"  {part}" for part in (*plan.messages, *plan.faults, *plan.versions)),
+            *(f"  {part}" for part in (*plan.messages, *plan.faults)),
             *(line_of(line) for line in report.timeline if None in concerned or line.message in {None, *concerned}),
             f"plan: {plan!r}",
             f'again: make simulate ARGS="--seed {plan.seed}{chosen}", or --plan with a file that holds the plan',

@@ -1,7 +1,7 @@
 """One thread, one seed, virtual time: greenlets stand for whatever runs at the same time.
 
-A `Task` runs until it sleeps or waits; the agenda then decides who goes on, and moves time there. Nothing in a run may
-depend on the outside: draws come from `Simulation.roll`, and so do `time.time` and `os.urandom` while a run lasts.
+A `Task` runs until it sleeps or waits; the agenda then decides which task continues, and moves time there. Nothing in a
+run depends on the outside: draws come from `Simulation.roll`, and so do `time.time` and `os.urandom` while a run lasts.
 """
 
 import contextvars
@@ -25,15 +25,15 @@ _MOST_STEPS: Final = 400_000
 
 
 class Killed(BaseException):
-    """Raised in each task of a machine that has died, wherever the task is: nothing but an unwinding may follow."""
+    """Raised in each task of a machine that has died."""
 
 
 class RestlessError(Exception):
-    """Raised when a world does not come to rest."""
+    """A world does not come to rest."""
 
 
 class Line(NamedTuple):
-    """One line of the timeline; without a message, it is of interest to every message."""
+    """One line of the timeline; without a message, it concerns every message."""
 
     at_ms: float
     who: str
@@ -44,10 +44,10 @@ class Line(NamedTuple):
 class Machine:
     """One process, with a clock that is ``ahead_ms`` ahead. It dies as a whole."""
 
-    def __init__(self, name: str, ahead_ms: float = 0.0, on_death: Callable[[str], None] | None = None) -> None:
+    def __init__(self, name: str, ahead_ms: float = 0.0) -> None:
         self.name = name
         self.ahead_ms = ahead_ms
-        self.on_death = on_death
+        self.on_death: Callable[[str], None] = lambda why: None
         self.alive = True
         self.frozen_until_ms = 0.0
         self.tasks: list[Task] = []
@@ -61,7 +61,7 @@ class Task(greenlet):  # type: ignore[misc] # greenlet is published without type
         self.gr_context = contextvars.copy_context()
         self.machine = machine
         self.ticket = 0
-        """Changes with each wait, so that a wake-up for an earlier one is known."""
+        """Changes with each wait, so that a wake-up for an earlier one is ignored."""
         self.waiting: Task | None = None
         self._simulation = simulation
         self._work = work
@@ -83,6 +83,13 @@ def current() -> Task | None:
     """Return the task that is running, if any is."""
     task = getcurrent()
     return task if isinstance(task, Task) else None
+
+
+def running() -> Task:
+    """Return the task that is running."""
+    task = current()
+    assert task is not None
+    return task
 
 
 class Simulation:
@@ -110,17 +117,15 @@ class Simulation:
 
     @contextmanager
     def patched(self) -> Iterator[None]:
-        """Have libraries take their time and randomness from here."""
+        """Have libraries take their time and randomness from here; end the tasks that are left over."""
 
         def draw(count: int) -> bytes:
             return b"".join(int(self.roll("bytes") * 256).to_bytes() for _ in range(count))
 
-        with (
-            patch.object(time, "time", lambda: (EPOCH_MS + self.now_ms) / 1000),
-            patch.object(os, "urandom", draw),
-        ):
+        now = patch.object(time, "time", lambda: (EPOCH_MS + self.now_ms) / 1000)
+        with now, patch.object(os, "urandom", draw):
             yield
-            for task in list(self.unfinished):  # of a world that was left before it came to rest
+            for task in list(self.unfinished):
                 task.machine.alive = False
                 task.throw(Killed)
 
@@ -136,7 +141,7 @@ class Simulation:
         return int(EPOCH_MS + self.now_ms + (0.0 if task is None else task.machine.ahead_ms))
 
     def after(self, seconds: float, call: Callable[[], object]) -> None:
-        """Have something happen later."""
+        """Call something later."""
         heapq.heappush(self._agenda, (self.now_ms + max(seconds, 0.0) * 1000, next(self._numbers), call))
 
     def spawn(self, machine: Machine, work: Callable[[], object]) -> Task:
@@ -146,7 +151,7 @@ class Simulation:
         return task
 
     def wake(self, task: Task, after_s: float = 0.0) -> None:
-        """Let a task go on, if it still waits as it does now."""
+        """Let a task continue, if it still waits as it does now."""
         self.after(after_s, partial(self._resume, task, task.ticket))
 
     def _resume(self, task: Task, ticket: int) -> None:
@@ -160,8 +165,7 @@ class Simulation:
 
     def sleep(self, seconds: float | None) -> None:
         """Give way for some time, or until woken."""
-        task = current()
-        assert task is not None, "only a task can wait"
+        task = running()
         if task.machine.alive:
             if seconds is not None:
                 self.wake(task, seconds)
@@ -176,16 +180,15 @@ class Simulation:
             self.sleep(None)
 
     def kill(self, machine: Machine, why: str) -> None:
-        """End a machine with all of its tasks, which can do nothing any more."""
+        """End a machine with all of its tasks."""
         if machine.alive:
             machine.alive = False
             for task in machine.tasks:
                 self.wake(task)
-            if machine.on_death is not None:
-                machine.on_death(why)
+            machine.on_death(why)
 
     def run(self) -> None:
-        """Let everything happen, until nothing is left that could.
+        """Let everything happen, until nothing is left on the agenda.
 
         Raises:
             RestlessError: there is no end of it.
@@ -205,37 +208,33 @@ class Simulation:
 
     def run_all(self, tasks: Sequence[Callable[[], None]], limit: int) -> None:
         """Run every task, at most ``limit`` at once."""
-        me = current()
-        assert me is not None
         rest = iter(tasks)
 
         def work() -> None:
             for task in rest:
                 contextvars.copy_context().run(task)
 
-        for child in [self.spawn(me.machine, work) for _ in range(min(limit, len(tasks)))]:
+        for child in [self.spawn(running().machine, work) for _ in range(min(limit, len(tasks)))]:
             self.join(child)
 
     @contextmanager
     def repeat(self, beat: Callable[[], bool], interval_s: float) -> Iterator[None]:
         """Call ``beat`` every so often beside the caller; one that raises is followed by the next."""
-        me = current()
-        assert me is not None
         stopped = sleeping = False
 
         def work() -> None:
             nonlocal sleeping
-            while True:
+            holds = True
+            while holds:
                 sleeping = True
                 self.sleep(interval_s)
                 sleeping = False
                 if stopped:
                     return
                 with suppress(Exception):
-                    if not beat():
-                        return
+                    holds = beat()
 
-        task = self.spawn(me.machine, work)
+        task = self.spawn(running().machine, work)
         try:
             yield
         finally:

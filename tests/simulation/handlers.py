@@ -1,27 +1,25 @@
-"""The application of one run: a consumer of each version, and handlers that behave as their messages say."""
+"""The application of one run: a consumer, and handlers that behave as their messages say."""
 
-import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final
 
 from idempotency import Consumer, Operation, PermanentError, Policy, RetryableError, Update, observation
-from idempotency.consumer import lambda_deadline
+from idempotency.invocation import lambda_deadline
 from idempotency.observation import Observation
-from idempotency.sources import DYNAMODB_STREAM, EVENTBRIDGE, KAFKA, KINESIS, SQS, Source
-from tests.simulation.engine import EPOCH_MS, Machine, Simulation, current
-from tests.simulation.network import Network, number_in
-from tests.simulation.plan import BATCHES, CALLS, Plan, Version
+from idempotency.sources import EVENTBRIDGE, KAFKA, KINESIS, SQS, Source
+from tests.simulation.engine import EPOCH_MS, Machine, running
+from tests.simulation.network import Network, Part, number_in
+from tests.simulation.plan import BATCHES, CALLS
 
 SOURCES: Final[Mapping[str, Source]] = {
     "queue": SQS,
     "fifo": SQS,
     "rule": EVENTBRIDGE,
-    "async": EVENTBRIDGE,
     "kinesis": KINESIS,
-    "stream": DYNAMODB_STREAM,
     "kafka": KAFKA,
 }
 
@@ -38,15 +36,11 @@ class HopelessError(PermanentError):
 
 def content_of(event: Any) -> Any:
     """Return what the producer wrote."""
-    if "NewImage" in event:
-        return json.loads(event["NewImage"]["body"]["S"])
-    if "rawPath" in event:
-        return json.loads(event["body"])
     return event["detail"]["data"] if "detail" in event else event
 
 
 def order_of(event: Any) -> Any:
-    """Return the key of an event; an order that is no string has this fail."""
+    """Return the key of an event. It raises AttributeError where the order is not a string."""
     order = content_of(event).get("order")
     return None if order is None else order.strip()
 
@@ -61,49 +55,38 @@ def time_in(name: str) -> Callable[[Any], datetime | None]:
     return find
 
 
-def within_the_deadline(call: Callable[..., list[Any]], simulation: Simulation) -> Handler:
-    """Return ``call`` as a Lambda handler, whose functions and blocks know when it is stopped."""
-
-    def handler(event: Any, context: Any) -> list[Any]:
-        with lambda_deadline(context, simulation.clock):
-            return call(event)
-
-    return handler
-
-
-class Shop:
+class Shop(Part):
     """Builds handlers, and does their work."""
 
-    def __init__(self, plan: Plan, simulation: Simulation, network: Network) -> None:
+    def __init__(self, network: Network) -> None:
+        super().__init__(network)
+        plan = network.plan
         self.parts = ("charge", "ship") if plan.work == "functions" else ("order",)
         """What has to be done for each order."""
-        self._plan = plan
-        self._simulation = simulation
-        self._network = network
-        self._notes = network.notes
         self._messages = {message.number: message for message in plan.messages}
-        self._claims = not any(version.atomic for version in plan.versions)
+        self._claims = not plan.atomic
         self._failures: Counter[int] = Counter()
         self._running: dict[tuple[int, str], list[tuple[Machine, Operation]]] = defaultdict(list)
         self._latest: dict[tuple[int, str], Operation] = {}
         self._cut_short: set[tuple[int, str]] = set()
         """Of which a run ended with its process."""
 
-    def handler(self, version: Version) -> Handler:
-        """Make a version's Lambda handler, or what a container calls, as a new process does."""
+    def handler(self) -> Handler:
+        """Make the Lambda handler, or what a container calls, as a new process does."""
+        plan = self._plan
         policy = Policy(
-            window=self._plan.window_s,
-            max_attempts=version.max_attempts,
-            atomic=version.atomic,
-            concurrency=version.concurrency,
-            lease=version.lease,
-            busy="wait" if version.waits else "raise",
-            on_crash="quarantine" if version.once else "retry",
+            window=plan.window_s,
+            max_attempts=plan.max_attempts,
+            atomic=plan.atomic,
+            concurrency=plan.concurrency,
+            lease=plan.lease,
+            busy="wait" if plan.waits else "raise",
+            on_crash="quarantine" if plan.once else "retry",
         )
         consumer: Consumer[Any] = Consumer(
             "shop",
-            self._network.backend.store,
-            key=None if self._plan.world == "api" else order_of,
+            self._network.dynamodb.store,
+            key=order_of,
             payload=content_of,
             occurred=time_in("occurred"),
             expires=time_in("expires"),
@@ -118,20 +101,6 @@ class Shop:
             concurrency=self._simulation,
         )
 
-        call, work = self._ways_in(consumer)
-        match self._plan.world:
-            case "service":
-                return call
-            case "callers":
-                return within_the_deadline(call, self._simulation)
-            case "api":
-                return consumer.http_handler(work)
-            case world:
-                return consumer.batch_handler(work) if world in BATCHES else consumer.event_handler(work)
-
-    def _ways_in(self, consumer: Consumer[Any]) -> tuple[Callable[..., list[Any]], Callable[[Any, Operation], Any]]:
-        """Return what a synchronous caller calls, and what a Lambda handler does with each event."""
-
         @consumer.function(key="order")
         def charge(order: str, operation: Operation | None = None) -> Any:
             return self._work(order, "charge", operation)
@@ -142,20 +111,20 @@ class Shop:
 
         def call(event: Any, context: Any = None) -> list[Any]:
             order = order_of(event)
-            if self._plan.work == "functions":
-                return [charge(order), ship(order)]
-            with consumer.operation(order, {"order": order}) as block:
-                if not block.done:
-                    block.complete(self._work(order, "order", block.operation))
-            return [block.result]
+            with lambda_deadline(context, self._simulation.clock) if self._plan.world == "callers" else nullcontext():
+                if self._plan.work == "functions":
+                    return [charge(order), ship(order)]
+                with consumer.operation(order, {"order": order}) as block:
+                    if not block.done:
+                        block.complete(self._work(order, "order", block.operation))
+                return [block.result]
 
         def work(event: Any, operation: Operation) -> Any:
-            if self._plan.work == "functions":
-                return call(event)
-            done = self._work(order_of(event), "order", operation)
-            return {"statusCode": 201, "body": json.dumps(done)} if self._plan.world == "api" else done
+            return call(event) if self._plan.work == "functions" else self._work(order_of(event), "order", operation)
 
-        return call, work
+        if self._plan.world in CALLS:
+            return call
+        return consumer.batch_handler(work) if self._plan.world in BATCHES else consumer.event_handler(work)
 
     # ── The work ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -167,20 +136,14 @@ class Shop:
         message = self._messages[number]
         self._notes.runs[number, part] += 1
         run = self._notes.runs.total()
-        odd: Any = None
         with self._alone(number, part, operation):
             self._simulation.sleep(message.work_s / 2)
             self._network.request(f"works on {part}", order, lambda: None, ConnectionError)
             self._check_claim(number, part, operation)
-            early = number % 2 == 0
-            if early and (odd := self._misbehave(number, operation)) is not None:
-                return odd
-            if self._plan.work != "effects":
-                self._charge(operation.downstream_key, f"{part} of {order}", order)
-            if self._plan.work in ("effects", "both"):
-                operation.write(Update("Orders", {"id": order}, "ADD charges :one", values={":one": 1}))
-            if not early and (odd := self._misbehave(number, operation)) is not None:
-                return odd
+            steps = (partial(self._take_effect, f"{part} of {order}", order), partial(self._misbehave, number))
+            for step in steps if number % 2 else reversed(steps):
+                if (odd := step(operation)) is not None:
+                    return odd
             self._simulation.sleep(message.work_s / 2)
         result: Any = {"part": part, "order": order, "run": run}
         for _ in range(20_000 if message.behaviour == "bad result" and not self._network.healed else 0):
@@ -189,22 +152,17 @@ class Shop:
 
     @contextmanager
     def _alone(self, number: int, part: str, operation: Operation) -> Iterator[None]:
-        """Hold that nobody else works on this now; a sandbox that has no room for one more run dies."""
-        task = current()
-        assert task is not None
-        machine, here, healed = task.machine, self._running[number, part], self._network.healed
+        """Check that nobody else works on this now."""
+        machine, here, healed = running().machine, self._running[number, part], self._network.healed
         others = [there.name for there, _ in here if there.alive]
         unbeaten = not 0 < self._plan.timeout_s <= 170 and number in self._notes.killed  # heartbeats met faults
         if others and self._claims and not unbeaten and number not in self._notes.may_overlap:
             self._notes.broken.append((number, f"two attempts at one key run at once, here and in {others[0]}"))
-        if (number, part) in self._cut_short and self._plan.versions[0].once and not healed:
+        if (number, part) in self._cut_short and self._plan.once and not healed:
             self._notes.broken.append((number, "it was run again after a crash, which its policy forbids"))
         here.append((machine, operation))
         self._latest[number, part] = operation
         try:
-            crowd = sum(each is machine for runs in self._running.values() for each, _ in runs)
-            if 0 < self._plan.room <= crowd and not healed:
-                self._network.crash("out of memory", by_company=True)
             yield
             self._check_claim(number, part, operation)
         finally:
@@ -213,25 +171,29 @@ class Shop:
                 self._cut_short.add((number, part))
 
     def _check_claim(self, number: int, part: str, operation: Operation) -> None:
-        """Hold that an operation knows when its claim was taken over."""
+        """Check that an operation knows when its claim was taken over."""
         taken_over = self._latest[number, part] is not operation and self._claims
         if taken_over and not operation.lost and number not in self._notes.wild:
             self._notes.broken.append((number, "its claim was taken over, and operation.lost does not say so"))
 
-    def _charge(self, downstream_key: str, fact: str, order: str) -> None:
-        """Call an external system which honours idempotency keys."""
+    def _take_effect(self, charge: str, order: str, operation: Operation) -> None:
+        """Register an effect, or call an external system which honours idempotency keys."""
+        if self._plan.work == "effects":
+            operation.write(Update("Orders", {"id": order}, "ADD charges :one", values={":one": 1}))
+            return
 
         def perform() -> None:
-            known = self._notes.ledger.setdefault(downstream_key, fact)
-            if known != fact:
-                self._notes.broken.append((number_in(order), f"the downstream key of {known!r} was used for {fact!r}"))
+            known = self._notes.ledger.setdefault(operation.downstream_key, charge)
+            if known != charge:
+                self._notes.broken.append(
+                    (number_in(order), f"the downstream key of {known!r} was used for {charge!r}")
+                )
 
-        self._network.request(f"charges {fact}", order, perform, ConnectionError)
+        self._network.request(f"charges {charge}", order, perform, ConnectionError)
 
     def _misbehave(self, number: int, operation: Operation) -> Any:
-        """Do what the message has its handler do; return a result where that is odd."""
+        """Fail as the message says; return a result where it is an odd one."""
         message, call = self._messages[number], self._network.call()
-        writes = self._plan.work in ("effects", "both")
         match "ok" if self._network.healed else message.behaviour:
             case "flaky" if self._failures[number] < message.times:
                 self._failures[number] += 1
@@ -248,7 +210,7 @@ class Shop:
                 raise HopelessError("poison")
             case "awaitable":
                 return (step for step in ("the work", "that nobody does"))
-            case "bad write" if writes:
+            case "bad write" if self._plan.work == "effects":
                 operation.write("UPDATE Orders")  # type: ignore[arg-type] # that is what is wrong with it
             case "poison" | "bad write":
                 raise HandlerError("poison")

@@ -1,15 +1,16 @@
-"""The network of one run with its faults, and the notes that the judge reads: above all, whom a fault excuses."""
+"""The network of one run with its faults, and the notes that the judge reads: above all, which failures are excused."""
 
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from idempotency.dead_letters import DeadLetter, DeadLetterError
-from tests.simulation.engine import Killed, Machine, Simulation, current
+from tests.simulation.dynamodb import LONGEST_TRY_S, DynamoDB, Refuse
+from tests.simulation.engine import Killed, Machine, Simulation, current, running
 from tests.simulation.plan import Fault, Message, Plan
-from tests.simulation.stores import BACKENDS, LONGEST_TRY_S, Refuse
 
 _ORDER: Final = re.compile(r"order-(\d+)")
 COMPANY: Final = "company"
@@ -18,7 +19,7 @@ _CLOCK_BOUND_MS: Final = 500.0
 
 
 def number_in(text: object) -> int | None:
-    """Return the number of the message that a key, or an event, speaks of."""
+    """Return the number of the message that a key, or an event, contains."""
     found = _ORDER.search(str(text))
     return None if found is None else int(found[1])
 
@@ -53,25 +54,25 @@ class Notes:
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
-        self.letters: list[DeadLetter] = []
+        self.dead_letters: list[DeadLetter] = []
         self.undelivered: list[tuple[Entry, str]] = []
-        """What a transport gave up, and its words."""
+        """What a transport gave up, and why."""
         self.broken: list[tuple[int | None, str]] = []
         """Promises that were broken on the way: of which message, and how."""
         self.ledger: dict[str, str] = {}
-        """The other side's: the fact under each downstream key."""
+        """What the external system has done under each downstream key."""
         self.runs: Counter[tuple[int, str]] = Counter()
         self.results: list[tuple[int, Any]] = []
-        """What callers were told."""
+        """What callers got."""
         self.expired: set[int] = set()
         self.gave_up: set[int] = set()
         """Messages whose synchronous caller had no answer in the end."""
         self.attempts_excused: dict[int, set[str]] = defaultdict(set)
-        """What cost each message an attempt that the layer need not answer for."""
+        """What cost each message an attempt, and is not the layer's fault."""
         self.deliveries_excused: dict[int, set[str]] = defaultdict(set)
         """The calls which may fail for each message."""
         self.killed: set[int] = set()
-        """Messages of which a call was killed, or a request had an outcome that nobody can know or record."""
+        """Messages of which a call was killed, or a request's outcome could not be known or recorded."""
         self.may_overlap: set[int] = set()
         """Messages whose leases a clock or a freeze made worthless."""
         self.wild: set[int] = set()
@@ -91,15 +92,16 @@ class Notes:
 
 
 class Network:
-    """Carries the requests of all machines, and has faults meet them."""
+    """Carries the requests of all machines, and applies the faults to them. It is the layer's dead-letter queue."""
 
     def __init__(self, plan: Plan, simulation: Simulation) -> None:
+        self.plan = plan
+        self.simulation = simulation
         self.notes = Notes()
         self.calls: dict[Machine, Call] = {}
         """What each machine is working on."""
         self.healed = False
-        self.backend = BACKENDS[plan.store](simulation, self)
-        self._simulation = simulation
+        self.dynamodb = DynamoDB(simulation, self.request)
         self._at_a_request = {(fault.message, int(fault.at)): fault for fault in plan.faults}
         self._for_a_while = [fault for fault in plan.faults if fault.message is None]
         self._at_fault = {message.number for message in plan.messages if message.behaviour != "ok"}
@@ -114,7 +116,13 @@ class Network:
     def say(self, number: int | None, text: str) -> None:
         """Add a line to the timeline."""
         task = current()
-        self._simulation.say("network" if task is None else task.machine.name, number, text)
+        self.simulation.say("network" if task is None else task.machine.name, number, text)
+
+    def send(self, dead_letter: DeadLetter) -> None:
+        """Take a dead letter."""
+        what = f"dead letter {dead_letter.reason}: {dead_letter.message[:60]}"
+        key = dead_letter.key or f"order-{number_in(dead_letter.event)}"
+        self.request(what, key, lambda: self.notes.dead_letters.append(dead_letter), DeadLetterError)
 
     def request[T](
         self,
@@ -126,20 +134,23 @@ class Network:
     ) -> T:
         """Send a request: it travels, takes place, and its answer travels back."""
         if self._looking or current() is None:
-            return perform()  # nobody in the world: the judge looks
+            return perform()  # it is the judge who looks
         number = number_in(key)
-        way_s = 0.002 + 0.02 * self._simulation.roll(f"way {number}") ** 3
-        self._simulation.sleep(way_s)
+        way_s = 0.002 + 0.02 * self.simulation.roll(f"way {number}") ** 3
+        self.simulation.sleep(way_s)
         fault = self._meet(number, what)
         kind = None if fault is None else fault.kind
         if fault is not None:
-            self._before(fault, number, lost, refuse, lambda: self._late(what, number, key, perform))
+            if kind == "late":
+                late_s = LONGEST_TRY_S + 60 * self.simulation.roll("late") ** 3
+                self.simulation.after(late_s, partial(self._late, what, number, key, perform))
+            self._before(fault, number, lost, refuse)
         answer = self._take_place(what, number, key, perform)
         if kind == "crash after":
             self.crash("crashed")
         if kind == "answer lost":
             raise self._unknown(number, lost(kind))
-        self._simulation.sleep(LONGEST_TRY_S * 0.9 if kind == "slow" else way_s)
+        self.simulation.sleep(LONGEST_TRY_S * 0.9 if kind == "slow" else way_s)
         return answer
 
     def _meet(self, number: int | None, what: str) -> Fault | None:
@@ -147,7 +158,7 @@ class Network:
         if self.healed or number is None:
             return None
         self._requests[number] += 1
-        now_s = self._simulation.now_ms / 1000
+        now_s = self.simulation.now_ms / 1000
         lasting = (each for each in self._for_a_while if each.at <= now_s < each.at + each.amount)
         fault = self._at_a_request.get((number, self._requests[number])) or next(lasting, None)
         if fault is not None:
@@ -157,38 +168,26 @@ class Network:
                 call.touched = True
         return fault
 
-    def _before(
-        self,
-        fault: Fault,
-        number: int | None,
-        lost: Callable[[str], Exception],
-        refuse: Refuse,
-        take_place_late: Callable[[], None],
-    ) -> None:
-        """Have a fault happen that comes before the request takes place."""
-        task = current()
-        assert task is not None
+    def _before(self, fault: Fault, number: int | None, lost: Callable[[str], Exception], refuse: Refuse) -> None:
+        """Apply a fault that comes before the request takes place."""
+        machine = running().machine
         match fault.kind:
             case "crash before":
                 self.crash("crashed")
             case "freeze":
-                self.disturb(task.machine)
-                task.machine.frozen_until_ms = self._simulation.now_ms + fault.amount * 1000
-                self._simulation.sleep(0.0)
+                self.disturb(machine)
+                machine.frozen_until_ms = self.simulation.now_ms + fault.amount * 1000
+                self.simulation.sleep(0.0)
             case "clock":
-                task.machine.ahead_ms += fault.amount * 1000
-                if self.is_wild(task.machine):
-                    self.disturb(task.machine)
-            case "late":
-                self._simulation.after(LONGEST_TRY_S + 60 * self._simulation.roll("late") ** 3, take_place_late)
-                raise self._unknown(number, lost(fault.kind))
-            case "request lost" | "outage":
+                machine.ahead_ms += fault.amount * 1000
+                if self.is_wild(machine):
+                    self.disturb(machine)
+            case "late" | "request lost" | "outage":
                 raise self._unknown(number, lost(fault.kind))
             case "odd":
                 raise self._unknown(number, OSError("something odd about the connection"))
             case kind if (refusal := refuse(kind)) is not None:
-                call = self.call()
-                self.notes.excuse(call, number, None if call is None else call.id)
+                self._excuse(number)
                 lasts = fault.message is None and kind != "conflict"  # the failure cannot be recorded either
                 if number is not None and (lasts or number in self._at_fault):
                     self.notes.killed.add(number)
@@ -196,12 +195,15 @@ class Network:
 
     def _unknown(self, number: int | None, error: Exception) -> Exception:
         """Return the error of a sender who gives up, and cannot know what became of the request."""
-        call = self.call()
-        self.notes.excuse(call, number, None if call is None else call.id)
+        self._excuse(number)
         if number is not None:
             self.notes.killed.add(number)
-        self._simulation.sleep(LONGEST_TRY_S)
+        self.simulation.sleep(LONGEST_TRY_S)
         return error
+
+    def _excuse(self, number: int | None) -> None:
+        if (call := self.call()) is not None:
+            self.notes.excuse(call, number, call.id)
 
     def _take_place[T](self, what: str, number: int | None, key: str, perform: Callable[[], T]) -> T:
         refused = ""
@@ -212,7 +214,7 @@ class Network:
             raise
         finally:
             self._looking = True
-            record = self.backend.store.read(key)
+            record = self.dynamodb.store.read(key)
             self._looking = False
             state = "-" if record is None else f"{record.status} {record.attempt} of {(record.owner or '-')[:4]}"
             self.say(number, f"{what}{refused}  [{state}]")
@@ -227,11 +229,9 @@ class Network:
 
     def crash(self, why: str, *, by_company: bool = False) -> None:
         """End the machine that runs, by a fault or ``by_company``: what runs beside each other."""
-        task = current()
-        assert task is not None
         if (call := self.call()) is not None:
             self.notes.excuse_all(call, f"{COMPANY} in {call.id}" if by_company else None)
-        self._simulation.kill(task.machine, why)
+        self.simulation.kill(running().machine, why)
         raise Killed
 
     def disturb(self, machine: Machine) -> None:
@@ -250,8 +250,12 @@ class Network:
         """Whether a machine's clock is further off than policies allow."""
         return abs(machine.ahead_ms) > _CLOCK_BOUND_MS
 
-    def send(self, letter: DeadLetter) -> None:
-        """Take a dead letter: the layer's `DeadLetters`."""
-        what = f"letter {letter.reason}: {letter.message[:60]}"
-        key = letter.key or f"order-{number_in(letter.event)}"
-        self.request(what, key, lambda: self.notes.letters.append(letter), DeadLetterError)
+
+class Part:
+    """What belongs to one run."""
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+        self._plan = network.plan
+        self._simulation = network.simulation
+        self._notes = network.notes

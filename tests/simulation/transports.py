@@ -9,12 +9,11 @@ from typing import Any, Final
 
 from idempotency.errors import ResultOmittedError
 from idempotency.testing import Invocation
-from tests.simulation.engine import EPOCH_MS, Killed, Machine, Simulation, current
+from tests.simulation.engine import EPOCH_MS, Killed, Machine, current
 from tests.simulation.handlers import Handler, Shop
-from tests.simulation.network import Call, Entry, Network
-from tests.simulation.plan import CALLS, PASSING, Plan, Version
+from tests.simulation.network import Call, Entry, Network, Part
+from tests.simulation.plan import PASSING
 
-_SIDE_BY_SIDE_S: Final = 120.0
 _RETRY_ASYNC_AFTER_S: Final = (60.0, 120.0)
 _ASYNC_LASTS_MS: Final = 6 * 3_600_000.0
 _MOST_CALLS: Final = 4
@@ -35,15 +34,14 @@ def body(entry: Entry) -> str:
     return json.dumps(content)
 
 
-class Function:
+class Function(Part):
     """A Lambda function with its sandboxes; or, without a timeout, a service with its containers."""
 
-    def __init__(self, plan: Plan, simulation: Simulation, network: Network, shop: Shop) -> None:
-        self._plan = plan
-        self._simulation = simulation
-        self._network = network
+    def __init__(self, network: Network, shop: Shop) -> None:
+        super().__init__(network)
         self._shop = shop
-        self._idle: list[tuple[Machine, Version, Handler]] = []
+        self.idle: list[tuple[Machine, Handler]] = []
+        """Its sandboxes that work on nothing."""
         self._machines = self._calls = 0
 
     def is_free(self) -> bool:
@@ -53,13 +51,13 @@ class Function:
     def invoke(
         self, entries: list[Entry], event: Any, done: Callable[[bool, Any], None], request_id: str | None = None
     ) -> None:
-        """Start a call; ``done`` is told whether it succeeded, and its response."""
+        """Start a call; ``done`` gets whether it succeeded, and its response."""
         self._calls += 1
         call = Call(f"call-{self._calls}", entries, done)
         sandbox = self._sandbox()
         machine = sandbox[0]
         self._network.calls[machine] = call
-        self._network.notes.counts["deliveries"] += len(entries)
+        self._notes.counts["deliveries"] += len(entries)
         for entry in entries:
             entry.calls.append(call)
             text = f"{call.id} delivers {entry.id}, received {entry.receives}"
@@ -75,49 +73,38 @@ class Function:
         if self._plan.timeout_s:
             self._simulation.after(self._plan.timeout_s, partial(self._time_out, machine, call))
 
-    def deploy_again(self) -> None:
-        """Let no sandbox serve any longer that is idle now."""
-        self._idle.clear()
-
-    def _sandbox(self) -> tuple[Machine, Version, Handler]:
-        now_s = self._simulation.now_ms / 1000
-        version = self._plan.versions[-1]
-        beside = now_s < version.at_s + _SIDE_BY_SIDE_S and self._simulation.roll("version") < 0.5
-        if now_s < version.at_s or beside:
-            version = self._plan.versions[0]
-        for sandbox in self._idle:
-            if sandbox[1] is version:
-                self._idle.remove(sandbox)
-                return sandbox
+    def _sandbox(self) -> tuple[Machine, Handler]:
+        if self.idle:
+            return self.idle.pop(0)
         self._machines += 1
         machine = Machine(f"sandbox-{self._machines}", (self._simulation.roll("skew") - 0.5) * 800)
         machine.on_death = partial(self._died, machine)
-        return machine, version, self._shop.handler(version)
+        return machine, self._shop.handler()
 
-    def _run(self, sandbox: tuple[Machine, Version, Handler], event: Any, context: Invocation) -> None:
+    def _run(self, sandbox: tuple[Machine, Handler], event: Any, context: Invocation) -> None:
         try:
-            response, ok = sandbox[2](event, context), True
+            response, ok = sandbox[1](event, context), True
         except Exception as error:  # noqa: BLE001 - so does Lambda
             response, ok = error, False
         if not sandbox[0].alive:
             raise Killed
-        self._idle.append(sandbox)
+        self.idle.append(sandbox)
         self._ended(sandbox[0], f"returns {reprlib.repr(response)}" if ok else f"fails: {response!r}", ok, response)
 
     def _time_out(self, machine: Machine, call: Call) -> None:
         if self._network.calls.get(machine) is not call:
             return
-        waits = any(version.waits for version in self._plan.versions)  # with the time of the invocation
-        if call.touched or waits or len({entry.message.work_s for entry in call.entries}) > 1:
-            self._network.notes.excuse_all(call)
+        # Who waits for another one does so with the time of the invocation.
+        if call.touched or self._plan.waits or len({entry.message.work_s for entry in call.entries}) > 1:
+            self._notes.excuse_all(call)
         else:
             words = "it was started without time enough to end, and timed out"
-            self._network.notes.broken.extend((entry.message.number, words) for entry in call.entries)
+            self._notes.broken.extend((entry.message.number, words) for entry in call.entries)
         self._simulation.kill(machine, "timed out")
 
     def _died(self, machine: Machine, why: str) -> None:
-        self._network.notes.counts[f"killed: {why}"] += 1
-        self._network.notes.killed |= {entry.message.number for entry in self._network.calls[machine].entries}
+        self._notes.counts[f"killed: {why}"] += 1
+        self._notes.killed |= {entry.message.number for entry in self._network.calls[machine].entries}
         self._ended(machine, f"DIES: {why}", False, why)
 
     def _ended(self, machine: Machine, words: str, ok: bool, response: Any) -> None:
@@ -127,36 +114,39 @@ class Function:
         self._simulation.after(0.001, partial(call.done, ok, response))
 
 
-class Transport:
+class Transport(Part):
     """Holds messages until their handler has had them."""
 
-    def __init__(self, plan: Plan, simulation: Simulation, network: Network, function: Function) -> None:
-        self._plan = plan
-        self._simulation = simulation
-        self._network = network
+    def __init__(self, network: Network, function: Function) -> None:
+        super().__init__(network)
         self._function = function
+        self._entries: list[Entry] = []
 
     def send(self, entry: Entry) -> None:
         """Accept a message."""
+        self._entries.append(entry)
+        self._simulation.after(0.2 * self._simulation.roll("poll"), self._poll)
+
+    def _poll(self) -> None:
         raise NotImplementedError
 
     def _give_up(self, entry: Entry, words: str) -> None:
-        self._network.notes.undelivered.append((entry, words))
+        self._notes.undelivered.append((entry, words))
         self._simulation.say("transport", entry.message.number, f"gives {entry.id} up: {words}")
 
     def _failed(self, entries: list[Entry], ok: bool, response: Any) -> list[Entry]:
         """Return which entries of a batch are not done.
 
-        Those that one before them in its group may hold back are excused.
+        Those that an earlier one in their group may block are excused.
         """
-        held_back: set[int] = set()
+        blocked: set[int] = set()
         for entry in entries:
-            group, number, call = entry.message.group, entry.message.number, entry.calls[-1]
-            group = 0 if self._plan.world == "kafka" else group if self._plan.world != "queue" else -number
-            if group in held_back:
-                self._network.notes.excuse(call, number)
-            if entry.message.behaviour not in PASSING or call.id in self._network.notes.deliveries_excused[number]:
-                held_back.add(group)
+            number, call = entry.message.number, entry.calls[-1]
+            group = {"kafka": 0, "queue": -number}.get(self._plan.world, entry.message.group)
+            if group in blocked:
+                self._notes.excuse(call, number)
+            if entry.message.behaviour not in PASSING or call.id in self._notes.deliveries_excused[number]:
+                blocked.add(group)
         if not ok or not self._plan.reports:
             return [] if ok else entries
         ids = {failure["itemIdentifier"] for failure in response["batchItemFailures"]}
@@ -167,18 +157,8 @@ class Queue(Transport):
     """An SQS queue, its mapping and its dead-letter queue.
 
     A message is hidden for six timeouts of the function when it is received, and goes to the dead-letter queue instead
-    of being received once more than maxReceiveCount. In a FIFO queue a group waits for those of its messages that are
-    being worked on.
+    of being received once more than maxReceiveCount. A group of a FIFO queue waits while one of its messages is hidden.
     """
-
-    def __init__(self, *parts: Any) -> None:
-        super().__init__(*parts)
-        self._entries: list[Entry] = []
-
-    def send(self, entry: Entry) -> None:
-        """Accept a message."""
-        self._entries.append(entry)
-        self._simulation.after(0.02 * self._simulation.roll("poll"), self._poll)
 
     def _poll(self) -> None:
         while self._function.is_free() and (batch := self._receive()):
@@ -188,11 +168,11 @@ class Queue(Transport):
 
     def _receive(self) -> list[Entry]:
         now_ms, fifo = self._simulation.now_ms, self._plan.world == "fifo"
-        held = {entry.message.group for entry in self._entries if fifo and entry.visible_ms > now_ms}
+        hidden = {entry.message.group for entry in self._entries if fifo and entry.visible_ms > now_ms}
         most = min(self._plan.batch, 1 + int(self._plan.batch * self._simulation.roll("sample") ** 0.5))
         batch: list[Entry] = []
         for entry in list(self._entries):
-            if entry.visible_ms > now_ms or entry.message.group in held or len(batch) == most:
+            if entry.visible_ms > now_ms or entry.message.group in hidden or len(batch) == most:
                 continue
             entry.receives += 1
             if entry.receives > self._plan.receives:
@@ -216,19 +196,17 @@ class Queue(Transport):
 
 
 class Invokes(Transport):
-    """Asynchronous invokes, with two retries, and of throttled ones for six hours; EventBridge's rules make them.
+    """Asynchronous invokes by EventBridge's rules, with two retries, and of throttled ones for six hours.
 
-    A rule that delivers an event twice makes a request of its own each time. An operator's invoke is synchronous.
+    Each time that a rule delivers an event makes a request of its own. An operator's invoke is synchronous.
     """
 
     def send(self, entry: Entry) -> None:
         """Accept an event."""
-        if entry.kind == "invoked":
-            if self._function.is_free():
-                self._function.invoke([entry], self._event(entry), lambda ok, response: None)
-            return
-        drawn = self._simulation.hexadecimal("request id")
-        self._invoke(entry, entry.id if self._plan.world == "async" else drawn, 0)
+        if entry.kind != "invoked":
+            self._invoke(entry, self._simulation.hexadecimal("request id"), 0)
+        elif self._function.is_free():
+            self._function.invoke([entry], self._event(entry), lambda ok, response: None)
 
     def _invoke(self, entry: Entry, request_id: str, throttled: int) -> None:
         if self._function.is_free():
@@ -260,36 +238,30 @@ class Invokes(Transport):
             "resources": [],
             "detail": {"data": json.loads(body(entry))},
         }
-        if entry.kind == "invoked":  # EventBridge leaves no field out; whoever leaves none out either passes for it
+        if entry.kind == "invoked":  # what has every field of EventBridge's passes for an event of EventBridge's
             del event["account"]
         return event | ({"replay-name": "again"} if entry.kind == "replayed" else {})
 
 
 class Stream(Transport):
-    """One shard of Kinesis or of a DynamoDB stream, or one partition of Kafka, read in order and batch by batch.
+    """One shard of Kinesis, or one partition of Kafka, read in order and batch by batch.
 
     A failed batch is sent again until its retries are used up, with longer and longer pauses, and then goes to the
     on-failure destination. With partial reports all that comes after the lowest failure is sent again. A batch that
     fails as a whole can be bisected, which costs no retry.
     """
 
-    def __init__(self, *parts: Any) -> None:
-        super().__init__(*parts)
-        self._unread: list[Entry] = []
+    def __init__(self, network: Network, function: Function) -> None:
+        super().__init__(network, function)
         self._batches: list[tuple[list[Entry], int]] = []
         self._busy = False
 
-    def send(self, entry: Entry) -> None:
-        """Accept a record."""
-        self._unread.append(entry)
-        self._simulation.after(0.2 * self._simulation.roll("poll"), self._poll)
-
     def _poll(self) -> None:
-        if self._busy or not (self._batches or self._unread):
+        if self._busy or not (self._batches or self._entries):
             return
         if not self._batches:
-            self._batches.append((self._unread[: self._plan.batch], 0))
-            del self._unread[: self._plan.batch]
+            self._batches.append((self._entries[: self._plan.batch], 0))
+            del self._entries[: self._plan.batch]
         self._busy = True
         batch, tries = self._batches.pop(0)
         for entry in batch:
@@ -299,15 +271,12 @@ class Stream(Transport):
         self._function.invoke(batch, event, partial(self._done, batch, tries))
 
     def _record(self, entry: Entry) -> dict[str, Any]:
-        text, at_ms, group = body(entry), int(EPOCH_MS + entry.sent_ms), f"group-{entry.message.group}"
-        data = base64.b64encode(text.encode()).decode()
+        data = base64.b64encode(body(entry).encode()).decode()
+        at_ms, group = int(EPOCH_MS + entry.sent_ms), f"group-{entry.message.group}"
         if self._plan.world == "kafka":
             return {"topic": "orders", "partition": 0, "offset": entry.id, "timestamp": at_ms, "value": data}
-        if self._plan.world == "kinesis":
-            kinesis = {"data": data, "sequenceNumber": entry.id, "partitionKey": group}
-            return {"eventID": entry.id, "kinesis": kinesis | {"approximateArrivalTimestamp": at_ms / 1000}}
-        image = {"Keys": {"group": {"S": group}}, "NewImage": {"body": {"S": text}}, "SequenceNumber": entry.id}
-        return {"eventID": entry.id, "dynamodb": image | {"ApproximateCreationDateTime": at_ms / 1000}}
+        kinesis = {"data": data, "sequenceNumber": entry.id, "partitionKey": group}
+        return {"eventID": entry.id, "kinesis": kinesis | {"approximateArrivalTimestamp": at_ms / 1000}}
 
     def _done(self, batch: list[Entry], tries: int, ok: bool, response: Any) -> None:
         self._busy = False
@@ -316,7 +285,7 @@ class Stream(Transport):
             rest = batch[batch.index(failed[0]) :]
             for entry in rest:  # what was done is sent again, too
                 if entry not in failed:
-                    self._network.notes.excuse(entry.calls[-1], entry.message.number)
+                    self._notes.excuse(entry.calls[-1], entry.message.number)
             middle = len(rest) // 2
             tries = 0 if len(rest) < len(batch) else tries + 1
             if not ok and self._plan.bisects and middle:
@@ -338,13 +307,13 @@ class Callers(Transport):
         self._simulation.spawn(Machine("caller"), partial(self._call, entry))
 
     def _call(self, entry: Entry) -> None:
-        notes, number = self._network.notes, entry.message.number
+        notes, number = self._notes, entry.message.number
         usual_s = self._plan.timeout_s or 60.0
         for again in range(_MOST_CALLS):
             answers: list[tuple[bool, Any]] = []
             if self._function.is_free():
                 entry.receives += 1
-                self._function.invoke([entry], self._request(entry), partial(self._answered, current(), answers))
+                self._function.invoke([entry], json.loads(body(entry)), partial(self._answered, current(), answers))
                 self._simulation.sleep(usual_s * (0.3 + self._simulation.roll("patience")))
             if answers and answers[0][0]:
                 notes.results.extend((number, result) for result in answers[0][1])
@@ -353,33 +322,20 @@ class Callers(Transport):
             notes.gave_up.add(number)
             self._simulation.sleep(usual_s * 0.15 * (again + 1))
 
-    def _request(self, entry: Entry) -> Any:
-        if self._plan.world != "api":
-            return json.loads(body(entry))
-        return {
-            "version": "2.0",
-            "rawPath": "/orders",
-            "rawQueryString": "",
-            "headers": {"content-type": "application/json", "idempotency-key": f"order-{entry.message.number}"},
-            "requestContext": {"http": {"method": "POST", "path": "/orders"}},
-            "body": body(entry),
-            "isBase64Encoded": False,
-        }
-
     def _answered(self, caller: Any, answers: list[tuple[bool, Any]], ok: bool, response: Any) -> None:
-        if self._plan.world == "api" and ok:
-            ok = response["statusCode"] == 201
-            response = [json.loads(response["body"])]
-        elif isinstance(response, ResultOmittedError):  # it took effect, and nobody can be told more
+        if isinstance(response, ResultOmittedError):  # it took effect, and its result was too large to keep
             ok, response = True, []
         answers.append((ok, response))
         if not caller.dead:
             self._simulation.wake(caller)
 
 
-def open_transport(plan: Plan, simulation: Simulation, network: Network, function: Function) -> Transport:
-    """Open the transport of a world."""
-    if plan.world in CALLS:
-        return Callers(plan, simulation, network, function)
-    kinds: dict[str, type[Queue | Invokes]] = {"queue": Queue, "fifo": Queue, "rule": Invokes, "async": Invokes}
-    return kinds.get(plan.world, Stream)(plan, simulation, network, function)
+TRANSPORTS: Final[Mapping[str, type[Transport]]] = {
+    "queue": Queue,
+    "fifo": Queue,
+    "rule": Invokes,
+    "kinesis": Stream,
+    "kafka": Stream,
+    "callers": Callers,
+    "service": Callers,
+}

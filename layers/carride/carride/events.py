@@ -172,6 +172,17 @@ class PaymentRefunded(Fact, frozen=True, kw_only=True):
     amount: Cents
 
 
+class CarRideOverdue(Fact, frozen=True, kw_only=True):
+    """The ride has needed something for too long; whoever holds anything for it settles it."""
+
+    outcome: Annotated[
+        Literal["completed", "cancelled"],
+        Meta(
+            description="completed: a car drove it to its end, so it is paid. cancelled: what it holds is given back."
+        ),
+    ]
+
+
 FACTS: Final[Mapping[str, type[Fact]]] = {
     fact.__name__: fact
     for fact in (
@@ -188,6 +199,7 @@ FACTS: Final[Mapping[str, type[Fact]]] = {
         PaymentDeclined,
         PaymentCaptured,
         PaymentRefunded,
+        CarRideOverdue,
     )
 }
 """The facts by event type."""

@@ -5,12 +5,13 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-import timeline
+from carride.history import TimelineEntry, timeline_of
 from idempotency import marshalling
-from local.demo import publish
+from local.demo import publish, site_of
 from local.local_aws import Laptop, Stack
-from ops import audit
-from ops.ledger import Ledger
+from ops.audit import CONSUMERS, Report, audit
+from ops.audit.ledger import Ledger
+from ops.audit.queues import peek
 
 HISTORY: Final = "ride-history"
 QUIET_SECONDS: Final = 60.0
@@ -56,15 +57,16 @@ class Pipeline:
 
     def ledger(self) -> Ledger:
         """Wait until every event has reached its end, and return the ledger."""
+        return self.audit().ledger
+
+    def audit(self) -> Report:
+        """Wait until every event has reached its end, and audit the stack."""
         self.laptop.wait_until_quiet(timeout=QUIET_SECONDS)
-        clients = audit.Clients(*(self.laptop.client(service) for service in ("dynamodb", "logs", "sqs")))
-        return audit.audit(clients, self.stack.outputs)
+        return audit(site_of(self.laptop, self.stack), grace=timedelta())
 
     def killed(self, consumer: str) -> int:
         """Return how many of a consumer's processes have ended half-way, by what Lambda says in its log."""
-        (group,) = {
-            self.stack.outputs[f"{each.resources}LogGroupName"] for each in audit.CONSUMERS if each.name == consumer
-        }
+        (group,) = {self.stack.outputs[f"{each.resources}LogGroupName"] for each in CONSUMERS if each.name == consumer}
         pages = (
             self.laptop.client("logs")
             .get_paginator("filter_log_events")
@@ -74,12 +76,12 @@ class Pipeline:
 
     def dead_letters(self, queue: str) -> list[dict[str, Any]]:
         """Return the bodies of the messages in a queue, which stay there."""
-        messages = audit.peek(self.laptop.client("sqs"), self.stack.outputs[f"{queue}Url"])
+        messages = peek(self.laptop.client("sqs"), self.stack.outputs[f"{queue}Url"])
         return [json.loads(message["Body"]) for message in messages]
 
-    def rides(self) -> list[timeline.History]:
-        """Return the history of every ride."""
+    def rides(self) -> list[tuple[TimelineEntry, ...]]:
+        """Return the timeline of every ride."""
         pages = (
             self.laptop.client("dynamodb").get_paginator("scan").paginate(TableName=self.stack.outputs["RideTableName"])
         )
-        return [timeline.history(marshalling.values(item)) for page in pages for item in page["Items"]]
+        return [timeline_of(marshalling.values(item)) for page in pages for item in page["Items"]]

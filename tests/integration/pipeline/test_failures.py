@@ -1,5 +1,8 @@
 """Every failure ends where it belongs, with the reason, and nothing is lost on the way."""
 
+import re
+
+from local.local_aws import Laptop
 from tests.integration.pipeline.pipeline import HISTORY, Pipeline
 
 BROKEN = {
@@ -71,3 +74,11 @@ def test_an_event_whose_consumer_cannot_start_lies_in_the_consumers_queue(pipeli
     assert letter["requestPayload"]["id"] == event_id
     assert letter["requestContext"]["approximateInvokeCount"] == 3
     assert "RIDE_TABLE" in letter["responsePayload"]["errorMessage"]
+
+
+def test_what_is_deployed_injects_no_faults(laptop: Laptop) -> None:
+    """No built module or template has code or a setting for faults; only the simulator's events name them."""
+    with laptop.built() as build:
+        texts = {path: path.read_text(encoding="utf-8") for path in [*build.rglob("*.py"), build / "template.yaml"]}
+    marks = r"inject_fault|SimulatedFault|simulatedfault|FAULTS:"
+    assert {path.name for path, text in texts.items() if re.search(marks, text)} == {"simulation.py"}

@@ -58,17 +58,6 @@ def test_what_no_redrive_changes_stays(pipeline: Pipeline) -> None:
     assert ledger.balanced
 
 
-def test_a_key_that_cannot_be_looked_up_may_be_quarantined(pipeline: Pipeline) -> None:
-    """With records in a cache, which the command does not reach, its event stays: it would be acknowledged unseen."""
-    pipeline.simulate(rides=1, seed=3, poison=1)
-    out_of_reach = site(pipeline)
-    out_of_reach.__dict__["parameters"] = {"RecordStore": "valkey"}
-    with pytest.raises(OperatorError, match="records-in-valkey"):
-        redrive.redrive(out_of_reach, "RideHistoryDlq", release=True)
-    assert redrive.redrive(out_of_reach, "RideHistoryDlq") == {"its key may be quarantined in Valkey": 1}
-    assert redrive.waiting(out_of_reach, "RideHistoryDlq") == {"QUARANTINED": 1}
-
-
 def test_what_the_bus_refuses_again_stays(pipeline: Pipeline) -> None:
     """It is no second letter, and not counted as sent."""
     pipeline.simulate(rides=1, seed=1, malformed=6)

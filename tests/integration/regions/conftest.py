@@ -4,15 +4,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from local.gateway import Books, GatewayServer
 from local.local_aws import Laptop
+from local.simulated_gateway import Books, GatewayServer
+from tests.engine.support import outage
 from tests.integration.regions.pair import Regions
 
 
 @pytest.fixture(scope="session")
 def laptop() -> Iterator[Laptop]:
     """An engine of its own: these tests ask what it was asked, and hold back what its regions tell each other."""
-    with Laptop(retry_delays=(0.2, 0.4)) as started:
+    with Laptop(retry_delays=(0.2, 0.4), plug_ins=["tests.engine.outages"]) as started:
         started.build()
         yield started
 
@@ -23,5 +24,5 @@ def regions(laptop: Laptop) -> Iterator[Regions]:
     with GatewayServer(Books()) as gateway:
         deployed = Regions(laptop, gateway)
         yield deployed
-        laptop.trouble(late=[], lagging=False)
+        outage(laptop, late=[], lagging=False)
         deployed.remove()

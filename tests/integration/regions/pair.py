@@ -2,18 +2,20 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
 from typing import Any, Final
 
 from carride.entry import Entry
 from local.bookings import book
-from local.gateway import GatewayServer
 from local.local_aws import Laptop, Stack
-from ops import audit_regions, fleet, regions
-from ops.audit import CONSUMERS, Clients, deliveries, outbox, states
-from ops.ledger import Ledger
+from local.simulated_gateway import GatewayServer
+from ops import fleet, regions
+from ops.audit import CONSUMERS, audit
+from ops.audit.ledger import Ledger
+from ops.audit.reading import deliveries, outbox, ride_items
 from ops.regions import Deployed, Pair, Place
 from ops.site import Site
-from tests.integration.engine.support import put_through_endpoint
+from tests.engine.support import put_through_endpoint
 
 HOME: Final = "us-west-2"
 AWAY: Final = "us-east-2"
@@ -49,12 +51,6 @@ class OnLaptop:
     def deploy(self, place: Place, parameters: Mapping[str, str]) -> None:
         """Deploy the template."""
         self._laptop.deploy_fast(place.stack, None, region=place.region, **parameters)
-
-    def change(self, place: Place, parameters: Mapping[str, str]) -> None:
-        """Change some parameters."""
-        deployed = self.describe(place)
-        assert deployed is not None
-        self.deploy(place, {**deployed.parameters, **parameters})
 
     def delete(self, place: Place) -> None:
         """Delete a stack."""
@@ -125,18 +121,12 @@ class Regions:
 
     def ledger(self) -> Ledger:
         """Return the ledger of both regions."""
-        return audit_regions.audit(
-            [
-                audit_regions.Region(site.region, Clients(*map(site.client, ("dynamodb", "logs", "sqs"))), site.outputs)
-                for site in (self.primary, self.secondary)
-            ]
-        )
+        return audit(self.primary, self.secondary, grace=timedelta()).ledger
 
     def deliveries(self, region: str) -> int:
         """Return how many deliveries the consumers of a region have reported on."""
         site = Site(NAME, region, self.client)
-        groups = [site.outputs[f"{each.resources}LogGroupName"] for each in CONSUMERS]
-        return sum(1 for group in groups for _ in deliveries(site.client("logs"), group))
+        return sum(1 for consumer in CONSUMERS for _ in deliveries(site, consumer))
 
     def told(self, entries: Sequence[Entry]) -> set[str]:
         """Return the facts of entries, and those that were committed to be told."""
@@ -146,9 +136,7 @@ class Regions:
 
     def applied(self) -> set[str]:
         """Return the facts that the ride history of the secondary shows."""
-        table = self.secondary.outputs["RideTableName"]
-        rides = states(self.secondary.client("dynamodb"), table, "ride-history")
-        return {fact for ride in rides for fact in ride.facts}
+        return {fact for ride in ride_items(self.secondary, CONSUMERS[0]) for fact in ride.facts}
 
     def logged(self, site: Site) -> Iterator[dict[str, Any]]:
         """Yield every event that a region's bus has had."""

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from local.gateway import Books, GatewayServer, Troubles
-from local.local_aws import Laptop
+from local.local_aws import FAULTS, Laptop
+from local.simulated_gateway import Books, GatewayServer, Troubles
 from ops import fleet
 from tests.integration.saga.town import CARS, DECLINED, SEED, Town
 
@@ -13,7 +13,7 @@ from tests.integration.saga.town import CARS, DECLINED, SEED, Town
 @pytest.fixture(scope="session")
 def laptop() -> Iterator[Laptop]:
     """The engine, with what `sam build` makes of the template; Lambda's retries follow soon."""
-    with Laptop(retry_delays=(0.5, 1.0)) as laptop:
+    with Laptop(retry_delays=(0.5, 1.0), preload=[FAULTS]) as laptop:
         laptop.build()
         yield laptop
 

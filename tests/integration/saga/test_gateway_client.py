@@ -11,7 +11,7 @@ import pytest
 from gateway import Call, Charge, GatewayAnswerError, GatewayError, GatewayRefusedError, GatewayUnavailableError, Status
 from gateway_client import HttpGateway
 from idempotency.clock import epoch_ms
-from local.gateway import Books, GatewayServer, Reply, Request, Trouble, Troubles
+from local.simulated_gateway import Books, GatewayServer, Reply, Request, Trouble, Troubles
 
 READ_TIMEOUT_S = 0.25
 

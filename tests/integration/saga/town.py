@@ -3,13 +3,15 @@
 import itertools
 import json
 from collections.abc import Iterator, Mapping
+from datetime import timedelta
 from typing import Any, Final
 
 from carride.events import Fact
-from local.gateway import Books, GatewayServer, Request, Troubles
+from local.demo import reconcile, site_of
 from local.local_aws import Laptop, Stack
-from ops import audit, saga
-from ops.witnesses import witnesses
+from local.simulated_gateway import Books, GatewayServer, Request, Troubles
+from ops.audit import gateway_payments, read
+from ops.audit.saga import Saga, check
 from tests.unit.functions.saga import Life, told
 
 CARS: Final = 2
@@ -61,22 +63,24 @@ class Town:
         answer = self.laptop.client("events").put_events(Entries=entries)
         assert answer["FailedEntryCount"] == 0
 
-    def saga(self, *rides: Life) -> saga.Saga:
-        """Return how these rides have ended, by all witnesses."""
+    def saga(self, *rides: Life) -> Saga:
+        """Return how these rides have ended, by all evidence."""
         names = {ride.order_id for ride in rides}
-        clients = audit.Clients(*(self.laptop.client(service) for service in ("dynamodb", "logs", "sqs")))
-        evidence = witnesses(clients, self.stack.outputs, self.gateway.ledger())
-        return saga.check(
-            evidence._replace(
-                facts=[fact for fact in evidence.facts if fact.order_id in names],
-                items={
-                    consumer: {name: item for name, item in items.items() if name in names}
-                    for consumer, items in evidence.items.items()
-                },
-                cars={car: name if name in names else None for car, name in evidence.cars.items()},
-                charges=[charge for charge in evidence.charges if charge.order_id in names],
+        found = read(
+            site_of(self.laptop, self.stack), grace=timedelta(), payments=gateway_payments(self.gateway.ledger())
+        )
+        return check(
+            found._replace(
+                published=[event for event in found.published if event.named and event.named.order_id in names],
+                items=[item for item in found.items if item.order_id in names],
+                cars={car: name if name in names else None for car, name in found.cars.items()},
+                payments=[payment for payment in found.payments or () if payment.order_id in names],
             )
         )
+
+    def reconcile(self) -> None:
+        """Run the reconciler as if it were tomorrow."""
+        reconcile(self.laptop, self.stack, self.settle)
 
     def charges(self, *rides: Life) -> list[dict[str, Any]]:
         """Return what the gateway has of these rides."""

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from local.gateway import Books, GatewayServer, Troubles
-from local.local_aws import Laptop
+from local.local_aws import FAULTS, Laptop
+from local.simulated_gateway import Books, GatewayServer, Troubles
 from ops import fleet
 from tests.integration.saga.town import CARS, DECLINED, SEED, Town
 from tests.integration.security.run import go_down_every_path
@@ -15,7 +15,10 @@ from tests.integration.security.run import go_down_every_path
 def town() -> Iterator[Town]:
     """A stack on an engine of its own, in which everything has happened that can."""
     troubles = Troubles(declined=DECLINED)
-    with GatewayServer(Books(troubles, seed=SEED)) as gateway, Laptop(retry_delays=(0.02, 0.02)) as laptop:
+    with (
+        GatewayServer(Books(troubles, seed=SEED)) as gateway,
+        Laptop(retry_delays=(0.02, 0.02), preload=[FAULTS]) as laptop,
+    ):
         laptop.build()
         stack = laptop.deploy_fast("every-path", PaymentGatewayUrl=gateway.url)
         fleet.seed(laptop.client("dynamodb"), stack.outputs["CarTableName"], CARS)

@@ -30,6 +30,7 @@ def go_down_every_path(town: Town) -> None:
     _simulate(town)
     _ride(town)
     _break(town)
+    _reconcile(town)
     _hold_up_the_pipe(town)
     _invoke_samples(town)
     town.settle()
@@ -76,6 +77,15 @@ def _late(fact: Fact) -> dict[str, Any]:
 
 def _broken(fact: Fact) -> dict[str, Any]:
     return told(fact).to_detail() | {"idempotencyid": None}
+
+
+def _reconcile(town: Town) -> None:
+    """A booking is cancelled, a ride that was not booked is settled, and a run is given up."""
+    town.hear(town.ride().accepted)
+    town.reconcile()
+    reconciler = town.stack.outputs["ReconcilerFunctionName"]
+    town.laptop.client("lambda").invoke(FunctionName=reconciler, InvocationType="Event", Payload=b"{}")
+    town.settle()
 
 
 def _hold_up_the_pipe(town: Town) -> None:

@@ -30,19 +30,8 @@ def clock() -> Clock:
 def claim(key: str = KEY, owner: str = "owner-1", attempt: int = 1) -> Record:
     """A live claim."""
     now_ms = epoch_ms()
-    return Record(
-        key=key,
-        status=IN_PROGRESS,
-        owner=owner,
-        attempt=attempt,
-        lease_ms=now_ms + LEASE_MS,
-        expiry=now_ms // 1000 + WINDOW_S,
-        fingerprint="1:abc",
-        delivery="request-1",
-        region="eu-west-1",
-        created_ms=now_ms,
-        updated_ms=now_ms,
-    )
+    lease_ms, expiry = now_ms + LEASE_MS, now_ms // 1000 + WINDOW_S
+    return Record(key, IN_PROGRESS, owner, attempt, lease_ms, expiry, "1:abc", "request-1", "eu-west-1", now_ms, now_ms)
 
 
 def completed(of: Record, result: str = '"done"') -> Record:
@@ -79,16 +68,9 @@ FULL: Final[dict[str, Any]] = {
     "event": '{"detail":{"data":{}}}',
 }
 BARE: Final[dict[str, Any]] = {
-    "owner": None,
-    "lease_ms": None,
-    "expiry": None,
-    "fingerprint": None,
-    "delivery": None,
-    "region": None,
+    **dict.fromkeys(["owner", "lease_ms", "expiry", "fingerprint", "delivery", "region"]),
     "attempt": 0,
 }
-
-
 NOW_MS: Final = epoch_ms()
 ENDED_MS: Final = NOW_MS - 3_600_000
 LATER_MS: Final = NOW_MS + 3_600_000
@@ -136,15 +118,15 @@ class TestConditions:
             else:
                 assert_is(backend, found, now)
 
-    def test_insert(self, backend: Backend, there: dict[str, Any] | None) -> None:
-        """A record is inserted where its key is absent."""
+    def test_put_if_absent(self, backend: Backend, there: dict[str, Any] | None) -> None:
+        """A record is written if its key is absent."""
         _, written = next(self.keys(backend, there))
         record = claim(f"{KEY}0", "owner-2")
         answer = backend.store.put_if_absent(record)
         self.check(backend, written, record, answer, writes=may_put_if_absent(written))
 
     @pytest.mark.parametrize("read", [False, True], ids=["as written", "as read"])
-    def test_swap(self, backend: Backend, there: dict[str, Any] | None, *, read: bool) -> None:
+    def test_compare_and_swap(self, backend: Backend, there: dict[str, Any] | None, *, read: bool) -> None:
         """A record replaces the one that was seen, whole, if owner, attempt, status and lease are still the same."""
         for change, (first, written) in zip(OTHERWISE, self.keys(backend, there), strict=False):
             seen = (written or first)._replace(**change)
@@ -153,7 +135,7 @@ class TestConditions:
             answer = backend.store.compare_and_swap(found._replace(**change) if found else seen, record)
             self.check(backend, written, record, answer, writes=may_compare_and_swap(written, seen))
 
-    def test_advance(self, backend: Backend, there: dict[str, Any] | None) -> None:
+    def test_update_if_owner(self, backend: Backend, there: dict[str, Any] | None) -> None:
         """A claim is renewed, completed or failed by its owner, while it is in progress, and its lease only grows."""
         for change, (first, written) in zip(OTHERWISE, self.keys(backend, there), strict=False):
             record = (written or first)._replace(**change, result='"done"')
@@ -165,20 +147,13 @@ class TestConditions:
 class TestRecords:
     """A record is the one that was written."""
 
-    @pytest.mark.parametrize("fields", [FULL, BARE], ids=["full", "bare"])
-    def test_every_field_comes_back(self, backend: Backend, fields: dict[str, Any]) -> None:
-        """What was written is read again, and what was absent stays absent, in a read as in a refusal."""
-        record = claim()._replace(**fields)
-        backend.store.put_if_absent(record)
-        assert_is(backend, backend.store.read(KEY), record)
-        assert_is(backend, backend.store.put_if_absent(claim()), record)
-
-    def test_nothing_of_the_old_record_stays(self, backend: Backend) -> None:
-        """A write replaces the whole record: what the new one lacks is absent."""
-        first = claim()._replace(**FULL)
-        backend.store.put_if_absent(first)
-        bare = claim()._replace(**BARE)
-        assert backend.store.compare_and_swap(first, bare) is bare
+    def test_every_field_comes_back(self, backend: Backend) -> None:
+        """What was written is read again, by reads and refusals alike; a write replaces the whole record."""
+        full, bare = claim()._replace(**FULL), claim()._replace(**BARE)
+        backend.store.put_if_absent(full)
+        assert_is(backend, backend.store.read(KEY), full)
+        assert_is(backend, backend.store.put_if_absent(claim()), full)
+        assert backend.store.compare_and_swap(full, bare) is bare
         assert_is(backend, backend.store.read(KEY), bare)
 
     def test_keys_are_apart(self, backend: Backend) -> None:
@@ -186,10 +161,10 @@ class TestRecords:
         keys = ("a#b", "a#B", "a# b", "a#b ", "a#{b}", "a#b\n", "a#ß", "A#b")
         for number, key in enumerate(keys):
             assert backend.store.put_if_absent(claim(key, owner=f"owner-{number}")).owner == f"owner-{number}"
-        for number, key in enumerate(keys):
-            found = backend.store.read(key)
-            assert found is not None
-            assert (found.key, found.owner) == (key, f"owner-{number}")
+        found = [backend.store.read(key) for key in keys]
+        assert [each and (each.key, each.owner) for each in found] == [
+            (key, f"owner-{number}") for number, key in enumerate(keys)
+        ]
 
     def test_heartbeat_in_between_refuses_a_takeover(self, backend: Backend) -> None:
         """A lease that was renewed after it was seen is another lease, even for the same owner and attempt."""
@@ -217,22 +192,12 @@ class TestMemory:
     """How long a key is remembered."""
 
     def test_window_is_counted_in_seconds(self, backend: Backend) -> None:
-        """The backend drops a record when its window ends, and takes the window for what it is: epoch seconds."""
-        backend.store.put_if_absent(completed(claim()))
-        left_s = backend.forgotten_in_s(KEY)
-        assert left_s == pytest.approx(WINDOW_S, abs=60)
-
-    def test_renewal_moves_the_window(self, backend: Backend) -> None:
-        """A later write sets its own window, though the lease stays as it is."""
+        """The backend drops a record when its latest window ends, in epoch seconds, and a quarantined one never."""
         first = claim()
         backend.store.put_if_absent(first._replace(expiry=epoch_ms() // 1000 + 60))
+        assert backend.forgotten_in_s(KEY) == pytest.approx(60, abs=60)
         assert backend.store.update_if_owner(first) is first
         assert backend.forgotten_in_s(KEY) == pytest.approx(WINDOW_S, abs=60)
-
-    def test_quarantined_record_is_never_dropped(self, backend: Backend) -> None:
-        """A record without a window stays, though the claim before it had one."""
-        first = claim()
-        backend.store.put_if_absent(first)
         poison = first._replace(status=QUARANTINED, lease_ms=None, expiry=None)
         backend.store.update_if_owner(poison)
         assert backend.forgotten_in_s(KEY) is None
@@ -296,7 +261,7 @@ class TestEffects:
     """Effects take place with the record, or not at all."""
 
     def test_effects_come_with_each_write(self, transactional: Backend) -> None:
-        """Insert, swap and advance carry effects."""
+        """All three writes carry effects."""
         store, effect = transactional.store, transactional.charge(RIDE)
         first = claim()
         assert store.put_if_absent(first, [effect]) is first

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from carride.events import FACTS, ContractError, Fact, RideEvent, idempotency_id, parse_event, read_json
 from carride.simulation import older_envelope
 from idempotency.fingerprint import fingerprint
-from ops.audit import dead_letter
+from ops.audit.queues import dead_letter
 from tests.contract.test_events import assert_conforms
 from tests.unit.carride.rides import event, every_fact
 

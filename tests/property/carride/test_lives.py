@@ -5,7 +5,7 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from local.gateway import Troubles
+from local.simulated_gateway import Troubles
 from tests.property.carride.town import Town
 
 SHARES = st.sampled_from([0.0, 0.0, 0.5, 1.0])

@@ -36,7 +36,7 @@ from idempotency import BatchFailedError, BusyError, Consumer, DynamoDBStore, ma
 from idempotency.errors import RetryableError
 from idempotency.stores.transport import NoAnswerError
 from idempotency.testing import DeadLetterBox, Invocation, ManualClock
-from local.gateway import Books, Strict, Troubles
+from local.simulated_gateway import Books, Strict, Troubles
 from tests.property.carride.tables import Item, Tables
 from tests.unit.carride.pipe import piped
 from tests.unit.functions.gateways import FakeGateway, KilledError

@@ -14,6 +14,7 @@ from carride.events import (
     CarRideCompleted,
     CarRideCreated,
     CarRideDestinationChanged,
+    CarRideOverdue,
     CarRideStarted,
     Fact,
     NoCarAvailable,
@@ -61,6 +62,7 @@ def every_fact() -> list[Fact]:
         PaymentDeclined.of(accepted, amount=550, reason="no funds"),
         PaymentCaptured.of(completed, payment_id="pay_1", amount=550),
         PaymentRefunded.of(completed, payment_id="pay_1", amount=550),
+        CarRideOverdue.of(completed, outcome="completed"),
     ]
 
 

@@ -27,7 +27,7 @@ from carride.publisher import (
     PublishError,
 )
 from carride.settings import SettingsError
-from ops.audit import opened
+from ops.audit.queues import opened
 from ops.redrive import entry_in
 from tests.unit.carride.fakes import FakeBus, FakeQueue, FakeTime, client_error, publisher
 from tests.unit.carride.rides import NOW, entry

@@ -11,13 +11,15 @@ class Settings(Struct, frozen=True):
 
     ride_table: str
     batch_size: int = 10
-    faults: Literal["allowed", "refused"] = "refused"
+    capacity: Literal["on-demand", "provisioned"] = "on-demand"
 
 
 def test_settings_come_from_the_variables_of_their_names() -> None:
     """A field is read from the variable of the same name, and has the field's type."""
-    settings = from_environment(Settings, {"RIDE_TABLE": "rides", "BATCH_SIZE": "5", "FAULTS": "allowed", "OTHER": "x"})
-    assert settings == Settings("rides", 5, "allowed")
+    settings = from_environment(
+        Settings, {"RIDE_TABLE": "rides", "BATCH_SIZE": "5", "CAPACITY": "provisioned", "OTHER": "x"}
+    )
+    assert settings == Settings("rides", 5, "provisioned")
 
 
 def test_a_variable_with_a_default_may_be_missing() -> None:
@@ -30,7 +32,7 @@ def test_a_variable_with_a_default_may_be_missing() -> None:
     [
         ({}, "RIDE_TABLE: it is not set. Set it under the function's Environment in template.yaml"),
         ({"RIDE_TABLE": "rides", "BATCH_SIZE": "many"}, "BATCH_SIZE: Expected `int`, got `str`"),
-        ({"RIDE_TABLE": "rides", "FAULTS": "yes"}, "FAULTS: Invalid enum value 'yes'"),
+        ({"RIDE_TABLE": "rides", "CAPACITY": "yes"}, "CAPACITY: Invalid enum value 'yes'"),
     ],
 )
 def test_a_variable_that_is_missing_or_wrong_names_itself(environment: dict[str, str], message: str) -> None:

@@ -6,10 +6,10 @@ from typing import Final
 import pytest
 
 from carride.events import parse_event
-from carride.faults import Fault
 from carride.simulation import (
     MALFORMED,
     PREDEFINED,
+    Fault,
     Kind,
     Mode,
     SimulatedEntry,

@@ -2,9 +2,12 @@
 
 from collections.abc import Iterator
 
+import boto3
 import pytest
 from moto import mock_aws
 
+from carride.clients import dynamodb_client
+from idempotency.stores.transport import botocore_transport
 from tests.unit.functions.api_world import Clients, World
 
 
@@ -12,7 +15,7 @@ from tests.unit.functions.api_world import Clients, World
 def clients() -> Iterator[Clients]:
     """Keep every AWS call of these tests inside this process."""
     with mock_aws():
-        yield Clients.make()
+        yield boto3.client("dynamodb"), dynamodb_client(), botocore_transport()
 
 
 @pytest.fixture

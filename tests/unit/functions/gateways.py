@@ -7,7 +7,7 @@ from typing import Any
 
 from gateway import GatewayUnavailableError
 from gateway_client import HttpGateway
-from local.gateway import Books, Reply, Request, Troubles
+from local.simulated_gateway import Books, Reply, Request, Troubles
 
 
 class KilledError(BaseException):

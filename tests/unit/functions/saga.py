@@ -1,6 +1,6 @@
 """One ride's facts as events, and tables in this process, for the tests of the consumers."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -14,12 +14,14 @@ from carride.events import (
     CarRideCancelled,
     CarRideCompleted,
     CarRideCreated,
+    CarRideOverdue,
     CarRideStarted,
     Fact,
     NoCarAvailable,
     PaymentDeclined,
     RideEvent,
 )
+from carride.overdue import INDEX
 from idempotency import marshalling
 from idempotency.clock import epoch_ms
 from idempotency.testing import Invocation
@@ -50,6 +52,8 @@ class Life:
         self.assigned = CarAssigned.of(accepted, car_id="car_01")
         self.no_car = NoCarAvailable.of(accepted)
         self.declined = PaymentDeclined.of(accepted, amount=price, reason="insufficient funds")
+        self.overdue = CarRideOverdue.of(started, outcome="cancelled")
+        self.overdue_driven = CarRideOverdue.of(self.completed.ride(), outcome="completed")
 
 
 def told(fact: Fact, **attributes: Any) -> RideEvent:
@@ -78,14 +82,20 @@ def invocation(request_id: str = "request-1", timeout_s: float = 30.0) -> Invoca
     return Invocation(epoch_ms, request_id=request_id, timeout_s=timeout_s)
 
 
-def create_table(client: Any, name: str, *keys: str) -> None:
-    """Create an empty table whose partition key, and sort key, are strings."""
+def create_table(client: Any, name: str, *keys: str, index: Sequence[str] = ()) -> None:
+    """Create an empty table whose partition key, and sort key, are strings; ``index`` are the keys of byOpenSince."""
+    indexes = [{"IndexName": INDEX, "KeySchema": _schema(index), "Projection": {"ProjectionType": "KEYS_ONLY"}}]
     client.create_table(
         TableName=name,
-        KeySchema=[{"AttributeName": key, "KeyType": kind} for key, kind in zip(keys, ("HASH", "RANGE"), strict=False)],
-        AttributeDefinitions=[{"AttributeName": key, "AttributeType": "S"} for key in keys],
+        KeySchema=_schema(keys),
+        AttributeDefinitions=[{"AttributeName": key, "AttributeType": "S"} for key in (*keys, *index)],
         BillingMode="PAY_PER_REQUEST",
+        **({"GlobalSecondaryIndexes": indexes} if index else {}),
     )
+
+
+def _schema(keys: Sequence[str]) -> list[dict[str, str]]:
+    return [{"AttributeName": key, "KeyType": kind} for key, kind in zip(keys, ("HASH", "RANGE"), strict=False)]
 
 
 def items(client: Any, table: str) -> list[dict[str, Any]]:

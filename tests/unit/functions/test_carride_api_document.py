@@ -1,6 +1,7 @@
-"""The API's description, its routes in the template, and its routes in the function are the same."""
+"""The API's description, its samples, its routes in the template and its routes in the function agree."""
 
 import json
+import re
 from typing import Any, Final
 
 import pytest
@@ -10,41 +11,31 @@ from tests.infrastructure.stack import ROOT, Stack, stack
 from tests.unit.functions.api_fixtures import *  # noqa: F403 - the fixtures
 from tests.unit.functions.api_world import World, request
 
-DOCUMENT: Final = ROOT / "docs" / "openapi.json"
+DOCUMENT: Final = (ROOT / "docs" / "openapi.json").read_text(encoding="utf-8")
+TOKENS: Final = {"ApiAuthorization": "jwt", "JwtIssuer": "https://issuer.example", "JwtAudience": "car-ride"}
+SAMPLES: Final = ROOT / "events" / "carride_api"
+ROWS: Final = re.findall(
+    r"^\| `(\w+\.json)` \| (\d{3}) \| (?:`([\w-]+)`)?(?:, field `([\w-]+)`)?",
+    (SAMPLES / "README.md").read_text(encoding="utf-8"),
+    re.MULTILINE,
+)
 
 
-def routes(deployed: Stack) -> dict[tuple[str, str], dict[str, Any]]:
-    """Return the operations of the API in the template, by path and method."""
+def schemes(deployed: Stack) -> dict[tuple[str, str], list[str]]:
+    """Return who may call each operation of the template, by path and method: names of security schemes."""
     [api] = deployed.of_type("AWS::ApiGatewayV2::Api").values()
-    return {
-        (path, method): operation
-        for path, operations in api["Body"]["paths"].items()
-        for method, operation in operations.items()
-    }
+    found: dict[tuple[str, str], list[str]] = {}
+    for path, operations in api["Body"]["paths"].items():
+        for method, operation in operations.items():
+            required: Any = deployed.choose(operation["security"])
+            found[path, method] = [scheme for requirement in required for scheme in requirement]
+            assert set(found[path, method]) <= api["Body"]["components"]["securitySchemes"].keys()
+    return found
 
 
-def callers(deployed: Stack) -> list[Any]:
-    """Return who may call each operation: the names of the security schemes it asks for."""
-    return [
-        [list(requirement) for requirement in _listed(deployed.choose(operation["security"]))]
-        for operation in routes(deployed).values()
-    ]
-
-
-def _listed(value: object) -> list[dict[str, Any]]:
-    assert isinstance(value, list)
-    return value
-
-
-def test_what_is_served_is_what_is_checked_in(world: World) -> None:
-    """A client gets the document that is kept in the repository."""
-    assert world.send(request("GET", "/openapi.json", key=None)).body == json.loads(DOCUMENT.read_text())
-
-
-def test_the_template_has_the_routes_of_the_document() -> None:
-    """API Gateway lets through what is described, and nothing else."""
-    described = {(path, method) for path, methods in openapi.document()["paths"].items() for method in methods}
-    assert set(routes(stack())) == described
+def test_what_is_checked_in_is_served(world: World) -> None:
+    """A client gets the document that is in the repository."""
+    assert world.send(request("GET", "/openapi.json", key=None)).body == json.loads(DOCUMENT)
 
 
 @pytest.mark.parametrize("route", openapi.ROUTES, ids=lambda route: route.operation_id)
@@ -59,36 +50,34 @@ def test_every_route_is_served_as_described(world: World, route: openapi.Route) 
         assert answer.problem in document["components"]["responses"][name]["description"]
 
 
-@pytest.mark.parametrize("stage", ["dev", "prod"])
 @pytest.mark.parametrize(
-    ("parameters", "scheme"),
+    ("parameters", "callers"),
     [
-        ({}, "iam"),
-        ({"ApiAuthorization": "iam"}, "iam"),
-        ({"ApiAuthorization": "jwt", "JwtIssuer": "https://issuer.example", "JwtAudience": "car-ride"}, "jwt"),
+        ({"Stage": "dev"}, ["iam"]),
+        ({"Stage": "prod", "ApiAuthorization": "iam"}, ["iam"]),
+        ({"Stage": "dev", **TOKENS}, ["jwt"]),
+        ({"Stage": "prod", **TOKENS}, ["jwt"]),
+        ({"Stage": "local", **TOKENS}, []),
     ],
 )
-def test_every_route_asks_who_calls(stage: str, parameters: dict[str, str], scheme: str) -> None:
-    """Outside of a laptop each operation has the authorizer that was chosen, IAM if none was."""
-    deployed = stack(Stage=stage, **parameters)
-    assert callers(deployed) == [[[scheme]]] * len(openapi.ROUTES)
-    [api] = deployed.of_type("AWS::ApiGatewayV2::Api").values()
-    assert scheme in api["Body"]["components"]["securitySchemes"]
-
-
-def test_a_laptop_asks_nobody() -> None:
-    """The local stage is open, whatever else is chosen."""
-    assert callers(stack(Stage="local", ApiAuthorization="jwt")) == [[]] * len(openapi.ROUTES)
+def test_every_route_of_the_document_asks_who_calls(parameters: dict[str, str], callers: list[str]) -> None:
+    """API Gateway routes what is described, and asks with the authorizer that was chosen, outside of a laptop."""
+    assert schemes(stack(**parameters)) == {(route.path, route.method): callers for route in openapi.ROUTES}
 
 
 def test_requests_are_throttled() -> None:
     """The API has a limit of its own, below that of the account."""
     [stage] = stack().of_type("AWS::ApiGatewayV2::Stage").values()
-    assert stage["DefaultRouteSettings"]["ThrottlingRateLimit"] > 0
-    assert stage["DefaultRouteSettings"]["ThrottlingBurstLimit"] > 0
+    settings = stage["DefaultRouteSettings"]
+    assert settings["ThrottlingRateLimit"] > 0 < settings["ThrottlingBurstLimit"]
 
 
-def test_the_function_publishes_nothing_itself() -> None:
-    """State and event are one transaction because the function has no other way of telling: it may not put events."""
-    role = stack().of_type("AWS::IAM::Role")["CarRideApiRole"]
-    assert "events:" not in json.dumps(role["Policies"])
+def test_every_sample_is_answered_as_its_row_says(world: World) -> None:
+    """Sent in the order of the README, each request has the status, the problem and the field that stand there."""
+    assert sorted(row[0] for row in ROWS) == sorted(path.name for path in SAMPLES.glob("*.json"))
+    for name, status, problem, field in ROWS:
+        answer = world.send(json.loads((SAMPLES / name).read_text(encoding="utf-8")))
+        assert (name, answer.status) == (name, int(status))
+        assert not problem or (name, answer.problem) == (name, problem)
+        assert not field or (name, answer.body["field"]) == (name, field)
+    assert [ride["status"] for ride in world.items("bookings")] == ["cancelled"]

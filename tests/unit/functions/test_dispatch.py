@@ -1,24 +1,31 @@
 """Dispatch on an in-process DynamoDB: one car to a ride, one ride to a car, and what is told of it."""
 
 import dataclasses
+import itertools
 import json
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import boto3
+import hypothesis
 import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import strategies as st
 from moto import mock_aws
 
 import assignments
 import dispatch
 import fleet
 from carride.events import CarAssigned, Fact, parse_event
+from carride.items import Outbox
 from dispatch import POLICY, Settings, make_handler
 from idempotency import Update
 from idempotency.clock import epoch_ms
+from local import faults
 from tests.unit.functions.saga import NOW, Life, client, create_table, event, invocation, items, outbox, told
 
-TABLES = assignments.Tables("assignments", "cars", "outbox")
+TABLES = assignments.Tables("assignments", "cars")
+OUTBOX = Outbox("outbox", "us-east-1")
 
 
 class World(NamedTuple):
@@ -53,6 +60,13 @@ class World(NamedTuple):
             item = {"zone": {"S": "zone_01"}, "carID": {"S": car_id}, "sector": {"S": sector}}
             self.dynamodb.put_item(TableName="cars", Item=item)
 
+    def clear(self, table: str) -> None:
+        """Delete everything that a table holds."""
+        schema = self.dynamodb.describe_table(TableName=table)["Table"]["KeySchema"]
+        for item in self.dynamodb.scan(TableName=table)["Items"]:
+            key = {each["AttributeName"]: item[each["AttributeName"]] for each in schema}
+            self.dynamodb.delete_item(TableName=table, Key=key)
+
     def cars(self) -> dict[str, str | None]:
         """Return the ride of each car."""
         return {item["carID"]: item.get("rideID") for item in items(self.dynamodb, "cars")}
@@ -74,8 +88,9 @@ class World(NamedTuple):
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    """Dispatch over empty tables, where faults are allowed. One at a time: moto's transactions are not isolated."""
+    """Dispatch over empty tables, with faults injected. One at a time: moto's transactions are not isolated."""
     monkeypatch.setattr(dispatch, "POLICY", dataclasses.replace(POLICY, concurrency=1))
+    faults.install(monkeypatch.setattr)
     with mock_aws():
         dynamodb, sqs = client(), boto3.client("sqs")
         create_table(dynamodb, "idempotency", "idempotencyKey")
@@ -89,7 +104,6 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
             outbox_table="outbox",
             dead_letter_queue_url=sqs.create_queue(QueueName="DispatchDlq")["QueueUrl"],
             aws_region="us-east-1",
-            faults="allowed",
         )
         yield World(make_handler(settings), dynamodb, sqs, settings)
 
@@ -129,12 +143,96 @@ def test_every_write_by_itself_refuses_what_is_out_of_date(world: World) -> None
     stale = assignments.Reader(TABLES, world.dynamodb).ride("order_01")
     world.hear(ride.completed)
     decision = fleet.decide(stale.assignment, ride.declined)
-    writes = assignments.effects(TABLES, told(ride.declined), stale, decision, region="us-east-1", now=NOW)
+    writes = assignments.effects(TABLES, told(ride.declined), stale, decision, outbox=OUTBOX, now=NOW)
     updates = [write.action()["Update"] for write in writes if isinstance(write, Update)]
     assert len(updates) == 2
     for update in updates:
         with pytest.raises(world.dynamodb.exceptions.TransactionCanceledException):
             world.dynamodb.transact_write_items(TransactItems=[{"Update": update}])
+
+
+ROWS: Final[list[dict[str, Any] | None]] = [
+    None,
+    {},
+    {"rideID": {"S": "mine"}},
+    {"rideID": {"S": "order_02"}},
+    {"rideID": {"N": "1"}},
+    {"rideID": {"S": "mine"}, "sector": {"N": "1"}},
+]
+"""What may have become of a car's row: it is gone, free, taken, or spoilt."""
+
+
+@pytest.mark.parametrize("row", ROWS, ids=str)
+@pytest.mark.parametrize("heard", [None, "accepted", "completed", "cancelled"])
+def test_the_end_of_a_ride_takes_effect_whatever_has_become_of_its_car(
+    world: World, row: dict[str, Any] | None, heard: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its car counts as released, and is free only if it was its own; another ride's car stays that ride's."""
+    key = {"zone": {"S": "zone_01"}, "carID": {"S": "car_01"}}
+    for end in ("completed", "cancelled", "declined", "overdue"):
+        ride = Life(f"order_{end}")
+        world.clear("cars")
+        world.park("car_01")
+        world.hear(*([getattr(ride, heard)] if heard else []))
+        world.clear("cars")
+        holder = {"rideID": {"S": ride.order_id}} if row and row.get("rideID") == {"S": "mine"} else {}
+        if row is not None:
+            world.dynamodb.put_item(TableName="cars", Item=key | {"sector": {"S": "sector_01"}} | row | holder)
+        before = world.cars()
+        capsys.readouterr()
+        world.hear(getattr(ride, end))
+        mine = heard == "accepted" and bool(holder)
+        assert world.cars() == ({"car_01": None} if mine else before)
+        if heard == "accepted":
+            assert world.ride(ride.order_id)["state"] == "released"
+            assert ('"CarNotHeld":1' in capsys.readouterr().out) == (not mine)
+
+
+TEXTS: Final = ["sector_65", "sector_9", "zone_02", "sector_1\n", "car 1", "x" * 65, "sector_٣"]
+VALUES: Final[list[dict[str, Any] | None]] = [
+    None,
+    {"N": "7"},
+    {"BOOL": True},
+    {"NULL": True},
+    {"L": []},
+    {"M": {}},
+    {"B": b"x"},
+    {"SS": ["a"]},
+]
+ORDERS: Final = itertools.count()
+
+
+@given(
+    spoilt=st.dictionaries(
+        st.sampled_from(["zone", "carID", "sector", "extra"]),
+        st.sampled_from([*VALUES, *({"S": text} for text in TEXTS)]),
+        min_size=1,
+    )
+)
+@hypothesis.settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_row_that_holds_no_car_is_skipped_and_reported(
+    world: World, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture, spoilt: dict[str, Any]
+) -> None:
+    """Rides near it get the other car, and whoever runs the fleet is told which row it is, once."""
+    usable = {name: each for name, each in spoilt.items() if name in {"sector", "extra"} or (each and "S" in each)}
+    row: Any = {"zone": {"S": "zone_01"}, "carID": {"S": "car_00"}, "sector": {"S": "sector_01"}} | usable
+    row = {name: value for name, value in row.items() if value is not None}
+    world.clear("cars")
+    world.park("car_01", sector="sector_08")
+    world.dynamodb.put_item(TableName="cars", Item=row)
+    zone, car_id, sector = (row.get(name, {}).get("S") for name in ("zone", "carID", "sector"))
+    fine = zone == "zone_01" and car_id in {"car_00", *TEXTS[:3]} and sector == "sector_01"
+    skipped = not fine and zone in {"zone_01", "zone_02"}
+    ride = Life(f"order_{next(ORDERS)}")
+    capsys.readouterr()
+    caplog.clear()
+    world.hear(ride.accepted)
+    printed = capsys.readouterr().out
+    assert world.ride(ride.order_id)["carID"] == (car_id if fine else "car_01")
+    assert printed.count('"CarRowSkipped":1') == skipped
+    assert [vars(line)["rows"] for line in caplog.records if line.message == "CarRowSkipped"] == (
+        [[f"{zone}/{car_id}"]] if skipped else []
+    )
 
 
 def test_poison_is_alone_in_its_batch(world: World) -> None:

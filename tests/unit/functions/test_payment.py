@@ -12,11 +12,11 @@ from msgspec.structs import replace
 
 import payment
 from carride.events import Fact
-from carride.faults import SimulatedFaultError
 from gateway import GatewayAnswerError, GatewayUnavailableError
 from idempotency import BusyError, Consumer
 from idempotency.testing import Invocation, ManualClock
-from local.gateway import Books, Reply, Strict, Troubles
+from local import faults
+from local.simulated_gateway import Books, Reply, Strict, Troubles
 from payment import Settings, make_handler
 from tests.unit.functions.gateways import FakeGateway, KilledError
 from tests.unit.functions.saga import Life, client, create_table, event, items, outbox
@@ -86,6 +86,7 @@ def world(gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch) -> Iterator[Wor
     clock = ManualClock()
     timed = functools.partial(Consumer, clock=clock, sleep=clock.sleep, jitter=lambda: 0.5, region="us-east-1")
     monkeypatch.setattr(payment, "Consumer", timed)
+    faults.install(monkeypatch.setattr)
     with mock_aws():
         dynamodb, sqs = client(), boto3.client("sqs")
         create_table(dynamodb, "idempotency", "idempotencyKey")
@@ -98,7 +99,6 @@ def world(gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch) -> Iterator[Wor
             payment_gateway_url="http://127.0.0.1:9",
             dead_letter_queue_url=sqs.create_queue(QueueName="PaymentDlq")["QueueUrl"],
             aws_region="us-east-1",
-            faults="allowed",
         )
         yield World(make_handler(settings, gateway), gateway, dynamodb, sqs, settings, clock)
 
@@ -150,7 +150,7 @@ def test_the_retry_of_a_killed_run_waits_for_its_lease(world: World) -> None:
 def test_poison_is_quarantined_and_its_charge_can_be_found(world: World) -> None:
     """After three attempts the event is in the dead-letter queue, and the gateway has one payment, not three."""
     for _ in range(2):
-        with pytest.raises(SimulatedFaultError):
+        with pytest.raises(faults.SimulatedFaultError):
             world.deliver(RIDE.assigned, extensions={"simulatedfault": "poison"})
     assert world.deliver(RIDE.assigned, extensions={"simulatedfault": "poison"}) == "DeadLettered"
     (letter,) = world.dead_letters()
@@ -177,6 +177,24 @@ def test_a_refusal_becomes_an_event_whatever_the_gateway_says_with_it(world: Wor
     assert (item["type"], reason.isprintable()) == ("PaymentDeclined", True)
     assert trouble == "declined" or reason == "the gateway refused with 422 expired_card"
     assert (world.deliver(RIDE.completed), world.payment()["state"]) == ("New", "declined")
+
+
+@pytest.mark.parametrize("reserved", [True, False], ids=["authorized", "not heard of a car"])
+def test_what_the_gateway_has_captured_stays_though_nobody_else_knows_of_the_end(
+    world: World, *, reserved: bool
+) -> None:
+    """The completion was given up after the money was taken, and the overdue ride is known as never ended."""
+    poison = {"simulatedfault": "poison"}
+    first, last = (RIDE.assigned, RIDE.completed) if reserved else (RIDE.completed, RIDE.assigned)
+    world.deliver(first)
+    for _ in range(2):
+        with pytest.raises(faults.SimulatedFaultError):
+            world.deliver(last, extensions=poison)
+    assert world.deliver(last, extensions=poison) == "DeadLettered"
+    assert world.deliver(RIDE.overdue) == "New"
+    assert (world.payment()["state"], world.charge()["captures"], world.charge()["refunds"]) == ("captured", [1250], [])
+    assert world.told() == ["PaymentAuthorized", "PaymentCaptured"]
+    assert "openSince" not in world.payment()
 
 
 @pytest.mark.parametrize("price", [1, 1250, 2000, 10_000_000])

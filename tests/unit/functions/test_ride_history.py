@@ -1,65 +1,37 @@
 """The ride history on an in-process DynamoDB: an event's effect on a ride's item, and what the item says."""
 
 import json
-import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any, NamedTuple, Never
+from typing import Any, NamedTuple
 
 import boto3
-import msgspec
 import pytest
 from moto import mock_aws
 
 import timeline
-from carride import ride as rides
-from carride.events import CarRideAccepted, CarRideCompleted, CarRideCreated, CarRideStarted, Fact, RideEvent
-from carride.faults import Faults, SimulatedFaultError
+from carride.events import RideEvent
+from carride.history import timeline_of
 from carride.settings import SettingsError, from_environment
 from idempotency import marshalling
 from idempotency.clock import epoch_ms
 from idempotency.testing import Invocation
+from local import faults
 from ride_history import Settings, make_handler
+from tests.unit.carride.rides import NOW, every_fact
+from tests.unit.carride.rides import event as told
 
-BOOKED_AT = datetime(2026, 11, 21, 8, tzinfo=UTC)
+type Fail = Callable[[*tuple[BaseException, ...]], None]
 
-
-def facts() -> list[Fact]:
-    """Return what happens to a ride from the request to the end, in order."""
-    requested = rides.request(
-        order_id="order_01",
-        customer_id="customer_a",
-        pickup="sector_01",
-        destination="sector_03",
-        passengers=2,
-        price=1250,
-    )
-    accepted = rides.accept(requested)
-    started = rides.start(accepted)
-    completed = rides.complete(started)
-    return [
-        CarRideCreated.of(requested),
-        CarRideAccepted.of(accepted),
-        CarRideStarted.of(started),
-        CarRideCompleted.of(completed),
-    ]
+EVENTS = [told(fact) for fact in every_fact()[:4]]
+"""A ride from its request to its end, in order."""
 
 
-def event(fact: Fact, **attributes: Any) -> dict[str, Any]:
-    """Return the EventBridge event that tells a fact."""
-    told = RideEvent.of(fact, source="acr.com.car-ride", time=BOOKED_AT, **attributes)
-    return {
-        "version": "0",
-        "account": "123456789012",
-        "region": "us-east-1",
-        "resources": [],
-        "id": f"event-{fact.version}",
-        "source": "acr.com.car-ride",
-        "detail-type": "CarRideEvent",
-        "time": datetime.now(UTC).isoformat(),
-        "detail": told.to_detail(),
-    }
+def event(ride_event: RideEvent) -> dict[str, Any]:
+    """Return the EventBridge event that carries an event."""
+    envelope = {"version": "0", "account": "123456789012", "region": "us-east-1", "detail-type": "CarRideEvent"}
+    names = {"id": f"event-{ride_event.sequence}", "source": ride_event.source, "resources": []}
+    return envelope | names | {"time": datetime.now(UTC).isoformat(), "detail": ride_event.to_detail()}
 
 
 class World(NamedTuple):
@@ -74,14 +46,9 @@ class World(NamedTuple):
         """Deliver events one after the other and return their outcomes."""
         return [self.handler(event, Invocation(epoch_ms, request_id=event["id"]))["outcome"] for event in events]
 
-    def history(self) -> timeline.History:
-        """Return the history of the ride."""
-        answer = self.dynamodb.get_item(TableName=self.settings.ride_table, Key={"orderID": {"S": "order_01"}})
-        return timeline.history(marshalling.values(answer["Item"]))
-
-    def records(self) -> list[dict[str, Any]]:
-        """Return the idempotency records."""
-        return [marshalling.values(item) for item in self.dynamodb.scan(TableName="Idempotency")["Items"]]
+    def items(self, table: str) -> list[dict[str, Any]]:
+        """Return what is in a table."""
+        return [marshalling.values(item) for item in self.dynamodb.scan(TableName=table)["Items"]]
 
     def dead_letters(self) -> list[dict[str, Any]]:
         """Return what lies in the dead-letter queue."""
@@ -106,118 +73,85 @@ def world() -> Iterator[World]:
         yield World(make_handler(settings), dynamodb, sqs, settings)
 
 
-@pytest.fixture
-def laptop(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    """The same on a laptop, where events may ask for faults."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    return world._replace(handler=make_handler(msgspec.structs.replace(world.settings, faults="allowed")))
-
-
-class KilledError(BaseException):
-    """What a killed process looks like to the code that it was running."""
-
-
-def test_a_missing_event_shows_until_it_comes_and_leaves_the_state_as_it_is(world: World) -> None:
-    """Without its second event a ride has the state of its third, and says what is missing until it is there."""
-    created, accepted, started, _ = facts()
-    world.deliver(event(started), event(created))
-    assert (world.history().status, world.history().missing) == ("started", (2,))
-    world.deliver(event(accepted))
-    assert (world.history().status, world.history().missing) == ("started", ())
-
-
-def test_a_doubled_effect_would_show() -> None:
-    """Applied twice, an event counts two effects and stays one entry: that is what the ledger looks for."""
-    told = RideEvent.of(facts()[0], source="acr.com.car-ride", time=BOOKED_AT)
-    item: dict[str, Any] = {"orderID": "order_01", "effects": 0}
-    for _ in range(2):
-        apply(timeline.effect("Rides", told), item)
-    history = timeline.history(item)
-    assert (history.effects, len(history.entries)) == (2, 1)
+def test_an_effect_that_took_place_twice_shows(world: World) -> None:
+    """The item counts two effects and has one entry, by which the ledger notices."""
+    world.deliver(event(EVENTS[1]), event(EVENTS[0]))
+    world.dynamodb.transact_write_items(TransactItems=[timeline.effect("Rides", EVENTS[0]).action()])
+    [item] = world.items("Rides")
+    assert [entry.type for entry in timeline_of(item)] == [EVENTS[0].type, EVENTS[1].type]
+    assert item["effects"] == 3
 
 
 def test_an_event_that_breaks_the_contract_is_dead_lettered_at_once(world: World) -> None:
     """The queue gets the event as it came, with the reason; nothing is retried and nothing takes effect."""
-    broken = event(facts()[0])
+    broken = event(EVENTS[0])
     del broken["detail"]["idempotencyid"]
     assert world.deliver(broken) == ["DeadLettered"]
-    (letter,) = world.dead_letters()
-    assert (letter["reason"], letter["event"]) == ("CONTRACT", broken)
-    assert "idempotencyid" in letter["message"]
-    assert world.dynamodb.scan(TableName="Rides")["Count"] == 0
+    (message,) = world.dead_letters()
+    assert (message["reason"], message["event"]) == ("CONTRACT", broken)
+    assert "idempotencyid" in message["message"]
+    assert world.items("Rides") == []
 
 
 def test_an_event_past_its_expiry_is_dropped(world: World) -> None:
-    """Nobody wants it any more: no effect, no dead letter, and it is counted as expired."""
-    assert world.deliver(event(facts()[0], expirytime=BOOKED_AT)) == ["Expired"]
-    assert world.dead_letters() == []
-    assert world.dynamodb.scan(TableName="Rides")["Count"] == 0
+    """It has no effect, is no dead letter, and is counted as expired."""
+    assert world.deliver(event(told(every_fact()[0], expirytime=NOW))) == ["Expired"]
+    assert world.dead_letters() == world.items("Rides") == []
 
 
 def test_another_payload_under_a_known_id_is_dead_lettered(world: World) -> None:
     """Two facts that share an id are a mistake of the producer, and the second never overwrites the first."""
-    first, second = event(facts()[0]), event(facts()[0])
+    first, second = event(EVENTS[0]), event(EVENTS[0])
     second["detail"]["data"]["price"] = 1
     assert world.deliver(first, second) == ["New", "DeadLettered"]
-    assert [letter["reason"] for letter in world.dead_letters()] == ["PAYLOAD_MISMATCH"]
-    assert world.history().entries[0].fact["price"] == 1250
+    assert [message["reason"] for message in world.dead_letters()] == ["PAYLOAD_MISMATCH"]
+    assert timeline_of(world.items("Rides")[0])[0].data["price"] == EVENTS[0].data.price
 
 
-def test_an_event_cannot_make_a_deployed_consumer_fail(world: World) -> None:
-    """Where faults are refused, an event that asks for one is an event like any other."""
-    assert world.deliver(event(facts()[0], extensions={"simulatedfault": "poison"})) == ["New"]
+@pytest.fixture
+def fail(monkeypatch: pytest.MonkeyPatch) -> Fail:
+    """Have the next runs of the handler raise, one after the other, when they write."""
+    effect = timeline.effect
+    pending: list[BaseException] = []
+
+    def failing(table: str, ride_event: RideEvent) -> Any:
+        if pending:
+            raise pending.pop()
+        return effect(table, ride_event)
+
+    monkeypatch.setattr(timeline, "effect", failing)
+    return lambda *errors: pending.extend(errors)
 
 
-def test_a_killed_run_leaves_nothing_and_the_next_one_is_the_first(
-    laptop: World, monkeypatch: pytest.MonkeyPatch
+def test_a_killed_run_leaves_nothing_and_the_next_one_is_the_first(world: World, fail: Fail) -> None:
+    """No claim has to run out: the same delivery and its copies succeed at once, and one of them takes effect."""
+    fail(SystemExit())
+    deadly = event(EVENTS[0])
+    with pytest.raises(SystemExit):
+        world.deliver(deadly)
+    assert world.items("Idempotency") == []
+    assert world.deliver(deadly, deadly, deadly | {"id": "copy"}) == ["New", "Duplicate", "Duplicate"]
+    assert world.items("Rides")[0]["effects"] == 1
+
+
+@pytest.mark.parametrize(
+    ("failures", "outcomes", "letters"),
+    [(2, ["Retried", "Duplicate"], []), (3, ["DeadLettered", "Quarantined"], [("QUARANTINED", 3)])],
+)
+def test_a_failed_run_is_retried_until_its_attempts_are_used_up(
+    world: World, fail: Fail, failures: int, outcomes: list[str], letters: list[tuple[str, int]]
 ) -> None:
-    """No claim has to run out: the same delivery and its copies go through at once, and one of them takes effect."""
-
-    def die(code: int) -> Never:
-        raise KilledError
-
-    defaults = Faults.__init__.__kwdefaults__
-    assert defaults is not None
-    monkeypatch.setitem(defaults, "exit_process", die)
-    handler = make_handler(msgspec.structs.replace(laptop.settings, faults="allowed"))
-    deadly = event(facts()[0], extensions={"simulatedfault": "crash"})
-    with pytest.raises(KilledError):
-        laptop._replace(handler=handler).deliver(deadly)
-    assert laptop.records() == []
-    assert laptop.deliver(deadly, deadly, deadly | {"id": "copy"}) == ["New", "Duplicate", "Duplicate"]
-    assert laptop.history().effects == 1
-
-
-def test_a_failed_run_is_retried(laptop: World) -> None:
-    """The retry commits over the record of the failure."""
-    failing = event(facts()[0], extensions={"simulatedfault": "fail"})
-    with pytest.raises(SimulatedFaultError):
-        laptop.deliver(failing)
-    assert laptop.deliver(failing, failing) == ["Retried", "Duplicate"]
-    assert laptop.history().effects == 1
-
-
-def test_poison_ends_in_the_queue_and_never_takes_effect(laptop: World) -> None:
-    """Three runs fail, then the event is dead-lettered; mended or not, it has no effect until it is released."""
-    poison = event(facts()[0], extensions={"simulatedfault": "poison"})
+    """Two failures are mended by a retry; after the third the event is dead-lettered, and never takes effect."""
+    fail(*[OSError("no reason")] * failures)
     for _ in range(2):
-        with pytest.raises(SimulatedFaultError):
-            laptop.deliver(poison)
-    assert laptop.deliver(poison, poison) == ["DeadLettered", "Quarantined"]
-    assert [(letter["reason"], letter["attempt"]) for letter in laptop.dead_letters()] == [("QUARANTINED", 3)]
-    mended = laptop._replace(handler=make_handler(laptop.settings))
-    assert mended.deliver(poison) == ["Quarantined"]
-    assert laptop.dynamodb.scan(TableName="Rides")["Count"] == 0
+        with pytest.raises(OSError, match="no reason"):
+            world.deliver(event(EVENTS[0]))
+    assert world.deliver(event(EVENTS[0]), event(EVENTS[0])) == outcomes
+    assert [(message["reason"], message["attempt"]) for message in world.dead_letters()] == letters
+    assert len(world.items("Rides")) == (failures < 3)
 
 
 def test_a_missing_variable_names_itself() -> None:
-    """A function without its settings says which one and where it belongs."""
+    """A function without its settings says which one is missing and where it belongs."""
     with pytest.raises(SettingsError, match=r"RIDE_TABLE.*template\.yaml"):
         from_environment(Settings, {"IDEMPOTENCY_STORE": "dynamodb:t", "DEAD_LETTER_QUEUE_URL": "u"})
-
-
-def apply(update: Any, item: dict[str, Any]) -> None:
-    """Do to an item what DynamoDB does with the update."""
-    assert update.expression == "SET #entry = :entry ADD effects :one"
-    item[update.names["#entry"]] = update.values[":entry"]
-    item["effects"] += update.values[":one"]

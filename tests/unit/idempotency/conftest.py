@@ -1,18 +1,16 @@
 """A DynamoDB in this process, time that stands still, and consumers over both."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import boto3
 import pytest
 from moto import mock_aws
 
-from idempotency import Consumer, DynamoDBStore, Observation, Policy
+from idempotency import DynamoDBStore, MemoryStore
 from idempotency.stores.transport import botocore_transport
-from idempotency.testing import DeadLetterBox, FaultyTransport, Invocation, ManualClock
-
-TABLE = "Idempotency"
-RIDES = "Rides"
+from idempotency.testing import DeadLetterBox, FaultyTransport, ManualClock
+from tests.unit.idempotency.samples import RIDES, TABLE, DynamoDBWorld, World
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -26,6 +24,12 @@ def aws() -> Iterator[None]:
 def client(aws: None) -> Any:
     """One client for a module: making one takes longer than most tests."""
     return boto3.client("dynamodb")
+
+
+@pytest.fixture(scope="module")
+def way(aws: None) -> Any:
+    """One way to DynamoDB for a module, for the same reason."""
+    return botocore_transport()
 
 
 @pytest.fixture
@@ -50,9 +54,9 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def transport(dynamodb: Any) -> FaultyTransport:
+def transport(dynamodb: Any, way: Any) -> FaultyTransport:
     """The way to DynamoDB, which loses and refuses what the test says."""
-    return FaultyTransport(botocore_transport())
+    return FaultyTransport(way)
 
 
 @pytest.fixture
@@ -62,46 +66,12 @@ def store(transport: FaultyTransport, clock: ManualClock) -> DynamoDBStore:
 
 
 @pytest.fixture
-def box() -> DeadLetterBox:
-    """A dead-letter queue."""
-    return DeadLetterBox()
+def world(store: DynamoDBStore, clock: ManualClock, transport: FaultyTransport, dynamodb: Any) -> DynamoDBWorld:
+    """Consumers over DynamoDB."""
+    return DynamoDBWorld(store, clock, DeadLetterBox(), transport, dynamodb)
 
 
 @pytest.fixture
-def seen() -> list[Observation]:
-    """What was observed."""
-    return []
-
-
-type MakeConsumer = Callable[..., Consumer]
-
-
-@pytest.fixture
-def consumer(store: DynamoDBStore, clock: ManualClock, box: DeadLetterBox, seen: list[Observation]) -> MakeConsumer:
-    """Make a consumer of EventBridge events; keyword arguments are those of its policy."""
-
-    def make(name: str = "history", *, region: str = "eu-west-1", **policy: Any) -> Consumer:
-        return Consumer(
-            name,
-            store,
-            key="detail.idempotencyid",
-            policy=Policy(**({"warm_cache": 0} | policy)),
-            dead_letters=box,
-            observe=seen.append,
-            region=region,
-            clock=clock,
-            sleep=clock.sleep,
-            jitter=lambda: 0.5,
-        )
-
-    return make
-
-
-@pytest.fixture
-def invocation(clock: ManualClock) -> Callable[..., Invocation]:
-    """Make the context of an invocation."""
-
-    def make(request_id: str = "request-1", timeout_s: float = 30.0) -> Invocation:
-        return Invocation(clock, request_id=request_id, timeout_s=timeout_s)
-
-    return make
+def local(clock: ManualClock) -> World:
+    """Consumers over memory, whose effects are forgotten."""
+    return World(MemoryStore(clock=clock, apply=lambda effects: None), clock, DeadLetterBox())

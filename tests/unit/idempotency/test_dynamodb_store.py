@@ -9,11 +9,10 @@ from idempotency import DynamoDBStore, EffectConflictError, Put, Update
 from idempotency.errors import EffectsRejectedError, StoreUnavailableError
 from idempotency.record import COMPLETED, IN_PROGRESS, Record
 from idempotency.stores.dynamodb import item_of, record_of
-from idempotency.stores.transport import BotocoreTransport, Transport
+from idempotency.stores.transport import Transport
 from idempotency.testing import FaultyTransport, ManualClock
+from tests.unit.idempotency.samples import RIDES, TABLE
 
-TABLE = "Idempotency"
-RIDES = "Rides"
 KEY = "history#order_01"
 
 CLAIM = Record(
@@ -24,41 +23,34 @@ CHARGE = Update(RIDES, {"id": "order_01"}, "ADD charges :one", values={":one": 1
 FIRST_CHARGE = CHARGE._replace(condition="attribute_not_exists(charges)")
 
 
-class Recorder:
-    """Keeps the requests that pass through."""
+class Recorder(FaultyTransport):
+    """Loses and refuses what the test says, and keeps what the store sends."""
 
     def __init__(self, transport: Transport) -> None:
-        self.longest_try_s = transport.longest_try_s
-        self.requests: list[tuple[str, Mapping[str, Any]]] = []
-        self._transport = transport
+        super().__init__(transport)
+        self.sent: list[Mapping[str, Any]] = []
 
     def __call__(self, operation: str, request: Mapping[str, Any], /) -> Mapping[str, Any]:
         """Keep one request, and send it on."""
-        self.requests.append((operation, request))
-        return self._transport(operation, request)
+        self.sent.append(request)
+        return super().__call__(operation, request)
 
     @property
     def tokens(self) -> list[str]:
         """The client request tokens, request by request."""
-        return [request["ClientRequestToken"] for _, request in self.requests]
+        return [request["ClientRequestToken"] for request in self.sent]
 
 
 @pytest.fixture
-def transport(dynamodb: Any) -> FaultyTransport:
-    """The way to DynamoDB, which loses and refuses what the test says."""
-    return FaultyTransport(BotocoreTransport(dynamodb, 1.5))
+def transport(way: Any, dynamodb: Any) -> Recorder:
+    """The way to DynamoDB."""
+    return Recorder(way)
 
 
 @pytest.fixture
-def recorder(transport: FaultyTransport) -> Recorder:
-    """What the store sends."""
-    return Recorder(transport)
-
-
-@pytest.fixture
-def store(recorder: Recorder, clock: ManualClock) -> DynamoDBStore:
+def store(transport: Recorder, clock: ManualClock) -> DynamoDBStore:
     """A store whose pauses move the test's clock."""
-    return DynamoDBStore(TABLE, transport=recorder, clock=clock, sleep=clock.sleep, jitter=lambda: 1.0)
+    return DynamoDBStore(TABLE, transport=transport, clock=clock, sleep=clock.sleep, jitter=lambda: 1.0)
 
 
 def charges(dynamodb: Any) -> int:
@@ -70,7 +62,7 @@ def charges(dynamodb: Any) -> int:
 class TestRequests:
     """One conditional request a step."""
 
-    def test_each_step_is_one_round_trip(self, store: DynamoDBStore, recorder: Recorder) -> None:
+    def test_each_step_is_one_round_trip(self, store: DynamoDBStore, transport: Recorder) -> None:
         """A refused write brings back what refused it, a read is consistent, effects go with their record."""
         store.put_if_absent(CLAIM)
         found = store.put_if_absent(CLAIM._replace(owner="owner-2"))
@@ -78,8 +70,8 @@ class TestRequests:
         store.update_if_owner(DONE._replace(owner="owner-2"))
         store.put_if_absent(DONE._replace(key="history#order_02"), [CHARGE])
         store.read(KEY)
-        operations, requests = zip(*recorder.requests, strict=True)
-        assert operations == (*["PutItem"] * 4, "TransactWriteItems", "GetItem")
+        requests = transport.sent
+        assert transport.requests == [*["PutItem"] * 4, "TransactWriteItems", "GetItem"]
         assert all(request["ReturnValuesOnConditionCheckFailure"] == "ALL_OLD" for request in requests[:4])
         assert [list(action) for action in requests[4]["TransactItems"]] == [["Put"], ["Update"]]
         assert requests[5]["ConsistentRead"] is True
@@ -115,7 +107,7 @@ class TestRequests:
         odd = {"idempotencyKey": {"S": KEY}, "status": {"N": "1"}, "leaseExpiry": {"S": "soon"}, "more": {"NULL": True}}
         assert record_of(odd) == Record(KEY, "", None, 0, None, None, None, None, None, 0, 0)
 
-    def test_refused_by_a_record_that_is_gone(self, store: DynamoDBStore, transport: FaultyTransport) -> None:
+    def test_refused_by_a_record_that_is_gone(self, store: DynamoDBStore, transport: Recorder) -> None:
         """A refusal without its item says nothing of what is there: an insert is left to the next delivery."""
         transport.answer("ConditionalCheckFailedException")
         with pytest.raises(StoreUnavailableError):
@@ -128,7 +120,7 @@ class TestRequests:
 
 @pytest.mark.parametrize("lose", [FaultyTransport.lose_request, FaultyTransport.lose_answer])
 def test_each_step_survives_one_fault(
-    store: DynamoDBStore, transport: FaultyTransport, lose: Callable[[FaultyTransport], None]
+    store: DynamoDBStore, transport: Recorder, lose: Callable[[FaultyTransport], None]
 ) -> None:
     """A step whose request or answer was lost is sent again, and shows its owner its own record."""
     second = CLAIM._replace(owner="owner-2", attempt=2)
@@ -149,7 +141,7 @@ class TestTransactions:
 
     @pytest.mark.parametrize("code", [None, "TransactionInProgressException", "TransactionCanceledException"])
     def test_transaction_is_sent_again_as_it_was(
-        self, store: DynamoDBStore, transport: FaultyTransport, recorder: Recorder, dynamodb: Any, code: str | None
+        self, store: DynamoDBStore, transport: Recorder, dynamodb: Any, code: str | None
     ) -> None:
         """After a lost answer, or a conflict, DynamoDB knows it by its token, so that its effects take place once."""
         if code is None:
@@ -158,18 +150,18 @@ class TestTransactions:
             reasons = [{"Code": "None"}, {"Code": "TransactionConflict"}]
             transport.answer(code, body={"CancellationReasons": reasons})
         assert store.put_if_absent(DONE, [CHARGE]) == DONE
-        assert len(recorder.tokens) == 2
-        assert len(set(recorder.tokens)) == 1
+        assert len(transport.tokens) == 2
+        assert len(set(transport.tokens)) == 1
         assert charges(dynamodb) == 1
 
-    def test_each_commit_has_its_own_token(self, store: DynamoDBStore, recorder: Recorder) -> None:
+    def test_each_commit_has_its_own_token(self, store: DynamoDBStore, transport: Recorder) -> None:
         """A token names one frozen request: another attempt, or another set of effects, is another request."""
         store.put_if_absent(CLAIM, [CHARGE])
         store.compare_and_swap(CLAIM, CLAIM._replace(owner="owner-2"), [CHARGE])
         store.update_if_owner(DONE._replace(owner="owner-2"), [CHARGE, CHARGE._replace(key={"id": "order_02"})])
-        assert len(set(recorder.tokens)) == 3
+        assert len(set(transport.tokens)) == 3
 
-    def test_refused_by_an_effect(self, store: DynamoDBStore, transport: FaultyTransport) -> None:
+    def test_refused_by_an_effect(self, store: DynamoDBStore, transport: Recorder) -> None:
         """The effect whose condition fails is named by its position, with its item, whatever else has failed."""
         store.put_if_absent(CLAIM, [CHARGE])
         with pytest.raises(EffectConflictError) as refusal:
@@ -181,10 +173,10 @@ class TestTransactions:
         with pytest.raises(EffectConflictError):
             store.update_if_owner(DONE, [CHARGE, CHARGE])
 
-    def test_more_actions_than_a_transaction_holds(self, store: DynamoDBStore, recorder: Recorder) -> None:
+    def test_more_actions_than_a_transaction_holds(self, store: DynamoDBStore, transport: Recorder) -> None:
         """The record and 99 effects fit; one more is rejected before anything is sent."""
         effects = [Put(RIDES, {"id": f"order_{number}"}) for number in range(100)]
         with pytest.raises(EffectsRejectedError, match="100"):
             store.put_if_absent(DONE, effects)
-        assert recorder.requests == []
+        assert transport.sent == []
         assert store.put_if_absent(DONE, effects[:99]) is DONE

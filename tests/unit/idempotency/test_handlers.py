@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from idempotency import ConfigurationError, Consumer, MemoryStore, Policy, UnfinishedWorkError
-from idempotency.testing import Invocation, ManualClock
-from tests.unit.idempotency.samples import event
+from idempotency import ConfigurationError, UnfinishedWorkError
+from tests.unit.idempotency.samples import SQS_ATTRIBUTES, World, event
 
 
 async def coroutine(*args: Any) -> None:
@@ -46,94 +45,66 @@ def wrapped(work: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper
 
 
-def sqs(body: str) -> dict[str, Any]:
-    """A batch of one record."""
-    attributes = {"SentTimestamp": "1800000000000", "ApproximateReceiveCount": "1"}
-    return {"Records": [{"messageId": "m1", "body": body, "attributes": attributes}]}
+def through(road: str, world: World, work: Callable[..., Any]) -> Callable[[], object]:
+    """Return what has a consumer run the work for the key k1, by one of the ways in."""
+    consumer = world.consumer(key=lambda _: "k1", policy={"atomic": road == "atomic"})
+    match road:
+        case "event" | "atomic":
+            handler = consumer.event_handler(work)
+            return lambda: handler(event(), world.invocation())
+        case "batch":
+            batch_handler = consumer.batch_handler(work)
+            record = {"messageId": "m1", "body": "{}", "attributes": SQS_ATTRIBUTES}
+            return lambda: batch_handler({"Records": [record]}, world.invocation())
+        case "function":
+            call = consumer.function(key="order_id", name="book", payload=())(lambda order_id: work())
+            return lambda: call("k1")
 
+    def block() -> None:
+        with consumer.operation("k1") as block:
+            block.complete(work())
 
-def consumer(clock: ManualClock, **policy: Any) -> Consumer:
-    """A consumer over memory."""
-    store = MemoryStore(clock=clock, apply=lambda effects: None)
-    return Consumer("history", store, key=lambda _: "k1", policy=Policy(**policy), clock=clock)
-
-
-def through_event(clock: ManualClock, work: Any, **policy: Any) -> Any:
-    """Deliver an event."""
-    decorated = consumer(clock, **policy)
-    handler = decorated.event_handler(work)
-    return decorated, None, lambda: handler(event(), Invocation(clock))
-
-
-def through_batch(clock: ManualClock, work: Any) -> Any:
-    """Deliver a batch of one."""
-    decorated = consumer(clock)
-    handler = decorated.batch_handler(work)
-    return decorated, None, lambda: handler(sqs("{}"), Invocation(clock))
-
-
-def through_function(clock: ManualClock, work: Any) -> Any:
-    """Call a function."""
-    decorated = consumer(clock)
-    call = decorated.function(key="order_id", name="book")(lambda order_id: work(order_id, None))
-    return decorated, "book", lambda: call("k1")
-
-
-def through_block(clock: ManualClock, work: Any) -> Any:
-    """Complete a block."""
-    decorated = consumer(clock)
-
-    def call() -> None:
-        with decorated.operation("k1") as block:
-            block.complete(work(None, None))
-
-    return decorated, None, call
-
-
-ROADS: dict[str, Callable[..., Any]] = {
-    "event": through_event,
-    "atomic": functools.partial(through_event, atomic=True),
-    "batch": through_batch,
-    "function": through_function,
-    "block": through_block,
-}
+    return block
 
 
 @pytest.mark.parametrize("kind", [coroutine, generator, async_generator], ids=lambda kind: kind.__name__)
 @pytest.mark.parametrize("hidden", [lambda work: work, functools.partial, wrapped, Object])
 @pytest.mark.parametrize("decorator", ["event_handler", "batch_handler", "function"])
 def test_work_that_a_call_does_not_do_is_refused_where_it_is_decorated(
-    kind: Callable[..., Any], hidden: Callable[..., Any], decorator: str
+    local: World, kind: Callable[..., Any], hidden: Callable[..., Any], decorator: str
 ) -> None:
     """A coroutine or generator function, also behind a partial, a wrapper or an object, cannot be decorated."""
-    decorated = consumer(ManualClock())
-    decorate: Any = decorated.function(key="args", name="work") if decorator == "function" else decorated
-    decorate = decorate if decorator == "function" else getattr(decorated, decorator)
-
+    consumer = local.consumer()
+    decorate: Any = (
+        consumer.function(key="args", name="work") if decorator == "function" else getattr(consumer, decorator)
+    )
     with pytest.raises(ConfigurationError, match=r"asyncio\.run|return instead"):
         decorate(hidden(kind))
 
 
 @pytest.mark.parametrize("kind", [coroutine, generator, async_generator], ids=lambda kind: kind.__name__)
-@pytest.mark.parametrize("road", ROADS)
-def test_unfinished_work_is_a_failure_and_never_a_completion(kind: Callable[..., Any], road: str) -> None:
+@pytest.mark.parametrize("road", ["event", "atomic", "batch", "function", "block"])
+def test_unfinished_work_is_a_failure_and_never_a_completion(local: World, kind: Callable[..., Any], road: str) -> None:
     """An awaitable or a generator that is returned fails the attempt, by every road; it is run again."""
-    clock = ManualClock()
     unfinished = [True]
-    decorated, operation, call = ROADS[road](clock, lambda *args: kind() if unfinished else None)
+    call = through(road, local, lambda *args: kind() if unfinished else None)
+    consumer, operation = local.consumer(), "book" if road == "function" else None
+
+    def status() -> str | None:
+        record = consumer.record("k1", operation)
+        return record and record.status
 
     with pytest.raises(Exception, match=r"1 of the batch|has not been done") as raised:
         call()
     assert isinstance(raised.value.__cause__ or raised.value, UnfinishedWorkError)
-    assert decorated.record("k1", operation).status == "FAILED"
-
+    assert status() == "FAILED"
     unfinished.clear()
     call()
-    assert decorated.record("k1", operation).status == "COMPLETED"
+    assert status() == "COMPLETED"
 
 
 @pytest.mark.parametrize("decorator", ["event_handler", "batch_handler"])
-def test_parentheses_after_the_decorator_are_explained(decorator: str) -> None:
+def test_parentheses_after_the_decorator_are_explained(local: World, decorator: str) -> None:
     """A decorator that takes no arguments says so."""
     with pytest.raises(ConfigurationError, match=f"@{decorator} without parentheses"):
-        getattr(consumer(ManualClock()), decorator)()
+        getattr(local.consumer(), decorator)()

@@ -8,11 +8,8 @@ from typing import Any
 import pytest
 import valkey
 
-from idempotency import ConfigurationError, DynamoDBStore, Put, open_store
-from idempotency.errors import OutOfTimeError, StoreRefusedError
-from idempotency.stores.dynamodb_effects import DynamoDBEffects
+from idempotency import ConfigurationError, DynamoDBStore, open_store
 from idempotency.stores.valkey import ValkeyStore
-from idempotency.testing import ManualClock
 
 WORD = "hunter2"
 
@@ -43,10 +40,9 @@ SERVERS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize(("address", "expected"), SERVERS.items())
 def test_server_is_opened_with_what_a_function_needs(address: str, expected: dict[str, Any]) -> None:
-    """It is the server or cluster of the address, not yet asked, with timeouts, without retries, and has effects."""
+    """It is the server or cluster of the address, not yet asked, with timeouts and without retries."""
     store = open_store(address)
     assert isinstance(store, ValkeyStore)
-    assert isinstance(store.effect_writer, DynamoDBEffects)
     client: Any = store._client  # noqa: SLF001 - what was chosen for it
     settings = client.get_connection_kwargs()
     assert {name: settings[name] for name in expected} == expected
@@ -57,32 +53,16 @@ def test_server_is_opened_with_what_a_function_needs(address: str, expected: dic
     assert WORD not in f"{store!r} {client!r}"
 
 
-@pytest.mark.parametrize(
-    "address",
-    [
-        "",
-        "Idempotency",
-        "dynamodb:",
-        "dynamodb://Idempotency",
-        " dynamodb:Idempotency",
-        "http://localhost:6379",
-        "valkey://",
-        "valkey://localhost:port",
-        "valkey://localhost:0",
-        "valkey://localhost:65536",
-        "valkey://localhost:6379/one",
-        "valkey://::1:6379",
-        "redis://localhost\n",
-        "redis://localhost?socket_timeout=60",
-        "redis://localhost/1?cluster=true",
-        f"redis:worker:{WORD}@localhost",
-        f"redis://worker:{WORD}@",
-        f"redis://worker:{WORD}/x@localhost",
-        f"redis://worker:{WORD}?x@localhost",
-        f"redis://worker:x@{WORD}@localhost",
-        f"redis://localhost:{WORD}",
-    ],
-)
+NONSENSE = f"""
+    Idempotency dynamodb: dynamodb://Idempotency http://localhost:6379 valkey:// valkey://localhost:port
+    valkey://localhost:0 valkey://localhost:65536 valkey://localhost:6379/one valkey://::1:6379
+    redis://localhost?socket_timeout=60 redis://localhost/1?cluster=true redis:worker:{WORD}@localhost
+    redis://worker:{WORD}@ redis://worker:{WORD}/x@localhost redis://worker:{WORD}?x@localhost
+    redis://worker:x@{WORD}@localhost redis://localhost:{WORD}
+"""
+
+
+@pytest.mark.parametrize("address", [*NONSENSE.split(), "", " dynamodb:Idempotency", "redis://localhost\n"])
 def test_nonsense_is_refused_without_repeating_a_password(address: str) -> None:
     """The error names the forms that there are, and nothing of the address, which may hold a password."""
     with pytest.raises(ConfigurationError, match=r"dynamodb:<table>, or valkey://|cluster has no databases") as refused:
@@ -113,24 +93,3 @@ def test_only_what_was_chosen_is_imported(address: str, region: str, foreign: tu
         environment["AWS_DEFAULT_REGION"] = region
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
     assert done.stdout.strip() == "[]"
-
-
-def test_effects_find_out_where_they_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What their client lacks is told when the first ones are written, and nothing is."""
-    for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
-        monkeypatch.delenv(name, raising=False)
-    writer = open_store("valkey://localhost").effect_writer
-    assert writer is not None
-    with pytest.raises(StoreRefusedError, match="region"):
-        writer.write([Put("Rides", {"id": "order_01"})])
-
-
-def test_effects_do_not_begin_late_because_of_their_client(dynamodb: Any, clock: ManualClock) -> None:
-    """Making the client uses up a part of the lease that the effects rely on: then the time left is checked again."""
-    writer, effects = DynamoDBEffects(clock=clock), [Put("Rides", {"id": "order_01"})]
-    until_ms = clock() + int(writer.longest_try_s * 1000) - 1
-    with pytest.raises(OutOfTimeError):
-        writer.write(effects, until_ms=until_ms)
-    assert dynamodb.scan(TableName="Rides")["Count"] == 0
-    writer.write(effects, until_ms=until_ms)
-    assert dynamodb.scan(TableName="Rides")["Count"] == 1

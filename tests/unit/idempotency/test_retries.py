@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from idempotency import DynamoDBStore, Update
 from idempotency.errors import EffectsRejectedError, StoreRefusedError, StoreUnavailableError
 from idempotency.record import COMPLETED, Record
-from idempotency.stores.dynamodb_effects import DynamoDBEffects
 from idempotency.stores.retries import Retries, Verdict
 from idempotency.stores.transport import NoAnswerError, ServiceError
 from idempotency.stores.valkey import ValkeyStore
@@ -113,11 +112,6 @@ def commit(script: Script) -> object:
     return store(script).update_if_owner(DONE, [CHARGE])
 
 
-def effects(script: Script) -> None:
-    """Write two effects."""
-    DynamoDBEffects(transport=script, sleep=lambda seconds: None).write([CHARGE] * 2)
-
-
 def step(script: Script) -> object:
     """Write a record over valkey-py."""
     client: Any = fakeredis.FakeValkey(socket_timeout=1)
@@ -144,21 +138,21 @@ def cancelled(*reasons: str, message: str = "") -> ServiceError:
 
 
 LOST: dict[Send, Exception] = {step: valkey.TimeoutError("lost"), step_of_redis: redis.TimeoutError("lost")}
-ANY, TRANSACTION = (write, read, commit, effects), (commit, effects)
+ANY = (write, read, commit)
 CASES: list[tuple[Verdict, tuple[Send, ...], list[Exception]]] = [
     (UNANSWERED, ANY, [NoAnswerError("lost"), service("InternalServerError", 500), service("SomethingNew", 503)]),
-    (UNANSWERED, TRANSACTION, [service("TransactionInProgressException")]),
+    (UNANSWERED, (commit,), [service("TransactionInProgressException")]),
     (PASSING, ANY, [service("ThrottlingException"), service("RequestLimitExceeded")]),
     (PASSING, ANY, [service("ProvisionedThroughputExceededException"), service("TransactionConflictException")]),
-    (PASSING, TRANSACTION, [cancelled("None", "TransactionConflict"), cancelled("ThrottlingError", "None")]),
-    (PASSING, TRANSACTION, [cancelled(message="... [None, TransactionConflict]")]),
-    (PASSING, TRANSACTION, [cancelled("None", message="... [None, ProvisionedThroughputExceeded]")]),
+    (PASSING, (commit,), [cancelled("None", "TransactionConflict"), cancelled("ThrottlingError", "None")]),
+    (PASSING, (commit,), [cancelled(message="... [None, TransactionConflict]")]),
+    (PASSING, (commit,), [cancelled("None", message="... [None, ProvisionedThroughputExceeded]")]),
     (REFUSED, ANY, [service("AccessDeniedException"), service("ResourceNotFoundException")]),
     (REFUSED, ANY, [service("ExpiredTokenException"), service("NoCredentialsError", 0)]),
     (REFUSED, (write, read), [service("ValidationException")]),
     (REFUSED, (commit,), [cancelled("ValidationError", "None")]),
-    (REFUSED, TRANSACTION, [cancelled("None", "SomethingNew"), cancelled(message="no reason")]),
-    (REFUSED, TRANSACTION, [cancelled("ConditionalCheckFailed"), cancelled(message="[ConditionalCheckFailed, None]")]),
+    (REFUSED, (commit,), [cancelled("None", "SomethingNew"), cancelled(message="no reason")]),
+    (REFUSED, (commit,), [cancelled("ConditionalCheckFailed"), cancelled(message="[ConditionalCheckFailed, None]")]),
     (UNANSWERED, (step,), [valkey.ConnectionError("reset"), valkey.TimeoutError("timed out")]),
     (UNANSWERED, (step,), [valkey.exceptions.InvalidResponse("!"), valkey.exceptions.ValkeyClusterException("gone")]),
     (UNANSWERED, (step_of_redis,), [redis.ConnectionError("reset"), redis.exceptions.RedisClusterException("gone")]),
@@ -185,7 +179,6 @@ def test_only_an_answer_is_definite(verdict: Verdict, send: Send, error: Excepti
         send(Script(LOST.get(send, NoAnswerError("lost")), error))
 
 
-@pytest.mark.parametrize("send", TRANSACTION)
 @pytest.mark.parametrize(
     "error",
     [
@@ -194,11 +187,11 @@ def test_only_an_answer_is_definite(verdict: Verdict, send: Send, error: Excepti
         cancelled("ThrottlingError", "ValidationError"),
     ],
 )
-def test_invalid_effects_are_rejected_for_good(send: Send, error: Exception) -> None:
+def test_invalid_effects_are_rejected_for_good(error: Exception) -> None:
     """What DynamoDB finds invalid stays so; after a try without an answer, nothing is said of it."""
     script = Script(error)
     with pytest.raises(EffectsRejectedError):
-        send(script)
+        commit(script)
     assert script.tries == 1
     with pytest.raises(StoreUnavailableError):
-        send(Script(NoAnswerError("lost"), error))
+        commit(Script(NoAnswerError("lost"), error))

@@ -10,19 +10,7 @@ from typing import Any
 
 import pytest
 
-from idempotency import (
-    BusyError,
-    ConfigurationError,
-    Consumer,
-    DynamoDBStore,
-    EffectConflictError,
-    Observation,
-    Operation,
-    PermanentError,
-    Put,
-    RetryableError,
-    Update,
-)
+from idempotency import BusyError, ConfigurationError, EffectConflictError, Operation, PermanentError, Put
 from idempotency.dead_letters import (
     BEYOND_WINDOW,
     CORRUPT_RECORD,
@@ -35,806 +23,445 @@ from idempotency.dead_letters import (
 from idempotency.errors import (
     LostLeaseError,
     OutOfTimeError,
-    PayloadMismatchError,
     ResultOmittedError,
     RetryLaterError,
     StoreRefusedError,
     StoreUnavailableError,
 )
 from idempotency.stores.transport import ServiceError
-from idempotency.testing import DeadLetterBox, FaultyTransport, Invocation, ManualClock
-from tests.unit.idempotency.samples import event
-
-type MakeConsumer = Callable[..., Consumer]
-type MakeInvocation = Callable[..., Invocation]
+from tests.unit.idempotency.samples import SQS_ATTRIBUTES, DynamoDBWorld, event, fail_with
 
 KEY = "history#k1"
-
-
-class Work:
-    """A handler that counts its runs in DynamoDB, in the same transaction as the record."""
-
-    def __init__(self) -> None:
-        self.runs: list[Operation] = []
-        self.happen: Callable[[Operation], object] = lambda _: None
-        """What else happens in a run: raise, let time pass, deliver again."""
-
-    def __call__(self, event: dict[str, Any], operation: Operation) -> object:
-        """Count this run, and let happen what the test wants."""
-        self.runs.append(operation)
-        operation.write(Update("Rides", {"id": event["detail"]["data"]["orderID"]}, "ADD n :one", values={":one": 1}))
-        return self.happen(operation)
-
-
-@pytest.fixture
-def work() -> Work:
-    """A handler that succeeds, unless told otherwise."""
-    return Work()
-
-
-def effects(dynamodb: Any) -> int:
-    """How often the effect of order_01 was committed."""
-    item = dynamodb.get_item(TableName="Rides", Key={"id": {"S": "order_01"}}).get("Item")
-    return int(item["n"]["N"]) if item else 0
-
-
-def fail_with(error: Exception) -> Callable[[Operation], object]:
-    """Make a handler's step that raises."""
-
-    def happen(operation: Operation) -> object:
-        raise error
-
-    return happen
-
-
-class Crash(BaseException):
-    """What a killed process looks like to the code that it was running: nothing after it is executed."""
-
-
-def crash(operation: Operation) -> object:
-    """Die in the middle of the handler."""
-    raise Crash
+STORED_KEY = {"TableName": "Idempotency", "Key": {"idempotencyKey": {"S": KEY}}}
+NO_CAR = KeyError("pickup")
+CARD_REFUSED = PermanentError("card refused")
 
 
 class TestRule1Claim:
     """A claim is a conditional write that brings the record in its way, and recognises itself."""
 
-    def test_new_event_costs_two_round_trips_and_a_duplicate_one(
-        self, consumer: MakeConsumer, invocation: MakeInvocation, work: Work, transport: FaultyTransport, dynamodb: Any
-    ) -> None:
-        """A new event is claimed and committed, a duplicate is answered by the claim's refusal, and nothing is read."""
-        handler = consumer().event_handler(work)
+    def test_new_event_takes_effect_once(self, world: DynamoDBWorld) -> None:
+        """The second delivery is answered by the refusal of its claim."""
+        assert [world.deliver(by=request)["outcome"] for request in ("request-1", "request-2")] == ["New", "Duplicate"]
+        assert world.effects == 1
 
-        assert handler(event(), invocation())["outcome"] == "New"
-        assert transport.requests == ["PutItem", "TransactWriteItems"]
-        assert handler(event(), invocation("request-2"))["outcome"] == "Duplicate"
-        assert transport.requests == ["PutItem", "TransactWriteItems", "PutItem"]
-        assert effects(dynamodb) == 1
-
-    def test_claim_whose_answer_was_lost_is_recognised(
-        self, consumer: MakeConsumer, invocation: MakeInvocation, work: Work, transport: FaultyTransport
-    ) -> None:
+    def test_claim_whose_answer_was_lost_is_recognised(self, world: DynamoDBWorld) -> None:
         """A claim that took place though its answer was lost is run, not mistaken for somebody else's."""
-        transport.lose_answer()
+        world.transport.lose_answer()
+        assert world.deliver()["outcome"] == "New"
 
-        assert consumer().event_handler(work)(event(), invocation())["outcome"] == "New"
-        assert len(work.runs) == 1
-
-    def test_takeover_whose_answer_was_lost_is_recognised(
-        self,
-        consumer: MakeConsumer,
-        invocation: MakeInvocation,
-        work: Work,
-        transport: FaultyTransport,
-        clock: ManualClock,
-    ) -> None:
+    def test_takeover_whose_answer_was_lost_is_recognised(self, world: DynamoDBWorld) -> None:
         """A takeover that took place though its answer was lost is run under the attempt that it wrote."""
-        handler = consumer().event_handler(work)
-        work.happen = crash
-        with pytest.raises(Crash):
-            handler(event(), invocation())
-        clock.advance(60)
-        work.happen = lambda _: None
-        transport.pass_on()
-        transport.lose_answer()
+        world.crash()
+        world.clock.advance(60)
+        world.transport.pass_on()
+        world.transport.lose_answer()
+        assert world.deliver() == {"outcome": "Takeover", "key": KEY, "attempt": 2}
 
-        answer = handler(event(), invocation())
-
-        assert (answer["outcome"], answer["attempt"]) == ("Takeover", 2)
-
-    def test_commit_whose_answer_was_lost_is_recognised(
-        self, consumer: MakeConsumer, invocation: MakeInvocation, work: Work, transport: FaultyTransport, dynamodb: Any
-    ) -> None:
+    def test_commit_whose_answer_was_lost_is_recognised(self, world: DynamoDBWorld) -> None:
         """A commit that took place though its answer was lost is a success, and its effects are there once."""
-        transport.pass_on()
-        transport.lose_answer()
+        world.transport.pass_on()
+        world.transport.lose_answer()
+        assert (world.deliver()["outcome"], world.effects) == ("New", 1)
 
-        assert consumer().event_handler(work)(event(), invocation())["outcome"] == "New"
-        assert effects(dynamodb) == 1
-
-    def test_failure_whose_answer_was_lost_counts_once(
-        self, consumer: MakeConsumer, invocation: MakeInvocation, work: Work, transport: FaultyTransport
-    ) -> None:
+    def test_failure_whose_answer_was_lost_counts_once(self, world: DynamoDBWorld) -> None:
         """A failure that was recorded though its answer was lost raises the handler's error and uses one attempt."""
-        history = consumer()
-        work.happen = fail_with(KeyError("pickup"))
-        transport.pass_on()
-        transport.lose_answer()
+        world.transport.pass_on()
+        world.transport.lose_answer()
+        world.fail(NO_CAR)
+        assert (world.record().status, world.record().attempt) == ("FAILED", 1)
 
-        with pytest.raises(KeyError):
-            history.event_handler(work)(event(), invocation())
-
-        record = history.record("k1")
-        assert record is not None
-        assert (record.status, record.attempt) == ("FAILED", 1)
-
-    def test_takeover_of_a_record_that_vanished_starts_again_at_the_claim(
-        self,
-        consumer: MakeConsumer,
-        invocation: MakeInvocation,
-        work: Work,
-        transport: FaultyTransport,
-        dynamodb: Any,
-    ) -> None:
+    def test_takeover_of_a_record_that_vanished_starts_again_at_the_claim(self, world: DynamoDBWorld) -> None:
         """A failed record that TTL deletes between being seen and being taken over is claimed as new."""
-        handler = consumer().event_handler(work)
-        work.happen = fail_with(KeyError("pickup"))
-        with pytest.raises(KeyError):
-            handler(event(), invocation())
-        work.happen = lambda _: None
-        transport.pass_on()
-        transport.meanwhile(lambda: dynamodb.delete_item(TableName="Idempotency", Key={"idempotencyKey": {"S": KEY}}))
-
-        assert handler(event(), invocation())["attempt"] == 1
-        assert effects(dynamodb) == 1
+        world.fail(NO_CAR)
+        world.transport.pass_on()
+        world.transport.meanwhile(lambda: world.dynamodb.delete_item(**STORED_KEY))
+        assert (world.deliver()["attempt"], world.effects) == (1, 1)
 
 
 class TestRule2Takeover:
     """A takeover compares everything that was seen, the lease included."""
 
-    def test_crashed_claim_is_taken_over_when_its_lease_has_ended(
-        self, consumer: MakeConsumer, invocation: MakeInvocation, work: Work, clock: ManualClock, dynamodb: Any
-    ) -> None:
+    def test_crashed_claim_is_taken_over_when_its_lease_has_ended(self, world: DynamoDBWorld) -> None:
         """A key whose holder died is run again once nobody can hold it any more."""
-        handler = consumer().event_handler(work)
-        work.happen = crash
-        with pytest.raises(Crash):
-            handler(event(), invocation())
-        work.happen = lambda _: None
-
-        clock.advance(31)
+        world.crash()
+        world.clock.advance(31)
         with pytest.raises(BusyError):
-            handler(event(), invocation())
-        clock.advance(2)
+            world.deliver()
+        world.clock.advance(2)
+        assert world.deliver() == {"outcome": "Takeover", "key": KEY, "attempt": 2}
+        assert world.effects == 1
 
-        assert handler(event(), invocation()) == {"outcome": "Takeover", "key": KEY, "attempt": 2}
-        assert effects(dynamodb) == 1
-
-    def test_lease_longer_than_any_can_be_is_not_believed(
-        self, consumer: MakeConsumer, invocation: MakeInvocation, work: Work, clock: ManualClock
-    ) -> None:
+    def test_lease_longer_than_any_can_be_is_not_believed(self, world: DynamoDBWorld) -> None:
         """A claim by a clock that runs a day ahead holds its key no longer than a lease can last."""
-        handler = consumer().event_handler(work)
-        work.happen = crash
-        clock.advance(86_400)
-        with pytest.raises(Crash):
-            handler(event(), invocation())
-        work.happen = lambda _: None
-        clock.advance(-86_400)
+        world.clock.advance(86_400)
+        world.crash()
+        world.clock.advance(-86_400)
+        assert world.deliver(by="request-2")["outcome"] == "Takeover"
 
-        assert handler(event(), invocation("request-2"))["outcome"] == "Takeover"
-
-    def test_heartbeat_that_lands_in_between_refuses_the_takeover(
-        self,
-        consumer: MakeConsumer,
-        invocation: MakeInvocation,
-        work: Work,
-        transport: FaultyTransport,
-        clock: ManualClock,
-    ) -> None:
+    def test_heartbeat_that_lands_in_between_refuses_the_takeover(self, world: DynamoDBWorld) -> None:
         """A holder that renews its lease just before a takeover is written keeps the key."""
-        handler = consumer(lease=30).event_handler(work)
-        late = Work()
 
         def hang(operation: Operation) -> None:
-            clock.advance(200)
-            transport.pass_on()
-            transport.meanwhile(operation.heartbeat)
+            world.clock.advance(200)
+            world.transport.pass_on()
+            world.transport.meanwhile(operation.heartbeat)
             with pytest.raises(BusyError):
-                consumer(lease=30).event_handler(late)(event(), invocation("request-1"))
+                world.deliver(lease=30)
 
-        work.happen = hang
+        world.work.step = hang
+        assert world.deliver(timeout_s=600, lease=30)["outcome"] == "New"
+        assert len(world.work.runs) == 1
 
-        assert handler(event(), invocation(timeout_s=600))["outcome"] == "New"
-        assert late.runs == []
-
-    def test_ended_window_does_not_override_a_live_lease(
-        self, consumer: MakeConsumer, invocation: MakeInvocation, work: Work, dynamodb: Any, clock: ManualClock
-    ) -> None:
+    def test_ended_window_does_not_override_a_live_lease(self, world: DynamoDBWorld) -> None:
         """A record whose TTL is past is still held for as long as its lease is live."""
-        handler = consumer().event_handler(work)
-        work.happen = crash
-        with pytest.raises(Crash):
-            handler(event(), invocation())
-        dynamodb.update_item(
-            TableName="Idempotency",
-            Key={"idempotencyKey": {"S": KEY}},
+        world.crash()
+        world.dynamodb.update_item(
+            **STORED_KEY,
             UpdateExpression="SET expiryTimestamp = :past",
-            ExpressionAttributeValues={":past": {"N": str(clock() // 1000 - 60)}},
+            ExpressionAttributeValues={":past": {"N": str(world.clock() // 1000 - 60)}},
         )
-
         with pytest.raises(BusyError):
-            handler(event(), invocation())
+            world.deliver()
 
 
 class TestRule3Fence:
     """Commit and failure change nothing unless the claim is still ours."""
 
-    def overtaken(
-        self, work: Work, clock: ManualClock, handler: Callable[..., Any], invocation: MakeInvocation
-    ) -> Callable[[Operation], object]:
-        """Make a step in which the process stalls past its lease and another delivery completes the key."""
+    @pytest.fixture
+    def overtaken(self, world: DynamoDBWorld) -> Callable[[Operation], object]:
+        """A step in which the process stalls past its lease, and another delivery completes the key."""
 
-        def happen(operation: Operation) -> str:
-            work.happen = lambda _: "by the other run"
-            clock.advance(60)
-            handler(event(), invocation("request-2"))
-            return "by the stale run"
+        def step(_: Operation) -> None:
+            world.work.step = lambda _: None
+            world.clock.advance(60)
+            world.deliver(by="request-2")
 
-        return happen
+        return step
 
-    def test_stale_owner_cannot_complete(
-        self, consumer: MakeConsumer, invocation: MakeInvocation, work: Work, clock: ManualClock, dynamodb: Any
-    ) -> None:
-        """A run that was overtaken commits none of its effects, and its caller gets the committed result."""
-        history = consumer()
-        handler = history.event_handler(work)
-        work.happen = self.overtaken(work, clock, handler, invocation)
-
-        assert handler(event(), invocation())["outcome"] == "LostLease"
-        assert effects(dynamodb) == 1
+    def test_stale_owner_cannot_complete(self, world: DynamoDBWorld, overtaken: Callable[[Operation], object]) -> None:
+        """A run that was overtaken commits none of its effects."""
+        world.work.step = overtaken
+        assert world.deliver()["outcome"] == "LostLease"
+        assert world.effects == 1
 
     def test_stale_owner_cannot_fail_what_is_completed(
-        self, consumer: MakeConsumer, invocation: MakeInvocation, work: Work, clock: ManualClock, dynamodb: Any
+        self, world: DynamoDBWorld, overtaken: Callable[[Operation], object]
     ) -> None:
         """A run that was overtaken and then raises leaves the completed record as it is."""
-        history = consumer()
-        handler = history.event_handler(work)
-        overtaken = self.overtaken(work, clock, handler, invocation)
 
-        def happen(operation: Operation) -> object:
+        def step(operation: Operation) -> None:
             overtaken(operation)
-            raise KeyError("too late")
+            raise NO_CAR
 
-        work.happen = happen
+        world.work.step = step
+        assert world.deliver()["outcome"] == "LostLease"
+        assert (world.record().status, world.effects) == ("COMPLETED", 1)
 
-        assert handler(event(), invocation())["outcome"] == "LostLease"
-        record = history.record("k1")
-        assert record is not None
-        assert (record.status, effects(dynamodb)) == ("COMPLETED", 1)
-
-    def test_stale_owner_is_told_that_its_lease_is_lost(
-        self,
-        consumer: MakeConsumer,
-        invocation: MakeInvocation,
-        work: Work,
-        clock: ManualClock,
-        seen: list[Observation],
-    ) -> None:
+    def test_stale_owner_is_told_that_its_lease_is_lost(self, world: DynamoDBWorld) -> None:
         """A run that was overtaken by one which has not completed yet raises an error that brings the event back."""
-        handler = consumer().event_handler(work)
 
-        def happen(operation: Operation) -> None:
-            work.happen = crash
-            clock.advance(60)
-            with pytest.raises(Crash):
-                handler(event(), invocation("request-2"))
+        def step(_: Operation) -> None:
+            world.clock.advance(60)
+            world.crash(by="request-2")
 
-        work.happen = happen
-
+        world.work.step = step
         with pytest.raises(LostLeaseError):
-            handler(event(), invocation())
-        assert seen[-1].outcome == "LostLease"
+            world.deliver()
+        assert world.seen[-1].outcome == "LostLease"
 
 
 class TestRule4Failure:
     """Failures are recorded, counted and, when no attempt is left, put out of the way."""
 
-    def test_original_error_survives_a_failing_failure_write(
-        self, consumer: MakeConsumer, invocation: MakeInvocation, work: Work, transport: FaultyTransport
-    ) -> None:
+    def test_original_error_survives_a_failing_failure_write(self, world: DynamoDBWorld) -> None:
         """The handler's own error is raised though recording it failed as well."""
-        work.happen = fail_with(KeyError("pickup"))
-        transport.pass_on()
-        transport.answer("AccessDeniedException")
+        error = KeyError("pickup")
+        world.transport.pass_on()
+        world.transport.answer("AccessDeniedException")
+        world.fail(error)
+        assert "could not be recorded" in error.__notes__[0]
 
-        with pytest.raises(KeyError, match="pickup") as raised:
-            consumer().event_handler(work)(event(), invocation())
-        assert "could not be recorded" in raised.value.__notes__[0]
-
-    def test_last_attempt_ends_in_quarantine_and_dead_letter(
-        self,
-        consumer: MakeConsumer,
-        invocation: MakeInvocation,
-        work: Work,
-        box: DeadLetterBox,
-    ) -> None:
+    def test_last_attempt_ends_in_quarantine_and_dead_letter(self, world: DynamoDBWorld) -> None:
         """The last attempt's event goes to the dead-letter queue with reason, key, attempt and itself, acknowledged."""
-        history = consumer(max_attempts=3)
-        handler = history.event_handler(work)
-        work.happen = fail_with(KeyError("pickup"))
         for _ in range(2):
-            with pytest.raises(KeyError):
-                handler(event(), invocation())
-
-        assert handler(event(), invocation())["outcome"] == "DeadLettered"
-        (letter,) = box.letters
-        assert letter._replace(event=None) == (QUARANTINED, "KeyError: 'pickup'", "history", KEY, 3, None)
-        assert letter.event == event()
-        record = history.record("k1")
-        assert record is not None
+            world.fail(NO_CAR)
+        world.work.step = fail_with(NO_CAR)
+        assert world.deliver()["outcome"] == "DeadLettered"
+        assert world.box.letters == [(QUARANTINED, "KeyError: 'pickup'", "history", KEY, 3, event())]
+        record = world.record()
         assert (record.status, record.expiry, record.dead_lettered) == ("QUARANTINED", None, True)
 
-    def test_quarantined_key_is_never_run_and_sent_once(
-        self, consumer: MakeConsumer, invocation: MakeInvocation, work: Work, box: DeadLetterBox
-    ) -> None:
+    def test_quarantined_key_is_never_run_and_sent_once(self, world: DynamoDBWorld) -> None:
         """Later deliveries of a quarantined key are acknowledged and counted, without a run or another dead letter."""
-        handler = consumer().event_handler(work)
-        work.happen = fail_with(PermanentError("card refused"))
-        handler(event(), invocation())
+        world.work.step = fail_with(CARD_REFUSED)
+        world.deliver()
+        assert world.deliver(by="request-2")["outcome"] == "Quarantined"
+        assert (len(world.work.runs), world.reasons) == (1, [QUARANTINED])
 
-        assert handler(event(), invocation("request-2"))["outcome"] == "Quarantined"
-        assert (len(work.runs), len(box.letters)) == (1, 1)
-
-    def test_crashes_use_up_attempts(
-        self, consumer: MakeConsumer, invocation: MakeInvocation, work: Work, clock: ManualClock, box: DeadLetterBox
-    ) -> None:
+    def test_crashes_use_up_attempts(self, world: DynamoDBWorld) -> None:
         """An event that kills its process every time is quarantined when its attempts are used up, not run for ever."""
-        handler = consumer(max_attempts=2).event_handler(work)
-        work.happen = crash
         for _ in range(2):
-            with pytest.raises(Crash):
-                handler(event(), invocation())
-            clock.advance(60)
+            world.crash(max_attempts=2)
+            world.clock.advance(60)
+        assert world.deliver(max_attempts=2)["outcome"] == "DeadLettered"
+        assert (len(world.work.runs), world.box.letters[0].attempt) == (2, 2)
 
-        assert handler(event(), invocation())["outcome"] == "DeadLettered"
-        assert (len(work.runs), box.letters[0].attempt) == (2, 2)
+    def test_event_is_not_acknowledged_unless_the_dead_letter_is_stored(self, world: DynamoDBWorld) -> None:
+        """While the dead-letter queue is down a delivery raises; a later one sends the letter.
 
-    def test_event_is_not_acknowledged_unless_the_dead_letter_is_stored(
-        self, consumer: MakeConsumer, invocation: MakeInvocation, work: Work, box: DeadLetterBox
-    ) -> None:
-        """When the dead-letter queue is down the delivery raises, and the next one sends the letter."""
-        handler = consumer().event_handler(work)
-        work.happen = fail_with(PermanentError("card refused"))
-        box.error = DeadLetterError("the queue is down")
-        with pytest.raises(PermanentError, match="card refused"):
-            handler(event(), invocation())
-        box.error = None
+        What is sent of another event under the key, before or after that, has a letter of its own.
+        """
+        world.box.error = DeadLetterError("the queue is down")
+        world.fail(CARD_REFUSED)
+        world.box.error = None
+        deliveries = [event(price=10), event(), event(price=11)]
+        assert {world.deliver(each)["outcome"] for each in deliveries} == {"DeadLettered"}
+        assert (len(world.work.runs), world.reasons) == (1, [PAYLOAD_MISMATCH, QUARANTINED, PAYLOAD_MISMATCH])
 
-        assert handler(event(), invocation())["outcome"] == "DeadLettered"
-        assert (len(work.runs), len(box.letters)) == (1, 1)
-
-    def test_other_event_under_a_quarantined_key_gets_its_own_dead_letter(
-        self, consumer: MakeConsumer, invocation: MakeInvocation, work: Work, box: DeadLetterBox
-    ) -> None:
-        """A payload mismatch against a quarantined key is sent, though the key's own letter was sent before."""
-        handler = consumer().event_handler(work)
-        work.happen = fail_with(PermanentError("card refused"))
-        handler(event(), invocation())
-
-        assert handler(event(price=10), invocation("request-2"))["outcome"] == "DeadLettered"
-        assert [letter.reason for letter in box.letters] == [QUARANTINED, PAYLOAD_MISMATCH]
-
-    def test_mismatch_does_not_mark_the_quarantine_of_another_event(
-        self, consumer: MakeConsumer, invocation: MakeInvocation, work: Work, box: DeadLetterBox
-    ) -> None:
-        """A key that was quarantined, but whose letter could not be sent, still gets its letter after a mismatch."""
-        handler = consumer().event_handler(work)
-        work.happen = fail_with(PermanentError("card refused"))
-        box.error = DeadLetterError("the queue is down")
-        with pytest.raises(PermanentError, match="card refused"):
-            handler(event(), invocation())
-        box.error = None
-        handler(event(price=10), invocation("request-2"))
-
-        assert handler(event(), invocation())["outcome"] == "DeadLettered"
-        assert [letter.reason for letter in box.letters] == [PAYLOAD_MISMATCH, QUARANTINED]
-
-    def test_without_a_dead_letter_queue_the_error_is_raised(
-        self, store: DynamoDBStore, invocation: MakeInvocation, clock: ManualClock, work: Work
-    ) -> None:
+    def test_without_a_dead_letter_queue_the_error_is_raised(self, world: DynamoDBWorld) -> None:
         """Without a dead-letter queue a permanent error is raised, so that the transport's own takes the event."""
-        bare = Consumer("history", store, key="detail.idempotencyid", clock=clock)
-        work.happen = fail_with(PermanentError("card refused"))
-
+        world.work.step = fail_with(CARD_REFUSED)
         with pytest.raises(PermanentError, match="card refused"):
-            bare.event_handler(work)(event(), invocation())
+            world.consumer(dead_letters=None).event_handler(world.work)(event(), world.invocation())
 
-    def test_retryable_error_uses_up_no_attempt(
-        self, consumer: MakeConsumer, invocation: MakeInvocation, work: Work, seen: list[Observation]
-    ) -> None:
+    def test_retryable_error_uses_up_no_attempt(self, world: DynamoDBWorld) -> None:
         """A handler that says "not now" is never quarantined for it, and a later failure still is."""
-        handler = consumer(max_attempts=2).event_handler(work)
-        work.happen = fail_with(BusyError("car", 1_000))
-        for number in range(4):
-            with pytest.raises(BusyError):
-                handler(event(), invocation(f"request-{number}"))
-        work.happen = fail_with(KeyError("pickup"))
-        with pytest.raises(KeyError):
-            handler(event(), invocation("request-8"))
+        for _ in range(4):
+            world.fail(BusyError("car", 1_000), max_attempts=2)
+        world.fail(NO_CAR, max_attempts=2)
+        world.work.step = fail_with(NO_CAR)
+        assert world.deliver(max_attempts=2)["outcome"] == "DeadLettered"
+        assert [operation.attempt for operation in world.work.runs] == [1, 1, 1, 1, 1, 2]
 
-        assert handler(event(), invocation("request-9"))["outcome"] == "DeadLettered"
-        assert [operation.attempt for operation in work.runs] == [1, 1, 1, 1, 1, 2]
-
-    def test_refused_commit_is_a_failure_with_its_own_reason(
-        self,
-        consumer: MakeConsumer,
-        invocation: MakeInvocation,
-        work: Work,
-        transport: FaultyTransport,
-        box: DeadLetterBox,
-    ) -> None:
+    def test_refused_commit_is_a_failure_with_its_own_reason(self, world: DynamoDBWorld) -> None:
         """What was definitely refused is recorded, so that the dead letter names the cause and no attempt waits."""
-        handler = consumer(max_attempts=2).event_handler(work)
-        for number in range(2):
-            transport.pass_on(1 + number)
-            transport.answer("AccessDeniedException")
-            if number == 0:
+        for claim_round_trips in (1, 2):
+            world.transport.pass_on(claim_round_trips)
+            world.transport.answer("AccessDeniedException")
+            if claim_round_trips == 1:
                 with pytest.raises(StoreRefusedError):
-                    handler(event(), invocation("request-1"))
-        handler(event(), invocation("request-2"))
+                    world.deliver(max_attempts=2)
+        world.deliver(max_attempts=2)
+        assert world.reasons == [QUARANTINED]
+        assert "AccessDenied" in world.box.letters[0].message
 
-        assert [letter.reason for letter in box.letters] == [QUARANTINED]
-        assert "AccessDenied" in box.letters[0].message
-
-    def test_work_that_must_not_be_repeated_is_given_up_after_a_crash(
-        self,
-        consumer: MakeConsumer,
-        invocation: MakeInvocation,
-        work: Work,
-        clock: ManualClock,
-        box: DeadLetterBox,
-    ) -> None:
+    def test_work_that_must_not_be_repeated_is_given_up_after_a_crash(self, world: DynamoDBWorld) -> None:
         """With on_crash="quarantine" the event goes to the dead-letter queue as UNKNOWN, until it is released."""
-        history = consumer(on_crash="quarantine")
-        handler = history.event_handler(work)
-        work.happen = crash
-        with pytest.raises(Crash):
-            handler(event(), invocation())
-        clock.advance(60)
-        work.happen = lambda _: None
+        world.crash(on_crash="quarantine")
+        world.clock.advance(60)
+        outcomes = [world.deliver(on_crash="quarantine")["outcome"] for _ in range(2)]
+        assert outcomes == ["DeadLettered", "Quarantined"]
+        assert (world.reasons, len(world.work.runs)) == ([UNKNOWN], 1)
+        assert world.consumer().release("k1")
+        assert world.deliver(on_crash="quarantine")["outcome"] == "Retried"
 
-        assert handler(event(), invocation())["outcome"] == "DeadLettered"
-        assert handler(event(), invocation())["outcome"] == "Quarantined"
-        assert [letter.reason for letter in box.letters] == [UNKNOWN]
-        assert len(work.runs) == 1
-        assert history.release("k1")
-        assert handler(event(), invocation())["outcome"] == "Retried"
+    def test_released_key_is_run_again_as_attempt_one(self, world: DynamoDBWorld) -> None:
+        """A quarantined key that an operator releases, once, is run again, even if the answer to that was lost."""
+        world.work.step = fail_with(CARD_REFUSED)
+        world.deliver()
+        world.work.step = lambda _: None
+        world.transport.pass_on()
+        world.transport.lose_answer()
+        assert [world.consumer().release("k1") for _ in range(2)] == [True, False]
+        assert world.deliver() == {"outcome": "Retried", "key": KEY, "attempt": 1}
+        assert world.effects == 1
 
-    def test_released_key_is_run_again_as_attempt_one(
-        self, consumer: MakeConsumer, invocation: MakeInvocation, work: Work, dynamodb: Any
-    ) -> None:
-        """A quarantined key that an operator releases is run at its next delivery, as attempt 1."""
-        history = consumer()
-        handler = history.event_handler(work)
-        work.happen = fail_with(PermanentError("card refused"))
-        handler(event(), invocation())
-        work.happen = lambda _: None
-
-        assert history.release("k1")
-        assert not history.release("k1")
-        assert handler(event(), invocation()) == {"outcome": "Retried", "key": KEY, "attempt": 1}
-        assert effects(dynamodb) == 1
-
-    def test_release_whose_answer_was_lost_is_recognised(
-        self, consumer: MakeConsumer, invocation: MakeInvocation, work: Work, transport: FaultyTransport
-    ) -> None:
-        """An operator is told that a key was released though the answer to that was lost."""
-        history = consumer()
-        work.happen = fail_with(PermanentError("card refused"))
-        history.event_handler(work)(event(), invocation())
-        transport.pass_on()
-        transport.lose_answer()
-
-        assert history.release("k1")
-
-    def test_back_off_holds_a_failed_key_back(
-        self, consumer: MakeConsumer, invocation: MakeInvocation, work: Work, clock: ManualClock
-    ) -> None:
+    def test_back_off_holds_a_failed_key_back(self, world: DynamoDBWorld) -> None:
         """A failed key is not run before its back-off is over."""
-        handler = consumer(backoff=lambda attempt: 10.0 * attempt).event_handler(work)
-        work.happen = fail_with(KeyError("pickup"))
-        with pytest.raises(KeyError):
-            handler(event(), invocation())
-        work.happen = lambda _: None
-
-        clock.advance(9)
+        policy: Any = {"backoff": lambda attempt: 10.0 * attempt}
+        world.fail(NO_CAR, **policy)
+        world.clock.advance(9)
         with pytest.raises(RetryLaterError):
-            handler(event(), invocation())
-        clock.advance(2)
-        assert handler(event(), invocation())["outcome"] == "Retried"
+            world.deliver(**policy)
+        world.clock.advance(2)
+        assert world.deliver(**policy)["outcome"] == "Retried"
 
-    def test_raw_event_is_kept_with_a_failure_where_asked_for(
-        self, consumer: MakeConsumer, invocation: MakeInvocation, work: Work
-    ) -> None:
+    def test_raw_event_is_kept_with_a_failure_where_asked_for(self, world: DynamoDBWorld) -> None:
         """A failed record holds the event for recovery by hand when the policy says so."""
-        history = consumer(keep_event=True)
-        work.happen = fail_with(KeyError("pickup"))
-        with pytest.raises(KeyError):
-            history.event_handler(work)(event(), invocation())
-
-        record = history.record("k1")
-        assert record is not None
-        assert record.event is not None
-        assert '"orderID":"order_01"' in record.event
+        world.fail(NO_CAR, keep_event=True)
+        assert json.loads(world.record().event or "") == event()
 
 
 class TestRule5Lease:
     """A lease lasts as long as the invocation can, or is short and renewed."""
 
-    def test_lease_follows_the_deadline_of_a_short_function(
-        self, consumer: MakeConsumer, invocation: MakeInvocation, work: Work, clock: ManualClock
-    ) -> None:
+    @pytest.fixture
+    def leases(self, world: DynamoDBWorld) -> Callable[..., list[int]]:
+        """Deliver an event whose work does these steps; return how many milliseconds its lease has left after each."""
+
+        def leases(*steps: Callable[[Operation], object], timeout_s: float) -> list[int]:
+            left_ms = []
+
+            def step(operation: Operation) -> None:
+                for each in steps:
+                    each(operation)
+                    left_ms.append((world.record().lease_ms or 0) - world.clock())
+
+            world.work.step = step
+            assert world.deliver(timeout_s=timeout_s, lease=30, margin=1)["outcome"] == "New"
+            return left_ms
+
+        return leases
+
+    def test_lease_follows_the_deadline_of_a_short_function(self, leases: Callable[..., list[int]]) -> None:
         """A claim holds until the function is certainly stopped."""
-        history = consumer(margin=1)
-        leases = []
-        work.happen = lambda _: leases.append(history.record("k1"))
-        history.event_handler(work)(event(), invocation(timeout_s=30))
+        assert leases(lambda _: None, timeout_s=30) == [31_000]
 
-        assert leases[0] is not None
-        assert leases[0].lease_ms == clock() + 31_000
-
-    def test_lease_of_a_long_function_is_short(
-        self, consumer: MakeConsumer, invocation: MakeInvocation, work: Work, clock: ManualClock
-    ) -> None:
-        """A function that may run longer than Lambda's retries wait gets a short lease, which heartbeats renew."""
-        history = consumer(lease=30)
-        leases = []
-
-        def happen(operation: Operation) -> None:
-            leases.append(history.record("k1"))
-            clock.advance(20)
-            assert operation.heartbeat()
-            leases.append(history.record("k1"))
-
-        work.happen = happen
-        history.event_handler(work)(event(), invocation(timeout_s=900))
-
-        assert [lease.lease_ms - clock() for lease in leases if lease and lease.lease_ms] == [10_000, 30_000]
-
-    def test_heartbeat_never_outlasts_its_own_invocation(
-        self, consumer: MakeConsumer, invocation: MakeInvocation, work: Work, clock: ManualClock
-    ) -> None:
-        """A heartbeat near the deadline extends the lease to the deadline and its margin, and no further."""
-        history = consumer(lease=30, margin=1)
-        leases = []
-
-        def happen(operation: Operation) -> None:
-            clock.advance(190)
-            operation.heartbeat()
-            leases.append(history.record("k1"))
-
-        work.happen = happen
-        history.event_handler(work)(event(), invocation(timeout_s=200))
-
-        assert leases[0] is not None
-        assert leases[0].lease_ms == clock() + 11_000
+    def test_lease_of_a_long_function_is_short(self, world: DynamoDBWorld, leases: Callable[..., list[int]]) -> None:
+        """A function that may outlast Lambda's retries has a short lease, which heartbeats renew up to its deadline."""
+        steps = (lambda _: world.clock.advance(20), Operation.heartbeat)
+        assert leases(*steps, timeout_s=900) == [10_000, 30_000]
 
     def test_late_heartbeat_never_shortens_the_lease(
-        self,
-        consumer: MakeConsumer,
-        invocation: MakeInvocation,
-        work: Work,
-        store: DynamoDBStore,
-        clock: ManualClock,
+        self, world: DynamoDBWorld, leases: Callable[..., list[int]]
     ) -> None:
         """A heartbeat that was given up, and arrives after the next one, leaves the longer lease as it is."""
-        history = consumer(lease=30)
-        leases = []
+        late: list[Any] = []
+        steps = (
+            lambda _: late.append(world.record()),
+            lambda _: world.clock.advance(20),
+            Operation.heartbeat,
+            lambda _: world.store.update_if_owner(late[0]),
+            Operation.heartbeat,
+        )
+        assert leases(*steps, timeout_s=900) == [30_000, 10_000, 30_000, 30_000, 30_000]
 
-        def happen(operation: Operation) -> None:
-            late = history.record("k1")
-            assert late is not None
-            clock.advance(20)
-            assert operation.heartbeat()
-            store.update_if_owner(late)
-            leases.append(history.record("k1"))
-            assert operation.heartbeat()
-
-        work.happen = happen
-        history.event_handler(work)(event(), invocation(timeout_s=900))
-
-        assert leases[0] is not None
-        assert leases[0].lease_ms == clock() + 30_000
-
-    def test_losing_the_lease_sets_a_flag_that_the_work_can_see(
-        self, consumer: MakeConsumer, invocation: MakeInvocation, work: Work, clock: ManualClock
-    ) -> None:
-        """Work whose key was taken over learns it from its next heartbeat."""
-        handler = consumer(lease=30).event_handler(work)
+    def test_losing_the_lease_sets_a_flag_that_the_work_can_see(self, world: DynamoDBWorld) -> None:
+        """Work whose key was taken over learns it from its next heartbeat, and from its own clock before that."""
         flags = []
 
-        def happen(operation: Operation) -> None:
-            work.happen = lambda _: None
-            clock.advance(60)
-            handler(event(), invocation("request-2", timeout_s=900))
+        def step(operation: Operation) -> None:
+            world.work.step = lambda _: None
+            world.clock.advance(60)
+            world.deliver(by="request-2", timeout_s=900)
             flags.extend([operation.lost, operation.heartbeat(), operation.lost])
 
-        work.happen = happen
-        handler(event(), invocation(timeout_s=900))
-
+        world.work.step = step
+        world.deliver(timeout_s=900)
         assert flags == [True, False, True]
 
 
 class TestRule6EffectsWithTheRecord:
     """Registered writes take place together with the completion, or not at all."""
 
+    @pytest.fixture
+    def car_1_is_taken(self, world: DynamoDBWorld) -> dict[str, Any]:
+        """The item of a car that another ride has."""
+        item = {"id": {"S": "car_1"}, "ride": {"S": "order_02"}}
+        world.dynamodb.put_item(TableName="Rides", Item=item)
+        return item
+
+    @staticmethod
+    def take(car: str) -> Put:
+        """Take a car, if it is free."""
+        return Put("Rides", {"id": car, "ride": "order_01"}, condition="attribute_not_exists(ride)")
+
     def test_conflict_of_an_effect_is_a_business_conflict(
-        self, consumer: MakeConsumer, invocation: MakeInvocation, dynamodb: Any
+        self, world: DynamoDBWorld, car_1_is_taken: dict[str, Any]
     ) -> None:
         """A condition that the handler put on its own item raises EffectConflictError and writes nothing."""
-        history = consumer()
-        dynamodb.put_item(TableName="Rides", Item={"id": {"S": "car_1"}, "ride": {"S": "order_02"}})
-
-        @history.event_handler
-        def handler(event: dict[str, Any], operation: Operation) -> None:
-            operation.write(
-                Put("Rides", {"id": "order_01"}),
-                Put("Rides", {"id": "car_1", "ride": "order_01"}, condition="attribute_not_exists(ride)"),
-            )
-
+        world.work.step = lambda operation: operation.write(self.take("car_1"))
         with pytest.raises(EffectConflictError) as raised:
-            handler(event(), invocation())
+            world.deliver()
+        assert (raised.value.index, raised.value.item) == (1, car_1_is_taken)
+        assert (world.effects, world.record().status) == (0, "FAILED")
 
-        assert (raised.value.index, raised.value.item) == (1, {"id": {"S": "car_1"}, "ride": {"S": "order_02"}})
-        assert "Item" not in dynamodb.get_item(TableName="Rides", Key={"id": {"S": "order_01"}})
-        record = history.record("k1")
-        assert record is not None
-        assert record.status == "FAILED"
-
+    @pytest.mark.usefixtures("car_1_is_taken")
     @pytest.mark.parametrize("atomic", [False, True])
     def test_handler_is_run_again_after_a_conflict_where_the_policy_says_so(
-        self, consumer: MakeConsumer, invocation: MakeInvocation, dynamodb: Any, *, atomic: bool
+        self, world: DynamoDBWorld, *, atomic: bool
     ) -> None:
         """With conflict_reruns the handler decides anew on what it now finds, in the same attempt."""
-        cars = ["car_1", "car_2"]
-        dynamodb.put_item(TableName="Rides", Item={"id": {"S": "car_1"}, "ride": {"S": "order_02"}})
+        world.work.step = lambda operation: operation.write(self.take(f"car_{len(world.work.runs)}"))
+        assert world.deliver(atomic=atomic, conflict_reruns=1)["outcome"] == "New"
+        assert "Item" in world.dynamodb.get_item(TableName="Rides", Key={"id": {"S": "car_2"}})
+        assert (world.effects, world.record().attempt) == (1, 1)
 
-        @consumer(atomic=atomic, conflict_reruns=1).event_handler
-        def handler(event: dict[str, Any], operation: Operation) -> None:
-            operation.write(Put("Rides", {"id": cars.pop(0), "ride": "x"}, condition="attribute_not_exists(ride)"))
-
-        assert handler(event(), invocation())["outcome"] == "New"
-        assert dynamodb.get_item(TableName="Rides", Key={"id": {"S": "car_2"}})["Item"]["ride"] == {"S": "x"}
-
-    @pytest.mark.parametrize("count", [100, 150])
-    def test_more_effects_than_a_transaction_holds_are_permanent(
-        self, consumer: MakeConsumer, invocation: MakeInvocation, box: DeadLetterBox, count: int
+    @pytest.mark.parametrize(
+        ("effects", "says"),
+        [
+            ([Put("Rides", {"id": f"ride_{number}"}) for number in range(99)], "100 actions"),
+            ([Put("Rides", {"id": "order_01", "price": 9.99})], "float"),
+        ],
+        ids=["too many", "no form"],
+    )
+    def test_effects_that_can_never_be_written_are_permanent(
+        self, world: DynamoDBWorld, effects: list[Put], says: str
     ) -> None:
-        """A hundred effects and the record do not fit into one transaction: no retry can help, nothing is written."""
+        """More than a transaction holds, or a value without a form: no retry can help, and nothing is written."""
+        world.work.step = lambda operation: operation.write(*effects)
+        assert world.deliver()["outcome"] == "DeadLettered"
+        assert says in world.box.letters[0].message
+        assert world.effects == 0
 
-        @consumer().event_handler
-        def handler(event: dict[str, Any], operation: Operation) -> None:
-            operation.write(*(Put("Rides", {"id": f"ride_{number}"}) for number in range(count)))
-
-        assert handler(event(), invocation())["outcome"] == "DeadLettered"
-        assert "100 actions" in box.letters[0].message
-
-    def test_effect_that_cannot_be_stored_is_permanent(
-        self, consumer: MakeConsumer, invocation: MakeInvocation, box: DeadLetterBox
-    ) -> None:
-        """A value without a form in DynamoDB sends the event to the dead-letter queue with its name."""
-
-        @consumer().event_handler
-        def handler(event: dict[str, Any], operation: Operation) -> None:
-            operation.write(Put("Rides", {"id": "order_01", "price": 9.99}))
-
-        assert handler(event(), invocation())["outcome"] == "DeadLettered"
-        assert "float" in box.letters[0].message
-
-    def test_commit_that_was_never_answered_leaves_the_record_to_decide(
-        self, consumer: MakeConsumer, invocation: MakeInvocation, work: Work, transport: FaultyTransport, dynamodb: Any
-    ) -> None:
+    def test_commit_that_was_never_answered_leaves_the_record_to_decide(self, world: DynamoDBWorld) -> None:
         """A commit whose answers were all lost raises, and the next delivery finds that it had taken place."""
-        handler = consumer().event_handler(work)
-        transport.pass_on()
+        world.transport.pass_on()
         for _ in range(6):
-            transport.lose_answer()
+            world.transport.lose_answer()
         with pytest.raises(StoreUnavailableError):
-            handler(event(), invocation())
-
-        assert handler(event(), invocation())["outcome"] == "Duplicate"
-        assert effects(dynamodb) == 1
+            world.deliver()
+        assert (world.deliver()["outcome"], world.effects) == ("Duplicate", 1)
 
 
 class TestRule7AtomicMode:
     """One transaction writes effects and completion, without a claim."""
 
-    def test_new_event_and_duplicate_cost_one_round_trip_each(
-        self, consumer: MakeConsumer, invocation: MakeInvocation, work: Work, transport: FaultyTransport, dynamodb: Any
-    ) -> None:
+    def test_new_event_and_duplicate_cost_one_round_trip_each(self, world: DynamoDBWorld) -> None:
         """Atomic mode has one round trip for a new event, one for a duplicate, and one effect."""
-        handler = consumer(atomic=True).event_handler(work)
+        outcomes = [world.deliver(by=request, atomic=True)["outcome"] for request in ("request-1", "request-2")]
+        assert outcomes == ["New", "Duplicate"]
+        assert (world.transport.requests, world.effects) == (["TransactWriteItems"] * 2, 1)
 
-        assert handler(event(), invocation())["outcome"] == "New"
-        assert handler(event(), invocation("request-2"))["outcome"] == "Duplicate"
-        assert transport.requests == ["TransactWriteItems"] * 2
-        assert effects(dynamodb) == 1
-
-    def test_error_is_recorded_and_the_retry_commits_as_the_next_attempt(
-        self, consumer: MakeConsumer, invocation: MakeInvocation, work: Work, dynamodb: Any
-    ) -> None:
+    def test_error_is_recorded_and_the_retry_commits_as_the_next_attempt(self, world: DynamoDBWorld) -> None:
         """A failed atomic run leaves FAILED without its effects, and the retry commits over it."""
-        history = consumer(atomic=True)
-        handler = history.event_handler(work)
-        work.happen = fail_with(KeyError("pickup"))
-        with pytest.raises(KeyError):
-            handler(event(), invocation())
-        assert effects(dynamodb) == 0
-        work.happen = lambda _: None
+        world.fail(NO_CAR, atomic=True)
+        assert world.effects == 0
+        assert world.deliver(atomic=True) == {"outcome": "Retried", "key": KEY, "attempt": 2}
+        assert world.effects == 1
 
-        assert handler(event(), invocation()) == {"outcome": "Retried", "key": KEY, "attempt": 2}
-        assert effects(dynamodb) == 1
-
-    def test_claim_that_may_be_taken_over_is_committed_over(
-        self, consumer: MakeConsumer, invocation: MakeInvocation, work: Work, clock: ManualClock, dynamodb: Any
-    ) -> None:
+    def test_claim_that_may_be_taken_over_is_committed_over(self, world: DynamoDBWorld) -> None:
         """An atomic run that meets a dead claim commits over it, and one that meets a live claim does not."""
-        work.happen = crash
-        with pytest.raises(Crash):
-            consumer().event_handler(work)(event(), invocation())
-        work.happen = lambda _: None
-        atomic = consumer(atomic=True).event_handler(work)
-
+        world.crash()
         with pytest.raises(BusyError):
-            atomic(event(), invocation())
-        assert effects(dynamodb) == 0
-        clock.advance(60)
-        assert atomic(event(), invocation())["outcome"] == "Takeover"
-        assert effects(dynamodb) == 1
+            world.deliver(atomic=True)
+        assert world.effects == 0
+        world.clock.advance(60)
+        assert (world.deliver(atomic=True)["outcome"], world.effects) == ("Takeover", 1)
 
-    def test_commit_whose_answer_was_lost_is_recognised(
-        self, consumer: MakeConsumer, invocation: MakeInvocation, work: Work, transport: FaultyTransport, dynamodb: Any
-    ) -> None:
+    def test_commit_whose_answer_was_lost_is_recognised(self, world: DynamoDBWorld) -> None:
         """An atomic commit that took place though its answer was lost is this delivery's own success."""
-        transport.lose_answer()
-
-        assert consumer(atomic=True).event_handler(work)(event(), invocation())["outcome"] == "New"
-        assert effects(dynamodb) == 1
+        world.transport.lose_answer()
+        assert (world.deliver(atomic=True)["outcome"], world.effects) == ("New", 1)
 
 
 class TestRule8Keys:
     """The key is computed once, carried by the operation, and never partial."""
 
-    @pytest.mark.parametrize("key", [None, ""])
-    def test_missing_key_fails_closed(
-        self, consumer: MakeConsumer, invocation: MakeInvocation, work: Work, box: DeadLetterBox, key: str | None
-    ) -> None:
-        """An event without a key is not run, and goes to the dead-letter queue."""
-        assert consumer().event_handler(work)(event(key), invocation())["outcome"] == "DeadLettered"
-        assert (box.letters[0].reason, work.runs) == (MISSING_KEY, [])
+    @pytest.mark.parametrize(
+        ("key", "message"),
+        [
+            ("detail.idempotencyid", event(None)),
+            ("detail.idempotencyid", event("")),
+            ("[detail.data.tenant, detail.idempotencyid]", event()),
+        ],
+        ids=["missing", "empty", "partly missing"],
+    )
+    def test_missing_key_fails_closed(self, world: DynamoDBWorld, key: str, message: dict[str, Any]) -> None:
+        """An event without a key, or without a part of one, is not run, and goes to the dead-letter queue."""
+        handler = world.consumer(key=key).event_handler(world.work)
+        assert handler(message, world.invocation())["outcome"] == "DeadLettered"
+        assert (world.reasons, world.work.runs) == ([MISSING_KEY], [])
 
-    def test_partly_missing_composite_key_fails_closed(
-        self, store: DynamoDBStore, invocation: MakeInvocation, work: Work, box: DeadLetterBox
-    ) -> None:
-        """A composite key of which one part is missing is as bad as none."""
-        history = Consumer(
-            "history", store, key="[detail.data.tenant, detail.idempotencyid]", dead_letters=box, region="eu-west-1"
-        )
-
-        assert history.event_handler(work)(event(), invocation())["outcome"] == "DeadLettered"
-        assert (box.letters[0].reason, work.runs) == (MISSING_KEY, [])
-
-    def test_nested_operations_of_one_consumer_do_not_mix_keys(self, consumer: MakeConsumer) -> None:
+    def test_nested_operations_of_one_consumer_do_not_mix_keys(self, world: DynamoDBWorld) -> None:
         """An operation started inside another completes its own key and leaves the outer one alone."""
-        history = consumer()
+        history = world.consumer()
         with history.operation("outer") as outer:
             with history.operation("inner") as inner:
                 inner.complete("inner result")
-            middle = history.record("outer"), history.record("inner")
+            assert [world.record(key).status for key in ("outer", "inner")] == ["IN_PROGRESS", "COMPLETED"]
             outer.complete("outer result")
-
-        assert [record and record.status for record in middle] == ["IN_PROGRESS", "COMPLETED"]
         with history.operation("outer") as again:
             assert (again.done, again.result) == (True, "outer result")
 
@@ -842,371 +469,241 @@ class TestRule8Keys:
 class TestRule9Results:
     """A result never breaks deduplication."""
 
-    @pytest.mark.parametrize("result", [None, False, 0, "", [], {}])
-    def test_falsy_results_come_back_equal(self, consumer: MakeConsumer, result: object) -> None:
-        """A function whose result is empty is not run again, and its caller gets that very result."""
+    @pytest.mark.parametrize("result", [None, False, 0, "", [], {}, object(), "x" * 300_000], ids=type)
+    def test_result_comes_back_or_is_known_to_be_missing(self, world: DynamoDBWorld, result: object) -> None:
+        """An empty result is a result. One without a stored form, or too large, reaches its own caller alone."""
         runs = []
 
-        @consumer().function(key="order_id")
-        def book(order_id: str) -> object:
-            runs.append(order_id)
-            return result
-
-        assert [book("order_01"), book("order_01")] == [result, result]
-        assert len(runs) == 1
-
-    @pytest.mark.parametrize("result", [object(), "x" * 300_000])
-    def test_result_that_cannot_be_stored_completes_without_its_value(
-        self, consumer: MakeConsumer, result: object
-    ) -> None:
-        """A result without a stored form, or too large, reaches its own caller, and its operation is not run again."""
-        runs = []
-
-        @consumer().function(key="order_id")
+        @world.consumer().function(key="order_id")
         def book(order_id: str) -> object:
             runs.append(order_id)
             return result
 
         assert book("order_01") is result
-        with pytest.raises(ResultOmittedError):
-            book("order_01")
+        if result:
+            with pytest.raises(ResultOmittedError):
+                book("order_01")
+        else:
+            assert book("order_01") == result
         assert len(runs) == 1
 
 
 class TestRule10Fingerprint:
     """One key with two payloads is an error, found without a read."""
 
-    def test_other_payload_under_a_known_key_goes_to_the_dead_letter_queue(
-        self,
-        consumer: MakeConsumer,
-        invocation: MakeInvocation,
-        work: Work,
-        box: DeadLetterBox,
-        transport: FaultyTransport,
-    ) -> None:
+    def test_other_payload_under_a_known_key_goes_to_the_dead_letter_queue(self, world: DynamoDBWorld) -> None:
         """A second event that shares a key with a first one is neither run nor taken for its duplicate."""
-        handler = consumer().event_handler(work)
-        handler(event(), invocation())
+        world.deliver()
+        assert world.deliver(event(price=10), by="request-2")["outcome"] == "DeadLettered"
+        assert (world.reasons, len(world.work.runs)) == ([PAYLOAD_MISMATCH], 1)
+        assert "GetItem" not in world.transport.requests
 
-        assert handler(event(price=10), invocation("request-2"))["outcome"] == "DeadLettered"
-        assert (box.letters[0].reason, len(work.runs)) == (PAYLOAD_MISMATCH, 1)
-        assert "GetItem" not in transport.requests
-
-    def test_another_envelope_is_no_mismatch(
-        self, consumer: MakeConsumer, invocation: MakeInvocation, work: Work
-    ) -> None:
+    def test_another_envelope_is_no_mismatch(self, world: DynamoDBWorld) -> None:
         """The same data in an envelope with other ids, times and metadata is a duplicate."""
-        handler = consumer().event_handler(work)
-        handler(event(), invocation())
+        world.deliver()
         replay = event() | {"id": "e2", "replay-name": "r", "time": "2027-01-15T08:00:01Z"}
         replay["detail"] |= {"traceparent": "00-1-2-01"}
-
-        assert handler(replay, invocation("request-2"))["outcome"] == "Duplicate"
-
-    def test_mismatch_raises_for_a_synchronous_caller(self, consumer: MakeConsumer) -> None:
-        """A function called with a known key and other arguments raises."""
-
-        @consumer().function(key="order_id")
-        def book(order_id: str, price: int) -> int:
-            return price
-
-        book("order_01", 10)
-        with pytest.raises(PayloadMismatchError):
-            book("order_01", 11)
+        assert world.deliver(replay, by="request-2")["outcome"] == "Duplicate"
 
 
 class TestRule11Busy:
     """A busy delivery is forgotten only where another one stands for the event."""
 
     @pytest.fixture
-    def held(self, consumer: MakeConsumer, invocation: MakeInvocation, work: Work) -> Work:
+    def held(self, world: DynamoDBWorld) -> DynamoDBWorld:
         """The key is held by request-1, which died."""
-        work.happen = crash
-        with pytest.raises(Crash):
-            consumer().event_handler(work)(event(), invocation("request-1"))
-        work.happen = lambda _: None
-        return work
+        world.crash()
+        return world
 
-    def test_another_delivery_is_acknowledged_and_counted(
-        self, held: Work, consumer: MakeConsumer, invocation: MakeInvocation, seen: list[Observation]
-    ) -> None:
+    def test_another_delivery_is_acknowledged_and_counted(self, held: DynamoDBWorld) -> None:
         """While request-1's delivery stands for the event, request-2 need not come back."""
-        assert consumer().event_handler(held)(event(), invocation("request-2"))["outcome"] == "Busy"
-        assert seen[-1].outcome == "Busy"
+        assert held.deliver(by="request-2")["outcome"] == held.seen[-1].outcome == "Busy"
 
-    def test_holder_that_may_not_come_again_stands_for_nothing(
-        self, consumer: MakeConsumer, invocation: MakeInvocation, work: Work
+    @pytest.mark.parametrize(
+        ("message", "by", "region"),
+        [
+            (event(), "request-1", "eu-west-1"),
+            (event(), "request-2", "eu-central-1"),
+            (event() | {"replay-name": "r"}, "request-2", "eu-west-1"),
+        ],
+        ids=["the same", "another region's", "a replay"],
+    )
+    def test_delivery_that_nothing_stands_for_comes_back(
+        self, held: DynamoDBWorld, message: dict[str, Any], by: str, region: str
     ) -> None:
-        """While a synchronous caller's run, a function or a block holds the key, EventBridge's delivery comes back."""
-        history = consumer()
-        direct = {name: value for name, value in event().items() if name != "account"}
-        work.happen = crash
-        with pytest.raises(Crash):
-            history.event_handler(work)(direct, invocation("request-1"))
-        with pytest.raises(BusyError):
-            history.event_handler(work)(event(), invocation("request-2"))
-
-        with history.operation("k2", event("k2")["detail"]["data"]), pytest.raises(BusyError):
-            history.event_handler(work)(event("k2"), invocation("request-3"))
-
-    def test_two_deliveries_are_never_acknowledged_because_of_each_other(
-        self, held: Work, consumer: MakeConsumer, invocation: MakeInvocation
-    ) -> None:
-        """Of two deliveries only the one whose id comes later may be forgotten: the first one stands for the event."""
-        with pytest.raises(BusyError):
-            consumer().event_handler(held)(event(), invocation("request-0"))
-
-    def test_same_delivery_comes_back(self, held: Work, consumer: MakeConsumer, invocation: MakeInvocation) -> None:
-        """Lambda's own retry of the holder raises, with the time that the lease has left, so that no event is lost."""
+        """Lambda's retry of the holder, a replay, or another region's raises, with the time that the lease has left."""
         with pytest.raises(BusyError) as raised:
-            consumer().event_handler(held)(event(), invocation("request-1"))
+            held.deliver(message, by=by, region=region)
         assert raised.value.lease_left_ms == 32_001
 
-    def test_replay_comes_back(self, held: Work, consumer: MakeConsumer, invocation: MakeInvocation) -> None:
-        """A replayed event raises while the key is held."""
+    def test_two_deliveries_are_never_acknowledged_because_of_each_other(self, held: DynamoDBWorld) -> None:
+        """Of two deliveries only the one whose id comes later may be forgotten: the first one stands for the event."""
         with pytest.raises(BusyError):
-            consumer().event_handler(held)(event() | {"replay-name": "r"}, invocation("request-2"))
+            held.deliver(by="request-0")
 
-    def test_another_region_comes_back(self, held: Work, consumer: MakeConsumer, invocation: MakeInvocation) -> None:
-        """A delivery in another region raises: the holder's delivery may have failed with its region."""
+    def test_holder_that_may_not_come_again_stands_for_nothing(self, world: DynamoDBWorld) -> None:
+        """While a synchronous caller's run, a function or a block holds the key, EventBridge's delivery comes back."""
+        world.crash({name: value for name, value in event().items() if name != "account"})
         with pytest.raises(BusyError):
-            consumer(region="eu-central-1").event_handler(held)(event(), invocation("request-2"))
+            world.deliver(by="request-2")
+        with world.consumer().operation("k2", event("k2")["detail"]["data"]), pytest.raises(BusyError):
+            world.deliver(event("k2"), by="request-3")
 
-    def test_synchronous_caller_is_told(self, held: Work, consumer: MakeConsumer) -> None:
+    def test_synchronous_caller_is_told(self, held: DynamoDBWorld) -> None:
         """A function call is no delivery that anyone else would repeat."""
-        with pytest.raises(BusyError), consumer().operation("k1", event()["detail"]["data"]):
+        with pytest.raises(BusyError), held.consumer().operation("k1", event()["detail"]["data"]):
             pass
 
-    def test_same_delivery_takes_over_at_once_where_the_policy_says_so(
-        self, held: Work, consumer: MakeConsumer, invocation: MakeInvocation, dynamodb: Any
-    ) -> None:
+    def test_same_delivery_takes_over_at_once_where_the_policy_says_so(self, held: DynamoDBWorld) -> None:
         """Where all effects are in the commit, Lambda's retry of a crashed run need not wait for the lease."""
-        handler = consumer(same_delivery_takes_over=True).event_handler(held)
+        assert held.deliver(same_delivery_takes_over=True)["outcome"] == "Takeover"
+        assert held.effects == 1
 
-        assert handler(event(), invocation("request-1"))["outcome"] == "Takeover"
-        assert effects(dynamodb) == 1
-
-    def test_wait_answers_with_the_result_of_the_other_run(
-        self, consumer: MakeConsumer, clock: ManualClock, transport: FaultyTransport
-    ) -> None:
+    def test_wait_answers_with_the_result_of_the_other_run(self, world: DynamoDBWorld) -> None:
         """A caller that waits gets what the holder commits meanwhile."""
-        slow = consumer()
-        waiting = consumer(busy="wait")
-        with slow.operation("k1") as holder:
+        with world.consumer().operation("k1") as holder:
             holder.complete("the result")
-            transport.pass_on()
-            transport.meanwhile(lambda: holder.__exit__(None, None, None))
-            with waiting.operation("k1") as waiter:
+            world.transport.pass_on()
+            world.transport.meanwhile(lambda: holder.__exit__(None, None, None))
+            with world.consumer(policy={"busy": "wait"}).operation("k1") as waiter:
                 assert (waiter.done, waiter.result) == (True, "the result")
 
-    def test_wait_is_bounded(self, consumer: MakeConsumer, clock: ManualClock) -> None:
+    def test_wait_is_bounded(self, world: DynamoDBWorld) -> None:
         """A caller that waits gives up at the limit."""
-        started = clock()
-        with consumer().operation("k1"), pytest.raises(BusyError), consumer(busy="wait", wait_limit=5).operation("k1"):
+        started = world.clock()
+        waiting = world.consumer(policy={"busy": "wait", "wait_limit": 5})
+        with world.consumer().operation("k1"), pytest.raises(BusyError), waiting.operation("k1"):
             pass
-        assert 4_000 <= clock() - started <= 5_000
+        assert 4_000 <= world.clock() - started <= 5_000
 
 
 class TestRule12Time:
     """Nothing starts that the invocation's remaining time could not commit."""
 
-    def test_nothing_starts_inside_the_reserve(
-        self, consumer: MakeConsumer, invocation: MakeInvocation, work: Work, transport: FaultyTransport
-    ) -> None:
+    def test_nothing_starts_inside_the_reserve(self, world: DynamoDBWorld) -> None:
         """An event that arrives too late in an invocation is left alone, unclaimed, to be delivered again."""
         with pytest.raises(OutOfTimeError):
-            consumer(reserve=1).event_handler(work)(event(), invocation(timeout_s=1))
-        assert (work.runs, transport.requests) == ([], [])
+            world.deliver(timeout_s=1, reserve=1)
+        assert (world.work.runs, world.transport.requests) == ([], [])
 
-    def test_tries_of_a_silent_store_end_before_the_reserve(
-        self, consumer: MakeConsumer, invocation: MakeInvocation, work: Work, transport: FaultyTransport
-    ) -> None:
+    def test_tries_of_a_silent_store_end_before_the_reserve(self, world: DynamoDBWorld) -> None:
         """With three seconds left, a claim without an answer is not tried again when that could take too long."""
         for _ in range(6):
-            transport.lose_request()
-
+            world.transport.lose_request()
         with pytest.raises(StoreUnavailableError):
-            consumer(reserve=1.5).event_handler(work)(event(), invocation(timeout_s=3))
-        assert len(transport.requests) == 1
+            world.deliver(timeout_s=3, reserve=1.5)
+        assert len(world.transport.requests) == 1
 
 
 class TestRule13Window:
     """The window is outlasted by no delivery that is run."""
 
-    def test_window_shorter_than_the_invocation_is_a_mistake_in_the_settings(
-        self, consumer: MakeConsumer, invocation: MakeInvocation, work: Work, box: DeadLetterBox
-    ) -> None:
+    def test_window_shorter_than_the_invocation_is_a_mistake_in_the_settings(self, world: DynamoDBWorld) -> None:
         """Under such a window every delivery would be too old: that is said, and no event is given up for it."""
         with pytest.raises(ConfigurationError, match="shorter than the invocation"):
-            consumer(window=60).event_handler(work)(event(), invocation(timeout_s=60))
-        assert (work.runs, box.letters) == ([], [])
+            world.deliver(timeout_s=60, window=60)
+        assert (world.work.runs, world.reasons) == ([], [])
 
-    def test_failure_is_forgotten_with_its_window(
-        self, consumer: MakeConsumer, invocation: MakeInvocation, work: Work, clock: ManualClock
-    ) -> None:
+    def test_failure_is_forgotten_with_its_window(self, world: DynamoDBWorld) -> None:
         """A failed key whose record DynamoDB has not deleted yet starts again at attempt 1, with any payload."""
-        handler = consumer(window=3_600, max_attempts=1).event_handler(work)
-        work.happen = fail_with(BusyError("car", 1))
-        with pytest.raises(BusyError):
-            handler(event(), invocation())
-        clock.advance(3_700)
-        work.happen = lambda _: None
-
+        world.fail(BusyError("car", 1), window=3_600, max_attempts=1)
+        world.clock.advance(3_700)
         later = event(price=10) | {"time": "2027-01-15T09:00:00Z"}
-        assert handler(later, invocation("request-2"))["attempt"] == 1
+        assert world.deliver(later, window=3_600, max_attempts=1)["attempt"] == 1
 
-    def test_delivery_older_than_the_window_never_runs(
-        self, consumer: MakeConsumer, invocation: MakeInvocation, work: Work, clock: ManualClock, box: DeadLetterBox
-    ) -> None:
-        """An event whose record may be forgotten already goes to the dead-letter queue instead of being run."""
-        clock.advance(86_400)
+    @pytest.mark.parametrize("late_s", [86_400, 86_400 - 31])
+    def test_delivery_that_could_outlive_its_window_never_runs(self, world: DynamoDBWorld, late_s: int) -> None:
+        """An event whose record may be forgotten already, or before its run must be over, is dead-lettered instead."""
+        world.clock.advance(late_s)
+        assert world.deliver(window=86_400)["outcome"] == "DeadLettered"
+        assert (world.reasons, world.work.runs) == ([BEYOND_WINDOW], [])
 
-        answer = consumer(window=86_400, clock_skew=1).event_handler(work)(event(), invocation())
-
-        assert (answer["outcome"], box.letters[0].reason, work.runs) == ("DeadLettered", BEYOND_WINDOW, [])
-
-    def test_delivery_that_could_outlive_its_window_never_runs(
-        self, consumer: MakeConsumer, invocation: MakeInvocation, work: Work, clock: ManualClock
-    ) -> None:
-        """An invocation that may still be running when the record is forgotten does not begin."""
-        clock.advance(80)
-        handler = consumer(window=100, clock_skew=0).event_handler(work)
-
-        assert handler(event(), invocation(timeout_s=30))["outcome"] == "DeadLettered"
-        assert work.runs == []
-
-    def test_old_event_in_a_fresh_message_never_runs(
-        self, store: DynamoDBStore, invocation: MakeInvocation, work: Work, clock: ManualClock, box: DeadLetterBox
-    ) -> None:
+    def test_old_event_in_a_fresh_message_never_runs(self, world: DynamoDBWorld) -> None:
         """An old event that a rule put into a queue a moment ago is as old as its envelope says."""
-        dispatch = Consumer("dispatch", store, key="detail.idempotencyid", dead_letters=box, clock=clock)
-        clock.advance(31 * 86_400)
-        record = {
-            "messageId": "m1",
-            "body": json.dumps(event()),
-            "attributes": {"SentTimestamp": str(clock()), "ApproximateReceiveCount": "1"},
-        }
+        world.clock.advance(31 * 86_400)
+        attributes = SQS_ATTRIBUTES | {"SentTimestamp": str(world.clock())}
+        record = {"messageId": "m1", "body": json.dumps(event()), "attributes": attributes}
+        handler = world.consumer("dispatch").batch_handler(world.work)
+        assert handler({"Records": [record]}, world.invocation()) == {"batchItemFailures": []}
+        assert (world.reasons, world.work.runs) == ([BEYOND_WINDOW], [])
 
-        assert dispatch.batch_handler(work)({"Records": [record]}, invocation()) == {"batchItemFailures": []}
-        assert (box.letters[0].reason, work.runs) == (BEYOND_WINDOW, [])
-
-    def test_duplicate_late_in_the_window_is_recognised(
-        self, consumer: MakeConsumer, invocation: MakeInvocation, work: Work, clock: ManualClock, dynamodb: Any
-    ) -> None:
+    def test_duplicate_late_in_the_window_is_recognised(self, world: DynamoDBWorld) -> None:
         """After 29 days the default window still knows the event."""
-        handler = consumer().event_handler(work)
-        handler(event(), invocation())
-        clock.advance(29 * 86_400)
+        world.deliver()
+        world.clock.advance(29 * 86_400)
+        assert (world.deliver(by="request-2")["outcome"], world.effects) == ("Duplicate", 1)
 
-        assert handler(event(), invocation("request-2"))["outcome"] == "Duplicate"
-        assert effects(dynamodb) == 1
-
-    def test_ttl_of_a_claim_is_an_hour_past_its_lease(
-        self, consumer: MakeConsumer, invocation: MakeInvocation, work: Work
-    ) -> None:
+    def test_ttl_of_a_claim_is_an_hour_past_its_lease(self, world: DynamoDBWorld) -> None:
         """However short the window, DynamoDB cannot delete a claim that still holds."""
-        history = consumer(window=40, clock_skew=0)
-        claims = []
-        work.happen = lambda _: claims.append(history.record("k1"))
-        history.event_handler(work)(event(), invocation())
+        world.crash(window=40, clock_skew=0)
+        claim = world.record()
+        assert (claim.expiry or 0) - (claim.lease_ms or 0) // 1000 == 3_600
 
-        claim = claims[0]
-        assert claim is not None
-        assert claim.expiry is not None
-        assert claim.lease_ms is not None
-        assert claim.expiry - claim.lease_ms // 1000 == 3_600
-
-    def test_completed_record_past_its_window_is_taken_as_new(
-        self, consumer: MakeConsumer, invocation: MakeInvocation, work: Work, clock: ManualClock
-    ) -> None:
+    def test_completed_record_past_its_window_is_taken_as_new(self, world: DynamoDBWorld) -> None:
         """A record that TTL has not deleted yet, though its window has ended, does not answer a new event."""
-        handler = consumer(window=3_600).event_handler(work)
-        handler(event(), invocation())
-        clock.advance(3_700)
+        world.deliver(window=3_600)
+        world.clock.advance(3_700)
         fresh = event() | {"time": "2027-01-15T09:01:00Z"}
-
-        assert handler(fresh, invocation("request-2")) == {"outcome": "New", "key": KEY, "attempt": 1}
+        assert world.deliver(fresh, window=3_600) == {"outcome": "New", "key": KEY, "attempt": 1}
 
 
 class TestRule15WarmCache:
     """A process answers duplicates that it saw completed a moment ago."""
 
-    def test_warm_duplicate_costs_no_round_trip(
-        self, consumer: MakeConsumer, invocation: MakeInvocation, work: Work, transport: FaultyTransport
-    ) -> None:
-        """A duplicate of what this process has just completed is answered without asking DynamoDB."""
-        handler = consumer(warm_cache=10).event_handler(work)
-        handler(event(), invocation())
-        transport.requests.clear()
-
-        assert handler(event(), invocation("request-2"))["outcome"] == "Duplicate"
-        assert transport.requests == []
-
-    def test_warm_answer_is_at_most_five_minutes_old(
-        self,
-        consumer: MakeConsumer,
-        invocation: MakeInvocation,
-        work: Work,
-        transport: FaultyTransport,
-        clock: ManualClock,
-    ) -> None:
-        """After five minutes the record is asked again."""
-        handler = consumer(warm_cache=10).event_handler(work)
-        handler(event(), invocation())
-        clock.advance(301)
-        transport.requests.clear()
-
-        assert handler(event(), invocation("request-2"))["outcome"] == "Duplicate"
-        assert transport.requests == ["PutItem"]
-
-    def test_cache_is_bounded(
-        self, consumer: MakeConsumer, invocation: MakeInvocation, work: Work, transport: FaultyTransport
-    ) -> None:
-        """The record that was used longest ago makes room."""
-        handler = consumer(warm_cache=2).event_handler(work)
+    @pytest.fixture
+    def again(self, world: DynamoDBWorld) -> Callable[..., list[str]]:
+        """Deliver to one process that has handled k1, k2 and k3 in this order; return the requests that it takes."""
+        handler = world.consumer(policy={"warm_cache": 2}).event_handler(world.work)
         for key in ("k1", "k2", "k3"):
-            handler(event(key), invocation())
-        transport.requests.clear()
+            handler(event(key), world.invocation())
 
-        handler(event("k3"), invocation("request-2"))
-        assert transport.requests == []
-        handler(event("k1"), invocation("request-2"))
-        assert transport.requests == ["PutItem"]
+        def again(message: dict[str, Any], outcome: str) -> list[str]:
+            world.transport.requests.clear()
+            assert handler(message, world.invocation("request-2"))["outcome"] == outcome
+            return world.transport.requests
 
-    def test_warm_cache_checks_the_payload(
-        self, consumer: MakeConsumer, invocation: MakeInvocation, work: Work, box: DeadLetterBox
+        return again
+
+    def test_warm_duplicate_costs_no_round_trip_for_five_minutes(
+        self, world: DynamoDBWorld, again: Callable[..., list[str]]
     ) -> None:
-        """Another payload under a cached key is as wrong as under a stored one."""
-        handler = consumer(warm_cache=10).event_handler(work)
-        handler(event(), invocation())
+        """A duplicate of what this process has just completed is answered without DynamoDB; after that, it is asked."""
+        assert again(event("k3"), "Duplicate") == []
+        world.clock.advance(301)
+        assert again(event("k3"), "Duplicate") == ["PutItem"]
 
-        assert handler(event(price=10), invocation("request-2"))["outcome"] == "DeadLettered"
-        assert box.letters[0].reason == PAYLOAD_MISMATCH
+    def test_cache_is_bounded(self, again: Callable[..., list[str]]) -> None:
+        """The record that was used longest ago makes room."""
+        assert again(event("k2"), "Duplicate") == []
+        assert again(event("k1"), "Duplicate") == ["PutItem"]
+
+    def test_warm_cache_checks_the_payload(self, world: DynamoDBWorld, again: Callable[..., list[str]]) -> None:
+        """Another payload under a cached key is as wrong as under a stored one."""
+        assert again(event("k3", price=10), "DeadLettered") == []
+        assert world.reasons == [PAYLOAD_MISMATCH]
 
 
 class TestRule16Tokens:
     """Owner tokens are made from the operating system's randomness, at claim time."""
 
     def test_every_claim_asks_the_operating_system_for_its_token(
-        self, consumer: MakeConsumer, invocation: MakeInvocation, work: Work, monkeypatch: pytest.MonkeyPatch
+        self, world: DynamoDBWorld, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Two claims of clones that share everything made at import still have different owners."""
         drawn = []
         urandom = os.urandom
 
         def recorded(size: int) -> bytes:
-            token = urandom(size)
-            drawn.append(token.hex())
-            return token
+            drawn.append(urandom(size))
+            return drawn[-1]
 
-        handler = consumer().event_handler(work)
+        handler = world.consumer().event_handler(world.work)
         monkeypatch.setattr(os, "urandom", recorded)
-        handler(event("k1"), invocation())
-        handler(event("k2"), invocation())
-
-        owners = [operation.owner for operation in work.runs]
-        assert len(set(owners)) == 2
-        assert set(owners) <= set(drawn)
+        for key in ("k1", "k2"):
+            handler(event(key), world.invocation())
+        owners = {operation.owner for operation in world.work.runs}
+        assert len(owners) == 2
+        assert owners <= {token.hex() for token in drawn}
 
 
 class TestFailsClosed:
@@ -1216,45 +713,27 @@ class TestFailsClosed:
         ("name", "value"), [("status", "DONE"), ("status", None), ("leaseExpiry", None), ("leaseExpiry", "soon")]
     )
     def test_corrupt_record_is_neither_run_nor_overwritten(
-        self,
-        consumer: MakeConsumer,
-        invocation: MakeInvocation,
-        work: Work,
-        dynamodb: Any,
-        box: DeadLetterBox,
-        name: str,
-        value: str | None,
+        self, world: DynamoDBWorld, name: str, value: str | None
     ) -> None:
         """A record with an unknown status, or a claim without a lease, stays as it is until an operator releases it."""
-        history = consumer()
-        handler = history.event_handler(work)
-        work.happen = crash
-        with pytest.raises(Crash):
-            handler(event(), invocation())
-        dynamodb.update_item(
-            TableName="Idempotency",
-            Key={"idempotencyKey": {"S": KEY}},
+        world.crash()
+        world.dynamodb.update_item(
+            **STORED_KEY,
             UpdateExpression="REMOVE #n" if value is None else "SET #n = :v",
             ExpressionAttributeNames={"#n": name},
             **({} if value is None else {"ExpressionAttributeValues": {":v": {"S": value}}}),
         )
-        before = dynamodb.get_item(TableName="Idempotency", Key={"idempotencyKey": {"S": KEY}})["Item"]
+        before = world.dynamodb.get_item(**STORED_KEY)["Item"]
+        assert world.deliver(by="request-2")["outcome"] == "DeadLettered"
+        assert (world.reasons, len(world.work.runs)) == ([CORRUPT_RECORD], 1)
+        assert world.dynamodb.get_item(**STORED_KEY)["Item"] == before
 
-        assert handler(event(), invocation("request-2"))["outcome"] == "DeadLettered"
-        assert [letter.reason for letter in box.letters] == [CORRUPT_RECORD]
-        assert dynamodb.get_item(TableName="Idempotency", Key={"idempotencyKey": {"S": KEY}})["Item"] == before
-        assert len(work.runs) == 1
+        assert world.consumer().release("k1")
+        assert world.deliver(by="request-3")["outcome"] == "Retried"
 
-        work.happen = lambda _: None
-        assert history.release("k1")
-        assert handler(event(), invocation("request-3"))["outcome"] == "Retried"
-
-    def test_missing_permission_names_table_and_remedy(
-        self, consumer: MakeConsumer, invocation: MakeInvocation, work: Work, transport: FaultyTransport
-    ) -> None:
+    def test_missing_permission_names_table_and_remedy(self, world: DynamoDBWorld) -> None:
         """A refused request is retryable, so that nothing is lost while the role is mended, and says what to check."""
-        transport.answer("AccessDeniedException")
-
-        with pytest.raises(RetryableError, match=r"PutItem on Idempotency.*role") as raised:
-            consumer().event_handler(work)(event(), invocation())
+        world.transport.answer("AccessDeniedException")
+        with pytest.raises(StoreRefusedError, match=r"PutItem on Idempotency.*role") as raised:
+            world.deliver()
         assert isinstance(raised.value.__cause__, ServiceError)

@@ -2,7 +2,7 @@
 
 import base64
 import json
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import pytest
 
@@ -10,162 +10,90 @@ from idempotency import sources
 from idempotency.sources import Source, event_ms, is_eventbridge, payload_of
 from tests.unit.idempotency.samples import event
 
-DETAIL = {"idempotencyid": "id-1", "data": {"orderID": "order_01"}}
-BODY = json.dumps(DETAIL)
-SENT_MS = 1_795_248_000_000  # 2026-11-21T08:00:00Z
+DETAIL: Final = {"idempotencyid": "id-1", "data": {"orderID": "order_01"}}
+BODY: Final = json.dumps(DETAIL)
+ENCODED: Final = base64.b64encode(BODY.encode()).decode()
+SENT_MS: Final = 1_795_248_000_000  # 2026-11-21T08:00:00Z
+SENT: Final = "2026-11-21T08:00:00Z"
+EVENT: Final = event() | {"id": "message-1", "time": SENT, "detail": DETAIL}
+SQS_ATTRIBUTES: Final = {"SentTimestamp": str(SENT_MS), "ApproximateReceiveCount": "3"}
 
-EVENT = event() | {"id": "message-1", "time": "2026-11-21T08:00:00Z", "detail": DETAIL}
 
-EVENTS: dict[str, tuple[Source, dict[str, Any]]] = {
-    "EventBridge": (sources.EVENTBRIDGE, EVENT),
-    "SNS": (
+class Read(NamedTuple):
+    """What a source reads of a message."""
+
+    text: object = BODY
+    message_id: str = "message-1"
+    failure_id: str | None = None
+    group: str | None = None
+    attempts: int | None = None
+
+
+KEYS: Final = {"id": {"S": "order_01"}}
+CHANGE: Final = {"ApproximateCreationDateTime": SENT_MS / 1000, "SequenceNumber": "111", "Keys": KEYS}
+KINESIS: Final = {"data": ENCODED, "approximateArrivalTimestamp": SENT_MS / 1000, "sequenceNumber": "49590338"}
+MESSAGES: Final[list[tuple[Source, dict[str, Any], Read]]] = [
+    (
         sources.SNS,
         {"Records": [{"Sns": {"Message": BODY, "MessageId": "message-1", "Timestamp": "2026-11-21T08:00:00.000Z"}}]},
+        Read(),
     ),
-    "SQS": (
+    (
         sources.SQS,
-        {
-            "Records": [
-                {
-                    "messageId": "message-1",
-                    "body": BODY,
-                    "attributes": {
-                        "SentTimestamp": str(SENT_MS),
-                        "ApproximateReceiveCount": "3",
-                        "MessageGroupId": "g",
-                    },
-                }
-            ]
-        },
+        {"messageId": "message-1", "body": BODY, "attributes": SQS_ATTRIBUTES},
+        Read(failure_id="message-1", attempts=3),
     ),
-    "SNS in SQS": (
+    (
+        sources.SQS,
+        {"messageId": "message-1", "body": BODY, "attributes": SQS_ATTRIBUTES | {"MessageGroupId": "g"}},
+        Read(failure_id="message-1", attempts=3, group="g"),
+    ),
+    (
         sources.SNS_IN_SQS,
-        {
-            "Records": [
-                {
-                    "messageId": "message-1",
-                    "body": json.dumps({"Type": "Notification", "MessageId": "n1", "Message": BODY}),
-                    "attributes": {"SentTimestamp": str(SENT_MS), "ApproximateReceiveCount": "3"},
-                }
-            ]
-        },
+        {"messageId": "message-1", "body": json.dumps({"MessageId": "n1", "Message": BODY})}
+        | {"attributes": SQS_ATTRIBUTES},
+        Read(failure_id="message-1", attempts=3),
     ),
-    "Kinesis": (
+    (
         sources.KINESIS,
-        {
-            "Records": [
-                {
-                    "eventID": "message-1",
-                    "kinesis": {
-                        "data": base64.b64encode(BODY.encode()).decode(),
-                        "approximateArrivalTimestamp": SENT_MS / 1000,
-                        "sequenceNumber": "49590338",
-                        "partitionKey": "g",
-                    },
-                }
-            ]
-        },
+        {"eventID": "message-1", "kinesis": KINESIS | {"partitionKey": "g"}},
+        Read(BODY.encode(), failure_id="49590338", group="g"),
     ),
-    "DynamoDB stream": (
+    (
         sources.DYNAMODB_STREAM,
-        {
-            "Records": [
-                {
-                    "eventID": "message-1",
-                    "dynamodb": {
-                        "ApproximateCreationDateTime": SENT_MS / 1000,
-                        "SequenceNumber": "111",
-                        "Keys": {"id": {"S": "order_01"}},
-                    },
-                }
-            ]
-        },
+        {"eventID": "message-1", "dynamodb": CHANGE},
+        Read(None, failure_id="111", group='{"id": {"S": "order_01"}}'),
     ),
-    "Kafka": (
+    (
         sources.KAFKA,
-        {
-            "records": {
-                "rides-0": [
-                    {
-                        "topic": "rides",
-                        "partition": 0,
-                        "offset": 15,
-                        "timestamp": SENT_MS,
-                        "value": base64.b64encode(BODY.encode()).decode(),
-                    }
-                ]
-            }
-        },
+        {"topic": "rides", "partition": 0, "offset": 15, "timestamp": SENT_MS, "value": ENCODED},
+        Read(BODY.encode(), "rides-0@15", group="rides-0"),
     ),
-}
-SINGLE = ("EventBridge", "SNS")
+]
 
 
-def raw_of(name: str) -> tuple[Source, Any]:
-    """A source, and one of its messages."""
-    source, event = EVENTS[name]
-    return source, event if name in SINGLE else source.records(event)[0]
+@pytest.mark.parametrize(("source", "raw", "read"), MESSAGES, ids=lambda part: getattr(part, "name", ""))
+def test_message_is_read_in_the_words_of_its_source(source: Source, raw: dict[str, Any], read: Read) -> None:
+    """Each source has its own names for id, time, order and receive count, and for what it wants to hear of a failure.
 
-
-@pytest.mark.parametrize("name", EVENTS)
-def test_message_id_is_the_transports_own(name: str) -> None:
-    """Each source has one name for the id of a message."""
-    source, raw = raw_of(name)
-    assert source.message_id(raw) == ("rides-0@15" if name == "Kafka" else "message-1")
-
-
-@pytest.mark.parametrize("name", ["SNS", "SQS", "SNS in SQS", "Kinesis", "Kafka"])
-def test_message_is_decoded(name: str) -> None:
-    """What extractors see is the JSON that was sent; where none is needed, its text or bytes are there."""
-    source, raw = raw_of(name)
-    assert source.message(raw) == DETAIL
-    assert source.text(raw) in (BODY, BODY.encode())
-
-
-@pytest.mark.parametrize("name", ["SNS", "SQS", "SNS in SQS", "Kinesis", "DynamoDB stream", "Kafka"])
-def test_time_of_sending_is_in_milliseconds(name: str) -> None:
-    """Each source has its own unit of time; a delivery has one."""
-    source, raw = raw_of(name)
-    assert source.sent_ms(raw) == SENT_MS
-
-
-@pytest.mark.parametrize(
-    ("name", "failure_id"),
-    [("SQS", "message-1"), ("Kinesis", "49590338"), ("DynamoDB stream", "111"), ("Kafka", None)],
-)
-def test_failed_record_is_reported_by_what_its_source_expects(name: str, failure_id: str | None) -> None:
-    """SQS wants the message's id, streams the sequence number; Kafka takes back whole batches alone."""
-    source, raw = raw_of(name)
-    assert (source.failure_id and source.failure_id(raw)) == failure_id
-
-
-@pytest.mark.parametrize(
-    ("name", "group"),
-    [("SQS", "g"), ("Kinesis", "g"), ("DynamoDB stream", '{"id": {"S": "order_01"}}'), ("Kafka", "rides-0")],
-)
-def test_group_is_what_the_source_keeps_in_order(name: str, group: str) -> None:
-    """A failure holds back what the source promises to deliver behind it."""
-    source, raw = raw_of(name)
-    assert source.group(raw) == group
-
-
-def test_standard_queue_has_no_groups() -> None:
-    """Messages of a queue that is not FIFO are independent."""
-    source, raw = raw_of("SQS")
-    assert source.group(raw | {"attributes": {}}) is None
-
-
-def test_receive_count_tells_a_second_attempt() -> None:
-    """A message that killed its process is known by how often it was received."""
-    source, raw = raw_of("SQS")
-    assert source.attempts(raw) == 3
+    Times are in milliseconds, whatever the source's unit. Extractors see the decoded message; its text or bytes are
+    there where no decoding is needed. Kafka takes back whole batches alone.
+    """
+    failure_id = source.failure_id and source.failure_id(raw)
+    found = Read(source.text(raw), source.message_id(raw), failure_id, source.group(raw), source.attempts(raw))
+    assert found == read
+    assert source.message(raw) == (CHANGE if source is sources.DYNAMODB_STREAM else DETAIL)
+    assert (source.sent_ms(raw), source.comes_again(raw), source.replayed(raw)) == (SENT_MS, True, False)
+    batch = {"records": {"rides-0": [raw]}} if source is sources.KAFKA else {"Records": [raw]}
+    assert source.records(batch) == [raw]
 
 
 def test_replay_is_known_by_its_name() -> None:
-    """EventBridge marks what it replays from an archive."""
-    source, event = EVENTS["EventBridge"]
-    assert source.replayed(event | {"replay-name": "eu-west-1.lost-hour"})
-    assert not source.replayed(event)
+    """EventBridge marks what it replays from an archive, and names its events."""
+    source = sources.EVENTBRIDGE
+    assert source.replayed(EVENT | {"replay-name": "eu-west-1.lost-hour"})
+    assert not source.replayed(EVENT)
+    assert (source.message_id(EVENT), source.sent_ms(EVENT)) == ("message-1", SENT_MS)
 
 
 @pytest.mark.parametrize(
@@ -189,7 +117,6 @@ def test_payload_is_what_happened(message: object, payload: object) -> None:
 def test_envelope_is_recognised_by_all_of_its_fields(missing: str) -> None:
     """A message that lacks one of EventBridge's fields is somebody else's, and is taken as it is."""
     message = {name: value for name, value in EVENT.items() if name != missing}
-
     assert not is_eventbridge(message)
     assert not sources.EVENTBRIDGE.comes_again(message)
     assert (payload_of(message), event_ms(message)) == (message, None)
@@ -197,6 +124,4 @@ def test_envelope_is_recognised_by_all_of_its_fields(missing: str) -> None:
 
 def test_event_is_as_old_as_its_envelope_says() -> None:
     """A queue stamps its own time on an old event; the envelope inside knows better."""
-    assert event_ms(EVENTS["EventBridge"][1]) == SENT_MS
-    assert event_ms({"time": "2026-11-21T08:00:00Z"}) is None
-    assert event_ms("text") is None
+    assert [event_ms(message) for message in (EVENT, {"time": SENT}, "text")] == [SENT_MS, None, None]

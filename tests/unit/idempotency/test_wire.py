@@ -76,8 +76,8 @@ def test_value_that_dynamodb_cannot_hold_is_refused(value: object) -> None:
 
 KEY = {"id": "order_01"}
 EFFECTS: list[Any] = [
-    Put("Rides", {**KEY, "n": [1]}, "#s = :s", {":s": {"a": [1]}}, {"#s": "status"}, mark="done"),
-    Update("Rides", {**KEY, "at": 1}, "SET #s = :s", "#s <> :s", {":s": Decimal("1.5")}, {"#s": "status"}, mark="done"),
+    Put("Rides", {**KEY, "n": [1]}, "#s = :s", {":s": {"a": [1]}}, {"#s": "status"}),
+    Update("Rides", {**KEY, "at": 1}, "SET #s = :s", "#s <> :s", {":s": Decimal("1.5")}, {"#s": "status"}),
     Delete("Rides", KEY, "#s = :s", {":s": "b"}, {"#s": "status"}),
     Check("Rides", KEY, "attribute_exists(id)"),
 ]
@@ -104,7 +104,6 @@ BAD: dict[str, list[object]] = {
     "condition": [""],
     "values": [[1], {":n": 9.5}],
     "names": [["#n"], {"#n": 1}, {"#n": "\ud83d"}],
-    "mark": [""],
 }
 
 

@@ -6,19 +6,19 @@ from typing import Any
 
 import pytest
 
-from carride.faults import Fault
-from carride.simulation import Simulation
+from carride.simulation import Fault, Simulation
 from local.chaos import Mix, Result, _poison, parse, table
-from ops import saga
-from ops.ledger import Evidence, Subscription, balance
+from ops.audit.evidence import CONSUMERS, Evidence
+from ops.audit.ledger import balance
+from ops.audit.saga import check
 from tests.unit.functions.saga import NOW
 
 SOUND = Result(
     seed=1,
-    records="dynamodb",
     seconds=12.3,
-    ledger=balance(Evidence([Subscription("dispatch")], [])),
-    saga=saga.check(saga.Evidence([], {saga.DISPATCH: {}, saga.PAYMENT: {}}, {}, {}, [])),
+    ledger=balance(Evidence([each for each in CONSUMERS if each.name == "dispatch"])),
+    saga=check(Evidence(CONSUMERS, payments=[])),
+    overdue=0,
     partner_lost=0,
     partner_doubled=0,
     gateway={"late": 2},
@@ -68,7 +68,7 @@ def test_a_sound_result_has_nothing_wrong() -> None:
     [
         ({"ledger": ledger(lost_events=("fact-1",))}, "fact-1"),
         ({"ledger": ledger(doubled_rides={"order_01": 1})}, "order_01"),
-        ({"ledger": dataclasses.replace(SOUND.ledger, untold=("fact-2",))}, "fact-2"),
+        ({"ledger": dataclasses.replace(SOUND.ledger, unpublished=("fact-2",))}, "fact-2"),
         ({"saga": dataclasses.replace(SOUND.saga, problems={"order_02": ("has 2 cars",)})}, "has 2 cars"),
         ({"partner_lost": 1}, "the partner: lost 1"),
         ({"partner_doubled": 1}, "doubled 1"),
@@ -89,9 +89,8 @@ def test_whatever_is_wrong_makes_it_unsound_and_is_said(changes: dict[str, Any],
 
 def test_the_table_has_a_column_for_each_seed() -> None:
     """Seeds stand side by side, with the same rows."""
-    lines = table([SOUND, dataclasses.replace(SOUND, seed=2, records="valkey")]).splitlines()
+    lines = table([SOUND, dataclasses.replace(SOUND, seed=2)]).splitlines()
     assert lines[0].split() == ["seed", "1", "2"]
-    assert lines[1].split() == ["records", "in", "dynamodb", "valkey"]
     assert any(line.split() == ["gateway", "troubles", "2", "2"] for line in lines)
 
 
@@ -99,4 +98,3 @@ def test_the_command_takes_what_the_readme_gives_it() -> None:
     """The options of the documents are options of the command."""
     options = parse(["--rides", "500", "--seeds", "3"])
     assert (options.rides, options.seeds, options.first_seed, options.unprotected) == (500, 3, 1, [])
-    assert (options.records, parse(["--records", "both"]).records) == ("dynamodb", "both")

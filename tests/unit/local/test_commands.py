@@ -4,25 +4,26 @@ import json
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from local import demo, invoke
+from local import chaos, demo, invoke
 from local.local_aws import ROOT, LaptopError
-from ops import saga
-from ops.ledger import Evidence, Published, State, Subscription, balance
+from ops.audit import Report, judge
+from ops.audit.evidence import CONSUMERS, Effect, Evidence, Published, RideItem
 
-HISTORY = Subscription("ride-history")
-TOLD = Published("event-1", "CarRideCreated", "a")
-BALANCED = balance(Evidence([HISTORY], [TOLD], states=[State("ride-history", "order_01", frozenset({"a"}), 1)]))
-LOST = balance(Evidence([HISTORY], [TOLD]))
-NOTHING: dict[str, Any] = {saga.DISPATCH: {}, saga.PAYMENT: {}}
-SOUND = saga.check(saga.Evidence(facts=[], items=NOTHING, excused=NOTHING, cars={}, charges=[]))
-BROKEN = replace(SOUND, problems={"order_01": ["has two cars"]})
-DOUBLED = balance(Evidence([HISTORY], [TOLD], states=[State("ride-history", "order_01", frozenset({"a"}), 2)]))
+EVIDENCE = Evidence(CONSUMERS[:1], [Published("event-1", "CarRideCreated", "a")])
+ITEM = RideItem("ride-history", "order_01", (Effect("a"),), 1)
+BALANCED = judge(EVIDENCE._replace(items=[ITEM]))
+LOST = judge(EVIDENCE)
+DOUBLED = judge(EVIDENCE._replace(items=[ITEM._replace(total=2)]))
+BLIND = judge(EVIDENCE._replace(published=[], items=[ITEM]))
+BROKEN = BALANCED._replace(saga=replace(BALANCED.saga, problems={"order_01": ["has two cars"]}))
+OVERDUE = BALANCED._replace(saga=replace(BALANCED.saga, overdue={"order_01": "since then"}))
 
 
 @pytest.fixture(autouse=True)
@@ -43,14 +44,14 @@ def end(monkeypatch: pytest.MonkeyPatch, run: Any) -> int:
 
 
 @pytest.mark.parametrize(
-    ("ending", "ledger", "status"),
-    [(SOUND, BALANCED, 0), (SOUND, LOST, 1), (SOUND, DOUBLED, 1), (BROKEN, BALANCED, 1)],
+    ("report", "status"), [(BALANCED, 0), (LOST, 1), (DOUBLED, 1), (BLIND, 1), (BROKEN, 1), (OVERDUE, 1)]
 )
 def test_the_demo_fails_when_something_does_not_add_up(
-    ending: Any, ledger: Any, status: int, monkeypatch: pytest.MonkeyPatch
+    report: Report, status: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Whoever scripts the demo learns from its status whether something was lost, doubled or left half-done."""
-    assert end(monkeypatch, lambda options: demo.Report(ending, ledger)) == status
+    """Whoever scripts the demo learns from its status whether something is lost, doubled, unknown or half-done."""
+    assert end(monkeypatch, lambda options: report) == status
+    assert capsys.readouterr().err == ("" if status == 0 else f"{report.verdict}\n")
 
 
 def test_what_cannot_be_run_is_said_in_one_sentence(
@@ -70,7 +71,7 @@ COMMANDS = {
     "chaos": "from local import chaos; chaos.run = wait; chaos.main()",
     "invoke": "from local import invoke; invoke.invoke = invoke.checked_function = invoke.read_event = wait;"
     "sys.argv += ['Function', 'event.json']; invoke.main()",
-    "gateway": "from local import gateway; gateway.main()",
+    "gateway": "from local import simulated_gateway; simulated_gateway.main()",
 }
 
 
@@ -99,11 +100,23 @@ def test_a_command_in_the_background_ends_in_order(command: str, number: signal.
             child.kill()
 
 
-@pytest.mark.parametrize("arguments", [["--duplicates", "1.5"], ["--rides", "-1"], ["--rides", "many"], ["--nonsense"]])
-def test_a_bad_option_is_refused_before_anything_starts(arguments: list[str]) -> None:
-    """The command line is checked at once, not after a deployment."""
-    with pytest.raises(SystemExit):
-        demo.parse(arguments)
+@pytest.mark.parametrize(
+    ("parse", "words"),
+    [
+        (demo.parse, ["--rides", "0"]),
+        (demo.parse, ["--duplicates", "1.5"]),
+        (chaos.parse, ["--seeds", "many"]),
+        (chaos.parse, ["--gateway", "lots"]),
+    ],
+)
+def test_a_bad_option_is_refused_before_anything_starts(
+    parse: Callable[[list[str]], object], words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command line is checked at once, not after a deployment; the message names the option."""
+    with pytest.raises(SystemExit) as left:
+        parse(words)
+    assert left.value.code == 2
+    assert words[0] in capsys.readouterr().err
 
 
 def test_the_options_are_the_simulators_request() -> None:
@@ -117,27 +130,23 @@ def test_the_options_are_the_simulators_request() -> None:
 def test_the_ledger_is_written_as_json(tmp_path: Path) -> None:
     """Other programs read the ledger from a file."""
     path = tmp_path / ".demo" / "ledger.json"
-    demo.write(demo.Report(SOUND, BALANCED), path)
+    demo.write(BALANCED, path)
     written = json.loads(path.read_text(encoding="utf-8"))
     assert (written["balanced"], written["saga"]["sound"]) == (True, True)
 
 
-def test_an_unknown_function_lists_those_there_are() -> None:
-    """One sentence says what can be invoked."""
-    with pytest.raises(invoke.UnknownChoiceError, match=r"'Nope'.*CarRideSimulatorFunction.*RideHistoryFunction"):
-        invoke.checked_function("Nope")
-
-
-@pytest.mark.parametrize("path", ["", "events/nope.json", "events"])
-def test_an_unknown_event_lists_those_there_are(path: str) -> None:
-    """One sentence says which samples there are."""
-    with pytest.raises(invoke.UnknownChoiceError, match=r"events/\w+\.json"):
-        invoke.read_event(path)
-
-
-def test_a_file_without_json_is_named(tmp_path: Path) -> None:
-    """A broken event file is told apart from a missing one."""
-    file = tmp_path / "event.json"
-    file.write_text("{", encoding="utf-8")
-    with pytest.raises(invoke.UnknownChoiceError, match="holds no JSON"):
-        invoke.read_event(str(file))
+@pytest.mark.parametrize(
+    ("function", "event", "said"),
+    [
+        ("Nope", "", r"'Nope'.*CarRideSimulatorFunction.*RideHistoryFunction"),
+        ("PaymentFunction", "", r"events/\w+\.json"),
+        ("PaymentFunction", "events/nope.json", r"events/\w+\.json"),
+        ("PaymentFunction", "events", r"events/\w+\.json"),
+        ("PaymentFunction", "Makefile", "holds no JSON"),
+    ],
+)
+def test_a_wrong_choice_lists_those_there_are(function: str, event: str, said: str) -> None:
+    """One sentence says what can be invoked, and with which samples."""
+    with pytest.raises(invoke.UnknownChoiceError, match=said):  # noqa: PT012 - whichever of the two it is
+        invoke.checked_function(function)
+        invoke.read_event(event)

@@ -1,14 +1,9 @@
-"""A partner's application: the same consumer over every store, and the one that the guide begins with."""
+"""A partner's application: the same consumer over every store."""
 
 import json
-import re
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from pathlib import Path
-from threading import Thread
-from typing import Any, Final
+from typing import Any
 
 import boto3
 import fakeredis
@@ -21,8 +16,6 @@ from idempotency.stores import Store
 from idempotency.stores.valkey import ValkeyStore
 from idempotency.testing import Invocation
 from local.partner import Partner
-
-GUIDE: Final = Path(__file__).parents[3] / "docs" / "simplest-application.md"
 
 type Open = Callable[[], AbstractContextManager[Store]]
 
@@ -90,44 +83,3 @@ def test_an_attempt_that_fails_comes_again_by_itself(opened: Open) -> None:
         assert first == {"batchItemFailures": [{"itemIdentifier": "message-1-2"}]}
         assert partner.receive(batch, Invocation(epoch_ms)) == {"batchItemFailures": []}
         assert partner.points == {"fact-1": 1, "fact-2": 1}
-
-
-def test_the_simplest_application_gives_one_point_for_an_event() -> None:
-    """The program of the guide runs as it stands, and takes an event once, from many threads as well."""
-    block = re.findall(r"```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL)[0]
-    program: dict[str, Any] = {}
-    exec(compile(block, str(GUIDE), "exec"), program)  # noqa: S102 - the guide's own program
-    event = json.loads(message(1)["body"])
-    threads = [
-        Thread(target=program["handler"], args=(event, Invocation(epoch_ms, request_id=str(n)))) for n in range(8)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert program["points"] == ["order_01"]
-    assert program["handler"](event, Invocation(epoch_ms))["outcome"] == "Duplicate"
-
-
-def test_the_simplest_application_prints_what_the_guide_says(tmp_path: Path) -> None:
-    """Put into a file and run as the guide has it, by the layer alone, the program takes one of three deliveries."""
-    text = GUIDE.read_text(encoding="utf-8")
-    program = tmp_path / "points.py"
-    program.write_text("\n\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL)[:2]), encoding="utf-8")
-    (printed,) = re.findall(r"```text\n(.*?)```", text, re.DOTALL)
-    layer = GUIDE.parents[1] / "layers" / "idempotency"
-    done = subprocess.run(
-        [sys.executable, program], env={"PYTHONPATH": str(layer)}, capture_output=True, text=True, check=False
-    )
-    assert (done.stdout, done.stderr) == (printed, "")
-
-
-def test_the_simplest_application_runs_over_another_store_unchanged() -> None:
-    """Only the line that names the store is another one."""
-    block = re.findall(r"```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL)[0]
-    program: dict[str, Any] = {}
-    exec(compile(block, str(GUIDE), "exec"), program)  # noqa: S102 - as above
-    event = json.loads(message(1)["body"])
-    with valkey() as store:
-        handler = program["make_handler"](store)
-        assert [handler(event, Invocation(epoch_ms))["outcome"] for _ in range(2)] == ["New", "Duplicate"]

@@ -1,38 +1,28 @@
 """The operator's commands: what they understand, and that they only show what they would do until they are told to."""
 
 import json
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from ops.__main__ import main
-from ops.failover import Window, plan
-from tests.unit.ops.sites import AWAY, HOME, NOW, World
-
-
-class Untouchable:
-    """A world in which nothing can be changed: only what is read is there."""
-
-    def __init__(self) -> None:
-        self.world = World()
-
-    def __call__(self, service: str, region: str) -> Any:
-        """Return a service that knows how to look."""
-        return self.world.client(service, region)
+from tests.unit.ops.sites import AWAY, HOME, World
 
 
 def run(*arguments: str, make: Any = None) -> None:
     """Run a command on a stack in the two regions of this module."""
-    main(arguments, make or Untouchable())
+    main(arguments, make or World().client)
 
 
-def test_a_failover_is_shown_first(capsys: pytest.CaptureFixture[str]) -> None:
-    """All steps, in their order; the regions are those that were named."""
-    run("failover", "--primary", HOME, "--secondary", AWAY, "--since", "2026-11-21T10:00:00Z")
+@pytest.mark.parametrize(
+    ("until", "end"), [((), "the end of the drain"), (("--until", "2026-11-21T13:00:00Z"), "2026-11-21 13:00:00")]
+)
+def test_a_failover_is_shown_first(until: tuple[str, ...], end: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """All steps, in their order; regions and window are those that were given."""
+    run("failover", "--primary", HOME, "--secondary", AWAY, "--since", "2026-11-21T10:00:00Z", *until)
     shown = capsys.readouterr().out.splitlines()
     assert [line.split()[1].strip(":") for line in shown[:5]] == ["steer", "fence", "drain", "republish", "replay"]
-    assert "2026-11-21 10:00:00 UTC until the end of the drain" in shown[3]
+    assert f"2026-11-21 10:00:00 UTC until {end}" in shown[3]
     assert shown[5] == "nothing was done; add --yes to do it"
 
 
@@ -65,6 +55,7 @@ def test_a_replay_is_checked_before_it_is_shown(capsys: pytest.CaptureFixture[st
         (["release", "dispatch"], "'dispatch' is no key: it begins with"),
         (["release", "nobody#key"], "'nobody#key' is no key: it begins with"),
         ([], "COMMAND"),
+        (["audit", "--payments", __file__, "--region", HOME, "--stack", "carride"], "is no ledger of the gateway"),
     ],
 )
 def test_a_mistake_is_explained(arguments: list[str], problem: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -84,35 +75,8 @@ def test_a_region_out_of_reach_is_no_stack_trace(capsys: pytest.CaptureFixture[s
     assert 'AWS could not be reached: Could not connect to the endpoint URL: "https://' in capsys.readouterr().err
 
 
-def test_a_plan_names_both_ends_of_its_window() -> None:
-    """An end that is given is not the end of the drain."""
-    world = World()
-    until = datetime(2026, 11, 21, 13, tzinfo=UTC)
-    window = Window(since=NOW - timedelta(hours=1), until=until)
-    steps = plan(world.site(HOME), world.site(AWAY), window)
-    assert str(until) in steps[3]
-
-
 def test_a_redrive_of_no_queue_names_those_that_there_are(capsys: pytest.CaptureFixture[str]) -> None:
     """A wrong name is answered with the right ones, and not with a stack trace."""
     with pytest.raises(SystemExit):
         run("redrive", "Nowhere", "--stack", "carride", "--region", HOME)
     assert "error: the stack has no queue Nowhere: it has RideHistoryDlq" in capsys.readouterr().err
-
-
-def test_a_key_in_a_cache_is_not_released_from_here(capsys: pytest.CaptureFixture[str]) -> None:
-    """The table has no record of it: whoever looked there would find nothing, and call the key free."""
-    world = World()
-    world.parameters["RecordStore"] = "valkey"
-    with pytest.raises(SystemExit) as ended:
-        run("release", "dispatch#key", "--stack", "carride", "--region", HOME, "--yes", make=world.client)
-    assert ended.value.code == 2
-    assert "are in Valkey, which this command cannot reach: docs/runbooks/" in capsys.readouterr().err
-
-
-def test_an_answer_of_the_api_is_in_the_table_either_way(capsys: pytest.CaptureFixture[str]) -> None:
-    """Its record is part of the transaction that books a ride, so its key can be released."""
-    world = World()
-    world.parameters["RecordStore"] = "valkey"
-    run("release", "carride-api#key", "--stack", "carride", "--region", HOME, make=world.client)
-    assert "release carride-api#key in carride-IdempotencyTable" in capsys.readouterr().out

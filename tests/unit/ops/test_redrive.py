@@ -10,7 +10,7 @@ from moto import mock_aws
 
 from carride.entry import Entry
 from ops import redrive
-from ops.audit import peek
+from ops.audit.queues import peek
 from ops.site import Resource, Site
 from tests.unit.carride.fakes import FakeBus, client_error
 from tests.unit.carride.rides import NOW, entry

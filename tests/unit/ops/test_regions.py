@@ -32,10 +32,6 @@ class Account:
             assert "secondary" in self.stacks, "an endpoint needs both buses"
         self.stacks[place.role] = dict(parameters)
 
-    def change(self, place: Place, parameters: Mapping[str, str]) -> None:
-        """Change parameters of a stack that is there."""
-        self.deploy(place, self.stacks[place.role] | dict(parameters))
-
     def delete(self, place: Place) -> None:
         """Delete a stack; an endpoint must not lose a bus."""
         assert self.stacks.get("primary", {}).get("GlobalEndpoint") != "present"

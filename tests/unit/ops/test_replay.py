@@ -1,6 +1,7 @@
 """Where a replay may be started, and how it is called."""
 
 import re
+from typing import Any
 
 import pytest
 
@@ -17,49 +18,38 @@ def test_a_replay_is_named_for_its_region() -> None:
     assert re.fullmatch(r"[.\-_A-Za-z0-9]{1,64}", name)
 
 
-def test_one_region_by_itself_replays_as_it_likes() -> None:
-    """There is no other region to ask."""
-    replay.check(World(roles=("standalone", "standalone")).site(HOME))
+def replaying(state: str) -> list[dict[str, str]]:
+    """Return a region's replays, the last of which is in a state."""
+    return [{"ReplayName": "old", "State": "COMPLETED"}, {"ReplayName": "new", "State": state}]
 
 
-def test_a_region_replays_what_no_other_works_on() -> None:
-    """The primary replays, and after a failover the secondary."""
+@pytest.mark.parametrize(
+    ("region", "changes", "refused"),
+    [
+        (HOME, {"roles": dict.fromkeys((HOME, AWAY), "standalone")}, None),
+        (HOME, {}, None),
+        (AWAY, {"fenced": {HOME}}, None),
+        *(
+            (HOME, {"replays": {HOME: [], AWAY: replaying(state)}}, r"us-east-2 has a replay running \(new\)")
+            for state in ("STARTING", "RUNNING", "CANCELLING")
+        ),
+        (AWAY, {}, "us-west-2 is at work"),
+        (HOME, {"fenced": {HOME}}, "us-west-2 is fenced"),
+        (HOME, {"unreachable": {AWAY}}, "us-east-2 cannot be asked"),
+    ],
+)
+def test_a_replay_is_refused_where_another_region_may_work_on_its_events(
+    region: str, changes: dict[str, Any], refused: str | None
+) -> None:
+    """A fenced region would give them to nobody, and one that does not answer may be at work."""
     world = World()
-    replay.check(world.site(HOME))
-    world.fenced.add(HOME)
-    replay.check(world.site(AWAY))
-
-
-@pytest.mark.parametrize("state", ["STARTING", "RUNNING", "CANCELLING"])
-def test_a_second_replay_is_refused_while_the_other_region_has_one(state: str) -> None:
-    """On whichever page of its list it is."""
-    world = World()
-    world.replays[AWAY] = [{"ReplayName": "old", "State": "COMPLETED"}, {"ReplayName": "new", "State": state}]
-    with pytest.raises(OperatorError, match=r"us-east-2 has a replay running \(new\)"):
-        replay.check(world.site(HOME))
-    replay.check(world.site(HOME), accept_duplicates=True)
-
-
-def test_the_secondary_does_not_replay_beside_a_primary_that_works() -> None:
-    """What the primary is late with would be worked on in both."""
-    with pytest.raises(OperatorError, match="us-west-2 is at work"):
-        replay.check(World().site(AWAY))
-
-
-def test_a_fenced_region_replays_to_nobody() -> None:
-    """Its rules are disabled."""
-    world = World()
-    world.fenced.add(HOME)
-    with pytest.raises(OperatorError, match="us-west-2 is fenced"):
-        replay.check(world.site(HOME))
-
-
-def test_a_region_that_cannot_be_asked_may_be_at_work() -> None:
-    """Silence is no consent."""
-    world = World()
-    world.unreachable.add(AWAY)
-    with pytest.raises(OperatorError, match="us-east-2 cannot be asked"):
-        replay.check(world.site(HOME))
+    vars(world).update(changes)
+    if refused is None:
+        replay.check(world.site(region))
+    else:
+        with pytest.raises(OperatorError, match=refused):
+            replay.check(world.site(region))
+    replay.check(world.site(region), accept_duplicates=True)
 
 
 def test_a_fence_is_kept_as_text() -> None:

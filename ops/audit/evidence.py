@@ -1,0 +1,200 @@
+"""What an audit knows: who consumes what, and what the bus, tables, queues and gateway say. Types only, no I/O."""
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Final, NamedTuple
+
+import fleet
+import payments
+
+DISPATCH: Final = "dispatch"
+PAYMENT: Final = "payment"
+
+
+class AuditedConsumer(NamedTuple):
+    """A consumer, and where the stack's outputs name its resources."""
+
+    name: str
+    resources: str
+    """Prefix of the logical ids of its resources."""
+    table: str | None = None
+    """Output prefix of the table with its effects: an item per ride, with an attribute per event and a counter of
+    effects. The audit of a consumer without such a table relies on its log."""
+    acts_on: frozenset[type] | None = None
+    """The facts that it acts on; None is every event of the bus, broken ones included."""
+
+    def takes(self, event_type: str | None) -> bool:
+        """Whether events of a type are for this consumer."""
+        return self.acts_on is None or event_type in {fact.__name__ for fact in self.acts_on}
+
+
+CONSUMERS: Final = (
+    AuditedConsumer("ride-history", "RideHistory", "RideTable"),
+    AuditedConsumer("dispatch", "Dispatch", "AssignmentTable", fleet.CONSUMED),
+    AuditedConsumer("payment", "Payment", "PaymentTable", payments.CONSUMED),
+)
+
+LOG_RULE_DLQ: Final = "CarRideLogRuleDlq"
+"""Its messages are events that the bus accepted and could not log."""
+OTHER_DLQS: Final = (
+    "CarRideBusDlq",
+    LOG_RULE_DLQ,
+    "OutboxPipeDlq",
+    "PartnersRuleDlq",
+    "PartnersOlderRuleDlq",
+    "ProducerDlq",
+    "ReconcilerDlq",
+)
+"""Dead-letter queues that belong to no consumer."""
+
+NEVER: Final = datetime.max.replace(tzinfo=UTC)
+ALWAYS: Final = datetime.min.replace(tzinfo=UTC)
+
+
+class Named(NamedTuple):
+    """What a fact states, whatever its id: a ride, a type and the ride's version."""
+
+    order_id: str
+    type: str
+    version: int
+
+
+class Published(NamedTuple):
+    """One ride event that the bus accepted."""
+
+    event_id: str
+    """The id that EventBridge gave it."""
+    type: str | None
+    """Its type, as rules see it."""
+    fact: str | None
+    """Its idempotency id: the same for every copy of one fact. None where the event breaks the contract."""
+    named: Named | None = None
+    expires: datetime | None = None
+    time: datetime = ALWAYS
+    """When it was logged, by CloudWatch's clock."""
+    replayed: bool = False
+    region: str | None = None
+    """The region that ingested it."""
+
+
+class Delivered(NamedTuple):
+    """One delivery to a consumer, as the consumer logged it."""
+
+    consumer: str
+    outcome: str
+    fact: str | None
+    time: datetime = NEVER
+    """When the line was logged, by CloudWatch's clock."""
+
+
+class DeadLettered(NamedTuple):
+    """One message in a dead-letter queue."""
+
+    queue: str
+    reason: str
+    consumer: str | None
+    """The consumer that did not process the event; None where the queue belongs to no consumer."""
+    event_id: str | None
+    """EventBridge's id of the event; None where the bus never accepted it."""
+    fact: str | None
+
+
+class Effect(NamedTuple):
+    """One event that took effect in an item."""
+
+    fact: str
+    """Its idempotency id."""
+    named: Named | None = None
+    time: datetime = ALWAYS
+    emitted: tuple[str, ...] = ()
+    """Types of the facts that the consumer emitted in the same transaction, about the same version of the ride."""
+
+
+class RideItem(NamedTuple):
+    """A ride in the table of a consumer."""
+
+    consumer: str
+    order_id: str
+    effects: tuple[Effect, ...]
+    total: int
+    """The item's counter: each effect adds 1, a duplicated one too."""
+    state: str | None = None
+    detail: str | int | None = None
+    """The car, or the amount in cents."""
+    open_since: datetime | None = None
+    """Since when the ride needs something; None where it needs nothing."""
+
+    @property
+    def facts(self) -> frozenset[str]:
+        """The ids of the facts that took effect."""
+        return frozenset(effect.fact for effect in self.effects)
+
+
+class BookedRide(NamedTuple):
+    """A ride in the API's table: each of its versions is one fact."""
+
+    order_id: str
+    version: int
+    booked: datetime = ALWAYS
+    open_since: datetime | None = None
+
+
+class GatewayPayment(NamedTuple):
+    """A payment in the gateway's ledger."""
+
+    order_id: str
+    status: str
+    amount: int
+    """In cents."""
+    captures: int
+    """How often money was taken."""
+    refunds: int
+    """How often it was given back, or released."""
+
+
+class Evidence(NamedTuple):
+    """Everything that was read."""
+
+    consumers: Sequence[AuditedConsumer]
+    published: Sequence[Published] = ()
+    deliveries: Sequence[Delivered] = ()
+    dead_letters: Sequence[DeadLettered] = ()
+    items: Sequence[RideItem] = ()
+    outbox: Mapping[str, datetime] = {}
+    """Facts that were committed to be published, with their times."""
+    bookings: Sequence[BookedRide] = ()
+    cars: Mapping[str, str | None] = {}
+    """The ride of each car, by the car's id."""
+    payments: Sequence[GatewayPayment] | None = None
+    """None where the gateway was not asked."""
+    unread: Mapping[str, int] = {}
+    """Messages that could not be read, by queue: another reader hides them, or a consumer is about to take them."""
+    routes: Mapping[str, str] = {}
+    """What the audit sees of each route whose deliveries it cannot count, by name."""
+    broken_routes: Collection[str] = ()
+    """What makes such a route carry nothing."""
+    archived: int = 0
+    """Events in the bus's archive, as far as EventBridge has counted them."""
+    at: datetime = NEVER
+    """When the reading began."""
+    grace: timedelta = timedelta()
+    """How old an event must be before it is judged."""
+    since: datetime = ALWAYS
+    """Since when the log of events is complete: older events are not judged."""
+
+    @property
+    def log_is_gone(self) -> bool:
+        """Whether the log of events is empty, though other evidence shows that there were events."""
+        return not self.published and bool(self.archived or any(item.total for item in self.items))
+
+    def judges(self, time: datetime) -> bool:
+        """Whether something of that time is neither older than the evidence nor too young."""
+        return self.since <= time and not self.is_young(time)
+
+    def is_young(self, time: datetime) -> bool:
+        """Whether something of that time may still be on its way."""
+        return time >= self.at - self.grace
+
+    def of(self, consumer: str) -> dict[str, RideItem]:
+        """Return a consumer's items by ride."""
+        return {item.order_id: item for item in self.items if item.consumer == consumer}

@@ -1,0 +1,148 @@
+"""Reads dead-letter queues, and leaves everything in them."""
+
+import binascii
+import re
+import zlib
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from carride.events import MOST_LEVELS, ContractError, parse_event, read_json
+from carride.publisher import GZIP
+from ops.audit.evidence import DeadLettered
+
+if TYPE_CHECKING:
+    from mypy_boto3_sqs import SQSClient
+    from mypy_boto3_sqs.type_defs import MessageTypeDef
+
+UNREADABLE: Final = "UNREADABLE"
+"""The reason of a dead-lettered message that is no JSON object."""
+
+_HIDDEN_SECONDS: Final = 120
+"""How long a queue's messages stay hidden while all of them are read; longer where that takes longer."""
+_LONGEST_HIDDEN_SECONDS: Final = 43_200
+_MANY: Final = 10
+_LARGEST: Final = 2**26
+"""Bytes of an event that was compressed."""
+_LEVELS: Final = MOST_LEVELS + 16
+"""Of a log line or a dead-lettered message, which wraps an event."""
+_event_id: Final = re.compile(r"""\\?"version\\?": ?\\?"0\\?", ?\\?"id\\?": ?\\?"([0-9a-f-]{36})""").search
+"""Finds EventBridge's id in unreadable text: the envelope begins with it."""
+
+
+def waiting(sqs: "SQSClient", url: str, *, taken: bool = True, visible: bool = False) -> int:
+    """Return how many messages of a queue other readers have taken, and how many are visible or delayed."""
+    names = (("NotVisible",) if taken else ()) + (("", "Delayed") if visible else ())
+    asked: Any = [f"ApproximateNumberOfMessages{name}" for name in names]
+    attributes = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=asked)["Attributes"]
+    return sum(map(int, attributes.values()))
+
+
+def peek(sqs: "SQSClient", url: str) -> Iterator["MessageTypeDef"]:
+    """Yield every message of a queue once, and make all of them visible again.
+
+    Messages that another reader has taken are hidden from this one too. Where reading takes so long that messages show
+    again, they are hidden for longer; it ends where nothing else is shown.
+    """
+    expected = waiting(sqs, url, taken=False, visible=True)
+    receipts: dict[str, str] = {}
+    shown_again, hidden_s = 0, _HIDDEN_SECONDS
+    try:
+        # The count is approximate: read until a read comes back empty. While there should be more, use long polls,
+        # which ask every server that holds a part of the queue.
+        while shown_again <= 2 * len(receipts) and (
+            messages := sqs.receive_message(
+                QueueUrl=url,
+                MaxNumberOfMessages=_MANY,
+                VisibilityTimeout=hidden_s,
+                WaitTimeSeconds=1 if len(receipts) < expected else 0,
+                MessageAttributeNames=["All"],
+                AttributeNames=["SentTimestamp"],
+            ).get("Messages", [])
+        ):
+            new = [message for message in messages if message["MessageId"] not in receipts]
+            shown_again = 0 if new else shown_again + len(messages)
+            if len(new) < len(messages):
+                hidden_s = min(2 * hidden_s, _LONGEST_HIDDEN_SECONDS)
+            receipts |= {message["MessageId"]: message["ReceiptHandle"] for message in messages}
+            yield from new
+    finally:
+        handles = list(receipts.values())
+        for first in range(0, len(handles), _MANY):
+            sqs.change_message_visibility_batch(
+                QueueUrl=url,
+                Entries=[
+                    {"Id": str(index), "ReceiptHandle": handle, "VisibilityTimeout": 0}
+                    for index, handle in enumerate(handles[first : first + _MANY])
+                ],
+            )
+
+
+def dead_letter(queue: str, consumer: str | None, message: "MessageTypeDef") -> DeadLettered:
+    """Return what a dead-lettered message says, whoever sent it.
+
+    Args:
+        queue: the queue's logical id.
+        consumer: the consumer that did not process it, if any.
+        message: with its attributes.
+    """
+    reason, event = opened(message)
+    event_id = event.get("id") if isinstance(event, Mapping) else id_in(message["Body"])
+    return DeadLettered(queue, reason, consumer, event_id if isinstance(event_id, str) else None, fact_of(event))
+
+
+def opened(message: "MessageTypeDef") -> tuple[str, Any]:
+    """Return the reason of a dead-lettered message and its event: None where that is missing or unreadable."""
+    body = read(message["Body"])
+    event: Any
+    if body is None:
+        return UNREADABLE, None
+    match body:
+        case {"reason": str(reason), "consumer": str(), "event": event}:  # sent by the consumer itself
+            event = event if event is not None else read(_unpacked(body.get("eventGzip")))
+        case {"requestContext": {"condition": str(reason)}, "requestPayload": event}:  # sent by Lambda
+            pass
+        case {"context": {"condition": str(reason)}}:  # sent by a pipe, which names the record and leaves it out
+            event = None
+        case _:  # sent by EventBridge, or by the publisher in the same form; or moved here by SQS, unchanged
+            code = message.get("MessageAttributes", {}).get("ERROR_CODE")
+            reason, event = "ReceivesExhausted" if code is None else code.get("StringValue", UNREADABLE), body
+    match event:
+        case {"messageId": _, "body": str(text)}:  # a record of a batch
+            event = read(text)
+        case {"detailGzip": packed}:  # the publisher's, compressed
+            detail = _unpacked(packed)
+            event = {**event, "detail": read(detail) or detail}
+    return reason, event
+
+
+def fact_of(event: Any) -> str | None:
+    """Return the idempotency id of an event, or None where it breaks the contract."""
+    try:
+        return parse_event(event).idempotencyid
+    except ContractError:
+        return None
+
+
+def read(content: str | None) -> Any:
+    """Return the object of a JSON text, or None where there is none that can be read."""
+    try:
+        value = None if content is None else read_json(content, "content", levels=_LEVELS)
+    except ContractError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def id_in(text: str) -> str | None:
+    """Return EventBridge's id of an event in unreadable text."""
+    found = _event_id(text)
+    return found and found[1]
+
+
+def _unpacked(packed: object) -> str | None:
+    """Return text that was compressed and written as base64; None where it is incomplete."""
+    unpacking = zlib.decompressobj(GZIP)
+    try:
+        text = unpacking.decompress(binascii.a2b_base64(str(packed)), _LARGEST).decode(errors="surrogatepass")
+    except (zlib.error, ValueError):
+        return None
+    return text if unpacking.eof else None
