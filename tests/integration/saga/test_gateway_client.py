@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway import Call, GatewayAnswerError, GatewayError, GatewayRefusedError, GatewayUnavailableError, Status
+from gateway import Call, Charge, GatewayAnswerError, GatewayError, GatewayRefusedError, GatewayUnavailableError, Status
 from gateway_client import HttpGateway
 from idempotency.clock import epoch_ms
 from local.simulated_gateway import Books, GatewayServer, Reply, Request, Trouble, Troubles
@@ -161,7 +161,7 @@ def test_a_refusal_is_final_or_may_pass(status: int, body: Any) -> None:
     known = f"{status} expired_card" if "expired_card" in str(body) else f"{status}"
     with answering(status, body) as (client, keys):
         if final:
-            assert authorize(client) == (None, Status.DECLINED, 1250, f"the gateway refused with {known}")
+            assert authorize(client) == Charge(None, Status.DECLINED, 1250, f"the gateway refused with {known}")
             captured = client.capture(call(), payment_id="pay_1", amount=1250)
             assert (captured.status, captured.payment_id) == (Status.DECLINED, "pay_1")
             assert client.adjust(call(), payment_id="pay_1", amount=2000).amount == 1250

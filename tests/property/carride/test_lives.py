@@ -12,19 +12,20 @@ SHARES = st.sampled_from([0.0, 0.0, 0.5, 1.0])
 TROUBLES = st.builds(Troubles, declined=SHARES, refused=SHARES, pending=SHARES, capped=SHARES, forgotten=SHARES)
 
 
-@settings(deadline=None, max_examples=200)
+# The schedule follows from a seed: drawn choice by choice, schedules would be too alike to find a race.
+@settings(deadline=None, max_examples=300)
 @given(
-    chance=st.randoms(use_true_random=False),
+    seed=st.integers(0, 2**32),
     rides=st.integers(1, 3),
     cars=st.integers(0, 3),
     troubles=TROUBLES,
     strict=st.booleans(),
 )
 def test_every_ride_ends_as_its_facts_say(
-    chance: Random, rides: int, cars: int, troubles: Troubles, *, strict: bool
+    seed: int, rides: int, cars: int, troubles: Troubles, *, strict: bool
 ) -> None:
     """Each fact takes effect once, no car has two rides, nobody pays twice, and nothing stays reserved."""
-    town = Town(chance, troubles, strict=strict)
+    town = Town(Random(seed), troubles, strict=strict)  # noqa: S311 - a simulation, not a secret
     town.park(cars)
     town.live(rides)
     town.check()

@@ -316,7 +316,7 @@ class Town:
         steps = ["accept", "start", "complete"]
         for _ in range(chance.choice((0, 0, 1, 2))):
             steps.insert(chance.randrange(len(steps)), "redirect")
-        if chance.random() < 0.3:
+        if chance.random() < 0.5:
             steps[chance.randrange(len(steps)) :] = ["cancel"] * chance.choice((0, 1, 1))
         for step in steps:
             fact = self._happen(step, ride)
