@@ -11,6 +11,7 @@ import boto3
 import pytest
 from moto import mock_aws
 
+import carride.consumer
 import dispatch
 import payment
 import ride_history
@@ -96,7 +97,7 @@ def test_an_event_from_before_a_field_is_a_duplicate_of_the_event_with_it(accoun
 def test_dispatch_does_what_the_readme_says(account: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each message has the outcome that stands there, and none comes again."""
     outcomes: list[str] = []
-    monkeypatch.setattr(dispatch, "observe", lambda observation: outcomes.append(observation.outcome))
+    monkeypatch.setattr(carride.consumer, "observe", lambda observation: outcomes.append(observation.outcome))
     # One at a time: moto's transactions are not isolated, and the order is that of the table.
     monkeypatch.setattr(dispatch, "POLICY", replace(dispatch.POLICY, concurrency=1))
     handler = dispatch.make_handler(

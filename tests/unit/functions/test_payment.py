@@ -10,6 +10,7 @@ import pytest
 from moto import mock_aws
 from msgspec.structs import replace
 
+import carride.consumer
 import payment
 from carride.events import Fact
 from gateway import GatewayAnswerError, GatewayUnavailableError
@@ -85,7 +86,7 @@ def world(gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch) -> Iterator[Wor
     """Payment over empty tables, at a time that the tests move."""
     clock = ManualClock()
     timed = functools.partial(Consumer, clock=clock, sleep=clock.sleep, jitter=lambda: 0.5, region="us-east-1")
-    monkeypatch.setattr(payment, "Consumer", timed)
+    monkeypatch.setattr(carride.consumer, "Consumer", timed)
     faults.install(monkeypatch.setattr)
     with mock_aws():
         dynamodb, sqs = client(), boto3.client("sqs")
