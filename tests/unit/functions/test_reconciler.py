@@ -113,6 +113,7 @@ def test_a_run_takes_effect_once(saga: WholeSaga) -> None:
     tick = datetime.now(UTC) + timedelta(hours=5)
     first = saga.tick(tick)
     late = saga.book("accept", name="customer_b")
+    saga.flow()
     told = saga.told()
     assert first == {"reconciled": 1, "overdue": 0}
     assert (saga.tick(tick), saga.told()) == (first, told)
