@@ -1,11 +1,11 @@
-"""Write everything that follows from the event's types: ``python -m contract``, or ``make contract``."""
+"""Write what follows from the event's types and the template: ``python -m contract``, or ``make contract``."""
 
 import sys
 from pathlib import Path
 from typing import Final
 
 from api import openapi
-from contract import asyncapi
+from contract import asyncapi, parameters
 from contract.layout import text
 from contract.samples import samples
 from contract.schemas import BreakingChangeError, registry
@@ -26,6 +26,7 @@ def documents(root: Path = ROOT) -> dict[str, str]:
         "infrastructure/schemas.yaml": registry((root / "infrastructure/schemas.yaml").read_text(encoding="utf-8")),
         "docs/openapi.json": text(openapi.document()),
         "docs/asyncapi.json": text(asyncapi.document()),
+        "docs/parameters.md": parameters.page(),
         **{f"events/{name}": text(sample) for name, sample in samples().items()},
     }
 

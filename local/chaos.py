@@ -2,34 +2,28 @@
 
 import argparse
 import hashlib
-import itertools
 import json
-import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any, Final, NoReturn
 
 import msgspec
-import yaml
 
-from carride.faults import Fault
-from carride.simulation import Simulation, Spec
+from carride.simulation import Fault, Simulation, Spec
 from idempotency import MemoryStore
 from idempotency.stores import Store
 from idempotency.stores.valkey import ValkeyStore
 from local import valkey_server
 from local.demo import Progress, publish, reconcile, site_of
-from local.gateway import Books, GatewayServer, Strict, Troubles
 from local.interrupts import end_in_order
-from local.local_aws import ROOT, Laptop, LaptopError, Stack
+from local.local_aws import FAULTS, ROOT, Laptop, LaptopError, Stack
 from local.options import count, positive, share
 from local.partner import Partner, subscribe
+from local.simulated_gateway import Books, GatewayServer, Strict, Troubles
 from ops import audit, fleet
 from ops.audit import reading, saga
 from ops.audit.ledger import Ledger
@@ -40,20 +34,19 @@ a third of the rides in disorder; events kill their consumers, poison fails at e
 the payment gateway hangs, fails after charging, drops answers, forgets keys, refuses rides
 and captures above the reservation, and takes its time to reserve. For each
 seed a new stack of the real template is put through it, and the whole archive is replayed
-after it, which has to change nothing. The consumers keep their records in DynamoDB, in a
-server of Valkey or Redis that is started for it, or first in the one and then in the other.
+after it, which has to change nothing.
 
 Rides that stand still are reconciled before the replay. It ends with status 0 if nothing was
 lost, doubled, broken, left open, given up without need or changed by the replay, 1 if
 something was, and 2 if it could not be run. The figures are also written to .demo/chaos.json."""
 
 REPORT: Final = ROOT / ".demo" / "chaos.json"
+UNPROTECTED: Final = ROOT / "local" / "unprotected.py"
 
 _DECLINED: Final = 0.05
 _STUMBLES: Final = 0.05
 _REPLAYED: Final = ("RideTable", "AssignmentTable", "CarTable", "PaymentTable", "OutboxTable")
 """What a replay may not change."""
-_MODULES: Final = {consumer.name: consumer.name.replace("-", "_") for consumer in audit.CONSUMERS}
 _HOUR: Final = timedelta(hours=1)
 _RETRY_DELAYS: Final = (4.5, 4.5)
 """In seconds. As on AWS, a retry comes when the lease of a killed run of payment is over: a sooner one would wait for
@@ -64,11 +57,6 @@ _DRAIN_SECONDS: Final = 120.0
 _PATIENCE_SECONDS: Final = 240.0
 _PAUSE_SECONDS: Final = 30.0
 _POLL_SECONDS: Final = 0.1
-_RECORDS: Final[Mapping[str, Sequence[str]]] = {
-    "dynamodb": ["dynamodb"],
-    "valkey": ["valkey"],
-    "both": ["dynamodb", "valkey"],
-}
 _UNSOUND: Final = 1
 _FAILED: Final = 2
 _INTERRUPTED: Final = 130
@@ -116,8 +104,6 @@ class Result:
     """What one seed has come to."""
 
     seed: int
-    records: str
-    """Where the consumers kept theirs."""
     seconds: float
     ledger: Ledger
     saga: saga.Saga
@@ -209,6 +195,13 @@ class Result:
         return self.partner_lost + self.partner_doubled > 0
 
 
+def laptop_without(unprotected: Collection[str] = ()) -> Laptop:
+    """Return an engine that injects faults and takes the idempotency off these consumers."""
+    preload = [UNPROTECTED, FAULTS] if unprotected else [FAULTS]
+    variables = {"UNPROTECTED": ",".join(unprotected)}
+    return Laptop(retry_delays=_RETRY_DELAYS, workers=3, preload=preload, variables=variables)
+
+
 # ── One seed ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -219,9 +212,6 @@ def rehearse(
     seed: int,
     store: Store,
     progress: Progress,
-    unprotected: Collection[str] = (),
-    records: str = "dynamodb",
-    **parameters: str,
 ) -> Result:
     """Put a new stack through the mix, and return what it has come to.
 
@@ -231,9 +221,6 @@ def rehearse(
         seed: of all that is left to chance.
         store: where the partner's application remembers what it has done.
         progress: is told how far this has come.
-        unprotected: the consumers whose idempotency decorator is taken off.
-        records: where the consumers keep theirs, as the template calls it.
-        **parameters: others of the template.
     """
     began = time.monotonic()
     troubles = Troubles.mixed(mix.gateway, declined=_DECLINED)
@@ -242,9 +229,7 @@ def rehearse(
     with ExitStack() as running:
         gateway = running.enter_context(GatewayServer(books))
         with progress.step(f"seed {seed}: deploying"):
-            template = running.enter_context(_template(laptop, unprotected))
-            parameters = {"PaymentGatewayUrl": gateway.url, "RecordStore": records, **parameters}
-            stack = laptop.deploy_fast(f"chaos-{seed}-{records}", template, **parameters)
+            stack = laptop.deploy_fast(f"chaos-{seed}", None, PaymentGatewayUrl=gateway.url)
             running.callback(laptop.delete_stack, stack.name)
             fleet.seed(laptop.client("dynamodb"), stack.outputs["CarTableName"], mix.cars)
         sqs, partner = laptop.client("sqs"), Partner(store, before=_stumble)
@@ -256,7 +241,7 @@ def rehearse(
                 for done, total in publish(laptop, stack, msgspec.to_builtins(spec), at_once=mix.at_once):
                     progress.note(f"{done:,} of {total:,} events")
                     _pause(laptop, until=mix.at_once // 4)
-            _settle(laptop, progress, f"seed {seed}: waiting until every event has reached its end")
+            _settle(laptop, progress, f"seed {seed}: waiting until every event is processed")
             settling = f"seed {seed}: reconciling rides that stand still"
             overdue = reconcile(laptop, stack, lambda: _settle(laptop, progress, settling))
         _drain(partner, sqs, queue)
@@ -284,7 +269,6 @@ def rehearse(
         events = reading.published(laptop.client("logs"), stack.outputs["CarRideEventsLogGroupName"])
         return Result(
             seed=seed,
-            records=records,
             seconds=time.monotonic() - began,
             ledger=report.ledger,
             saga=report.saga,
@@ -387,28 +371,6 @@ def _digest(value: object) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
-@contextmanager
-def _template(laptop: Laptop, unprotected: Collection[str]) -> Iterator[Path | None]:
-    """Yield the template to deploy: none for the built one; else one in which consumers have lost their decorator."""
-    if not unprotected:
-        yield None
-        return
-    with tempfile.TemporaryDirectory(prefix="carride-chaos-") as folder:
-        build = Path(folder) / "build"
-        with laptop.built() as built:
-            shutil.copytree(built, build)
-        template = build / "template.yaml"
-        body = yaml.safe_load(template.read_text(encoding="utf-8"))
-        for module in (_MODULES[consumer] for consumer in unprotected):
-            function = f"{module.title().replace('_', '')}Function"
-            shutil.copy(ROOT / "local" / "unprotected.py", build / function)
-            properties = body["Resources"][function]["Properties"]
-            properties["Handler"] = "unprotected.handler"
-            properties["Environment"]["Variables"]["UNPROTECTED"] = module
-        template.write_text(yaml.safe_dump(body), encoding="utf-8")
-        yield template
-
-
 # ── The command ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -426,13 +388,10 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--gateway", type=share, default=0.05, metavar="S", help="share of the gateway's troubles (0.05)"
     )
-    parser.add_argument(
-        "--records", choices=_RECORDS, default="dynamodb", help="where the consumers keep their records (dynamodb)"
-    )
     parser.add_argument("--json", action="store_true", help="print the figures as JSON only; progress goes to stderr")
     parser.add_argument(
         "--unprotected",
-        choices=_MODULES,
+        choices=[consumer.name for consumer in audit.CONSUMERS],
         action="append",
         default=[],
         help="take the idempotency decorator off this consumer, which has to be noticed; can be given several times",
@@ -464,29 +423,16 @@ def run(options: argparse.Namespace, progress: Progress) -> list[Result]:
     """Put one stack after the other through the mix."""
     mix = Mix(rides=options.rides, cars=options.cars, gateway=options.gateway)
     seeds = range(options.first_seed, options.first_seed + options.seeds)
-    kinds = _RECORDS[options.records]
     installed = valkey_server.program()
-    if installed is None and "valkey" in kinds:
-        raise LaptopError("records in Valkey need valkey-server or redis-server: install one of them")
     results = []
     with ExitStack() as running:
         port = None if installed is None else running.enter_context(valkey_server.running(installed))
-        laptop = running.enter_context(Laptop(retry_delays=_RETRY_DELAYS, workers=3))
+        laptop = running.enter_context(laptop_without(options.unprotected))
         with progress.step("building the functions and layers (sam build)"):
             laptop.build()
-        for seed, records in itertools.product(seeds, kinds):
-            results.append(
-                rehearse(
-                    laptop,
-                    mix,
-                    seed=seed,
-                    store=_partners_store(port, f"partner-{seed}-{records}:"),
-                    progress=progress,
-                    unprotected=options.unprotected,
-                    records=records,
-                    **({"ValkeyUrl": f"valkey://{valkey_server.HOST}:{port}"} if records == "valkey" else {}),
-                )
-            )
+        for seed in seeds:
+            store = _partners_store(port, f"partner-{seed}:")
+            results.append(rehearse(laptop, mix, seed=seed, store=store, progress=progress))
     return results
 
 
@@ -504,7 +450,6 @@ def table(results: Sequence[Result]) -> str:
     """Return the figures as a table: a column for each seed."""
     columns = [result.figures() for result in results]
     lines = [f"{'seed':<26}" + "".join(f"{result.seed:>12}" for result in results)]
-    lines += [f"{'records in':<26}" + "".join(f"{result.records:>12}" for result in results)]
     lines += [f"{name:<26}" + "".join(f"{column[name]:>12,}" for column in columns) for name in columns[0]]
     return "\n".join(lines)
 

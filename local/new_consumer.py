@@ -1,188 +1,55 @@
-"""`make new-consumer NAME=…`: a consumer with everything that belongs to one, made after the smallest that there is.
+"""`make new-consumer NAME=…`: add a consumer that a rule invokes, with everything that belongs to one.
 
-It copies what ride_history has, in the template and beside it, under the new name and without the read model: handler,
-rule, dead-letter queues, alarms, dashboard, saved queries, outputs, runbooks, audit. With a sample event and a test
-they pass every check as they are. docs/add-a-consumer.md says what next.
+It writes texts at marked places: a handler, its test, a sample event, a block of the template and a few rows. They pass
+every check as they are. docs/add-a-consumer.md says what next.
 """
 
 import argparse
 import contextlib
-import json
 import keyword
-import re
 import sys
-from collections.abc import Iterator, Mapping
-from decimal import Decimal
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from idempotency import observation
-
 ROOT: Final = Path(__file__).resolve().parent.parent
+TEXTS: Final = Path(__file__).resolve().parent / "consumer"
+"""What a consumer is made of; `{module}`, `{kebab}`, `{Noun}`, `{words}` and `{Words}` stand for its name."""
 
-MODEL: Final = "ride_history"
-_NAME: Final = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 _LONGEST: Final = 40
 _YAML_WORDS: Final = frozenset({"null", "true", "false", "yes", "no", "on", "off", "y", "n"})
 """What YAML takes for something else than text."""
-_PLAIN: Final = (
-    re.compile(r"""^( +(?:- )?\w+: )([^\s!"'|>\[{&*#][^\n#]*?)(?= *(?:#.*)?$)""", re.MULTILINE),
-    re.compile(r"([{,] \w+: )([\w-]+)(?=[ ,}])"),
-)
-"""Values of YAML without quotes: at the end of a line, and inside of braces."""
-_BANNER: Final = "  # " + "=" * 116 + "\n"
-_TABLES: Final = ("tests/infrastructure/alarms.py", "tests/infrastructure/test_graph.py")
-"""Tests that list who is watched and who may do what."""
-_LOGICAL_ID: Final = re.compile(r"^  (\w+):$", re.MULTILINE)
-
-_HANDLER: Final = (
-    (r'\A""".*\n', '"""{Words}: what is to be done about a ride event, once for each."""\n'),
-    (r"^import timeline\n", ""),
-    (r"^    ride_table: str\n", ""),
+_BLOCK: Final = "  # `make new-consumer` adds consumers here.\n"
+_ROWS: Final = (
+    # file, the line before which a text stands, the text
+    ("template.yaml", "\n  # The partition keys of tables that a loop makes.\n", '    {Noun}: {{ Name: "{kebab}" }}\n'),
+    ("template.yaml", "        BusName: !Ref CarRideBus\n        LogRuleArn", "            - !Ref {Noun}LogGroup\n"),
+    ("ops/audit/evidence.py", ")\n\nLOG_RULE_DLQ", '    AuditedConsumer("{kebab}", "{Noun}"),\n'),
+    ("pyproject.toml", "]\naddopts", ', "functions/{module}"'),
+    ("pyproject.toml", "]\nexplicit_package_bases", ', "functions/{module}"'),
     (
-        r"^( +)# The one effect .*\n +policy=Policy\(atomic=True",
+        "events/README.md",
+        "## Dead letters\n",
         (
-            r"\1# All effects are in the commit, so Lambda's retry need not wait until the lease of a killed attempt "
-            r"is over.\n\1policy=Policy(same_delivery_takes_over=True"
+            "## {Noun}Function\n\n| file | outcome | what happens |\n| --- | --- | --- |\n"
+            "| `{module}_live.json` | New | the first event of the ride `order_01` |\n\n"
         ),
     ),
-    (r"(def handler\(.*\)) -> None:", r"\1 -> str:"),
     (
-        r"^( +)operation\.write\(timeline.*\n +faults\.inject_fault\(event, attempt=None\)\n",
+        "docs/runbooks/README.md",
+        "| [`DispatchQueue`](dispatch-queue.md)",
         (
-            r"\1# What is registered here with operation.write(Put(table, item)) is committed together with the record."
-            r"\n\1faults.inject_fault(event, operation.attempt)\n\1return event.type\n"
+            "| [`{Noun}RuleDlq`](rule-dlq.md) | events that EventBridge could not hand to it | `{Noun}Function` |\n"
+            "| [`{Noun}Dlq`](consumer-dlq.md) | events that {words} gave up | `{Noun}Function` |\n"
         ),
     ),
 )
-"""How the model's handler becomes one without effects: patterns, each of which has to be found once."""
-
-_SECTION: Final = (
-    (r"^          RIDE_TABLE: .*\n", ""),
-    (r"^              - Sid: UpdateRides\n(?: {16}.*\n)+", ""),
-    (r"^  # Keeps the read model.*\n", "  # {Words}: each event takes effect once.\n"),
-    (r"^      Description: The read model of every ride\.\n", "      Description: {Words}.\n"),
-)
-"""The same for the model's section of the template."""
-
-_TEST: Final = '''\
-"""{Words} on an in-process DynamoDB: each event takes effect once."""
-
-import json
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
-
-import boto3
-import pytest
-from moto import mock_aws
-from msgspec.structs import replace
-
-from carride.settings import from_environment
-from idempotency.clock import epoch_ms
-from idempotency.testing import Invocation
-from {module} import Settings, make_handler
-from tests.unit.functions.saga import create_table
-
-SAMPLE = Path(__file__).parents[3] / "events" / "{module}_live.json"
-
-type Deliver = Callable[[dict[str, Any]], str]
-
-
-@pytest.fixture
-def deliver() -> Iterator[Deliver]:
-    """Deliver an event to a handler over an empty table and an empty queue, and return the outcome."""
-    with mock_aws():
-        create_table(boto3.client("dynamodb"), "idempotency", "idempotencyKey")
-        url = boto3.client("sqs").create_queue(QueueName="{Noun}Dlq")["QueueUrl"]
-        handler = make_handler(replace(from_environment(Settings), dead_letter_queue_url=url))
-        yield lambda event: handler(event, Invocation(epoch_ms, request_id=event["id"]))["outcome"]
-
-
-@pytest.fixture
-def event() -> dict[str, Any]:
-    """Return the sample event."""
-    sample: dict[str, Any] = json.loads(SAMPLE.read_text(encoding="utf-8"))
-    return sample
-
-
-def test_an_event_takes_effect_once(deliver: Deliver, event: dict[str, Any]) -> None:
-    """Another delivery of the same event is recognised, whatever id the delivery has."""
-    assert deliver(event) == "New"
-    assert deliver(event | {{"id": "another-delivery"}}) == "Duplicate"
-
-
-def test_an_event_that_breaks_the_contract_is_dead_lettered(deliver: Deliver, event: dict[str, Any]) -> None:
-    """It is handed to the dead-letter queue at once, and never retried."""
-    del event["detail"]["idempotencyid"]
-    assert deliver(event) == "DeadLettered"
-'''
-
-_SAMPLE_ROWS: Final = """\
-## {Noun}Function
-
-| file | outcome | what happens |
-| --- | --- | --- |
-| `{module}_live.json` | New | the first event of the ride `order_01` |
-
-"""
-
-_MEANING: Final = {
-    "dlq": "{Words} gave events up; what they should have done has not been done.",
-    "rule-dlq": (
-        "EventBridge could not hand events to {words}, for a day or because it may not. The\n"
-        "consumer has not seen them. Other consumers are not concerned."
-    ),
-}
+_LISTS: Final = ("      Consumers: [", "      Direct: [")
+"""Beginnings of the lists of the template that name every consumer."""
 
 
 class NewConsumerError(Exception):
     """The consumer cannot be made; the message says why."""
-
-
-class Names:
-    """One name in the forms that it takes: `loyalty_points`, `loyalty-points`, `LoyaltyPoints`, `loyalty points`."""
-
-    def __init__(self, name: str) -> None:
-        self.module = name
-        self.kebab = name.replace("_", "-")
-        self.noun = "".join(word.capitalize() for word in name.split("_"))
-        self.words = name.replace("_", " ")
-
-    def of(self, text: str) -> str:
-        """Return a text about the model as one about this consumer."""
-        for model, own in (
-            ("RideHistory", self.noun),
-            ("ride_history", self.module),
-            ("ride-history", self.kebab),
-            ("the ride history", self.words),
-            ("The ride history", self.words.capitalize()),
-        ):
-            text = text.replace(model, own)
-        return text
-
-    def of_yaml(self, text: str) -> str:
-        """Return YAML about the model as YAML about this consumer, which is quoted wherever it is named."""
-        forms = (self.module, self.kebab, self.noun, self.words, self.words.capitalize())
-
-        def quoted(value: re.Match[str]) -> str:
-            named = any(form in value[2] for form in forms)
-            return value[1] + json.dumps(value[2]) if named else value[0]
-
-        text = self.of(text)
-        for plain in _PLAIN:
-            text = plain.sub(quoted, text)
-        return text
-
-    def fill(self, text: str) -> str:
-        """Fill in the placeholders of a text."""
-        return text.format(
-            module=self.module,
-            kebab=self.kebab,
-            Noun=self.noun,
-            words=self.words,
-            Words=self.words.capitalize(),
-        )
 
 
 def make(name: str, root: Path = ROOT) -> list[Path]:
@@ -193,56 +60,72 @@ def make(name: str, root: Path = ROOT) -> list[Path]:
         root: the project.
 
     Raises:
-        NewConsumerError: the name cannot be used, or something of that name is there already, or the model has changed
-            so much that this cannot copy it.
+        NewConsumerError: the name cannot be used, something of that name is there already, or a marked place is not.
     """
     _check(name, root)
-    names = Names(name)
-    new = {
-        root / "functions" / name / f"{name}.py": _handler(root, names),
-        root / "tests" / "unit" / "functions" / f"test_{name}.py": names.fill(_TEST),
-        root / "events" / f"{name}_live.json": (root / "events" / f"{MODEL}_live.json").read_text(encoding="utf-8"),
-        **dict(_runbooks(root, names)),
+    forms = {
+        "module": name,
+        "kebab": name.replace("_", "-"),
+        "Noun": "".join(word.capitalize() for word in name.split("_")),
+        "words": name.replace("_", " "),
+        "Words": name.replace("_", " ").capitalize(),
     }
-    changed = {
-        root / "template.yaml": _template(root, names),
-        root / "pyproject.toml": _project(root, names),
-        root / "ops" / "audit" / "evidence.py": _audit(root, names),
-        root / "events" / "README.md": _samples(root, names),
-        root / "docs" / "runbooks" / "README.md": _index(root, names),
-        root / "docs" / "costs.md": _costs(root),
-        **{root / table: _rows(root / table, names) for table in _TABLES},
+    new = {
+        root / "functions" / name / f"{name}.py": _text("handler.py.txt", forms),
+        root / "tests" / "functions" / f"test_{name}.py": _text("test.py.txt", forms),
+        root / "events" / f"{name}_live.json": (root / "events" / "ride_history_live.json").read_text("utf-8"),
     }
     for path in new:
         if path.exists():
             raise NewConsumerError(f"{path.relative_to(root)} is there already: choose another name, or remove it")
+    changed = {root / file: (root / file).read_text("utf-8") for file, _, _ in _ROWS}
+    for file, mark, row in _ROWS:
+        changed[root / file] = _before(mark, row.format_map(forms), changed[root / file], file)
+    template = changed[root / "template.yaml"]
+    if f"  {forms['Noun']}Rule:\n" in template or f"!Ref {forms['Noun']}Dlq" in template:
+        raise NewConsumerError(f"template.yaml has {forms['Noun']}Rule or {forms['Noun']}Dlq: choose another name")
+    for beginning in _LISTS:
+        line = template[template.index(beginning) :].partition("\n")[0]
+        template = template.replace(line, f"{line.removesuffix(']')}, {forms['Noun']}]")
+    changed[root / "template.yaml"] = _before(_BLOCK, _text("template.yaml.txt", forms), template, "template.yaml")
     _write(new | changed)
     return [*new, *changed]
 
 
+def _text(name: str, forms: Mapping[str, str]) -> str:
+    """Return a text with the forms of the name in it; other braces stay."""
+    text = (TEXTS / name).read_text("utf-8")
+    for form, value in forms.items():
+        text = text.replace(f"{{{form}}}", value)
+    return text
+
+
+def _before(mark: str, row: str, text: str, file: str) -> str:
+    if text.count(mark) != 1:
+        raise NewConsumerError(f"{file} has {mark.strip()!r} {text.count(mark)} times: tell local/new_consumer.py")
+    return text.replace(mark, row + mark)
+
+
 def _check(name: str, root: Path) -> None:
-    if not _NAME.fullmatch(name) or len(name) > _LONGEST or keyword.iskeyword(name):
+    words = name.split("_")
+    plain = name.isascii() and name == name.lower() and name[:1].isalpha() and all(word.isalnum() for word in words)
+    if not plain or len(name) > _LONGEST or keyword.iskeyword(name):
         raise NewConsumerError(
             f"NAME={name!r} is no name for a consumer: use lower-case words joined by underscores, like loyalty_points"
         )
     if name in _YAML_WORDS:
-        raise NewConsumerError(
-            f"NAME={name!r} is no text to YAML, which the template is written in: choose another name"
-        )
+        raise NewConsumerError(f"NAME={name!r} is no text to YAML, in which the template is written: choose another")
     for other in sorted(path.name for path in (root / "functions").iterdir() if path.is_dir()):
         if name == other:
             raise NewConsumerError(f"functions/{name} is there already: choose another name")
-        # Logical ids and saved queries have no underscores. A search for the shorter name would find both functions.
+        # Logical ids have no underscores. A search for the shorter name would find both functions.
         one, two = name.replace("_", ""), other.replace("_", "")
         if one in two or two in one:
             raise NewConsumerError(f"NAME={name!r} and functions/{other} contain one another: choose another name")
     modules = {path.stem for path in (*root.glob("*"), *root.glob("functions/*/*"), *root.glob("layers/*/*"))}
-    if name in modules | sys.stdlib_module_names or _is_installed(name):
+    installed = any((Path(folder) / found).exists() for folder in sys.path for found in (name, f"{name}.py"))
+    if name in modules | sys.stdlib_module_names or installed:
         raise NewConsumerError(f"NAME={name!r} would hide what `import {name}` finds now: choose another name")
-
-
-def _is_installed(name: str) -> bool:
-    return any((Path(folder) / found).exists() for folder in sys.path for found in (name, f"{name}.py"))
 
 
 def _write(files: Mapping[Path, str]) -> None:
@@ -263,141 +146,6 @@ def _write(files: Mapping[Path, str]) -> None:
             with contextlib.suppress(OSError):
                 folder.rmdir()
         raise
-
-
-def _rewrite(text: str, rewrites: tuple[tuple[str, str], ...], names: Names, where: str) -> str:
-    """Replace each pattern, which has to be found once.
-
-    Raises:
-        NewConsumerError: it is not.
-    """
-    for pattern, replacement in rewrites:
-        text, found = re.subn(pattern, names.fill(replacement), text, flags=re.MULTILINE)
-        if found != 1:
-            raise NewConsumerError(f"{where} has {pattern!r} {found} times: teach local/new_consumer.py its new form")
-    return text
-
-
-def _handler(root: Path, names: Names) -> str:
-    """Return the model's handler without its effect."""
-    path = root / "functions" / MODEL / f"{MODEL}.py"
-    text = _rewrite(path.read_text(encoding="utf-8"), _HANDLER, names, str(path.relative_to(root)))
-    return names.of(text)
-
-
-def _section(template: str) -> tuple[int, int]:
-    """Return where the model's section of the template begins and ends."""
-    begin = template.index(f"{_BANNER}  # Consumer: {MODEL} ")
-    return begin, template.index(_BANNER, begin + 2 * len(_BANNER) + len(f"  # Consumer: {MODEL} "))
-
-
-def _template(root: Path, names: Names) -> str:
-    """Return the template with the consumer's section, and its lines in the lists of others, behind the model's."""
-    text = (root / "template.yaml").read_text(encoding="utf-8")
-    begin, end = _section(text)
-    section = text[begin:end]
-    own = names.of_yaml(_rewrite(section, _SECTION, names, "template.yaml"))
-    outputs = text.index("\nOutputs:\n")
-    before, behind, last = text[:begin], text[end:outputs], text[outputs:]
-    taken = set(_LOGICAL_ID.findall(before + behind)) & set(_LOGICAL_ID.findall(own))
-    if taken:
-        raise NewConsumerError(f"template.yaml has {', '.join(sorted(taken))} already: choose another name")
-    return "".join((_listed(before, names), section, own, _listed(behind, names), _outputs(last, names)))
-
-
-def _listed(text: str, names: Names) -> str:
-    """Repeat the items about the model: of the dashboard, which is JSON, and of lists, such as a query's log groups."""
-
-    def twice(item: re.Match[str]) -> str:
-        line = item.group()
-        first = line.rstrip(",\n") + ",\n" if item["bullet"] == "[" else line
-        return first + names.of(line)
-
-    return re.sub(r"^(?P<indent> +)(?P<bullet>\[|- ).*RideHistory.*\n(?!(?P=indent) )", twice, text, flags=re.MULTILINE)
-
-
-def _outputs(text: str, names: Names) -> str:
-    """Repeat the outputs about the model behind the last of them."""
-    outputs = re.findall(r"^  RideHistory\w+:\n(?:    .*\n)+", text, re.MULTILINE)
-    renamed = "".join(outputs).replace("Function that keeps the read model", f"Function of {names.words}")
-    own = names.of_yaml(renamed)
-    return text.replace(outputs[-1], outputs[-1] + own)
-
-
-def _project(root: Path, names: Names) -> str:
-    """Return the project's settings with the function's folder among those that tests and types are looked for in."""
-    text = (root / "pyproject.toml").read_text(encoding="utf-8")
-    return text.replace(f'"functions/{MODEL}"', f'"functions/{MODEL}", "functions/{names.module}"')
-
-
-def _audit(root: Path, names: Names) -> str:
-    """Return the audit with the consumer among those that it holds to account, by what they report."""
-    text = (root / "ops" / "audit" / "evidence.py").read_text(encoding="utf-8")
-    row = f'    AuditedConsumer("{names.kebab}", "{names.noun}"),\n'
-    return _rewrite(
-        text, ((r'(^    AuditedConsumer\("ride-history", .*\n)', rf"\1{row}"),), names, "ops/audit/evidence.py"
-    )
-
-
-def _rows(path: Path, names: Names) -> str:
-    """Return a test's table with the model's rows twice, but for those about the read model."""
-
-    def twice(row: re.Match[str]) -> str:
-        return row.group() if "RideTable" in row.group() else row.group() + names.of(row.group())
-
-    return re.sub(r"^.*(?:RideHistory|ride-history).*\n", twice, path.read_text(encoding="utf-8"), flags=re.MULTILINE)
-
-
-def _samples(root: Path, names: Names) -> str:
-    """Return the list of samples with a section for the consumer's."""
-    text = (root / "events" / "README.md").read_text(encoding="utf-8")
-    return text.replace("## Dead letters\n", f"{names.fill(_SAMPLE_ROWS)}## Dead letters\n")
-
-
-def _runbooks(root: Path, names: Names) -> Iterator[tuple[Path, str]]:
-    """Return the runbooks of the consumer's two queues."""
-    folder = root / "docs" / "runbooks"
-    said = re.compile(r"(?<=\*\*What the alarm means\.\*\* ).*?(?=\n\n)", re.DOTALL)
-    for kind, meaning in _MEANING.items():
-        page = (folder / f"ride-history-{kind}.md").read_text(encoding="utf-8")
-        yield folder / f"{names.kebab}-{kind}.md", names.of(said.sub(names.fill(meaning), page))
-
-
-def _index(root: Path, names: Names) -> str:
-    """Return the index of the runbooks with both."""
-    index = (root / "docs" / "runbooks" / "README.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| \[`RideHistory\w*`\].*\n", index, re.MULTILINE)
-    return index.replace(rows[-1], rows[-1] + names.of("".join(rows)))
-
-
-def _costs(root: Path) -> str:
-    """Return the page of costs with what watching another consumer costs: its alarms' metrics, and those it writes."""
-    template = (root / "template.yaml").read_text(encoding="utf-8")
-    section = template[slice(*_section(template))]
-    added = {
-        "metrics that alarms watch": section.count("MetricName: ") + section.count("Type: AWS::Events::Rule\n"),
-        "custom metrics": len(observation.PROTECTED),
-    }
-    text = (root / "docs" / "costs.md").read_text(encoding="utf-8")
-    begin = text.index("\n## Watching it\n")
-    end = text.index("\n## ", begin + 1)
-    total = Decimal()
-
-    def row(cells: re.Match[str]) -> str:
-        nonlocal total
-        count = int(cells["count"]) + sum(more for what, more in added.items() if cells["what"].startswith(what))
-        cost = count * Decimal(cells["price"])
-        total += cost
-        return f"| {cells['what']} | {count} | {cells['price']} | {cost:.2f} |"
-
-    watching = re.sub(
-        r"^\| (?P<what>[^|]+) \| (?P<count>\d+) \| (?P<price>[\d.]+) \| [\d.]+ \|$",
-        row,
-        text[begin:end],
-        flags=re.MULTILINE,
-    )
-    watching = re.sub(r"^(\| \*\*sum\*\* .*\*\*)[\d.]+(\*\* \|)$", rf"\g<1>{total:.2f}\2", watching, flags=re.MULTILINE)
-    return text[:begin] + watching + text[end:]
 
 
 def main() -> None:

@@ -191,7 +191,7 @@ def _release(options: argparse.Namespace, make: Clients, say: Say) -> Result:
     if name not in known or not key:
         raise OperatorError(f"{options.key!r} is no key: it begins with {' or '.join(f'{each}#' for each in known)}")
     site = _site(options, make)
-    store = records.store_of(site, name)
+    store = records.store_of(site)
     table = site.outputs["IdempotencyTableName"]
     say(f"release {options.key} in {table} in {site.region}: its next delivery is attempt 1")
     if _is_only_shown(options, say):

@@ -87,11 +87,8 @@ def redrive(site: Site, queue: str, *, release: bool = False) -> Counter[str]:
         reason.
 
     Raises:
-        OperatorError: the queue is not one that can be redriven, or the keys cannot be released from here.
+        OperatorError: the queue is not one that can be redriven.
     """
-    consumer = next((each.name for each in CONSUMERS if queue == f"{each.resources}Dlq"), None)
-    if release and consumer is not None:
-        records.store_of(site, consumer)  # refused before anything is sent
     url, send = _url(site, queue), _sender(site, target_of(site, queue))
     sqs = site.client("sqs")
     done: Counter[str] = Counter()
@@ -134,10 +131,7 @@ def _why_it_stays(site: Site, message: Any, *, release: bool) -> str | None:
         return "the event is not in it"
     if reason in _RELEASED_FIRST:
         key = str(json.loads(message["Body"]).get("key"))
-        consumer = key.partition("#")[0].partition("/")[0]
-        if not records.are_in_reach(site, consumer):
-            return "its key may be quarantined in Valkey"
-        store = records.store_of(site, consumer)
+        store = records.store_of(site)
         record = store.read(key)
         held = record is not None and (record.status == QUARANTINED or is_corrupt(record))
         if held and not (release and release_key(store, key)):

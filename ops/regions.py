@@ -21,14 +21,13 @@ OUTBOX_TABLE: Final = "OutboxTable"
 
 DESCRIPTION: Final = """\
 Deploy the stack into two regions, as the environments [primary] and [secondary] of
-samconfig.toml say, or remove it from both. What was built last is deployed: run
+samconfig.toml say, or remove it from both. Both deploy what was built last: run
 `sam build` first, with the architecture of the environments.
 
 The first time it takes four steps: the primary with its tables and bus, the secondary
 with its bus, the primary's global endpoint, the secondary's producers on the endpoint.
 Later it takes two. It can be run again at any time, also after it was interrupted."""
 
-_CAPABILITIES: Final = ("CAPABILITY_IAM", "CAPABILITY_AUTO_EXPAND")
 _POLL_SECONDS: Final = 5
 
 
@@ -70,9 +69,6 @@ class Deployer(Protocol):
     def deploy(self, place: Place, parameters: Mapping[str, str]) -> None:
         """Deploy the template that was built last, with all parameters that are not left at their defaults."""
 
-    def change(self, place: Place, parameters: Mapping[str, str]) -> None:
-        """Change some parameters of a stack, and nothing else of it."""
-
     def delete(self, place: Place) -> None:
         """Delete a stack."""
 
@@ -108,16 +104,16 @@ def deploy(pair: Pair, deployer: Deployer, step: Step) -> None:
     step(primary, what)
     deployer.deploy(primary, {**_given(pair, primary), "GlobalEndpoint": "present" if complete else "absent"})
 
-    told = {"OutboxStreamArn": deployer.stream(secondary.region, f"{secondary.stack}-{OUTBOX_TABLE}")}
+    known = {"OutboxStreamArn": deployer.stream(secondary.region, f"{secondary.stack}-{OUTBOX_TABLE}")}
     if complete:
-        told["GlobalEndpointId"] = deployer.endpoint(primary)
+        known["GlobalEndpointId"] = deployer.endpoint(primary)
     step(secondary, "functions, bus")
-    deployer.deploy(secondary, _given(pair, secondary) | told)
+    deployer.deploy(secondary, _given(pair, secondary) | known)
     if not complete:
         step(primary, "global endpoint, over the buses of both regions")
-        deployer.change(primary, {"GlobalEndpoint": "present"})
+        deployer.deploy(primary, {**_given(pair, primary), "GlobalEndpoint": "present"})
         step(secondary, "producers use the endpoint")
-        deployer.change(secondary, {"GlobalEndpointId": deployer.endpoint(primary)})
+        deployer.deploy(secondary, _given(pair, secondary) | known | {"GlobalEndpointId": deployer.endpoint(primary)})
 
 
 def delete(pair: Pair, deployer: Deployer, step: Step) -> None:
@@ -129,7 +125,8 @@ def delete(pair: Pair, deployer: Deployer, step: Step) -> None:
     primary = deployer.describe(pair.primary)
     if primary is not None and primary.parameters.get("GlobalEndpoint") == "present":
         step(pair.primary, "without its global endpoint")
-        deployer.change(pair.primary, {"GlobalEndpoint": "absent"})
+        given = {name: value for name, value in primary.parameters.items() if value}  # and so the stage stays
+        deployer.deploy(pair.primary, {**given, "GlobalEndpoint": "absent"})
     if deployer.describe(pair.secondary) is not None:
         step(pair.secondary, "delete the stack")
         deployer.delete(pair.secondary)
@@ -185,7 +182,7 @@ def _assignment(text: str) -> tuple[str, str]:
 
 
 class Aws(Deployer):
-    """Deploys with the SAM CLI and changes with CloudFormation.
+    """Deploys with the SAM CLI and deletes with CloudFormation.
 
     Args:
         ask: whether the SAM CLI shows what it will change, and asks.
@@ -217,24 +214,6 @@ class Aws(Deployer):
         command += [f"{name}={value}" for name, value in parameters.items()]
         if subprocess.run(command, cwd=ROOT, check=False).returncode:
             raise RegionsError(f"sam deploy failed for the {place.role} in {place.region}")
-
-    @override
-    def change(self, place: Place, parameters: Mapping[str, str]) -> None:
-        deployed = self._there(place)
-        if all(deployed.parameters[name] == value for name, value in parameters.items()):
-            return
-        self._cloudformation(place).update_stack(
-            StackName=place.stack,
-            UsePreviousTemplate=True,
-            Capabilities=_CAPABILITIES,
-            Parameters=[
-                {"ParameterKey": name, "ParameterValue": parameters[name]}
-                if name in parameters
-                else {"ParameterKey": name, "UsePreviousValue": True}
-                for name in deployed.parameters
-            ],
-        )
-        self._wait(place, "stack_update_complete")
 
     @override
     def delete(self, place: Place) -> None:
@@ -281,10 +260,6 @@ class _Showing(Aws):
     @override
     def deploy(self, place: Place, parameters: Mapping[str, str]) -> None:
         print(f"     sam deploy --config-env {place.role}", *(f"{name}={value}" for name, value in parameters.items()))
-
-    @override
-    def change(self, place: Place, parameters: Mapping[str, str]) -> None:
-        print(f"     change {place.stack}:", *(f"{name}={value}" for name, value in parameters.items()))
 
     @override
     def delete(self, place: Place) -> None:

@@ -16,6 +16,7 @@ from ministack.services import apigateway
 from local.engine.cloudformation import Properties, Resource, call, handlers
 
 _INTEGRATION = "x-amazon-apigateway-integration"
+_INTEGRATIONS = "x-amazon-apigateway-integrations"
 _AUTHORIZER = "x-amazon-apigateway-authorizer"
 _ANY = "x-amazon-apigateway-any-method"
 _SIGV4 = ("x-amazon-apigateway-authtype", "awssigv4")
@@ -51,6 +52,8 @@ class _Document:
         return call(lambda data: operation(self._api_id, data), request)
 
     def _integration(self, integration: Properties) -> str:
+        if "$ref" in integration:  # one of those that operations share
+            integration = self._body["components"][_INTEGRATIONS][integration["$ref"].rpartition("/")[2]]
         request = {
             "integrationType": integration.get("type", "aws_proxy").upper(),
             "integrationUri": integration["uri"],

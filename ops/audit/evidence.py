@@ -36,7 +36,15 @@ CONSUMERS: Final = (
 
 LOG_RULE_DLQ: Final = "CarRideLogRuleDlq"
 """Its messages are events that the bus accepted and could not log."""
-OTHER_DLQS: Final = ("CarRideBusDlq", LOG_RULE_DLQ, "OutboxPipeDlq", "PartnersRuleDlq", "ProducerDlq", "ReconcilerDlq")
+OTHER_DLQS: Final = (
+    "CarRideBusDlq",
+    LOG_RULE_DLQ,
+    "OutboxPipeDlq",
+    "PartnersRuleDlq",
+    "PartnersOlderRuleDlq",
+    "ProducerDlq",
+    "ReconcilerDlq",
+)
 """Dead-letter queues that belong to no consumer."""
 
 NEVER: Final = datetime.max.replace(tzinfo=UTC)
