@@ -1,6 +1,95 @@
-"""The HTTP API: books, changes and shows rides. Each request takes effect once; ride and event are one fact."""
+"""The HTTP API: books, changes, lists and shows rides. A request that is sent again takes effect once.
 
-from api.app import Settings, make_handler
+`Requests.read` reads a request, `Service.answer` decides it, and the idempotency layer commits it with its answer.
+"""
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from botocore.session import get_session
+
+from api.problems import TYPES, Kind, refused
+from api.requests import Requests, fingerprinted, record_key
+from api.service import Service, Settings, StartSimulator
+from api.tables import Tables
+from carride.clients import dynamodb_client
 from carride.settings import from_environment
+from carride.telemetry import observe
+from idempotency import Consumer, DynamoDBStore, EffectConflictError, Policy
+from idempotency.http import HttpHandler
+from idempotency.invocation import LambdaContext
+from idempotency.stores.transport import Transport, botocore_transport
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
+
+# A key is remembered for a day, longer than any client retries. Only outages and bugs fail an attempt, and a client may
+# retry those as often as it likes.
+_CLAIMED: Final = Policy(window=86_400, max_attempts=1_000)
+# A conflict means that another request has changed the ride: run again, so that the decision sees that change.
+_ATOMIC: Final = Policy(window=86_400, max_attempts=1_000, atomic=True, conflict_reruns=2)
+
+
+def make_handler(
+    settings: Settings,
+    *,
+    dynamodb: "DynamoDBClient | None" = None,
+    transport: Transport | None = None,
+    start_simulator: StartSimulator | None = None,
+    now: Callable[[], datetime] = lambda: datetime.now(UTC),
+) -> HttpHandler:
+    """Return the Lambda handler.
+
+    Args:
+        settings: the function's environment.
+        dynamodb: reads the tables; by default a client with timeouts that fit inside a request.
+        transport: carries the transactions to DynamoDB; by default a client of its own.
+        start_simulator: starts a simulation; by default an asynchronous invocation.
+        now: the present, with a time zone.
+    """
+    session = get_session()  # shared: a session reads the description of DynamoDB once
+    # On DynamoDB wherever the consumers keep their records: an answer is committed with the ride that it is about.
+    store = DynamoDBStore(settings.idempotency_table, transport=transport or botocore_transport(session=session))
+    client = dynamodb or dynamodb_client(session, connect_s=0.7, read_s=0.8)
+    requests = Requests(settings.stage, settings.staff_group)
+    service = Service(
+        settings, Tables(client, settings.booking_table, settings.ride_table), store, start_simulator, now
+    )
+
+    def http_handler(name: str, policy: Policy) -> HttpHandler:
+        consumer = Consumer(
+            name,
+            store,
+            parse=requests.read,
+            key=record_key,
+            payload=fingerprinted,
+            policy=policy,
+            observe=observe,
+            region=settings.aws_region,
+        )
+        return consumer.http_handler(problem_types=TYPES)(service.answer)
+
+    rides = http_handler("carride-api", _ATOMIC)
+    simulations = http_handler("carride-api-simulate", _CLAIMED)  # what it starts is no write to a table
+
+    def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
+        match event.get("routeKey"):
+            case "GET /openapi.json":
+                from api.openapi import document  # noqa: PLC0415 - most processes are never asked for it
+
+                headers = {"Content-Type": "application/json"}
+                return {"statusCode": 200, "headers": headers, "body": json.dumps(document())}
+            case "POST /carrides/simulate":
+                return simulations(event, context)
+        try:
+            return rides(event, context)
+        except EffectConflictError:  # only of a booking: a change that conflicts runs again, and is stale then
+            detail = "a ride was booked with this key, and its answer is no longer remembered"
+            return refused(Kind.KEY_FORGOTTEN, detail, field="Idempotency-Key").response(TYPES)
+
+    return handler
+
 
 handler = make_handler(from_environment(Settings))

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from carride.bookings import Booking
-from carride.history import entries_in
+from carride.history import timeline_of
 from carride.overdue import INDEX, Stage, shard, shards, text
 from idempotency import marshalling
 from settlement import Seen
@@ -71,7 +71,7 @@ class OpenRides:
         return Seen(
             booking=Booking.read(booking) if booking else None,
             booked_since=str(values.get("openSince", values.get("bookedAt", ""))),
-            past=entries_in(marshalling.values(ride)),
+            past=timeline_of(marshalling.values(ride)),
             had_car="carID" in assignment,
         )
 

@@ -19,7 +19,7 @@ import msgspec
 from carride import ride as rides
 from carride.bookings import Booking
 from carride.events import CarRideCancelled, CarRideOverdue
-from carride.history import Entry
+from carride.history import TimelineEntry
 from carride.overdue import is_overdue
 from carride.ride import OPEN, Ride, Status
 
@@ -33,7 +33,7 @@ class Seen(NamedTuple):
     """As it was booked; None where it was not booked here."""
     booked_since: str
     """When the booking changed last, in ISO 8601; empty without one."""
-    past: tuple[Entry, ...]
+    past: tuple[TimelineEntry, ...]
     """What the ride history knows."""
     had_car: bool
     """Whether dispatch gave it a car."""
@@ -76,7 +76,7 @@ def decide(seen: Seen, now: datetime, limit: timedelta) -> Cancellation | Settle
     # A time that is still to come is its producer's error, and must not keep the ride from being settled.
     if any(not is_overdue(each.time, now, limit) and datetime.fromisoformat(each.time) <= now for each in seen.past):
         return None
-    return Settlement(_settled(msgspec.convert(seen.past[-1].fact, Ride), had_car=seen.had_car))
+    return Settlement(_settled(msgspec.convert(seen.past[-1].data, Ride), had_car=seen.had_car))
 
 
 def _settled(ride: Ride, *, had_car: bool) -> CarRideOverdue:

@@ -14,7 +14,7 @@ class Caller(NamedTuple):
     """Who sent a request."""
 
     subject: str
-    """The same in all sessions of one caller. It owns the rides that it books, and the idempotency keys it chooses."""
+    """The same in all sessions of a caller. It owns the rides that it books, and its idempotency keys."""
     staff: bool
     """Whether the caller works for the company."""
 
@@ -33,28 +33,30 @@ class Action(StrEnum):
     SIMULATE = "simulate"
 
 
-_OF_STAFF: Final = frozenset({Action.ACCEPT, Action.START, Action.COMPLETE, Action.CHANGE_DESTINATION, Action.SIMULATE})
+_FOR_STAFF: Final = frozenset(
+    {Action.ACCEPT, Action.START, Action.COMPLETE, Action.CHANGE_DESTINATION, Action.SIMULATE}
+)
 """Changing the destination is among them because it sets the price."""
-_OF_OWNERS: Final = frozenset({Action.LIST, Action.READ, Action.CANCEL})
+_FOR_OWNERS: Final = frozenset({Action.READ, Action.CANCEL})
 
 
 def refusal(caller: Caller, action: Action, owner: str | None) -> Kind | None:
-    """Decide whether a caller may do something; return None, or the problem that the caller is told.
+    """Return the problem with which an action on a ride is refused; None if the caller may do it.
 
     Args:
         caller: who asks.
         action: what for.
-        owner: the subject that booked the ride in question; None for a ride that nobody booked through the API.
+        owner: the subject that booked the ride; None for a ride that was not booked through the API.
     """
     if caller.staff:
         return None
-    if action in _OF_STAFF:
+    if action in _FOR_STAFF:
         return Kind.FORBIDDEN
-    return Kind.UNKNOWN_RIDE if action in _OF_OWNERS and owner != caller.subject else None
+    return Kind.UNKNOWN_RIDE if action in _FOR_OWNERS and owner != caller.subject else None
 
 
 def require(caller: Caller, action: Action) -> None:
-    """Refuse what the caller may not do to any ride, not even to its own.
+    """Refuse an action that the caller may not do to any ride, not even to its own.
 
     Raises:
         HttpProblemError: 403.
@@ -64,13 +66,13 @@ def require(caller: Caller, action: Action) -> None:
 
 
 def caller_of(event: Mapping[str, Any], *, staff_group: str, everyone: bool) -> Caller:
-    """Return who sent a request, by what its authorizer says.
+    """Return who sent a request, as API Gateway's authorizer reports it.
 
     Args:
-        event: the request as API Gateway hands it over, in payload format 2.0.
-        staff_group: what makes a caller staff: of a token, a group in ``cognito:groups`` or a scope; of a signed
-            request, the IAM role. Empty, nobody is staff.
-        everyone: whether everybody is staff, and a caller without a name is let in.
+        event: the request in payload format 2.0.
+        staff_group: what makes a caller staff: for a token, a group in ``cognito:groups`` or a scope; for a signed
+            request, the IAM role. If empty, nobody is staff.
+        everyone: whether every caller is staff, and a caller without a name is accepted.
 
     Raises:
         HttpProblemError: 403, because the caller has no name.
@@ -79,23 +81,23 @@ def caller_of(event: Mapping[str, Any], *, staff_group: str, everyone: bool) -> 
     match context.get("authorizer"):
         case {"jwt": {"claims": {"sub": str(subject)} as claims}} if subject:
             name, groups = f"jwt:{subject}", _groups(claims)
-        # All users of an identity pool assume the same role: what tells them apart is their identity.
+        # All users of an identity pool assume the same role: their identity tells them apart.
         case {"iam": {"cognitoIdentity": {"identityId": str(identity)}} as iam} if identity:
             name, groups = f"identity:{identity}", _role(iam, context.get("accountId"))
         case {"iam": {"userId": str(user)} as iam} if user.partition(":")[0]:
-            name = f"iam:{user.partition(':')[0]}"  # behind the colon is the name of a role's session
+            name = f"iam:{user.partition(':')[0]}"  # the name of a role's session follows the colon
             groups = _role(iam, context.get("accountId"))
         case _ if everyone:
             return Caller("anyone", staff=True)
         case _:
-            raise refused(Kind.FORBIDDEN, "the token has no sub, or the signature no userId: the caller has no name")
-    return Caller(name, staff=everyone or staff_group in groups)
+            raise refused(Kind.FORBIDDEN, "the caller has no name: the token has no sub, or the signature no userId")
+    return Caller(name, staff=everyone or (staff_group != "" and staff_group in groups))
 
 
 def _groups(claims: Mapping[str, Any]) -> list[str]:
     """Return the groups and scopes of a token. API Gateway writes a list of groups as ``[one two]``.
 
-    Neither has blanks in it. Claims of other issuers are not read: a group called "not staff" would be two of them.
+    Neither contains blanks. Claims of other issuers are not read: a group called "not staff" would become two groups.
     """
     groups = claims.get("cognito:groups", "")
     listed = groups if isinstance(groups, list) else str(groups).removeprefix("[").removesuffix("]").split()

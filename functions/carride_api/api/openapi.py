@@ -1,54 +1,36 @@
-"""The OpenAPI document, made from the types that requests are read with.
+"""The OpenAPI document, written from the types that requests are read with.
 
-The API serves it, and `docs/openapi.json` is a copy of what it serves.
+The API serves it. `make contract` writes the copy in the repository.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from api.commands import Accept, Book, Cancel, ChangeDestination, Complete, Simulate, Start
-from api.http import DEFAULT_PAGE, PageSize, PageToken
-from api.problems import Kind, Problem, status_of
-from api.tables import History, Page
+from api.commands import AnyChange, Book
+from api.problems import Kind, Problem
+from api.requests import DEFAULT_PAGE, PageSize, PageToken
+from api.simulations import Simulate
+from api.tables import Page, RideView
 from carride.bookings import Booking
 from carride.ride import CustomerID, OrderID
 from idempotency.http import KEY_PATTERN, MEDIA_TYPE, REPLAYED_HEADER
 
-type AnyChange = Accept | Start | Complete | Cancel | ChangeDestination
-
 _JSON: Final = "application/json"
 _SCHEMAS: Final = "#/components/schemas/{name}"
 _EVERY_READ: Final = (Kind.FORBIDDEN, Kind.UNAVAILABLE)
-_EVERY_WRITE: Final = (
-    Kind.INVALID_REQUEST,
-    Kind.TOO_LARGE,
-    Kind.UNSUPPORTED_MEDIA_TYPE,
-    Kind.INVALID_FIELD,
-    Kind.FORBIDDEN,
-    Kind.KEY_REUSED,
-    Kind.IN_PROGRESS,
-    Kind.UNAVAILABLE,
-)
-
-_REMEMBERED: Final = {
-    Kind.INVALID_FIELD,
-    Kind.UNKNOWN_RIDE,
-    Kind.STALE_VERSION,
-    Kind.ILLEGAL_TRANSITION,
-    Kind.TOO_MANY_CHANGES,
-    Kind.SIMULATION_RUNNING,
-}
-"""What a ride or the simulator refuses is an answer: it is replayed to whoever sends the request again."""
+_BODY: Final = (Kind.INVALID_REQUEST, Kind.TOO_LARGE, Kind.UNSUPPORTED_MEDIA_TYPE, Kind.INVALID_FIELD)
+_EVERY_WRITE: Final = (*_BODY, Kind.FORBIDDEN, Kind.KEY_REUSED, Kind.IN_PROGRESS, Kind.UNAVAILABLE)
+_CHANGE: Final = (Kind.UNKNOWN_RIDE, Kind.STALE_VERSION, Kind.ILLEGAL_TRANSITION, Kind.TOO_MANY_CHANGES)
+_STORED: Final = {Kind.INVALID_FIELD, Kind.SIMULATION_RUNNING, *_CHANGE}
+"""The refusals that are stored with the key, and replayed when the request is sent again."""
 _RETRIED: Final = {Kind.IN_PROGRESS, Kind.UNAVAILABLE}
+_RETRY_SECONDS: Final = {"type": "integer", "minimum": 1}
 _HEADERS: Final = {
-    REPLAYED_HEADER: {
-        "description": "The request was answered before, and this is that answer.",
-        "schema": {"type": "string", "enum": ["true"]},
-    },
-    "Location": {"description": "Path of the ride.", "schema": {"type": "string"}},
-    "Retry-After": {"description": "Seconds.", "schema": {"type": "integer", "minimum": 1}},
+    REPLAYED_HEADER: {"description": "This is a stored answer.", "schema": {"type": "string", "enum": ["true"]}},
+    "Location": {"description": "The path of the ride.", "schema": {"type": "string"}},
+    "Retry-After": {"description": "Seconds to wait before the next try.", "schema": _RETRY_SECONDS},
 }
 
 
@@ -59,12 +41,12 @@ class Route(NamedTuple):
     path: str
     operation_id: str
     summary: str
-    answers: tuple[int, str, Any]
-    """Status, what it means, and the type of the body."""
+    answer: tuple[int, str, Any]
+    """The status, what it means, and the type of the body."""
     problems: tuple[Kind, ...]
     body: Any = None
-    parameters: tuple[str, ...] = ()
-    """Names of `_PARAMETERS`."""
+    query: tuple[str, ...] = ()
+    """The names of the parameters in the query."""
 
 
 ROUTES: Final = (
@@ -73,78 +55,70 @@ ROUTES: Final = (
         "/carrides",
         "bookRide",
         "Book a ride",
-        (201, "The ride is booked. Its read model follows in a moment.", Booking),
+        (201, "The ride is booked. The read model shows it a moment later.", Booking),
         (*_EVERY_WRITE, Kind.KEY_FORGOTTEN),
         Book,
-        ("IdempotencyKey",),
     ),
     Route(
         "get",
         "/carrides",
         "listRides",
-        "List the rides of a customer, the newest first",
-        (200, "A page of rides. One that was booked just now may be missing yet.", Page),
+        "List a customer's rides, newest first",
+        (200, "A page of rides. A ride that was booked just now may still be missing.", Page),
         (Kind.INVALID_REQUEST, *_EVERY_READ),
-        parameters=("Customer", "Limit", "Next"),
+        query=("Customer", "Limit", "Next"),
     ),
     Route(
         "put",
         "/carrides/{id}",
         "changeRide",
         "Accept, start, complete or cancel a ride, or change its destination",
-        (200, "The ride as it is now.", Booking),
-        (*_EVERY_WRITE, Kind.UNKNOWN_RIDE, Kind.STALE_VERSION, Kind.ILLEGAL_TRANSITION, Kind.TOO_MANY_CHANGES),
-        AnyChange.__value__,
-        ("RideID", "IdempotencyKey"),
+        (200, "The ride after the change.", Booking),
+        (*_EVERY_WRITE, *_CHANGE),
+        AnyChange,
     ),
     Route(
         "get",
         "/carrides/{id}",
         "readRide",
         "Show a ride and what happened to it",
-        (200, "The ride, as far as its events have arrived.", History),
+        (200, "The ride, as far as its events have arrived.", RideView),
         (Kind.UNKNOWN_RIDE, *_EVERY_READ),
-        parameters=("RideID",),
     ),
     Route(
         "post",
         "/carrides/simulate",
         "simulateRides",
         "Start a simulation, where the stage allows it",
-        (202, "The simulation has been started: what was asked of the simulator.", dict[str, Any]),
+        (202, "The simulation was started with these settings.", dict[str, Any]),
         (*_EVERY_WRITE, Kind.SIMULATION_RUNNING),
         Simulate,
-        ("IdempotencyKey",),
     ),
-    Route(
-        "get",
-        "/openapi.json",
-        "describe",
-        "Describe the API",
-        (200, "This document.", dict[str, Any]),
-        (),
-    ),
+    Route("get", "/openapi.json", "describe", "Describe the API", (200, "This document.", dict[str, Any]), ()),
 )
 
 
 def document() -> dict[str, Any]:
     """Return the document, in JSON's types."""
-    types: list[Any] = [route.answers[2] for route in ROUTES] + [route.body for route in ROUTES if route.body]
+    types: list[Any] = [route.answer[2] for route in ROUTES] + [route.body for route in ROUTES if route.body]
     _, schemas = msgspec.json.schema_components([*types, Problem], ref_template=_SCHEMAS)
+    paths: dict[str, Any] = {}
+    for route in ROUTES:
+        paths.setdefault(route.path, {})[route.method] = _operation(route)
     return {
         "openapi": "3.1.0",
         "info": {
             "title": "CarRide",
             "version": "1.0.0",
             "description": (
-                "Books, changes and shows rides. Every request that changes something carries an `Idempotency-Key`: "
-                "sent again with the same key, it takes effect once and is answered as before, refusals included, for "
-                "24 hours. A new attempt at what was refused needs a new key. Whoever books a ride owns it: to others, "
-                "staff aside, it is unknown. Problems have the form of RFC 9457; "
-                "their `type` begins with `urn:acr:car-ride:problem:`."
+                "Books, changes, lists and shows rides. Every request that changes something carries an "
+                "`Idempotency-Key`. A request that is sent again with the same key takes effect once and gets the "
+                "same answer, also if it was refused, for 24 hours. To try again what was refused, use a new key. "
+                "The caller who books a ride owns it: only its owner and staff can see it. "
+                "Errors are problem details of RFC 9457, whose `type` begins with `urn:acr:car-ride:problem:`."
             ),
         },
-        "paths": _paths(),
+        "paths": paths,
         "components": {
             "headers": _HEADERS,
             "parameters": _parameters(),
@@ -154,45 +128,33 @@ def document() -> dict[str, Any]:
     }
 
 
-def _paths() -> dict[str, Any]:
-    paths: dict[str, Any] = {}
-    for route in ROUTES:
-        paths.setdefault(route.path, {})[route.method] = _operation(route)
-    return paths
-
-
 def _operation(route: Route) -> dict[str, Any]:
     operation: dict[str, Any] = {"operationId": route.operation_id, "summary": route.summary}
-    if route.parameters:
-        operation["parameters"] = [{"$ref": f"#/components/parameters/{name}"} for name in route.parameters]
+    key = () if route.method == "get" else ("IdempotencyKey",)
+    if names := (("RideID",) if "{id}" in route.path else ()) + route.query + key:
+        operation["parameters"] = [{"$ref": f"#/components/parameters/{name}"} for name in names]
     if route.body is not None:
         operation["requestBody"] = {"required": True, "content": {_JSON: {"schema": _schema(route.body)}}}
-    operation["responses"] = _responses(route)
-    return operation
-
-
-def _responses(route: Route) -> dict[str, Any]:
-    status, meaning, body = route.answers
-    made = ("Location",) if status == 201 else ()  # noqa: PLR2004 - HTTP's Created
-    success = {str(status): _response(meaning, _JSON, body, _repeated(route) + made)}
-    return success | {
-        str(status): {"$ref": f"#/components/responses/{name}"} for status, name, _ in _problems_of(route)
-    }
+    status, meaning, body = route.answer
+    location = ("Location",) if status == 201 else ()  # noqa: PLR2004 - HTTP's Created
+    responses = {str(status): _response(meaning, _JSON, body, _replayed(route) + location)}
+    for problem_status, name, _ in _problems_of(route):
+        responses[str(problem_status)] = {"$ref": f"#/components/responses/{name}"}
+    return operation | {"responses": responses}
 
 
 def _problems_of(route: Route) -> Iterator[tuple[int, str, dict[str, Any]]]:
-    """Yield status, name and response of what can go wrong; routes share responses that have the same name."""
-    for status in sorted({status_of(kind) for kind in route.problems}):
-        kinds = list(dict.fromkeys(kind for kind in route.problems if status_of(kind) == status))
-        headers = _repeated(route) if _REMEMBERED.intersection(kinds) else ()
+    """Yield status, name and response of each problem status; routes share the responses of one name."""
+    for status in sorted({kind.status for kind in route.problems}):
+        kinds = [kind for kind in route.problems if kind.status == status]
+        headers = _replayed(route) if _STORED.intersection(kinds) else ()
         name = ".".join(kinds) + (".replayed" if headers else "")
-        if _RETRIED.intersection(kinds):
-            headers += ("Retry-After",)
+        headers += ("Retry-After",) if _RETRIED.intersection(kinds) else ()
         yield status, name, _response(", ".join(f"`{kind}`" for kind in kinds), MEDIA_TYPE, Problem, headers)
 
 
-def _repeated(route: Route) -> tuple[str, ...]:
-    return (REPLAYED_HEADER,) if "IdempotencyKey" in route.parameters else ()
+def _replayed(route: Route) -> tuple[str, ...]:
+    return () if route.method == "get" else (REPLAYED_HEADER,)
 
 
 def _response(meaning: str, media_type: str, body: Any, headers: tuple[str, ...]) -> dict[str, Any]:
@@ -203,21 +165,18 @@ def _response(meaning: str, media_type: str, body: Any, headers: tuple[str, ...]
 
 
 def _parameters() -> dict[str, Any]:
-    def parameter(name: str, place: str, description: str, schema: Mapping[str, Any], **more: Any) -> dict[str, Any]:
-        return {"name": name, "in": place, "description": description, "schema": schema, **more}
-
+    key = {"type": "string", "pattern": KEY_PATTERN}
+    limit = {**_schema(PageSize), "default": DEFAULT_PAGE}
+    parameters = {
+        "IdempotencyKey": ("Idempotency-Key", "header", "Identifies this request: a new UUID for each.", key, True),
+        "RideID": ("id", "path", "The ride's orderID.", _schema(OrderID), True),
+        "Customer": ("customer", "query", "The customer.", _schema(CustomerID), True),
+        "Limit": ("limit", "query", "The largest number of rides in a page.", limit, False),
+        "Next": ("next", "query", "`next` of the page before.", _schema(PageToken), False),
+    }
     return {
-        "IdempotencyKey": parameter(
-            "Idempotency-Key",
-            "header",
-            "Names this request, however often it is sent: a new UUID for each.",
-            {"type": "string", "pattern": KEY_PATTERN},
-            required=True,
-        ),
-        "RideID": parameter("id", "path", "The ride's orderID.", _schema(OrderID), required=True),
-        "Customer": parameter("customer", "query", "The customer.", _schema(CustomerID), required=True),
-        "Limit": parameter("limit", "query", "How many rides at most.", {**_schema(PageSize), "default": DEFAULT_PAGE}),
-        "Next": parameter("next", "query", "`next` of the page before.", _schema(PageToken)),
+        component: {"name": name, "in": place, "description": description, "schema": schema, "required": required}
+        for component, (name, place, description, schema, required) in parameters.items()
     }
 
 

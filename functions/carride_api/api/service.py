@@ -1,113 +1,151 @@
-"""What the API does: each request takes effect once, whatever becomes of its answer.
+"""What the API does. A ride, its event and the stored answer are one transaction.
 
-A booked or changed ride, the event that tells of it and the record that remembers the answer are one transaction. What
-a ride refuses is an answer too: it is remembered with its key, so that a retry never meets another one.
+A ride's refusal is an answer too: it is stored with its key, so that a retry gets the same one.
 """
 
 from collections.abc import Callable, Mapping
-from datetime import datetime
-from typing import Any
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
+from botocore.exceptions import BotoCoreError, ClientError
+from msgspec import Struct
 
-from api.callers import refusal
-from api.commands import Book, Change, Simulate, TooManyChangesError, TooMuchError
-from api.http import Request
+from api import commands
+from api.callers import Action, refusal
+from api.commands import AnyChange, Book, Change, TooManyChangesError
 from api.problems import Kind, refused
-from api.tables import Bookings
+from api.requests import ListRides, ReadRide, Request, unknown_ride
+from api.tables import Tables
+from carride import ride as rides
 from carride.bookings import Booking, booked, changed
 from carride.events import SOURCE, Fact, RideEvent
 from carride.items import Outbox
 from carride.overdue import text
-from carride.ride import (
-    IllegalTransitionError,
-    NoTripError,
-    SameDestinationError,
-    StaleVersionError,
-)
-from carride.simulation import SpecError
-from idempotency import Operation, Put
+from carride.telemetry import logger
+from idempotency import Operation, Put, RetryableError
+from idempotency.http import HttpProblemError
+from idempotency.stores import Store
 
-type Answer = dict[str, Any]
+if TYPE_CHECKING:
+    from api.simulations import Simulate
+
+type StartSimulator = Callable[[str, Mapping[str, Any]], None]
+"""Starts a simulation without waiting for it, given the name of the function and the request."""
+
+_REFUSALS: Final[Mapping[type[rides.RideError], tuple[Kind, str]]] = {
+    rides.StaleVersionError: (Kind.STALE_VERSION, "version"),
+    rides.IllegalTransitionError: (Kind.ILLEGAL_TRANSITION, "action"),
+    TooManyChangesError: (Kind.TOO_MANY_CHANGES, "action"),
+    rides.SameDestinationError: (Kind.INVALID_FIELD, "destination"),
+    rides.NoTripError: (Kind.INVALID_FIELD, "destination"),
+    rides.PriceError: (Kind.INVALID_FIELD, "price"),
+}
+"""How a ride's refusal is reported: the kind of problem, and the field."""
 
 
+class Settings(Struct, frozen=True, kw_only=True):
+    """The function's environment."""
+
+    aws_region: str
+    booking_table: str
+    idempotency_table: str
+    outbox_table: str
+    ride_table: str
+    simulator_function_name: str
+    stage: Literal["local", "dev", "prod"]
+    outbox_days: int = 7
+    staff_group: str = ""
+
+
+@dataclass(frozen=True)
 class Service:
-    """Books and changes rides, and starts simulations.
+    """Answers requests that could be read."""
 
-    The public methods answer a request, or raise HttpProblemError for what a ride refuses.
+    settings: Settings
+    tables: Tables
+    store: Store
+    """Where the lock of the simulations is."""
+    start_simulator: StartSimulator | None
+    now: Callable[[], datetime]
 
-    Args:
-        bookings: the rides.
-        table: the rides' table.
-        outbox: takes the events of booked and changed rides.
-        simulate: starts a simulation and does not wait for its end.
-        take_turn: lets a simulation begin, named by its request, or raises HttpProblemError.
-        most_events: of one simulation.
-        now: the present, with a time zone.
-    """
+    def answer(self, request: Request, operation: Operation) -> object:
+        """Answer a request. What it changes is registered with the operation; a GET has none.
 
-    def __init__(
-        self,
-        bookings: Bookings,
-        table: str,
-        outbox: Outbox,
-        *,
-        simulate: Callable[[Mapping[str, Any]], None],
-        take_turn: Callable[[str], None],
-        most_events: int,
-        now: Callable[[], datetime],
-    ) -> None:
-        self._bookings = bookings
-        self._table = table
-        self._outbox = outbox
-        self._simulate = simulate
-        self._take_turn = take_turn
-        self._most_events = most_events
-        self._now = now
-
-    def book(self, request: Request[Book], operation: Operation) -> Answer:
-        """Book a ride. Its id follows from the key: not even a forgotten key can book a second one."""
+        Raises:
+            HttpProblemError: the request is refused.
+            RetryableError: an AWS service did not answer; the client sends the request again.
+        """
         try:
-            fact = request.command.decide(operation.downstream_key)
-        except NoTripError as error:
-            raise refused(Kind.INVALID_FIELD, str(error), field="destination") from error
-        now = self._now()
-        booking = Booking.of(fact.ride(), text(now), request.caller.subject)
-        operation.write(booked(self._table, booking, now), self._emit(fact, now, request.traceparent))
+            match request.command:
+                case Book() as command:
+                    return self._book(command, request, operation)
+                case ListRides() as command:
+                    return self._list(command, request)
+                case ReadRide() as command:
+                    return self._read(command, request)
+                case Change() as command:
+                    return self._change(command, request, operation)
+                case command:
+                    return self._simulate(command, operation.downstream_key)
+        except (ClientError, BotoCoreError) as error:
+            logger.warning("an AWS service did not answer", exc_info=error)
+            raise RetryableError("an AWS service did not answer") from error
+
+    def _book(self, command: Book, request: Request, operation: Operation) -> object:
+        """Book a ride. Its id is derived from the key: not even a forgotten key books a second ride."""
+        try:
+            fact = commands.book(command, operation.downstream_key)
+        except rides.RideError as error:
+            raise _refused(error) from error
+        booking = Booking.of(fact, text(now := self.now()), request.caller.subject)
+        operation.write(booked(self.settings.booking_table, booking, now), self._publish(fact, request, now))
         location = {"Location": f"/carrides/{booking.order_id}"}
         return {"statusCode": 201, "headers": location, "body": msgspec.to_builtins(booking)}
 
-    def change(self, request: Request[Change], operation: Operation) -> Answer:
-        """Change a ride, if it is still as the client has seen it."""
-        seen = self._bookings.find(request.order_id)
-        if seen is None or refusal(request.caller, request.command.action, seen.owner):
-            raise refused(Kind.UNKNOWN_RIDE, f"no ride is called {request.order_id}")
+    def _change(self, command: AnyChange, request: Request, operation: Operation) -> object:
+        """Change a ride, if it still has the version that the client has read."""
+        order_id: str = request.event["pathParameters"]["id"]
+        seen = self.tables.find_booking(order_id)
+        if seen is None or refusal(request.caller, command.action, seen.owner):
+            raise unknown_ride(order_id)
         try:
-            fact = request.command.decide(seen)
-        except StaleVersionError as error:
-            raise refused(Kind.STALE_VERSION, str(error), field="version", version=error.version) from error
-        except TooManyChangesError as error:
-            raise refused(Kind.TOO_MANY_CHANGES, str(error), field="action", version=seen.version) from error
-        except IllegalTransitionError as error:
-            raise refused(Kind.ILLEGAL_TRANSITION, str(error), field="action", version=seen.version) from error
-        except (SameDestinationError, NoTripError) as error:
-            raise refused(Kind.INVALID_FIELD, str(error), field="destination") from error
-        booking, now = Booking.of(fact.ride(), seen.booked_at, seen.owner), self._now()
-        operation.write(changed(self._table, seen, booking, now), self._emit(fact, now, request.traceparent))
-        return {"statusCode": 200, "body": msgspec.to_builtins(booking)}
+            fact = commands.change(command, seen)
+        except rides.RideError as error:
+            raise _refused(error, seen.version) from error
+        booking, now = Booking.of(fact, seen.booked_at, seen.owner), self.now()
+        write = changed(self.settings.booking_table, seen, booking, now)
+        operation.write(write, self._publish(fact, request, now))
+        return msgspec.to_builtins(booking)
 
-    def simulate(self, request: Request[Simulate], operation: Operation) -> Answer:
-        """Start a simulation; started twice it publishes the same facts, which the consumers recognise."""
-        try:
-            settled = request.command.settled(int(operation.downstream_key[:7], 16), self._most_events)
-        except SpecError as error:
-            fits = error.fits if isinstance(error, TooMuchError) else None
-            raise refused(Kind.INVALID_FIELD, str(error), field=error.field, fits=fits) from error
-        self._take_turn(operation.downstream_key)
-        spec = msgspec.to_builtins(settled) | {"time": self._now().isoformat()}
-        self._simulate(spec)
-        return {"statusCode": 202, "body": spec}
+    def _list(self, query: ListRides, request: Request) -> object:
+        """List the rides of a customer: for staff all of them, for other callers the ones that they own."""
+        owner = None if request.caller.staff else request.caller.subject
+        return msgspec.to_builtins(self.tables.list_bookings(query.customer, owner, query.limit, query.next))
 
-    def _emit(self, fact: Fact, now: datetime, traceparent: str | None) -> Put:
-        """Return the effect that emits the event of a fact."""
-        return self._outbox.put(RideEvent.of(fact, source=SOURCE, time=now, traceparent=traceparent), now)
+    def _read(self, path: ReadRide, request: Request) -> object:
+        """Show a ride and what happened to it, if the caller may see it; staff may, whoever owns it."""
+        booking = None if request.caller.staff else self.tables.find_booking(path.id)
+        hidden = refusal(request.caller, Action.READ, booking.owner if booking else None)
+        ride = None if hidden else self.tables.find_ride(path.id)
+        if ride is None:
+            raise unknown_ride(path.id)
+        return msgspec.to_builtins(ride)
+
+    def _simulate(self, command: "Simulate", name: str) -> object:
+        from api.simulations import Simulations, invoke  # noqa: PLC0415 - most processes start no simulation
+
+        function, start = self.settings.simulator_function_name, self.start_simulator or invoke
+        return Simulations(self.settings.stage, self.store, function, start, self.now()).start(command, name)
+
+    def _publish(self, fact: Fact, request: Request, now: datetime) -> Put:
+        """Return the effect that publishes a fact: it writes the event to the outbox."""
+        event = RideEvent.of(fact, source=SOURCE, time=now, traceparent=request.traceparent)
+        kept = timedelta(days=self.settings.outbox_days)
+        return Outbox(self.settings.outbox_table, self.settings.aws_region, kept).put(event, now)
+
+
+def _refused(error: rides.RideError, version: int | None = None) -> HttpProblemError:
+    kind, field = _REFUSALS[type(error)]
+    return refused(kind, str(error), field=field, version=version)

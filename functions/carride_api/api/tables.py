@@ -1,18 +1,15 @@
-"""The tables behind the API: the rides as it books them, and the read model that it answers from.
-
-Reads only. Writes are effects, which the idempotency layer commits in one transaction.
-"""
+"""What the API reads: the rides that it books, and the read model. It writes by effects of `carride.bookings`."""
 
 import base64
-from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import msgspec
 from msgspec import Meta, Struct
 
+from api.problems import Kind, refused
 from carride.bookings import Booking
-from carride.history import entries_in
+from carride.history import TimelineEntry, timeline_of
 from carride.overdue import text
 from carride.ride import OrderID, Ride
 from idempotency import marshalling
@@ -20,124 +17,96 @@ from idempotency import marshalling
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
-BY_CUSTOMER: Final = "byCustomer"
-"""The index of BookingTable by customerID and bookedAt."""
+type _Position = tuple[Annotated[datetime, Meta(tz=True)], OrderID]
+"""Where a page ends: bookedAt and orderID. Without the customer: no token leads to another customer's rides."""
 
 
 class Page(Struct, frozen=True, kw_only=True):
     """Some of a customer's rides."""
 
-    rides: Annotated[tuple[Booking, ...], Meta(description="The newest first, those alone that the caller may see.")]
-    next: Annotated[str | None, Meta(description="Asks for the page behind this one; null at the end.")]
+    rides: Annotated[tuple[Booking, ...], Meta(description="Newest first; only rides that the caller may see.")]
+    next: Annotated[str | None, Meta(description="The token of the next page; null on the last page.")]
 
 
-class Happening(Struct, frozen=True, kw_only=True):
-    """Something that happened to a ride."""
+class RideView(Ride, frozen=True, kw_only=True):
+    """A ride in the read model: its state after the latest event, whatever order the events arrived in."""
 
-    sequence: Annotated[int, Meta(description="The ride's version that it belongs to.")]
-    type: Annotated[str, Meta(description="What happened: the type of the event.")]
-    time: Annotated[str, Meta(description="When, in ISO 8601.")]
-    data: Annotated[Mapping[str, Any], Meta(description="The event's data.")]
+    timeline: Annotated[tuple[TimelineEntry, ...], Meta(description="What happened, in order.")]
 
 
-class History(Ride, frozen=True, kw_only=True):
-    """A ride as the read model tells it: as it is after the latest event, whatever order the events arrived in."""
+class Tables(NamedTuple):
+    """The tables by name, and a client for them."""
 
-    timeline: Annotated[tuple[Happening, ...], Meta(description="What happened, in order.")]
+    client: "DynamoDBClient"
+    bookings: str
+    """BookingTable, which the API writes."""
+    rides: str
+    """RideTable, which ride_history writes."""
 
-
-class TokenError(ValueError):
-    """Raised for a page token that `Bookings.of_customer` never made."""
-
-
-class _Position(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Where a page ends. Without the customer: a token can never lead into another customer's rides."""
-
-    booked_at: Annotated[datetime, Meta(tz=True)]
-    order_id: OrderID
-
-
-class Bookings:
-    """The write model: BookingTable.
-
-    Args:
-        client: to DynamoDB.
-        table: the table's name.
-    """
-
-    def __init__(self, client: "DynamoDBClient", table: str) -> None:
-        self._client = client
-        self._table = table
-
-    def find(self, order_id: str) -> Booking | None:
-        """Return the ride as it is now: a consistent read."""
-        answer = self._client.get_item(TableName=self._table, Key={"orderID": {"S": order_id}}, ConsistentRead=True)
+    def find_booking(self, order_id: str) -> Booking | None:
+        """Return a booked ride, read consistently."""
+        answer = self.client.get_item(TableName=self.bookings, Key={"orderID": {"S": order_id}}, ConsistentRead=True)
         return Booking.read(answer["Item"]) if "Item" in answer else None
 
-    def of_customer(self, customer_id: str, limit: int, token: str | None, visible: Callable[[Booking], bool]) -> Page:
-        """Return a page of a customer's rides, the newest first; a ride booked just now may be missing yet.
+    def list_bookings(self, customer_id: str, owner: str | None, limit: int, token: str | None) -> Page:
+        """Return a page of a customer's rides, newest first; a ride that was booked just now may still be missing.
 
         Args:
             customer_id: the customer.
-            limit: how many rides to read; those that are not visible leave the page shorter.
+            owner: whose rides to show; None shows everybody's. Neither page nor token depends on anybody else's rides.
+            limit: how many rides a page has at most.
             token: ``next`` of the page before.
-            visible: whether a ride is shown.
 
         Raises:
-            TokenError: ``token`` is none of an earlier page.
+            HttpProblemError: ``token`` is not from an earlier page.
         """
         request: dict[str, Any] = {
-            "TableName": self._table,
-            "IndexName": BY_CUSTOMER,
+            "TableName": self.bookings,
+            "IndexName": "byCustomer",  # then bookedAt
             "KeyConditionExpression": "customerID = :customer",
             "ExpressionAttributeValues": {":customer": {"S": customer_id}},
             "ScanIndexForward": False,
-            "Limit": limit,
         }
+        if owner is None:
+            request["Limit"] = limit + 1  # one more, to know whether there is a next page
+        else:
+            request["FilterExpression"] = "#owner = :owner"
+            request["ExpressionAttributeNames"] = {"#owner": "owner"}
+            request["ExpressionAttributeValues"][":owner"] = {"S": owner}
         if token is not None:
             booked_at, order_id = _position(token)
             start = {"customerID": customer_id, "bookedAt": booked_at, "orderID": order_id}
             request["ExclusiveStartKey"] = marshalling.item(start)
-        answer = self._client.query(**request)
-        rides = tuple(map(Booking.read, answer["Items"]))
-        more = "LastEvaluatedKey" in answer and rides
-        return Page(rides=tuple(filter(visible, rides)), next=_token(rides[-1]) if more else None)
+        rides: list[Booking] = []
+        while len(rides) <= limit:
+            answer = self.client.query(**request)
+            rides += map(Booking.read, answer["Items"])
+            if "LastEvaluatedKey" not in answer:
+                break
+            request["ExclusiveStartKey"] = answer["LastEvaluatedKey"]
+        page = tuple(rides[:limit])
+        return Page(rides=page, next=_token(page[-1]) if len(rides) > limit else None)
+
+    def find_ride(self, order_id: str) -> RideView | None:
+        """Return a ride from the read model; events that are still on their way are missing."""
+        answer = self.client.get_item(TableName=self.rides, Key={"orderID": {"S": order_id}})
+        if "Item" not in answer:
+            return None
+        item: dict[str, Any] = dict(answer["Item"])
+        timeline = timeline_of(marshalling.values(item))
+        # What the event adds is left out; a field that is newer than the event has its default.
+        return msgspec.convert({**timeline[-1].data, "timeline": timeline}, RideView)
 
 
 def _token(last: Booking) -> str:
-    position = _Position(datetime.fromisoformat(last.booked_at), last.order_id)
-    return base64.urlsafe_b64encode(msgspec.json.encode(position)).decode().rstrip("=")
+    position = msgspec.json.encode((datetime.fromisoformat(last.booked_at), last.order_id))
+    return base64.urlsafe_b64encode(position).decode().rstrip("=")
 
 
 def _position(token: str) -> tuple[str, str]:
     try:
         content = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)
-        position = msgspec.json.decode(content, type=_Position)
-        return text(position.booked_at), position.order_id
-    except (ValueError, OverflowError) as error:  # neither base64, nor JSON, nor a position, nor a time on Earth
-        raise TokenError(token) from error
-
-
-class Histories:
-    """The read model: RideTable, which ride_history keeps.
-
-    Args:
-        client: to DynamoDB.
-        table: the table's name.
-    """
-
-    def __init__(self, client: "DynamoDBClient", table: str) -> None:
-        self._client = client
-        self._table = table
-
-    def find(self, order_id: str) -> History | None:
-        """Return what is known of a ride; events that are under way still will come later."""
-        answer = self._client.get_item(TableName=self._table, Key={"orderID": {"S": order_id}})
-        return _history(answer["Item"]) if "Item" in answer else None
-
-
-def _history(item: Mapping[str, Any]) -> History:
-    entries = entries_in(marshalling.values(item))
-    latest = msgspec.convert(entries[-1].fact, Ride)
-    timeline = tuple(Happening(sequence=e.sequence, type=e.type, time=e.time, data=e.fact) for e in entries)
-    return History(**{field: getattr(latest, field) for field in Ride.__struct_fields__}, timeline=timeline)
+        booked_at, order_id = msgspec.json.decode(content, type=_Position)
+        return text(booked_at), order_id
+    except (ValueError, OverflowError) as error:  # not base64, not JSON, not a position, or a time out of range
+        raise refused(Kind.INVALID_REQUEST, "not a token from an earlier page", field="next") from error

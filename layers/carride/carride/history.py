@@ -1,27 +1,28 @@
-"""A ride's history, as its item in RideTable holds it: one entry for each event that took effect. No I/O.
+"""A ride's timeline as its item in RideTable stores it: one entry for each event that took effect. No I/O.
 
 The ride history writes the entries; it and the API read them.
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
 
 from carride.dedup import is_attribute
 
 
-class Entry(NamedTuple):
-    """One event that took effect."""
+class TimelineEntry(Struct, frozen=True, kw_only=True):
+    """Something that happened to a ride."""
 
-    sequence: int
-    """The ride's version that the event belongs to."""
-    type: str
-    time: str
-    """When it happened, in ISO 8601."""
-    fact: Mapping[str, Any]
-    """The event's data: the ride as it was afterwards, and what the event adds."""
+    sequence: Annotated[int, Meta(description="The version of the ride that the event belongs to.")]
+    type: Annotated[str, Meta(description="The type of the event.")]
+    time: Annotated[str, Meta(description="When it happened, in ISO 8601.")]
+    data: Annotated[Mapping[str, Any], Meta(description="The data of the event.")]
+    """The ride as it was afterwards, and what the event adds."""
 
 
-def entries_in(item: Mapping[str, Any]) -> tuple[Entry, ...]:
-    """Return the entries of an item, as plain Python values, in the order in which the events happened."""
-    entries = (Entry(**entry) for name, entry in item.items() if is_attribute(name))
-    return tuple(sorted(entries, key=lambda entry: entry[:3]))
+def timeline_of(item: Mapping[str, Any]) -> tuple[TimelineEntry, ...]:
+    """Return the entries of an item, given as plain Python values, in the order in which the events happened."""
+    entries = [msgspec.convert(entry, TimelineEntry) for name, entry in item.items() if is_attribute(name)]
+    return tuple(sorted(entries, key=lambda entry: (entry.sequence, entry.type, entry.time)))

@@ -94,7 +94,6 @@ def step(
         condition=condition,
         names={"#state": "state", "#entry": attribute_of(event)},
         values=values | unchanged,
-        mark=attribute_of(event),
     )
     emitted = [RideEvent.of(fact, source=SOURCE, time=now, cause=event) for fact in facts]
     return [update, *(outbox.put(each, now) for each in emitted)]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from idempotency.concurrency import Concurrency
-    from idempotency.consumer import BatchResponse, Consumer, EventResponse, LambdaContext, lambda_deadline
+    from idempotency.consumer import BatchResponse, Consumer, EventResponse
     from idempotency.dead_letters import DeadLetter, DeadLetterError, SqsDeadLetters
     from idempotency.effects import Check, Delete, Put, Update
     from idempotency.errors import (
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         UnfinishedWorkError,
     )
     from idempotency.http import HttpProblemError, idempotency_key
+    from idempotency.invocation import LambdaContext, lambda_deadline
     from idempotency.keys import TRANSPORT_ID
     from idempotency.observation import Observation
     from idempotency.operation import Operation
@@ -56,72 +57,28 @@ if TYPE_CHECKING:
     from idempotency.stores.memory import MemoryStore
     from idempotency.stores.valkey import ValkeyStore
 
+# One name a line would take four times the space.
+# fmt: off
 __all__ = [
-    "DYNAMODB_STREAM",
-    "EVENTBRIDGE",
-    "KAFKA",
-    "KINESIS",
-    "SNS",
-    "SNS_IN_SQS",
-    "SQS",
-    "TRANSPORT_ID",
-    "BatchFailedError",
-    "BatchResponse",
-    "BeyondWindowError",
-    "BusyError",
-    "Check",
-    "Concurrency",
-    "ConfigurationError",
-    "Consumer",
-    "ContentionError",
-    "CorruptRecordError",
-    "DeadLetter",
-    "DeadLetterError",
-    "Delete",
-    "DynamoDBStore",
-    "EffectConflictError",
-    "EffectsRejectedError",
-    "EventResponse",
-    "HttpProblemError",
-    "IdempotencyError",
-    "KeyExpressionError",
-    "LambdaContext",
-    "LostLeaseError",
-    "MemoryStore",
-    "MissingKeyError",
-    "Observation",
-    "Operation",
-    "OutOfTimeError",
-    "PayloadMismatchError",
-    "PermanentError",
-    "Policy",
-    "Put",
-    "QuarantinedError",
-    "Record",
-    "ResultOmittedError",
-    "RetryLaterError",
-    "RetryableError",
-    "Source",
-    "SqsDeadLetters",
-    "StoreError",
-    "StoreRefusedError",
-    "StoreUnavailableError",
-    "UndecodableResultError",
-    "UnfinishedWorkError",
-    "Update",
-    "ValkeyStore",
-    "idempotency_key",
-    "lambda_deadline",
-    "open_store",
-    "release",
+    "DYNAMODB_STREAM", "EVENTBRIDGE", "KAFKA", "KINESIS", "SNS", "SNS_IN_SQS", "SQS", "TRANSPORT_ID",
+    "BatchFailedError", "BatchResponse", "BeyondWindowError", "BusyError", "Check", "Concurrency",
+    "ConfigurationError", "Consumer", "ContentionError", "CorruptRecordError", "DeadLetter", "DeadLetterError",
+    "Delete", "DynamoDBStore", "EffectConflictError", "EffectsRejectedError", "EventResponse", "HttpProblemError",
+    "IdempotencyError", "KeyExpressionError", "LambdaContext", "LostLeaseError", "MemoryStore", "MissingKeyError",
+    "Observation", "Operation", "OutOfTimeError", "PayloadMismatchError", "PermanentError", "Policy", "Put",
+    "QuarantinedError", "Record", "ResultOmittedError", "RetryLaterError", "RetryableError", "Source",
+    "SqsDeadLetters", "StoreError", "StoreRefusedError", "StoreUnavailableError", "UndecodableResultError",
+    "UnfinishedWorkError", "Update", "ValkeyStore", "idempotency_key", "lambda_deadline", "open_store", "release",
 ]
+# fmt: on
 
 _MODULES = {
     "concurrency": "Concurrency",
-    "consumer": "BatchResponse Consumer EventResponse LambdaContext lambda_deadline",
+    "consumer": "BatchResponse Consumer EventResponse",
     "dead_letters": "DeadLetter DeadLetterError SqsDeadLetters",
     "effects": "Check Delete Put Update",
     "http": "HttpProblemError idempotency_key",
+    "invocation": "LambdaContext lambda_deadline",
     "keys": "TRANSPORT_ID",
     "observation": "Observation",
     "operation": "Operation",
@@ -134,11 +91,11 @@ _MODULES = {
     "stores.factory": "open_store",
     "stores.valkey": "ValkeyStore",
 }
-"""Where the names come from that are no errors."""
+"""The modules of the names that are not errors."""
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is asked for, and only that: a cold start does not pay for what its function does not use."""
+    """Import a public name when it is first used, so that a cold start pays only for what its function uses."""
     if name in __all__:
         module = next((module for module, exports in _MODULES.items() if name in exports.split()), "errors")
         value = globals()[name] = getattr(import_module(f"idempotency.{module}"), name)

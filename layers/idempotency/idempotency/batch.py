@@ -7,13 +7,17 @@ from functools import partial
 from typing import NamedTuple
 
 from idempotency.clock import Clock
-from idempotency.concurrency import Concurrency
+from idempotency.delivery import POSTPONED
+from idempotency.invocation import Invocation
+from idempotency.messages import Message, MessageHandler
+from idempotency.runner import Runner
+from idempotency.sources import Raw
 
 _RUNS_REMEMBERED = 20
 
 
 class Suspect(NamedTuple):
-    """A record of which an earlier attempt ended without an answer: it may be what killed its process."""
+    """A record whose earlier attempt ended without an answer: it may have killed its process."""
 
     attempt: int
     """The number of that attempt."""
@@ -21,17 +25,19 @@ class Suspect(NamedTuple):
     """The next attempt is the last one before the record is quarantined."""
 
 
-class Job(NamedTuple):
+class Job[E](NamedTuple):
     """One record of a batch."""
 
     lane: str | None
     """Jobs of one lane (a FIFO group, or one key) run one after another; None is a lane of its own."""
-    run: Callable[[bool], Suspect | None]
-    """Run the record. Given True, return a suspect instead of running it."""
+    message: Message[E] | None
+    """None if there is nothing to run: the record was dead-lettered, or could not be read."""
+    error: Exception | None = None
+    """Why the record could not be read."""
 
 
 class Pace:
-    """How long the runs of one handler have taken lately."""
+    """How long the latest runs of one handler have taken."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -40,7 +46,7 @@ class Pace:
         """How many runs have ended in this process."""
 
     def measure[**P, T](self, work: Callable[P, T]) -> Callable[P, T]:
-        """Return ``work`` such that every call's duration is remembered."""
+        """Return ``work`` with the duration of every call remembered."""
 
         def measured(*args: P.args, **kwargs: P.kwargs) -> T:
             start_ms = self._clock()
@@ -53,46 +59,49 @@ class Pace:
         return measured
 
     def typical_ms(self) -> int:
-        """Return what nine of ten runs stayed within; 0 before the first one has ended."""
+        """Return the duration that nine of ten runs stayed within; 0 before the first run has ended."""
         lately = sorted(self._lately_ms)
         return lately[math.ceil(0.9 * len(lately)) - 1] if lately else 0
 
 
-class Batch:
-    """Runs jobs, and collects those that must be delivered again.
+class Batch[E]:
+    """The records of one batch.
 
-    In a lane a failure holds back the jobs behind it: of equal keys the first does the work, and the others share its
-    outcome. Suspects run last, when no neighbour is running any more, in the smallest groups for which the time is
-    enough. A suspect runs alone on its last chance, so that no neighbour's crash can have it quarantined.
+    A failure stops its lane: of equal keys the first does the work, and the others share its outcome. Suspects run
+    last, when no other record is running, in the smallest groups that the time left allows. A suspect runs alone on its
+    last chance, so that another record's crash cannot have it quarantined.
 
     Args:
-        jobs: the records.
-        concurrency: how jobs run at the same time.
-        limit: how many do at most.
-        left_ms: how much time is left for work.
-        pace: what the handler's runs have been seen to take.
+        handler: reads and runs the records; its runner knows the policy, the concurrency and the time left.
+        runner: the handler's runner.
+        pace: the durations of the handler's runs.
+        records: the raw records.
+        invocation: the Lambda invocation that brought them.
     """
 
     def __init__(
         self,
-        jobs: Sequence[Job],
-        *,
-        concurrency: Concurrency,
-        limit: int,
-        left_ms: Callable[[], int],
+        handler: MessageHandler[E],
+        runner: Runner,
         pace: Pace,
+        records: Sequence[Raw],
+        invocation: Invocation,
     ) -> None:
-        self._jobs = jobs
-        self._concurrency = concurrency
-        self._limit = limit
-        self._left_ms = left_ms
+        self._handler = handler
+        self._runner = runner
         self._pace = pace
+        self._invocation = invocation
+        self._jobs = [self._job(raw) for raw in records]
         self._ended_before = pace.ended
         self._suspects: list[tuple[Suspect, list[int]]] = []
         self._failures: dict[int, Exception | None] = {}
 
     def run(self) -> dict[int, Exception | None]:
-        """Run every job that the time allows, and return those to deliver again: position and error (None: no time)."""
+        """Run every record that the time allows.
+
+        Returns:
+            The records to deliver again: each one's position and error, which is None if there was no time to start it.
+        """
         lanes: dict[object, list[int]] = {}
         for position, job in enumerate(self._jobs):
             lanes.setdefault(job.lane or position, []).append(position)
@@ -101,15 +110,29 @@ class Batch:
             self._run_lanes(self._next_suspects(), postpones=False)
         return self._failures
 
+    def _job(self, raw: Raw) -> Job[E]:
+        """Read one record. If it cannot be read, its own job fails and no other."""
+        lane: str | None = None
+        source = self._handler.source
+        try:
+            group = source.group(raw)
+            lane = None if group is None else f"group {group}"
+            message = self._handler.read(raw, self._invocation, source.message_id(raw), postpones=True)
+        except Exception as error:  # noqa: BLE001 - the record's own job raises it
+            return Job(lane, None, error)
+        return Job(message.delivery.key if message and lane is None else lane, message)
+
     def _run_lanes(self, lanes: list[list[int]], *, postpones: bool) -> None:
-        self._concurrency.run_all([partial(self._run_lane, lane, postpones) for lane in lanes], self._limit)
+        self._runner.concurrency.run_all(
+            [partial(self._run_lane, lane, postpones) for lane in lanes], self._runner.policy.concurrency
+        )
 
     def _run_lane(self, lane: list[int], postpones: bool) -> None:
         for done, position in enumerate(lane):
             error: Exception | None = None
             if self._has_time():
                 try:
-                    suspect = self._jobs[position].run(postpones or done > 0)
+                    suspect = self._run_job(self._jobs[position], postpones=postpones or done > 0)
                 except Exception as raised:  # noqa: BLE001 - reported, so that the record is delivered again
                     error = raised
                 else:
@@ -120,17 +143,34 @@ class Batch:
             self._failures.update(dict.fromkeys(lane[done:], error))
             return
 
+    def _run_job(self, job: Job[E], *, postpones: bool) -> Suspect | None:
+        """Run one record; with ``postpones``, return a suspect instead of running it."""
+        if job.error is not None:
+            raise job.error
+        message = job.message
+        if message is None:
+            return None
+        if not postpones:
+            message = message._replace(delivery=message.delivery._replace(postpones=False))
+        answer = self._handler.run(message)
+        if answer.outcome != POSTPONED or answer.record is None:
+            return None
+        attempt = answer.record.attempt
+        return Suspect(attempt, attempt + 1 >= self._runner.policy.max_attempts)
+
     def _has_time(self) -> bool:
-        """Whether a job may start. Until a run has ended, all may: otherwise a slow one could stop a queue for good."""
+        """Whether a job may start. Until a run has ended all may: otherwise one slow record could stop a queue."""
         is_first = self._pace.ended == self._ended_before
-        return self._left_ms() >= (1 if is_first else max(1, self._pace.typical_ms()))
+        left_ms = self._runner.left_ms(self._invocation.deadline_ms)
+        return left_ms >= (1 if is_first else max(1, self._pace.typical_ms()))
 
     def _next_suspects(self) -> list[list[int]]:
-        """Take the lanes that run next: those with the fewest crashes, together if that is what the time asks for."""
+        """Take the lanes that run next: those with the fewest crashes, as few at a time as the time left allows."""
         self._suspects.sort(key=lambda suspected: (suspected[0].attempt, suspected[1]))  # not as threads found them
         in_company = sum(not suspect.is_last_chance for suspect, _ in self._suspects)
         size = 1
         if in_company > 1 and (typical_ms := self._pace.typical_ms()):
-            size = math.ceil(in_company / max(1, self._left_ms() // typical_ms))
+            left_ms = self._runner.left_ms(self._invocation.deadline_ms)
+            size = math.ceil(in_company / max(1, left_ms // typical_ms))
         group, self._suspects = self._suspects[:size], self._suspects[size:]
         return [lane for _, lane in group]

@@ -4,17 +4,18 @@ from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import Any, Self
 
+from idempotency.delivery import Answer, Delivery
 from idempotency.handlers import finished
 from idempotency.observation import COMMITTED
 from idempotency.operation import Operation
-from idempotency.runner import Answer, Delivery, Runner, Started
+from idempotency.runner import Runner, Started
 
 
 class Block:
-    """An operation that was either ``done`` before, or is to be worked on and completed in this block.
+    """An operation that is either ``done`` already, or worked on and completed in this block.
 
-    Leaving the block completes the operation with what was given to `complete`; an exception that leaves it is recorded
-    as a failure and goes on.
+    The end of the block completes the operation with the result given to `complete`. An exception that leaves the block
+    is recorded as a failure and propagates.
     """
 
     def __init__(self, runner: Runner, delivery: Delivery) -> None:
@@ -26,9 +27,13 @@ class Block:
         self._heartbeat: AbstractContextManager[object] = nullcontext()
 
     def __enter__(self) -> Self:
-        begun = self._runner.told(self._delivery, self._runner.begin, self._delivery)
+        try:
+            begun = self._runner.begin(self._delivery)
+        except Exception as error:
+            self._runner.reports.raised(self._delivery, error)
+            raise
         if isinstance(begun, Answer):
-            self._answer = begun
+            self._answer = self._runner.reports.report(self._delivery, begun)
         else:
             self._started = begun
             self._heartbeat = self._runner.heartbeat(begun)
@@ -38,22 +43,26 @@ class Block:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        started = self._started
-        if started is None:
+        if self._started is None:
             return
         self._heartbeat.__exit__(kind, error, trace)
         if error is None:
-            self._answer = self._runner.told(self._delivery, self._runner.finish, started, self._result)
-        elif isinstance(error, Exception):  # anything else stops the process: to the record that is a crash
-            try:
-                self._runner.told(self._delivery, self._runner.fail, started, error)
-            except Exception as raised:
-                if raised is not error:
-                    raise
+            self._complete(self._started)
+        elif isinstance(error, Exception):  # anything else stops the process: for the record that is a crash
+            answer = self._runner.fail(self._started, error)
+            self._runner.reports.report(self._delivery, answer._replace(error=None))
+
+    def _complete(self, started: Started) -> None:
+        try:
+            answer = self._runner.finish(started, self._result)
+        except Exception as error:
+            self._runner.reports.raised(self._delivery, error)
+            raise
+        self._answer = self._runner.reports.report(self._delivery, answer)
 
     @property
     def done(self) -> bool:
-        """Whether the operation was completed before: skip the work and use ``result``."""
+        """Whether the operation was completed before: skip the work, and use ``result``."""
         return self._started is None and self._answer is not None
 
     @property
@@ -69,7 +78,7 @@ class Block:
 
     @property
     def result(self) -> Any:
-        """The result of the committed run, which may be another's that took over.
+        """The result of the committed run, which may be that of another attempt that took over.
 
         Raises:
             ResultOmittedError: it was committed without its value.
@@ -79,7 +88,7 @@ class Block:
         return self._answer.value()
 
     def complete(self, result: object) -> None:
-        """Set the result with which the end of the block completes the operation.
+        """Set the result; the end of the block completes the operation with it.
 
         Raises:
             UnfinishedWorkError: it is an awaitable or a generator.

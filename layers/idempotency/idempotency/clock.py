@@ -1,4 +1,4 @@
-"""Time, as the protocol takes it: from outside."""
+"""Clocks, which callers pass in."""
 
 import time
 from collections.abc import Callable
@@ -6,19 +6,19 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 type Clock = Callable[[], int]
-"""Answers with the current time in epoch milliseconds."""
+"""Returns the current time in epoch milliseconds."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
 
 def epoch_ms() -> int:
-    """Return the wall clock's time; leases and windows are compared between machines, so no monotonic clock serves."""
+    """Return the wall clock's time. Machines compare leases and windows, so a monotonic clock would not do."""
     return time.time_ns() // 1_000_000
 
 
 def to_ms(moment: datetime) -> int:
-    """Return a time in epoch milliseconds, rounded down. A naive one is UTC, whatever zone the process is in."""
+    """Return a time in epoch milliseconds, rounded down. A naive time is UTC, whatever the process's zone."""
     if moment.utcoffset() is None:
         moment = moment.replace(tzinfo=UTC)
     return (moment - _EPOCH) // _MILLISECOND

@@ -1,14 +1,13 @@
-"""Results to text and back, equal to what they were.
+"""Encodes results as text, and decodes them to equal values.
 
-A JSON value is stored as itself. Whatever JSON cannot hold is stored as ``{"$": [tag, content]}``; a dictionary that
-has the key ``$`` by itself, or keys that are no strings, is stored as a tagged list of pairs, so that nothing can pass
-for a tag. Dataclasses, msgspec Structs, pydantic models, attrs classes, named tuples and enums are stored with their
-class's name, which is looked up among the modules that the process has loaded: a record can never make a process import
-a module.
+A JSON value is stored as itself, any other value as ``{"$": [tag, content]}``. A dictionary with the key ``$``, or with
+keys that are not strings, is stored as a tagged list of pairs, so no value looks like a tag. Dataclasses, msgspec
+Structs, pydantic models, attrs classes, named tuples and enums are stored with their class's name. It is looked up only
+among the loaded modules: a record can never make a process import a module.
 
-Classes change while records live. A stored field comes back as it was: ``__post_init__`` and validators are not run
-again, because they have already transformed what was stored, and a second time could change or refuse it. A field that
-the class has gained since is filled with its default. Whatever no longer fits is one error, `UndecodableResultError`.
+Classes change while records live. A stored field comes back as it was: ``__post_init__`` and validators do not run
+again, because a second run could change or refuse what the first one made. A field that the class has gained gets its
+default. Anything that no longer fits raises `UndecodableResultError`.
 """
 
 import base64
@@ -34,15 +33,15 @@ _load = json.JSONDecoder().decode
 
 
 class UnencodableResultError(TypeError):
-    """Raised for a value that has no stored form; the caller completes the operation without it."""
+    """Raised for a value without a stored form; the operation is completed without it."""
 
 
 def encode(value: object) -> str:
     """Return ``value`` as text that `decode` turns into an equal value of the same type.
 
     Raises:
-        UnencodableResultError: the value, or something inside it, is of a type that cannot be rebuilt, is nested too
-            deeply, or raises while it is read.
+        UnencodableResultError: the value, or a value inside it, cannot be rebuilt, is nested too deeply, or raises when
+            it is read.
     """
     try:
         text = _dump(_pack(value))
@@ -52,7 +51,7 @@ def encode(value: object) -> str:
         raise
     except RecursionError as error:
         raise UnencodableResultError("the value is nested too deeply, or contains itself") from error
-    except Exception as error:  # the code of the value's own class may raise anything
+    except Exception as error:  # raised by the code of the value's own class
         raise UnencodableResultError(describe(error)) from error
     return text
 
@@ -61,14 +60,13 @@ def decode(text: str) -> Any:
     """Return the value that was encoded.
 
     Raises:
-        UndecodableResultError: it is of a class that this process has not loaded, or that has changed so that the value
-            does not fit it any more; or the text is damaged.
+        UndecodableResultError: its class is not loaded or has changed too much, or the text is damaged.
     """
     try:
         return _unpack(_load(text))
     except UndecodableResultError:
         raise
-    except Exception as error:  # the code of the value's own class may raise anything
+    except Exception as error:  # raised by the code of the value's own class
         raise UndecodableResultError(f"the stored result cannot be rebuilt: {describe(error)}") from error
 
 
@@ -156,12 +154,12 @@ def _pack_instance(value: Any) -> list[Any]:
     fields = fields_of(kind)
     if fields is None:
         raise UnencodableResultError(f"a value of {name} has no stored form")
-    if _is_model(kind):  # its own state: what it dumps leaves out excluded fields and renames others
+    if _is_model(kind):  # its state, because a dump leaves out excluded fields and renames others
         state = value.__getstate__()
         content = {field: state["__dict__"][field] for field in fields}
         return ["pydantic", name, _pack(state | {"__dict__": content})]
     if not hasattr(kind, "__struct_fields__"):
-        object.__new__(kind)  # as it will be rebuilt: an exception, for one, cannot be
+        object.__new__(kind)  # raises for a class that cannot be rebuilt, such as an exception
     return ["fields", name, {field: _pack(getattr(value, field)) for field in fields}]
 
 
@@ -265,7 +263,7 @@ def _rebuild(name: str, kind: Any, stored: dict[str, Any]) -> Any:
 
 
 def _rebuild_model(name: str, kind: Any, state: dict[str, Any]) -> Any:
-    from pydantic_core import PydanticUndefined  # noqa: PLC0415 - a model has loaded it
+    from pydantic_core import PydanticUndefined
 
     fields, attributes = kind.__pydantic_fields__, kind.__private_attributes__
     extra, private = state["__pydantic_extra__"] or {}, state["__pydantic_private__"] or {}
@@ -288,7 +286,7 @@ def _rebuild_model(name: str, kind: Any, state: dict[str, Any]) -> Any:
 
 
 def _filled(name: str, kind: Any, stored: dict[str, Any]) -> dict[str, Any]:
-    """Return the content of all fields, those that the class has gained from their defaults."""
+    """Return the content of all fields; those that the class has gained get their defaults."""
     fields: dict[str, Field] = fields_of(kind) or {}
     if stored.keys() == fields.keys():
         return stored
@@ -304,7 +302,7 @@ def _refuse_unknown(name: str, unknown: Iterable[str]) -> None:
 
 @functools.lru_cache(maxsize=256)
 def _without_hook(kind: Any) -> Any:
-    """Return a Struct whose constructor does not call ``__post_init__``: msgspec has no other way around it."""
+    """Return a Struct whose constructor does not call ``__post_init__``; msgspec offers no other way."""
     if not hasattr(kind, "__post_init__"):
         return kind
 

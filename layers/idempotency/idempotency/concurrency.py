@@ -1,4 +1,4 @@
-"""What runs at the same time: the records of a batch, and the heartbeat beside long work."""
+"""Concurrency: the records of a batch, and the heartbeat of long work."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class Concurrency(Protocol):
-    """How a consumer runs things at the same time. A simulation passes its own, to decide who goes on when."""
+    """How a consumer runs tasks at the same time. A simulation passes its own, to control the order."""
 
     def run_all(self, tasks: Sequence[Callable[[], None]], limit: int) -> None:
         """Run every task, at most ``limit`` at once, and return when all have ended. Tasks do not raise."""
@@ -15,7 +15,7 @@ class Concurrency(Protocol):
     def repeat(self, beat: Callable[[], bool], interval_s: float) -> AbstractContextManager[object]:
         """Call ``beat`` every ``interval_s`` seconds inside the context, until it returns False.
 
-        A beat that raises is followed by the next. Leaving the context waits for a beat that is under way.
+        A beat that raises does not stop the next. Leaving the context waits for a running beat.
         """
         ...
 
@@ -24,9 +24,9 @@ class Threads:
     """The threads of this process. Each task sees the context variables of its caller."""
 
     def run_all(self, tasks: Sequence[Callable[[], None]], limit: int) -> None:
-        """Run the tasks in a pool of threads that ends with them."""
-        from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - only batches pay for it
-        from contextvars import copy_context  # noqa: PLC0415 - as above
+        """Run the tasks in a pool of threads, which ends with the last task."""
+        from concurrent.futures import ThreadPoolExecutor
+        from contextvars import copy_context
 
         if len(tasks) <= 1:
             for task in tasks:
@@ -38,6 +38,6 @@ class Threads:
 
     def repeat(self, beat: Callable[[], bool], interval_s: float) -> AbstractContextManager[object]:
         """Beat in a thread that is joined when the context is left."""
-        from idempotency.heartbeat import Heartbeat  # noqa: PLC0415 - only long work pays for it
+        from idempotency.heartbeat import Heartbeat
 
         return Heartbeat(beat, interval_s)

@@ -1,4 +1,4 @@
-"""Where an event goes that must not be run again: out of the way, with the reason, before it is acknowledged."""
+"""Dead letters: events that must not run again, stored with the reason before they are acknowledged."""
 
 import base64
 import gzip
@@ -13,11 +13,11 @@ PAYLOAD_MISMATCH: Final = "PAYLOAD_MISMATCH"
 QUARANTINED: Final = "QUARANTINED"
 BEYOND_WINDOW: Final = "BEYOND_WINDOW"
 UNKNOWN: Final = "UNKNOWN"
-"""An attempt ended without an answer, and the policy does not allow another one."""
+"""An attempt ended without an answer, and the policy allows no other."""
 CORRUPT_RECORD: Final = "CORRUPT_RECORD"
 
 MAX_MESSAGE_BYTES: Final = 1_048_576
-"""The largest SQS message, its attributes included."""
+"""The largest SQS message, including its attributes."""
 _ATTRIBUTES_BYTES: Final = 1_024
 
 
@@ -26,7 +26,7 @@ class DeadLetterError(RetryableError):
 
 
 class DeadLetter(NamedTuple):
-    """An event that was given up, and why."""
+    """An event that was given up, and the reason."""
 
     reason: str
     """One of this module's codes."""
@@ -38,7 +38,7 @@ class DeadLetter(NamedTuple):
     """The original event, as it was delivered."""
 
     def body(self) -> str:
-        """Return the letter as JSON. An event too large for one message is kept whole, compressed, as ``eventGzip``."""
+        """Return the dead letter as JSON. An event too large for a message is compressed, as ``eventGzip``."""
         text = json.dumps(self._asdict(), separators=(",", ":"), default=str)
         if len(text.encode()) <= MAX_MESSAGE_BYTES - _ATTRIBUTES_BYTES:
             return text
@@ -48,13 +48,13 @@ class DeadLetter(NamedTuple):
 
 
 class DeadLetters(Protocol):
-    """Takes dead letters, durably."""
+    """Stores dead letters durably."""
 
     def send(self, letter: DeadLetter) -> None:
-        """Return once the letter is stored.
+        """Store a dead letter.
 
         Raises:
-            DeadLetterError: it may not have been.
+            DeadLetterError: it may not have been stored.
         """
         ...
 
@@ -64,8 +64,8 @@ class SqsDeadLetters:
 
     Args:
         queue_url: the queue.
-        client: a botocore or boto3 SQS client; made at the first letter where it is left out, since most processes
-            never send one.
+        client: a botocore or boto3 SQS client. Default: made for the first dead letter, because most processes send
+            none.
     """
 
     def __init__(self, queue_url: str, *, client: Any = None) -> None:
@@ -74,7 +74,7 @@ class SqsDeadLetters:
 
     def send(self, letter: DeadLetter) -> None:
         """Send one message, with the reason and the consumer as its attributes."""
-        from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - paid for by the first letter
+        from botocore.exceptions import BotoCoreError, ClientError
 
         if self._client is None:
             self._client = _sqs_client()
@@ -92,8 +92,8 @@ class SqsDeadLetters:
 
 
 def _sqs_client() -> Any:
-    from botocore.config import Config  # noqa: PLC0415 - paid for by the first letter
-    from botocore.session import get_session  # noqa: PLC0415 - as above
+    from botocore.config import Config
+    from botocore.session import get_session
 
     config = Config(connect_timeout=1, read_timeout=2, retries={"mode": "standard", "total_max_attempts": 3})
     return get_session().create_client("sqs", config=config)

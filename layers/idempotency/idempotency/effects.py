@@ -1,11 +1,7 @@
 """DynamoDB writes that a handler registers on its operation, to be committed together with the record.
 
-Keys, items and values are Python values (`str`, `int`, `Decimal`, `bytes`, `bool`, `None`, lists, dicts, sets); names
+Keys, items and values are Python values (`str`, `int`, `Decimal`, `bytes`, `bool`, `None`, lists, dicts, sets). Names
 and values are the placeholders of the expressions, as in DynamoDB's own API.
-
-A ``mark`` is the name of an attribute that an effect gives to its item, and that nothing else gives it: where it is,
-the effects of this operation have taken place. A store that has transactions needs none: its record says the same. Over
-a store that has none, an operation that is run again is recognised by it, and its effects are not written twice.
 """
 
 from collections.abc import Mapping
@@ -25,12 +21,10 @@ class Put(NamedTuple):
     condition: str | None = None
     values: Mapping[str, object] | None = None
     names: Mapping[str, str] | None = None
-    mark: str | None = None
 
     def action(self) -> dict[str, object]:
         """Return the entry of a ``TransactItems`` list."""
-        request: dict[str, object] = {"TableName": self.table, "Item": marshalling.item(self.item)}
-        return {"Put": _conditional(request, self.condition, self.values, self.names)}
+        return _action("Put", self, {"Item": marshalling.item(self.item)})
 
 
 class Update(NamedTuple):
@@ -42,16 +36,10 @@ class Update(NamedTuple):
     condition: str | None = None
     values: Mapping[str, object] | None = None
     names: Mapping[str, str] | None = None
-    mark: str | None = None
 
     def action(self) -> dict[str, object]:
         """Return the entry of a ``TransactItems`` list."""
-        request: dict[str, object] = {
-            "TableName": self.table,
-            "Key": marshalling.item(self.key),
-            "UpdateExpression": self.expression,
-        }
-        return {"Update": _conditional(request, self.condition, self.values, self.names)}
+        return _action("Update", self, {"Key": marshalling.item(self.key), "UpdateExpression": self.expression})
 
 
 class Delete(NamedTuple):
@@ -65,12 +53,11 @@ class Delete(NamedTuple):
 
     def action(self) -> dict[str, object]:
         """Return the entry of a ``TransactItems`` list."""
-        request: dict[str, object] = {"TableName": self.table, "Key": marshalling.item(self.key)}
-        return {"Delete": _conditional(request, self.condition, self.values, self.names)}
+        return _action("Delete", self, {"Key": marshalling.item(self.key)})
 
 
 class Check(NamedTuple):
-    """Write nothing, and refuse the commit unless ``condition`` holds for the item of ``table`` under ``key``."""
+    """Write nothing; refuse the commit unless ``condition`` holds for the item of ``table`` under ``key``."""
 
     table: str
     key: Mapping[str, object]
@@ -80,8 +67,7 @@ class Check(NamedTuple):
 
     def action(self) -> dict[str, object]:
         """Return the entry of a ``TransactItems`` list."""
-        request: dict[str, object] = {"TableName": self.table, "Key": marshalling.item(self.key)}
-        return {"ConditionCheck": _conditional(request, self.condition, self.values, self.names)}
+        return _action("ConditionCheck", self, {"Key": marshalling.item(self.key)})
 
 
 type Effect = Put | Update | Delete | Check
@@ -91,34 +77,30 @@ _EFFECTS: Final = (Put, Update, Delete, Check)
 
 
 def prepared(effect: Effect) -> Effect:
-    """Return the effect converted and checked: it is sent as it is now, whatever its caller does to its values later.
+    """Return the effect converted and checked. Later changes to its values have no effect on it.
 
-    So a handler learns before it does anything external that its effects cannot be written.
+    So a handler learns that an effect cannot be written before it does anything external.
 
     Raises:
-        EffectsRejectedError: it is no effect, lacks its table, key or expression, holds a value that DynamoDB cannot
-            hold, or is an item of more than 400 KB. What the table decides, such as the type of a key, is told at the
-            commit.
+        EffectsRejectedError: it is not an effect, lacks its table, key or expression, holds a value that DynamoDB
+            cannot hold, or is an item of more than 400 KB. The commit checks what the table decides, such as the type
+            of a key.
     """
     if not isinstance(effect, _EFFECTS):
-        raise EffectsRejectedError(f"a {type(effect).__name__} is no effect: use Put, Update, Delete or Check")
+        raise EffectsRejectedError(f"a {type(effect).__name__} is not an effect: use Put, Update, Delete or Check")
     _expect_text("table", effect.table)
     if effect.condition is not None:
         _expect_text("condition", effect.condition)
-    mark = mark_of(effect)
-    if mark is not None:
-        _expect_text("mark", mark)
     values = _converted("values", effect.values) if effect.values else None
     names = _names(effect.names) if effect.names else None
     if isinstance(effect, Put):
         item = _converted("item", effect.item)
         if marshalling.is_too_large(item.wire):
             raise EffectsRejectedError(f"an item for {effect.table} has more than 400 KB")
-        return Put(effect.table, item, effect.condition, values, names, effect.mark)
+        return effect._replace(item=item, values=values, names=names)
     key = _key(effect.key)
     if isinstance(effect, Update):
         _expect_text("expression", effect.expression)
-        return Update(effect.table, key, effect.expression, effect.condition, values, names, effect.mark)
     return effect._replace(key=key, values=values, names=names)
 
 
@@ -154,22 +136,13 @@ def _names(names: Mapping[str, str]) -> dict[str, str]:
     return dict(names)
 
 
-def mark_of(effect: Effect) -> str | None:
-    """Return the attribute by which the effect is known to have taken place."""
-    return effect.mark if isinstance(effect, Put | Update) else None
-
-
-def _conditional(
-    request: dict[str, object],
-    condition: str | None,
-    values: Mapping[str, object] | None,
-    names: Mapping[str, str] | None,
-) -> dict[str, object]:
-    if condition is not None:
-        request["ConditionExpression"] = condition
+def _action(kind: str, effect: Effect, request: dict[str, object]) -> dict[str, object]:
+    request["TableName"] = effect.table
+    if effect.condition is not None:
+        request["ConditionExpression"] = effect.condition
         request["ReturnValuesOnConditionCheckFailure"] = "ALL_OLD"
-    if values:
-        request["ExpressionAttributeValues"] = marshalling.item(values)
-    if names:
-        request["ExpressionAttributeNames"] = dict(names)
-    return request
+    if effect.values:
+        request["ExpressionAttributeValues"] = marshalling.item(effect.values)
+    if effect.names:
+        request["ExpressionAttributeNames"] = dict(effect.names)
+    return {kind: request}

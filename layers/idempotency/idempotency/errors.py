@@ -1,4 +1,4 @@
-"""One exception for each outcome that is not a result.
+"""The exceptions: one for each outcome that is not a result.
 
 ``RetryableError`` means that the same delivery may succeed later: let it reach Lambda or SQS, which deliver again.
 ``PermanentError`` means that no retry can help: the record is quarantined and the event goes to the dead-letter queue.
@@ -6,7 +6,7 @@
 
 
 class IdempotencyError(Exception):
-    """The base of everything that this package raises by itself."""
+    """The base of all exceptions of this package."""
 
 
 class ConfigurationError(IdempotencyError, ValueError):
@@ -20,7 +20,7 @@ class RetryableError(IdempotencyError):
 class BusyError(RetryableError):
     """Raised while another attempt holds the key.
 
-    ``lease_left_ms`` is how long that claim can still hold, so that a caller knows when asking again can help.
+    ``lease_left_ms`` is how long that claim can still hold: the time after which a retry can help.
     """
 
     def __init__(self, key: str, lease_left_ms: int) -> None:
@@ -39,7 +39,7 @@ class RetryLaterError(RetryableError):
 
 
 class LostLeaseError(RetryableError):
-    """Raised when another attempt took the key over while this one ran, and has not completed it yet."""
+    """Raised when another attempt took the key over during this one, and has not completed it yet."""
 
     def __init__(self, key: str) -> None:
         super().__init__(f"{key} was taken over by another attempt; nothing of this one was committed")
@@ -47,28 +47,28 @@ class LostLeaseError(RetryableError):
 
 
 class OutOfTimeError(RetryableError):
-    """Raised instead of starting work that the invocation's remaining time could not commit."""
+    """Raised instead of starting work that could not be committed in the time left."""
 
 
 class StoreError(RetryableError):
-    """The base of what a store raises when it could not do what it was asked."""
+    """The base of a store's errors."""
 
 
 class StoreUnavailableError(StoreError):
-    """Raised when a write was not answered: whether it took place is unknown, and the record decides that later."""
+    """Raised when a write had no answer: it may have taken place, and the record decides that later."""
 
 
 class StoreRefusedError(StoreError):
-    """Raised when the store definitely refused a write: access denied, invalid, throttled or in conflict to the end.
+    """Raised when the store definitely refused a write: no access, invalid, throttled or in conflict to the last try.
 
-    Nothing was written. A commit that is refused so is a failure of the attempt, recorded with this reason.
+    Nothing was written. A refused commit is a failure of the attempt, recorded with this reason.
     """
 
 
 class BatchFailedError(RetryableError):
-    """Raised where records of a batch failed that cannot be reported one by one, or where all did.
+    """Raised when all records of a batch failed, or some of a source that cannot report single records.
 
-    Its cause is the first of their errors, if one was raised: a record that was not started for want of time has none.
+    Its cause is the first error of a record. A record that had no time to start has none.
     """
 
     def __init__(self, failed: int, records: int) -> None:
@@ -76,22 +76,22 @@ class BatchFailedError(RetryableError):
 
 
 class ContentionError(RetryableError):
-    """Raised when other writers changed the record in every one of a bounded number of rounds."""
+    """Raised when other writers changed the record in each of a limited number of rounds."""
 
 
 class UnfinishedWorkError(IdempotencyError, TypeError):
-    """Raised when a handler returned an awaitable or a generator: its work has not been done.
+    """Raised when a handler returned an awaitable or a generator: its work is not done.
 
     Handlers are plain functions. Call ``asyncio.run(...)`` inside the handler to run a coroutine to its end.
     """
 
 
 class PermanentError(IdempotencyError):
-    """Raise it (or a subclass) from a handler to say that no retry can help; the key is quarantined at once."""
+    """Raise it (or a subclass) from a handler if no retry can help: the key is quarantined at once."""
 
 
 class MissingKeyError(PermanentError):
-    """Raised when an event yields no idempotency key, or only a part of one."""
+    """Raised when an event has no idempotency key, or only a part of one."""
 
 
 class PayloadMismatchError(PermanentError):
@@ -103,7 +103,7 @@ class PayloadMismatchError(PermanentError):
 
 
 class QuarantinedError(PermanentError):
-    """Raised for a quarantined key where no dead-letter queue is configured to take the event."""
+    """Raised for a quarantined key if no dead-letter queue takes the event."""
 
     def __init__(self, key: str, attempt: int, error: str | None) -> None:
         super().__init__(f"{key} is quarantined after attempt {attempt}: {error or 'its outcome is unknown'}")
@@ -112,25 +112,24 @@ class QuarantinedError(PermanentError):
 
 
 class BeyondWindowError(PermanentError):
-    """Raised for a delivery so old that its record may already be forgotten: running it could double its effect."""
+    """Raised for a delivery so old that its record may be gone: running it could repeat its effect."""
 
 
 class CorruptRecordError(PermanentError):
-    """Raised for a record with an unknown status or without a lease: the layer fails closed and leaves it as it is."""
+    """Raised for a record with an unknown status or without a lease; the layer leaves it as it is."""
 
 
 class EffectsRejectedError(PermanentError):
-    """Raised where registered effects are invalid: at ``write()``, or by the store at the commit.
+    """Raised for invalid effects: by ``write()``, or by the store at the commit.
 
     No retry can help: the same event registers the same effects.
     """
 
 
 class EffectConflictError(IdempotencyError):
-    """Raised when a condition that the handler put on one of its own effects does not hold; nothing was written.
+    """Raised when the condition of one of the handler's effects does not hold; nothing was written.
 
-    ``index`` is the effect's position among the registered ones, ``item`` the stored item in DynamoDB's wire format
-    where the effect asked for it.
+    ``index`` is the effect's position among the registered ones, ``item`` the stored item in DynamoDB's wire format.
     """
 
     def __init__(self, index: int, item: dict[str, object] | None = None) -> None:
@@ -140,13 +139,13 @@ class EffectConflictError(IdempotencyError):
 
 
 class UndecodableResultError(IdempotencyError):
-    """Raised for a stored result that cannot be rebuilt: its class is unknown or changed, or its text is damaged."""
+    """Raised for a stored result that cannot be rebuilt: its class is missing or changed, or its text is damaged."""
 
 
 class ResultOmittedError(IdempotencyError):
-    """Raised where the result of a completed operation is asked for that was too large or had no stored form.
+    """Raised instead of the result of a completed operation that was too large or had no stored form.
 
-    The operation took effect once and is not run again; only its value is not there.
+    The operation took effect once, and does not run again.
     """
 
     def __init__(self, key: str, why: str | None) -> None:
@@ -157,8 +156,8 @@ class ResultOmittedError(IdempotencyError):
 class KeyExpressionError(IdempotencyError, TypeError):
     """Raised when a JMESPath expression of ``key=`` or ``payload=`` cannot be applied to a message.
 
-    A function in it was given a value of a type that it does not take. The expression is at fault, not the message:
-    the delivery is a failed attempt, and a later version of the code may read it.
+    A function in it got a value of the wrong type. The expression is at fault, not the message: the delivery is a
+    failed attempt, and a later version of the code may read it.
     """
 
 
@@ -170,6 +169,6 @@ def describe(error: BaseException) -> str:
     kind = type(error).__name__
     try:
         text = f"{kind}: {error}"[:_LONGEST_DESCRIPTION]
-    except Exception:  # noqa: BLE001 - an exception's own code may raise anything
+    except Exception:  # noqa: BLE001 - raised by the exception's own code
         text = f"{kind}, whose text cannot be read"
     return text.encode(errors="backslashreplace").decode()[:_LONGEST_DESCRIPTION]

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 
 class Field(NamedTuple):
-    """What a field is filled with where a value was made without it: a constant, or what ``make`` returns."""
+    """A field's default: a constant, or what ``make`` returns."""
 
     default: object = MISSING
     make: Callable[[], object] | None = None
@@ -29,7 +29,7 @@ class Field(NamedTuple):
 def fields_of(kind: Any) -> dict[str, Field] | None:
     """Return the fields of a dataclass, msgspec Struct, pydantic model or attrs class; None for any other class.
 
-    Class variables, and arguments that only the constructor takes (``InitVar``), are no fields.
+    Class variables and arguments of the constructor alone (``InitVar``) are not fields.
     """
     if hasattr(kind, "__struct_fields__"):
         return _of_struct(kind)
@@ -49,7 +49,7 @@ def fields_of(kind: Any) -> dict[str, Field] | None:
 
 
 def _of_struct(kind: Any) -> dict[str, Field]:
-    import msgspec  # noqa: PLC0415 - a Struct has loaded it
+    import msgspec
 
     def field(default: Any) -> Field:
         if default is msgspec.NODEFAULT:
@@ -73,7 +73,7 @@ def _of_model(field: Any) -> Field:
 
 
 def _of_attrs(default: Any) -> Field:
-    import attr  # noqa: PLC0415 - an attrs class has loaded it
+    import attr
 
     if default is attr.NOTHING:
         return Field()

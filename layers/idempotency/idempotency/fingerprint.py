@@ -1,4 +1,4 @@
-"""A hash of a payload, by which two operations that share a key are told apart."""
+"""Hashes of payloads, which show that two different operations share a key."""
 
 import functools
 import hashlib
@@ -14,21 +14,19 @@ from uuid import UUID
 from idempotency.fields import Field, fields_of
 
 VERSION: Final = "2"
-"""Fingerprints of different versions are never compared, so that a change of the form is no mismatch."""
+"""Fingerprints of different versions are never compared, so a change of the form is not a mismatch."""
 
 
 def fingerprint(payload: object) -> str:
     """Return ``version:hash`` of a payload's content.
 
-    The order of keys, how a whole number is written (``7`` or ``7.0``) and the classes of values make no difference:
-    none of them survives every road by which an event can come back. An enum member counts by its value; one that is a
-    string or a number counts as that string or number.
+    The order of keys, the form of a whole number (``7`` or ``7.0``) and the classes of values make no difference: they
+    can change on an event's way back. An enum member counts as its value.
 
-    A field of a dataclass, Struct, pydantic model or attrs class that equals its default is left out, so that a class
-    which gains a field with a default keeps the fingerprints of its earlier values. A ``default_factory`` counts as a
-    default if it is a built-in type, such as ``list``: any other may return something else tomorrow. To change a
-    default, or to turn a dictionary into a class with defaults, is to change the payload. Dictionaries are taken as
-    they are, and so are tuples, named or not.
+    A field of a dataclass, Struct, pydantic model or attrs class that equals its default is left out, so a class that
+    gains a field with a default keeps its earlier fingerprints. A ``default_factory`` counts as a default if it is a
+    built-in type, such as ``list``: any other may return something else next time. Changing a default, or turning a
+    dictionary into a class with defaults, changes the payload.
 
     Raises:
         ValueError: the payload holds a number that is not finite.
@@ -80,7 +78,7 @@ def _plain_mapping(value: Mapping[Any, Any]) -> dict[Any, Any]:
         for key, inner in value.items()
     }
     if len(plain) != len(value):
-        raise TypeError("a payload cannot hold a dictionary with two keys of one value")
+        raise TypeError("a payload cannot hold a dictionary with two keys of the same value")
     return plain
 
 
@@ -95,7 +93,7 @@ def _plain_fields(value: Any) -> dict[str, Any]:
         if default is not None and inner is default.value:
             continue
         content = _plain(inner)
-        # `==` alone takes True for 1.
+        # `==` alone would take True for 1.
         if default is None or content != default.plain or _canonical(content) != default.text:
             plain[name] = content
     if hasattr(kind, "__pydantic_extra__"):
@@ -124,7 +122,7 @@ def _default(field: Field) -> _Default | None:
     try:
         plain = _plain(value)
         return _Default(value, plain, _canonical(plain))
-    except (TypeError, ValueError):  # a marker such as object(): known by its identity alone
+    except (TypeError, ValueError):  # a marker such as object(), compared by identity
         return _Default(value, None, None)
 
 
@@ -133,12 +131,12 @@ _canonical = json.JSONEncoder(
     separators=(",", ":"),
     ensure_ascii=True,
     allow_nan=False,
-    check_circular=False,  # what came as JSON cannot contain itself; anything else that does recurses too deeply
+    check_circular=False,  # JSON cannot contain itself; any other value that does raises a RecursionError
     default=_plain,
 ).encode
 
 
 def _number(value: Decimal) -> int | float:
     if not value.is_finite():
-        raise ValueError(f"{value} is no number that JSON can hold")
+        raise ValueError(f"{value} is not a JSON number")
     return int(value) if value == value.to_integral_value() else float(value)

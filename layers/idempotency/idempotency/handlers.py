@@ -1,4 +1,4 @@
-"""Handlers are plain functions: nothing here runs a coroutine or a generator, so neither may pass for finished work."""
+"""Checks that handlers are plain functions: the layer runs no coroutines or generators, so they are unfinished work."""
 
 import functools
 import inspect
@@ -14,10 +14,10 @@ _HELP: Final = "call asyncio.run(...) inside a plain function, and decorate that
 
 
 def require_plain(work: object, decorator: str) -> None:
-    """Refuse to decorate what does not do its work when it is called.
+    """Check that ``work`` does its work when it is called.
 
     Raises:
-        ConfigurationError: ``work`` is no function, or it, or what it wraps, is a coroutine or generator function.
+        ConfigurationError: it is not a function, or it is, or wraps, a coroutine or generator function.
     """
     if work is None:
         raise ConfigurationError(f"write @{decorator} without parentheses")
@@ -31,7 +31,7 @@ def require_plain(work: object, decorator: str) -> None:
 
 
 def finished(value: Any) -> Any:
-    """Return what a handler returned, unless its work has yet to be done.
+    """Return a handler's result.
 
     Raises:
         UnfinishedWorkError: it is an awaitable or a generator.
@@ -41,13 +41,13 @@ def finished(value: Any) -> Any:
     kind = type(value)
     if isinstance(value, _LAZY) or hasattr(kind, "__await__"):
         if isinstance(value, CoroutineType | GeneratorType):
-            value.close()  # a coroutine that nobody awaited would warn about it later, out of context
+            value.close()  # otherwise Python warns later about a coroutine that was never awaited
         raise UnfinishedWorkError(f"the handler returned a {kind.__name__}, so its work has not been done: {_HELP}")
     return value
 
 
 def _layers_of(work: Any) -> Iterator[Any]:
-    """Yield a callable and everything that it is known to wrap."""
+    """Yield a callable and everything that it wraps."""
     for _ in range(_DEEPEST):
         yield work
         if isinstance(work, functools.partial | functools.partialmethod):

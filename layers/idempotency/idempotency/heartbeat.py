@@ -10,7 +10,7 @@ from typing import Self
 class Heartbeat:
     """A thread that calls ``renew`` every ``interval_s`` until the work ends or the lease is found lost.
 
-    Leaving the context joins the thread, so that no heartbeat can follow the commit and none outlives the invocation.
+    Leaving the context joins the thread, so no heartbeat follows the commit or outlives the invocation.
     """
 
     def __init__(self, renew: Callable[[], bool], interval_s: float) -> None:
@@ -31,8 +31,8 @@ class Heartbeat:
 
     def _beat(self) -> None:
         while not self._stop.wait(self._interval_s):
-            # Whatever went wrong, the next beat tries again: the lease outlasts two beats that are missed, after that
-            # the operation says that it is lost, and the commit's own condition protects the record.
+            # The next beat tries again: the lease outlasts two missed beats. After that the operation reports it as
+            # lost, and the condition of the commit protects the record.
             with suppress(Exception):
                 if not self._renew():
                     return

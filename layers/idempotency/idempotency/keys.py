@@ -1,6 +1,6 @@
-"""How an event names its operation: a function of it, or a JMESPath expression over it.
+"""Idempotency keys: how they are found in an event, and how they become keys of records.
 
-A key that is missing, or of which a part is missing, is an error: an empty key would make strangers share a record.
+A missing or partly missing key is an error: with an empty key unrelated events would share a record.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ LONGEST_KEY: Final = 2_048
 _LONGEST_NAME: Final = 255
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _DOTTED: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
-"""The JMESPath expressions that only descend: they need no interpreter, nor the import of one."""
+"""JMESPath expressions that are plain paths: they need no interpreter, and no import of one."""
 
 
 class TransportId:
@@ -27,10 +27,10 @@ class TransportId:
 
 
 TRANSPORT_ID: Final = TransportId()
-"""Ask for the id that the transport gave this message (EventBridge's ``id``, SQS's ``messageId``, …) as the key.
+"""Use the transport's id of the message (EventBridge's ``id``, SQS's ``messageId``, …) as the key.
 
-It recognises a redelivery of the same message, and nothing else: a producer's retry, a replay into another region or a
-redrive by copy carries a new id. Use a key of the event's own wherever there is one.
+It recognises a redelivery of the same message only: a producer's retry, a replay into another region and a redrive by
+copy have new ids. Prefer a key from the event itself.
 """
 
 
@@ -46,7 +46,7 @@ def extractor(what: str | Extract, name: str) -> Extract:
         return what
     if _DOTTED.fullmatch(what):
         return _descend(what.split("."))
-    import jmespath  # noqa: PLC0415 - only who uses expressions pays for it; it comes with botocore
+    import jmespath
 
     try:
         compiled = jmespath.compile(what)
@@ -57,14 +57,14 @@ def extractor(what: str | Extract, name: str) -> Extract:
     def search(message: Any) -> object:
         try:
             return compiled.search(message)
-        except ValueError as error:  # a ValueError of its own would pass for a broken message
+        except ValueError as error:  # a plain ValueError would mean that the message is broken
             raise KeyExpressionError(f"{name}={what!r} cannot be applied: {error}") from error
 
     return search
 
 
 def _check_functions(node: Any, table: Mapping[str, Any]) -> None:
-    """Refuse a function that JMESPath does not have, or another number of arguments, which it does only when run."""
+    """Refuse unknown functions and wrong numbers of arguments, which JMESPath refuses only when it runs."""
     children = node["children"]
     if node["type"] == "function_expression":
         name, given = node["value"], len(children)
@@ -92,11 +92,11 @@ def _descend(names: list[str]) -> Extract:
 
 
 def check_name(name: str, what: str) -> None:
-    """Check that a name can stand in a record's key before its first ``#``.
+    """Check that a name can precede the first ``#`` of a record's key.
 
     Args:
         name: a consumer's name, or an operation's.
-        what: how the error calls it.
+        what: what the error calls it.
 
     Raises:
         ConfigurationError: the name is empty, longer than 255 bytes, no UTF-8, or contains ``#`` or ``/``.
@@ -112,7 +112,7 @@ def check_name(name: str, what: str) -> None:
 
 
 def record_key(consumer: str, value: object, operation: str | None = None) -> str:
-    """Return the key of a record, which is the same for one idempotency key and for no other.
+    """Return the key of a record: the same for equal idempotency keys, and different for all others.
 
     It is ``<consumer>#<key>``, or ``<consumer>/<operation>#<key>``, and at most 2,048 bytes of UTF-8. The idempotency
     key is one scalar (a string, a whole number, a UUID, or an enum member that has one as its value), or a list or
@@ -124,7 +124,7 @@ def record_key(consumer: str, value: object, operation: str | None = None) -> st
     - A key that is too long is replaced by ``%sha256:<hash>``.
 
     Raises:
-        MissingKeyError: there is no key, or a part of it is missing or is no scalar.
+        MissingKeyError: the key, or a part of it, is missing or not a scalar.
     """
     prefix = consumer if operation is None else f"{consumer}/{operation}"
     if isinstance(value, list | tuple):
@@ -161,7 +161,7 @@ def _text(consumer: str, part: object) -> str:
         try:
             return int.__repr__(part)
         except ValueError as error:  # longer than Python writes
-            raise MissingKeyError(f"{consumer}: a number of that length is no idempotency key") from error
+            raise MissingKeyError(f"{consumer}: a number of that length is not an idempotency key") from error
     if isinstance(part, UUID):
         return str(part)
-    raise MissingKeyError(f"{consumer}: a {type(part).__name__} is no idempotency key")
+    raise MissingKeyError(f"{consumer}: a {type(part).__name__} is not an idempotency key")

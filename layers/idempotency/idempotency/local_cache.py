@@ -1,4 +1,4 @@
-"""Completed records that this process has seen lately, so that their duplicates cost no round trip."""
+"""A cache of completed records in this process, whose duplicates cost no round trip."""
 
 import threading
 from collections import OrderedDict
@@ -7,7 +7,7 @@ from typing import Final
 from idempotency.record import Record
 
 _LARGEST_RESULT: Final = 4_096
-"""Larger results are not kept: the cache is to stay within about a megabyte."""
+"""Larger results are not kept, so that the cache stays within about a megabyte."""
 
 
 class WarmCache:
@@ -33,7 +33,7 @@ class WarmCache:
             return record
 
     def keep(self, record: Record, now_ms: int) -> None:
-        """Remember a record that was seen COMPLETED now."""
+        """Keep a record that was just found COMPLETED."""
         if not self._capacity or (record.result is not None and len(record.result) > _LARGEST_RESULT):
             return
         with self._lock:

@@ -1,6 +1,6 @@
-"""DynamoDB's wire format (``{"S": "…"}``, ``{"N": "1"}``) to Python values and back.
+"""Converts Python values to DynamoDB's wire format (``{"S": "…"}``, ``{"N": "1"}``) and back.
 
-botocore speaks the wire format; the converter that AWS ships is in boto3, whose import a consumer need not pay for.
+botocore uses the wire format. AWS's own converter is in boto3, which would slow down a cold start.
 """
 
 import marshal
@@ -23,9 +23,9 @@ _LARGEST_EXPONENT: Final = 125
 
 
 class Converted(Mapping[str, object]):
-    """A mapping that was converted to the wire format, and reads as the Python values that it holds there.
+    """A mapping that was converted to the wire format, and still reads as Python values.
 
-    What happens afterwards to the values that it was made of changes nothing.
+    Later changes to the original values have no effect on it.
     """
 
     __slots__ = ("wire",)
@@ -50,26 +50,26 @@ def item(values: Mapping[str, object]) -> dict[str, AttributeValue]:
     """Convert a mapping of attribute names to Python values.
 
     Raises:
-        EffectsRejectedError: a value has no form in DynamoDB, or is beyond DynamoDB's limits for names, numbers and
-            nesting. A `float` has no form, so that no money is rounded.
+        EffectsRejectedError: a value has no form in DynamoDB, or exceeds its limits for names, numbers and nesting. A
+            `float` has no form, so that no money is rounded.
     """
     return values.wire if type(values) is Converted else _map(values, 1)
 
 
 def attribute(value: object) -> AttributeValue:
-    """Convert one Python value; an enum member and an instance of a subclass as the plain value that they stand for."""
+    """Convert one Python value; an enum member or an instance of a subclass becomes its plain value."""
     return _attribute(value, 1)
 
 
 def is_too_large(stored: dict[str, Any]) -> bool:
-    """Say whether an item is clearly larger than DynamoDB's 400 KB."""
-    if len(marshal.dumps(stored, 2)) <= _LARGEST_ITEM:  # which is more than DynamoDB counts, and quickly known
+    """Return whether an item is clearly larger than DynamoDB's 400 KB."""
+    if len(marshal.dumps(stored, 2)) <= _LARGEST_ITEM:  # an upper bound, and quick
         return False
     return _size_of(stored) > _LARGEST_ITEM
 
 
 def _size_of(stored: Mapping[str, AttributeValue]) -> int:
-    """Return how many bytes an item has at least, as DynamoDB counts them: a number is taken for one byte."""
+    """Return a lower bound of an item's size, as DynamoDB counts it: a number counts as one byte."""
     return sum([_bytes(name) + _size(inner) for name, inner in stored.items()])
 
 
@@ -150,10 +150,10 @@ def _refuse_deeper(depth: int) -> None:
 
 
 def encodable(text: str) -> str:
-    """Return ``text`` as it is.
+    """Return ``text`` unchanged.
 
     Raises:
-        EffectsRejectedError: it holds a lone surrogate, so that UTF-8 cannot.
+        EffectsRejectedError: it holds a lone surrogate, which UTF-8 cannot encode.
     """
     try:
         text.encode()
@@ -175,7 +175,7 @@ def _number_text(number: Decimal) -> str:
 
 
 def value(attribute_value: AttributeValue) -> object:
-    """Convert one wire value; numbers become `int` where they are whole, else `Decimal`."""
+    """Convert one wire value; a number becomes an `int` if it is whole, else a `Decimal`."""
     ((kind, content),) = attribute_value.items()
     match kind, content:
         case "N", str():

@@ -1,4 +1,4 @@
-"""What became of one delivery: the layer's single hook for logs and metrics."""
+"""Observations: the outcome of each delivery, for logs and metrics."""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -17,20 +17,20 @@ DEAD_LETTERED: Final = "DeadLettered"
 UNPROTECTED: Final = "Unprotected"
 
 COMMITTED: Final = frozenset({NEW, RETRIED, TAKEOVER})
-"""The outcomes of a run whose effects are the ones that took place."""
+"""The outcomes of a committed run."""
 PROTECTED: Final = COMMITTED | {DUPLICATE, BUSY, FAILED, LOST_LEASE, EXPIRED, QUARANTINED, DEAD_LETTERED}
-"""Everything that can become of a delivery with an idempotency key."""
+"""All outcomes of a delivery with an idempotency key."""
 
 
 NO_LABELS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class Observation(NamedTuple):
-    """One delivery and its outcome. Every delivery that is not killed half-way makes exactly one.
+    """One delivery and its outcome. Every delivery that does not crash makes exactly one.
 
     ``New``, ``Retried`` (after a failure) and ``Takeover`` (after a crash) are the outcomes of a committed run;
     ``Duplicate`` was answered from the record; ``Busy`` was acknowledged because another delivery holds the key;
-    ``Failed`` raises and comes again; ``LostLease`` ran, and found that another attempt had taken over;
+    ``Failed`` raised and comes again; ``LostLease`` ran, and another attempt had taken over;
     ``Expired`` was dropped by age; ``Quarantined`` was acknowledged, its event being in the dead-letter queue already;
     ``DeadLettered`` was handed to the dead-letter queue now; ``Unprotected`` was run without an idempotency key.
     """
@@ -43,7 +43,7 @@ class Observation(NamedTuple):
     reason: str | None = None
     """Why: the error, the dead letter's code, or ``warm`` for a duplicate that cost no round trip."""
     labels: Mapping[str, str] = NO_LABELS
-    """What the consumer's ``labels`` say of the event; none where it could not be read."""
+    """What the consumer's ``labels`` return for the event; empty if it could not be read."""
 
 
 type Observer = Callable[[Observation], None]

@@ -18,12 +18,12 @@ _SET: Final = object.__setattr__
 
 
 class Operation:
-    """The attempt that is running. Immutable: what belongs to one attempt is carried here and nowhere else.
+    """The attempt that is running. It is immutable, and all that belongs to one attempt is in it.
 
     Attributes:
         key: ``<consumer>#<key>`` of the record, or ``<consumer>/<operation>#<key>`` of a function's or block's.
-        attempt: 1 for the first run of this key; in atomic mode, where the attempt is only known at the commit, 1.
-        owner: the owner token of this attempt, a random one for each claim.
+        attempt: 1 for the first run of this key. In atomic mode always 1: the commit finds out which attempt it is.
+        owner: the owner token of this attempt: random, and new for each claim.
         delivery: the transport's id of this delivery, if it has one.
         deadline_ms: when the invocation is stopped, in epoch milliseconds; None outside Lambda.
         context: Lambda's context object of the invocation; None outside Lambda.
@@ -85,28 +85,28 @@ class Operation:
 
     @property
     def downstream_key(self) -> str:
-        """The idempotency key for another system: 32 hexadecimal digits, equal for every attempt at this operation."""
+        """The idempotency key for another system: 32 hexadecimal digits, the same for every attempt."""
         return hashlib.blake2b(self.key.encode(), digest_size=16).hexdigest()
 
     def downstream_key_for(self, step: str) -> str:
-        """Return the key for one of several calls to other systems: a `downstream_key` that differs by step."""
+        """Return a `downstream_key` for one of several calls to other systems."""
         return hashlib.blake2b(step.encode(), key=bytes.fromhex(self.downstream_key), digest_size=16).hexdigest()
 
     @property
     def lost(self) -> bool:
-        """Whether the claim is lost: taken over, as a heartbeat found, or its lease has ended without being renewed.
+        """Whether the claim is lost: a heartbeat found it taken over, or its lease ended without a renewal.
 
-        Stop then: another attempt may be running, and nothing can be committed once it has begun.
+        Stop then: another attempt may be running, and once it has begun this one cannot commit.
         """
         return self._lost or (self._lease_ms is not None and self._clock() > self._lease_ms)
 
     def heartbeat(self) -> bool:
-        """Renew the lease now, and return whether it still holds.
+        """Renew the lease now, and return whether the claim still holds.
 
-        Long work is renewed in the background. Call this before an effect that must not be overtaken.
+        Long work is renewed in the background. Call this before an external effect that no other attempt may overlap.
 
         Raises:
-            StoreError: the store gave no answer, or refused.
+            StoreError: the store gave no answer, or refused the renewal.
         """
         if self._renew is not None and not self._lost:
             lease_ms = self._renew()
@@ -117,23 +117,20 @@ class Operation:
         return not self.lost
 
     def write(self, *effects: "Effect") -> None:
-        """Register DynamoDB writes that are committed together with the completion of this operation, or not at all.
+        """Register DynamoDB writes to be committed together with the completion of this operation, or not at all.
 
-        Over a store without transactions, like ValkeyStore, they are committed in one transaction of their own just
-        before the completion, while the claim holds. A crash in between has the operation run again: give one of its
-        effects a ``mark``, and they take place once all the same.
-
-        The effects are converted and checked now, before the handler does anything that could not be undone; what
-        becomes of their values later changes nothing.
+        The effects are converted and checked now, before the handler does anything that cannot be undone. Later changes
+        to their values have no effect.
 
         Raises:
-            EffectsRejectedError: DynamoDB could not hold one of them.
-            ConfigurationError: the store has no transactions, and nothing to write effects with either.
+            EffectsRejectedError: DynamoDB cannot hold one of them.
+            ConfigurationError: the store has no transactions.
         """
         if not self._takes_effects:
             raise ConfigurationError(
-                "this store has no transactions: give it effect_writer=DynamoDBEffects(), or use DynamoDBStore"
+                "this store has no transactions, so effects cannot be committed with the record: keep this consumer's "
+                "records in a DynamoDBStore, or write them yourself under a condition that recognises a second write"
             )
-        from idempotency.effects import prepared  # noqa: PLC0415 - who registers effects has imported it
+        from idempotency.effects import prepared
 
         self._effects.extend([prepared(effect) for effect in effects])

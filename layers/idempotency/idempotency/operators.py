@@ -1,4 +1,4 @@
-"""For operators: gives back a key that is never run by itself any more."""
+"""For operators: releases a key that does not run by itself any more."""
 
 import os
 
@@ -10,12 +10,12 @@ from idempotency.stores import Store
 
 
 def release(store: Store, key: str, *, window: int = 30 * DAY, clock: Clock = epoch_ms) -> bool:
-    """Give back a key that is quarantined, or whose record is corrupt: its next delivery is attempt 1.
+    """Release a key that is quarantined, or whose record is corrupt: its next delivery is attempt 1.
 
     Args:
         store: where the record is.
         key: the record's key as dead letters show it, ``<consumer>#<key>`` or ``<consumer>/<operation>#<key>``.
-        window: for how many seconds the record is remembered from now on.
+        window: for how many more seconds the record is remembered.
         clock: epoch milliseconds.
 
     Returns:

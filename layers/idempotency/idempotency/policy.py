@@ -1,4 +1,4 @@
-"""What a consumer wants of the protocol: limits, times and choices, checked when they are built."""
+"""Policies: a consumer's limits, times and choices, checked when they are built."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,15 +9,15 @@ from idempotency.errors import ConfigurationError
 DAY: Final = 86_400
 
 TIMEOUT_COVERED_BY_LEASE_MS: Final = 170_000
-"""Up to this timeout a lease may last as long as the invocation. Lambda's second asynchronous retry comes three minutes
-after a crash; a longer lease would still be live then, and no retry would be left to take the key over."""
+"""Up to this timeout a lease may last as long as the invocation. Lambda's last asynchronous retry comes three minutes
+after a crash. It could not take over a key whose lease was longer."""
 
 HEARTBEATS_PER_LEASE: Final = 3
 """A lease survives two heartbeats that fail in a row."""
 
 
-def no_backoff(attempt: int) -> float:  # noqa: ARG001 - every back-off is given the attempt
-    """Let a failed key be tried again at once: behind asynchronous invokes Lambda itself waits between tries."""
+def no_backoff(attempt: int) -> float:  # noqa: ARG001 - every back-off gets the attempt
+    """Allow a retry at once: Lambda itself waits between the tries of asynchronous invokes."""
     return 0.0
 
 
@@ -38,13 +38,13 @@ class Policy:
     on_crash: Literal["retry", "quarantine"] = "retry"
     """What happens to a key whose attempt ended without an answer. ``retry`` runs it again. ``quarantine`` never does,
     for work that must not be repeated: the event goes to the dead-letter queue as UNKNOWN, and an operator decides. A
-    crash leaves every record of a batch unknown that was running, so run such batches with ``concurrency=1``."""
+    crash leaves all running records of a batch unknown, so run such batches with ``concurrency=1``."""
     lease: float = 30.0
-    """How long a claim holds where no deadline bounds it, or where heartbeats renew it."""
+    """How long a claim holds if no deadline bounds it, or heartbeats renew it."""
     margin: float = 1.0
-    """How much longer than the invocation's deadline a lease lasts: the function was certainly stopped by then."""
+    """How long a lease outlasts the invocation's deadline: by its end the function has certainly stopped."""
     clock_skew: float = 1.0
-    """By how much two clocks may differ. A larger difference costs overlapping runs, never a second commit."""
+    """How much two clocks may differ. A larger difference can overlap runs, but never commits twice."""
     reserve: float = 1.0
     """Kept free before the deadline for the commit: nothing else starts inside it."""
     missing_key: Literal["reject", "run"] = "reject"
@@ -57,15 +57,14 @@ class Policy:
     backoff: Callable[[int], float] = no_backoff
     """Seconds until a failed key may be tried again, from the number of the attempt that failed."""
     atomic: bool = False
-    """All effects are registered on the operation: no claim is made, and one transaction writes effects and completion.
-    The handler must be free of other effects, because a duplicate may run it. Over a store without transactions it is
-    claimed all the same, and its effects are committed just before the completion. In a batch only the first receive of
-    a message is run without a claim: a crash can be told from its neighbours' only by the record."""
+    """Make no claim: one transaction writes effects and completion. The store must have transactions. The handler must
+    have no other effects, because a duplicate may run it. In a batch only the first receive of a message runs without
+    a claim: only the record shows which message crashed."""
     same_delivery_takes_over: bool = False
-    """A delivery that comes again may take over its own live claim. Only right where all effects are in the commit."""
+    """A retried delivery may take over its own live claim. Correct only if all effects are in the commit."""
     conflict_reruns: int = 0
-    """How often the handler is run again in the same claim after an EffectConflictError. Only right where all effects
-    are in the commit."""
+    """How often the handler runs again in the same claim after an EffectConflictError. Correct only if all effects are
+    in the commit."""
     concurrency: int = 10
     """How many records of a batch run at once."""
     keep_event: bool = False
@@ -83,19 +82,19 @@ class Policy:
             (self.max_attempts >= 1, "max_attempts must be at least 1"),
             (self.on_crash in ("retry", "quarantine"), "on_crash must be 'retry' or 'quarantine'"),
             (self.missing_key in ("reject", "run"), "missing_key must be 'reject' or 'run'"),
-            (3.0 <= self.lease <= 900.0, "lease must be 3 to 900 seconds"),  # noqa: PLR2004 - stated in the message
+            (3.0 <= self.lease <= 900.0, "lease must be 3 to 900 seconds"),
             (min(self.margin, self.clock_skew, self.reserve) >= 0, "margin, clock_skew and reserve cannot be negative"),
             (self.clock_skew < self.window, "clock_skew must be shorter than the window"),
             (self.busy in ("raise", "wait"), "busy must be 'raise' or 'wait'"),
-            (0 < self.wait_limit <= 900.0, "wait_limit must be more than 0 and at most 900 seconds"),  # noqa: PLR2004
+            (0 < self.wait_limit <= 900.0, "wait_limit must be more than 0 and at most 900 seconds"),
             (self.conflict_reruns >= 0, "conflict_reruns cannot be negative"),
-            (0 <= self.max_result_bytes <= 380_000, "max_result_bytes must be 0 to 380000: an item holds 400 KB"),  # noqa: PLR2004
+            (0 <= self.max_result_bytes <= 380_000, "max_result_bytes must be 0 to 380000: an item holds 400 KB"),
             (self.concurrency >= 1, "concurrency must be at least 1"),
             (self.warm_cache >= 0, "warm_cache cannot be negative"),
-            (0 <= self.warm_seconds <= 300.0, "warm_seconds must be 0 to 300"),  # noqa: PLR2004
+            (0 <= self.warm_seconds <= 300.0, "warm_seconds must be 0 to 300"),
             (
                 not (self.atomic and self.same_delivery_takes_over),
-                "atomic makes no claim: there is nothing that same_delivery_takes_over could take over",
+                "atomic makes no claim, so same_delivery_takes_over has nothing to take over",
             ),
             (
                 self.on_crash == "retry" or not (self.atomic or self.same_delivery_takes_over),

@@ -1,4 +1,4 @@
-"""What each event source calls the things that the protocol asks for."""
+"""Event sources: how the messages of each one are read."""
 
 import base64
 import json
@@ -13,28 +13,28 @@ type Raw = Mapping[str, Any]
 _ENVELOPE: Final = frozenset(
     {"version", "id", "detail-type", "source", "account", "time", "region", "resources", "detail"}
 )
-"""The fields that every event has which EventBridge delivers."""
+"""The fields of every event that EventBridge delivers."""
 _CLOUD_EVENT: Final = frozenset({"specversion", "id", "source", "type"})
 """The attributes that CloudEvents 1.0 requires."""
 
 
-def _nothing(raw: Raw) -> None:  # noqa: ARG001 - this source does not say
-    return None
+def _nothing(raw: Raw) -> None:
+    """Return None: the source does not say."""
 
 
-def _never(raw: Raw) -> bool:  # noqa: ARG001 - this source has no replays
+def _never(raw: Raw) -> bool:
     return False
 
 
-def _always(raw: Raw) -> bool:  # noqa: ARG001 - this source has no synchronous callers
+def _always(raw: Raw) -> bool:
     return True
 
 
 def payload_of(message: Any) -> object:
-    """Return what is fingerprinted of a message: the ``data`` of an EventBridge event or a CloudEvent, else all.
+    """Return what is fingerprinted: the ``data`` of an EventBridge event or a CloudEvent, the whole of other messages.
 
-    Ids, times and other metadata of an envelope change between deliveries; what happened does not. Only a message with
-    every field that its envelope requires is taken for one.
+    The metadata of an envelope changes between deliveries. A message counts as enveloped only with every field that the
+    envelope requires.
     """
     if is_eventbridge(message):
         return _detail_of(message)
@@ -44,14 +44,14 @@ def payload_of(message: Any) -> object:
 
 
 def is_eventbridge(message: Any) -> bool:
-    """Whether a message is an event as EventBridge delivers it: with all the fields of its envelope."""
+    """Return whether a message is an event from EventBridge, with all the fields of its envelope."""
     return isinstance(message, dict) and message.keys() >= _ENVELOPE
 
 
 def event_ms(message: Any) -> int | None:
-    """Return when a message in EventBridge's envelope happened, in epoch milliseconds; None for other messages.
+    """Return the time in EventBridge's envelope, in epoch milliseconds; None for other messages.
 
-    A queue in between stamps its own time on what may be an old event, replayed or redriven.
+    A queue in between has a time of its own, even for an old event that was replayed or redriven.
     """
     return _iso_ms(message["time"]) if is_eventbridge(message) else None
 
@@ -61,7 +61,7 @@ class Source(NamedTuple):
 
     name: str
     message: Callable[[Raw], Any]
-    """The decoded message, which extractors see. A ValueError says that the message is broken."""
+    """The decoded message, for extractors. A ValueError means that the message is broken."""
     message_id: Callable[[Raw], str]
     """The transport's own id."""
     sent_ms: Callable[[Raw], int | None] = _nothing
@@ -72,19 +72,19 @@ class Source(NamedTuple):
     failure_id: Callable[[Raw], str] | None = None
     """The ``itemIdentifier`` by which a failed record of a batch is reported; without it the whole batch fails."""
     attempts: Callable[[Raw], int | None] = _nothing
-    """How often this record has been received, this time included; None: this source does not count."""
+    """How often this record has been received, including this time; None: the source does not count."""
     group: Callable[[Raw], str | None] = _nothing
-    """Records of one group are run in order, and a failure holds back those behind it."""
+    """Records of one group run in order, and a failure stops those behind it."""
     comes_again: Callable[[Raw], bool] = _always
-    """Whether the transport is known to deliver this again unless it is acknowledged. A synchronous caller may not."""
+    """Whether the transport is known to deliver this again until it is acknowledged. A synchronous caller is not."""
     text: Callable[[Raw], object] = _nothing
-    """The message as it is, for a key that needs nothing of it (`TRANSPORT_ID`) where it cannot be decoded."""
+    """The undecoded message, for `TRANSPORT_ID` keys if it cannot be decoded."""
     payload: Callable[[Any], object] = payload_of
-    """What is fingerprinted of a message where the consumer does not say."""
+    """What is fingerprinted of a message, if the consumer does not say."""
 
 
 def _detail_of(event: Any) -> object:
-    """Return the ``data`` of an event's detail, or all of it; of anything else, itself."""
+    """Return the ``data`` of an event's detail, or the whole detail; anything else as it is."""
     detail = event.get("detail", event) if isinstance(event, dict) else event
     return detail.get("data", detail) if isinstance(detail, dict) else detail
 
@@ -110,7 +110,7 @@ EVENTBRIDGE: Final = Source(
     comes_again=is_eventbridge,
     payload=_detail_of,
 )
-"""An event without the whole envelope was sent by a synchronous caller: EventBridge leaves no field out."""
+"""An event without the whole envelope comes from a synchronous caller: EventBridge sends every field."""
 SNS: Final = Source(
     "SNS",
     message=lambda event: json.loads(event["Records"][0]["Sns"]["Message"]),
@@ -133,7 +133,7 @@ SNS_IN_SQS: Final = SQS._replace(
     message=lambda record: json.loads(json.loads(record["body"])["Message"]),
     text=lambda record: json.loads(record["body"])["Message"],
 )
-"""A queue that is subscribed to a topic without raw message delivery: the message is in SNS's envelope."""
+"""A queue subscribed to a topic without raw message delivery: the message is in SNS's envelope."""
 KINESIS: Final = Source(
     "Kinesis",
     message=lambda record: json.loads(base64.b64decode(record["kinesis"]["data"])),

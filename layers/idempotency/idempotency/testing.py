@@ -1,4 +1,4 @@
-"""Helpers for tests of consumers and stores: time that stands still, and transports that fail on demand."""
+"""Helpers for tests of consumers and stores: a clock that stands still, and a transport that fails on demand."""
 
 import threading
 from collections import deque
@@ -10,7 +10,7 @@ from idempotency.stores.transport import NoAnswerError, ServiceError, Transport
 
 
 class ManualClock:
-    """Epoch milliseconds that move only when told to; its `sleep` is a drop-in for a consumer's ``sleep``."""
+    """A clock in epoch milliseconds that only the test moves; its `sleep` can be a consumer's ``sleep``."""
 
     def __init__(self, now_ms: int = 1_800_000_000_000) -> None:
         self.now_ms = now_ms
@@ -20,7 +20,7 @@ class ManualClock:
         return self.now_ms
 
     def advance(self, seconds: float) -> None:
-        """Move time on."""
+        """Move the clock."""
         self.now_ms += round(seconds * 1000)
 
     sleep = advance
@@ -40,24 +40,24 @@ class Invocation:
 
 
 class DeadLetterBox:
-    """Keeps dead letters in a list; raises ``error`` instead for as long as it is set."""
+    """Keeps dead letters in a list, or raises ``error`` while it is set."""
 
     def __init__(self) -> None:
         self.letters: list[DeadLetter] = []
         self.error: Exception | None = None
 
     def send(self, letter: DeadLetter) -> None:
-        """Keep the letter."""
+        """Keep a dead letter."""
         if self.error is not None:
             raise self.error
         self.letters.append(letter)
 
 
 class FaultyTransport:
-    """Passes requests on, and has the next ones meet the faults that were queued, first come first served.
+    """Passes requests on; each queued fault meets one request, in order.
 
     Attributes:
-        requests: the names of the operations that arrived, one for each round trip.
+        requests: the operations of the requests, one for each round trip.
     """
 
     def __init__(self, transport: Transport) -> None:
@@ -68,26 +68,26 @@ class FaultyTransport:
         self._lock = threading.Lock()
 
     def __call__(self, operation: str, request: Mapping[str, Any], /) -> Mapping[str, Any]:
-        """Send one request, or let it meet the next fault."""
+        """Send one request, or apply the next fault."""
         with self._lock:
             self.requests.append(operation)
             fault = self._faults.popleft() if self._faults else self._transport
         return fault(operation, request)
 
     def pass_on(self, times: int = 1) -> None:
-        """Let the next requests through before the fault that is queued after this."""
+        """Let this many requests through before the next fault."""
         self._faults.extend([self._transport] * times)
 
     def lose_request(self) -> None:
-        """Have the next request never arrive."""
+        """Lose the next request."""
 
-        def fault(operation: str, request: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ARG001 - a transport's form
+        def fault(operation: str, request: Mapping[str, Any]) -> Mapping[str, Any]:
             raise NoAnswerError("the request was lost")
 
         self._faults.append(fault)
 
     def lose_answer(self) -> None:
-        """Have the next request take place, and its answer get lost."""
+        """Perform the next request, and lose its answer."""
 
         def fault(operation: str, request: Mapping[str, Any]) -> Mapping[str, Any]:
             try:
@@ -99,15 +99,15 @@ class FaultyTransport:
         self._faults.append(fault)
 
     def answer(self, code: str, *, status: int = 400, body: Mapping[str, Any] | None = None) -> None:
-        """Have the next request refused with an error of DynamoDB's."""
+        """Refuse the next request with an error of DynamoDB."""
 
-        def fault(operation: str, request: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ARG001 - as above
+        def fault(operation: str, request: Mapping[str, Any]) -> Mapping[str, Any]:
             raise ServiceError(code, status, "made by a test", body or {})
 
         self._faults.append(fault)
 
     def meanwhile(self, happen: Callable[[], object]) -> None:
-        """Have ``happen`` called just before the next request takes place."""
+        """Call ``happen`` just before the next request takes place."""
 
         def fault(operation: str, request: Mapping[str, Any]) -> Mapping[str, Any]:
             happen()

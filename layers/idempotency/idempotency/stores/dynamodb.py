@@ -1,7 +1,8 @@
 """Records in a DynamoDB table: the default store.
 
 The table has the string partition key ``idempotencyKey`` and TTL on ``expiryTimestamp``. Every write is one conditional
-request that brings back the item in its way (``ReturnValuesOnConditionCheckFailure``), so that no step costs a read.
+request. If it is refused it returns the stored item (``ReturnValuesOnConditionCheckFailure``), so that no step needs a
+separate read.
 """
 
 import random
@@ -13,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final
 from idempotency.clock import Clock, epoch_ms
 from idempotency.errors import EffectConflictError, EffectsRejectedError, StoreRefusedError, StoreUnavailableError
 from idempotency.record import IN_PROGRESS, Record
-from idempotency.stores import EffectWriter
 from idempotency.stores.retries import Retries, Verdict
 from idempotency.stores.transport import NoAnswerError, ServiceError, Transport, botocore_transport
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from idempotency.effects import Effect
 
 MAX_ACTIONS: Final = 100
-"""What one TransactWriteItems may hold, the record among them."""
+"""The most actions of one TransactWriteItems, including the record's."""
 
 _CONDITION: Final = "ConditionalCheckFailed"
 _CONFLICT_OR_THROTTLING: Final = frozenset({"ProvisionedThroughputExceeded", "ThrottlingError", "TransactionConflict"})
@@ -41,81 +41,18 @@ _INSERT: Final[dict[str, Any]] = {"ConditionExpression": "attribute_not_exists(i
 _STATUS_AND_OWNER: Final = {"#s": "status", "#o": "owner"}
 
 
-class Requests:
-    """Sends requests to DynamoDB, and sends again what a retry may still bring about."""
-
-    _transport: Transport
-
-    def __init__(self, where: str, retries: Retries) -> None:
-        self._where = where
-        self._retries = retries
-
-    def _send(self, operation: str, request: Mapping[str, Any], until_ms: int | None) -> Mapping[str, Any]:
-        """Return DynamoDB's answer.
-
-        Raises:
-            ServiceError: a condition does not hold; a cancelled transaction has a reason for each of its actions.
-            StoreRefusedError, StoreUnavailableError: as `Retries.send`.
-        """
-        actions = len(request.get("TransactItems", ()))
-        try:
-            return self._transport(operation, request)
-        except Exception as error:
-            if _judge(error, actions) in (None, Verdict.ANSWERED):
-                raise
-            failed = error
-        return self._retries.send(
-            f"{operation} on {self._where}",
-            lambda: self._transport(operation, request),
-            lambda error: _judge(error, actions),
-            longest_try_s=self._transport.longest_try_s,
-            until_ms=until_ms,
-            remedy="; check the table, what was sent and the function's role",
-            failed=failed,
-        )
-
-    def _commit(
-        self, actions: Sequence[Mapping[str, object]], first_effect: int, until_ms: int | None
-    ) -> Sequence[Mapping[str, Any]]:
-        """Carry out all actions, or none; return the reasons of each where a condition does not hold.
-
-        Raises:
-            EffectsRejectedError: an action from ``first_effect`` on is invalid, or the request as a whole.
-            StoreRefusedError, StoreUnavailableError: as `Retries.send`.
-        """
-        if len(actions) > MAX_ACTIONS:
-            raise EffectsRejectedError(f"{len(actions)} are more than the {MAX_ACTIONS} actions of one transaction")
-        # The token is made once for this frozen request, and kept over its retries: derived from the key, it would make
-        # a later attempt's other request fail, or pass for this one.
-        request = {"TransactItems": actions, "ClientRequestToken": str(uuid.uuid4())}
-        try:
-            self._send("TransactWriteItems", request, until_ms)
-        except ServiceError as error:
-            return _reasons(error, len(actions))
-        except StoreRefusedError as refused:
-            cause = refused.__cause__
-            if isinstance(cause, ServiceError) and (
-                cause.code == "ValidationException"
-                or any(reason.get("Code") in _INVALID for reason in _reasons(cause, len(actions))[first_effect:])
-            ):
-                raise EffectsRejectedError(f"DynamoDB rejects the effects: {cause}") from cause
-            raise
-        return ()
-
-
-class DynamoDBStore(Requests):
+class DynamoDBStore:
     """Idempotency records in one DynamoDB table.
 
     Args:
         table: the table's name or ARN.
-        transport: how requests reach DynamoDB; by default a botocore client with explicit timeouts.
-        clock: epoch milliseconds, against which ``until_ms`` is held.
+        transport: sends the requests. Default: a botocore client with explicit timeouts.
+        clock: epoch milliseconds, compared with ``until_ms``.
         sleep: waits between tries, in seconds.
         jitter: a number from 0 to 1 for each pause.
     """
 
     transactional = True
-    effect_writer: EffectWriter | None = None
 
     def __init__(
         self,
@@ -126,21 +63,23 @@ class DynamoDBStore(Requests):
         sleep: Callable[[float], None] = time.sleep,
         jitter: Callable[[], float] = random.random,
     ) -> None:
-        super().__init__(table, Retries(clock, sleep, jitter))
         self._transport = transport or botocore_transport()
         self._table = table
+        self._retries = Retries(clock, sleep, jitter)
 
     def put_if_absent(self, record: Record, effects: Sequence["Effect"] = (), *, until_ms: int | None = None) -> Record:
         """Write ``record`` if its key is absent."""
         found = self._write(record, _INSERT, effects, until_ms)
-        if found is None:  # deleted between the refusal and the answer: DynamoDB then returns no item
-            raise StoreUnavailableError(f"{record.key} was refused by a record that is gone; the next delivery decides")
+        if found is None:  # deleted after the refusal: DynamoDB returns no item
+            raise StoreUnavailableError(
+                f"{record.key} was refused by a record that has been deleted; the next delivery decides"
+            )
         return found
 
     def compare_and_swap(
         self, seen: Record, record: Record, effects: Sequence["Effect"] = (), *, until_ms: int | None = None
     ) -> Record | None:
-        """Write ``record`` if the one under its key is still as ``seen``."""
+        """Write ``record`` if the record under its key is still as ``seen``."""
         values: dict[str, dict[str, str]] = {}
         conditions = []
         for name, value, kind in (
@@ -154,7 +93,7 @@ class DynamoDBStore(Requests):
                 conditions.append(f"{name} = {placeholder}")
                 values[placeholder] = {kind: value}
             else:
-                # One of another type is read as none, so that a record which somebody damaged can be replaced, too.
+                # A value of another type is read as None, so a damaged record can be replaced as well.
                 conditions.append(f"NOT attribute_type({name}, :type{kind})")
                 values[f":type{kind}"] = {"S": kind}
         expression = {
@@ -167,7 +106,7 @@ class DynamoDBStore(Requests):
     def update_if_owner(
         self, record: Record, effects: Sequence["Effect"] = (), *, until_ms: int | None = None
     ) -> Record | None:
-        """Write ``record`` if its owner still holds the key, and not for longer."""
+        """Write ``record`` if its owner still holds the key, with no later lease."""
         condition = "#s = :s AND #o = :o"
         values = {":s": {"S": IN_PROGRESS}, ":o": {"S": record.owner}}
         if record.lease_ms is not None:
@@ -208,23 +147,51 @@ class DynamoDBStore(Requests):
         self, record: Record, put: Mapping[str, Any], effects: Sequence["Effect"], until_ms: int | None
     ) -> Record | None:
         actions: list[Mapping[str, object]] = [{"Put": put}, *(effect.action() for effect in effects)]
-        reasons = self._commit(actions, 1, until_ms)
-        if not reasons:
-            return record
-        if reasons[0].get("Code") == _CONDITION:
-            item = reasons[0].get("Item")
-            return record_of(item) if item else None
-        raise conflict(reasons[1:])
+        if len(actions) > MAX_ACTIONS:
+            raise EffectsRejectedError(f"{len(actions)} are more than the {MAX_ACTIONS} actions of one transaction")
+        # The token is made once for this request, and kept over its retries. A token derived from the key would collide
+        # with the different request of a later attempt.
+        request = {"TransactItems": actions, "ClientRequestToken": str(uuid.uuid4())}
+        try:
+            self._send("TransactWriteItems", request, until_ms, len(actions))
+        except ServiceError as error:
+            reasons = _reasons(error, len(actions))
+            if reasons[0].get("Code") == _CONDITION:
+                item = reasons[0].get("Item")
+                return record_of(item) if item else None
+            index = [reason.get("Code") for reason in reasons[1:]].index(_CONDITION)
+            raise EffectConflictError(index, reasons[index + 1].get("Item")) from error
+        except StoreRefusedError as refused:
+            cause = refused.__cause__
+            if isinstance(cause, ServiceError) and (
+                cause.code == "ValidationException"
+                or any(reason.get("Code") in _INVALID for reason in _reasons(cause, len(actions))[1:])
+            ):
+                raise EffectsRejectedError(f"DynamoDB rejects the effects: {cause}") from cause
+            raise
+        return record
 
+    def _send(
+        self, operation: str, request: Mapping[str, Any], until_ms: int | None, actions: int = 0
+    ) -> Mapping[str, Any]:
+        """Return DynamoDB's answer; ``actions`` is the number of a transaction's actions.
 
-def conflict(reasons: Sequence[Mapping[str, Any]]) -> EffectConflictError:
-    """Say which effect's condition refused a transaction."""
-    index = [reason.get("Code") for reason in reasons].index(_CONDITION)
-    return EffectConflictError(index, reasons[index].get("Item"))
+        Raises:
+            ServiceError: a condition does not hold; a cancelled transaction has a reason for each of its actions.
+            StoreRefusedError, StoreUnavailableError: as `Retries.send`.
+        """
+        return self._retries.send(
+            f"{operation} on {self._table}",
+            lambda: self._transport(operation, request),
+            lambda error: _judge(error, actions),
+            longest_try_s=self._transport.longest_try_s,
+            until_ms=until_ms,
+            remedy="; check the table, what was sent and the function's role",
+        )
 
 
 def _judge(error: Exception, actions: int) -> Verdict | None:
-    """Say whether DynamoDB has refused a request, of so many actions if it is a transaction."""
+    """Return what an error says about a request; ``actions`` is the number of a transaction's actions."""
     if isinstance(error, NoAnswerError):
         return Verdict.UNANSWERED
     if not isinstance(error, ServiceError):
@@ -242,14 +209,14 @@ def _judge_cancelled(error: ServiceError, actions: int) -> Verdict:
     codes = {reason.get("Code") for reason in _reasons(error, actions)}
     if _CONDITION in codes:
         return Verdict.ANSWERED
-    named = codes or str(error)  # an answer without reasons names their codes in its message
+    named = codes or str(error)  # an answer without reasons has their codes in its message
     passing = any(code in named for code in _CONFLICT_OR_THROTTLING)
     for_good = any(code in named for code in (_CONDITION, *_INVALID))
     return Verdict.PASSING if passing and not for_good else Verdict.REFUSED
 
 
 def _reasons(error: ServiceError, actions: int) -> Sequence[Mapping[str, Any]]:
-    """Return why each action was refused; nothing where DynamoDB does not say it of each."""
+    """Return why each action was refused; nothing if DynamoDB does not give a reason for each."""
     reasons: Sequence[Mapping[str, Any]] = error.body.get("CancellationReasons") or ()
     return reasons if len(reasons) == actions else ()
 
@@ -258,7 +225,7 @@ _ABSENT: Final[Mapping[str, Any]] = {}
 
 
 def item_of(record: Record) -> dict[str, dict[str, Any]]:  # noqa: C901 - one line an attribute, and no loop: this is hot
-    """Return the record as a stored item in the wire format; what is None is left out."""
+    """Return the record as a stored item in the wire format. None is left out."""
     (
         key,
         status,
@@ -311,7 +278,7 @@ def item_of(record: Record) -> dict[str, dict[str, Any]]:  # noqa: C901 - one li
 
 
 def record_of(item: Mapping[str, Mapping[str, Any]]) -> Record:
-    """Return a stored item as a record; what it lacks is None, and what makes no sense is left to the decision."""
+    """Return a stored item as a record. What it lacks is None; the decision handles invalid values."""
     find = item.get
     return Record(
         key=find("idempotencyKey", _ABSENT).get("S") or "",

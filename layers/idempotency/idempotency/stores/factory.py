@@ -1,4 +1,4 @@
-"""The store that a deployment has chosen, from one line of its settings."""
+"""Opens the store that one line of settings names."""
 
 import re
 from typing import Final
@@ -19,25 +19,23 @@ _HIGHEST_PORT: Final = 65_535
 
 
 def open_store(address: str) -> Store:
-    """Open the store at ``address``; what it does not need is not imported, and no server is asked yet.
-
-    Over Valkey, effects are written to DynamoDB just before the record: see ``Operation.write``.
+    """Open the store at ``address``. It imports only what that store needs, and sends no request yet.
 
     Args:
         address: ``dynamodb:<name or ARN of the table>``, or
             ``valkey://[[<user>]:<password>@]<host>[:<port>][/<database>][?<options>]``. ``redis://`` is another word
             for ``valkey://``; ``valkeys://`` and ``rediss://`` speak TLS. User and password are percent-encoded, the
-            port is 6379 where none is given, an IPv6 address is in brackets. Options, joined by ``&``:
+            default port is 6379, an IPv6 address is in brackets. Options, joined by ``&``:
 
-            - ``cluster=true``: the endpoint is that of a cluster, which names its nodes. It has no databases.
-            - ``eviction=accepted``: do not check at the first step that the server drops no keys.
+            - ``cluster=true``: the endpoint belongs to a cluster, which names its nodes. It has no databases.
+            - ``eviction=accepted``: do not check at the first step that the server evicts no keys.
 
     Raises:
         ConfigurationError: it is none of these, or valkey-py is not installed. The first step raises it, too, if the
             server drops keys to make room.
     """
     if table := _TABLE.fullmatch(address):
-        from idempotency.stores.dynamodb import DynamoDBStore  # noqa: PLC0415 - only what was chosen is imported
+        from idempotency.stores.dynamodb import DynamoDBStore
 
         return DynamoDBStore(table["table"])
     server = _SERVER.fullmatch(address)
@@ -53,10 +51,9 @@ def open_store(address: str) -> Store:
     if cluster and database:
         raise ConfigurationError("a cluster has no databases: leave the number out of the address, or cluster=true")
 
-    from urllib.parse import unquote  # noqa: PLC0415 - as above
+    from urllib.parse import unquote
 
-    from idempotency.stores.dynamodb_effects import DynamoDBEffects  # noqa: PLC0415 - as above
-    from idempotency.stores.valkey import ValkeyStore, connect  # noqa: PLC0415 - as above
+    from idempotency.stores.valkey import ValkeyStore, connect
 
     client = connect(
         server["ipv6"] or server["host"],
@@ -67,4 +64,4 @@ def open_store(address: str) -> Store:
         database=database,
         cluster=cluster,
     )
-    return ValkeyStore(client, effect_writer=DynamoDBEffects(), checks_eviction="eviction=accepted" not in options)
+    return ValkeyStore(client, checks_eviction="eviction=accepted" not in options)

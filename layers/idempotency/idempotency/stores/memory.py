@@ -7,18 +7,17 @@ from idempotency.clock import Clock, epoch_ms
 from idempotency.effects import Effect
 from idempotency.errors import ConfigurationError, StoreRefusedError
 from idempotency.record import COMPLETED, FAILED, Record
-from idempotency.stores import EffectWriter, may_compare_and_swap, may_put_if_absent, may_update_if_owner
+from idempotency.stores import may_compare_and_swap, may_put_if_absent, may_update_if_owner
 
 
 class MemoryStore:
     """A bounded dictionary under a lock.
 
     Args:
-        capacity: how many records are kept. When it is full, the finished record that was written longest ago makes
-            room, window or not; claims and quarantined keys are never forgotten.
-        apply: takes the effects of a commit, under the same lock as the record, and raises EffectConflictError to
-            refuse them; without it the store is not transactional.
-        effect_writer: without ``apply``, what commits effects just before the record that completes their operation.
+        capacity: how many records are kept. A full store drops the finished record that was written longest ago, even
+            within its window. It never drops claims and quarantined keys.
+        apply: performs the effects of a commit, under the same lock as the record, and raises EffectConflictError to
+            refuse them. Without it the store is not transactional.
         clock: epoch milliseconds, by which windows end.
     """
 
@@ -27,20 +26,18 @@ class MemoryStore:
         *,
         capacity: int = 100_000,
         apply: Callable[[Sequence[Effect]], None] | None = None,
-        effect_writer: EffectWriter | None = None,
         clock: Clock = epoch_ms,
     ) -> None:
         if capacity < 1:
             raise ConfigurationError("capacity must be at least 1 record")
         self.transactional = apply is not None
-        self.effect_writer = effect_writer
         self._apply = apply
         self._capacity = capacity
         self._clock = clock
         self._lock = threading.Lock()
         self._records: dict[str, Record] = {}
 
-    def put_if_absent(self, record: Record, effects: Sequence[Effect] = (), *, until_ms: int | None = None) -> Record:  # noqa: ARG002 - a step takes no time here
+    def put_if_absent(self, record: Record, effects: Sequence[Effect] = (), *, until_ms: int | None = None) -> Record:
         """Write ``record`` if its key is absent."""
         with self._lock:
             found = self._find(record.key)
@@ -54,9 +51,9 @@ class MemoryStore:
         record: Record,
         effects: Sequence[Effect] = (),
         *,
-        until_ms: int | None = None,  # noqa: ARG002 - as above
+        until_ms: int | None = None,
     ) -> Record | None:
-        """Write ``record`` if the one under its key is still as ``seen``."""
+        """Write ``record`` if the record under its key is still as ``seen``."""
         with self._lock:
             found = self._find(record.key)
             return self._write(record, effects) if may_compare_and_swap(found, seen) else found
@@ -66,14 +63,14 @@ class MemoryStore:
         record: Record,
         effects: Sequence[Effect] = (),
         *,
-        until_ms: int | None = None,  # noqa: ARG002 - as above
+        until_ms: int | None = None,
     ) -> Record | None:
-        """Write ``record`` if its owner still holds the key, and not for longer."""
+        """Write ``record`` if its owner still holds the key, with no later lease."""
         with self._lock:
             found = self._find(record.key)
             return self._write(record, effects) if may_update_if_owner(found, record) else found
 
-    def read(self, key: str, *, until_ms: int | None = None) -> Record | None:  # noqa: ARG002 - as above
+    def read(self, key: str, *, until_ms: int | None = None) -> Record | None:
         """Read the record under ``key``."""
         with self._lock:
             return self._find(key)

@@ -17,20 +17,20 @@ _LONGEST_PAUSE_S: Final = 1.0
 class Verdict(enum.Enum):
     """What an error says about the request that raised it."""
 
-    ANSWERED = "the caller's own answer, such as a condition that does not hold: raised as it is"
-    UNANSWERED = "no answer: the request may have taken place; sent again"
-    PASSING = "definitely refused, for a reason that may pass; sent again"
+    ANSWERED = "the caller handles the error, for example a condition that does not hold: raised as it is"
+    UNANSWERED = "no answer, so the request may have taken place: sent again"
+    PASSING = "definitely refused, for a reason that may pass: sent again"
     REFUSED = "definitely refused"
 
 
 class Retries:
-    """Sends a request until a further try could change nothing, or could not end in time.
+    """Sends a request again until another try could change nothing, or could not end in time.
 
-    Backends' own clients do not retry: only here is it known how much time is left, and whether an earlier try of the
-    same request may have taken place.
+    The clients of the backends do not retry: only the store knows how much time is left, and whether an earlier try of
+    the same request may have taken place.
 
     Args:
-        clock: epoch milliseconds, against which ``until_ms`` is held.
+        clock: epoch milliseconds, compared with ``until_ms``.
         sleep: waits between tries, in seconds.
         jitter: a number from 0 to 1 for each pause.
     """
@@ -54,30 +54,25 @@ class Retries:
         longest_try_s: float,
         until_ms: int | None,
         remedy: str = "",
-        failed: Exception | None = None,
     ) -> Answer:
         """Return the answer to ``request``.
 
         Args:
             what: names the request in errors.
             request: sends it once.
-            judge: what an error of ``request`` says; None for an error that is not the backend's, which is raised.
-            longest_try_s: after how many seconds a try without an answer is given up.
+            judge: returns what an error of ``request`` says; None for an error that is not the backend's: it is raised.
+            longest_try_s: the seconds after which a try without an answer ends.
             until_ms: epoch milliseconds by which every try but the first must be able to end; None: no limit.
             remedy: ends the message of an error that no retry can change.
-            failed: the error of the first try, where the caller has made it: most requests need no other.
 
         Raises:
             StoreRefusedError: every try was definitely refused.
-            StoreUnavailableError: a try was not answered and no later one was accepted, so that the outcome is unknown.
+            StoreUnavailableError: a try had no answer, and no later one was accepted: the outcome is unknown.
         """
         unanswered: Exception | None = None
         pause_s = _FIRST_PAUSE_S
         for tries_left in range(_TRIES - 1, -1, -1):
             try:
-                if failed is not None:
-                    first, failed = failed, None
-                    raise first  # noqa: TRY301 - judged like the error of any other try
                 return request()
             except Exception as error:
                 verdict = judge(error)

@@ -1,4 +1,4 @@
-"""The seam between the store and DynamoDB: an operation's name and its request in, its answer out.
+"""Transports, which send requests to DynamoDB.
 
 Anything that can be called like `Transport` will do: a client of another SDK, a fake, a recorder of round trips.
 """
@@ -8,14 +8,12 @@ from typing import Any, Final, Protocol
 
 _CONNECT_TIMEOUT_S: Final = 0.7
 _READ_TIMEOUT_S: Final = 0.8
-LONGEST_TRY_S: Final = _CONNECT_TIMEOUT_S + _READ_TIMEOUT_S
-"""`Transport.longest_try_s` of `botocore_transport` with its default timeouts."""
 
 
 class ServiceError(Exception):
-    """Raised when DynamoDB answered with an error, or a request could not even be signed (``status`` 0).
+    """Raised when DynamoDB answered with an error, or a request could not be signed (``status`` 0).
 
-    ``body`` is DynamoDB's answer, with the item that refused a condition.
+    ``body`` is DynamoDB's answer, with the stored item if a condition was refused.
     """
 
     def __init__(self, code: str, status: int, message: str, body: Mapping[str, Any]) -> None:
@@ -33,7 +31,7 @@ class Transport(Protocol):
     """Sends one request, once."""
 
     longest_try_s: float
-    """After how many seconds a request without an answer is given up."""
+    """The seconds after which a request without an answer ends."""
 
     def __call__(self, operation: str, request: Mapping[str, Any], /) -> Mapping[str, Any]:
         """Send ``request`` and return the answer, both in DynamoDB's wire format.
@@ -46,10 +44,10 @@ class Transport(Protocol):
 
 
 class BotocoreTransport:
-    """Sends through a botocore client that makes a single attempt: the store retries, since it knows the deadline."""
+    """Sends through a botocore client that tries once: the store retries, because it knows the deadline."""
 
     def __init__(self, client: Any, longest_try_s: float) -> None:
-        from botocore.exceptions import (  # noqa: PLC0415 - paid for with the client
+        from botocore.exceptions import (
             ClientError,
             ConnectionError,  # noqa: A004 - botocore's name for it
             CredentialRetrievalError,
@@ -57,7 +55,7 @@ class BotocoreTransport:
             NoCredentialsError,
             PartialCredentialsError,
         )
-        from botocore.parsers import ResponseParserError  # noqa: PLC0415 - as above
+        from botocore.parsers import ResponseParserError
 
         self.longest_try_s = longest_try_s
         self._service_error: type[Any] = ClientError
@@ -93,17 +91,17 @@ def botocore_transport(
 ) -> BotocoreTransport:
     """Make a transport over a new botocore client.
 
-    ``session`` is a botocore session, for who needs another than the environment's profile, region or credentials.
+    ``session`` is a botocore session with another profile, region or credentials than the environment's.
 
-    botocore's default timeouts of 60 seconds outlive most functions. Requests are not validated a second time on the
-    client: the store makes them, and its tests run them against DynamoDB's rules.
+    The timeouts are short, because botocore's default of 60 seconds outlives most functions. The client does not
+    validate requests: the store makes them, and its tests send them to DynamoDB.
     """
-    from botocore.config import Config  # noqa: PLC0415 - a consumer that brings its own transport does not pay for it
-    from botocore.session import get_session  # noqa: PLC0415 - as above
+    from botocore.config import Config
+    from botocore.session import get_session
 
     session = session or get_session()
     config = Config(
-        user_agent=session.user_agent(),  # otherwise composed anew, twice, for every request: a quarter of its CPU
+        user_agent=session.user_agent(),  # otherwise composed twice for every request, a quarter of its CPU
         connect_timeout=connect_timeout_s,
         read_timeout=read_timeout_s,
         retries={"mode": "standard", "total_max_attempts": 1},

@@ -1,8 +1,8 @@
-"""Records in Valkey or Redis: one hash a key, one Lua script a step.
+"""Records in Valkey or Redis: one hash for each key, one Lua script for each step.
 
-The server runs a script as one atomic step and knows the time, so that neither a race nor the difference between two
-clients' clocks can let two of them hold one key. Callers speak in their own clock; a record is stored as its writer put
-it, beside ``shift``, by which the server's clock was ahead when the write arrived::
+The server runs a script atomically and uses its own clock. So neither a race nor a difference between two clients'
+clocks can let both hold one key. Clients use their own clock: a record is stored with its writer's times, and with
+``shift``, by which the server's clock was ahead when the write arrived::
 
     writer's clock   ──┬───────────────────┬────▶        stored: lease_ms as written, shift = server - writer
                      sends              lease_ms
@@ -11,7 +11,7 @@ it, beside ``shift``, by which the server's clock was ahead when the write arriv
     reader's clock   ──────────┬─────────────────┬▶      shown:  lease_ms + shift - server + reader
                            has the answer
 
-Each way of the network makes a lease seem longer by its delay, and nothing makes it seem shorter.
+The network delay of each direction makes a lease seem longer. Nothing makes it seem shorter.
 """
 
 import hashlib
@@ -19,43 +19,25 @@ import importlib
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from idempotency.clock import Clock, epoch_ms
 from idempotency.effects import Effect
 from idempotency.errors import ConfigurationError, StoreRefusedError
 from idempotency.record import IN_PROGRESS, Record
-from idempotency.stores import EffectWriter
 from idempotency.stores.retries import Retries, Verdict
 
-
-class Client(Protocol):
-    """The part of a client of valkey-py or redis-py that is used here; their cluster clients have it too."""
-
-    def evalsha(self, sha: str, numkeys: int, *keys_and_args: Any) -> Any:
-        """Run a script that the server knows."""
-        ...
-
-    def eval(self, script: str, numkeys: int, *keys_and_args: Any) -> Any:
-        """Run a script, and have the server know it from now on."""
-        ...
-
-    def info(self, section: str) -> Any:
-        """Return what the server tells of itself."""
-        ...
-
-    def get_connection_kwargs(self) -> Any:
-        """Return the settings of the client's connections."""
-        ...
+type Client = Any
+"""A client of valkey-py or redis-py, or of one of their cluster clients; neither package is a dependency."""
 
 
 class _Script:
-    """Lua, and the hash by which a server knows it.
+    """A Lua script, and the hash that names it on a server.
 
-    ``ARGV``: the caller's time; when the key expires by the caller's clock, or ''; the status, owner, attempt and lease
-    that must be there, as '=value', or '' for none (to advance: the lease that the one there must not outlast, or '');
-    the shift of that lease, or '' for any; the names and values of the fields to write. The answer is the server's time
-    and, where that refuses the write, what is there.
+    ``ARGV``: the caller's time; when the key expires by the caller's clock, or ''; the expected status, owner, attempt
+    and lease, as '=value', or '' for an absent one (``_UPDATE``: the latest end of the stored lease, or ''); the shift
+    of that lease, or '' for any; the names and values of the fields to write. The answer is the server's time and, if
+    the write was refused, the stored fields.
     """
 
     def __init__(self, step: str) -> None:
@@ -73,7 +55,7 @@ local function is(field, expected)
   local value = redis.call('HGET', KEYS[1], field)
   return expected == (value and '=' .. value or '')
 end
-local function ends_by(lease) -- by the owner's clock, or by the server's where the owner's was set back
+local function ends_by(lease) -- by the owner's clock, or by the server's if the owner's was set back
   local held = redis.call('HGET', KEYS[1], 'lease_ms')
   return held and (tonumber(held) <= tonumber(lease)
     or held + redis.call('HGET', KEYS[1], 'shift') <= lease + now - ARGV[1])
@@ -82,8 +64,7 @@ if not (%s) then
   return {now, redis.call('HGETALL', KEYS[1])}
 end
 local shift = now - ARGV[1]
--- A full server refuses the first write of a script if it is one that takes memory: so it refuses a new key, and lets
--- a claim that it has granted come to its end.
+-- A full server refuses a script whose first write takes memory. So it refuses new keys, and lets its claims end.
 if redis.call('EXISTS', KEYS[1]) == 1 then
   redis.call('DEL', KEYS[1])
 end
@@ -93,16 +74,16 @@ if ARGV[2] ~= '' then
 end
 return {now}
 """
-_INSERT = _Script(_WRITE % "redis.call('EXISTS', KEYS[1]) == 0")
-_SWAP = _Script(
+_PUT = _Script(_WRITE % "redis.call('EXISTS', KEYS[1]) == 0")
+_COMPARE_AND_SWAP = _Script(
     _WRITE % "is('status', ARGV[3]) and is('owner', ARGV[4]) and is('attempt', ARGV[5]) and is('lease_ms', ARGV[6])"
     " and (ARGV[7] == '' or is('shift', ARGV[7]))"
 )
-_ADVANCE = _Script(_WRITE % "is('status', ARGV[3]) and is('owner', ARGV[4]) and (ARGV[6] == '' or ends_by(ARGV[6]))")
+_UPDATE = _Script(_WRITE % "is('status', ARGV[3]) and is('owner', ARGV[4]) and (ARGV[6] == '' or ends_by(ARGV[6]))")
 
 
 class _Found(NamedTuple):
-    """What was in a write's way, or was read."""
+    """The stored fields that a read, or a refused write, returned."""
 
     fields: Mapping[str, str]
     server_ms: int
@@ -112,29 +93,28 @@ class _Found(NamedTuple):
 class ValkeyStore:
     """Idempotency records in Valkey or Redis (6.2 or later).
 
-    Its guarantee is *once without failover, at least once across one*: replication is asynchronous, so that a replica
-    which takes over may not have heard of the latest claims and completions. A durable service (MemoryDB) forgets
-    nothing that it has acknowledged. Keys must not be evicted either: see `check_eviction`. Effects are not committed
-    with the record but just before it, if there is an ``effect_writer``.
+    It holds claims and results. It takes no effects, because it has no part in DynamoDB's transactions.
 
-    A key expires when its window ends, never with its lease; that of a quarantined record does not expire.
+    Its guarantee is *once without failover, at least once across one*: replication is asynchronous, so the replica that
+    takes over may lack the latest claims and completions. A durable service (MemoryDB) keeps all that it acknowledged.
+    The server must not evict keys: see `check_eviction`.
+
+    A key expires when its window ends, never with its lease. A quarantined record does not expire.
 
     Args:
-        client: a client of valkey-py or redis-py, with ``socket_timeout=`` set and without retries of its own
-            (``retry=Retry(NoBackoff(), 0)``, for a cluster ``cluster_error_retry_attempts=0``), because only the store
-            knows how much time is left, and an error after a hidden retry would not tell that the first try may have
-            taken place. Give it ``retry_on_error=[ReadOnlyError]`` behind an endpoint that moves to another server in a
-            failover: it then drops the connection to a server that has become a replica.
-        prefix: put before every key, since a server is often shared.
-        effect_writer: what commits effects just before the record that completes their operation. Left out, there can
-            be no effects.
-        checks_eviction: whether the first step calls `check_eviction`, and each one after it until the check passes.
-        clock: epoch milliseconds: the clock of the consumer.
+        client: a client of valkey-py or redis-py, with ``socket_timeout=`` and without retries of its own
+            (``retry=Retry(NoBackoff(), 0)``, for a cluster ``cluster_error_retry_attempts=0``): only the store knows
+            how much time is left, and an error after a hidden retry does not show that the first try may have taken
+            place. Behind an endpoint that moves to another server in a failover, give it
+            ``retry_on_error=[ReadOnlyError]``: it then drops the connection to a server that has become a replica.
+        prefix: goes before every key, because servers are often shared.
+        checks_eviction: whether every step calls `check_eviction` until the check has passed once.
+        clock: epoch milliseconds: the consumer's clock.
         sleep: waits between tries, in seconds.
         jitter: a number from 0 to 1 for each pause.
 
     Raises:
-        ConfigurationError: the client can wait without end, or retries by itself.
+        ConfigurationError: the client has no timeout, or retries by itself.
     """
 
     transactional = False
@@ -144,7 +124,6 @@ class ValkeyStore:
         client: Client,
         *,
         prefix: str = "idempotency:",
-        effect_writer: EffectWriter | None = None,
         checks_eviction: bool = False,
         clock: Clock = epoch_ms,
         sleep: Callable[[float], None] = time.sleep,
@@ -152,7 +131,6 @@ class ValkeyStore:
     ) -> None:
         self._client = client
         self._prefix = prefix
-        self.effect_writer = effect_writer
         self._checks_eviction = checks_eviction
         self._clock = clock
         self._retries = Retries(clock, sleep, jitter)
@@ -161,25 +139,25 @@ class ValkeyStore:
 
     def put_if_absent(self, record: Record, effects: Sequence[Effect] = (), *, until_ms: int | None = None) -> Record:
         """Write ``record`` if its key is absent."""
-        found = self._write(_INSERT, record, effects, ("", "", "", "", ""), until_ms)
+        found = self._write(_PUT, record, effects, ("", "", "", "", ""), until_ms)
         return record if found is None else _record_of(record.key, found)
 
     def compare_and_swap(
         self, seen: Record, record: Record, effects: Sequence[Effect] = (), *, until_ms: int | None = None
     ) -> Record | None:
-        """Write ``record`` if the one under its key is still as ``seen``."""
+        """Write ``record`` if the record under its key is still as ``seen``."""
         lease, shift = _lease_as_stored(seen)
         expected = (_expect(seen.status), _expect(seen.owner), _expect(seen.attempt), _expect(lease), _expect(shift))
-        found = self._write(_SWAP, record, effects, expected, until_ms)
+        found = self._write(_COMPARE_AND_SWAP, record, effects, expected, until_ms)
         return record if found is None else _record_of(record.key, found) if found.fields else None
 
     def update_if_owner(
         self, record: Record, effects: Sequence[Effect] = (), *, until_ms: int | None = None
     ) -> Record | None:
-        """Write ``record`` if its owner still holds the key, and not for longer."""
+        """Write ``record`` if its owner still holds the key, with no later lease."""
         lease = "" if record.lease_ms is None else str(record.lease_ms)
         expected = (_expect(IN_PROGRESS), _expect(record.owner), "", lease, "")
-        found = self._write(_ADVANCE, record, effects, expected, until_ms)
+        found = self._write(_UPDATE, record, effects, expected, until_ms)
         return record if found is None else _record_of(record.key, found) if found.fields else None
 
     def read(self, key: str, *, until_ms: int | None = None) -> Record | None:
@@ -189,9 +167,9 @@ class ValkeyStore:
         return _record_of(key, found) if found.fields else None
 
     def check_eviction(self, *, until_ms: int | None = None) -> None:
-        """Check that the server drops no key before its time, which would forget a claim. Call it when deploying.
+        """Check that the server does not evict keys, which would forget claims. Call it when you deploy.
 
-        The answer comes from ``INFO``, because managed services forbid ``CONFIG``. A server that tells neither passes.
+        It asks ``INFO``, because managed services forbid ``CONFIG``. A server that reports no policy passes.
 
         Raises:
             ConfigurationError: its ``maxmemory-policy`` is another than ``noeviction``.
@@ -208,8 +186,8 @@ class ValkeyStore:
             policy = node.get("maxmemory_policy", "noeviction")
             if policy != "noeviction":
                 raise ConfigurationError(
-                    f"maxmemory-policy is {policy}: under pressure the server would forget claims and completions, and "
-                    "run operations twice; set it to noeviction"
+                    f"maxmemory-policy is {policy}: short of memory, the server would forget records, and operations "
+                    "would run twice; set it to noeviction"
                 )
 
     def _write(
@@ -222,13 +200,13 @@ class ValkeyStore:
     ) -> _Found | None:
         """Return None where ``record`` was written."""
         if effects:
-            raise ConfigurationError("ValkeyStore has no transactions and cannot take effects: use DynamoDBStore")
+            raise ConfigurationError("ValkeyStore has no transactions and takes no effects: use DynamoDBStore")
         expires = "" if record.expiry is None else str(record.expiry * 1000)
         server_ms, *refused = self._run(script, record.key, (expires, *expected, *_fields_of(record)), until_ms)
         return _Found(_pairs(refused[0]), server_ms, self._clock()) if refused else None
 
     def _run(self, script: _Script, key: str, arguments: tuple[str, ...], until_ms: int | None) -> Any:
-        """Return the answer. A step whose answer was lost may be sent again: its owner knows its own."""
+        """Return the answer. A step can be sent again after a lost answer: its owner recognises its own record."""
         if self._checks_eviction:
             self.check_eviction(until_ms=until_ms)
             self._checks_eviction = False
@@ -248,7 +226,7 @@ class ValkeyStore:
 
 
 class _Errors:
-    """The errors of the package that a client comes from; neither package is a dependency of this one."""
+    """The errors of the client's package. Neither package is a dependency of this one."""
 
     def __init__(self, client: object) -> None:
         names = (kind.__module__.partition(".")[0] for kind in type(client).__mro__)
@@ -261,7 +239,7 @@ class _Errors:
         self._passing: tuple[type[Exception], ...] = (
             errors.BusyLoadingError,
             errors.ClusterDownError,
-            errors.ReadOnlyError,  # a replica by now: the next connection may reach its successor
+            errors.ReadOnlyError,  # it has become a replica: the next connection may reach the new primary
             errors.TryAgainError,
         )
         self._refusing: tuple[type[Exception], ...] = (
@@ -269,14 +247,14 @@ class _Errors:
             errors.AuthorizationError,
             errors.ResponseError,
         )
-        # Any other error of the client says nothing of what the server did: the connection failed, or an answer broke.
+        # After any other error of the client it is unknown what the server did.
         self._unanswered: tuple[type[Exception], ...] = (
             getattr(errors, f"{package.capitalize()}Error"),
             getattr(errors, f"{package.capitalize()}ClusterException"),
         )
 
     def judge(self, error: Exception) -> Verdict | None:
-        """Say whether the server has refused a step: an error that it answers with is definite."""
+        """Return what an error says about a step: an error answered by the server is definite."""
         if isinstance(error, self._passing):
             return Verdict.PASSING
         if isinstance(error, self._refusing):
@@ -296,20 +274,20 @@ def connect(
     connect_timeout_s: float = 0.7,
     read_timeout_s: float = 0.8,
 ) -> Client:
-    """Make a client of one endpoint; it connects when it is first used, and again when a connection was lost.
+    """Make a client of one endpoint, for all threads of a process. It connects when it is first used.
 
-    For all threads of a process, which share its pools. Without ``cluster`` it speaks to one endpoint, which is a
-    server or, with ElastiCache Serverless, the proxy that finds the key's shard: every script has one key, so that none
-    crosses shards. With ``cluster`` the endpoint is asked for the nodes of a cluster, and each step goes to its key's.
+    Without ``cluster`` it uses one endpoint: a server or, with ElastiCache Serverless, the proxy that finds the key's
+    shard. Every script has one key, so none crosses shards. With ``cluster`` it asks the endpoint for the nodes of the
+    cluster, and sends each step to its key's node.
 
     Raises:
         ConfigurationError: valkey-py is not installed.
     """
     try:
-        import valkey  # noqa: PLC0415 - who keeps records elsewhere does not pay for it
-        from valkey.backoff import NoBackoff  # noqa: PLC0415 - as above
-        from valkey.exceptions import ReadOnlyError  # noqa: PLC0415 - as above
-        from valkey.retry import Retry  # noqa: PLC0415 - as above
+        import valkey
+        from valkey.backoff import NoBackoff
+        from valkey.exceptions import ReadOnlyError
+        from valkey.retry import Retry
     except ImportError as error:
         raise ConfigurationError("records in Valkey need the package valkey: add it to what is deployed") from error
     settings: dict[str, Any] = {
@@ -321,7 +299,7 @@ def connect(
         "retry": Retry(NoBackoff(), 0),
     }
     if cluster:
-        from idempotency.stores.valkey_cluster import Cluster  # noqa: PLC0415 - as above
+        from idempotency.stores.valkey_cluster import Cluster
 
         return Cluster(host, port, tls=tls, settings=settings)
     return valkey.Valkey(
@@ -330,7 +308,7 @@ def connect(
         db=database,
         retry_on_error=[ReadOnlyError],
         ssl=tls,
-        ssl_check_hostname=tls,  # valkey-py checks the certificate, but not by itself whose it is
+        ssl_check_hostname=tls,  # by default valkey-py does not check the name on a certificate
         **settings,
     )
 
@@ -340,22 +318,22 @@ def _longest_try_s(client: Client) -> float:
     timeout_s = settings.get("socket_timeout")
     if timeout_s is None:
         raise ConfigurationError(
-            "give the client a socket_timeout=: without one, a hung server holds its caller forever"
+            "give the client a socket_timeout=: without one, a server that hangs blocks its caller forever"
         )
     of_connections, of_cluster = settings.get("retry"), getattr(client, "retry", None)
     attempts: int = getattr(client, "cluster_error_retry_attempts", 0)
     if attempts or _retries(of_connections) or _retries(of_cluster):
         raise ConfigurationError(
-            "give the client retry=Retry(NoBackoff(), 0), and that of a cluster cluster_error_retry_attempts=0: the "
-            "store retries, and knows until when"
+            "give the client retry=Retry(NoBackoff(), 0), and a cluster's cluster_error_retry_attempts=0: the store "
+            "retries, because it knows the time left"
         )
     one_s = float((settings.get("socket_connect_timeout") or timeout_s) + timeout_s)
-    # A call of a client of a cluster may also ask for its nodes and commands, each in a request of its own.
+    # A call of a cluster's client may also ask for its nodes and its commands, each in its own request.
     return 3 * one_s if hasattr(client, "get_nodes") else one_s
 
 
 def _retries(retry: Any) -> int:
-    """How often a retry object of valkey-py or of redis-py tries again; only the latter tells."""
+    """Return how often a retry object of valkey-py or redis-py tries again; only the latter has a method for it."""
     tries: int = retry.get_retries() if hasattr(retry, "get_retries") else getattr(retry, "_retries", 0)
     return tries
 
@@ -365,10 +343,10 @@ def _expect(value: object) -> str:
 
 
 def _lease_as_stored(seen: Record) -> tuple[int | None, int | None]:
-    """The lease of ``seen`` as its writer put it, and the shift that makes it one of the server's.
+    """Return the lease of ``seen`` by its writer's clock, and the shift that turns it into the server's.
 
-    A record that was read carries both as its revision. One that was written here carries neither, or, as a copy with
-    another lease, those of the record that it was made from; only its owner can have changed its lease since.
+    A record that was read has both in its revision. A record that was written here has neither, or, as a copy with
+    another lease, those of its original; only its owner can have changed its lease since.
     """
     if seen.revision is not None:
         shown, lease, shift = map(int, seen.revision.split())
@@ -398,7 +376,7 @@ def _pairs(flat: Sequence[bytes | str]) -> dict[str, str]:
 
 
 def _record_of(key: str, found: _Found) -> Record:
-    """What was found as a record in the reader's clock; what makes no sense is left to the decision."""
+    """Return what was found as a record in the reader's clock. The decision handles invalid values."""
     fields, server_ms, reader_ms = found
     numbers = {name: int(fields[name]) for name in _NUMBERS if fields.get(name, "").isdecimal()}
     lease_ms, expiry, retry_ms = (numbers.get(name) for name in ("lease_ms", "expiry", "retry_ms"))

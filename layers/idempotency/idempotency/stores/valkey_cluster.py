@@ -1,4 +1,4 @@
-"""A client of a cluster of Valkey or Redis servers: a module of its own, since it needs valkey-py to be imported."""
+"""A client of a cluster of Valkey or Redis servers. Importing it needs valkey-py."""
 
 import threading
 from collections.abc import Mapping
@@ -10,13 +10,13 @@ from valkey.exceptions import ValkeyClusterException
 
 
 class Cluster(valkey.ValkeyCluster):
-    """Asks the endpoint for the cluster's nodes when it is first used, and again after it has lost them.
+    """Asks the endpoint for the cluster's nodes at its first use, and again after it has lost them.
 
     Args:
-        host: the endpoint's name or address, which has to outlive single nodes, as a configuration endpoint does.
+        host: the endpoint's name or address. It must outlive single nodes, like a configuration endpoint.
         port: the endpoint's port.
-        tls: whether connections are encrypted, and the name on each node's certificate is checked.
-        settings: of every connection, as valkey-py names them.
+        tls: encrypt connections, and check the name on each node's certificate.
+        settings: valkey-py's settings of every connection.
     """
 
     def __init__(self, host: str, port: int, *, tls: bool, settings: Mapping[str, Any]) -> None:
@@ -24,10 +24,10 @@ class Cluster(valkey.ValkeyCluster):
         self._options: dict[str, Any] = {
             **settings,
             "url": f"valkey://[{host}]:{port}" if ":" in host else f"valkey://{host}:{port}",
-            # As a class, since valkey-py's clusters drop the option ssl_check_hostname.
+            # A class, because valkey-py's clusters drop the option ssl_check_hostname.
             "connection_class": _NameCheckingConnection if tls else Connection,
             "cluster_error_retry_attempts": 0,
-            # Else a try that loses a node could go on to wait for each of the others.
+            # Otherwise a try that loses a node could also wait for each of the others.
             "dynamic_startup_nodes": False,
         }
         self.cluster_error_retry_attempts = 0
@@ -42,7 +42,7 @@ class Cluster(valkey.ValkeyCluster):
         """Execute one command on the node that has its key."""
         with self._asking:
             if not self._knows_nodes:
-                self._knows_nodes = True  # before it is true, because asking executes a command
+                self._knows_nodes = True  # set first, because asking executes a command
                 try:
                     super().__init__(**self._options)
                 except BaseException:

@@ -1,0 +1,161 @@
+"""Reads requests. Invalid ones are refused here, before anything is written or a key is remembered."""
+
+import base64
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
+
+import msgspec
+from msgspec import Meta, Struct
+
+from api.callers import Action, Caller, caller_of, require
+from api.commands import CHANGES, AnyChange, Book
+from api.problems import Kind, refused
+from carride.decoding import ShapeError, shaped
+from carride.ride import CustomerID, OrderID
+from carride.telemetry import current_trace
+from idempotency.http import HttpProblemError, idempotency_key
+
+if TYPE_CHECKING:
+    from api.simulations import Simulate
+
+type Event = Mapping[str, Any]
+"""A request in API Gateway's payload format 2.0."""
+
+LARGEST_BODY: Final = 16_384  # bytes; ten times the largest valid request
+
+_is_trace: Final = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}").fullmatch
+_is_json_type: Final = re.compile(r"application/(?:[\w.-]+\+)?json\s*(?:;.*)?", re.IGNORECASE).fullmatch
+
+DEFAULT_PAGE: Final = 20
+
+type PageSize = Annotated[int, Meta(ge=1, le=100)]
+type PageToken = Annotated[str, Meta(min_length=1, max_length=256)]
+
+
+class ListRides(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """List the rides of a customer: the query of the request."""
+
+    customer: CustomerID
+    limit: PageSize = DEFAULT_PAGE
+    next: PageToken | None = None
+
+
+class ReadRide(Struct, frozen=True):
+    """Show a ride: the path of the request."""
+
+    id: OrderID
+
+
+class Request(NamedTuple):
+    """A request that could be read."""
+
+    event: Event
+    caller: Caller
+    command: "Book | AnyChange | Simulate | ListRides | ReadRide"
+
+    @property
+    def traceparent(self) -> str | None:
+        """The trace of the request, in the format of W3C Trace Context; None if there is none.
+
+        It is the client's, or else the one that X-Ray began with this invocation.
+        """
+        traceparent: str = self.event["headers"].get("traceparent", "")
+        return traceparent if _is_trace(traceparent) else current_trace()
+
+
+def record_key(request: Request) -> tuple[str, str]:
+    """Return the caller and its idempotency key: two callers never share a record."""
+    return request.caller.subject, idempotency_key(request.event)
+
+
+def fingerprinted(request: Request) -> object:
+    """Return the part of a request that must be the same under the same key, besides the route.
+
+    The trace is not part of it: a retry may carry another.
+    """
+    return msgspec.to_builtins(request.command)
+
+
+class Requests(NamedTuple):
+    """Reads the requests of a stage: in ``local`` every caller is staff, in ``prod`` nothing is simulated."""
+
+    stage: Literal["local", "dev", "prod"]
+    staff_group: str
+    """See `caller_of`."""
+
+    def read(self, event: Event) -> Request:
+        """Read a request.
+
+        Raises:
+            HttpProblemError: it is invalid, or this caller may not send it.
+        """
+        caller = caller_of(event, staff_group=self.staff_group, everyone=self.stage == "local")
+        match event["routeKey"]:
+            case "POST /carrides":
+                return Request(event, caller, _shaped(_body_of(event), Book))
+            case "PUT /carrides/{id}":
+                return Request(event, caller, _change(event, caller))
+            case "GET /carrides":
+                query = event.get("queryStringParameters") or {}
+                return Request(event, caller, _shaped(query, ListRides, Kind.INVALID_REQUEST, strict=False))
+            case "GET /carrides/{id}":
+                return Request(event, caller, _path_of(event))
+            case "POST /carrides/simulate":
+                from api.simulations import Simulate  # noqa: PLC0415 - most processes start no simulation
+
+                if self.stage == "prod":
+                    raise refused(Kind.FORBIDDEN, "production has no simulated rides")
+                require(caller, Action.SIMULATE)
+                return Request(event, caller, _shaped(_body_of(event), Simulate))
+            case route:
+                raise LookupError(f"the API has no route {route}")
+
+
+def _change(event: Event, caller: Caller) -> AnyChange:
+    body = _body_of(event)
+    action = body.pop("action", None)
+    shape = CHANGES.get(action) if isinstance(action, str) else None
+    if shape is None:
+        raise refused(Kind.INVALID_FIELD, f"must be one of {', '.join(CHANGES)}", field="action")
+    command = _shaped(body, shape)
+    _path_of(event)
+    require(caller, command.action)
+    return command
+
+
+def unknown_ride(order_id: str) -> HttpProblemError:
+    """Return the error that answers a request for a ride that does not exist, or that its caller may not see."""
+    return refused(Kind.UNKNOWN_RIDE, f"no ride is known as {order_id!a}, or its first event has not arrived yet")
+
+
+def _path_of(event: Event) -> ReadRide:
+    path: Mapping[str, str] = event["pathParameters"]
+    try:
+        return shaped(path, ReadRide)
+    except ShapeError as error:
+        raise unknown_ride(path["id"]) from error
+
+
+def _body_of(event: Event) -> dict[str, Any]:
+    text: str = event.get("body") or ""
+    content = base64.b64decode(text) if event.get("isBase64Encoded") else text.encode()
+    if len(content) > LARGEST_BODY:
+        raise refused(Kind.TOO_LARGE, f"the body has {len(content)} bytes; {LARGEST_BODY} are allowed")
+    media_type = event["headers"].get("content-type")
+    if media_type is not None and not _is_json_type(media_type):
+        raise refused(Kind.UNSUPPORTED_MEDIA_TYPE, "send application/json", field="Content-Type")
+    try:
+        body = msgspec.json.decode(content)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise refused(Kind.INVALID_REQUEST, f"the body is not JSON: {error}") from error
+    if not isinstance(body, dict):
+        raise refused(Kind.INVALID_REQUEST, "the body is not a JSON object")
+    return body
+
+
+def _shaped[S: Struct](raw: object, shape: type[S], kind: Kind = Kind.INVALID_FIELD, *, strict: bool = True) -> S:
+    try:
+        return shaped(raw, shape, strict=strict)
+    except ShapeError as error:
+        raise refused(kind, error.problem, field=error.field) from error

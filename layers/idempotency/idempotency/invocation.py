@@ -1,0 +1,63 @@
+"""The Lambda invocation that the code runs in: its deadline and its context."""
+
+import contextvars
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any, Final, NamedTuple, Protocol
+
+from idempotency.clock import Clock, epoch_ms
+from idempotency.errors import ConfigurationError
+
+
+class LambdaContext(Protocol):
+    """The part of Lambda's context object that the layer uses."""
+
+    aws_request_id: str
+
+    def get_remaining_time_in_millis(self) -> int:
+        """Return how much time is left before the invocation is stopped."""
+        ...
+
+
+class Invocation(NamedTuple):
+    """One Lambda invocation; both fields are None outside Lambda."""
+
+    deadline_ms: int | None = None
+    """When Lambda stops it, in epoch milliseconds."""
+    context: Any = None
+
+    @classmethod
+    def of(cls, context: LambdaContext, clock: Clock) -> "Invocation":
+        """Return the invocation that ``context`` describes.
+
+        Raises:
+            ConfigurationError: ``context`` is not a Lambda context.
+        """
+        try:
+            return cls(clock() + int(context.get_remaining_time_in_millis()), context)
+        except AttributeError as error:
+            raise ConfigurationError(
+                f"a handler needs Lambda's context, not {context!r}; a test passes "
+                "idempotency.testing.Invocation(clock)"
+            ) from error
+
+
+_OUTSIDE_LAMBDA: Final = Invocation()
+_current: Final = contextvars.ContextVar("idempotency_invocation", default=_OUTSIDE_LAMBDA)
+current = _current.get
+"""Return the invocation in which functions and blocks are called."""
+enter = _current.set
+leave = _current.reset
+
+
+@contextmanager
+def lambda_deadline(context: LambdaContext, clock: Clock = epoch_ms) -> Generator[None]:
+    """Give the deadline of a Lambda invocation to the functions and blocks that are called inside.
+
+    Event, batch and HTTP handlers do so by themselves.
+    """
+    token = enter(Invocation.of(context, clock))
+    try:
+        yield
+    finally:
+        leave(token)

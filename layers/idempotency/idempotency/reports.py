@@ -1,0 +1,71 @@
+"""Reports how deliveries end: to the observer, and to the dead-letter queue for events that must not run again."""
+
+from typing import Self
+
+from idempotency import observation
+from idempotency.dead_letters import QUARANTINED, UNKNOWN, DeadLetter, DeadLetters
+from idempotency.delivery import POSTPONED, Answer, Delivery
+from idempotency.errors import describe
+from idempotency.observation import Observation, Observer
+from idempotency.record import Record
+from idempotency.stores import Store
+
+
+class Reports:
+    """The reports of one consumer."""
+
+    def __init__(self, consumer: str, store: Store, observe: Observer, dead_letters: DeadLetters | None) -> None:
+        self._consumer = consumer
+        self._store = store
+        self._observe = observe
+        self._dead_letters = dead_letters
+
+    def without_dead_letters(self) -> Self:
+        """Return the reports of a caller that gets every error itself."""
+        return type(self)(self._consumer, self._store, self._observe, None)
+
+    def report(self, delivery: Delivery, answer: Answer) -> Answer:
+        """Observe how a delivery ended; return the answer, or raise its error. A postponed delivery has not ended."""
+        if answer.outcome == POSTPONED:
+            return answer
+        if self._observe is not observation.ignore:
+            number = 0 if answer.record is None else answer.record.attempt
+            outcome = answer.outcome
+            if not delivery.protected and outcome in observation.COMMITTED:
+                outcome = observation.UNPROTECTED
+            self._observe(
+                Observation(self._consumer, outcome, delivery.key, number, delivery.id, answer.reason, delivery.labels)
+            )
+        if answer.error is not None:
+            raise answer.error
+        return answer
+
+    def raised(self, delivery: Delivery, error: Exception) -> None:
+        """Observe a delivery that ended with an error instead of an answer."""
+        self.report(delivery, Answer(observation.FAILED, None, describe(error)))
+
+    def unread(self, delivery_id: str, reason: str, outcome: str = observation.FAILED) -> None:
+        """Observe a message that could not be read: it has no key."""
+        self._observe(Observation(self._consumer, outcome, None, 0, delivery_id, reason))
+
+    def reject(self, delivery_id: str, reason: str, error: Exception, event: object) -> None:
+        """Send a message that is at fault itself to the dead-letter queue; without one, raise ``error``."""
+        if self._dead_letters is None:
+            self.unread(delivery_id, reason)
+            raise error
+        self._dead_letters.send(DeadLetter(reason, describe(error), self._consumer, None, 0, event))
+        self.unread(delivery_id, reason, observation.DEAD_LETTERED)
+
+    def give_up(self, delivery: Delivery, reason: str, error: Exception, record: Record | None) -> Answer:
+        """Send the event to the dead-letter queue, then flag the record, then acknowledge."""
+        if self._dead_letters is None:
+            return Answer(observation.FAILED, record, describe(error), error)
+        # The flag belongs to the record's own quarantine, not to another event that shares the key.
+        poison = record if reason in (QUARANTINED, UNKNOWN) else None
+        if poison is None or not poison.dead_lettered:
+            number = 0 if record is None else record.attempt
+            letter = DeadLetter(reason, describe(error), self._consumer, delivery.key, number, delivery.event)
+            self._dead_letters.send(letter)
+            if poison is not None:
+                self._store.compare_and_swap(poison, poison._replace(dead_lettered=True), until_ms=delivery.deadline_ms)
+        return Answer(observation.DEAD_LETTERED, record, reason, None if delivery.acknowledges else error)

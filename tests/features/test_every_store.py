@@ -1,5 +1,0 @@
-"""What every store must let a consumer promise."""
-
-from pytest_bdd import scenarios
-
-scenarios("idempotency.feature")

@@ -1,0 +1,262 @@
+"""The real runner as a value: one delivery, run up to its next request.
+
+A process is the list of answers that it got. To answer one request more, the delivery is run again from its start: the
+store, the dead-letter queue, the clock and the handler answer from that list and stop the runner at the first request
+that the list does not answer. The runner is deterministic, so every `Process` is computed once.
+"""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from idempotency import Put
+from idempotency.dead_letters import DeadLetter, DeadLetterError
+from idempotency.delivery import Answer, Delivery
+from idempotency.effects import Effect
+from idempotency.errors import IdempotencyError, PermanentError, StoreUnavailableError
+from idempotency.observation import Observation
+from idempotency.operation import Operation
+from idempotency.policy import Policy
+from idempotency.record import IN_PROGRESS, Record
+from idempotency.runner import Runner, Started
+
+# What a process may ask for.
+PUT_IF_ABSENT: Final = "put if absent"
+COMPARE_AND_SWAP: Final = "compare and swap"
+UPDATE_IF_OWNER: Final = "update if owner"
+WORK: Final = "work"
+SEND: Final = "send"
+END: Final = "end"
+"""It has returned or raised, and its transport has not heard of it yet."""
+
+WRITES: Final = frozenset({PUT_IF_ABSENT, COMPARE_AND_SWAP, UPDATE_IF_OWNER})
+
+# The answers, besides the record that is now under the key (or None).
+GAVE_UP: Final = "gave up"
+RETURNS: Final = "returns"
+RAISES: Final = "raises"
+POISONED: Final = "raises a permanent error"
+BEATS: Final = "sends a heartbeat"
+SENT: Final = "sent"
+NOT_SENT: Final = "not sent"
+
+type Reply = Record | str | None
+
+_EFFECT: Final = Put("Rides", {"id": "order_01"})
+"""Never sent: the store only sees that there is an effect."""
+
+
+class HandlerError(Exception):
+    """What a handler raises here."""
+
+
+class PoisonError(PermanentError):
+    """What a handler raises here where no retry can help."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where deliveries run: a policy, and a clock ``clock_ms`` ahead of the store's.
+
+    Invocations are killed after ``timeout_ms``; None where nothing kills them.
+    """
+
+    name: str
+    policy: Policy
+    clock_ms: int = 0
+    timeout_ms: int | None = None
+
+
+class Message(NamedTuple):
+    """What a delivery carries."""
+
+    id: str
+    fingerprint: str = "1:a"
+
+
+class Request(NamedTuple):
+    """What a process waits for."""
+
+    kind: str
+    record: Record | None = None
+    seen: Record | None = None
+    effects: bool = False
+
+
+@dataclass(eq=False)
+class Process:
+    """A delivery that waits for the answer to a request, or has ended."""
+
+    machine: Machine
+    message: Message
+    owner: str
+    began_ms: int
+    replies: tuple[tuple[int, Reply], ...]
+    """Each reply, and what the machine's clock showed when it came."""
+    request: Request
+    runs: int
+    """How often the handler was begun."""
+    claim: Record | None
+    """The claim under which the handler runs; None in atomic mode."""
+    answer: Answer | None
+    """None while it runs, and where it raised."""
+
+    def __post_init__(self) -> None:
+        timeout_ms = self.machine.timeout_ms
+        self.deadline_ms = None if timeout_ms is None else self.began_ms + timeout_ms
+        found = [reply for _, reply in self.replies if isinstance(reply, Record)]
+        own = [record.lease_ms or 0 for record in found if record[1:3] == (IN_PROGRESS, self.owner)]
+        self.held_ms = max(own, default=-1)
+        """Until when it knows itself to hold the key, by its own clock."""
+        kind, record, seen, _ = self.request
+        marked = found[-1] if kind == SEND and found else None
+        self.owners = {self.owner, *(token(known) for known in (record, seen, marked) if known is not None)}
+        """The owner tokens that it may still use or compare."""
+        rest = self.machine.name, self.owner, self.deadline_ms, self.held_ms, self.request, self.claim, marked
+        self.future = self.message, (self.answer is None if kind == END else rest)
+        """What its steps from here on depend on: where two agree, one stands for both."""
+
+
+def token(record: Record) -> str:
+    """Return the token of the delivery that wrote a record; a quarantine may append to it."""
+    return (record.owner or "").partition("/")[0]
+
+
+def timeless(record: Record) -> Record:
+    """Return ``record`` without the times on which no decision depends."""
+    return record._replace(created_ms=0, updated_ms=0)
+
+
+class _Stopped(BaseException):
+    """Leaves the runner at a request that has no answer yet."""
+
+    def __init__(self, request: Request) -> None:
+        super().__init__(request)
+        self.request = request
+
+
+class _Runner(Runner):
+    """Sends a heartbeat when the handler is asked to: a heartbeat is a step like any other."""
+
+    claim: Record | None = None
+
+    def heartbeat(self, started: Started) -> AbstractContextManager[object]:
+        self.claim = started.record
+        return nullcontext()
+
+
+class Processes:
+    """Starts and continues processes. It is their store and their dead-letter queue."""
+
+    transactional = True
+
+    def __init__(self) -> None:
+        self.outcomes: set[str] = set()
+        """What was observed of any delivery."""
+        self._runners: dict[str, _Runner] = {}
+        self._known: dict[object, Process] = {}
+        self._replies: tuple[tuple[int, Reply], ...] = ()
+        self._position = self._now_ms = self._runs = 0
+        self._owner = ""
+
+    def start(self, machine: Machine, message: Message, owner: str, now_ms: int) -> Process:
+        """Return a new delivery at its first request; ``now_ms`` is what its machine's clock shows."""
+        key = machine.name, message, owner, now_ms
+        if key not in self._known:
+            self._known[key] = self._play(machine, message, owner, now_ms, ())
+        return self._known[key]
+
+    def proceed(self, process: Process, now_ms: int, reply: Reply) -> Process:
+        """Return ``process`` at the request that it makes after ``reply``."""
+        key = process, now_ms, reply
+        if key not in self._known:
+            replies = (*process.replies, (now_ms, reply))
+            self._known[key] = self._play(process.machine, process.message, process.owner, process.began_ms, replies)
+        return self._known[key]
+
+    def _play(
+        self, machine: Machine, message: Message, owner: str, began_ms: int, replies: tuple[tuple[int, Reply], ...]
+    ) -> Process:
+        self._replies, self._position, self._now_ms, self._owner, self._runs = replies, 0, began_ms, owner, 0
+        runner = self._runners.setdefault(machine.name, self._runner(machine.policy))
+        runner.claim = None
+        deadline_ms = None if machine.timeout_ms is None else began_ms + machine.timeout_ms
+        delivery = Delivery("history#k1", message.fingerprint, message.id, deadline_ms, True, comes_again=True)
+        answer, request = None, Request(END)
+        try:
+            answer = runner.run(delivery, self._work)
+        except _Stopped as stopped:
+            request = stopped.request
+        except (IdempotencyError, HandlerError):
+            pass
+        assert self._position == len(replies), "the process ended before its last reply"
+        return Process(machine, message, owner, began_ms, replies, request, self._runs, runner.claim, answer)
+
+    def _runner(self, policy: Policy) -> _Runner:
+        return _Runner(
+            "history",
+            self,
+            policy,
+            dead_letters=self,
+            observe=self._observe,
+            region="eu-west-1",
+            clock=lambda: self._now_ms,
+            new_owner=lambda: self._owner,
+        )
+
+    def _observe(self, seen: Observation) -> None:
+        self.outcomes.add(seen.outcome)
+
+    def _work(self, operation: Operation) -> str:
+        """Register one effect, and return a result that names this run."""
+        self._runs += 1
+        operation.write(_EFFECT)
+        while True:
+            match self._ask(Request(WORK)):
+                case "returns":
+                    return operation.owner
+                case "raises":
+                    raise HandlerError
+                case "raises a permanent error":
+                    raise PoisonError
+            try:
+                operation.heartbeat()
+            except StoreUnavailableError:
+                continue  # as the thread that beats does
+
+    def _ask(self, request: Request) -> Any:
+        """Return the next reply, or raise what it stands for."""
+        if self._position == len(self._replies):
+            raise _Stopped(request)
+        self._now_ms, reply = self._replies[self._position]
+        self._position += 1
+        if reply == GAVE_UP:
+            raise StoreUnavailableError("the store gave no answer")
+        if reply == NOT_SENT:
+            raise DeadLetterError("the queue gave no answer")
+        return reply
+
+    # ── The store and the dead-letter queue ───────────────────────────────────────────────────────────────────────────
+
+    def put_if_absent(self, record: Record, effects: Sequence[Effect] = (), *, until_ms: int | None = None) -> Any:
+        """Ask for a write under an absent key."""
+        return self._ask(Request(PUT_IF_ABSENT, timeless(record), None, bool(effects)))
+
+    def compare_and_swap(
+        self, seen: Record, record: Record, effects: Sequence[Effect] = (), *, until_ms: int | None = None
+    ) -> Any:
+        """Ask for a write over what was seen."""
+        return self._ask(Request(COMPARE_AND_SWAP, timeless(record), seen, bool(effects)))
+
+    def update_if_owner(self, record: Record, effects: Sequence[Effect] = (), *, until_ms: int | None = None) -> Any:
+        """Ask for a write over one's own claim."""
+        return self._ask(Request(UPDATE_IF_OWNER, timeless(record), None, bool(effects)))
+
+    def read(self, key: str, *, until_ms: int | None = None) -> Any:
+        """Refuse: no delivery here expires or waits."""
+        raise AssertionError("nothing reads here")
+
+    def send(self, dead_letter: DeadLetter) -> None:
+        """Ask for a dead letter to be sent."""
+        self._ask(Request(SEND))

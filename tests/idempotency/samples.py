@@ -1,0 +1,149 @@
+"""Events, and a world in which consumers receive them, for tests of the layer."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from idempotency import Consumer, DynamoDBStore, Observation, Operation, Policy, Update
+from idempotency.record import Record
+from idempotency.stores import Store
+from idempotency.testing import DeadLetterBox, FaultyTransport, Invocation, ManualClock
+
+TABLE = "Idempotency"
+RIDES = "Rides"
+SQS_ATTRIBUTES = {"SentTimestamp": "1800000000000", "ApproximateReceiveCount": "1"}
+
+
+def event(key: str | None = "k1", **data: object) -> dict[str, Any]:
+    """An event of EventBridge's with an idempotency id and data."""
+    return {
+        "version": "0",
+        "id": "e1",
+        "account": "123456789012",
+        "resources": [],
+        "source": "test",
+        "detail-type": "Test",
+        "time": "2027-01-15T08:00:00Z",  # when ManualClock starts
+        "region": "eu-west-1",
+        "detail": {"idempotencyid": key, "data": {"orderID": "order_01"} | data},
+    }
+
+
+class Crash(BaseException):
+    """The end of a process, as the code that it was running sees it."""
+
+
+def crash(_: object) -> None:
+    """Die in the middle of the handler."""
+    raise Crash
+
+
+def fail_with(error: Exception) -> Callable[[object], None]:
+    """Make a step of a handler that raises."""
+
+    def fail(_: object) -> None:
+        raise error
+
+    return fail
+
+
+class Work:
+    """A handler that counts its runs by an effect in DynamoDB."""
+
+    def __init__(self) -> None:
+        self.runs: list[Operation] = []
+        self.step: Callable[[Operation], object] = lambda _: None
+        """What else happens in a run: it raises, time passes, another delivery comes."""
+
+    def __call__(self, message: Any, operation: Operation) -> object:
+        """Register the effect, and do the step."""
+        self.runs.append(operation)
+        operation.write(Update(RIDES, {"id": "order_01"}, "ADD n :one", values={":one": 1}))
+        return self.step(operation)
+
+
+class World:
+    """Consumers over one store, what is delivered to them, and what they leave behind."""
+
+    def __init__(self, store: Store, clock: ManualClock, box: DeadLetterBox) -> None:
+        self.store = store
+        self.clock = clock
+        self.box = box
+        self.seen: list[Observation] = []
+        self.work = Work()
+
+    def consumer(
+        self, name: str = "history", *, policy: Mapping[str, Any] | None = None, **settings: Any
+    ) -> Consumer[Any]:
+        """Make a consumer of EventBridge events; settings are the consumer's own."""
+        defaults: dict[str, Any] = {
+            "key": "detail.idempotencyid",
+            "policy": Policy(**({"warm_cache": 0} | dict(policy or {}))),
+            "dead_letters": self.box,
+            "observe": self.seen.append,
+            "region": "eu-west-1",
+            "clock": self.clock,
+            "sleep": self.clock.sleep,
+            "jitter": lambda: 0.5,
+        }
+        return Consumer(name, self.store, **(defaults | settings))
+
+    def invocation(self, request_id: str = "request-1", timeout_s: float = 30.0) -> Invocation:
+        """Begin an invocation."""
+        return Invocation(self.clock, request_id=request_id, timeout_s=timeout_s)
+
+    def deliver(
+        self,
+        message: Any = None,
+        *,
+        by: str = "request-1",
+        timeout_s: float = 30.0,
+        region: str = "eu-west-1",
+        **policy: Any,
+    ) -> Any:
+        """Deliver an event to the work, in a process of its own with this policy."""
+        handler = self.consumer(policy=policy, region=region).event_handler(self.work)
+        return handler(message or event(), self.invocation(by, timeout_s))
+
+    def fail(self, error: Exception, message: Any = None, **delivery: Any) -> None:
+        """Deliver an event whose handler raises ``error``, which comes out; the next runs succeed."""
+        self.work.step = fail_with(error)
+        with pytest.raises(type(error)):
+            self.deliver(message, **delivery)
+        self.work.step = lambda _: None
+
+    def crash(self, message: Any = None, **delivery: Any) -> None:
+        """Deliver an event whose handler dies; the next runs succeed."""
+        self.work.step = crash
+        with pytest.raises(Crash):
+            self.deliver(message, **delivery)
+        self.work.step = lambda _: None
+
+    def record(self, key: str = "k1") -> Record:
+        """Return the record of a key, which is there."""
+        record = self.consumer().record(key)
+        assert record is not None
+        return record
+
+    @property
+    def reasons(self) -> list[str]:
+        """The reasons of the dead letters."""
+        return [letter.reason for letter in self.box.letters]
+
+
+class DynamoDBWorld(World):
+    """A world whose store is DynamoDB, in this process, by way of a transport that fails on demand."""
+
+    def __init__(
+        self, store: DynamoDBStore, clock: ManualClock, box: DeadLetterBox, transport: FaultyTransport, dynamodb: Any
+    ) -> None:
+        super().__init__(store, clock, box)
+        self.transport = transport
+        self.dynamodb = dynamodb
+
+    @property
+    def effects(self) -> int:
+        """How often the work's effect was committed."""
+        item = self.dynamodb.get_item(TableName=RIDES, Key={"id": {"S": "order_01"}}).get("Item")
+        return int(item["n"]["N"]) if item else 0

@@ -1,0 +1,189 @@
+"""What happens in one run, as data drawn from a seed. A plan is printed as Python and read again from that."""
+
+import random
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
+
+DAY: Final = 86_400
+
+WORLDS: Final[Mapping[str, str]] = {
+    "queue": "an SQS queue: duplicates, receive counts, redrive, partial failures",
+    "fifo": "an SQS FIFO queue: message groups in order",
+    "rule": "an EventBridge rule: asynchronous invokes with two retries, duplicates, replays, manual invokes",
+    "kinesis": "a Kinesis shard: order, checkpoints at the lowest failure, bisecting, an on-failure destination",
+    "kafka": "a Kafka partition: no partial failures, the whole batch again",
+    "callers": "synchronous callers of a Lambda function, who lose patience and call again",
+    "service": "callers of containers, which have no deadline, and are killed and frozen",
+}
+BATCHES: Final = ("queue", "fifo", "kinesis", "kafka")
+CALLS: Final = ("callers", "service")
+
+PASSING: Final = ("ok", "flaky", "retryable")
+HOPELESS: Final = ("poison", "permanent", "crasher", "crasher", "awaitable", "bad write", "bad result")
+THE_CODES_FAULT: Final = ("typo", "overflow")
+"""Reading raises AttributeError or OverflowError: not the message's fault, so its transport delivers it again."""
+UNREADABLE: Final = ("nested", "keyless", *THE_CODES_FAULT)
+"""JSON that is nested too deeply, an event without a key, and the code's faults."""
+
+AT_A_REQUEST: Final = (
+    *("crash before", "crash after", "request lost", "answer lost", "late", "slow", "odd"),
+    *("throttled", "denied", "conflict", "no reasons", "freeze", "clock"),
+)
+"""Faults of one request of one message: ``at`` is which one, ``amount`` the seconds of a freeze or a clock's jump."""
+FOR_A_WHILE: Final = ("throttled", "denied", "conflict", "outage")
+"""Faults of every request: ``at`` is the second in which it begins, ``amount`` for how many seconds it lasts."""
+
+
+class Copy(NamedTuple):
+    """A further delivery of an event."""
+
+    after_s: float
+    kind: str
+    """``again`` under the same id, ``resent`` under a new one, ``replayed`` from an archive, ``invoked`` by hand."""
+
+
+class Message(NamedTuple):
+    """One event, and what its handler does with it."""
+
+    number: int
+    at_s: float
+    work_s: float = 0.2
+    behaviour: str = "ok"
+    times: int = 0
+    """How often a passing failure happens."""
+    group: int = 0
+    expires_s: float | None = None
+    """The second of the run after which the event is of no use."""
+    copies: tuple[Copy, ...] = ()
+
+
+class Fault(NamedTuple):
+    """Something that goes wrong, for one message or for all."""
+
+    kind: str
+    message: int | None
+    at: float
+    amount: float
+
+
+class Plan(NamedTuple):
+    """One run."""
+
+    seed: int
+    world: str
+    work: str
+    """``effects``, ``external``, ``functions`` (two, nested in the handler) or ``block``."""
+    timeout_s: int
+    """0: none."""
+    batch: int
+    sandboxes: int
+    receives: int
+    """The queue's maxReceiveCount, or the stream's maximum of retries."""
+    reports: bool
+    """The mapping has ReportBatchItemFailures. Without it only Kafka's batches hold more than one message."""
+    bisects: bool
+    window_s: int
+    atomic: bool
+    max_attempts: int
+    concurrency: int
+    lease: int
+    waits: bool
+    once: bool
+    """on_crash is ``quarantine``."""
+    messages: tuple[Message, ...] = ()
+    faults: tuple[Fault, ...] = ()
+
+
+def draw(seed: int, world: str | None = None) -> Plan:
+    """Draw a plan."""
+    dice = random.Random(seed)  # noqa: S311 - it has to be the same every time
+    drawn = dice.choice(tuple(WORLDS))
+    world = world or drawn
+    calm = dice.random() < 0.3  # nothing goes wrong but what the messages bring
+    work = dice.choice(("block", "functions") if world in CALLS else ("external", "functions", "effects"))
+    timeout_s = dice.choice((10, 30, 300) if world in CALLS else (10, 30, 60, 60, 120, 300, 900))
+    reports = world != "kafka" and (world not in BATCHES or dice.random() < 0.8)
+    rush_s = dice.choice((1.0, 1.0, 20.0, 600.0))  # all messages come within so many seconds
+    max_attempts = dice.choice((2, 3, 3, 3, 5))
+    atomic = work == "effects" and dice.random() < 0.5
+    plan = Plan(
+        seed,
+        world,
+        work,
+        timeout_s if world != "service" else 0,
+        batch=dice.choice((2, 5, 10, 10)) if reports or world == "kafka" else 1,
+        sandboxes=dice.choice((1, 2, 5)),
+        receives=max_attempts + dice.choice((3, 3, 4, 7)),
+        reports=reports,
+        bisects=dice.random() < 0.5,
+        window_s=7200 if world not in CALLS and dice.random() < 0.2 else 30 * DAY,
+        atomic=atomic,
+        max_attempts=max_attempts,
+        concurrency=dice.choice((1, 2, 5, 10, 10, 10)),
+        lease=dice.choice((10, 10, 30, 90)),
+        waits=dice.random() < 0.2,
+        once=not atomic and dice.random() < 0.15,
+    )
+    plan = plan._replace(messages=tuple(_messages(plan, dice, rush_s)))
+    return plan if calm else plan._replace(faults=tuple(_faults(plan, dice, rush_s)))
+
+
+def _messages(plan: Plan, dice: random.Random, rush_s: float) -> Iterator[Message]:
+    longest_s = plan.timeout_s * 0.45 / (2 if plan.work == "functions" else 1) if plan.timeout_s else 60.0
+    usual_s = dice.choice((0.2, 0.2, 1.0, longest_s / 2, longest_s))
+    mixed, all_flaky = dice.random() < 0.3, dice.random() < 0.2
+    kinds_of_odd: tuple[tuple[str, ...], ...] = (), ("crasher",), HOPELESS, UNREADABLE, (*HOPELESS, *UNREADABLE)
+    unfit: tuple[str, ...] = UNREADABLE if plan.world in CALLS else ("nested",) if plan.world == "rule" else ()
+    unfit += ("bad result",) if plan.work == "functions" else ()  # nobody would ever get it
+    odd = [kind for kind in dice.choice(kinds_of_odd) if kind not in unfit]
+    kinds = ("again", "resent", "replayed", "invoked") if plan.world == "rule" else ("again", "resent")
+    for number in range(dice.choice((1, 2, 4, 8, 12, 12, 20))):
+        behaviour = "ok"
+        if odd and dice.random() < 0.25:
+            behaviour = dice.choice(odd)
+        elif all_flaky or dice.random() < 0.1:
+            behaviour = "flaky" if all_flaky else dice.choice(("flaky", "flaky", "retryable"))
+        most = {"flaky": 1 if all_flaky else plan.max_attempts - 1, "retryable": 4}.get(behaviour, 0)
+        copies = [
+            Copy(round(dice.choice((0.01, 0.5, 5.0, 5.0, 90.0, 4000.0, 90_000.0)) * (0.5 + dice.random()), 3), kind)
+            for kind in dice.choices(kinds, k=dice.choice((0, 0, 0, 1, 1, 2)))
+        ]
+        yield Message(
+            number,
+            round(dice.random() * rush_s, 3),
+            round(usual_s if not mixed else dice.choice((0.2, usual_s, longest_s * dice.random())), 1),
+            behaviour,
+            dice.randint(1, most) if most else 0,
+            group=dice.randrange(3),
+            expires_s=round(rush_s + dice.random() * 300) if dice.random() < 0.05 and plan.world not in CALLS else None,
+            copies=tuple(copies) if behaviour not in UNREADABLE else (),
+        )
+
+
+def _faults(plan: Plan, dice: random.Random, rush_s: float) -> Iterator[Fault]:
+    far_s = min(float(DAY), plan.window_s / 4)  # a clock that jumps over the window forgets what was done in it
+    for _ in range(dice.choice((1, 1, 2, 3, 5, 8, 13))):
+        if dice.random() < 0.2:
+            at_s = round(dice.random() * (rush_s + 2 * plan.messages[0].work_s), 2)
+            yield Fault(dice.choice(FOR_A_WHILE), None, at_s, dice.choice((1.0, 5.0, 40.0, 200.0)))
+        else:
+            kind = dice.choice(AT_A_REQUEST)
+            amounts = (0.4, -0.4, 20.0, -20.0, far_s, far_s) if kind == "clock" else (5.0, 20.0, 20.0, 100.0, 400.0)
+            where = dice.randrange(len(plan.messages))
+            yield Fault(kind, where, dice.choice((1, 1, 2, 2, 3, 4, 5, 6, 8)), dice.choice(amounts))
+
+
+def smaller(plan: Plan) -> Iterator[Plan]:
+    """Yield every plan that is a little smaller: a failing plan is shrunk with them."""
+    for message in reversed(plan.messages):
+        faults = tuple(fault for fault in plan.faults if fault.message != message.number)
+        yield plan._replace(messages=tuple(each for each in plan.messages if each is not message), faults=faults)
+    for index in reversed(range(len(plan.faults))):
+        yield plan._replace(faults=plan.faults[:index] + plan.faults[index + 1 :])
+    if plan.sandboxes > 1:
+        yield plan._replace(sandboxes=1)
+    for index, message in enumerate(plan.messages):
+        for name, default in Message._field_defaults.items():
+            plain = message._replace(**{name: default})
+            if plain != message:
+                yield plan._replace(messages=(*plan.messages[:index], plain, *plan.messages[index + 1 :]))

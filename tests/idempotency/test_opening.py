@@ -1,0 +1,95 @@
+"""The store that a line of settings names."""
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import valkey
+
+from idempotency import ConfigurationError, DynamoDBStore, open_store
+from idempotency.stores.valkey import ValkeyStore
+
+WORD = "hunter2"
+
+
+@pytest.mark.parametrize("table", ["Idempotency", "arn:aws:dynamodb:eu-west-1:123456789012:table/Idempotency"])
+def test_table_is_opened_by_name_or_arn(table: str) -> None:
+    """What comes after the scheme is what DynamoDB is asked for."""
+    store = open_store(f"dynamodb:{table}")
+    assert isinstance(store, DynamoDBStore)
+    assert store._table == table  # noqa: SLF001 - what its requests name
+
+
+SERVERS: dict[str, dict[str, Any]] = {
+    "valkey://cache.example:6380": {"host": "cache.example", "port": 6380},
+    "redis://cache.example": {"host": "cache.example", "port": 6379},
+    "redis://127.0.0.1/": {"host": "127.0.0.1", "db": 0},
+    "valkey://cache.example/3": {"port": 6379, "db": 3},
+    "valkey://[::1]:6380/2": {"host": "::1", "port": 6380, "db": 2},
+    "valkeys://cache.example": {"ssl_check_hostname": True, "ssl_cert_reqs": "required"},
+    "rediss://cache.example:6380": {"ssl_check_hostname": True, "ssl_cert_reqs": "required", "port": 6380},
+    f"rediss://worker:{WORD}@cache.example": {"username": "worker", "password": WORD, "host": "cache.example"},
+    "redis://:a%40b%2Fc%3A%25d@cache.example:1/1": {"username": None, "password": "a@b/c:%d", "port": 1, "db": 1},
+    "valkey://us%20er:pass:word@[fe80::1]": {"username": "us er", "password": "pass:word", "host": "fe80::1"},
+    "valkey://cache.example?cluster=false&eviction=accepted": {"host": "cache.example"},
+    f"redis://:{WORD}@cache.example?cluster=true": {"password": WORD},
+}
+
+
+@pytest.mark.parametrize(("address", "expected"), SERVERS.items())
+def test_server_is_opened_with_what_a_function_needs(address: str, expected: dict[str, Any]) -> None:
+    """It is the server or cluster of the address, not yet asked, with timeouts and without retries."""
+    store = open_store(address)
+    assert isinstance(store, ValkeyStore)
+    client: Any = store._client  # noqa: SLF001 - what was chosen for it
+    settings = client.get_connection_kwargs()
+    assert {name: settings[name] for name in expected} == expected
+    assert settings["socket_connect_timeout"] + settings["socket_timeout"] <= 1.5
+    assert settings["retry"]._retries == 0  # noqa: SLF001 - valkey-py has no other way to tell
+    assert ("ssl_check_hostname" in settings) is address.startswith(("valkeys", "rediss"))
+    assert isinstance(client, valkey.ValkeyCluster) is ("cluster=true" in address)
+    assert WORD not in f"{store!r} {client!r}"
+
+
+NONSENSE = f"""
+    Idempotency dynamodb: dynamodb://Idempotency http://localhost:6379 valkey:// valkey://localhost:port
+    valkey://localhost:0 valkey://localhost:65536 valkey://localhost:6379/one valkey://::1:6379
+    redis://localhost?socket_timeout=60 redis://localhost/1?cluster=true redis:worker:{WORD}@localhost
+    redis://worker:{WORD}@ redis://worker:{WORD}/x@localhost redis://worker:{WORD}?x@localhost
+    redis://worker:x@{WORD}@localhost redis://localhost:{WORD}
+"""
+
+
+@pytest.mark.parametrize("address", [*NONSENSE.split(), "", " dynamodb:Idempotency", "redis://localhost\n"])
+def test_nonsense_is_refused_without_repeating_a_password(address: str) -> None:
+    """The error names the forms that there are, and nothing of the address, which may hold a password."""
+    with pytest.raises(ConfigurationError, match=r"dynamodb:<table>, or valkey://|cluster has no databases") as refused:
+        open_store(address)
+    assert WORD not in str(refused.value)
+    assert (refused.value.__cause__, refused.value.__context__) == (None, None)
+
+
+def test_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where valkey-py is not deployed, the error says what to add."""
+    monkeypatch.setitem(sys.modules, "valkey", None)
+    with pytest.raises(ConfigurationError, match="package valkey"):
+        open_store("valkey://localhost:6379")
+
+
+@pytest.mark.parametrize(
+    ("address", "region", "foreign"),
+    [("dynamodb:Idempotency", "eu-west-1", ("valkey", "idempotency.effects")), ("valkey://localhost", "", ("boto",))],
+)
+def test_only_what_was_chosen_is_imported(address: str, region: str, foreign: tuple[str, ...]) -> None:
+    """A function pays no start-up time for the other choice; records in Valkey need neither a region nor an AWS SDK."""
+    code = (
+        f"import sys; from idempotency import open_store; open_store({address!r});"
+        f"print([name for name in sys.modules for part in {foreign} if name.startswith(part)])"
+    )
+    environment = {"PYTHONPATH": "layers/idempotency", "PATH": os.environ["PATH"]}
+    if region:
+        environment["AWS_DEFAULT_REGION"] = region
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert done.stdout.strip() == "[]"

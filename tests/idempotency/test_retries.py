@@ -1,0 +1,197 @@
+"""What a store knows after its last try: the one loop that every backend sends in, and how each reads its errors."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import fakeredis
+import pytest
+import redis
+import valkey
+from hypothesis import given
+from hypothesis import strategies as st
+
+from idempotency import DynamoDBStore, Update
+from idempotency.errors import EffectsRejectedError, StoreRefusedError, StoreUnavailableError
+from idempotency.record import COMPLETED, Record
+from idempotency.stores.retries import Retries, Verdict
+from idempotency.stores.transport import NoAnswerError, ServiceError
+from idempotency.stores.valkey import ValkeyStore
+from idempotency.testing import ManualClock
+
+MOST_TRIES = 6
+UNANSWERED, PASSING, REFUSED = Verdict.UNANSWERED, Verdict.PASSING, Verdict.REFUSED
+
+
+class MetError(Exception):
+    """What a try meets."""
+
+
+def drive(meets: list[Verdict | None], left_ms: int | None = None) -> tuple[object, list[int]]:
+    """Send a request whose tries meet this and then succeed; return how it ended, and when its tries began."""
+    clock, tries_ms, script = ManualClock(0), [], iter(meets)
+
+    def request() -> str:
+        tries_ms.append(clock())
+        for verdict in script:
+            raise MetError(verdict)
+        return "answer"
+
+    retries = Retries(clock, clock.sleep, jitter=lambda: 1.0)
+    try:
+        end: object = retries.send("a step", request, lambda error: error.args[0], longest_try_s=1.5, until_ms=left_ms)
+    except Exception as error:  # noqa: BLE001 - it is the outcome
+        end = error
+    return end, tries_ms
+
+
+@given(st.lists(st.sampled_from([*Verdict, None]), max_size=MOST_TRIES + 1))
+def test_one_unanswered_try_leaves_the_outcome_unknown(meets: list[Verdict | None]) -> None:
+    """A request ends at its answer, a refusal for good or the sixth try; only what was always refused is definite."""
+    ends = next((number for number, met in enumerate(meets) if met not in {UNANSWERED, PASSING}), len(meets))
+    tried = meets[: min(ends + 1, MOST_TRIES)]
+    end, tries_ms = drive(meets)
+    if ends == len(meets) < MOST_TRIES:
+        assert end == "answer"
+        tried.append(None)
+    elif tried[-1] in {Verdict.ANSWERED, None}:
+        assert isinstance(end, MetError)
+    else:
+        assert type(end) is (StoreUnavailableError if UNANSWERED in tried else StoreRefusedError)
+        assert isinstance(end.__cause__, MetError)
+    assert tries_ms == [0, 25, 75, 175, 375, 775][: len(tried)]
+
+
+@pytest.mark.parametrize("verdict", [UNANSWERED, PASSING])
+@pytest.mark.parametrize(("left_ms", "tries"), [(-1, 1), (1_524, 1), (1_525, 2), (1_600, 3), (None, MOST_TRIES)])
+def test_no_try_but_the_first_begins_that_cannot_end_in_time(verdict: Verdict, left_ms: int | None, tries: int) -> None:
+    """A further try that could last past ``until_ms`` is not begun; whether to begin at all is the caller's to know."""
+    _, tries_ms = drive([verdict] * MOST_TRIES, left_ms)
+    assert len(tries_ms) == tries
+
+
+# ── How each backend's errors are read ────────────────────────────────────────────────────────────────────────────────
+
+
+class Script:
+    """A transport, or a client's way to run scripts, whose tries meet these errors, and then the last one again."""
+
+    longest_try_s = 1.5
+
+    def __init__(self, *errors: Exception) -> None:
+        self.errors = errors
+        self.tries = 0
+
+    def __call__(self, *request: object) -> Mapping[str, Any]:
+        """Meet the next error."""
+        self.tries += 1
+        raise self.errors[min(self.tries, len(self.errors)) - 1]
+
+
+type Send = Callable[[Script], object]
+DONE = Record("history#k1", COMPLETED, "owner-1", 1, None, None, None, None, None, 0, 0)
+CHARGE = Update("Rides", {"id": "order_01"}, "ADD charges :one", values={":one": 1})
+
+
+def store(script: Script) -> DynamoDBStore:
+    """A store over the script."""
+    return DynamoDBStore("Idempotency", transport=script, sleep=lambda seconds: None)
+
+
+def write(script: Script) -> object:
+    """Write a record."""
+    return store(script).update_if_owner(DONE)
+
+
+def read(script: Script) -> object:
+    """Read a record."""
+    return store(script).read("k")
+
+
+def commit(script: Script) -> object:
+    """Write a record with an effect."""
+    return store(script).update_if_owner(DONE, [CHARGE])
+
+
+def step(script: Script) -> object:
+    """Write a record over valkey-py."""
+    client: Any = fakeredis.FakeValkey(socket_timeout=1)
+    client.evalsha = script
+    return ValkeyStore(client, sleep=lambda seconds: None).update_if_owner(DONE)
+
+
+def step_of_redis(script: Script) -> object:
+    """Write a record over redis-py."""
+    client: Any = fakeredis.FakeRedis(socket_timeout=1)
+    client.evalsha = script
+    return ValkeyStore(client, sleep=lambda seconds: None).update_if_owner(DONE)
+
+
+def service(code: str, status: int = 400) -> ServiceError:
+    """An error of DynamoDB's."""
+    return ServiceError(code, status, "", {})
+
+
+def cancelled(*reasons: str, message: str = "") -> ServiceError:
+    """A cancelled transaction of two actions; with as many reasons, or explained less well."""
+    body = {"CancellationReasons": [{"Code": reason} for reason in reasons]} if reasons else {}
+    return ServiceError("TransactionCanceledException", 400, message, body)
+
+
+LOST: dict[Send, Exception] = {step: valkey.TimeoutError("lost"), step_of_redis: redis.TimeoutError("lost")}
+ANY = (write, read, commit)
+CASES: list[tuple[Verdict, tuple[Send, ...], list[Exception]]] = [
+    (UNANSWERED, ANY, [NoAnswerError("lost"), service("InternalServerError", 500), service("SomethingNew", 503)]),
+    (UNANSWERED, (commit,), [service("TransactionInProgressException")]),
+    (PASSING, ANY, [service("ThrottlingException"), service("RequestLimitExceeded")]),
+    (PASSING, ANY, [service("ProvisionedThroughputExceededException"), service("TransactionConflictException")]),
+    (PASSING, (commit,), [cancelled("None", "TransactionConflict"), cancelled("ThrottlingError", "None")]),
+    (PASSING, (commit,), [cancelled(message="... [None, TransactionConflict]")]),
+    (PASSING, (commit,), [cancelled("None", message="... [None, ProvisionedThroughputExceeded]")]),
+    (REFUSED, ANY, [service("AccessDeniedException"), service("ResourceNotFoundException")]),
+    (REFUSED, ANY, [service("ExpiredTokenException"), service("NoCredentialsError", 0)]),
+    (REFUSED, (write, read), [service("ValidationException")]),
+    (REFUSED, (commit,), [cancelled("ValidationError", "None")]),
+    (REFUSED, (commit,), [cancelled("None", "SomethingNew"), cancelled(message="no reason")]),
+    (REFUSED, (commit,), [cancelled("ConditionalCheckFailed"), cancelled(message="[ConditionalCheckFailed, None]")]),
+    (UNANSWERED, (step,), [valkey.ConnectionError("reset"), valkey.TimeoutError("timed out")]),
+    (UNANSWERED, (step,), [valkey.exceptions.InvalidResponse("!"), valkey.exceptions.ValkeyClusterException("gone")]),
+    (UNANSWERED, (step_of_redis,), [redis.ConnectionError("reset"), redis.exceptions.RedisClusterException("gone")]),
+    (PASSING, (step,), [valkey.ReadOnlyError("READONLY"), valkey.BusyLoadingError("LOADING")]),
+    (PASSING, (step_of_redis,), [redis.ReadOnlyError("READONLY"), redis.exceptions.ClusterDownError("CLUSTERDOWN")]),
+    (REFUSED, (step,), [valkey.ResponseError("MISCONF"), valkey.AuthenticationError("NOAUTH")]),
+    (REFUSED, (step,), [valkey.exceptions.NoPermissionError("NOPERM"), valkey.exceptions.OutOfMemoryError("OOM")]),
+    (REFUSED, (step_of_redis,), [redis.ResponseError("WRONGTYPE"), redis.AuthenticationError("WRONGPASS")]),
+]
+
+
+@pytest.mark.parametrize(
+    ("verdict", "send", "error"),
+    [(verdict, send, error) for verdict, sends, errors in CASES for send in sends for error in errors],
+)
+def test_only_an_answer_is_definite(verdict: Verdict, send: Send, error: Exception) -> None:
+    """A refusal is told with its reason, unless an earlier try of the same step got no answer: then it is unknown."""
+    script = Script(error)
+    with pytest.raises(StoreUnavailableError if verdict is UNANSWERED else StoreRefusedError) as ended:
+        send(script)
+    assert str(error) in str(ended.value)
+    assert script.tries == (1 if verdict is REFUSED else MOST_TRIES)
+    with pytest.raises(StoreUnavailableError):
+        send(Script(LOST.get(send, NoAnswerError("lost")), error))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        service("ValidationException"),
+        cancelled("None", "ItemCollectionSizeLimitExceeded"),
+        cancelled("ThrottlingError", "ValidationError"),
+    ],
+)
+def test_invalid_effects_are_rejected_for_good(error: Exception) -> None:
+    """What DynamoDB finds invalid stays so; after a try without an answer, nothing is said of it."""
+    script = Script(error)
+    with pytest.raises(EffectsRejectedError):
+        commit(script)
+    assert script.tries == 1
+    with pytest.raises(StoreUnavailableError):
+        commit(Script(NoAnswerError("lost"), error))

@@ -1,0 +1,133 @@
+"""Python values, and effects made of them, to DynamoDB's wire format."""
+
+import copy
+import enum
+from collections.abc import Callable
+from decimal import Decimal
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+
+from idempotency import marshalling
+from idempotency.effects import Check, Delete, Put, Update, prepared
+from idempotency.errors import EffectsRejectedError
+
+Status = enum.Enum("Status", {"PAID": "PAID"}, type=str)
+
+
+class Text(str):
+    """A string that prints as another one."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return "another"
+
+
+class Number(int):
+    """A number that prints as another one."""
+
+    __str__ = __repr__ = lambda self: "7"
+
+
+def _nested(levels: int, inner: Any = None, kind: str | None = None) -> Any:
+    for _ in range(levels):
+        inner = [inner] if kind is None else {kind: [inner]}
+    return inner
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        ((1, "a"), {"L": [{"N": "1"}, {"S": "a"}]}),
+        (Text("text"), {"S": "text"}),
+        (Number(1), {"N": "1"}),
+        (MappingProxyType({Status.PAID: None}), {"M": {"PAID": {"NULL": True}}}),
+        ({Status.PAID, Text("b"), "c"}, {"SS": ["PAID", "b", "c"]}),
+        ({b"b", b"a"}, {"BS": [b"a", b"b"]}),
+        (_nested(31), _nested(31, {"NULL": True}, "L")),
+    ],
+)
+def test_value_is_written_as_what_it_stands_for(value: object, written: Any) -> None:
+    """Kinds that DynamoDB does not know are written as the nearest that it knows, and never as how they print."""
+    assert marshalling.attribute(value) == written
+    assert {type(content) for content in marshalling.attribute(value).values()} <= {str, list, dict}
+
+
+def _circle() -> dict[str, object]:
+    circle: dict[str, object] = {}
+    circle["circle"] = circle
+    return circle
+
+
+NO_SETS: list[Any] = [set(), {1, "a"}, {True}, {None}]
+NO_NUMBERS = [1.5, 10**38 + 1, Decimal("1E126"), Decimal("9E-131"), Decimal("-Infinity"), Decimal("NaN")]
+NO_TEXTS: list[Any] = ["\ud83d", {"\ud83d": 1}, {"": 1}, {1: "a"}]
+
+
+@pytest.mark.parametrize("value", [object(), _nested(32), _circle(), *NO_SETS, *NO_NUMBERS, *NO_TEXTS], ids=type)
+def test_value_that_dynamodb_cannot_hold_is_refused(value: object) -> None:
+    """Nothing is rounded or guessed: what DynamoDB cannot hold as it is, is refused, alone or inside something."""
+    for within in (value, [value], {"a": value}):
+        with pytest.raises(EffectsRejectedError):
+            marshalling.attribute(within)
+
+
+KEY = {"id": "order_01"}
+EFFECTS: list[Any] = [
+    Put("Rides", {**KEY, "n": [1]}, "#s = :s", {":s": {"a": [1]}}, {"#s": "status"}),
+    Update("Rides", {**KEY, "at": 1}, "SET #s = :s", "#s <> :s", {":s": Decimal("1.5")}, {"#s": "status"}),
+    Delete("Rides", KEY, "#s = :s", {":s": "b"}, {"#s": "status"}),
+    Check("Rides", KEY, "attribute_exists(id)"),
+]
+
+
+@pytest.mark.parametrize("effect", EFFECTS, ids=lambda effect: type(effect).__name__)
+def test_effect_is_fixed_when_it_is_registered(effect: Any) -> None:
+    """What is written was decided when the effect was registered; and the effect reads as it was."""
+    registered = copy.deepcopy(effect)
+    ready = prepared(registered)
+    for part in registered:
+        if isinstance(part, dict):
+            part.clear()
+    assert ready.action() == effect.action()
+    assert ready == effect
+    assert type(ready) is type(effect)
+
+
+BAD: dict[str, list[object]] = {
+    "table": ["", None],
+    "item": [{}, {"price": 9.5}],
+    "key": [{}, "order_01", {"id": ""}, {"id": ["a"]}, {"a": 1, "b": 2, "c": 3}],
+    "expression": [""],
+    "condition": [""],
+    "values": [[1], {":n": 9.5}],
+    "names": [["#n"], {"#n": 1}, {"#n": "\ud83d"}],
+}
+
+
+@pytest.mark.parametrize(("part", "bad"), [(part, bad) for part, values in BAD.items() for bad in values])
+def test_effect_that_can_never_be_written_is_refused(part: str, bad: object) -> None:
+    """A handler learns so before it has done anything that the commit would come too late for."""
+    no_effects: list[Any] = [EFFECTS, {"Put": {}}]
+    for effect in [*no_effects, *(effect._replace(**{part: bad}) for effect in EFFECTS if part in effect._fields)]:
+        with pytest.raises(EffectsRejectedError):
+            prepared(effect)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        lambda size: "x" * size,
+        lambda size: "ß" * (size // 2),
+        lambda size: [b"x" * size],
+        lambda size: {"x" * size},
+        lambda size: {"ß" * (size // 2): True},
+    ],
+)
+def test_item_over_400_kb_is_refused(value: Callable[[int], object]) -> None:
+    """An item is refused once its names and values have more bytes than DynamoDB takes, and not before."""
+    prepared(Put("Rides", {"id": value(409_590)}))
+    with pytest.raises(EffectsRejectedError):
+        prepared(Put("Rides", {"id": value(409_610)}))

@@ -1,0 +1,251 @@
+"""The template as CloudFormation deploys it: transformed, with the conditions of one choice of parameters decided.
+
+The resources of nested stacks stand beside the template's own, with the values that their parameters are given.
+"""
+
+import copy
+import itertools
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from samtranslator.translator.transform import transform
+from samtranslator.yaml_helper import yaml_parse
+
+from infrastructure.rules.house_rules import with_nested
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+TEMPLATE: Final = ROOT / "template.yaml"
+
+ROLES: Final[dict[str, dict[str, str]]] = {
+    "standalone": {"Role": "standalone"},
+    "primary": {"Role": "primary", "PeerRegion": "eu-west-1", "GlobalEndpoint": "present"},
+    "secondary": {
+        "Role": "secondary",
+        "PeerRegion": "us-east-1",
+        "GlobalEndpointId": "abcdefgh.xyz",
+        "OutboxStreamArn": "arn:aws:dynamodb:eu-west-1:123456789012:table/carride-OutboxTable/stream/2026-01-01T00:00",
+    },
+}
+"""What `make deploy-regions` gives to a stack, by its role among the regions."""
+TOLD: Final = frozenset().union(*ROLES.values())
+"""The parameters that it gives."""
+
+KEY: Final = "arn:aws:kms:us-east-1:123456789012:key/0a1b2c3d-0000-4000-8000-000000000000"
+SWITCHES: Final[dict[str, tuple[str, ...]]] = {
+    "KmsKeyArn": ("", KEY),
+    "PaymentGatewayUrl": ("", "https://gateway.example"),
+}
+"""Parameters of free text that decide what is deployed by being empty or not."""
+COMPANIONS: Final[dict[str, dict[str, str]]] = {
+    "jwt": {"JwtIssuer": "https://issuer.example", "JwtAudience": "carride"},
+    KEY: {"PeerKmsKeyArn": KEY.replace("us-east-1", "eu-west-1")},
+}
+"""What has to be given with a value."""
+GRADUALLY: Final = {"Release": "abcdefghij"}
+
+NO_VALUE: Final = {"Ref": "AWS::NoValue"}
+
+type Properties = dict[str, Any]
+
+
+class NoManagedPolicies:
+    """The template names no AWS managed policy, so the transform needs no account to look one up in."""
+
+    def load(self) -> dict[str, str]:
+        """Return the ARN of each managed policy by its name: none."""
+        return {}
+
+
+@dataclass(frozen=True)
+class Stack:
+    """The transformed template of one choice of parameters: what is deployed, with every condition decided."""
+
+    parameters: dict[str, str]
+    conditions: dict[str, bool]
+    resources: dict[str, Properties]
+    outputs: dict[str, Properties]
+
+    def of_type(self, resource_type: str) -> dict[str, Properties]:
+        """Return the properties of every resource of that type by its logical id."""
+        return {
+            name: resource.get("Properties", {})
+            for name, resource in self.resources.items()
+            if resource["Type"] == resource_type
+        }
+
+    def choose(self, value: object) -> object:
+        """Follow ``Fn::If`` and references to parameters down to the value that this choice of parameters gives."""
+        match value:
+            case {"Fn::If": [str(condition), chosen, otherwise]}:
+                return self.choose(chosen if self.conditions[condition] else otherwise)
+            case {"Ref": str(name)} if name in self.parameters:
+                return self.parameters[name]
+            case _:
+                return value
+
+
+def source(path: Path = TEMPLATE) -> dict[str, Any]:
+    """Return the template before SAM's transform, with every loop expanded and nested stacks merged."""
+    return copy.deepcopy(_parsed(path))
+
+
+@cache
+def _parsed(path: Path) -> dict[str, Any]:
+    written = yaml_parse(path.read_text(encoding="utf-8"))
+    return with_nested(_expanded(written, {}, written["Mappings"]), path.parent)
+
+
+def _expanded(value: Any, items: dict[str, str], mappings: dict[str, Any]) -> Any:
+    """Return part of a template with its loops expanded, as AWS::LanguageExtensions does it."""
+
+    def named(text: str) -> str:
+        return re.sub(r"\$\{(\w+)\}", lambda found: items.get(found[1], found[0]), text)
+
+    match value:
+        case {"Ref": str(name)} if name in items:
+            return items[name]
+        case {"Fn::Sub": str(text)}:
+            return {"Fn::Sub": named(text)} if "${" in named(text) else named(text)
+        case {"Fn::FindInMap": list(parts)}:
+            names = [_expanded(part, items, mappings) for part in parts]
+            known = all(isinstance(name, str) for name in names)
+            return mappings[names[0]][names[1]][names[2]] if known else {"Fn::FindInMap": names}
+        case dict():
+            result: dict[str, Any] = {}
+            for key, inner in value.items():
+                if not key.startswith("Fn::ForEach::"):
+                    result[named(key)] = _expanded(inner, items, mappings)
+                    continue
+                identifier, collection, fragment = inner
+                for item in _expanded(collection, items, mappings):
+                    result |= _expanded(fragment, {**items, identifier: item}, mappings)
+            return result
+        case list():
+            return [_expanded(inner, items, mappings) for inner in value]
+        case _:
+            return value
+
+
+def stack(path: Path = TEMPLATE, /, **chosen: str) -> Stack:
+    """Return the transformed template for the given parameters and the defaults of the others."""
+    template = _packaged(source(path))
+    parameters = {name: str(spec["Default"]) for name, spec in template["Parameters"].items()} | chosen
+    result = transform(template, parameters, NoManagedPolicies())
+    declared = template["Conditions"]
+    conditions = {name: _holds(condition, parameters, declared) for name, condition in declared.items()}
+    deployed = {
+        name: {key: value for key, value in _decided(resource, conditions).items() if key != "Condition"}
+        for name, resource in result["Resources"].items()
+        if "Condition" not in resource or conditions[resource["Condition"]]
+    }
+    return Stack(parameters, conditions, deployed, _decided(result["Outputs"], conditions))
+
+
+def every_choice() -> Iterator[dict[str, str]]:
+    """Yield choices of parameters in which each pair of values of two parameters occurs at least once.
+
+    The values are those that the template allows, so that a parameter which is added is chosen too. Of numbers, the
+    first and the last; of the parameters that follow from the role, what the role gives.
+    """
+    options = {name: [*values] for name, values in _options()}
+    names = list(options)
+    pairs = {
+        ((one, a), (other, b))
+        for one, other in itertools.combinations(names, 2)
+        for a in options[one]
+        for b in options[other]
+    }
+    while pairs:
+        chosen: dict[str, str] = dict(min(pairs))
+        for name in names:
+            if name not in chosen:
+                chosen[name] = max(options[name], key=lambda value: len(_pairs(names, {**chosen, name: value}) & pairs))
+        pairs -= _pairs(names, chosen)
+        yield _with_companions({name: chosen[name] for name in names})
+
+
+def _options() -> Iterator[tuple[str, Sequence[str]]]:
+    for name, spec in source()["Parameters"].items():
+        allowed = [str(value) for value in spec.get("AllowedValues", ())]
+        if name in SWITCHES:
+            yield name, SWITCHES[name]
+        elif allowed and (name == "Role" or name not in TOLD):
+            yield name, [allowed[0], allowed[-1]] if spec["Type"] == "Number" else allowed
+
+
+def _pairs(names: Sequence[str], chosen: dict[str, str]) -> set[tuple[tuple[str, str], ...]]:
+    return set(itertools.combinations([(name, chosen[name]) for name in names if name in chosen], 2))
+
+
+def _with_companions(chosen: dict[str, str]) -> dict[str, str]:
+    companions = [COMPANIONS.get(value, {}) for value in chosen.values()]
+    if chosen["DeploymentStrategy"] != "AllAtOnce":
+        companions.append(GRADUALLY)
+    return {name: value for each in (chosen, ROLES[chosen["Role"]], *companions) for name, value in each.items()}
+
+
+def label(choice: dict[str, str]) -> str:
+    """Return how a test calls a choice: by what differs from the defaults, without what follows from it."""
+    specs = source()["Parameters"]
+    differs = [name for name, _ in _options() if choice.get(name, "") != str(specs[name]["Default"])]
+    words = [name if name in SWITCHES else choice[name] for name in differs]
+    return "-".join(f"{name}{word}" if word.isdigit() else word for name, word in zip(differs, words, strict=True))
+
+
+def _decided(value: Any, conditions: dict[str, bool]) -> Any:
+    """Return the value with each ``Fn::If`` decided, and without what is then ``AWS::NoValue``."""
+    match value:
+        case {"Fn::If": [str(condition), chosen, otherwise]}:
+            return _decided(chosen if conditions[condition] else otherwise, conditions)
+        case dict():
+            decided = {key: _decided(inner, conditions) for key, inner in value.items()}
+            return {key: inner for key, inner in decided.items() if inner != NO_VALUE}
+        case list():
+            return [inner for each in value if (inner := _decided(each, conditions)) != NO_VALUE]
+        case _:
+            return value
+
+
+def _packaged(template: dict[str, Any]) -> dict[str, Any]:
+    """Put the place of an upload where local files stand, as `sam package` does before the transform."""
+    uploads = {"CodeUri": "s3://bucket/key", "ContentUri": "s3://bucket/key", "TemplateURL": "https://s3/bucket/key"}
+    for resource in template["Resources"].values():
+        for key, place in uploads.items():
+            if key in resource.get("Properties", {}):
+                resource["Properties"][key] = place
+    return template
+
+
+def _holds(condition: dict[str, Any], parameters: dict[str, str], declared: dict[str, dict[str, Any]]) -> bool:
+    match condition:
+        case {"Condition": str(name)}:
+            return _holds(declared[name], parameters, declared)
+        case {"Fn::And": list(parts)}:
+            return all(_holds(part, parameters, declared) for part in parts)
+        case {"Fn::Or": list(parts)}:
+            return any(_holds(part, parameters, declared) for part in parts)
+        case {"Fn::Equals": sides}:
+            left, right = (parameters[each["Ref"]] if isinstance(each, dict) else str(each) for each in sides)
+            return left == right
+        case {"Fn::Not": [negated]}:
+            return not _holds(negated, parameters, declared)
+        case _:
+            raise NotImplementedError(f"teach this function the condition {condition}")
+
+
+def attribute(logical_id: str, name: str = "Arn") -> dict[str, list[str]]:
+    """Return the intrinsic that gives an attribute of a resource."""
+    return {"Fn::GetAtt": [logical_id, name]}
+
+
+def named(reference: Properties) -> str:
+    """Return the logical id that ``Ref`` or ``Fn::GetAtt`` names; for a function's alias, the function's."""
+    match reference:
+        case {"Ref": str(name)} | {"Fn::GetAtt": [str(name), _]}:
+            return name.removesuffix("Aliaslive")
+        case _:
+            return ""
