@@ -95,12 +95,16 @@ def _source(statement: Properties) -> str:
     """Return the resource on whose behalf a policy lets a service in, or the service where it names none."""
     arn = statement.get("Condition", {}).get("ArnEquals", {}).get("aws:SourceArn")
     service: str = statement["Principal"]["Service"]
-    return service if arn is None else one(arn)
+    return one(arn) if arn is not None and service == "events.amazonaws.com" else service
 
 
 def _of_permissions(deployed: Stack) -> Iterator[tuple[str, str, str]]:
+    rules = deployed.of_type("AWS::Events::Rule")
     for permission in deployed.of_type("AWS::Lambda::Permission").values():
-        yield one(permission["SourceArn"]), permission["Action"], one(permission["FunctionName"])
+        source = one(permission["SourceArn"])
+        service = "events.amazonaws.com" if source in rules else "apigateway.amazonaws.com"
+        who = source if permission["Principal"] == service else permission["Principal"]
+        yield who, permission["Action"], one(permission["FunctionName"])
 
 
 def several(value: Any) -> list[Any]:
