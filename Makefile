@@ -16,7 +16,7 @@ ENVIRONMENTS := .venv-dev/.synced .venv-engine/.synced .venv-sam/.synced
 
 ##@ Run
 
-.PHONY: setup demo invoke chaos
+.PHONY: setup demo invoke chaos engine
 setup: $(ENVIRONMENTS) ## Install the three environments (every other target does so by itself)
 
 demo: $(ENVIRONMENTS) ## Run the whole pipeline on this machine and print its ledger (ARGS="--rides 1000", ARGS=--help)
@@ -24,6 +24,9 @@ demo: $(ENVIRONMENTS) ## Run the whole pipeline on this machine and print its le
 
 invoke: $(ENVIRONMENTS) ## Run one function with one event: FUNCTION=RideHistoryFunction EVENT=events/….json
 	@$(PYTHON) -m local.invoke "$(FUNCTION)" "$(EVENT)"
+
+engine: $(ENVIRONMENTS) ## Run any SAM template on this machine until Ctrl-C: TEMPLATE=examples/minimal/template.yaml
+	@.venv-engine/bin/python -m local.engine run "$(TEMPLATE)" $(ARGS)
 
 chaos: $(ENVIRONMENTS) ## Run the worst mix of faults and check every ride (ARGS="--rides 500 --seeds 3", ARGS=--help)
 	@$(PYTHON) -m local.chaos $(ARGS)
@@ -34,13 +37,13 @@ chaos: $(ENVIRONMENTS) ## Run the worst mix of faults and check every ride (ARGS
 test: test-unit test-proofs test-integration ## Run every test
 
 test-unit: .venv-dev/.synced ## Run the tests that need nothing but this process: seconds, no network
-	@$(PYTHON) -m pytest -q -n 2 tests/unit tests/contract $(ARGS)
+	@$(PYTHON) -m pytest -q -n 2 -m "not integration and not proof" tests $(ARGS)
 
 test-proofs: .venv-dev/.synced ## Run the features, the explorer, the simulation and the comparison with Powertools
-	@$(PYTHON) -m pytest -q -n 2 tests/features tests/property tests/differential tests/explorer tests/simulation $(ARGS)
+	@$(PYTHON) -m pytest -q -n 2 -m proof tests/idempotency $(ARGS)
 
 test-integration: $(ENVIRONMENTS) ## Run the tests of the template and of the pipeline on the local engine
-	@$(PYTHON) -m pytest -q tests/infrastructure tests/integration tests/e2e $(ARGS)
+	@$(PYTHON) -m pytest -q -n 2 --dist loadfile -m integration tests $(ARGS)
 
 lint: types template ## Check style, format, types and template
 	@$(PYTHON) -m ruff check
@@ -51,6 +54,7 @@ types: .venv-dev/.synced ## Check types, strictly
 
 template: .venv-dev/.synced .venv-sam/.synced ## Check the templates: AWS's rules and the house's, the transform, and rules on SAM's own types
 	@.venv-dev/bin/cfn-lint
+	@cd examples/minimal && ../../.venv-dev/bin/cfn-lint template.yaml
 	@sam validate --region us-east-1
 	@sam validate --lint --region us-east-1
 
@@ -60,22 +64,22 @@ check: lint test ## Check everything, as CI does
 
 .PHONY: compare bench bench-publish explore simulate mutants
 compare: .venv-dev/.synced ## Show what Powertools and this layer do in the same adversities (ARGS=--json)
-	@$(PYTHON) -m tests.differential $(ARGS)
+	@$(PYTHON) -m tests.idempotency.differential $(ARGS)
 
 bench: .venv-dev/.synced ## Measure round trips, CPU, import time and batches beside Powertools (ARGS=--help)
-	@$(PYTHON) -m tests.bench $(ARGS)
+	@$(PYTHON) -m tests.idempotency.bench $(ARGS)
 
 bench-publish: .venv-dev/.synced ## Measure requests and CPU of 10,000 events published straight to a bus (ARGS=--help)
-	@$(PYTHON) -m tests.bench.publishing $(ARGS)
+	@$(PYTHON) -m tests.idempotency.bench.publishing $(ARGS)
 
 explore: .venv-dev/.synced ## Explore every order of the steps of a few deliveries of one key (ARGS=--help)
-	@$(PYTHON) -m tests.explorer $(ARGS)
+	@$(PYTHON) -m tests.idempotency.explorer $(ARGS)
 
 simulate: .venv-dev/.synced ## Run the layer under simulated transports and random faults (ARGS="--seeds 1000", ARGS=--help)
-	@$(PYTHON) -m tests.simulation $(ARGS)
+	@$(PYTHON) -m tests.idempotency.simulation $(ARGS)
 
 mutants: .venv-dev/.synced ## Remove each rule of the idempotency layer in turn, and expect its tests to go red
-	@$(PYTHON) -m tests.mutants $(ARGS)
+	@$(PYTHON) -m tests.idempotency.mutants $(ARGS)
 
 ##@ Operate
 
@@ -100,7 +104,7 @@ contract: .venv-dev/.synced ## Write what follows from the event's types: schema
 	@$(PYTHON) -m contract
 
 snapshot: .venv-dev/.synced ## Show what the template's change changes in what is deployed (ARGS=main: since then)
-	@$(PYTHON) -m tests.infrastructure.snapshot $(ARGS)
+	@$(PYTHON) -m tests.template.snapshot $(ARGS)
 
 new-consumer: .venv-dev/.synced ## Add a consumer, with everything that belongs to one: NAME=loyalty_points
 	@$(PYTHON) -m local.new_consumer "$(NAME)"

@@ -3,32 +3,27 @@
 import argparse
 import hashlib
 import json
-import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any, Final, NoReturn
 
 import msgspec
-import yaml
 
-from carride.faults import Fault
-from carride.simulation import Simulation, Spec
+from carride.simulation import Fault, Simulation, Spec
 from idempotency import MemoryStore
 from idempotency.stores import Store
 from idempotency.stores.valkey import ValkeyStore
 from local import valkey_server
 from local.demo import Progress, publish, reconcile, site_of
-from local.gateway import Books, GatewayServer, Strict, Troubles
 from local.interrupts import end_in_order
-from local.local_aws import ROOT, Laptop, LaptopError, Stack
+from local.local_aws import FAULTS, ROOT, Laptop, LaptopError, Stack
 from local.options import count, positive, share
 from local.partner import Partner, subscribe
+from local.simulated_gateway import Books, GatewayServer, Strict, Troubles
 from ops import audit, fleet
 from ops.audit import reading, saga
 from ops.audit.ledger import Ledger
@@ -46,12 +41,12 @@ lost, doubled, broken, left open, given up without need or changed by the replay
 something was, and 2 if it could not be run. The figures are also written to .demo/chaos.json."""
 
 REPORT: Final = ROOT / ".demo" / "chaos.json"
+UNPROTECTED: Final = ROOT / "local" / "unprotected.py"
 
 _DECLINED: Final = 0.05
 _STUMBLES: Final = 0.05
 _REPLAYED: Final = ("RideTable", "AssignmentTable", "CarTable", "PaymentTable", "OutboxTable")
 """What a replay may not change."""
-_MODULES: Final = {consumer.name: consumer.name.replace("-", "_") for consumer in audit.CONSUMERS}
 _HOUR: Final = timedelta(hours=1)
 _RETRY_DELAYS: Final = (4.5, 4.5)
 """In seconds. As on AWS, a retry comes when the lease of a killed run of payment is over: a sooner one would wait for
@@ -200,6 +195,13 @@ class Result:
         return self.partner_lost + self.partner_doubled > 0
 
 
+def laptop_without(unprotected: Collection[str] = ()) -> Laptop:
+    """Return an engine that injects faults and takes the idempotency off these consumers."""
+    preload = [UNPROTECTED, FAULTS] if unprotected else [FAULTS]
+    variables = {"UNPROTECTED": ",".join(unprotected)}
+    return Laptop(retry_delays=_RETRY_DELAYS, workers=3, preload=preload, variables=variables)
+
+
 # ── One seed ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -210,7 +212,6 @@ def rehearse(
     seed: int,
     store: Store,
     progress: Progress,
-    unprotected: Collection[str] = (),
 ) -> Result:
     """Put a new stack through the mix, and return what it has come to.
 
@@ -220,7 +221,6 @@ def rehearse(
         seed: of all that is left to chance.
         store: where the partner's application remembers what it has done.
         progress: is told how far this has come.
-        unprotected: the consumers whose idempotency decorator is taken off.
     """
     began = time.monotonic()
     troubles = Troubles.mixed(mix.gateway, declined=_DECLINED)
@@ -229,8 +229,7 @@ def rehearse(
     with ExitStack() as running:
         gateway = running.enter_context(GatewayServer(books))
         with progress.step(f"seed {seed}: deploying"):
-            template = running.enter_context(_template(laptop, unprotected))
-            stack = laptop.deploy_fast(f"chaos-{seed}", template, PaymentGatewayUrl=gateway.url)
+            stack = laptop.deploy_fast(f"chaos-{seed}", None, PaymentGatewayUrl=gateway.url)
             running.callback(laptop.delete_stack, stack.name)
             fleet.seed(laptop.client("dynamodb"), stack.outputs["CarTableName"], mix.cars)
         sqs, partner = laptop.client("sqs"), Partner(store, before=_stumble)
@@ -242,7 +241,7 @@ def rehearse(
                 for done, total in publish(laptop, stack, msgspec.to_builtins(spec), at_once=mix.at_once):
                     progress.note(f"{done:,} of {total:,} events")
                     _pause(laptop, until=mix.at_once // 4)
-            _settle(laptop, progress, f"seed {seed}: waiting until every event has reached its end")
+            _settle(laptop, progress, f"seed {seed}: waiting until every event is processed")
             settling = f"seed {seed}: reconciling rides that stand still"
             overdue = reconcile(laptop, stack, lambda: _settle(laptop, progress, settling))
         _drain(partner, sqs, queue)
@@ -372,28 +371,6 @@ def _digest(value: object) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
-@contextmanager
-def _template(laptop: Laptop, unprotected: Collection[str]) -> Iterator[Path | None]:
-    """Yield the template to deploy: none for the built one; else one in which consumers have lost their decorator."""
-    if not unprotected:
-        yield None
-        return
-    with tempfile.TemporaryDirectory(prefix="carride-chaos-") as folder:
-        build = Path(folder) / "build"
-        with laptop.built() as built:
-            shutil.copytree(built, build)
-        template = build / "template.yaml"
-        body = yaml.safe_load(template.read_text(encoding="utf-8"))
-        for module in (_MODULES[consumer] for consumer in unprotected):
-            function = f"{module.title().replace('_', '')}Function"
-            shutil.copy(ROOT / "local" / "unprotected.py", build / function)
-            properties = body["Resources"][function]["Properties"]
-            properties["Handler"] = "unprotected.handler"
-            properties["Environment"]["Variables"]["UNPROTECTED"] = module
-        template.write_text(yaml.safe_dump(body), encoding="utf-8")
-        yield template
-
-
 # ── The command ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -414,7 +391,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--json", action="store_true", help="print the figures as JSON only; progress goes to stderr")
     parser.add_argument(
         "--unprotected",
-        choices=_MODULES,
+        choices=[consumer.name for consumer in audit.CONSUMERS],
         action="append",
         default=[],
         help="take the idempotency decorator off this consumer, which has to be noticed; can be given several times",
@@ -450,13 +427,12 @@ def run(options: argparse.Namespace, progress: Progress) -> list[Result]:
     results = []
     with ExitStack() as running:
         port = None if installed is None else running.enter_context(valkey_server.running(installed))
-        laptop = running.enter_context(Laptop(retry_delays=_RETRY_DELAYS, workers=3))
+        laptop = running.enter_context(laptop_without(options.unprotected))
         with progress.step("building the functions and layers (sam build)"):
             laptop.build()
         for seed in seeds:
             store = _partners_store(port, f"partner-{seed}:")
-            one = rehearse(laptop, mix, seed=seed, store=store, progress=progress, unprotected=options.unprotected)
-            results.append(one)
+            results.append(rehearse(laptop, mix, seed=seed, store=store, progress=progress))
     return results
 
 

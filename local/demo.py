@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, Final, NoReturn, TextIO
 
 from local.bookings import book
-from local.gateway import Books, GatewayServer, Troubles
 from local.interrupts import end_in_order
-from local.local_aws import ROOT, Laptop, LaptopError, Stack
+from local.local_aws import FAULTS, ROOT, Laptop, LaptopError, Stack
 from local.options import count, positive, share
+from local.simulated_gateway import Books, GatewayServer, Troubles
 from ops import fleet
 from ops.audit import Report, audit, gateway_payments
 from ops.site import Site
@@ -37,7 +37,7 @@ _INTERRUPTED: Final = 130
 DESCRIPTION: Final = """\
 Run the whole pipeline on this machine: build and deploy template.yaml onto a local
 engine, book rides over HTTP, have the deployed simulator publish more, wait until every
-event has reached its end, have the reconciler settle rides that stand still, and print how
+event is processed, have the reconciler settle rides that stand still, and print how
 the rides ended and a ledger of what the tables, queues and log groups hold afterwards.
 
 It ends with status 0 if nothing is lost, doubled, open or left half-done, 1 if something is, and
@@ -97,7 +97,7 @@ def run(options: argparse.Namespace) -> Report:
     """Deploy, book, publish, wait, audit and print; return what it has come to."""
     progress = Progress(sys.stderr if options.json else sys.stdout)
     troubles = Troubles(declined=_DECLINED)
-    with GatewayServer(Books(troubles, seed=options.seed)) as gateway, Laptop() as laptop:
+    with GatewayServer(Books(troubles, seed=options.seed)) as gateway, Laptop(preload=[FAULTS]) as laptop:
         with progress.step("building the functions and layers (sam build)"):
             laptop.build()
         with progress.step("deploying template.yaml (sam deploy)"):
@@ -109,7 +109,7 @@ def run(options: argparse.Namespace) -> Report:
         with progress.step(f"publishing {options.rides} rides"):
             for done, total in publish(laptop, stack, specification(options)):
                 progress.note(f"{done:,} of {total:,} events")
-        with progress.step("waiting until every event has reached its end"):
+        with progress.step("waiting until every event is processed"):
             for left in settle(laptop):
                 progress.note(f"{left:,} in flight")
         with progress.step("reconciling rides that stand still, as if it were tomorrow"):

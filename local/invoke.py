@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-from local.gateway import Books, GatewayServer
 from local.interrupts import end_in_order
 from local.local_aws import ROOT, Laptop, LaptopError
+from local.simulated_gateway import Books, GatewayServer
 
 EVENTS: Final = ROOT / "events"
 

@@ -26,7 +26,7 @@ import urllib.request
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -36,13 +36,14 @@ import yaml
 from botocore.config import Config
 from botocore.exceptions import ClientError, WaiterError
 
-from local.engine.settings import STAY
-
 ROOT = Path(__file__).resolve().parent.parent
 REGION = "us-east-1"
 HOST = "127.0.0.1"
+FAULTS = ROOT / "local" / "faults.py"
+"""What the engine preloads so that consumers meet the faults that simulated events ask for."""
 
 _BUILD = ROOT / ".aws-sam"
+_BUILT = _BUILD / "laptop-build"
 _BUCKET = "laptop-artifacts"
 _ARTIFACTS = {"AWS::Serverless::Function": "CodeUri", "AWS::Serverless::LayerVersion": "ContentUri"}
 _BEGINNINGS = frozenset({"CREATE_IN_PROGRESS", "UPDATE_IN_PROGRESS", "DELETE_IN_PROGRESS"})  # of an operation
@@ -86,17 +87,17 @@ class Asked(NamedTuple):
     allowed: bool
 
 
-@dataclass(slots=True)
-class _Engine:
+class _Engine(NamedTuple):
     process: subprocess.Popen[bytes]
     folder: Path
-    stays: bool = field(default=False)
 
     @property
     def log(self) -> Path:
+        """Its log."""
         return self.folder / "engine.log"
 
     def last_lines(self) -> str:
+        """The end of its log."""
         return "\n".join(self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LAST_LINES:])
 
 
@@ -104,11 +105,12 @@ class Laptop:
     """Context manager around one engine.
 
     Args:
-        port: Loopback port to listen on; a free one is taken where none is given.
-        region: Region that tools and clients use when they are not told another.
         retry_delays: Seconds before each retry of an asynchronous invocation (AWS: 60, 120).
         workers: Processes that one function may have for asynchronous events, or for batches of a queue.
         queue_limit: Events that wait for one function before it throttles.
+        preload: Python files that run in every function's process before the function's own code, such as `FAULTS`.
+        plug_ins: Modules that extend the engine itself.
+        variables: Environment variables of every function, beside the template's.
 
     Raises:
         LaptopError: The engine could not be started.
@@ -117,19 +119,23 @@ class Laptop:
     def __init__(
         self,
         *,
-        port: int | None = None,
-        region: str = REGION,
         retry_delays: Sequence[float] = (1.0, 2.0),
         workers: int = 2,
         queue_limit: int = 100_000,
+        preload: Sequence[Path] = (),
+        plug_ins: Sequence[str] = (),
+        variables: Mapping[str, str] | None = None,
     ) -> None:
-        self.region = region
-        self.port = port or 0
+        self.region = REGION
+        self.port = 0
         self._options = [
             f"--retry-delays={','.join(map(str, retry_delays))}",
             f"--workers={workers}",
             f"--queue-limit={queue_limit}",
+            *(f"--preload={file}" for file in preload),
+            *(f"--plug-in={module}" for module in plug_ins),
         ]
+        self._variables = variables or {}
         self._engine: _Engine | None = None
         self._clients: dict[tuple[str, str], Any] = {}
 
@@ -137,14 +143,13 @@ class Laptop:
 
     def __enter__(self) -> Self:
         python = _tool("engine", "python")
-        self.port = _free_port(self.port)
+        self.port = _free_port()
         folder = Path(tempfile.mkdtemp(prefix="carride-laptop-"))
-        command = [str(python), *self._program(folder)]
         with (folder / "engine.log").open("wb") as log:
             process = subprocess.Popen(
-                command,
+                [str(python), *self._program(folder)],
                 cwd=ROOT,
-                env=_clean_environment(folder),
+                env={**_clean_environment(folder), **self._variables},
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -164,12 +169,12 @@ class Laptop:
         self.stop()
 
     def stop(self) -> None:
-        """End the engine and every function's process, and remove its folder; does nothing after `leave_running`."""
+        """End the engine and every function's process, and remove its folder."""
         clients, self._clients = self._clients, {}
         for client in clients.values():
             client.close()
         engine, self._engine = self._engine, None
-        if engine is None or engine.stays:
+        if engine is None:
             return
         with suppress(ProcessLookupError):
             os.killpg(engine.process.pid, signal.SIGKILL)  # all its state is in memory: nothing would be saved
@@ -177,19 +182,6 @@ class Laptop:
         if engine.process.stdin is not None:
             engine.process.stdin.close()
         _remove(engine.folder)
-
-    def leave_running(self) -> int:
-        """Let the engine outlive this process.
-
-        Returns:
-            Its process group: ``kill -- -<group>`` ends it. Its folder is named in its environment as ``TMPDIR``.
-        """
-        engine = self._running()
-        if engine.process.stdin is not None and not engine.stays:
-            engine.process.stdin.write(STAY)
-            engine.process.stdin.close()
-        engine.stays = True
-        return engine.process.pid
 
     # ---- talking to it ----------------------------------------------------------------------------------------------
 
@@ -212,20 +204,14 @@ class Laptop:
         """A boto3 client of this engine, made once for each service and region."""
         key = (service, region or self.region)
         if key not in self._clients:
-            variables = self.environment()
             session: Any = boto3.session.Session()  # typed for literal names only
             self._clients[key] = session.client(
                 service,
                 region_name=key[1],
                 endpoint_url=self.endpoint_url,
-                aws_access_key_id=variables["AWS_ACCESS_KEY_ID"],
-                aws_secret_access_key=variables["AWS_SECRET_ACCESS_KEY"],
-                config=Config(
-                    connect_timeout=5,
-                    read_timeout=120,
-                    retries={"total_max_attempts": 1},
-                    s3={"addressing_style": "path"},
-                ),
+                aws_access_key_id="test",
+                aws_secret_access_key="test",  # noqa: S106 - the engine's own
+                config=Config(read_timeout=120, retries={"total_max_attempts": 1}, s3={"addressing_style": "path"}),
             )
         return self._clients[key]
 
@@ -233,14 +219,24 @@ class Laptop:
         """Forget every resource, stack and event, and end the functions' processes."""
         self._request("/_ministack/reset", method="POST")
 
+    def control(self, path: str, **body: Any) -> Any:
+        """Ask the engine's control interface: ``GET``, or ``POST`` where there is a body.
+
+        Args:
+            path: The address below ``/_engine/``; the engine's README lists them.
+            **body: Sent as JSON.
+        """
+        content = json.dumps(body).encode() if body else None
+        return json.loads(self._request(f"/_engine/{path}", method="POST" if body else "GET", body=content))
+
     def in_flight(self) -> dict[str, int]:
         """What the engine has not finished, by kind: events queued, waiting for a retry or in hand, replays."""
-        counts: dict[str, int] = json.loads(self._request("/_carride/in-flight"))
+        counts: dict[str, int] = self.control("in-flight")
         return counts
 
     def asked(self) -> set[Asked]:
         """What roles have asked for since the engine started, whether they got it or not."""
-        return {Asked(*each) for each in json.loads(self._request("/_carride/asked"))["asked"]}
+        return {Asked(*each) for each in self.control("asked")}
 
     def wait_until_quiet(self, timeout: float = 60.0) -> None:
         """Wait until nothing more will happen by itself.
@@ -261,15 +257,6 @@ class Laptop:
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_POLL_SECONDS)
 
-    def trouble(self, **switches: Any) -> None:
-        """Make or end trouble in regions.
-
-        Args:
-            **switches: ``late``, the regions whose EventBridge hands nothing over; ``lagging``, whether replicas of
-                tables see nothing of what is written in other regions.
-        """
-        self._request("/_carride/regions", method="POST", body=json.dumps(switches).encode())
-
     @property
     def log(self) -> Path:
         """The engine's own log."""
@@ -278,35 +265,35 @@ class Laptop:
     # ---- deploying --------------------------------------------------------------------------------------------------
 
     def build(self) -> None:
-        """Run ``sam build``.
+        """Run ``sam build``, unless nothing has changed since this machine's last one.
 
         Raises:
             LaptopError: The build failed.
         """
-        _BUILD.mkdir(exist_ok=True)
-        with _exclusively(_BUILD / ".lock"):
-            self._sam("build", "--config-env", "local")
+        with _locked(fcntl.LOCK_EX):
+            if not _BUILT.exists() or _BUILT.read_text(encoding="utf-8") != _state():
+                self._sam("build", "--config-env", "local")
+                _BUILT.write_text(_state(), encoding="utf-8")
 
     @contextmanager
     def built(self) -> Iterator[Path]:
         """Yield the folder of the last build, which nobody builds anew meanwhile."""
-        _BUILD.mkdir(exist_ok=True)
-        with _exclusively(_BUILD / ".lock"):
+        with _locked(fcntl.LOCK_SH):
             yield _BUILD / "build"
 
-    def deploy(self, stack_name: str = "carride", *, config_env: str = "local", **parameters: str) -> Stack:
+    def deploy(self, stack_name: str = "carride", **parameters: str) -> Stack:
         """Deploy what was built with ``sam deploy``.
 
         Args:
             stack_name: Name of the stack.
-            config_env: Table of samconfig.toml.
-            **parameters: Template parameters; ``Stage`` and ``Architecture`` are this laptop's unless given.
+            **parameters: Template parameters; ``Stage`` and ``Architecture`` are set for this laptop unless given.
 
         Raises:
             LaptopError: The deployment failed; the message names the first resource that did and its reason.
         """
         try:
-            self._sam("deploy", "--config-env", config_env, "--stack-name", stack_name, parameters=parameters)
+            with self.built():
+                self._sam("deploy", "--config-env", "local", "--stack-name", stack_name, parameters=parameters)
         except LaptopError as error:
             reason = self._first_failure(stack_name)
             raise LaptopError(f"sam deploy of {stack_name} failed: {reason}") if reason else error from None
@@ -388,7 +375,7 @@ class Laptop:
 
     def _program(self, folder: Path) -> list[str]:
         """What the engine's Python is to run."""
-        return ["-m", "local.engine", f"--port={self.port}", f"--until-stdin-closes={folder}", *self._options]
+        return ["-m", "local.engine", "serve", f"--port={self.port}", f"--until-stdin-closes={folder}", *self._options]
 
     def _running(self) -> _Engine:
         if self._engine is None:
@@ -520,14 +507,9 @@ def _tool(environment: str, program: str) -> Path:
     return path
 
 
-def _free_port(wanted: int) -> int:
+def _free_port() -> int:
     with socket.socket() as probe:
-        try:
-            probe.bind((HOST, wanted))
-        except OSError as error:
-            raise LaptopError(
-                f"port {wanted} of {HOST} cannot be used ({error.strerror}): choose another one."
-            ) from error
+        probe.bind((HOST, 0))
         port: int = probe.getsockname()[1]
         return port
 
@@ -566,8 +548,21 @@ def _zip(folder: Path) -> bytes:
 
 
 @contextmanager
-def _exclusively(lock: Path) -> Iterator[None]:
-    """Hold the lock against other processes: two builds at once would write the same folder."""
-    with lock.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+def _locked(kind: int) -> Iterator[None]:
+    """Lock the folder of the build against other processes: one may write it, or many may read it."""
+    _BUILD.mkdir(exist_ok=True)
+    with (_BUILD / ".lock").open("w") as file:
+        fcntl.flock(file, kind)
         yield
+
+
+def _state() -> str:
+    """A hash of the sources, and the time of the build, which anybody's ``sam build`` changes."""
+    sources = [ROOT / "template.yaml", ROOT / "samconfig.toml"]
+    for folder in ("functions", "infrastructure", "layers"):
+        sources += (path for path in sorted((ROOT / folder).rglob("*")) if path.is_file() and path.suffix != ".pyc")
+    digest = hashlib.sha256()
+    for path in sources:
+        digest.update(repr((path, path.read_bytes())).encode())
+    template = _BUILD / "build" / "template.yaml"
+    return f"{digest.hexdigest()} {template.stat().st_mtime_ns if template.exists() else 0}"

@@ -72,7 +72,7 @@ def make(name: str, root: Path = ROOT) -> list[Path]:
     }
     new = {
         root / "functions" / name / f"{name}.py": _text("handler.py.txt", forms),
-        root / "tests" / "unit" / "functions" / f"test_{name}.py": _text("test.py.txt", forms),
+        root / "tests" / "functions" / f"test_{name}.py": _text("test.py.txt", forms),
         root / "events" / f"{name}_live.json": (root / "events" / "ride_history_live.json").read_text("utf-8"),
     }
     for path in new:

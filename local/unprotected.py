@@ -1,51 +1,31 @@
-"""A consumer without its idempotency decorator, for `make chaos ARGS="--unprotected …"`: it has to be noticed.
+"""Take the idempotency off consumers, for `make chaos ARGS="--unprotected …"`: the audit has to notice it.
 
-Packed beside a function's main module, and made the function's handler. It does for every delivery what the handler
-does, in one transaction and with no record of it, as a consumer would that has never heard of idempotency.
+The engine runs this file in the process of every function, before the function's own code. The consumers that the
+variable ``UNPROTECTED`` names take every delivery for a new operation: each gets a key that no other has.
 """
 
-import importlib
-import json
+import functools
 import os
 import uuid
-from collections.abc import Callable
 from typing import Any
 
-import idempotency.consumer
-from idempotency.clock import epoch_ms
-from idempotency.operation import Operation
-from idempotency.record import IN_PROGRESS, Record
-from idempotency.stores.transport import botocore_transport
 
-_send = botocore_transport()
+def install(unprotected: list[str]) -> None:
+    """Have the consumers of these names recognise nothing."""
+    try:
+        from idempotency import Consumer  # noqa: PLC0415 - found in the function's process only
+    except ModuleNotFoundError:  # a function without consumers
+        return
+    protected: Any = Consumer.__init__
 
+    @functools.wraps(protected)
+    def initialise(consumer: Any, name: str, *args: Any, **options: Any) -> None:
+        if name in unprotected:
+            options["key"] = lambda _event: uuid.uuid4().hex
+        protected(consumer, name, *args, **options)
 
-def _once(consumer: Any, work: Callable[[Any, Operation], object], message: dict[str, Any]) -> None:
-    """Do the work, and commit its effects."""
-    key = uuid.uuid4().hex  # nothing recognises what was done before, the payment gateway included
-    record = Record(key, IN_PROGRESS, key, 1, None, None, None, None, None, 0, 0)
-    operation = Operation(record, None, takes_effects=True, clock=epoch_ms, renew=None)
-    work(consumer._reader.parse(message), operation)  # noqa: SLF001 - takes the place of the consumer's own method
-    actions = [effect.action() for effect in operation._effects]  # noqa: SLF001 - as above
-    if actions:
-        _send("TransactWriteItems", {"TransactItems": actions})
+    Consumer.__init__ = initialise  # type: ignore[method-assign,assignment] # on purpose, for this process
 
 
-def _event_handler(consumer: Any, work: Callable[[Any, Operation], object]) -> Callable[..., None]:
-    def handler(event: dict[str, Any], context: object) -> None:  # noqa: ARG001 - Lambda's form
-        _once(consumer, work, event)
-
-    return handler
-
-
-def _batch_handler(consumer: Any, work: Callable[[Any, Operation], object]) -> Callable[..., None]:
-    def handler(event: dict[str, Any], context: object) -> None:  # noqa: ARG001 - Lambda's form
-        for record in event["Records"]:
-            _once(consumer, work, json.loads(record["body"]))
-
-    return handler
-
-
-idempotency.consumer.Consumer.event_handler = _event_handler  # type: ignore[assignment,method-assign]
-idempotency.consumer.Consumer.batch_handler = _batch_handler  # type: ignore[assignment,method-assign]
-handler = importlib.import_module(os.environ["UNPROTECTED"]).handler
+if __name__ == "__main__":
+    install(os.environ["UNPROTECTED"].split(","))

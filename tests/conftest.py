@@ -1,16 +1,27 @@
 """What holds for every test: no real account, and no network outside the tests of the pipeline."""
 
 import functools
+import hashlib
 import os
+import re
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import botocore.session
 import pytest
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from local.local_aws import Laptop
+
 TESTS: Final = Path(__file__).parent
-STARTS_ENGINE: Final = (TESTS / "integration", TESTS / "e2e")
-MAY_CONNECT: Final = (TESTS / "infrastructure", *STARTS_ENGINE)
+PROOFS: Final = tuple(
+    TESTS / "idempotency" / folder for folder in ("bench", "differential", "explorer", "features", "simulation")
+)
+INTEGRATION: Final = tuple(
+    TESTS / folder for folder in ("engine", "functions/api", "idempotency/stores", "pipeline", "regions", "template")
+)
 
 # Whatever account the shell is logged in to, no test can reach it but those that DYNAMODB_ENDPOINT is meant for.
 SHELL: Final = {name: os.environ.pop(name) for name in [*os.environ] if name.startswith("AWS_")}
@@ -47,9 +58,29 @@ botocore.session.create_loader = functools.cache(botocore.session.create_loader)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that start the engine, and take the network away from every test that is not about it."""
+    """Mark the tests by tier, and take the network away from those that need none."""
     for item in items:
-        if any(item.path.is_relative_to(folder) for folder in STARTS_ENGINE):
+        if any(item.path.is_relative_to(folder) for folder in INTEGRATION):
             item.add_marker(pytest.mark.integration)
-        if not any(item.path.is_relative_to(folder) for folder in MAY_CONNECT):
+        else:
             item.add_marker(pytest.mark.disable_socket)
+        if any(item.path.is_relative_to(folder) for folder in PROOFS):
+            item.add_marker(pytest.mark.proof)
+
+
+@pytest.fixture(scope="session")
+def laptop() -> "Iterator[Laptop]":
+    """An engine, with what `sam build` makes of the template; Lambda's retries follow soon."""
+    from local.local_aws import FAULTS, Laptop  # noqa: PLC0415 - most tests need no engine
+
+    with Laptop(retry_delays=(0.2, 0.4), preload=[FAULTS]) as started:
+        started.build()
+        yield started
+
+
+@pytest.fixture
+def name(request: pytest.FixtureRequest) -> str:
+    """A stack name of this test's own, short enough for the names that are derived from it."""
+    test = str(request.node.name)
+    readable = re.sub("[^A-Za-z0-9]+", "-", test)[:32].strip("-")
+    return f"{readable}-{hashlib.blake2b(test.encode(), digest_size=3).hexdigest()}"

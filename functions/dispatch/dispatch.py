@@ -1,22 +1,17 @@
 """Assigns the nearest free car to every ride that is accepted, and frees it when the ride is over or called off."""
 
 from collections.abc import Callable
-from dataclasses import replace
-from datetime import UTC, datetime, timedelta
-from typing import Any, Literal
-
-from msgspec import Struct
+from datetime import UTC, datetime
+from typing import Any
 
 import fleet
 from assignments import Reader, Tables, effects
 from carride.clients import dynamodb_client
-from carride.events import CarReleased, RideEvent, parse_event
-from carride.faults import Faults
-from carride.items import Outbox
+from carride.consumer import SagaSettings, ride_consumer
+from carride.events import CarReleased, RideEvent
 from carride.settings import from_environment
-from carride.telemetry import count, labels, logger, observe
-from idempotency import Consumer, Operation, Policy, SqsDeadLetters, open_store
-from idempotency.policy import DAY
+from carride.telemetry import count, logger
+from idempotency import Operation, Policy
 
 POLICY = Policy(
     # All effects are in the commit: a message that comes again need not wait until the lease of a killed attempt is
@@ -28,38 +23,19 @@ POLICY = Policy(
 know which one of the batch it was, and it would use up the receives of its neighbours."""
 
 
-class Settings(Struct, frozen=True, kw_only=True):
+class Settings(SagaSettings, frozen=True, kw_only=True):
     """The function's environment."""
 
-    idempotency_store: str
     assignment_table: str
     car_table: str
-    outbox_table: str
-    dead_letter_queue_url: str
-    aws_region: str
-    idempotency_window_days: int = 30
-    outbox_days: int = 7
-    faults: Literal["allowed", "refused"] = "refused"
 
 
 def make_handler(settings: Settings) -> Callable[[dict[str, Any], Any], Any]:
     """Return the Lambda handler."""
-    faults = Faults(allowed=settings.faults == "allowed")
     tables = Tables(settings.assignment_table, settings.car_table)
-    outbox = Outbox(settings.outbox_table, settings.aws_region, timedelta(days=settings.outbox_days))
+    outbox = settings.outbox()
     reader = Reader(tables, dynamodb_client())
-    consumer = Consumer(
-        "dispatch",
-        open_store(settings.idempotency_store),
-        parse=parse_event,
-        key=lambda event: event.idempotencyid,
-        payload=lambda event: event.payload,
-        expires=lambda event: event.expirytime,
-        policy=replace(POLICY, window=settings.idempotency_window_days * DAY),
-        dead_letters=SqsDeadLetters(settings.dead_letter_queue_url),
-        observe=observe,
-        labels=labels,
-    )
+    consumer = ride_consumer("dispatch", settings, POLICY)
 
     @consumer.batch_handler
     def handler(event: RideEvent, operation: Operation) -> None:
@@ -73,7 +49,6 @@ def make_handler(settings: Settings) -> Callable[[dict[str, Any], Any], Any]:
             report("CarRowSkipped", len(skipped), rows=skipped)
         if CarReleased in decision.facts and not seen.holds:
             report("CarNotHeld", 1, ride=event.subject)
-        faults.inject_fault(event, operation.attempt)
 
     return handler
 

@@ -1,40 +1,29 @@
 """Reserves the money for every ride that has a car, takes it when the ride is over, and gives it back if it is not."""
 
 from collections.abc import Callable
-from dataclasses import replace
-from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any, Literal
+from datetime import UTC, datetime
+from typing import Annotated, Any
 
-from msgspec import Meta, Struct
+from msgspec import Meta
 
 import payments
 from carride.clients import dynamodb_client
-from carride.events import RideEvent, parse_event
-from carride.faults import Faults
-from carride.items import Outbox
+from carride.consumer import SagaSettings, ride_consumer
+from carride.events import RideEvent
 from carride.settings import from_environment
-from carride.telemetry import labels, observe
 from gateway import Call, Charge, Gateway, GatewayError, Status
 from gateway_client import HttpGateway
-from idempotency import Consumer, Operation, Policy, SqsDeadLetters, open_store
-from idempotency.policy import DAY
+from idempotency import Operation, Policy
 from payment_table import effects, owe_undo, read
 from payments import Action, State
 
 
-class Settings(Struct, frozen=True, kw_only=True):
+class Settings(SagaSettings, frozen=True, kw_only=True):
     """The function's environment."""
 
-    idempotency_store: str
     payment_table: str
-    outbox_table: str
     payment_gateway_url: Annotated[str, Meta(min_length=1)]
-    dead_letter_queue_url: str
-    aws_region: str
     lease_seconds: float = 30.0
-    idempotency_window_days: int = 30
-    outbox_days: int = 7
-    faults: Literal["allowed", "refused"] = "refused"
 
 
 def policy(lease_seconds: float) -> Policy:
@@ -52,22 +41,10 @@ def policy(lease_seconds: float) -> Policy:
 
 def make_handler(settings: Settings, gateway: Gateway) -> Callable[[dict[str, Any], Any], Any]:
     """Return the Lambda handler."""
-    faults = Faults(allowed=settings.faults == "allowed")
     table = settings.payment_table
-    outbox = Outbox(settings.outbox_table, settings.aws_region, timedelta(days=settings.outbox_days))
+    outbox = settings.outbox()
     client = dynamodb_client()
-    consumer = Consumer(
-        "payment",
-        open_store(settings.idempotency_store),
-        parse=parse_event,
-        key=lambda event: event.idempotencyid,
-        payload=lambda event: event.payload,
-        expires=lambda event: event.expirytime,
-        policy=replace(policy(settings.lease_seconds), window=settings.idempotency_window_days * DAY),
-        dead_letters=SqsDeadLetters(settings.dead_letter_queue_url),
-        observe=observe,
-        labels=labels,
-    )
+    consumer = ride_consumer("payment", settings, policy(settings.lease_seconds))
 
     @consumer.event_handler
     def handler(event: RideEvent, operation: Operation) -> None:
@@ -87,7 +64,6 @@ def make_handler(settings: Settings, gateway: Gateway) -> Callable[[dict[str, An
             if late.stored.state == State.CANCELLED:
                 owe_undo(client, table, event.subject, late, datetime.now(UTC))
             raise
-        faults.inject_fault(event, operation.attempt)
         decision = payments.conclude(seen.payment, event.data, charge)
         operation.write(*effects(table, event, seen, decision, outbox=outbox, now=datetime.now(UTC)))
 

@@ -1,53 +1,69 @@
-"""Start the engine: ``python -m local.engine --port N``."""
+"""The engine's command line: ``python -m local.engine run TEMPLATE`` or ``python -m local.engine serve --port N``."""
 
 import argparse
 import os
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
-from local.engine.settings import STAY, Settings
+from local.engine.run import EngineError, run
+from local.engine.settings import Settings
+
+_DEFAULTS = Settings(port=0)
 
 
-def _settings() -> Settings:
-    defaults = Settings(port=0)
-    parser = argparse.ArgumentParser(
-        prog="python -m local.engine", description="Run the laptop's AWS in the foreground."
-    )
-    parser.add_argument("--port", type=int, required=True, help="TCP port to listen on")
-    parser.add_argument("--host", default=defaults.host, help="address to listen on (default: %(default)s)")
-    parser.add_argument(
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m local.engine", description="An AWS on this machine.")
+    commands = parser.add_subparsers(dest="command", required=True)
+
+    serving = commands.add_parser("serve", help="run the engine in the foreground")
+    serving.add_argument("--port", type=int, required=True, help="TCP port to listen on")
+    serving.add_argument("--host", default=_DEFAULTS.host, help="address to listen on (%(default)s)")
+    serving.add_argument(
         "--retry-delays",
-        default=defaults.retry_delays,
+        default=_DEFAULTS.retry_delays,
         type=lambda text: tuple(float(part) for part in text.split(",")),
         metavar="S,S",
-        help="seconds before each retry of an asynchronous invocation; AWS: 60,120",
+        help="seconds before each retry of an asynchronous invocation (1,2); AWS waits 60,120",
     )
-    parser.add_argument(
-        "--workers", type=int, default=defaults.workers, help="processes a function (default: %(default)s)"
+    serving.add_argument("--workers", type=int, default=_DEFAULTS.workers, help="processes per function (%(default)s)")
+    serving.add_argument(
+        "--queue-limit", type=int, default=_DEFAULTS.queue_limit, help="events waiting per function (%(default)s)"
     )
-    parser.add_argument("--queue-limit", type=int, default=defaults.queue_limit, help="events waiting for one function")
-    parser.add_argument(
+    serving.add_argument(
+        "--preload", action="append", default=[], metavar="FILE", help="Python file to run in each function's process"
+    )
+    serving.add_argument(
+        "--plug-in", action="append", default=[], dest="plug_ins", metavar="MODULE", help="module to extend the engine"
+    )
+    serving.add_argument(
         "--until-stdin-closes",
         metavar="FOLDER",
-        help="end with the process that started the engine, and remove this folder, which is the engine's own",
+        help="end with the process that started the engine, and remove FOLDER",
     )
-    options = vars(parser.parse_args())
-    if folder := options.pop("until_stdin_closes"):
-        threading.Thread(target=_end_with_parent, args=[folder], daemon=True).start()
-    return Settings(**options)
+
+    running = commands.add_parser("run", help="build and deploy a SAM template, and keep it running until Ctrl-C")
+    running.add_argument("template", type=Path, help="path of the SAM template")
+    running.add_argument("parameters", nargs="*", metavar="NAME=VALUE", help="parameters of the template")
+    running.add_argument("--port", type=int, default=0, help="TCP port to listen on (a free one)")
+    running.add_argument("--stack-name", default="local", help="name of the stack (%(default)s)")
+    return parser
 
 
-def _end_with_parent(folder: str) -> None:
-    if sys.stdin.buffer.read() != STAY:
-        group = os.getpgid(0)  # with the functions' processes, which write into the folder until they are gone
-        script = 'kill -9 "-$1"; sleep 1; rm -rf -- "$2"'
-        subprocess.Popen(["/bin/sh", "-c", script, "sh", str(group), folder], start_new_session=True)
-
-
-def main() -> None:
+def _serve(options: argparse.Namespace) -> None:
     """Set MiniStack's environment, apply the plug-ins and serve until stopped."""
-    settings = _settings()
+    if options.until_stdin_closes:
+        threading.Thread(target=_end_with_parent, args=[options.until_stdin_closes], daemon=True).start()
+    settings = Settings(
+        port=options.port,
+        host=options.host,
+        retry_delays=options.retry_delays,
+        workers=options.workers,
+        queue_limit=options.queue_limit,
+        preload=tuple(options.preload),
+        plug_ins=tuple(options.plug_ins),
+    )
     # MiniStack reads these when it is imported.
     os.environ |= {
         "GATEWAY_PORT": str(settings.port),
@@ -62,9 +78,30 @@ def main() -> None:
     from local.engine import plug_ins  # noqa: PLC0415 - imports MiniStack
 
     plug_ins.apply(settings)
-    from ministack import app  # noqa: PLC0415
+    from ministack import app  # noqa: PLC0415 - as above
 
     app.main()
+
+
+def _end_with_parent(folder: str) -> None:
+    sys.stdin.buffer.read()
+    group = os.getpgid(0)  # with the functions' processes, which write into the folder until they are gone
+    script = 'kill -9 "-$1"; sleep 1; rm -rf -- "$2"'
+    subprocess.Popen(["/bin/sh", "-c", script, "sh", str(group), folder], start_new_session=True)
+
+
+def main() -> None:
+    """Run the command line."""
+    options = _parser().parse_args()
+    if options.command == "serve":
+        _serve(options)
+        return
+    try:
+        run(options.template, options.parameters, port=options.port, stack=options.stack_name)
+    except EngineError as error:
+        sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ def _record(name: str, properties: Properties) -> dict[str, Any]:
         record: dict[str, Any] = _stock_record(name, properties)
         return record
     # MiniStack evaluates one metric an alarm; a name that nobody publishes leaves this one without data.
-    stand_in = {"Namespace": "CarRide/MetricMath", "MetricName": name, "Metrics": None}
+    stand_in = {"Namespace": "Engine/MetricMath", "MetricName": name, "Metrics": None}
     return {**_stock_record(name, {**properties, **stand_in}), "Metrics": metrics}
 
 

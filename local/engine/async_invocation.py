@@ -33,7 +33,7 @@ from local.engine.settings import Settings
 _RETRIES = 2
 _MAX_AGE_SECONDS = 21_600
 
-_logger = logging.getLogger("carride.engine")
+_logger = logging.getLogger("local.engine")
 
 
 @dataclass(slots=True)

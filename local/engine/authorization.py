@@ -7,7 +7,7 @@ Stock MiniStack: asks for ``sqs:SendMessageBatch``, an action that no policy can
 connection as insecure, so that a TLS-only queue refuses everybody.
 
 Plugs into `iam_actions.extract_iam_action`, `iam_evaluator._request_origin` and `app.pin_request_origin`. Every
-decision passes `iam_evaluator.evaluate`, where the list is kept; ``GET /_carride/asked`` answers it.
+decision passes `iam_evaluator.evaluate`, where the list is kept; ``GET /_engine/asked`` answers it.
 """
 
 from contextvars import ContextVar
@@ -16,7 +16,7 @@ from typing import Any
 from ministack import app
 from ministack.core import iam_actions, iam_evaluator
 
-PATH = "/_carride/asked"
+from local.engine import control
 
 _BATCHES = {f"sqs:{name}Batch": f"sqs:{name}" for name in ("SendMessage", "DeleteMessage", "ChangeMessageVisibility")}
 _stock_action = iam_actions.extract_iam_action
@@ -45,9 +45,9 @@ def _evaluate(context: Any, *policies: Any) -> Any:
     return result
 
 
-def report() -> dict[str, list[list[str | bool]]]:
+def report() -> list[list[str | bool]]:
     """What roles have asked for since the engine started: name of the role, action, resource, and whether it may."""
-    return {"asked": [[*asked, allowed] for asked, allowed in _asked.items()]}
+    return [[*asked, allowed] for asked, allowed in _asked.items()]
 
 
 def apply() -> None:
@@ -56,3 +56,4 @@ def apply() -> None:
     iam_actions.extract_iam_action = _action
     iam_evaluator._request_origin = ContextVar("request_origin", default=("127.0.0.1", True))
     app.pin_request_origin = _pin_request_origin
+    control.route("asked", lambda _body: report())

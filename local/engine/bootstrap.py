@@ -11,6 +11,7 @@ This file is read by the engine and run from a folder of its own: it imports the
 import importlib
 import json
 import os
+import runpy
 import sys
 import time
 import traceback
@@ -19,6 +20,8 @@ from pathlib import Path
 from typing import Any
 
 END_OF_LOG = "\x00end of log"
+PRELOAD = "_ENGINE_PRELOAD"
+"""The environment variable that names the files to run before the function's own code."""
 
 type Handler = Callable[[Any, Any], Any]
 
@@ -57,6 +60,8 @@ def search_path(code: str, layers: list[str]) -> list[str]:
 
 
 def _load(module: str, handler: str) -> Handler:
+    for file in filter(None, os.environ.pop(PRELOAD, "").split(os.pathsep)):
+        runpy.run_path(file, run_name="__main__")
     found: Handler = getattr(importlib.import_module(module), handler)
     return found
 

@@ -6,7 +6,7 @@ nothing.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from ministack.services.cloudformation import provisioners
@@ -58,9 +58,3 @@ def call(operation: Callable[[Properties], Any], request: Properties) -> Propert
     if status >= 400:  # noqa: PLR2004 - HTTP
         raise ValueError(answer.get("message") or answer.get("Message") or body)
     return answer
-
-
-def tags_of(properties: Properties) -> dict[str, str]:
-    """A template's tags as a mapping; templates write them either way."""
-    tags = properties.get("Tags") or {}
-    return dict(tags) if isinstance(tags, Mapping) else {tag["Key"]: tag["Value"] for tag in tags}

@@ -8,8 +8,8 @@ disabled counts as healthy, and as unhealthy if it is inverted as well.
 Stock MiniStack: accepts `EndpointId` and ignores it, copies nothing, and has health checks but not the resource.
 
 Plugs into `eventbridge._put_events`, in front of it, into `eventbridge._archive_event`, which an ingested event passes,
-and into CloudFormation's handlers. A simulation: a health check is unhealthy while deliveries of its alarm's region are
-late (`local.engine.late_deliveries`), with no evaluation in between; the copies are made at once, by no rule and no
+and into CloudFormation's handlers. A simulation: a health check is unhealthy while the region of its alarm is
+impaired (`local.engine.scope`), with no evaluation in between; the copies are made at once, by no rule and no
 role; a replay is not copied.
 """
 
@@ -20,9 +20,8 @@ from typing import Any
 from ministack.core.responses import error_response_json, new_uuid
 from ministack.services import eventbridge, route53
 
-from local.engine import late_deliveries
 from local.engine.cloudformation import Properties, Resource, register
-from local.engine.scope import Scope
+from local.engine.scope import Scope, impaired
 
 type _Endpoint = dict[str, Any]
 
@@ -44,7 +43,7 @@ def _is_healthy(endpoint: _Endpoint) -> bool:
     arn = endpoint["RoutingConfig"]["FailoverConfig"]["Primary"]["HealthCheck"]
     config = route53._health_checks.get(arn.rsplit("/", 1)[-1], {"config": {}})["config"]
     alarm = config.get("AlarmIdentifier", {})
-    healthy = config.get("Disabled", False) or not late_deliveries.is_late(alarm.get("Region", ""))
+    healthy = config.get("Disabled", False) or Scope(Scope.current().account, alarm.get("Region", "")) not in impaired
     return bool(healthy != config.get("Inverted", False))
 
 

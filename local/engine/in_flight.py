@@ -1,40 +1,50 @@
-"""Whether the engine has work left.
+"""What the engine has not finished, counted by kind.
 
-A laptop's tests and demo have to know when every event has reached its end. Each plug-in that keeps events registers a
-count here; the gateway adds what MiniStack itself is doing.
+Tests and demos have to know when every event has reached its end. Each plug-in that keeps events registers a count;
+`apply` adds MiniStack's own work. ``GET /_engine/in-flight`` answers the counts.
 """
 
+from collections.abc import Callable
 from typing import Any
 
-from ministack.core.responses import AccountRegionScopedDict
-from ministack.services import eventbridge, lambda_svc, sqs
-
-from local.engine.counting import Counts
-
-_UNFINISHED_REPLAYS = frozenset({"STARTING", "RUNNING"})
-
-_work = Counts()
-register = _work.register
-report = _work.report
+_kinds: dict[str, Callable[[], int]] = {}
 
 
-def _replays() -> int:
-    return sum(replay.get("State") in _UNFINISHED_REPLAYS for replay in _values(eventbridge._replays))
+def register(kind: str, count: Callable[[], int]) -> None:
+    """Add a count of unfinished things, under the name that it is reported by."""
+    _kinds[kind] = count
 
 
-def _mapped_messages() -> int:
-    """Messages in queues that a function polls; others wait for whoever reads them."""
-    sources = {esm["EventSourceArn"] for esm in _values(lambda_svc._esms) if esm.get("Enabled", True)}
-    return sum(len(queue["messages"]) for arn in sources if (queue := sqs._queue_by_arn(arn)))
+def report() -> dict[str, int]:
+    """Count what is unfinished of each kind; all zero when nothing will happen until somebody calls.
+
+    Kinds are counted one after the other, and work moves between them meanwhile: what a function writes becomes a
+    stream's record and then another function's event. So a first look that finds nothing is followed by a second one.
+    """
+    counts = _look()
+    return counts if any(counts.values()) else _look()
 
 
-def _values(store: AccountRegionScopedDict) -> list[dict[str, Any]]:
-    values: list[dict[str, Any]] = store.all_values()
-    return values
+def _look() -> dict[str, int]:
+    return {kind: count() for kind, count in _kinds.items()}
 
 
 def apply() -> None:
     """Register what MiniStack itself has in hand."""
+    from ministack.services import eventbridge, lambda_svc, sqs  # noqa: PLC0415 - the counting is tested without them
+
+    from local.engine import control  # noqa: PLC0415 - as above
+
+    def replays() -> int:
+        replays: list[dict[str, Any]] = eventbridge._replays.all_values()
+        return sum(replay.get("State") in {"STARTING", "RUNNING"} for replay in replays)
+
+    def mapped_messages() -> int:
+        """Messages in queues that a function polls; others wait for whoever reads them."""
+        sources = {esm["EventSourceArn"] for esm in lambda_svc._esms.all_values() if esm.get("Enabled", True)}
+        return sum(len(queue["messages"]) for arn in sources if (queue := sqs._queue_by_arn(arn)))
+
     register("invocations", lambda: lambda_svc.executions_in_flight()[0])
-    register("replays", _replays)
-    register("mapped_messages", _mapped_messages)
+    register("replays", replays)
+    register("mapped_messages", mapped_messages)
+    control.route("in-flight", lambda _body: report())

@@ -24,8 +24,9 @@ from botocore.exceptions import BotoCoreError, ClientError
 from ministack.services import dynamodb, eventbridge, sqs
 from ministack.services import pipes as stock
 
-from local.engine import global_endpoints, in_flight, late_deliveries, role_clients
+from local.engine import global_endpoints, in_flight, role_clients
 from local.engine.cloudformation import Properties, Resource, handlers
+from local.engine.scope import Scope, impaired
 from local.engine.settings import Settings
 
 _POLL_SECONDS = 0.05
@@ -33,7 +34,7 @@ _BATCH = 100  # records read at once, unless the pipe says otherwise
 _ENTRIES = 10  # of one PutEvents
 _PLACE = re.compile(r"<(\$[^>]*)>")
 
-_logger = logging.getLogger("carride.engine")
+_logger = logging.getLogger("local.engine")
 _stock_poll_pipe = stock._poll_pipe
 
 type _Record = dict[str, Any]
@@ -61,7 +62,7 @@ class _EventBusPipes:
 
     def poll(self, pipe: Properties, account: str) -> None:
         """Take the pipe one batch further, or as far as its target lets it."""
-        if pipe["CurrentState"] != "RUNNING" or late_deliveries.is_late(_region(pipe)):
+        if pipe["CurrentState"] != "RUNNING" or Scope(account, _region(pipe)) in impaired:
             return
         batch = self._batches.get(pipe["Arn"]) or self._read(pipe, account)
         if batch is None or time.monotonic() < batch.not_before:
@@ -144,7 +145,7 @@ class _EventBusPipes:
         """Records that running pipes have not put yet."""
         count = 0
         for (account, region, _), pipe in stock._pipes.all_items():
-            if _is_ours(pipe) and pipe["CurrentState"] == "RUNNING" and not late_deliveries.is_late(region, account):
+            if _is_ours(pipe) and pipe["CurrentState"] == "RUNNING" and Scope(account, region) not in impaired:
                 start, end = _positions(pipe, account)
                 count += max(0, end - start)
         return count

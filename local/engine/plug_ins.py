@@ -1,18 +1,18 @@
 """The plug-ins, in the order in which they lie over MiniStack."""
 
+import importlib
+
 from local.engine import (
     alarm_resources,
     async_invocation,
     authorization,
+    control,
     event_resources,
     function_resources,
-    gateway,
     generated_names,
     global_endpoints,
     http_api,
     in_flight,
-    late_deliveries,
-    log_delivery_resources,
     log_paging,
     packages,
     pipes,
@@ -22,7 +22,6 @@ from local.engine import (
     replays,
     rule_targets,
     serverless_transform,
-    table_replication,
     table_resources,
     worker,
 )
@@ -33,16 +32,14 @@ def apply(settings: Settings) -> None:
     """Apply every plug-in to the MiniStack of this process."""
     in_flight.apply()
     authorization.apply()
-    worker.apply()
+    worker.apply(settings)
     packages.apply()
     async_invocation.apply(settings)
     queue_mappings.apply(settings)
     rule_targets.apply()
     replays.apply()  # over rule_targets: a rule that a replay leaves out is not called at all
-    late_deliveries.apply()  # over both: who waits has not been called
     put_events.apply()
     global_endpoints.apply()  # over put_events, which an event comes to in the region that ingests it
-    table_replication.apply()
     generated_names.apply()
     serverless_transform.apply()
     log_paging.apply()
@@ -50,11 +47,12 @@ def apply(settings: Settings) -> None:
     for resources in (
         event_resources,
         function_resources,
-        log_delivery_resources,
         table_resources,
         alarm_resources,
         recorded_resources,
         http_api,
     ):
         resources.apply()
-    gateway.apply()
+    for module in settings.plug_ins:
+        importlib.import_module(module).apply(settings)
+    control.apply()

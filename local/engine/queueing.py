@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 
-_logger = logging.getLogger("carride.engine")
+_logger = logging.getLogger("local.engine")
 
 
 class QueueFullError(Exception):

@@ -1,7 +1,7 @@
 """Types of resources whose being there is all that the laptop needs.
 
-AWS: schema registries and schemas, CodeDeploy's applications and deployment groups, and saved queries of CloudWatch
-Logs Insights are resources. Stock MiniStack refuses a template that has them.
+AWS: schema registries and schemas, the delivery of a service's own logs, saved queries of CloudWatch Logs Insights,
+CodeDeploy's applications and deployment groups are resources. Stock MiniStack refuses a template that has them.
 
 Plugs into CloudFormation's handlers. They are recorded: `Ref` and `Fn::GetAtt` work, and nothing else does.
 """
@@ -53,6 +53,10 @@ def apply() -> None:
         SchemaVersion="1",
         SchemaArn=schemas + ":schema/{RegistryName}/{name}",
     )
+    logs = "arn:aws:logs:{region}:{account}"
+    _record("AWS::Logs::DeliverySource", "Name", Arn=logs + ":delivery-source:{name}")
+    _record("AWS::Logs::DeliveryDestination", "Name", Arn=logs + ":delivery-destination:{name}")
+    _record("AWS::Logs::Delivery", None, DeliveryId="{name}", Arn=logs + ":delivery:{name}")
     _record("AWS::Logs::QueryDefinition", None, QueryDefinitionId="{name}")
     host = "{name}-0a1b2c.serverless.use1.cache.amazonaws.com"
     _record(

@@ -20,9 +20,10 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
+from ministack.core.iam_evaluator import EvalContext, evaluate_resource_policy
 from ministack.services import cloudwatch_logs, eventbridge, lambda_svc, sqs
 
-from local.engine import in_flight, service_policies
+from local.engine import in_flight
 from local.engine.queueing import DelayedQueue, QueueFullError
 from local.engine.scope import Scope
 
@@ -32,7 +33,7 @@ _MAX_AGE_SECONDS = 86_400
 _RETRY_SECONDS = 0.1  # first wait for a throttled target; doubled each time
 _LONGEST_RETRY_SECONDS = 5.0
 
-_logger = logging.getLogger("carride.engine")
+_logger = logging.getLogger("local.engine")
 _stock_invoke_target = eventbridge._invoke_target
 _throttled: ContextVar[bool] = ContextVar("throttled")  # MiniStack swallows what its dispatch raises
 
@@ -101,8 +102,24 @@ class _Delivery:
         self._require(policy[0], "sqs:SendMessage", arn)
 
     def _require(self, policy: str | dict[str, Any], action: str, arn: str) -> None:
-        if not service_policies.allows(policy, action, arn, service=_SERVICE, source=self.rule["Arn"]):
+        if not self._allows(policy, action, arn):
             raise _RefusedError("NO_PERMISSIONS", f"{_SERVICE} may not {action} on {arn} for {self.rule['Arn']}")
+
+    def _allows(self, policy: str | dict[str, Any] | None, action: str, resource: str) -> bool:
+        """Whether the policy of a resource lets EventBridge act on behalf of the rule; none allows nothing."""
+        account, region = self.scope
+        context = EvalContext(
+            principal_arn="",
+            principal_type="Service",
+            principal_account=account,
+            action=action,
+            resource_arn=resource,
+            region=region,
+            secure_transport=True,
+            service_context={"aws:sourcearn": self.rule["Arn"], "aws:sourceaccount": account},
+        )
+        decision: str = evaluate_resource_policy(policy, context, _SERVICE).decision
+        return decision == "Allow"
 
     def _log(self, arn: str) -> None:
         """Store the event as one line of the log group, in a stream named after the rule."""
@@ -112,11 +129,8 @@ class _Delivery:
         stream = self.rule["Name"]
         resource = f"{arn.removesuffix(':*')}:log-stream:{stream}"
         documents = [policy["policyDocument"] for policy in cloudwatch_logs._resource_policies.values()]
-        if not any(
-            service_policies.allows(document, "logs:PutLogEvents", name, service=_SERVICE, source=self.rule["Arn"])
-            for document in documents
-            for name in (resource, f"{arn.removesuffix(':*')}:*")
-        ):
+        names = (resource, f"{arn.removesuffix(':*')}:*")
+        if not any(self._allows(document, "logs:PutLogEvents", name) for document in documents for name in names):
             raise _RefusedError("NO_PERMISSIONS", f"no resource policy lets {_SERVICE} write to {group}")
         if stream not in cloudwatch_logs._log_groups[group]["streams"]:
             cloudwatch_logs._create_log_stream({"logGroupName": group, "logStreamName": stream})
@@ -146,10 +160,7 @@ class _Delivery:
     def _dead_letter(self, why: dict[str, str]) -> None:
         arn: str = (self.target.get("DeadLetterConfig") or {}).get("Arn", "")
         queue: dict[str, Any] = sqs._queue_by_arn(arn) or {}
-        allowed = queue and service_policies.allows(
-            queue["attributes"].get("Policy"), "sqs:SendMessage", arn, service=_SERVICE, source=self.rule["Arn"]
-        )
-        if not allowed:
+        if not (queue and self._allows(queue["attributes"].get("Policy"), "sqs:SendMessage", arn)):
             place = f"the dead-letter queue {arn} does not take it" if arn else "the target has no dead-letter queue"
             _logger.error("event %s is lost: %s; %s", self.event["EventId"], why["ERROR_MESSAGE"], place)
             return

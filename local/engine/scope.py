@@ -24,3 +24,7 @@ class Scope(NamedTuple):
         """Make this the scope of the calling thread."""
         set_request_account_id(self.account)
         set_request_region(self.region)
+
+
+impaired: set[Scope] = set()
+"""Where EventBridge stands still: pipes wait and endpoints route elsewhere. Empty, unless a plug-in fills it."""

@@ -8,6 +8,7 @@ Stock MiniStack: transforms with the defaults, whatever the values are.
 Plugs into `cloudformation.engine._apply_transforms`, wherever it is used, and into samtranslator's `transform`.
 """
 
+import logging
 from contextvars import ContextVar
 from typing import Any, Final
 
@@ -21,6 +22,7 @@ _values: Final[ContextVar[dict[str, Any]]] = ContextVar("parameters of the deplo
 
 def apply() -> None:
     """Hand the values on."""
+    logging.getLogger("samtranslator.metrics").setLevel(logging.ERROR)  # it warns of metrics that nobody collects
     stock_transforms, stock_sam = engine._apply_transforms, sam.transform
 
     def transforms(template: dict[str, Any], provided: Any = None, previous: Any = None) -> dict[str, Any]:

@@ -1,9 +1,6 @@
-"""What the engine is told when it starts."""
+"""The engine's options."""
 
 from dataclasses import dataclass
-
-STAY = b"stay"
-"""What the process that started the engine writes to its standard input when it is to outlive that process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,6 +14,8 @@ class Settings:
             AWS waits 60 and 120.
         workers: Processes that one function may have for asynchronous events, or for batches of a queue.
         queue_limit: Events that one function's asynchronous queue holds before it throttles.
+        preload: Python files that run in the process of every function, before the function's own code.
+        plug_ins: Modules with a function ``apply(settings)``, which extend the engine itself.
     """
 
     port: int
@@ -24,3 +23,5 @@ class Settings:
     retry_delays: tuple[float, ...] = (1.0, 2.0)
     workers: int = 2
     queue_limit: int = 100_000
+    preload: tuple[str, ...] = ()
+    plug_ins: tuple[str, ...] = ()

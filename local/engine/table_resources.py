@@ -7,7 +7,7 @@ Stock MiniStack: drops both, and an update of a global table without a name repl
 from its own operation.
 
 Plugs into CloudFormation's handlers of the two types. A write is seen in every replica at once, which is not what AWS
-does; `local.engine.table_replication` can hold it up.
+does.
 """
 
 from typing import Any

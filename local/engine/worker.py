@@ -14,6 +14,7 @@ Plugs into `lambda_runtime._PYTHON_WORKER_SCRIPT`, `lambda_runtime._worker_class
 
 import json
 import logging
+import os
 import queue
 import time
 from multiprocessing.connection import wait
@@ -24,14 +25,15 @@ from typing import Any
 from ministack.core import lambda_runtime
 from ministack.services import lambda_svc
 
-from local.engine.bootstrap import END_OF_LOG
+from local.engine.bootstrap import END_OF_LOG, PRELOAD
+from local.engine.settings import Settings
 
 INIT_SECONDS = 10.0
 """What AWS gives a function to be imported, apart from its timeout."""
 
 _DRAIN_SECONDS = 1.0  # to read what a process wrote before it died; a child of it may hold the pipe open
 
-_logger = logging.getLogger("carride.engine")
+_logger = logging.getLogger("local.engine")
 _stock_worker_class_for = lambda_runtime._worker_class_for
 _stock_execute = lambda_svc._execute_function_warm
 
@@ -146,8 +148,10 @@ def _execute(function: dict[str, Any], event: Any, request_id: str) -> dict[str,
     return {"body": answer["result"], "log": answer["log"]}
 
 
-def apply() -> None:
+def apply(settings: Settings) -> None:
     """Replace the Python worker."""
+    if settings.preload:
+        os.environ[PRELOAD] = os.pathsep.join(settings.preload)  # functions' processes inherit the environment
     lambda_runtime._PYTHON_WORKER_SCRIPT = Path(__file__).with_name("bootstrap.py").read_text(encoding="utf-8")
     lambda_runtime._worker_class_for = _worker_class_for
     lambda_svc._execute_function_warm = _execute

@@ -30,8 +30,24 @@ from carride.events import (
     Fact,
     RideEvent,
 )
-from carride.faults import ATTRIBUTE, Fault
 from carride.ride import Ride
+
+FAULT_EXTENSION: Final = "simulatedfault"
+"""The CloudEvents extension that names the fault which the event's consumers meet. Deployed consumers ignore it."""
+
+
+class Fault(StrEnum):
+    """What a simulated event does to each of its consumers on a machine that injects faults."""
+
+    CRASH = "crash"
+    """The process ends in the first run."""
+    FAIL = "fail"
+    """The first run raises."""
+    POISON = "poison"
+    """Every run raises."""
+    SLOW = "slow"
+    """The first run takes longer."""
+
 
 BLOCKS: Final = 8
 """The city is a square of this many sectors a side, numbered row by row: sector_01 to sector_64."""
@@ -269,7 +285,7 @@ class Simulation:
         if mark == _LATE:
             event = to_event(facts, time - _LATE_BY, expirytime=self._time - _LATE_SINCE)
         else:
-            event = to_event(facts, time, extensions={ATTRIBUTE: mark} if mark else {})
+            event = to_event(facts, time, extensions={FAULT_EXTENSION: mark} if mark else {})
         entry = Entry.of(event)
         if older and mark is None:  # the older envelope has no place for a mark
             entry = replace(entry, detail=_json(older_envelope(event)))

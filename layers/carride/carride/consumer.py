@@ -1,0 +1,54 @@
+"""The one wiring of the consumers: the contract, the record of each event, dead letters, logs and metrics."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+from msgspec import Struct
+
+from carride.events import RideEvent, parse_event
+from carride.items import Outbox
+from carride.telemetry import labels, observe
+from idempotency import Consumer, Policy, SqsDeadLetters, open_store
+from idempotency.policy import DAY
+
+
+class ConsumerSettings(Struct, frozen=True, kw_only=True):
+    """What every consumer reads from its environment."""
+
+    idempotency_store: str
+    dead_letter_queue_url: str
+    idempotency_window_days: int = 30
+
+
+class SagaSettings(ConsumerSettings, frozen=True, kw_only=True):
+    """What a consumer that emits events reads from its environment."""
+
+    outbox_table: str
+    aws_region: str
+    outbox_days: int = 7
+
+    def outbox(self) -> Outbox:
+        """Return where emitted events go."""
+        return Outbox(self.outbox_table, self.aws_region, timedelta(days=self.outbox_days))
+
+
+def ride_consumer(name: str, settings: ConsumerSettings, policy: Policy) -> Consumer[RideEvent]:
+    """Return a consumer of ride events: each event takes effect once under its idempotency id.
+
+    Args:
+        name: the consumer's name, part of every key.
+        settings: the function's environment.
+        policy: how its operations are protected; its window is the settings'.
+    """
+    return Consumer(
+        name,
+        open_store(settings.idempotency_store),
+        parse=parse_event,
+        key=lambda event: event.idempotencyid,
+        payload=lambda event: event.payload,
+        expires=lambda event: event.expirytime,
+        policy=replace(policy, window=settings.idempotency_window_days * DAY),
+        dead_letters=SqsDeadLetters(settings.dead_letter_queue_url),
+        observe=observe,
+        labels=labels,
+    )

@@ -1,0 +1,164 @@
+"""What `make contract` writes: it was run, and what it wrote is what registries and readers take."""
+
+import json
+from collections.abc import Callable
+from typing import Any, Final
+
+import pytest
+from jsonschema import Draft4Validator, Draft7Validator
+
+from carride.decoding import json_name
+from carride.events import FACTS, Fact
+from contract import asyncapi
+from contract.__main__ import ROOT, documents
+from contract.layout import text
+from contract.schemas import BreakingChangeError, Schema, breaking_changes, published, registry, schema
+from tests.carride.rides import event, every_fact
+from tests.template.stack import source
+
+REGISTRY: Final = (ROOT / "infrastructure/schemas.yaml").read_text()
+LARGEST_CONTENT: Final = 100_000
+"""Characters of a schema in EventBridge's registry: CreateSchema's ``Content``."""
+CREATED: Final = schema(FACTS["CarRideCreated"])
+
+
+@pytest.mark.parametrize("name", documents())
+def test_make_contract_was_run(name: str) -> None:
+    """Every generated file is as the types say: if not, run `make contract`."""
+    assert (ROOT / name).read_text(encoding="utf-8") == documents()[name]
+
+
+def test_the_layout_changes_no_content_and_keeps_to_120_columns() -> None:
+    """A generated document reads back as it was, and only a text that is too long by itself makes a longer line."""
+    document = asyncapi.document()
+    laid_out = text(document)
+    assert json.loads(laid_out) == document
+    assert all(len(line) <= 120 for line in laid_out.splitlines() if '"description": "' not in line)
+
+
+# ── The schema registry ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_registry_has_a_schema_of_every_type() -> None:
+    """Each is one that EventBridge's registry takes: draft 4, self-contained, not too large."""
+    schemas = published(REGISTRY)
+    assert schemas.keys() >= {f"{name}.v{fact.schema_version}" for name, fact in FACTS.items()}
+    for content in schemas.values():
+        Draft4Validator.check_schema(content)
+        raw = json.dumps(content)
+        assert content["$schema"] == "http://json-schema.org/draft-04/schema#"
+        assert "$ref" not in raw
+        assert '"const"' not in raw
+        assert len(raw) <= LARGEST_CONTENT
+
+
+def test_the_stack_deploys_the_registry() -> None:
+    """The template nests the generated one, and gives it the name of the registry."""
+    registry = source()["Resources"]["CarRideSchemaRegistry"]["Properties"]
+    assert registry["RegistryName"] == {"Fn::Sub": "${AWS::StackName}-events"}
+
+
+def test_the_data_has_the_id_that_events_name() -> None:
+    """An event's dataschema leads to the schema of its data."""
+    assert CREATED["properties"]["data"]["id"] == FACTS["CarRideCreated"].dataschema()
+
+
+def changed(change: Callable[[Schema], object]) -> Schema:
+    """Return a copy of the schema of CarRideCreated whose data were changed."""
+    copy: Schema = json.loads(json.dumps(CREATED))
+    change(copy["properties"]["data"])
+    return copy
+
+
+BREAKING: Final[dict[str, Callable[[Schema], object]]] = {
+    "tip is required": lambda data: data["required"].append("tip"),
+    "price is required no more": lambda data: data["required"].remove("price"),
+    "price is gone": lambda data: data["properties"].pop("price"),
+    "price was": lambda data: data["properties"]["price"].update(type="number"),
+    "status was": lambda data: data["properties"]["status"]["enum"].append("lost"),
+    "passengers was": lambda data: data["properties"]["passengers"].update(maximum=9),
+}
+
+
+@pytest.mark.parametrize("found", BREAKING)
+def test_a_breaking_change_is_found(found: str) -> None:
+    """What existing readers or existing events do not agree with is named with its field."""
+    assert [change for change in breaking_changes(CREATED, changed(BREAKING[found])) if f"data.{found}" in change]
+
+
+def test_a_breaking_change_is_not_written() -> None:
+    """No template is made where a published schema cannot be replaced; the error says what to do."""
+    older = changed(lambda data: data["properties"].update(luggage={"type": "integer"}))
+    with pytest.raises(BreakingChangeError, match=r"CarRideCreated\.v1: data\.luggage is gone(.|\n)*schema_version"):
+        registry(_template({"CarRideCreated.v1": older}))
+
+
+def test_an_optional_field_and_other_prose_break_nothing() -> None:
+    """What readers ignore and events may lack can be added, and descriptions can be improved."""
+
+    def improve(data: Schema) -> None:
+        data["properties"]["tip"] = {"type": "integer"}
+        data["properties"]["price"]["description"] = "Better said."
+
+    assert list(breaking_changes(CREATED, changed(improve))) == []
+
+
+def test_older_versions_stay_in_the_registry() -> None:
+    """Archives hold events of a version that no type has any more; quotes in its prose survive."""
+    older = {"CarRideLost.v2": {"description": "Nobody's ride."}}
+    assert published(registry(_template(older))) == published(REGISTRY) | older
+
+
+def _template(schemas: dict[str, Schema]) -> str:
+    resources = {
+        name.replace(".", ""): {"Properties": {"SchemaName": name, "Content": json.dumps(content)}}
+        for name, content in schemas.items()
+    }
+    return json.dumps({"Resources": resources})
+
+
+# ── AsyncAPI ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _conforms_to_asyncapi(detail: dict[str, Any]) -> bool:
+    document = asyncapi.document()
+    reference = document["components"]["messages"][detail["type"]]["payload"]
+    return Draft7Validator(reference | {"components": document["components"]}).is_valid(detail)
+
+
+@pytest.mark.parametrize("fact", every_fact(), ids=lambda fact: type(fact).__name__)
+def test_asyncapi_describes_every_event(fact: Fact) -> None:
+    """An event is valid as its own type, and without any one of its required fields it is not."""
+    detail = event(fact).to_detail()
+    assert _conforms_to_asyncapi(detail)
+    assert not _conforms_to_asyncapi(detail | {"data": detail["data"] | {"price": "cheap"}})
+    for name in set(detail) - {"causationid", "traceparent", "expirytime"}:
+        assert name == "type" or not _conforms_to_asyncapi({key: detail[key] for key in detail if key != name}), name
+    own = type(fact).__struct_fields__[len(type(every_fact()[0]).__struct_fields__) :]
+    for name in own:
+        data = {key: value for key, value in detail["data"].items() if key != json_name(name)}
+        assert not _conforms_to_asyncapi(detail | {"data": data}), name
+
+
+def test_asyncapi_names_a_sender_and_a_receiver_of_every_event() -> None:
+    """Every reference leads somewhere, and no type is without a function that sends and one that receives it."""
+    document = asyncapi.document()
+    messages: dict[str, set[str]] = {"send": set(), "receive": set()}
+    for operation in document["operations"].values():
+        messages[operation["action"]] |= {message["$ref"].rpartition("/")[2] for message in operation["messages"]}
+    assert messages == {"send": set(FACTS), "receive": set(FACTS)}
+    for path in _references(document):
+        part: Any = document
+        for step in path.removeprefix("#/").split("/"):
+            part = part[step]
+
+
+def _references(part: Any) -> set[str]:
+    match part:
+        case {"$ref": str(reference)}:
+            return {reference}
+        case dict():
+            return set().union(*map(_references, part.values()))
+        case list():
+            return set().union(*map(_references, part))
+    return set()

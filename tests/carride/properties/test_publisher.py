@@ -1,0 +1,85 @@
+import json
+from collections import Counter
+
+from botocore.exceptions import ReadTimeoutError
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from carride.entry import TOO_LARGE, Entry, pack
+from carride.publisher import Outcome, PublishError
+from tests.carride.fakes import FakeBus, FakeQueue, FakeTime, client_error, publisher
+from tests.carride.rides import entry
+
+SIZES = st.lists(st.integers(1, 99), max_size=60)
+CODES = st.sampled_from([None, None, None, "InternalFailure", "ThrottlingException", "MalformedDetail"])
+FAILURES = st.sampled_from(
+    [
+        None,
+        None,
+        ReadTimeoutError(endpoint_url="https://events"),
+        client_error("ThrottlingException", 400),
+        client_error("ValidationException", 400),
+        client_error("AccessDeniedException", 400),
+    ]
+)
+
+
+@given(SIZES, st.integers(1, 12), st.integers(100, 250))
+def test_packing_keeps_everything_within_the_limits(sizes: list[int], most: int, below: int) -> None:
+    """Every item is in exactly one batch, and no batch is empty, too long or too large."""
+    items = list(enumerate(sizes))
+    batches = pack(items, lambda item: item[1], most=most, below=below)
+    assert sorted(item for batch in batches for item in batch) == items
+    assert all(0 < len(batch) <= most and sum(size for _, size in batch) < below for batch in batches)
+
+
+@given(SIZES, st.integers(1, 12), st.integers(100, 250))
+def test_packing_is_never_worse_than_filling_up_in_order(sizes: list[int], most: int, below: int) -> None:
+    """It takes at most as many batches as the plain way, and keeps the order where that costs nothing."""
+    plain: list[list[int]] = []
+    for size in sizes:
+        if not plain or len(plain[-1]) == most or sum(plain[-1]) + size >= below:
+            plain.append([])
+        plain[-1].append(size)
+    packed = pack(sizes, int, most=most, below=below)
+    assert len(packed) <= len(plain)
+    if len(plain) == -(-len(sizes) // most):
+        assert packed == plain
+
+
+@settings(max_examples=60, deadline=None)  # some examples hold many megabytes
+@given(
+    st.lists(st.sampled_from([None, 300_000, 700_000, TOO_LARGE]), max_size=14),
+    st.lists(CODES, max_size=60),
+    st.lists(FAILURES, max_size=12),
+    st.lists(CODES, max_size=20),
+    st.lists(FAILURES, max_size=4),
+    st.integers(0, 30_000),
+)
+def test_whatever_fails_no_event_is_lost_silently(
+    sizes: list[int | None],
+    answers: list[str | None],
+    failures: list[Exception | None],
+    queue_answers: list[str | None],
+    queue_failures: list[Exception | None],
+    remaining_ms: int,
+) -> None:
+    """Under any sequence of failures each event is on the bus, in the queue, or in the error, as its receipt says."""
+    time = FakeTime(remaining_ms)
+    answer, queue_answer = iter(answers), iter(queue_answers)
+    bus = FakeBus(lambda _: next(answer, None), failures=iter(failures), on_call=lambda: time.work(50))
+    queue = FakeQueue(lambda _: next(queue_answer, None), failures=iter(queue_failures))
+    unsent: list[Entry] = []
+    asked = [entry(f"order_{number}", size) for number, size in enumerate(sizes)]
+    try:
+        receipts = publisher(bus, queue, time, max_attempts=3).publish(asked, time.remaining_ms)
+    except PublishError as error:
+        receipts, unsent = list(error.receipts), error.entries
+    assert [receipt.entry for receipt in receipts] == asked
+    assert [receipt.entry for receipt in receipts if receipt.outcome is Outcome.UNSENT] == unsent
+    on_the_bus = Counter(json.loads(event["Detail"])["subject"] for event in bus.events)
+    assert [receipt.outcome is Outcome.PUBLISHED for receipt in receipts] == [
+        f"order_{number}" in on_the_bus for number in range(len(sizes))
+    ]
+    assert sum(receipt.outcome is Outcome.DEAD_LETTERED for receipt in receipts) == len(queue.messages)
+    assert time.remaining_ms() >= min(remaining_ms, 0)

@@ -1,0 +1,422 @@
+"""A town in which rides live random lives, and the real handlers hear of them in any order, again and again."""
+
+import functools
+import json
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import Any, Final, NamedTuple
+
+import pytest
+
+import dispatch
+import fleet
+import payment
+import payments
+import ride_history
+from carride import ride as rides
+from carride.events import (
+    FACTS,
+    SOURCE,
+    CarRideAccepted,
+    CarRideCancelled,
+    CarRideCompleted,
+    CarRideCreated,
+    CarRideDestinationChanged,
+    CarRideStarted,
+    Fact,
+    RideEvent,
+    parse_event,
+)
+from carride.ride import Ride
+from gateway import GatewayUnavailableError
+from idempotency import BatchFailedError, BusyError, Consumer, DynamoDBStore, marshalling
+from idempotency.errors import RetryableError
+from idempotency.stores.transport import NoAnswerError
+from idempotency.testing import DeadLetterBox, Invocation, ManualClock
+from local.simulated_gateway import Books, Strict, Troubles
+from tests.carride.pipe import piped
+from tests.carride.properties.tables import Item, Tables
+from tests.functions.gateways import FakeGateway, KilledError
+
+START: Final = datetime(2026, 11, 21, 8, tzinfo=UTC)
+EXPIRY: Final = timedelta(days=2)
+"""After which nobody needs to hear of a ride: long after its life in these tests."""
+CONSUMED: Final[Mapping[str, Collection[type]]] = {
+    "ride-history": frozenset(FACTS.values()),
+    "dispatch": fleet.CONSUMED,
+    "payment": payments.CONSUMED,
+}
+_TABLES: Final = {"ride-history": "rides", "dispatch": "assignments", "payment": "payments"}
+_ATTEMPTS: Final = 3
+_MOST_FAULTS: Final = 2
+"""For one consumer and fact: with them no key uses up its attempts by itself."""
+_ANNOUNCED: Final = (RetryableError, GatewayUnavailableError, NoAnswerError)
+"""What a handler may raise: the delivery then comes again."""
+_FAULTS: Final = ("killed", "lost", "overtaken", "overtaken")
+"""The process is killed, a request or its answer is lost, or other deliveries arrive in between."""
+_AT_THE_COMMIT: Final = 0.5
+"""The share of faults that meet the commit, where they do most harm."""
+_MOST_STEPS: Final = 1_000
+_PRICES: Final = (1, 500, 1250, 2000, 10_000_000)
+
+
+class Delivery(NamedTuple):
+    """An event on its way to a consumer."""
+
+    consumer: str
+    event: Mapping[str, Any]
+    attempt: int = 1
+
+    @property
+    def operation(self) -> tuple[str, str]:
+        """What it asks for: the consumer and the fact."""
+        return self.consumer, self.event["detail"]["idempotencyid"]
+
+
+class Inline:
+    """Runs a batch one after the other; nothing takes long enough for a heartbeat."""
+
+    def run_all(self, tasks: Any, limit: int) -> None:
+        """Run every task."""
+        for task in tasks:
+            task()
+
+    def repeat(self, beat: object, interval_s: float) -> Any:
+        """Beat never."""
+        return nullcontext()
+
+
+class Town:
+    """The handlers, everything around them, and what is on its way.
+
+    Args:
+        chance: decides about everything.
+        troubles: of the gateway.
+        strict: whether it is strict.
+    """
+
+    def __init__(self, chance: Random, troubles: Troubles, *, strict: bool) -> None:
+        self._chance = chance
+        self._faulty = True
+        self.clock = ManualClock(int(START.timestamp() * 1000))
+        self.tables = Tables(self._carry)
+        self.books = Books(troubles, strict=Strict(pending_s=30) if strict else None, clock=lambda: self.clock() / 1000)
+        self.gateway = FakeGateway(self.books)
+        self.letters = DeadLetterBox()
+        self.published: dict[str, RideEvent] = {}
+        self.again: list[RideEvent] = []
+        self.steps = 0
+        self.waiting: list[Delivery] = []
+        self.faults: Counter[tuple[str, str]] = Counter()
+        self._numbers = iter(range(1_000_000))
+        self._handlers = self._make_handlers()
+
+    def _make_handlers(self) -> dict[str, Any]:
+        consumer = functools.partial(
+            Consumer, clock=self.clock, sleep=self.clock.sleep, jitter=lambda: 0.5, concurrency=Inline()
+        )
+
+        def store(_: str) -> DynamoDBStore:
+            return DynamoDBStore(
+                "idempotency", transport=self.tables, clock=self.clock, sleep=self.clock.sleep, jitter=lambda: 0.5
+            )
+
+        shared: dict[str, Any] = {"idempotency_store": "dynamodb:idempotency", "dead_letter_queue_url": "queue"}
+        told: dict[str, Any] = {"outbox_table": "outbox", "aws_region": "us-east-1"}
+        with pytest.MonkeyPatch.context() as patch:
+            for module in (ride_history, dispatch, payment):
+                patch.setattr(module, "Consumer", consumer)
+                patch.setattr(module, "open_store", store)
+                patch.setattr(module, "SqsDeadLetters", lambda _: self.letters)
+                patch.setattr(module, "observe", lambda _: None)
+            for module in (dispatch, payment):
+                patch.setattr(module, "dynamodb_client", lambda: self.tables)
+            return {
+                "ride-history": ride_history.make_handler(ride_history.Settings(ride_table="rides", **shared)),
+                "dispatch": dispatch.make_handler(
+                    dispatch.Settings(assignment_table="assignments", car_table="cars", **shared, **told)
+                ),
+                "payment": payment.make_handler(
+                    payment.Settings(payment_table="payments", payment_gateway_url="http://-", **shared, **told),
+                    self.gateway,
+                ),
+            }
+
+    def park(self, cars: int) -> None:
+        """Add free cars."""
+        for number in range(cars):
+            car = {
+                "zone": f"zone_0{number % 2 + 1}",
+                "carID": f"car_{number}",
+                "sector": f"sector_{number % 2 * 8 + 1:02d}",
+            }
+            self.tables.put("cars", marshalling.item(car))
+
+    # ── The bus ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def publish(self, fact: Fact) -> None:
+        """Have the API publish a fact."""
+        event = RideEvent.of(fact, source=SOURCE, time=START, expirytime=START + EXPIRY)
+        self._put_on_the_bus(event.to_detail())
+
+    def _carry(self, item: Item) -> None:
+        """Have the pipe carry an item of the outbox to the bus."""
+        self._put_on_the_bus(piped(marshalling.values(item)))
+
+    def _put_on_the_bus(self, detail: Mapping[str, Any]) -> None:
+        event = parse_event({"detail": detail})
+        self.again += [event] if event.idempotencyid in self.published else []
+        self.published[event.idempotencyid] = event
+        self._deliver(detail, copies=self._chance.choice((1, 1, 2)))
+
+    def _deliver(self, detail: Mapping[str, Any], *, copies: int = 1) -> None:
+        for consumer, consumed in CONSUMED.items():
+            if FACTS[detail["type"]] in consumed:
+                for _ in range(copies):
+                    envelope = {"id": f"delivery-{next(self._numbers)}", "source": SOURCE, "detail": detail}
+                    self.waiting.append(Delivery(consumer, envelope))
+
+    # ── Deliveries ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def step(self, place: int | None = None) -> None:
+        """Have one of the deliveries that wait arrive: the one at a place, or whichever."""
+        self.steps += 1
+        assert self.steps < _MOST_STEPS, "it never gets quiet"
+        delivery = self.waiting.pop(self._chance.randrange(len(self.waiting)) if place is None else place)
+        with self._fault(delivery) as met:
+            try:
+                self._invoke(delivery)
+            except KilledError:
+                self._retry(delivery)
+            except Exception as error:
+                reason = error.__cause__ if isinstance(error, BatchFailedError) else error
+                pending = isinstance(reason, GatewayUnavailableError) and self.books.met["pending"]
+                excused = met or pending or isinstance(reason, BusyError)
+                if not excused or not isinstance(reason, _ANNOUNCED):
+                    raise
+                self._retry(delivery)
+        while self.letters.letters:
+            self._redrive(self.letters.letters.pop())
+
+    def _invoke(self, delivery: Delivery) -> None:
+        """Invoke the consumer's function; it raises if the delivery has to come again."""
+        time = datetime.fromtimestamp(self.clock() / 1000, UTC)
+        event = dict(delivery.event) | {"time": time.isoformat()}
+        if delivery.consumer == "dispatch":
+            attributes = {"SentTimestamp": str(self.clock()), "ApproximateReceiveCount": str(delivery.attempt)}
+            record = {"messageId": event["id"], "body": json.dumps(event), "attributes": attributes}
+            event = {"Records": [record]}
+        context = Invocation(self.clock, request_id=delivery.event["id"], timeout_s=170)
+        self._handlers[delivery.consumer](event, context)
+
+    def _retry(self, delivery: Delivery) -> None:
+        """Deliver again a minute later; from the dead-letter queue when the transport's attempts are used up."""
+        self.clock.advance(60)
+        if delivery.attempt < _ATTEMPTS or delivery.consumer == "dispatch":
+            self.waiting.append(delivery._replace(attempt=delivery.attempt + 1))
+        else:
+            self._again(delivery)
+
+    def _redrive(self, letter: Any) -> None:
+        """Have the operator release the key of a dead-lettered event and deliver it again."""
+        assert letter.key is not None, f"{letter.reason}: {letter.message}"
+        event = json.loads(letter.event["body"]) if "body" in letter.event else letter.event
+        delivery = Delivery(letter.consumer, event)
+        assert letter.reason == "QUARANTINED", letter
+        assert self.faults[delivery.operation] or self.books.met["pending"], f"{letter.key} needed no attempt"
+        self.tables.forget(letter.key)
+        self._again(delivery)
+
+    def _again(self, delivery: Delivery) -> None:
+        event = dict(delivery.event) | {"id": f"delivery-{next(self._numbers)}"}
+        self.waiting.append(Delivery(delivery.consumer, event))
+
+    @contextmanager
+    def _fault(self, delivery: Delivery) -> Iterator[list[str]]:
+        """Plant a fault at one of the requests of a delivery; yield a list that holds the fault once it was met."""
+        met: list[str] = []
+        if not self._faulty or self.faults[delivery.operation] >= _MOST_FAULTS or self._chance.random() < 0.5:
+            yield met
+            return
+        kind, place = self._chance.choice(_FAULTS), self._chance.choice(("before", "after"))
+        at_the_commit = self._chance.random() < _AT_THE_COMMIT
+        left = self._chance.randrange(1, 7)
+
+        def strike(operation: str) -> None:
+            nonlocal left
+            left -= 1
+            if not met and (operation == "TransactWriteItems" if at_the_commit else left <= 0):
+                met.append(kind)
+                self._strike(kind, delivery, NoAnswerError())
+
+        def strike_at_gateway() -> None:
+            met.append(kind)
+            self._strike(kind, delivery, GatewayUnavailableError())
+
+        outer = self.tables.before, self.tables.after
+        if delivery.consumer == "payment" and self._chance.random() < 0.3:
+            self.gateway.then(strike_at_gateway)
+        else:
+            setattr(self.tables, place, strike)
+        try:
+            yield met
+        finally:
+            self.tables.before, self.tables.after = outer
+            self.gateway.no_longer()
+
+    def _strike(self, kind: str, delivery: Delivery, lost: Exception) -> None:
+        if kind == "overtaken":
+            self._overtake(delivery)
+            return
+        self.faults[delivery.operation] += 1
+        raise KilledError if kind == "killed" else lost
+
+    def _overtake(self, delivery: Delivery) -> None:
+        """Have deliveries arrive while another one is worked on: of the same ride, or of other rides' like facts."""
+        alike = self._chance.choice(("subject", "type"))
+        for _ in range(self._chance.choice((1, 1, 2))):
+            rivals = [
+                place
+                for place, other in enumerate(self.waiting)
+                if other.consumer == delivery.consumer
+                and other.event["detail"][alike] == delivery.event["detail"][alike]
+            ]
+            if rivals:
+                self.step(self._chance.choice(rivals))
+
+    # ── The lives of rides ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def live(self, number: int) -> None:
+        """Have rides begin, and everything happen to them and be delivered, until nothing is left to happen."""
+        lives = [self._life(f"order_{each}") for each in range(number)]
+        while lives or self.waiting:
+            if lives and (not self.waiting or self._chance.random() < 0.7):
+                life = self._chance.choice(lives)
+                if (fact := next(life, None)) is None:
+                    lives.remove(life)
+                else:
+                    self.publish(fact)
+            else:
+                self.step()
+
+    def _life(self, order_id: str) -> Iterator[Fact]:
+        chance = self._chance
+        ride = rides.request(
+            order_id=order_id,
+            customer_id="customer_a",
+            pickup=f"sector_0{chance.randrange(1, 9)}",
+            destination="sector_64",
+            passengers=1,
+            price=chance.choice(_PRICES),
+        )
+        yield CarRideCreated.of(ride)
+        steps = ["accept", "start", "complete"]
+        for _ in range(chance.choice((0, 0, 1, 2))):
+            steps.insert(chance.randrange(len(steps)), "redirect")
+        if chance.random() < 0.5:
+            steps[chance.randrange(len(steps)) :] = ["cancel"] * chance.choice((0, 1, 1))
+        for step in steps:
+            fact = self._happen(step, ride)
+            ride = fact.ride()
+            yield fact
+
+    def _happen(self, step: str, ride: Ride) -> Fact:
+        match step:
+            case "accept":
+                return CarRideAccepted.of(rides.accept(ride))
+            case "start":
+                return CarRideStarted.of(rides.start(ride))
+            case "complete":
+                return CarRideCompleted.of(rides.complete(ride))
+            case "cancel":
+                return CarRideCancelled.of(rides.cancel(ride), reason="changed plans")
+        destination = "sector_63" if ride.destination == "sector_64" else "sector_64"
+        changed = rides.change_destination(ride, destination, self._chance.choice(_PRICES))
+        return CarRideDestinationChanged.of(changed, previous_destination=ride.destination, previous_price=ride.price)
+
+    # ── What has to be ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def replay(self) -> None:
+        """Deliver everything once more, now and after it has expired: nothing may change."""
+        before = self._state()
+        self._faulty = False
+        for days in (0, EXPIRY.days + 1):
+            self.clock.advance(days * 86_400)
+            for event in self.published.values():
+                self._deliver(event.to_detail())
+            while self.waiting:
+                self.step()
+        assert self._state() == before
+
+    def _state(self) -> Any:
+        tables = {table: self.items(table) for table in ("rides", "assignments", "payments", "cars", "outbox")}
+        return json.dumps([tables, self.gateway.ledger()], default=str, sort_keys=True)
+
+    def items(self, table: str) -> list[dict[str, Any]]:
+        """Return everything in a table, as Python values."""
+        return [marshalling.values(item) for item in self.tables.all(table)]
+
+    def check(self) -> None:
+        """Fail unless every ride is as its facts say, everywhere."""
+        assert self.again == [], "facts were published twice"
+        for consumer, consumed in CONSUMED.items():
+            self._check_effects(consumer, consumed)
+        self._check_cars()
+        for ride in {event.subject for event in self.published.values()}:
+            facts = {event.type: event.data for event in self.published.values() if event.subject == ride}
+            self._check_dispatch(facts)
+            self._check_money(ride, facts)
+
+    def _check_effects(self, consumer: str, consumed: Collection[type]) -> None:
+        """Each fact took effect once."""
+        heard = {name for name, event in self.published.items() if type(event.data) in consumed}
+        found = []
+        for item in self.items(_TABLES[consumer]):
+            entries = [name.removeprefix("event#") for name in item if name.startswith("event#")]
+            assert item["effects"] == len(entries), f"{consumer}: {item['orderID']} has {item['effects']} effects"
+            found += entries
+        assert sorted(found) == sorted(heard), f"{consumer} did not hear each fact once"
+
+    def _check_cars(self) -> None:
+        """A car has one ride, and a ride one car."""
+        taken = {car["carID"]: car["rideID"] for car in self.items("cars") if "rideID" in car}
+        assigned = [
+            (ride["carID"], ride["orderID"]) for ride in self.items("assignments") if ride["state"] == "assigned"
+        ]
+        assert sorted(taken.items()) == sorted(assigned)
+        assert len(set(taken.values())) == len(taken)
+
+    def _check_dispatch(self, facts: Mapping[str, Fact]) -> None:
+        """A ride that was accepted has one answer, and its car is free again when it is over."""
+        over = facts.keys() & {"CarRideCompleted", "CarRideCancelled", "PaymentDeclined"}
+        answers = facts.keys() & {"CarAssigned", "NoCarAvailable"}
+        if "CarRideAccepted" in facts and "CarRideCancelled" not in facts:
+            assert len(answers) == 1
+        assert len(answers) <= ("CarRideAccepted" in facts)
+        assert ("CarReleased" in facts) == ("CarAssigned" in facts and bool(over))
+
+    def _check_money(self, ride: str, facts: Mapping[str, Fact]) -> None:
+        """A ride is charged once, as its events say; when it is over, nothing is left reserved."""
+        charges = [charge for charge in self.gateway.ledger() if charge["reference"] == ride]
+        assert len(charges) <= 1, f"{ride} is charged {len(charges)} times"
+        charge = charges[0] if charges else {"status": None, "captures": [], "amount": None}
+        status = charge["status"]
+        declined, cancelled = "PaymentDeclined" in facts, "CarRideCancelled" in facts
+        assert len(charge["captures"]) <= 1, charge
+        if "CarAssigned" not in facts or cancelled or declined:
+            assert status in {None, "declined", "refunded"}, (ride, charge)
+        elif "CarRideCompleted" in facts:
+            assert (status, len(charge["captures"])) == ("captured", 1), (ride, charge)
+            assert charge["amount"] <= facts["CarRideCompleted"].price
+            assert charge["amount"] == facts["CarRideCompleted"].price or self.books.met["capped"]
+        else:
+            assert status == "authorized", (ride, charge)
+        assert ("PaymentCaptured" in facts) == bool(charge["captures"]) or cancelled
+        assert "PaymentRefunded" not in facts or status == "refunded"
+        assert not declined or "CarAssigned" in facts
+        for item in self.items("payments"):
+            if item["orderID"] == ride and "amount" in item and status is not None:
+                assert item["state"] in {status, "declined"}, (item, charge)

@@ -1,0 +1,86 @@
+import ast
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+ROOT: Final = Path(__file__).parents[2]
+LAYERS: Final = ROOT / "layers"
+AWS: Final = {"boto3", "botocore", "s3transfer", "aws_lambda_powertools", "urllib3"}
+PURE: Final = [
+    "carride.ride",
+    "carride.events",
+    "carride.entry",
+    "carride.simulation",
+    "carride.overdue",
+]
+
+
+def imported_by(module: str) -> set[str]:
+    """Return the top-level packages that are loaded after a module was imported in a fresh process."""
+    code = f"import sys, {module}; print(*{{name.partition('.')[0] for name in sys.modules}})"
+    path = ":".join(str(LAYERS / layer) for layer in ("carride", "idempotency"))
+    process = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, env={"PYTHONPATH": path}
+    )
+    return set(process.stdout.split())
+
+
+def imports_in(folder: Path) -> Iterator[tuple[Path, str]]:
+    """Yield every top-level package that the code of a folder mentions in an import, wherever it stands."""
+    for path in folder.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                yield from ((path, alias.name.partition(".")[0]) for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                yield path, (node.module or "").partition(".")[0]
+
+
+@pytest.mark.parametrize("module", PURE)
+def test_the_domain_knows_no_aws(module: str) -> None:
+    """Rides, events and their simulation load no AWS library."""
+    assert imported_by(module).isdisjoint(AWS)
+
+
+@pytest.mark.parametrize(("layer", "above"), [("carride", frozenset[str]()), ("idempotency", frozenset({"carride"}))])
+def test_dependencies_point_one_way(layer: str, above: frozenset[str]) -> None:
+    """The ride's layer may import the idempotency layer; neither imports anything of the house above it."""
+    above |= {"contract", "functions", "local", "ops", "tests"}
+    assert [found for found in imports_in(LAYERS / layer) if found[1] in above] == []
+
+
+def test_a_producer_loads_no_idempotency() -> None:
+    """The simulator has the ride's layer alone."""
+    assert "idempotency" not in imported_by("carride.publisher")
+
+
+def test_the_layer_ships_what_is_locked() -> None:
+    """The layer's requirements, and theirs, are pinned to the versions that the tests run with."""
+    locked = {package["name"]: package for package in tomllib.loads((ROOT / "uv.lock").read_text())["package"]}
+    lines = (LAYERS / "carride" / "requirements.txt").read_text().splitlines()
+    pins = dict(line.split("==") for line in lines)
+    assert pins == {name: locked[name]["version"] for name in pins}
+    needed = {needs["name"] for name in pins for needs in locked[name].get("dependencies", ())}
+    assert needed <= pins.keys()
+
+
+def test_the_signing_layer_ships_what_is_locked() -> None:
+    """What signs for a global endpoint is pinned too, and needs nothing else."""
+    locked = {package["name"]: package for package in tomllib.loads((ROOT / "uv.lock").read_text())["package"]}
+    pins = (LAYERS / "sigv4a" / "requirements.txt").read_text().split()
+    assert pins == [f"awscrt=={locked['awscrt']['version']}"]
+    assert "dependencies" not in locked["awscrt"]
+
+
+def test_the_layer_ships_what_it_imports() -> None:
+    """Every package that the layer imports is its own, Python's, pinned, or part of Lambda's runtime."""
+    pins = {line.split("==")[0] for line in (LAYERS / "carride" / "requirements.txt").read_text().splitlines()}
+    shipped = (
+        {name.replace("-", "_") for name in pins} | {"carride", "idempotency", "botocore"} | sys.stdlib_module_names
+    )
+    types_only = {"mypy_boto3_dynamodb", "mypy_boto3_events", "mypy_boto3_lambda", "mypy_boto3_sqs"}
+    assert [found for found in imports_in(LAYERS / "carride") if found[1] not in shipped | types_only] == []

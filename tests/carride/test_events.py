@@ -1,0 +1,295 @@
+import base64
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from carride.events import (
+    FACTS,
+    CarRideAccepted,
+    CarRideCreated,
+    ContractError,
+    ContradictionError,
+    MalformedAttributeError,
+    MalformedDataError,
+    MissingIdempotencyIdError,
+    PartialIdempotencyIdError,
+    RideEvent,
+    UnknownEnvelopeError,
+    UnknownTypeError,
+    UnreadableError,
+    WrongIdempotencyIdError,
+    idempotency_id,
+    parse_event,
+    sequence,
+)
+from carride.ride import accept
+from contract.samples import delivered, received
+from idempotency import Consumer, MemoryStore
+from idempotency.testing import DeadLetterBox, Invocation, ManualClock
+from tests.carride.rides import NOW, booked, event, every_fact
+
+DETAIL = event(traceparent="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", expirytime=NOW).to_detail()
+
+OLDER: Mapping[str, Any] = {
+    "attributes": {
+        "type": "CarRideCreated",
+        "source": "acr.com.car-ride",
+        "idempotencyId": "eb7206e8-7516-5e63-a138-9138a8fc4205",
+        "eventTime": "2026-11-21T08:30:00+00:00",
+        "eventCount": 1,
+    },
+    "data": {
+        "orderID": "order_01",
+        "customerID": "customer_a",
+        "pickup": "sector_01",
+        "destination": "sector_03",
+        "passengers": 2,
+        "price": 550,
+        "status": "requested",
+    },
+}
+
+
+def parse(detail: object) -> RideEvent:
+    """Read a detail as EventBridge delivers it."""
+    return parse_event({"source": "acr.com.car-ride", "detail-type": "CarRideEvent", "detail": detail})
+
+
+def changed(detail: Mapping[str, Any], path: str, value: object = ...) -> dict[str, Any]:
+    """Return a copy in which the value at a dotted path is another, or is gone."""
+    name, _, rest = path.partition(".")
+    copy = dict(detail)
+    if rest:
+        copy[name] = changed(copy[name], rest, value)
+    elif value is ...:
+        del copy[name]
+    else:
+        copy[name] = value
+    return copy
+
+
+def nested(levels: int) -> list[Any]:
+    """Return a list in a list, and so on, so many times."""
+    value: list[Any] = []
+    for _ in range(levels - 1):
+        value = [value]
+    return value
+
+
+# ── Ids ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_ids_of_facts_never_change() -> None:
+    """The id of a fact is what it was in every version before: another one would let known facts take effect again."""
+    assert idempotency_id("order_01", "CarRideCreated", 1) == "eb7206e8-7516-5e63-a138-9138a8fc4205"
+
+
+def test_sequences_sort_as_text() -> None:
+    """Sequences are zero-padded, so that the tenth event comes after the ninth."""
+    assert sequence(9) == "00000009" < sequence(10)
+
+
+# ── Writing ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_every_type_of_event_is_tried_here() -> None:
+    """The samples of facts leave no type out."""
+    assert {type(fact).__name__ for fact in every_fact()} == set(FACTS)
+
+
+def test_an_event_carries_on_what_its_cause_began() -> None:
+    """Trace and correlation come from the cause, and the cause is named."""
+    cause = event(traceparent=DETAIL["traceparent"])
+    effect = event(CarRideAccepted.of(accept(booked())), cause=cause)
+    assert effect.causationid == cause.id
+    assert effect.correlationid == cause.correlationid
+    assert effect.traceparent == cause.traceparent
+
+
+@pytest.mark.parametrize(
+    "times", [{"time": NOW.replace(tzinfo=None)}, {"time": NOW, "expirytime": NOW.replace(tzinfo=None)}]
+)
+def test_a_time_without_a_zone_is_not_written(times: dict[str, Any]) -> None:
+    """A producer cannot write a time that every consumer would refuse."""
+    with pytest.raises(ValueError, match="no time zone"):
+        RideEvent.of(CarRideCreated.of(booked()), source="acr.com.car-ride", **times)
+
+
+# ── Reading ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "error", "field"),
+    [
+        ("idempotencyid", ..., MissingIdempotencyIdError, "idempotencyid"),
+        ("idempotencyid", None, MissingIdempotencyIdError, "idempotencyid"),
+        ("idempotencyid", "", MissingIdempotencyIdError, "idempotencyid"),
+        ("idempotencyid", 17, MalformedAttributeError, "idempotencyid"),
+        ("idempotencyid", DETAIL["idempotencyid"][:18], PartialIdempotencyIdError, "idempotencyid"),
+        ("idempotencyid", DETAIL["idempotencyid"] + "\n", PartialIdempotencyIdError, "idempotencyid"),
+        ("idempotencyid", "2f1e4c1a-8c0f-4a55-9d0a-0a4f5b1f9a55", PartialIdempotencyIdError, "idempotencyid"),
+        ("idempotencyid", idempotency_id("order_02", "CarRideCreated", 1), WrongIdempotencyIdError, "idempotencyid"),
+        ("idempotencyid", idempotency_id("order_01", "CarRideAccepted", 1), WrongIdempotencyIdError, "idempotencyid"),
+        ("idempotencyid", idempotency_id("order_01", "CarRideCreated", 2), WrongIdempotencyIdError, "idempotencyid"),
+        ("type", ..., UnknownTypeError, "type"),
+        ("type", "CarRideTeleported", UnknownTypeError, "type"),
+        ("type", ["CarRideCreated"], UnknownTypeError, "type"),
+        ("specversion", "0.3", MalformedAttributeError, "specversion"),
+        ("id", ..., MalformedAttributeError, "id"),
+        ("source", "", MalformedAttributeError, "source"),
+        ("time", "2026-11-21", MalformedAttributeError, "time"),
+        ("time", "2026-11-21T08:30:00", MalformedAttributeError, "time"),
+        ("sequence", "1", MalformedAttributeError, "sequence"),
+        ("sequence", "00000000", MalformedAttributeError, "sequence"),
+        ("sequence", 1, MalformedAttributeError, "sequence"),
+        ("traceparent", "carRideProcessing", MalformedAttributeError, "traceparent"),
+        ("expirytime", "tomorrow", MalformedAttributeError, "expirytime"),
+        ("data", ..., MalformedDataError, "data"),
+        ("data", [], MalformedDataError, "data"),
+        ("data.passengers", "two", MalformedDataError, "data.passengers"),
+        ("data.passengers", 0, MalformedDataError, "data.passengers"),
+        ("data.price", 5.5, MalformedDataError, "data.price"),
+        ("data.customerID", ..., MalformedDataError, "data.customerID"),
+        ("data.orderID", "order/01", MalformedDataError, "data.orderID"),
+        ("data.status", "flying", MalformedDataError, "data.status"),
+        ("data.note", float("inf"), UnreadableError, "detail"),
+        ("data.note", "\ud800", UnreadableError, "detail"),
+        ("data.note", nested(63), UnreadableError, "detail"),
+        ("data.note", nested(100_000), UnreadableError, "detail"),
+        ("subject", "order_02", ContradictionError, "subject"),
+        ("sequence", "00000002", ContradictionError, "sequence"),
+    ],
+)
+def test_an_event_that_breaks_the_contract_says_where(
+    path: str, value: object, error: type[ContractError], field: str
+) -> None:
+    """Each way to break the contract raises its own error, which names the field."""
+    with pytest.raises(ContractError) as refusal:
+        parse(changed(DETAIL, path, value))
+    assert type(refusal.value) is error
+    assert refusal.value.field == field
+    assert str(refusal.value).startswith(field)
+
+
+@pytest.mark.parametrize("detail", [None, "text", [], {}, {"attributes": "none"}, {"data": DETAIL["data"]}])
+def test_what_is_in_no_known_envelope_is_refused(detail: object) -> None:
+    """A detail that is neither a CloudEvents event nor in the older envelope is refused as such."""
+    with pytest.raises(UnknownEnvelopeError):
+        parse(detail)
+
+
+@pytest.mark.parametrize("name", ["subject", "datacontenttype", "dataschema", "partitionkey", "correlationid"])
+@pytest.mark.parametrize("value", [..., None])
+def test_attributes_that_repeat_others_may_be_missing(name: str, value: object) -> None:
+    """A reader fills in what follows from the data, where it is not there or null."""
+    assert parse(changed(DETAIL, name, value)) == parse(DETAIL)
+
+
+def test_what_a_reader_does_not_know_it_tolerates() -> None:
+    """Fields of later versions are no error; extensions among them are kept, and data is kept in the payload."""
+    extended = changed(changed(DETAIL, "tenant", "acr"), "data.childSeats", 1)
+    read = parse(changed(extended, "notAnExtension", {"a": 1}))
+    assert read.extensions == {"tenant": "acr"}
+    assert read.payload["childSeats"] == 1
+    assert read.data == parse(DETAIL).data
+    assert read.to_detail() == extended
+
+
+def encoded(data: object) -> str:
+    """Return data as JSON in base64."""
+    return base64.b64encode(json.dumps(data).encode()).decode()
+
+
+def test_data_in_base64_says_the_same() -> None:
+    """An event whose data comes as JSON in base64, as out of the outbox, is the same event."""
+    in_base64 = changed(DETAIL, "data") | {"data_base64": encoded(DETAIL["data"])}
+    assert parse(in_base64) == parse(DETAIL)
+    assert parse(in_base64 | {"data": None}) == parse(DETAIL)
+    with pytest.raises(MalformedDataError):
+        parse(in_base64 | DETAIL)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *("{}", "e30", "", "bm8ganNvbg==", 17, encoded({"orderID": "order_01"})[:-1] + "\n"),
+        *(base64.b64encode(raw).decode() for raw in (b"[" * 20_000 + b"]" * 20_000, b"9" * 5_000, b'"\xff"', b"NaN")),
+    ],
+    ids=lambda value: str(value)[:8],
+)
+def test_data_that_is_no_json_in_base64_is_refused(value: object) -> None:
+    """What cannot be decoded breaks the contract and names the member."""
+    with pytest.raises(MalformedDataError) as refusal:
+        parse(changed(DETAIL, "data") | {"data_base64": value})
+    assert refusal.value.field == "data_base64"
+
+
+# ── The older envelope ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "error", "field"),
+    [
+        ("attributes.idempotencyId", ..., MissingIdempotencyIdError, "attributes.idempotencyId"),
+        ("attributes.idempotencyId", "", MissingIdempotencyIdError, "attributes.idempotencyId"),
+        ("attributes.idempotencyId", "order_01#", PartialIdempotencyIdError, "attributes.idempotencyId"),
+        ("attributes.idempotencyId", "None#CarRideCreated", PartialIdempotencyIdError, "attributes.idempotencyId"),
+        ("attributes.idempotencyId", "order_01#undefined#1", PartialIdempotencyIdError, "attributes.idempotencyId"),
+        ("attributes.idempotencyId", "order_01#CarRideCreated", WrongIdempotencyIdError, "attributes.idempotencyId"),
+        ("attributes.type", "CarRideTeleported", UnknownTypeError, "attributes.type"),
+        ("attributes.type", ..., MalformedAttributeError, "attributes.type"),
+        ("attributes.eventCount", 0, MalformedAttributeError, "attributes.eventCount"),
+        ("attributes.eventTime", "then", MalformedAttributeError, "attributes.eventTime"),
+        ("data", ..., MalformedDataError, "data"),
+        ("data.price", "550", MalformedDataError, "data.price"),
+    ],
+)
+def test_the_older_envelope_is_held_to_the_contract_too(
+    path: str, value: object, error: type[ContractError], field: str
+) -> None:
+    """An older event that breaks the contract raises the same errors, with the name that the field has there."""
+    with pytest.raises(ContractError) as refusal:
+        parse(changed(OLDER, path, value))
+    assert type(refusal.value) is error
+    assert refusal.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("detail", "path", "other"),
+    [
+        (DETAIL, "idempotencyid", idempotency_id("order_02", "CarRideCreated", 1)),
+        (OLDER, "attributes.idempotencyId", "order_01#CarRideCreated"),
+    ],
+)
+def test_only_a_trusted_source_is_believed_with_ids_of_its_own(
+    detail: Mapping[str, Any], path: str, other: str
+) -> None:
+    """What counts is the source that the bus has checked, and not what the detail says."""
+    foreign = changed(detail, path, other) | {"source": "somebody.else"}
+    assert parse_event({"source": "somebody.else", "detail": foreign}, trusted={"somebody.else"}).idempotencyid == other
+    for claimed in ("acr.com.car-ride", None, ["somebody.else"]):
+        with pytest.raises(WrongIdempotencyIdError):
+            parse_event({"source": claimed, "detail": foreign}, trusted={"somebody.else"})
+
+
+def test_an_event_that_cannot_be_read_leaves_its_batch_at_once() -> None:
+    """It is dead-lettered with the reason, and its neighbour takes effect."""
+    deep = changed(DETAIL, "data") | {"data_base64": base64.b64encode(b"[" * 20_000 + b"]" * 20_000).decode()}
+    forged = changed(DETAIL, "idempotencyid", idempotency_id("order_02", "CarRideCreated", 1))
+    clock, box, done = ManualClock(), DeadLetterBox(), list[str]()
+    consumer = Consumer(
+        "dispatch",
+        MemoryStore(),
+        parse=parse_event,
+        key=lambda event: event.idempotencyid,
+        payload=lambda event: event.payload,
+        dead_letters=box,
+        clock=clock,
+    )
+    handler = consumer.batch_handler(lambda event, operation: done.append(event.subject))
+    batch = received(*(delivered(detail, number) for number, detail in enumerate([deep, DETAIL, forged])))
+    assert handler(batch, Invocation(clock)) == {"batchItemFailures": []}
+    assert [letter.reason for letter in box.letters] == ["CONTRACT", "CONTRACT"]
+    assert done == ["order_01"]

@@ -1,0 +1,49 @@
+from typing import Literal
+
+import pytest
+from msgspec import Struct
+
+from carride.settings import SettingsError, from_environment
+
+
+class Settings(Struct, frozen=True):
+    """The environment of some function."""
+
+    ride_table: str
+    batch_size: int = 10
+    capacity: Literal["on-demand", "provisioned"] = "on-demand"
+
+
+def test_settings_come_from_the_variables_of_their_names() -> None:
+    """A field is read from the variable of the same name, and has the field's type."""
+    settings = from_environment(
+        Settings, {"RIDE_TABLE": "rides", "BATCH_SIZE": "5", "CAPACITY": "provisioned", "OTHER": "x"}
+    )
+    assert settings == Settings("rides", 5, "provisioned")
+
+
+def test_a_variable_with_a_default_may_be_missing() -> None:
+    """Defaults fill in what is not set."""
+    assert from_environment(Settings, {"RIDE_TABLE": "rides"}) == Settings("rides")
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        ({}, "RIDE_TABLE: it is not set. Set it under the function's Environment in template.yaml"),
+        ({"RIDE_TABLE": "rides", "BATCH_SIZE": "many"}, "BATCH_SIZE: Expected `int`, got `str`"),
+        ({"RIDE_TABLE": "rides", "CAPACITY": "yes"}, "CAPACITY: Invalid enum value 'yes'"),
+    ],
+)
+def test_a_variable_that_is_missing_or_wrong_names_itself(environment: dict[str, str], message: str) -> None:
+    """The error says which variable it is, what is wrong with it, and what to do."""
+    with pytest.raises(SettingsError) as failure:
+        from_environment(Settings, environment)
+    assert str(failure.value).startswith(message)
+    assert "export" in str(failure.value)
+
+
+def test_the_environment_of_the_process_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function reads its own environment."""
+    monkeypatch.setenv("RIDE_TABLE", "rides")
+    assert from_environment(Settings).ride_table == "rides"

@@ -1,0 +1,188 @@
+"""What the tests of the engine share: small templates, and what a stack has left behind."""
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from botocore.auth import SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
+from botocore.httpsession import URLLib3Session
+
+from local.local_aws import Laptop, Stack
+
+type Resource = dict[str, Any]
+
+NAME_OF: Final = {"Fn::Sub": "${AWS::StackName}"}
+QUEUE: Final[Resource] = {"Type": "AWS::SQS::Queue"}
+
+
+class StockMiniStack(Laptop):
+    """MiniStack without the engine's plug-ins, to see whether they are still needed."""
+
+    def _program(self, folder: Path) -> list[str]:
+        settings = {
+            "GATEWAY_PORT": str(self.port),
+            "BIND_HOST": "127.0.0.1",
+            "AUTH": "true",
+            "IOT_MTLS_ENABLED": "0",
+            "SFTP_ENABLED": "0",
+            "LOG_LEVEL": "WARNING",
+            "LAMBDA_ASYNC_RETRY_BASE_SECONDS": "0.05",
+        }
+        return ["-c", f"import os; os.environ |= {settings!r}; from ministack.app import main; main()"]
+
+
+def outage(laptop: Laptop, **switches: Any) -> None:
+    """Begin or end outages of regions, on an engine with the plug-in `tests.engine.outages`."""
+    laptop.control("outages", **switches)
+
+
+def until[T](look: Callable[[], T], timeout: float = 10.0) -> T:
+    """Look again and again until there is something; the last look counts, whatever it saw."""
+    deadline = time.monotonic() + timeout
+    while not (seen := look()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return seen
+
+
+def put_through_endpoint(laptop: Laptop, endpoint_id: str, entry: Mapping[str, Any]) -> None:
+    """Put an event through a global endpoint, signed for one region; botocore would want AWS's CRT, to sign for all.
+
+    Raises:
+        AssertionError: the call or the entry was refused.
+    """
+    request = AWSRequest(
+        "POST",
+        laptop.endpoint_url,
+        headers={"Content-Type": "application/x-amz-json-1.1", "X-Amz-Target": "AWSEvents.PutEvents"},
+        data=json.dumps({"EndpointId": endpoint_id, "Entries": [entry]}),
+    )
+    SigV4Auth(Credentials("test", "test"), "events", laptop.region).add_auth(request)
+    answer = URLLib3Session().send(request.prepare())
+    assert answer.status_code == 200, answer.text
+    assert json.loads(answer.text)["FailedEntryCount"] == 0, answer.text
+
+
+def needless(behaviour: str, module: str, folder: str = "local/engine") -> None:
+    """Fail, because stock MiniStack has the behaviour that a plug-in adds."""
+    pytest.fail(f"MiniStack has {behaviour} now: delete {folder}/{module}.py")
+
+
+def template(resources: Mapping[str, Resource]) -> dict[str, Any]:
+    """A template of these resources."""
+    return {
+        "AWSTemplateFormatVersion": "2010-09-09",
+        "Transform": "AWS::Serverless-2016-10-31",
+        "Resources": dict(resources),
+    }
+
+
+def function(body: str, **properties: Any) -> Resource:
+    """A Python function whose handler, `handler(event, context)`, has the given body."""
+    lines = "\n".join(f"    {line}" for line in body.strip().splitlines())
+    code = f"import json, os, sys, time\ndef handler(event, context):\n{lines}\n"
+    settings = {"Runtime": "python3.13", "Handler": "index.handler", "Timeout": 10, "InlineCode": code}
+    return {"Type": "AWS::Serverless::Function", "Properties": settings | properties}
+
+
+def bus() -> Resource:
+    """An event bus named after the stack."""
+    return {"Type": "AWS::Events::EventBus", "Properties": {"Name": NAME_OF}}
+
+
+def rule(target: Mapping[str, Any]) -> Resource:
+    """A rule that hands every event of the bus ``Bus`` to a target."""
+    return {
+        "Type": "AWS::Events::Rule",
+        "Properties": {
+            "EventBusName": {"Ref": "Bus"},
+            "EventPattern": {"source": [{"prefix": ""}]},
+            "Targets": [{"Id": "target", **target}],
+        },
+    }
+
+
+def permission(function_id: str, rule_id: str = "Rule") -> Resource:
+    """Lets the rule invoke the function."""
+    return {
+        "Type": "AWS::Lambda::Permission",
+        "Properties": {
+            "FunctionName": {"Ref": function_id},
+            "Action": "lambda:InvokeFunction",
+            "Principal": "events.amazonaws.com",
+            "SourceArn": {"Fn::GetAtt": [rule_id, "Arn"]},
+        },
+    }
+
+
+def queue_policy(queue_id: str, *statements: Resource) -> Resource:
+    """A policy of a queue."""
+    whole = [{"Resource": {"Fn::GetAtt": [queue_id, "Arn"]}, **statement} for statement in statements]
+    document = {"Version": "2012-10-17", "Statement": whole}
+    return {"Type": "AWS::SQS::QueuePolicy", "Properties": {"Queues": [{"Ref": queue_id}], "PolicyDocument": document}}
+
+
+def from_rule(rule_id: str = "Rule") -> Resource:
+    """A statement with which a queue takes messages of a rule."""
+    return {
+        "Effect": "Allow",
+        "Principal": {"Service": "events.amazonaws.com"},
+        "Action": "sqs:SendMessage",
+        "Condition": {"ArnEquals": {"aws:SourceArn": {"Fn::GetAtt": [rule_id, "Arn"]}}},
+    }
+
+
+TLS_ONLY: Final[Resource] = {
+    "Effect": "Deny",
+    "Principal": "*",
+    "Action": "sqs:*",
+    "Condition": {"Bool": {"aws:SecureTransport": "false"}},
+}
+
+
+def attribute(logical_id: str, name: str = "Arn") -> Resource:
+    """`Fn::GetAtt`."""
+    return {"Fn::GetAtt": [logical_id, name]}
+
+
+def entry(stack: Stack, detail: Any, **more: Any) -> dict[str, Any]:
+    """An entry for `PutEvents` on the stack's bus."""
+    text = detail if isinstance(detail, str) else json.dumps(detail)
+    return {"Source": "test", "DetailType": "Test", "Detail": text, "EventBusName": stack.resources["Bus"], **more}
+
+
+def put(laptop: Laptop, stack: Stack, *details: Any) -> None:
+    """Put events on the stack's bus; every one of them has to be accepted."""
+    for start in range(0, len(details), 10):
+        entries = [entry(stack, detail) for detail in details[start : start + 10]]
+        assert laptop.client("events").put_events(Entries=entries)["FailedEntryCount"] == 0
+
+
+def lines(laptop: Laptop, group: str) -> list[str]:
+    """Every line of a log group, oldest first; none where nothing was ever logged."""
+    logs = laptop.client("logs")
+    if not logs.describe_log_groups(logGroupNamePrefix=group)["logGroups"]:
+        return []
+    pages = logs.get_paginator("filter_log_events").paginate(logGroupName=group)
+    return [event["message"] for page in pages for event in page["events"]]
+
+
+def records(laptop: Laptop, stack: Stack, function_id: str = "Function") -> list[Any]:
+    """What a function of the stack printed as JSON objects."""
+    printed = lines(laptop, f"/aws/lambda/{stack.resources[function_id]}")
+    return [json.loads(line) for line in printed if line.startswith("{")]
+
+
+def messages(laptop: Laptop, stack: Stack, queue_id: str = "Queue") -> list[dict[str, Any]]:
+    """The messages in a queue of the stack: ``body`` as JSON and ``attributes`` by name."""
+    found: list[dict[str, Any]] = []
+    request = {"MaxNumberOfMessages": 10, "MessageAttributeNames": ["All"]}
+    while batch := laptop.client("sqs").receive_message(QueueUrl=stack.resources[queue_id], **request).get("Messages"):
+        for message in batch:
+            attributes = {name: value["StringValue"] for name, value in message.get("MessageAttributes", {}).items()}
+            found.append({"body": json.loads(message["Body"]), "attributes": attributes})
+    return found

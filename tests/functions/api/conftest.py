@@ -1,0 +1,15 @@
+"""The API of a stack that is a test's own."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from local.local_aws import Laptop
+from tests.functions.api.client import Api
+
+
+@pytest.fixture
+def api(laptop: Laptop, name: str) -> Iterator[Api]:
+    """The API of a stack that nobody has used."""
+    yield Api(laptop, laptop.deploy_fast(name))
+    laptop.delete_stack(name)

@@ -1,0 +1,233 @@
+"""What the API makes of a request: its answer, the ride, and the event."""
+
+from datetime import timedelta
+from typing import Any, Final
+
+import pytest
+from botocore.exceptions import EndpointConnectionError
+from msgspec.structs import replace
+
+import carride_simulator
+from carride.decoding import shaped
+from tests.functions.api_fixtures import *  # noqa: F403 - the fixtures
+from tests.functions.api_world import BOOKING, DEV, STAFF, Answer, World, request
+
+TRACE: Final = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+XRAY: Final = "Root=1-4bf92f35-77b34da6a3ce929d0e0e4736;Parent=00f067aa0ba902b7;Sampled=1"
+
+
+def test_a_ride_runs_to_its_end(world: World) -> None:
+    """Booking and each change are answered with the ride after it, and published by the event of its version."""
+    booked = world.book()
+    order_id = booked.body["orderID"]
+    assert (booked.status, booked.headers["Location"]) == (201, f"/carrides/{order_id}")
+    assert world.items("bookings") == [booked.body]
+    assert world.change(order_id, "accept", 1).body["status"] == "accepted"
+    changed = world.change(order_id, "changeDestination", 2, destination="sector_09", price=2000)
+    assert (changed.body["destination"], changed.body["price"]) == ("sector_09", 2000)
+    assert world.change(order_id, "start", 3).body["status"] == "started"
+    assert world.change(order_id, "complete", 4).body == {**changed.body, "status": "completed", "version": 5}
+    events = world.published()
+    assert [event.type.removeprefix("CarRide") for event in events] == [
+        "Created",
+        "Accepted",
+        "DestinationChanged",
+        "Started",
+        "Completed",
+    ]
+    assert (events[2].payload["previousDestination"], events[2].payload["previousPrice"]) == ("sector_03", 1250)
+
+
+def test_a_ride_has_a_hundred_versions_and_its_end_is_among_them(world: World) -> None:
+    """However often the destination has changed, the ride can still be completed."""
+    order_id = world.booked()
+    world.dynamodb.update_item(
+        TableName="bookings",
+        Key={"orderID": {"S": order_id}},
+        UpdateExpression="SET version = :many",
+        ExpressionAttributeValues={":many": {"N": "96"}},
+    )
+    assert world.change(order_id, "changeDestination", 96, destination="sector_09", price=1).status == 200
+    refused = world.change(order_id, "changeDestination", 97, destination="sector_08", price=1)
+    assert (refused.status, refused.problem, refused.body["version"]) == (409, "too-many-changes", 97)
+    for version, action in enumerate(("accept", "start", "complete"), start=97):
+        assert world.change(order_id, action, version).status == 200
+    assert world.items("bookings")[0]["version"] == 100
+
+
+@pytest.mark.parametrize(
+    ("header", "xray", "trace"),
+    [(TRACE, XRAY[:-1] + "0", TRACE), ("", XRAY, TRACE), (TRACE.upper(), XRAY, TRACE), ("nonsense", "", None)],
+)
+def test_events_carry_the_trace_of_the_request(
+    world: World, monkeypatch: pytest.MonkeyPatch, header: str, xray: str, trace: str | None
+) -> None:
+    """An event has the client's trace, or else X-Ray's; without a valid one it is published all the same."""
+    monkeypatch.setenv("_X_AMZN_TRACE_ID", xray)
+    first = world.send(request("POST", "/carrides", BOOKING, headers={"traceparent": header}))
+    [event] = world.published()
+    assert event.traceparent == trace or trace is None
+    assert world.book() == first.replayed()  # a retry under another trace is the same request
+
+
+def test_a_request_costs_one_transaction_and_its_copies_get_its_answer(world: World) -> None:
+    """Booking is one round trip, a change a consistent read and one; a copy writes nothing, in whichever process."""
+    booked = world.book()
+    assert world.spent() == ["TransactWriteItems"]
+    order_id = booked.body["orderID"]
+    accepted = world.change(order_id, "accept", 1)
+    assert world.spent() == ["consistent GetItem", "TransactWriteItems"]
+    assert world.book() == booked.replayed()
+    assert world.spent() == []  # this process has seen the answer a moment ago
+    world.change(order_id, "start", 2)
+    world.handler = world.process()
+    world.spent()
+    assert world.book() == booked.replayed()
+    assert world.spent() == ["TransactWriteItems"]
+    assert world.change(order_id, "accept", 1) == accepted.replayed()  # though its version is stale by now
+    assert len(world.published()) == 3
+
+
+def test_a_refusal_is_stored_by_one_write(world: World) -> None:
+    """A refusal is stored with its key: the retry gets it too, even where it would succeed by then."""
+    order_id = world.booked()
+    world.spent()
+    refused = world.change(order_id, "start", 2, key="hasty")
+    assert (refused.problem, world.spent()) == ("stale-version", ["consistent GetItem", "PutItem"])
+    world.change(order_id, "accept", 1)
+    assert world.change(order_id, "start", 2, key="hasty") == refused.replayed()
+    assert world.change(order_id, "start", 2, key="patient").status == 200
+
+
+def test_another_request_under_the_same_key_is_refused(world: World) -> None:
+    """One key is for one request: not for another price, for a change of the ride, or for another action."""
+    without = {name: value for name, value in BOOKING.items() if name != "passengers"}
+    booked = world.send(request("POST", "/carrides", without, key="same"))
+    assert world.book(key="same", passengers=1) == booked.replayed()  # the default is the same request
+    order_id = booked.body["orderID"]
+    assert world.change(order_id, "accept", 1).status == 200
+    others = [world.book(key="same"), world.change(order_id, "cancel", 2, key="same", reason="x")]
+    others.append(world.change(order_id, "start", 1, key="accept-1"))  # has the fields of the change under that key
+    assert {other.problem for other in others} == {"idempotency-key-reused"}
+    assert [ride["version"] for ride in world.items("bookings")] == [2]
+
+
+def test_callers_do_not_share_keys(world: World) -> None:
+    """Two callers that choose the same key book two rides; one role's sessions are one caller."""
+    users = ("AROAEXAMPLE1:monday", "AROAEXAMPLE1:tuesday", "AROAEXAMPLE2:monday")
+    pool = ({"userId": "AROAEXAMPLE3:C", "cognitoIdentity": {"identityId": identity}} for identity in ("a", "b"))
+    callers: list[Any] = [{"iam": {"userId": user}} for user in users] + [{"iam": identity} for identity in pool]
+    callers.append({"jwt": {"claims": {"sub": "AROAEXAMPLE1"}}})
+    rides = [world.book(authorizer=caller).body["orderID"] for caller in callers]
+    assert rides[0] == rides[1]
+    assert len(set(rides)) == 5
+
+
+def test_a_forgotten_key_books_no_second_ride(world: World) -> None:
+    """Once the record of a key is gone, the ride that was booked with it still refuses a second one."""
+    world.book()
+    world.dynamodb.delete_item(TableName="idempotency", Key={"idempotencyKey": {"S": "carride-api#anyone#key-1"}})
+    world.handler = world.process()
+    assert world.book().problem == "idempotency-key-forgotten"
+    assert len(world.items("bookings")) == len(world.published()) == 1
+
+
+def test_a_change_that_was_overtaken_is_stale(world: World) -> None:
+    """Where two changes meet at one version, the second is decided again on what the first has made of the ride."""
+    order_id = world.booked()
+    world.transport.meanwhile(lambda: world.change(order_id, "cancel", 1, reason="x"))
+    answer = world.change(order_id, "accept", 1)
+    assert (answer.problem, answer.body["version"]) == ("stale-version", 2)
+    created, cancelled = world.published()
+    assert (created.type, cancelled.type, cancelled.payload["reason"]) == ("CarRideCreated", "CarRideCancelled", "x")
+
+
+@pytest.mark.parametrize("committed", [False, True])
+@pytest.mark.parametrize("action", ["book", "accept"])
+def test_a_killed_request_leaves_ride_and_event_or_neither(world: World, action: str, committed: bool) -> None:
+    """Killed before or after its transaction, a request has changed ride and events alike; its retry mends it."""
+    order_id = world.booked() if action == "accept" else ""
+    world.transport.kill = "after" if committed else "before"
+    with pytest.raises(SystemExit):
+        world.change(order_id, action, 1) if order_id else world.book()
+    version = bool(order_id) + committed
+    assert sum(ride["version"] for ride in world.items("bookings")) == len(world.published()) == version
+    world.transport.kill, world.handler = None, world.process()
+    assert (world.change(order_id, action, 1) if order_id else world.book()).status in {200, 201}
+    assert world.items("bookings")[0]["version"] == len(world.published()) == bool(order_id) + 1
+
+
+def test_without_an_answer_from_dynamodb_the_client_retries(world: World) -> None:
+    """The retry of a transaction without an answer finds out what became of it; that of a failed read succeeds."""
+    for _ in range(6):
+        world.transport.lose_answer()
+    answer = world.book()
+    assert (answer.status, answer.problem) == (503, "unavailable")
+    booked = world.book()
+    assert (booked.status, len(world.items("bookings")), len(world.published())) == (201, 1, 1)
+    order_id = booked.body["orderID"]
+    world.read_error = "ThrottlingException"
+    assert world.change(order_id, "accept", 1).problem == "unavailable"
+    assert world.send(request("GET", f"/carrides/{order_id}")).problem == "unavailable"
+    world.read_error = None
+    assert world.change(order_id, "accept", 1).status == 200
+
+
+def test_a_ride_is_read_from_the_read_model(world: World) -> None:
+    """The answer is the ride after its latest event, and what happened in order, whatever order it arrived in."""
+    order_id = world.booked()
+    world.change(order_id, "accept", 1)
+    assert world.send(request("GET", f"/carrides/{order_id}")).problem == "unknown-ride"
+    world.update_read_model()
+    answer = world.send(request("GET", f"/carrides/{order_id}"))
+    assert (answer.status, answer.body["status"], answer.body["version"]) == (200, "accepted", 2)
+    assert [entry["type"] for entry in answer.body["timeline"]] == ["CarRideCreated", "CarRideAccepted"]
+
+
+def simulate(world: World, key: str = "key-1", **body: Any) -> Answer:
+    """Ask for a simulation, as staff."""
+    return world.send(request("POST", "/carrides/simulate", body, key=key, authorizer=STAFF))
+
+
+def test_a_simulation_is_started_once(world: World) -> None:
+    """A copy starts nothing, and is told to wait while the first is being started."""
+    copies: list[Answer] = []
+    world.transport.pass_on()
+    world.transport.meanwhile(lambda: copies.append(simulate(world, rides=3, duplicates=0.5)))
+    answer = simulate(world, rides=3, duplicates=0.5)
+    assert (answer.status, answer.body["rides"], answer.body["duplicates"]) == (202, 3, 0.5)
+    assert [copy.problem for copy in copies] == ["request-in-progress"]
+    assert simulate(world, rides=3, duplicates=0.5) == answer.replayed()
+    assert world.simulations == [answer.body]
+    shaped(answer.body, carride_simulator.Request)
+
+
+def test_the_defaults_of_a_simulation_are_filled_in(world: World) -> None:
+    """Without settings ten rides are simulated, by a seed of the key's own; settings that are given are kept."""
+    asked = {"mode": "predefined", "duration": 60.0, "rate": 5.0, "seed": 7}
+    one, two, three = (simulate(world, key, **body).body for key, body in (("a", {}), ("b", {}), ("c", asked)))
+    assert (one["rides"], one["duration"]) == (10, None)
+    assert one["seed"] != two["seed"]
+    assert three.items() >= {**asked, "rides": None}.items()
+
+
+def test_one_simulation_runs_at_a_time(world: World) -> None:
+    """While one runs, no other starts; its own request, sent again after a failure, does. In production none does."""
+    world.handler = world.process(DEV)
+    world.simulator_error = EndpointConnectionError(endpoint_url="https://lambda")
+    assert simulate(world, "a").problem == "unavailable"
+    world.simulator_error = None
+    assert simulate(world, "b").problem == "simulation-running"
+    assert simulate(world, "a").status == 202
+    [lock] = [item for item in world.items("idempotency") if "lock" in item["idempotencyKey"]]
+    world.dynamodb.update_item(
+        TableName="idempotency",
+        Key={"idempotencyKey": {"S": lock["idempotencyKey"]}},
+        UpdateExpression="SET expiryTimestamp = expiryTimestamp - :window",
+        ExpressionAttributeValues={":window": {"N": f"{timedelta(minutes=16).total_seconds():.0f}"}},
+    )
+    world.handler = world.process(DEV)
+    assert simulate(world, "c").status == 202
+    assert len(world.simulations) == 2
+    world.handler = world.process(replace(DEV, stage="prod"))
+    assert simulate(world, "d").problem == "forbidden"

@@ -1,0 +1,171 @@
+"""Who may do what to which ride: docs/security.md says it, the API does it."""
+
+import re
+from typing import Any, Final
+
+import pytest
+
+from api.callers import Action, Caller, caller_of
+from api.commands import CHANGES
+from tests.functions.api_fixtures import *  # noqa: F403 - the fixtures
+from tests.functions.api_world import BOOKING, DEV, SETTINGS, STAFF, Answer, World, request
+from tests.template.stack import ROOT
+
+BY_TOKEN: Final[dict[str, dict[str, Any]]] = {
+    "the owner": {"jwt": {"claims": {"sub": "a", "cognito:groups": "[riders]"}}},
+    "another caller": {"jwt": {"claims": {"sub": "b", "scope": "rides"}}},
+    "staff": STAFF,
+}
+FIELDS: Final[dict[str, Any]] = {
+    "cancel": {"reason": "x"},
+    "changeDestination": {"destination": "sector_09", "price": 1},
+}
+BEFORE: Final = {"cancel": ("accept",), "start": ("accept",), "complete": ("accept", "start")}
+"""What staff does to a ride before it is changed like this: it still belongs to its owner."""
+ANSWERS: Final = {"yes": {200, 201, 202}, "403": {403}, "404": {404}, "none of them": {200}}
+
+
+def table() -> list[tuple[str, str, str]]:
+    """Return the cells of docs/security.md: what is asked for, who asks, and the answer."""
+    text = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
+    section = text[text.index("## Who may do what to which ride") :].split("\n\n")[2]
+    head, *rows = re.findall(r"^\| (.*) \|$", section, re.MULTILINE)
+    whos = head.split(" | ")[1:]
+    cells = [row.split(" | ") for row in rows if not row.startswith("-")]
+    return [(row[0].strip("`"), who, cell) for row in cells for who, cell in zip(whos, row[1:], strict=True)]
+
+
+def ask(world: World, action: str, who: str, ride: str, version: int) -> Answer:
+    """Ask for something, as somebody."""
+    caller: dict[str, Any] = {"authorizer": BY_TOKEN.get(who), "key": f"{action}-{who}-{ride}".replace(" ", "-")}
+    if action == "list":
+        return world.send(request("GET", "/carrides", query={"customer": "customer_a"}, **caller))
+    method, path, body = {
+        "book": ("POST", "/carrides", BOOKING),
+        "read": ("GET", f"/carrides/{ride}", None),
+        "simulate": ("POST", "/carrides/simulate", {}),
+    }.get(action, ("PUT", f"/carrides/{ride}", {"action": action, "version": version, **FIELDS.get(action, {})}))
+    return world.send(request(method, path, body, **caller))
+
+
+@pytest.mark.parametrize(("action", "who", "cell"), table())
+def test_each_caller_may_do_what_the_page_says(world: World, action: str, who: str, cell: str) -> None:
+    """The API answers as the table says; a ride that a caller may not see is as unknown as one that does not exist."""
+    is_local = who not in BY_TOKEN
+    world.handler = world.process(SETTINGS if is_local else DEV)
+    ride = world.book(authorizer=None if is_local else BY_TOKEN["the owner"]).body["orderID"]
+    world.update_read_model()
+    version = 1
+    for step in BEFORE.get(action, ()):
+        version = ask(world, step, who if is_local else "staff", ride, version).body["version"]
+    before = len(world.published())
+    answer = ask(world, action, who, ride, version)
+    assert answer.status in ANSWERS[cell]
+    if cell == "404":
+        unknown = ask(world, action, who, "no_ride", version).body
+        assert {**answer.body, "detail": answer.body["detail"].replace(ride, "no_ride")} == unknown
+    if cell != "yes":
+        assert len(world.published()) == before
+    if action == "list":
+        assert [one["orderID"] for one in answer.body["rides"]] == ([ride] if cell == "yes" else [])
+
+
+def test_the_page_has_every_action_and_every_caller() -> None:
+    """Whatever can be asked for has its row."""
+    assert {action for action, _, _ in table()} == {action.value for action in Action} >= set(CHANGES)
+    assert {who for _, who, _ in table()} == {*BY_TOKEN, "anybody in stage `local`"}
+
+
+def test_a_ride_that_nobody_booked_here_is_for_staff(world: World) -> None:
+    """What is known of a simulated ride, which has no owner, is shown to staff alone."""
+    ride = world.booked()
+    world.update_read_model()
+    world.dynamodb.delete_item(TableName="bookings", Key={"orderID": {"S": ride}})
+    world.handler = world.process(DEV)
+    assert [ask(world, "read", who, ride, 1).status for who in BY_TOKEN] == [404, 404, 200]
+
+
+def test_pages_show_nothing_of_the_rides_of_others(world: World) -> None:
+    """A customer's rides come newest first, each on one full page; neither pages nor tokens depend on others' rides."""
+    world.handler = world.process(DEV)
+    whos = ("the owner", "another caller", "another caller", "another caller", "the owner", "the owner")
+    booked = [
+        (who, world.book(authorizer=BY_TOKEN[who], key=f"key-{number}").body["orderID"])
+        for number, who in enumerate(whos)
+    ]
+    for who, lengths in {"the owner": [2, 1], "another caller": [2, 1], "staff": [2, 2, 2], "nobody": [0]}.items():
+        caller = BY_TOKEN.get(who, token(sub="nobody"))
+        query: dict[str, Any] = {"customer": "customer_a", "limit": "2"}
+        pages = []
+        while query.get("next", "") is not None:
+            answer = world.send(request("GET", "/carrides", query=query, authorizer=caller)).body
+            pages.append([ride["orderID"] for ride in answer["rides"]])
+            used, query["next"] = query.get("next"), answer["next"]
+        mine = [ride for owner, ride in booked[::-1] if who in {owner, "staff"}]
+        assert [ride for page in pages for ride in page] == mine
+        assert [len(page) for page in pages] == lengths
+        if used:  # a token says where a page ends, not whose it is
+            query |= {"customer": "customer_b", "next": used}
+            assert world.send(request("GET", "/carrides", query=query, authorizer=caller)).body["rides"] == []
+
+
+ACCOUNT: Final = "123456789012"
+ROLE: Final = f"arn:aws:sts::{ACCOUNT}:assumed-role"
+
+
+def token(**claims: Any) -> dict[str, Any]:
+    """Return what API Gateway says about a token."""
+    return {"jwt": {"claims": claims, "scopes": None}}
+
+
+def signed(arn: str, user: str = "AROAEXAMPLE:monday", **more: Any) -> dict[str, Any]:
+    """Return what API Gateway says about a signed request."""
+    return {"iam": {"userId": user, "userArn": arn, "accountId": ACCOUNT, "cognitoIdentity": None, **more}}
+
+
+@pytest.mark.parametrize(
+    ("authorizer", "name", "staff"),
+    [
+        (token(sub="a"), "jwt:a", False),
+        (token(sub="a", scope="read staff"), "jwt:a", True),
+        (token(sub="a", scope="read staff:none"), "jwt:a", False),
+        (token(sub="a", **{"cognito:groups": "[staff]"}), "jwt:a", True),
+        (token(sub="a", **{"cognito:groups": ["staff"]}), "jwt:a", True),
+        (token(sub="a", **{"cognito:groups": "[x,staff [staff] staffing]"}), "jwt:a", False),
+        (token(sub="a", **{"cognito:groups": [""]}), "jwt:a", False),
+        (token(sub="a", groups="[not staff]"), "jwt:a", False),
+        (signed(f"{ROLE}/riders/staff"), "iam:AROAEXAMPLE", False),
+        (signed(f"{ROLE}/staff/monday"), "iam:AROAEXAMPLE", True),
+        (signed(f"{ROLE}/staff/monday".replace(ACCOUNT, "210987654321")), "iam:AROAEXAMPLE", False),
+        (signed(f"arn:aws:iam::{ACCOUNT}:user/staff", "AIDAEXAMPLE"), "iam:AIDAEXAMPLE", False),
+        (signed(f"{ROLE}/pool/C", cognitoIdentity={"identityId": "us-east-1:1"}), "identity:us-east-1:1", False),
+    ],
+)
+def test_a_caller_is_staff_by_group_scope_or_role(authorizer: dict[str, Any], name: str, staff: bool) -> None:
+    """A group, a scope or a role counts whole, and in this account; without a `StaffGroup`, nobody is staff."""
+    event = request("GET", "/carrides", authorizer=authorizer)
+    assert caller_of(event, staff_group="staff", everyone=False) == Caller(name, staff)
+    assert caller_of(event, staff_group="", everyone=False) == Caller(name, staff=False)
+    assert caller_of(event, staff_group="", everyone=True) == Caller(name, staff=True)
+
+
+@pytest.mark.parametrize(
+    "authorizer",
+    [
+        *(token(), token(sub=""), token(sub=None, scope="staff"), {"iam": {"userArn": f"{ROLE}/staff/monday"}}),
+        *(signed(f"{ROLE}/staff/monday", ""), signed(f"{ROLE}/staff/monday", ":monday"), {}, None),
+    ],
+)
+def test_a_caller_without_a_name_is_refused(world: World, authorizer: dict[str, Any] | None) -> None:
+    """Two callers without a name would own each other's rides and keys: only a laptop accepts them."""
+    world.handler = world.process(DEV)
+    for method, path, body in (
+        ("POST", "/carrides", BOOKING),
+        ("GET", "/carrides", None),
+        ("GET", "/carrides/a", None),
+    ):
+        answer = world.send(request(method, path, body, authorizer=authorizer))
+        assert (answer.status, answer.problem) == (403, "forbidden")
+    assert world.items("bookings") == world.items("idempotency") == []
+    event = request("GET", "/carrides", authorizer=authorizer)
+    assert caller_of(event, staff_group="", everyone=True) == Caller("anyone", staff=True)

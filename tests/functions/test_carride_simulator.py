@@ -1,0 +1,203 @@
+from collections.abc import Iterator
+from typing import Any
+
+import boto3
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from moto import mock_aws
+
+import carride_simulator
+from api.simulations import Simulate, Simulations
+from carride.decoding import shaped
+from carride.publisher import ENTRY_TOO_LARGE, PublishError
+from carride.settings import SettingsError, from_environment
+from carride_simulator import Settings, make_handler
+from idempotency import MemoryStore
+from idempotency.http import HttpProblemError
+from tests.carride.fakes import FakeBus, FakeQueue, FakeTime, client_error, publisher
+from tests.carride.rides import NOW
+
+
+class Context:
+    """What Lambda says about the invocation."""
+
+    aws_request_id = "request-1"
+
+    def __init__(self, time: FakeTime) -> None:
+        self._time = time
+
+    def get_remaining_time_in_millis(self) -> int:
+        """Return what is left of the invocation."""
+        return int(self._time.remaining_ms())
+
+
+class Stage:
+    """The function between fakes, in one time."""
+
+    def __init__(self, bus: FakeBus | None = None, queue: FakeQueue | None = None, time: FakeTime | None = None):
+        self.bus = bus or FakeBus()
+        self.queue = queue or FakeQueue()
+        self.time = time or FakeTime(900_000)
+        self.handler = make_handler(
+            Settings("carride-bus", "https://sqs.us-east-1.amazonaws.com/123456789012/producer-dlq"),
+            publisher=publisher(self.bus, self.queue, self.time),
+            now=lambda: NOW,
+            monotonic=lambda: -self.time.remaining_ms() / 1000,
+            sleep=self.time.sleep,
+        )
+
+    def simulate(self, request: Any = None, **fields: Any) -> dict[str, Any]:
+        """Invoke the function."""
+        return self.handler(fields if request is None else request, Context(self.time))
+
+
+def test_it_publishes_what_was_asked_for_and_counts_it() -> None:
+    """The summary agrees with what is on the bus and in the queue."""
+    stage = Stage()
+    summary = stage.simulate(rides=40, seed=7, duplicates=0.5, outOfOrder=0.1, malformed=6, late=2, crashes=1)
+    facts = summary["distinct"]
+    assert summary["requested"] == summary["total"] == facts + round(facts * 0.5) + 6
+    assert summary["published"] == len(stage.bus.events) == summary["requested"] - 2
+    assert summary["deadLettered"] == summary["rejected"] == len(stage.queue.messages) == 2
+    assert summary["reasons"] == {ENTRY_TOO_LARGE: 1, "MalformedDetail": 1}
+    assert summary["resume"] is None
+    default = Stage().simulate()
+    assert default["requested"] == default["published"] == default["distinct"] > 600
+
+
+@pytest.mark.parametrize(("rate", "most"), [(None, 300), (1, 21)])
+def test_a_simulation_that_takes_too_long_is_continued(
+    caplog: pytest.LogCaptureFixture, rate: float | None, most: int
+) -> None:
+    """A call ends before its time does, warns, and says where the next one continues; together they publish all."""
+    time = FakeTime(16_000 if rate is None else 30_000)
+    first = Stage(FakeBus(on_call=lambda: time.work(100 if rate is None else 0)), time=time)
+    summary = first.simulate(rides=100, seed=1, rate=rate)
+    assert most - 5 < summary["resume"] == summary["requested"] <= most
+    assert not summary["complete"]
+    assert "WARNING" in {record.levelname for record in caplog.records}
+    assert time.remaining_ms() > 10_000
+    rest = Stage(first.bus).simulate(rides=100, seed=1, offset=summary["resume"], time=summary["time"])
+    assert (rest["resume"], rest["complete"]) == (None, True)
+    assert summary["requested"] + rest["requested"] == rest["total"] == len(first.bus.events)
+    assert len({event["Detail"] for event in first.bus.events}) == rest["total"]
+
+
+def test_each_call_makes_progress() -> None:
+    """Even a call with too little time handles a chunk; with a limit, a call ends as early as the caller likes."""
+    assert Stage(time=FakeTime(12_000)).simulate(rides=100)["resume"] == carride_simulator.CHUNK
+    assert Stage().simulate(rides=10, offset=5, limit=7)["resume"] == 12
+
+
+@pytest.mark.parametrize(
+    ("request_", "field"),
+    [
+        ({"rides": 0}, "rides"),
+        ({"seed": None}, "seed"),
+        ({"offset": -1}, "offset"),
+        ({"limit": 10**19}, "limit"),
+        ({"time": "yesterday"}, "time"),
+        ({"time": "0001-01-01T00:00:00Z"}, "time"),
+        ({"ride": 3}, "ride"),
+        ({"rides": 1, "late": 9}, "late"),
+        ({"duration": 60}, "rate"),
+        ([], "Request"),
+    ],
+)
+def test_a_bad_request_names_its_field(request_: Any, field: str) -> None:
+    """An invalid request is answered with its invalid field, and nothing is published."""
+    stage = Stage()
+    answer = stage.simulate(request_)
+    assert (answer["field"], stage.bus.requests) == (field, [])
+    assert answer["error"].startswith(field)
+
+
+def test_events_that_are_nowhere_fail_the_call() -> None:
+    """When bus and queue refuse, the invocation fails, and its caller knows."""
+    denied = client_error("AccessDeniedException", 400)
+    stage = Stage(FakeBus(failures=iter([denied])), FakeQueue(failures=iter([denied])))
+    with pytest.raises(PublishError):
+        stage.simulate(rides=1)
+
+
+@given(rate=st.floats(0.5, 500), delay_ms=st.sampled_from([0, 10_000]))
+@settings(deadline=None, max_examples=30)
+def test_no_event_is_published_before_it_is_due(rate: float, delay_ms: int) -> None:
+    """At any rate each chunk is published when its first event is due, or at once where the call has fallen behind."""
+    time, delays = FakeTime(900_000), iter([delay_ms])
+    sent: list[tuple[float, int]] = []
+
+    def put() -> None:
+        sent.append((900 - time.remaining_ms() / 1000, len(bus.events)))
+        time.work(next(delays, 0))
+
+    bus = FakeBus(on_call=put)
+    assert Stage(bus, time=time).simulate(rides=20, seed=1, rate=rate)["complete"]
+    for at, before in sent:
+        chunk = before - before % max(1, int(rate / 10))
+        assert at == pytest.approx(max(chunk / rate, delay_ms / 1000 if before else 0))
+
+
+def test_a_duration_ends_a_simulation() -> None:
+    """A minute at ten events a second takes about a minute, and every ride that has begun runs to its end."""
+    stage = Stage()
+    summary = stage.simulate(duration=60, rate=10, duplicates=0.5, seed=3)
+    assert (summary["resume"], 600 <= summary["requested"] < 610) == (None, True)
+    assert (900_000 - stage.time.remaining_ms()) / 1000 == pytest.approx(60, abs=1)
+
+
+@given(
+    end=st.fixed_dictionaries({"rides": st.integers(1, 500)})
+    | st.fixed_dictionaries({"duration": st.floats(0.1, 600), "rate": st.floats(0.001, 50)}),
+    rate=st.fixed_dictionaries({}, optional={"rate": st.floats(0.001, 50)}),
+    mode=st.sampled_from(["random", "predefined"]),
+    duplicates=st.floats(0, 1),
+)
+@example(end={"rides": 500}, rate={"rate": 2.5}, mode="predefined", duplicates=0.0)
+@settings(deadline=None, max_examples=30)
+def test_what_the_api_starts_is_published_whole(
+    end: dict[str, float], rate: dict[str, float], mode: str, duplicates: float
+) -> None:
+    """A simulation that the API accepts is over in one call, and has no more events than the stage allows."""
+    started: list[Any] = []
+    simulations = Simulations("local", MemoryStore(), "simulator", lambda _, spec: started.append(spec), NOW)
+    command = shaped({"mode": mode, "duplicates": duplicates, **rate, **end}, Simulate)
+    try:
+        simulations.start(command, "0123456789")
+    except HttpProblemError:
+        assert not started
+        return
+    summary = Stage().simulate(**started[0])
+    assert (summary["complete"], summary["published"]) == (True, summary["total"])
+    assert summary["total"] <= 31_000
+
+
+def test_a_global_endpoint_that_cannot_be_signed_for_fails_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where requests to the endpoint cannot be signed the function does not start, and says what to do."""
+    monkeypatch.setattr("carride.publisher.AUTH_TYPE_MAPS", {"v4": object})
+    with pytest.raises(SettingsError, match=r"abcde\.veo.*SigV4A.*SigV4aLayer"):
+        make_handler(Settings("bus", "https://sqs", "abcde.veo"))
+    make_handler(Settings("bus", "https://sqs", ""))
+    environment = {"EVENT_BUS_NAME": "bus", "PRODUCER_DLQ_URL": "https://sqs", "EVENT_ENDPOINT_ID": "abcde.veo "}
+    with pytest.raises(SettingsError, match="EVENT_ENDPOINT_ID"):
+        from_environment(Settings, environment)
+
+
+@pytest.fixture
+def account() -> Iterator[Settings]:
+    """Return the settings of a function in a simulated account."""
+    with mock_aws():
+        boto3.client("events").create_event_bus(Name="carride-bus")
+        yield Settings("carride-bus", boto3.client("sqs").create_queue(QueueName="producer-dlq")["QueueUrl"])
+
+
+def test_the_clients_take_what_the_publisher_sends(account: Settings) -> None:
+    """With botocore's own clients, every event that the bus refuses is in the queue with its reason."""
+    summary = make_handler(account)({"rides": 3, "malformed": 6}, Context(FakeTime(30_000)))
+    messages = boto3.client("sqs").receive_message(
+        QueueUrl=account.producer_dlq_url, MaxNumberOfMessages=10, MessageAttributeNames=["All"]
+    )["Messages"]
+    reasons = [message["MessageAttributes"]["ERROR_CODE"]["StringValue"] for message in messages]
+    assert sorted(reasons) == sorted(summary["reasons"]) == sorted([ENTRY_TOO_LARGE, "MalformedDetail"])
+    assert summary["deadLettered"] == 2

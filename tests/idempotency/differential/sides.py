@@ -1,0 +1,183 @@
+"""The two sides: how a user of each makes functions and handlers idempotent, with everything left at its defaults.
+
+Each class is one process of a function: its own objects over the shared table, and one store object for all of them.
+Its invocations may last ``timeout_s``; ``window_s`` replaces the default; without ``repeats`` its work must not be
+repeated after a crash, if that can be said at all.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, Final, cast
+
+import boto3
+from aws_lambda_powertools.utilities.batch import BatchProcessor, EventType, process_partial_response
+from aws_lambda_powertools.utilities.idempotency import (
+    DynamoDBPersistenceLayer,
+    IdempotencyConfig,
+    idempotent,
+    idempotent_function,
+)
+from aws_lambda_powertools.utilities.idempotency.persistence.cache import CacheClientProtocol, CachePersistenceLayer
+
+from idempotency import Consumer, DynamoDBStore, Policy, lambda_deadline
+from idempotency.stores.transport import botocore_transport
+from idempotency.stores.valkey import ValkeyStore
+from tests.idempotency.differential.world import POWERTOOLS_TABLE, TABLE, World
+
+type Work = Callable[..., object]
+type EventWork = Callable[[dict[str, Any]], object]
+type BatchHandler = Callable[[dict[str, Any]], Mapping[str, Any]]
+type Side = type[Powertools | Here]
+
+KEY: Final = "detail.idempotencyid"
+
+
+class Powertools:
+    """AWS Lambda Powertools, as its documentation has it."""
+
+    def __init__(
+        self,
+        world: World,
+        *,
+        timeout_s: float = 30.0,
+        window_s: int | None = None,
+        redis: bool = False,
+        repeats: bool = True,
+    ) -> None:
+        session = boto3.session.Session(botocore_session=world.wire.session)
+        self._layer = (
+            CachePersistenceLayer(client=cast("CacheClientProtocol", world.redis))
+            if redis
+            else DynamoDBPersistenceLayer(POWERTOOLS_TABLE, boto3_session=session)
+        )
+        self._config: dict[str, Any] = {} if window_s is None else {"expires_after_seconds": window_s}
+        self._invocation = functools.partial(world.invocation, timeout_s)
+
+    def function(self, name: str, work: Work) -> Work:
+        """Make a function idempotent by its first argument."""
+        config = IdempotencyConfig(**self._config)
+        argument = _first_argument(work)
+
+        def run(**arguments: object) -> object:
+            return work(**arguments)
+
+        run.__qualname__ = name
+        once = idempotent_function(run, data_keyword_argument=argument, persistence_store=self._layer, config=config)
+
+        def call(value: object) -> object:
+            config.register_lambda_context(self._invocation())
+            return once(**{argument: value})
+
+        return call
+
+    def handler(self, work: EventWork, *, key: str = KEY, payload: str = "", name: str = "handler") -> EventWork:
+        """Make a handler of EventBridge events idempotent.
+
+        ``key`` and ``payload``, what is compared, are JMESPath expressions; ``name`` is what the handler is called.
+        """
+
+        def run(event: dict[str, Any], context: Any) -> object:
+            return work(event)
+
+        run.__qualname__ = name
+        config = IdempotencyConfig(event_key_jmespath=key, payload_validation_jmespath=payload, **self._config)
+        once = idempotent(persistence_store=self._layer, config=config)(run)
+        return lambda event: once(event, self._invocation())
+
+    def batch(self, work: EventWork) -> BatchHandler:
+        """Make a handler of SQS batches, each record of which is idempotent by its key."""
+        config = IdempotencyConfig(event_key_jmespath=KEY, **self._config)
+        processor = BatchProcessor(event_type=EventType.SQS)
+
+        def run(event: dict[str, Any]) -> object:
+            return work(event)
+
+        once = idempotent_function(run, data_keyword_argument="event", persistence_store=self._layer, config=config)
+
+        def handler(event: dict[str, Any]) -> Mapping[str, Any]:
+            context = self._invocation()
+            config.register_lambda_context(context)
+            return process_partial_response(event, lambda record: once(event=record.json_body), processor, context)
+
+        return handler
+
+    def http(self, work: EventWork) -> EventWork:
+        """Make a handler of HTTP requests idempotent by their Idempotency-Key; their bodies are compared."""
+        return self.handler(work, key='headers."idempotency-key"', payload="body")
+
+
+class Here:
+    """This layer, with a dead-letter queue beside it."""
+
+    def __init__(
+        self,
+        world: World,
+        *,
+        timeout_s: float = 30.0,
+        window_s: int | None = None,
+        redis: bool = False,
+        repeats: bool = True,
+    ) -> None:
+        self._world = world
+        self._invocation = functools.partial(world.invocation, timeout_s)
+        self._policy = Policy(window=window_s or Policy().window, on_crash="retry" if repeats else "quarantine")
+        transport = botocore_transport(session=world.wire.session)
+        self._store = (
+            ValkeyStore(world.redis, clock=world.now_ms, sleep=world.time.sleep)
+            if redis
+            else DynamoDBStore(TABLE, transport=transport, clock=world.now_ms, sleep=world.time.sleep)
+        )
+
+    def function(self, name: str, work: Work) -> Work:
+        """Make a function idempotent by its first argument."""
+        once = self._consumer().function(key=_first_argument(work), name=name)(work)
+
+        def call(value: object) -> object:
+            with lambda_deadline(self._invocation(), self._world.now_ms):
+                return once(value)
+
+        return call
+
+    def handler(self, work: EventWork, *, key: str = KEY, payload: str = "", name: str = "handler") -> EventWork:
+        """Make a handler of EventBridge events idempotent by a JMESPath expression; all of their data is compared."""
+        once = self._consumer(key).event_handler(_with_operation(work))
+        return lambda event: once(event, self._invocation())["outcome"]
+
+    def batch(self, work: EventWork) -> BatchHandler:
+        """Make a handler of SQS batches, each record of which is idempotent by its key."""
+        once = self._consumer(KEY).batch_handler(_with_operation(work))
+        return lambda event: once(event, self._invocation())
+
+    def http(self, work: EventWork) -> EventWork:
+        """Make a handler of HTTP requests idempotent by their Idempotency-Key; their bodies are compared."""
+        once = self._consumer().http_handler(_with_operation(work))
+        return lambda request: once(request, self._invocation())
+
+    def _consumer(self, key: str | None = None) -> Consumer:
+        world = self._world
+        return Consumer(
+            "payments",
+            self._store,
+            key=key,
+            policy=self._policy,
+            dead_letters=world.box,
+            region="eu-west-1",
+            clock=world.now_ms,
+            sleep=world.time.sleep,
+            concurrency=world.process,
+        )
+
+
+def _first_argument(work: Work) -> str:
+    return next(iter(inspect.signature(work).parameters))
+
+
+def _with_operation(work: EventWork) -> Callable[[dict[str, Any], Any], object]:
+    """Return ``work`` as this layer calls it."""
+
+    @functools.wraps(work)
+    def run(event: dict[str, Any], operation: Any) -> object:
+        return work(event)
+
+    return run

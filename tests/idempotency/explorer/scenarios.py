@@ -1,0 +1,105 @@
+"""The worlds that are explored: each is small, looks at one corner of the protocol, and is searched to its end."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from idempotency.policy import DAY, Policy
+from tests.idempotency.explorer.process import POISONED, RETURNS, Machine, Message
+from tests.idempotency.explorer.world import Scenario
+
+
+def machine(name: str = "a machine", *, clock_ms: int = 0, timeout_ms: int | None = None, **policy: object) -> Machine:
+    """Return a machine whose leases last 6 s, with two attempts for a key and no cache; ``policy`` says otherwise."""
+    settings = {"window": 30 * DAY, "lease": 6, "max_attempts": 2, "warm_cache": 0} | policy
+    return Machine(name, Policy(**settings), clock_ms=clock_ms, timeout_ms=timeout_ms)  # type: ignore[arg-type] # mixed
+
+
+_ALONE: Final = (machine(),)
+_THREE: Final = (Message("D1"), Message("D2"), Message("D3"))
+_TWO_PAYLOADS: Final = (Message("D1"), Message("D2", fingerprint="1:b"))
+
+SCENARIOS: Final[Mapping[str, Scenario]] = {
+    "claims": Scenario(
+        about="claims, takeovers, failures and commits; requests and answers that are lost or late; crashes",
+        machines=_ALONE,
+    ),
+    "three-at-once": Scenario(
+        about="three deliveries run at the same time",
+        machines=_ALONE,
+        messages=_THREE,
+        times_ms=(0, 7_500),
+        tries=1,
+        at_once=3,
+        handler=(RETURNS,),
+    ),
+    "heartbeats": Scenario(
+        about="long work renews its lease; heartbeats are lost, late, or meet a takeover",
+        machines=_ALONE,
+        times_ms=(0, 4_000, 8_000, 12_000),
+        tries=1,
+        beats=2,
+        handler=(RETURNS,),
+    ),
+    "copies": Scenario(
+        about="a transport delivers one message twice at once, or takes a process for dead that still runs",
+        machines=_ALONE,
+        times_ms=(0,),
+        at_once=3,
+        copies=True,
+    ),
+    "same-delivery": Scenario(
+        about="a delivery that comes again takes over its own live claim",
+        machines=(machine(same_delivery_takes_over=True, max_attempts=3),),
+        messages=(Message("D1"),),
+        copies=True,
+        tries=3,
+        beats=1,
+    ),
+    "deadlines": Scenario(
+        about="invocations are killed at their deadline, and leases follow it",
+        machines=(machine(timeout_ms=5_000),),
+        times_ms=(0, 4_500, 7_500),
+        tries=1,
+    ),
+    "skew": Scenario(
+        about="two machines whose clocks differ by as much as is allowed",
+        machines=(machine("a slow clock"), machine("a fast clock", clock_ms=1_000)),
+        times_ms=(0, 7_000),
+        handler=(RETURNS,),
+    ),
+    "skew-beyond-bound": Scenario(
+        about="clocks that differ by more than is allowed: runs may overlap, effects may not",
+        machines=(machine("a slow clock"), machine("a fast clock", clock_ms=5_000)),
+        tries=1,
+        handler=(RETURNS,),
+    ),
+    "mixed": Scenario(
+        about="claims and atomic commits on one key",
+        machines=(machine("claims"), machine("atomic", atomic=True)),
+        tries=1,
+    ),
+    "quarantine": Scenario(
+        about="poison: permanent errors, dead letters, marks, an operator's release and redrive",
+        machines=(machine("claims", max_attempts=1), machine("atomic", atomic=True, max_attempts=1)),
+        times_ms=(0, 7_500),
+        tries=1,
+        handler=(RETURNS, POISONED),
+        releases=1,
+    ),
+    "payloads": Scenario(
+        about="two events with one key and different payloads",
+        machines=_ALONE,
+        messages=_TWO_PAYLOADS,
+        times_ms=(0, 7_500),
+    ),
+    "window": Scenario(
+        about="the window ends; DynamoDB deletes the record at once, late or never; the key is used again",
+        machines=(machine("claims", window=100), machine("atomic", atomic=True, window=100)),
+        messages=_TWO_PAYLOADS,
+        # What is completed at each of the first three is over at each of the last three.
+        times_ms=(0, 3_500, 7_000, 101_500, 105_000, 108_500),
+        leap=3,
+        tries=1,
+        handler=(RETURNS,),
+    ),
+}

@@ -1,0 +1,109 @@
+"""`python -m tests.idempotency.mutants`: remove each rule of the layer in a copy, and expect its proof to go red."""
+
+import argparse
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+ROOT: Final = Path(__file__).parents[3]
+CATALOGUE: Final = Path(__file__).with_name("catalogue.txt")
+LAYER: Final = Path("layers/idempotency/idempotency")
+COPIED: Final = ("layers", "tests/idempotency", "tests/conftest.py")
+SEEDS: Final = "3000"
+"""Among so many the simulation must find one that breaks a promise."""
+LONGEST_RUN_S: Final = 900
+_ENTRY: Final = re.compile(r"## (?P<rule>.+)\nin (?P<file>\S+) by (?P<by>.+)\n(?P<lines>(?:[-+] .*\n?)+)")
+
+
+class Mutant(NamedTuple):
+    """One rule removed from the code."""
+
+    rule: str
+    by: str
+    """What must go red: tests in ``tests/idempotency``; or ``explorer`` or ``simulation``, and its world."""
+    file: str
+    """In the layer."""
+    code: str
+    """Text that stands there once."""
+    without: str
+
+
+def catalogue() -> Iterator[Mutant]:
+    """Yield the mutants of the catalogue, in its order."""
+    for entry in _ENTRY.finditer(CATALOGUE.read_text()):
+        lines = entry["lines"].splitlines()
+        code, without = ("\n".join(line[2:] for line in lines if line[0] == sign) for sign in "-+")
+        yield Mutant(entry["rule"], entry["by"], entry["file"], code if without else f"{code}\n", without)
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """Run the mutants that were asked for; the exit status says whether each of them was noticed."""
+    parser = argparse.ArgumentParser(
+        prog="make mutants ARGS=…",
+        description="Removes each rule of the idempotency layer in turn, in a copy, and expects its proof to go red. "
+        "The exit status is 0 only if every removed rule was noticed.",
+        epilog="examples: make mutants ARGS='--rule 3'; make mutants ARGS='--by explorer'",
+    )
+    parser.add_argument("--rule", help="only the mutants of this rule, by its number")
+    parser.add_argument("--by", default="", help="only what this must notice: explorer, simulation, a test's file")
+    options = parser.parse_args(given)
+    chosen = [mutant for mutant in catalogue() if options.rule in (None, mutant.rule.split()[0])]
+    chosen = [mutant for mutant in chosen if mutant.by.startswith(options.by)]
+    if not chosen:
+        parser.error("the catalogue has no such mutant")
+    survivors = 0
+    with tempfile.TemporaryDirectory(prefix="carride-mutants-") as folder:
+        copy = Path(folder)
+        shutil.copy(ROOT / "pyproject.toml", copy)
+        for name in COPIED:
+            copy_of = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+            copy_of(ROOT / name, copy / name)
+        for number, mutant in enumerate(chosen, 1):
+            red = is_noticed(mutant, copy)
+            survivors += not red
+            verdict = "red" if red else "SURVIVED"
+            print(f"{number:2}/{len(chosen)}  {verdict:8}  {mutant.rule}  ({mutant.by})", flush=True)
+    print(f"{len(chosen) - survivors} of {len(chosen)} removed rules were noticed")
+    return 1 if survivors else 0
+
+
+def is_noticed(mutant: Mutant, copy: Path) -> bool:
+    """Apply one mutant to the copy, run what must notice it, and put the rule back."""
+    file = copy / LAYER / mutant.file
+    whole = file.read_text()
+    if (count := whole.count(mutant.code)) != 1:
+        raise SystemExit(f"{mutant.rule}: its code stands {count} times in {mutant.file}; correct {CATALOGUE.name}")
+    match mutant.by.split():
+        case ["explorer", world]:
+            command = ["tests.idempotency.explorer", "--scenario", world]
+        case ["simulation", world]:
+            command = ["tests.idempotency.simulation", "--stop", "--seeds", SEEDS, "--world", world]
+        case tests:
+            command = ["pytest", "-x", "-q", "-p", "no:cacheprovider"]
+            command += [f"tests/idempotency/{test}" for test in tests]
+    file.write_text(whole.replace(mutant.code, mutant.without))
+    try:
+        run = subprocess.run(
+            [sys.executable, "-m", *command],
+            cwd=copy,
+            env={"PYTHONPATH": str(copy / LAYER.parent)},
+            capture_output=True,
+            text=True,
+            timeout=LONGEST_RUN_S,
+            check=False,
+        )
+    finally:
+        file.write_text(whole)
+    red = run.returncode == 1 and ("BROKEN" in run.stdout or command[0] == "pytest")
+    if run.returncode and not red:
+        raise SystemExit(f"{mutant.rule}: {command[0]} could not run:\n{run.stdout[-2000:]}{run.stderr[-2000:]}")
+    return red
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,132 @@
+"""The stores as fixtures; the suites' folders import those that they run on, and say which in `backend`."""
+
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, Final
+
+import boto3
+import fakeredis
+import pytest
+import valkey
+from botocore.config import Config
+from moto import mock_aws
+from valkey.backoff import NoBackoff
+from valkey.exceptions import ReadOnlyError
+from valkey.retry import Retry
+
+from local import valkey_server
+from local.local_aws import Laptop
+from tests.conftest import SHELL
+from tests.idempotency.stores import servers
+from tests.idempotency.stores.backends import Opener, dynamodb, open_memory, open_valkey
+
+_ONE_TRY: Final = Config(connect_timeout=1, read_timeout=5, retries={"total_max_attempts": 1}, max_pool_connections=20)
+
+
+@pytest.fixture(scope="session")
+def memory() -> Opener:
+    """MemoryStore."""
+    return open_memory
+
+
+@pytest.fixture(scope="module")
+def moto_dynamodb() -> Iterator[Opener]:
+    """DynamoDBStore on moto, in this process."""
+    with mock_aws(), dynamodb(boto3.client("dynamodb"), one_at_a_time=True) as opener:
+        yield opener
+
+
+@pytest.fixture(scope="session")
+def fake_valkey() -> Opener:
+    """ValkeyStore with valkey-py's client on fakeredis, in this process."""
+    return partial(open_valkey, fakeredis.FakeValkey(socket_timeout=1))
+
+
+@pytest.fixture(scope="session")
+def fake_redis() -> Opener:
+    """ValkeyStore with redis-py's client, which decodes what it reads, on fakeredis."""
+    return partial(open_valkey, fakeredis.FakeRedis(socket_timeout=1, decode_responses=True))
+
+
+@pytest.fixture(scope="session")
+def valkey_client() -> Iterator[Any]:
+    """A client of a real server."""
+    installed = valkey_server.program()
+    if installed is None:
+        pytest.skip("neither valkey-server nor redis-server is installed")
+    with (
+        valkey_server.running(installed) as port,
+        valkey.Valkey(
+            port=port,
+            socket_connect_timeout=1,
+            socket_timeout=2,
+            retry=Retry(NoBackoff(), 0),
+            retry_on_error=[ReadOnlyError],
+        ) as client,
+    ):
+        yield client
+
+
+@pytest.fixture(scope="session")
+def real_valkey(valkey_client: Any) -> Opener:
+    """ValkeyStore on a real server."""
+    return partial(open_valkey, valkey_client)
+
+
+@pytest.fixture(scope="session")
+def engine_dynamodb() -> Iterator[Opener]:
+    """DynamoDBStore on the local engine's DynamoDB."""
+    with (
+        Laptop() as engine,
+        dynamodb(boto3.client("dynamodb", endpoint_url=engine.endpoint_url, config=_ONE_TRY)) as opener,
+    ):
+        yield opener
+
+
+@pytest.fixture(scope="session")
+def local_dynamodb() -> Iterator[Opener]:
+    """DynamoDBStore on AWS's own DynamoDB Local."""
+    fetched = subprocess.run([servers.DYNAMODB_LOCAL, "fetch"], capture_output=True, text=True, check=False)
+    if fetched.returncode:
+        pytest.skip(fetched.stderr.strip())
+    with (
+        servers.dynamodb_local() as url,
+        dynamodb(boto3.client("dynamodb", endpoint_url=url, config=_ONE_TRY)) as opener,
+    ):
+        yield opener
+
+
+@pytest.fixture(scope="session")
+def named_dynamodb() -> Iterator[Opener]:
+    """DynamoDBStore on the endpoint that DYNAMODB_ENDPOINT names, with the credentials and region of the shell."""
+    with pytest.MonkeyPatch.context() as environment:
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION", "AWS_REGION"):
+            environment.delenv(name)
+        for name, value in SHELL.items():
+            environment.setenv(name, value)
+        session = boto3.session.Session()
+        keys = None if session.get_credentials() else "test"  # a server of one's own looks at none
+        client = session.client(
+            "dynamodb",
+            region_name=session.region_name or "us-east-1",
+            endpoint_url=os.environ["DYNAMODB_ENDPOINT"],
+            aws_access_key_id=keys,
+            aws_secret_access_key=keys,
+            config=_ONE_TRY,
+        )
+    with dynamodb(client) as opener:
+        yield opener
+
+
+@pytest.fixture(scope="session")
+def guides_sqlite() -> Opener:
+    """The store of the guide for authors of stores: the page's own code."""
+    page = (servers.ROOT / "docs/writing-a-store.md").read_text()
+    namespace: dict[str, Any] = {}
+    for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+        exec(compile(block, "docs/writing-a-store.md", "exec"), namespace)  # noqa: S102 - this repository's own page
+    opener: Opener = namespace["open_sqlite"]
+    return opener

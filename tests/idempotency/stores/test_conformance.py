@@ -1,0 +1,305 @@
+"""What every store must do. `backend` opens the stores; whoever writes one adds it to the fixtures and runs this."""
+
+import functools
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+import pytest
+
+from idempotency import EffectConflictError, Update
+from idempotency.clock import Clock, epoch_ms
+from idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
+from idempotency.stores import may_compare_and_swap, may_put_if_absent, may_update_if_owner
+from tests.idempotency.stores.backends import FIRST_CHARGE, Backend
+
+KEY: Final = "history#order_01"
+RIDE: Final = "order_01"
+WINDOW_S: Final = 30 * 86_400
+LEASE_MS: Final = 30_000
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """The time by which stores are opened: the real one, since a server has its own."""
+    return epoch_ms
+
+
+def claim(key: str = KEY, owner: str = "owner-1", attempt: int = 1) -> Record:
+    """A live claim."""
+    now_ms = epoch_ms()
+    lease_ms, expiry = now_ms + LEASE_MS, now_ms // 1000 + WINDOW_S
+    return Record(key, IN_PROGRESS, owner, attempt, lease_ms, expiry, "1:abc", "request-1", "eu-west-1", now_ms, now_ms)
+
+
+def completed(of: Record, result: str = '"done"') -> Record:
+    """The completion of a claim."""
+    return of._replace(status=COMPLETED, lease_ms=None, updated_ms=epoch_ms(), result=result)
+
+
+def assert_is(backend: Backend, found: Record | None, written: Record) -> None:
+    """Check that a record was found as it was written; a store with its own clock may show times later, not sooner."""
+    assert found is not None
+    late_ms = 0 if backend.keeps_times else 60_000
+    for name in ("lease_ms", "retry_ms"):
+        shown, wanted = getattr(found, name), getattr(written, name)
+        assert (shown is None) == (wanted is None), name
+        assert shown is None or wanted <= shown <= wanted + late_ms, name
+    if written.expiry is None:
+        assert found.expiry is None
+    else:
+        assert written.expiry <= (found.expiry or 0) <= written.expiry + late_ms // 1000
+    assert timeless(found) == timeless(written)
+
+
+def timeless(record: Record) -> Record:
+    """The record without the times that a store with its own clock moves."""
+    return record._replace(lease_ms=None, retry_ms=None, expiry=None, revision=None)
+
+
+FULL: Final[dict[str, Any]] = {
+    "attempt": 7,
+    "result": '{"$":["decimal","1.10"]} ünïcode \U0001f695 \n\x00',
+    "error": "ValueError: no car",
+    "retry_ms": 1_900_000_000_123,
+    "dead_lettered": True,
+    "event": '{"detail":{"data":{}}}',
+}
+BARE: Final[dict[str, Any]] = {
+    **dict.fromkeys(["owner", "lease_ms", "expiry", "fingerprint", "delivery", "region"]),
+    "attempt": 0,
+}
+NOW_MS: Final = epoch_ms()
+ENDED_MS: Final = NOW_MS - 3_600_000
+LATER_MS: Final = NOW_MS + 3_600_000
+
+THERE: Final[dict[str, dict[str, Any] | None]] = {
+    "nothing": None,
+    "a live claim": {},
+    "an ended claim": {"lease_ms": ENDED_MS},
+    "a claim without a lease": {"lease_ms": None},
+    "a claim without an owner": {"owner": None},
+    **{status: {"status": status} for status in (COMPLETED, FAILED, QUARANTINED, "PAUSED")},
+}
+OTHERWISE: Final[list[dict[str, Any]]] = [
+    {},
+    {"owner": "owner-2"},
+    {"owner": None},
+    {"attempt": 2},
+    {"status": IN_PROGRESS},
+    {"status": FAILED},
+    {"lease_ms": None},
+    {"lease_ms": ENDED_MS},
+    {"lease_ms": LATER_MS},
+]
+
+
+@pytest.mark.parametrize("there", THERE.values(), ids=THERE)
+class TestConditions:
+    """Whatever is there, a write takes place on its condition or not at all, and is answered with what is there now."""
+
+    @staticmethod
+    def keys(backend: Backend, there: dict[str, Any] | None) -> Iterator[tuple[Record, Record | None]]:
+        """Yield, without end, a claim of another key, and what has been written under that key."""
+        for number in itertools.count():
+            first = claim(f"{KEY}{number}")
+            yield first, None if there is None else backend.store.put_if_absent(first._replace(**there))
+
+    @staticmethod
+    def check(backend: Backend, there: Record | None, record: Record, answer: Record | None, *, writes: bool) -> None:
+        """Check the answer, and what a read finds after it."""
+        assert (answer is record) is writes
+        now = record if writes else there
+        for found in (answer, backend.store.read(record.key)):
+            if now is None:
+                assert found is None
+            else:
+                assert_is(backend, found, now)
+
+    def test_put_if_absent(self, backend: Backend, there: dict[str, Any] | None) -> None:
+        """A record is written if its key is absent."""
+        _, written = next(self.keys(backend, there))
+        record = claim(f"{KEY}0", "owner-2")
+        answer = backend.store.put_if_absent(record)
+        self.check(backend, written, record, answer, writes=may_put_if_absent(written))
+
+    @pytest.mark.parametrize("read", [False, True], ids=["as written", "as read"])
+    def test_compare_and_swap(self, backend: Backend, there: dict[str, Any] | None, *, read: bool) -> None:
+        """A record replaces the one that was seen, whole, if owner, attempt, status and lease are still the same."""
+        for change, (first, written) in zip(OTHERWISE, self.keys(backend, there), strict=False):
+            seen = (written or first)._replace(**change)
+            found = backend.store.read(first.key) if read else None
+            record = claim(first.key, "owner-3", 3)._replace(fingerprint=None, delivery=None)
+            answer = backend.store.compare_and_swap(found._replace(**change) if found else seen, record)
+            self.check(backend, written, record, answer, writes=may_compare_and_swap(written, seen))
+
+    def test_update_if_owner(self, backend: Backend, there: dict[str, Any] | None) -> None:
+        """A claim is renewed, completed or failed by its owner, while it is in progress, and its lease only grows."""
+        for change, (first, written) in zip(OTHERWISE, self.keys(backend, there), strict=False):
+            record = (written or first)._replace(**change, result='"done"')
+            record = record._replace(owner=record.owner or "owner-1")  # who has no token has no claim
+            answer = backend.store.update_if_owner(record)
+            self.check(backend, written, record, answer, writes=may_update_if_owner(written, record))
+
+
+class TestRecords:
+    """A record is the one that was written."""
+
+    def test_every_field_comes_back(self, backend: Backend) -> None:
+        """What was written is read again, by reads and refusals alike; a write replaces the whole record."""
+        full, bare = claim()._replace(**FULL), claim()._replace(**BARE)
+        backend.store.put_if_absent(full)
+        assert_is(backend, backend.store.read(KEY), full)
+        assert_is(backend, backend.store.put_if_absent(claim()), full)
+        assert backend.store.compare_and_swap(full, bare) is bare
+        assert_is(backend, backend.store.read(KEY), bare)
+
+    def test_keys_are_apart(self, backend: Backend) -> None:
+        """Keys that differ in case, space or one character name different records."""
+        keys = ("a#b", "a#B", "a# b", "a#b ", "a#{b}", "a#b\n", "a#ß", "A#b")
+        for number, key in enumerate(keys):
+            assert backend.store.put_if_absent(claim(key, owner=f"owner-{number}")).owner == f"owner-{number}"
+        found = [backend.store.read(key) for key in keys]
+        assert [each and (each.key, each.owner) for each in found] == [
+            (key, f"owner-{number}") for number, key in enumerate(keys)
+        ]
+
+    def test_heartbeat_in_between_refuses_a_takeover(self, backend: Backend) -> None:
+        """A lease that was renewed after it was seen is another lease, even for the same owner and attempt."""
+        first = claim()._replace(lease_ms=epoch_ms() - 5_000)
+        backend.store.put_if_absent(first)
+        seen = backend.store.read(KEY)
+        assert seen is not None
+        renewed = first._replace(lease_ms=epoch_ms() + LEASE_MS)
+        assert backend.store.update_if_owner(renewed) is renewed
+        for stale in (seen, first):
+            assert_is(backend, backend.store.compare_and_swap(stale, claim(owner="owner-2", attempt=2)), renewed)
+
+    def test_copy_of_a_record_that_was_read_may_serve_as_seen(self, backend: Backend) -> None:
+        """A record made out of one that was read, and then written, is known by its own fields."""
+        backend.store.put_if_absent(claim())
+        seen = backend.store.read(KEY)
+        assert seen is not None
+        second = seen._replace(owner="owner-2", lease_ms=epoch_ms() + 2 * LEASE_MS)
+        assert backend.store.compare_and_swap(seen, second) is second
+        third = second._replace(status=FAILED, lease_ms=None)
+        assert backend.store.compare_and_swap(second, third) is third
+
+
+class TestMemory:
+    """How long a key is remembered."""
+
+    def test_window_is_counted_in_seconds(self, backend: Backend) -> None:
+        """The backend drops a record when its latest window ends, in epoch seconds, and a quarantined one never."""
+        first = claim()
+        backend.store.put_if_absent(first._replace(expiry=epoch_ms() // 1000 + 60))
+        assert backend.forgotten_in_s(KEY) == pytest.approx(60, abs=60)
+        assert backend.store.update_if_owner(first) is first
+        assert backend.forgotten_in_s(KEY) == pytest.approx(WINDOW_S, abs=60)
+        poison = first._replace(status=QUARANTINED, lease_ms=None, expiry=None)
+        backend.store.update_if_owner(poison)
+        assert backend.forgotten_in_s(KEY) is None
+        assert_is(backend, backend.store.read(KEY), poison)
+
+
+ROUNDS: Final = 6
+THREADS: Final = 6
+
+
+def compete(contenders: list[Callable[[], bool]]) -> int:
+    """Let them all loose at once, and count the winners."""
+    barrier = threading.Barrier(len(contenders))
+
+    def run(contender: Callable[[], bool]) -> bool:
+        barrier.wait(timeout=30)
+        return contender()
+
+    with ThreadPoolExecutor(len(contenders)) as pool:
+        return sum(pool.map(run, contenders))
+
+
+class TestContention:
+    """Of those who write at the same moment, one wins."""
+
+    @pytest.mark.parametrize("contest", ["insert", "takeover", "takeover or heartbeat"])
+    def test_one_write_wins(self, backend: Backend, contest: str) -> None:
+        """A key that many insert or take over belongs to one of them, or to its owner, who renews it meanwhile."""
+        store = backend.store
+
+        def write(seen: Record | None, record: Record) -> bool:
+            if seen is None:
+                return store.put_if_absent(record) is record
+            if contest == "takeover or heartbeat" and record.owner == "taker-0":
+                renewed = claim(record.key)
+                return store.update_if_owner(renewed) is renewed
+            return store.compare_and_swap(seen, record) is record
+
+        for number in range(ROUNDS):
+            late = claim(f"{KEY}{number}")._replace(lease_ms=ENDED_MS)
+            seen = None if contest == "insert" else store.read(store.put_if_absent(late).key)
+            records = [claim(late.key, f"taker-{contender}", attempt=2) for contender in range(THREADS)]
+            assert compete([functools.partial(write, seen, record) for record in records]) == 1
+
+    def test_one_commit_has_its_effect(self, transactional: Backend) -> None:
+        """Of a commit that is sent many times at once, one takes effect."""
+        backend = transactional
+
+        def commit(done: Record, ride: str) -> Callable[[], bool]:
+            return lambda: backend.store.update_if_owner(done, [backend.charge(ride)]) is done
+
+        for number in range(ROUNDS):
+            first = claim(f"{KEY}{number}")
+            backend.store.put_if_absent(first)
+            commits = [commit(completed(first), f"{RIDE}{number}") for _ in range(3)]
+            assert compete(commits) == 1
+            assert backend.charges(f"{RIDE}{number}") == 1
+
+
+class TestEffects:
+    """Effects take place with the record, or not at all."""
+
+    def test_effects_come_with_each_write(self, transactional: Backend) -> None:
+        """All three writes carry effects."""
+        store, effect = transactional.store, transactional.charge(RIDE)
+        first = claim()
+        assert store.put_if_absent(first, [effect]) is first
+        second = claim(owner="owner-2", attempt=2)
+        assert store.compare_and_swap(first, second, [effect]) is second
+        done = completed(second)
+        assert store.update_if_owner(done, [effect, transactional.charge("order_02")]) is done
+        assert (transactional.charges(RIDE), transactional.charges("order_02")) == (3, 1)
+        assert_is(transactional, store.read(KEY), done)
+
+    def test_refused_record_refuses_the_effects(self, transactional: Backend) -> None:
+        """A write that the record in the way refuses answers with that record, and has no effect."""
+        store, effect = transactional.store, transactional.charge(RIDE)
+        first = claim()
+        store.put_if_absent(first)
+        other = claim(owner="owner-2", attempt=2)
+        assert_is(transactional, store.put_if_absent(other, [effect]), first)
+        assert_is(transactional, store.compare_and_swap(first._replace(lease_ms=1), other, [effect]), first)
+        assert_is(transactional, store.update_if_owner(completed(other), [effect]), first)
+        assert store.compare_and_swap(claim("history#absent"), claim("history#absent"), [effect]) is None
+        assert store.update_if_owner(completed(claim("history#absent")), [effect]) is None
+        assert transactional.charges(RIDE) == 0
+
+    def test_refused_effect_refuses_all(self, transactional: Backend) -> None:
+        """An effect whose own condition does not hold is named, and neither record nor effects are written."""
+        store = transactional.store
+        paid = transactional.charge(RIDE, FIRST_CHARGE)
+        first = claim()
+        store.put_if_absent(first, [paid])
+        writes: tuple[Callable[[list[Update]], object], ...] = (
+            lambda effects: store.put_if_absent(claim("history#other"), effects),
+            lambda effects: store.compare_and_swap(first, claim(owner="owner-2", attempt=2), effects),
+            lambda effects: store.update_if_owner(completed(first), effects),
+        )
+        for write in writes:
+            with pytest.raises(EffectConflictError) as refusal:
+                write([transactional.charge("order_02"), paid])
+            assert refusal.value.index == 1
+        assert (transactional.charges(RIDE), transactional.charges("order_02")) == (1, 0)
+        assert store.read("history#other") is None
+        assert_is(transactional, store.read(KEY), first)

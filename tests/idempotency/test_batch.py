@@ -1,0 +1,310 @@
+"""Rule 14: the records of a batch run concurrently and fail one by one, and no thread is left behind."""
+
+import base64
+import functools
+import json
+import threading
+from collections.abc import Callable
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from idempotency import TRANSPORT_ID, BatchFailedError, BusyError, Operation
+from idempotency.dead_letters import CONTRACT, MISSING_KEY, QUARANTINED
+from idempotency.sources import KAFKA, KINESIS
+from tests.idempotency.samples import SQS_ATTRIBUTES, Crash, World, crash, fail_with
+
+DEADLINE_S = 10
+"""How long a test waits for other threads before it fails."""
+
+
+class Batches:
+    """A consumer of batches, and what is delivered to it."""
+
+    def __init__(self, world: World, **settings: Any) -> None:
+        self.world = world
+        self.consumer = world.consumer("dispatch", **({"key": "id"} | settings))
+
+    def deliver(self, batch: Any, work: Callable[[Any], object], *, timeout_s: float = 30.0) -> list[str]:
+        """Deliver one batch to ``work(message)``; return the ids of the records that are to be delivered again."""
+        handler = self.consumer.batch_handler(lambda message, operation: work(message))
+        event = batch if isinstance(batch, dict) else {"Records": batch}
+        response = handler(event, self.world.invocation(timeout_s=timeout_s))
+        return [failure["itemIdentifier"] for failure in response["batchItemFailures"]]
+
+    def statuses(self, *keys: str) -> list[str | None]:
+        """The statuses of these keys' records."""
+        return [record and record.status for record in map(self.consumer.record, keys)]
+
+
+type Make = Callable[..., Batches]
+
+
+@pytest.fixture
+def make(local: World) -> Make:
+    """Make a consumer of batches; settings are the consumer's own."""
+    return functools.partial(Batches, local)
+
+
+@pytest.fixture
+def sqs(make: Make) -> Batches:
+    """A consumer of SQS batches, whose messages have an id."""
+    return make()
+
+
+def message(key: str | None, number: int, *, received: int = 1, **attributes: str) -> dict[str, Any]:
+    """Make an SQS record."""
+    attributes = SQS_ATTRIBUTES | {"ApproximateReceiveCount": str(received)} | attributes
+    return {"messageId": f"m{number}", "body": json.dumps({"id": key}), "attributes": attributes}
+
+
+def messages(*keys: str | None, **options: Any) -> list[dict[str, Any]]:
+    """Make a record for each key, numbered from 0."""
+    return [message(key, number, **options) for number, key in enumerate(keys)]
+
+
+TEN = [f"k{number}" for number in range(10)]
+
+
+def fails_at(key: str, *others: Callable[[Any], object]) -> Callable[[Any], None]:
+    """Make work that fails at one key, after what it does for each."""
+
+    def work(message: Any) -> None:
+        for each in others:
+            each(message["id"])
+        if message["id"] == key:
+            raise KeyError("no car")
+
+    return work
+
+
+def test_records_run_concurrently(sqs: Batches) -> None:
+    """All ten records of a batch are in the handler at the same time."""
+    together = threading.Barrier(10, timeout=DEADLINE_S)
+    assert sqs.deliver(messages(*TEN), lambda _: together.wait()) == []
+
+
+def test_batch_without_records_is_done(sqs: Batches) -> None:
+    """Whoever polls a queue by hand may hand over what it found, even if that is nothing."""
+    assert sqs.deliver([], crash) == []
+
+
+def test_only_failed_records_are_delivered_again(sqs: Batches) -> None:
+    """One record's failure is reported by itself, its neighbours are completed, and no thread outlives the batch."""
+    before = set(threading.enumerate())
+    assert sqs.deliver(messages("k0", "k1", "k2"), fails_at("k1")) == ["m1"]
+    assert sqs.statuses("k0", "k1", "k2") == ["COMPLETED", "FAILED", "COMPLETED"]
+    assert set(threading.enumerate()) == before
+
+
+def test_equal_keys_share_one_run(sqs: Batches) -> None:
+    """Two records of one key in one batch are one run, and neither is busy."""
+    runs: list[str] = []
+    assert sqs.deliver(messages("k1", "k2", "k1"), lambda message: runs.append(message["id"])) == []
+    assert sorted(runs) == ["k1", "k2"]
+    assert sorted(one.outcome for one in sqs.world.seen) == ["Duplicate", "New", "New"]
+
+
+def test_equal_keys_share_one_failure(sqs: Batches) -> None:
+    """When the run of a key fails, its other records in the batch come back too, without a second try.
+
+    All records of the batch have failed, so the handler raises: a mapping without ReportBatchItemFailures would
+    otherwise delete them.
+    """
+    runs: list[str] = []
+    with pytest.raises(BatchFailedError) as raised:
+        sqs.deliver(messages("k1", "k1"), fails_at("k1", runs.append))
+    assert isinstance(raised.value.__cause__, KeyError)
+    assert runs == ["k1"]
+
+
+def kill(batches: Batches, *keys: str) -> None:
+    """Have a process die while it runs the record of each key in turn, and let the leases end."""
+    for key in keys:
+        with pytest.raises(Crash):
+            batches.deliver(messages(key), crash)
+        batches.world.clock.advance(60)
+
+
+def test_suspects_of_a_crash_run_alone_and_last(sqs: Batches) -> None:
+    """A record whose earlier attempt ended without an answer starts when no other runs, most crashes last."""
+    kill(sqs, "twice", "once", "twice")
+    order: list[str] = []
+    sqs.deliver(messages("twice", "once", "new1", "new2"), lambda message: order.append(message["id"]))
+    assert sorted(order[:2]) == ["new1", "new2"]
+    assert order[2:] == ["once", "twice"]
+
+
+def test_retries_of_a_failure_run_together(sqs: Batches) -> None:
+    """A record that failed is no suspect, however often it was received: a bad round slows down no queue."""
+    together = threading.Barrier(10, timeout=DEADLINE_S)
+    with pytest.raises(BatchFailedError):
+        sqs.deliver(messages(*TEN), fail_with(TimeoutError()))
+    assert sqs.deliver(messages(*TEN, received=2), lambda _: together.wait()) == []
+
+
+def test_suspects_share_the_time_where_there_is_too_little_to_run_alone(sqs: Batches) -> None:
+    """Once a run has shown how long it takes, the other suspects run in groups that fit, save on a last try."""
+    kill(sqs, "k0", "k1", "k2", "k3", "last", "last")
+    running: set[str] = set()
+    neighbours: dict[str, int] = {}
+    together = threading.Barrier(3, timeout=DEADLINE_S)
+
+    def work(message: Any) -> None:
+        key = message["id"]
+        running.add(key)
+        if key in ("k1", "k2", "k3"):
+            together.wait()
+        neighbours[key] = len(running) - 1
+        if key in ("k1", "k2", "k3"):
+            together.wait()
+        sqs.world.clock.advance({"k0": 25, "k3": 5}.get(key, 0))
+        running.discard(key)
+
+    assert sqs.deliver(messages("last", "k0", "k1", "k2", "k3"), work, timeout_s=70) == []
+    assert neighbours == {"k0": 0, "k1": 2, "k2": 2, "k3": 2, "last": 0}
+
+
+@pytest.mark.parametrize(("reserve", "takes_s", "timeout_s"), [(1, 25, 60), (2, 5, 12)])
+def test_nothing_starts_that_the_time_left_does_not_cover(
+    make: Make, reserve: int, takes_s: int, timeout_s: int
+) -> None:
+    """A record starts, and is claimed, only if what runs have taken still fits; the others are delivered again."""
+    one_by_one = make(policy={"concurrency": 1, "reserve": reserve})
+    records = messages("k0", "k1", "k2", "k3")
+    failed = one_by_one.deliver(records, lambda _: one_by_one.world.clock.advance(takes_s), timeout_s=timeout_s)
+    assert failed == ["m2", "m3"]
+    assert one_by_one.statuses("k1", "k2") == ["COMPLETED", None]
+
+
+def test_fifo_group_keeps_its_order_and_stops_at_a_failure(sqs: Batches) -> None:
+    """Behind a failed record of a FIFO group nothing of that group is run, and all of it comes back."""
+    order: list[str] = []
+    keys = ["a1", "b1", "a2", "a3"]
+    records = [message(key, number, MessageGroupId=key[0]) for number, key in enumerate(keys)]
+    assert sqs.deliver(records, fails_at("a2", order.append)) == ["m2", "m3"]
+    assert [key for key in order if key.startswith("a")] == ["a1", "a2"]
+
+
+def test_crash_of_a_redelivered_record_is_seen_though_the_policy_is_atomic(make: Make) -> None:
+    """Only the first receive of a record runs without a claim: later ones have to be told from their neighbours."""
+    atomic = make(policy={"atomic": True})
+    attempts: list[int] = []
+
+    def work(message: Any, operation: Operation) -> None:
+        attempts.append(operation.attempt)
+        if message["id"] == "crasher":
+            raise Crash
+
+    handler = atomic.consumer.batch_handler(work)
+    for received in range(1, 5):
+        with pytest.raises(Crash):
+            handler({"Records": messages("crasher", received=received)}, atomic.world.invocation())
+        atomic.world.clock.advance(60)
+    last = handler({"Records": messages("crasher", "healthy", received=5)}, atomic.world.invocation())
+    assert last == {"batchItemFailures": []}
+    assert attempts == [1, 1, 2, 3, 1]
+    assert atomic.world.reasons == [QUARANTINED]
+
+
+def test_plain_text_is_a_message_where_the_transport_names_it(make: Make) -> None:
+    """With TRANSPORT_ID nothing inside the message is needed, so that it may be anything."""
+    received: list[object] = []
+    make(key=TRANSPORT_ID).deliver([message("k1", 1) | {"body": "hello"}], received.append)
+    assert received == ["hello"]
+
+
+def test_records_see_the_context_variables_of_their_caller(sqs: Batches) -> None:
+    """What a tracer or logger keeps for the invocation is there in each record's thread."""
+    trace = ContextVar("trace", default="none")
+    found: list[str] = []
+    trace.set("of the invocation")
+    sqs.deliver(messages("k0", "k1", "k2"), lambda _: found.append(trace.get()))
+    assert found == ["of the invocation"] * 3
+
+
+def test_record_that_cannot_be_read_goes_to_the_dead_letter_queue_alone(sqs: Batches) -> None:
+    """Broken or bottomless JSON and a missing key are dead-lettered with their reasons; their neighbours are done."""
+    broken = [message("k2", number) | {"body": body} for number, body in enumerate(["{", "[" * 20_000], 1)]
+    assert sqs.deliver([message("k1", 0), *broken, message(None, 3)], lambda _: None) == []
+    assert sqs.statuses("k1", "k2") == ["COMPLETED", None]
+    assert sorted(sqs.world.reasons) == [CONTRACT, CONTRACT, MISSING_KEY]
+
+
+def bug(event: Any) -> Any:
+    """Fail as code does that has a mistake in it."""
+    return event.identifier if event["id"] == "k1" else event["id"]
+
+
+def overflow(event: Any) -> Any:
+    """Fail as arithmetic on times does."""
+    return datetime.fromtimestamp(1e20, UTC) if event["id"] == "k1" else None
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"key": bug},
+        {"key": "join(',', id.parts)"},
+        {"parse": bug, "payload": "id", "key": "id"},
+        {"occurred": overflow},
+        {"expires": overflow},
+        {"labels": bug},
+        {"payload": bug},
+    ],
+    ids=lambda settings: next(iter(settings)),
+)
+def test_mistake_in_the_code_fails_its_record_alone(make: Make, settings: dict[str, Any]) -> None:
+    """Whatever else raises while a record is read is retried by the transport, and harms no neighbour."""
+    batches = make(**settings)
+    neighbour = message("k2", 1) | ({"body": "{"} if "join" in str(settings) else {})
+    assert batches.deliver([message("k1", 0), neighbour], lambda _: None) == ["m0"]
+    assert [one.outcome for one in batches.world.seen if one.outcome == "Failed"] == ["Failed"]
+    assert batches.world.reasons in ([], [CONTRACT])
+
+
+def test_duplicate_message_of_a_running_one_is_acknowledged_and_the_message_itself_comes_back(sqs: Batches) -> None:
+    """SQS delivering the running message once more gets it back; another message of the same key is done with."""
+    answers: list[list[str]] = []
+
+    def work(_: object) -> None:
+        answers.append(sqs.deliver(messages("k1", "k2"), lambda _: None))
+        answers.append(sqs.deliver([message("k1", 1)], lambda _: None))
+
+    sqs.deliver(messages("k1"), work)
+    assert answers == [["m0"], []]
+
+
+def encoded(key: str) -> str:
+    """Encode what a Kafka or Kinesis record carries."""
+    return base64.b64encode(json.dumps({"id": key}).encode()).decode()
+
+
+def test_source_without_single_failures_raises(make: Make) -> None:
+    """A Kafka batch with a failed record is raised as a whole; at its next delivery only that record is run."""
+    kafka, runs = make(source=KAFKA), list[str]()
+    record = {"topic": "rides", "partition": 0, "timestamp": 1_800_000_000_000}
+    batch = {"records": {"rides-0": [record | {"offset": each, "value": encoded(f"k{each}")} for each in (1, 2)]}}
+    with pytest.raises(BatchFailedError):
+        kafka.deliver(batch, fails_at("k2", runs.append))
+    kafka.deliver(batch, lambda message: runs.append(message["id"]))
+    assert runs == ["k1", "k2", "k2"]
+
+
+def kinesis(number: int, partition: str) -> dict[str, Any]:
+    """Make a Kinesis record."""
+    content = {"data": encoded(f"k{number}"), "partitionKey": partition, "sequenceNumber": str(number)}
+    return {"eventID": f"shard:{number}", "kinesis": content | {"approximateArrivalTimestamp": 1_800_000_000.0}}
+
+
+def test_stream_reports_sequence_numbers(make: Make) -> None:
+    """A failed Kinesis record is reported by its sequence number, with those behind it in its partition key."""
+
+    def work(message: Any) -> None:
+        if message["id"] == "k1":
+            raise BusyError("k1", 1)
+
+    records = [kinesis(number, partition) for number, partition in enumerate("aaab")]
+    assert make(source=KINESIS).deliver(records, work) == ["1", "2"]

@@ -1,0 +1,369 @@
+"""The programming interface: handlers, functions and blocks over the same operation."""
+
+import contextlib
+import functools
+import threading
+import types
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
+
+import pytest
+
+from idempotency import TRANSPORT_ID, ConfigurationError, Consumer, MemoryStore, Operation, Policy, Put, lambda_deadline
+from idempotency.dead_letters import CONTRACT
+from idempotency.errors import MissingKeyError, OutOfTimeError, PayloadMismatchError, StoreUnavailableError
+from idempotency.heartbeat import Heartbeat
+from idempotency.policy import DAY
+from idempotency.sources import SNS
+from idempotency.testing import Invocation, ManualClock
+from tests.idempotency.samples import World, event
+
+DEADLINE_S = 10
+"""How long a test waits for other threads before it fails."""
+
+
+class TestEventHandler:
+    """A handler of single events."""
+
+    def test_parsed_event_is_what_the_handler_takes(self, local: World) -> None:
+        """Key and payload are read off the parsed event, and the handler gets that very object."""
+        parsed: list[object] = []
+        history = local.consumer(
+            parse=lambda raw: (raw["detail"]["idempotencyid"], raw["detail"]["data"]),
+            key=lambda ride: ride[0],
+            payload=lambda ride: ride[1],
+        )
+        history.event_handler(lambda ride, operation: parsed.append(ride))(event(), local.invocation())
+        assert parsed == [("k1", {"orderID": "order_01"})]
+        assert history.record("k1") is not None
+
+    def test_event_that_breaks_the_contract_goes_to_the_dead_letter_queue(self, local: World) -> None:
+        """An event that cannot be parsed is not retried: the dead-letter queue gets it with the reason."""
+        history = local.consumer(parse=lambda raw: int("no type"), payload=lambda ride: ride)
+        assert history.event_handler(local.work)(event(), local.invocation())["outcome"] == "DeadLettered"
+        (letter,) = local.box.letters
+        assert (letter.reason, letter.event) == (CONTRACT, event())
+        assert "no type" in letter.message
+
+    def test_context_is_lambdas(self, local: World) -> None:
+        """A handler sees Lambda's context; without one it says what to pass."""
+        handler, invocation = local.consumer().event_handler(local.work), local.invocation()
+        handler(event(), invocation)
+        assert local.work.runs[0].context is invocation
+        with pytest.raises(ConfigurationError, match="Invocation"):
+            handler(event("k2"), cast("Any", None))
+
+    def test_without_a_key_a_policy_may_run_it_unprotected_and_count_it(self, local: World) -> None:
+        """Each delivery of an event without a key is run, with its effects, and observed as such."""
+        unprotected = local.consumer(policy={"missing_key": "run"})
+        handler = unprotected.event_handler(local.work)
+        charge = unprotected.function(key="order_id", name="charge")(
+            lambda order_id, operation=None: local.work(None, operation)
+        )
+        for _ in range(2):
+            handler(event(None), local.invocation())
+        charge(None)
+        assert len({operation.key for operation in local.work.runs}) == 3
+        assert [one.outcome for one in local.seen] == ["Unprotected"] * 3
+        assert local.reasons == []
+
+    def test_without_a_dead_letter_queue_a_broken_event_raises(self, local: World) -> None:
+        """The transport's own dead-letter queue takes what no other is configured for."""
+        handler = local.consumer(dead_letters=None).event_handler(local.work)
+        with pytest.raises(MissingKeyError):
+            handler(event(None), local.invocation())
+
+    def test_two_consumers_of_one_event_each_have_their_effect(self, local: World) -> None:
+        """In a fan-out the first consumer's record does not silence the second."""
+        for name in ("history", "payment"):
+            local.consumer(name).event_handler(local.work)(event(), local.invocation())
+        assert [operation.key for operation in local.work.runs] == ["history#k1", "payment#k1"]
+
+    def test_labels_of_the_event_come_with_every_observation(self, local: World) -> None:
+        """Whoever observes can tell which request an event follows from, for a new event and for its duplicate."""
+        history = local.consumer(labels=lambda event: {"ride": event["detail"]["data"]["orderID"]})
+        for request_id in ("r1", "r2"):
+            history.event_handler(local.work)(event(), local.invocation(request_id))
+        labels = {"ride": "order_01"}
+        assert [(each.outcome, each.labels) for each in local.seen] == [("New", labels), ("Duplicate", labels)]
+
+    def test_other_sources_are_read_in_their_own_way(self, local: World) -> None:
+        """An SNS notification's message is what key and handler see."""
+        received: list[object] = []
+        sns = {"Message": '{"id": "k1"}', "MessageId": "m1", "Timestamp": "2027-01-15T08:00:00.000Z"}
+        partner = local.consumer(key="id", source=SNS)
+        handler = partner.event_handler(lambda message, operation: received.append(message))
+        handler({"Records": [{"Sns": sns}]}, local.invocation())
+        assert received == [{"id": "k1"}]
+        assert partner.record("k1") is not None
+
+    def test_transport_id_is_the_key_only_where_asked_for(self, local: World) -> None:
+        """With TRANSPORT_ID the transport's own id names the operation."""
+        history = local.consumer(key=TRANSPORT_ID)
+        history.event_handler(local.work)(event(), local.invocation())
+        assert history.record(event()["id"]) is not None
+
+
+class TestExpiry:
+    """An event that is no longer worth processing."""
+
+    @pytest.fixture
+    def expiring(self, local: World) -> Consumer[Any]:
+        """A consumer of events that expire a minute after the clock's start."""
+        end = datetime.fromtimestamp(local.clock() / 1000, UTC) + timedelta(minutes=1)
+        return local.consumer(expires=lambda ride: end)
+
+    def test_expired_event_is_dropped_and_counted(self, expiring: Consumer[Any], local: World) -> None:
+        """Past its expiry a new event is acknowledged without a run or a record."""
+        local.clock.advance(120)
+        outcome = expiring.event_handler(local.work)(event(), local.invocation())["outcome"]
+        assert outcome == local.seen[-1].outcome == "Expired"
+        assert (local.work.runs, expiring.record("k1")) == ([], None)
+
+    def test_half_done_event_is_finished_though_it_expired(self, expiring: Consumer[Any], local: World) -> None:
+        """An attempt that failed before the expiry is retried after it: half an effect is worse than a late one."""
+        local.fail(KeyError("pickup"))
+        local.clock.advance(120)
+        assert expiring.event_handler(local.work)(event(), local.invocation())["outcome"] == "Retried"
+
+
+class TestFunction:
+    """Any function, with a named key argument."""
+
+    def test_call_with_a_known_key_returns_the_stored_result(self, local: World) -> None:
+        """However the argument is passed, the second call is the first one's result."""
+        runs = []
+
+        @local.consumer().function(key="order_id")
+        def book(order_id: str, seats: int = 1) -> dict[str, object]:
+            runs.append(order_id)
+            return {"order": order_id, "seats": seats}
+
+        assert [book("order_01"), book(order_id="order_01", seats=1)] == [{"order": "order_01", "seats": 1}] * 2
+        assert runs == ["order_01"]
+
+    def test_functions_of_one_consumer_share_no_keys(self, local: World) -> None:
+        """A function's name belongs to its keys: another function, or the handler around it, is another operation."""
+        history = local.consumer()
+        done: list[Operation] = []
+
+        @history.function(key="order_id")
+        def charge(order_id: str, operation: Any = None) -> None:
+            done.append(operation)
+
+        @history.function(key="order_id", name="pay-back")
+        def refund(order_id: str, operation: Any = None) -> None:
+            done.append(operation)
+
+        @history.event_handler
+        def handler(event: dict[str, Any], operation: Operation) -> None:
+            done.append(operation)
+            charge("k1")
+            refund("k1")
+            with history.operation("k1", name="block") as block:
+                done.append(block.operation)
+
+        for _ in range(2):
+            handler(event(), local.invocation())
+        keys = ["history#k1", "history/charge#k1", "history/pay-back#k1", "history/block#k1"]
+        assert [operation.key for operation in done] == keys
+        assert len({operation.downstream_key for operation in done}) == 4
+        assert all(history.record("k1", name) for name in (None, "charge", "pay-back", "block"))
+
+    def test_functions_of_one_name_are_told_apart(self, local: World) -> None:
+        """A second function of the same name, or one without a name, has to be given one."""
+        decorate = local.consumer().function(key="order_id")
+
+        def named(order_id: str) -> None: ...
+
+        decorate(named)
+        decorate(named)
+        other = types.FunctionType(named.__code__, {}, "named")
+        other.__qualname__, other.__module__ = "named", "elsewhere"
+        for work in (other, lambda order_id: None, functools.partial(named)):
+            with pytest.raises(ConfigurationError, match="name="):
+                decorate(work)
+
+    def test_argument_that_equals_its_default_counts_as_not_given(self, local: World) -> None:
+        """A parameter that a later version adds with a default changes no fingerprint of an old call."""
+        decorate = local.consumer().function(key="order_id", name="book")
+
+        def book_later(order_id: str, price: int, currency: str = "EUR", note: object = None) -> int:
+            return -1
+
+        decorate(lambda order_id, price: price)("order_01", 10)
+        later = decorate(book_later)
+        assert later("order_01", 10) == later("order_01", 10, "EUR") == later("order_01", price=10, note=None) == 10
+        with pytest.raises(PayloadMismatchError):
+            later("order_01", 10, "USD")
+
+    def test_payload_names_what_is_fingerprinted(self, local: World) -> None:
+        """Arguments that are no part of what is asked for, such as a trace, may differ between calls."""
+
+        @local.consumer().function(key="order_id", payload="price")
+        def book(order_id: str, price: int, trace: str) -> str:
+            return trace
+
+        assert book("order_01", 10, "first") == book("order_01", 10, "second") == "first"
+        with pytest.raises(PayloadMismatchError):
+            book("order_01", 11, "third")
+
+    @pytest.mark.parametrize("named", [{"key": "orderid"}, {"key": "order_id", "payload": ["prize"]}])
+    def test_function_needs_the_arguments_that_it_names(self, local: World, named: dict[str, Any]) -> None:
+        """A misspelt argument is found when the function is decorated."""
+        with pytest.raises(ConfigurationError, match=r"no argument '(orderid|prize)'"):
+            local.consumer().function(name="book", **named)(lambda order_id: order_id)
+
+    def test_functions_inside_a_handler_know_its_deadline(self, local: World) -> None:
+        """A function that is called near the end of an invocation is not started."""
+        book = local.consumer().function(key="order_id", name="book")(lambda order_id: order_id)
+        with lambda_deadline(local.invocation(timeout_s=0.5), local.clock), pytest.raises(OutOfTimeError):
+            book("order_01")
+        assert book("order_01") == "order_01"
+
+    def test_threads_do_not_mix_their_keys(self, local: World) -> None:
+        """Calls of one decorated function in many threads each complete their own record."""
+        together = threading.Barrier(8, timeout=DEADLINE_S)
+        history = local.consumer()
+
+        @history.function(key="number")
+        def square(number: int) -> int:
+            together.wait()
+            return number * number
+
+        threads = [threading.Thread(target=square, args=(number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(DEADLINE_S)
+        results = [record and record.result for record in (history.record(number, "square") for number in range(8))]
+        assert results == [str(number * number) for number in range(8)]
+
+
+class TestBlock:
+    """One operation in a with block."""
+
+    def test_loser_gets_the_result_of_the_winner(self, local: World) -> None:
+        """A block that was overtaken ends with the committed result, not with its own."""
+        history = local.consumer()
+        with history.operation("k1") as slow:
+            local.clock.advance(60)
+            with history.operation("k1") as fast:
+                fast.complete("the committed one")
+            slow.complete("a late one")
+        assert (slow.result, fast.result) == ("the committed one",) * 2
+
+    def test_block_completes_with_its_result_and_is_done_the_second_time(self, local: World) -> None:
+        """What complete was given is what the next block finds, with nothing running in it."""
+        history = local.consumer()
+        with history.operation("k1", {"price": 1}) as first:
+            first.complete({"charged": 1})
+        with history.operation("k1", {"price": 1}) as second:
+            assert (first.done, second.done, second.result) == (False, True, {"charged": 1})
+            with pytest.raises(RuntimeError):
+                assert second.operation
+
+    def test_error_that_leaves_the_block_fails_the_operation(self, local: World) -> None:
+        """The block's own error goes on, and the record says FAILED."""
+        with pytest.raises(KeyError, match="pickup"), local.consumer().operation("k1"):
+            raise KeyError("pickup")
+        assert (local.record().status, local.seen[-1].outcome) == ("FAILED", "Failed")
+
+    def test_downstream_key_is_stable_over_attempts_and_differs_between_consumers(self, local: World) -> None:
+        """An external system gets one key for all attempts at a step, and another for another step or consumer."""
+        keys = []
+        for name in ("payment", "payment", "refund"):
+            with contextlib.suppress(KeyError), local.consumer(name).operation("k1") as block:
+                steps = [block.operation.downstream_key_for(step) for step in ("charge", "mail")]
+                keys.append([block.operation.downstream_key, *steps])
+                raise KeyError("gateway")
+        assert keys[0] == keys[1]
+        assert len({*keys[0], *keys[2]}) == 6
+
+    def test_operation_cannot_be_changed(self, local: World) -> None:
+        """Nothing that runs can give an operation another key."""
+        with local.consumer().operation("k1") as block, pytest.raises(AttributeError, match="immutable"):
+            block.operation.key = "other"
+
+
+class TestConfiguration:
+    """Settings that cannot work are refused where they are made."""
+
+    @pytest.mark.parametrize(
+        ("settings", "says"),
+        [
+            ({"name": ""}, "name"),
+            ({"name": "a#b"}, "'#'"),
+            ({"key": "detail.["}, "JMESPath"),
+            ({"parse": dict}, "payload="),
+        ],
+    )
+    def test_consumer_is_checked_when_it_is_built(self, local: World, settings: dict[str, Any], says: str) -> None:
+        """Each mistake is named by the error."""
+        with pytest.raises(ConfigurationError, match=says):
+            local.consumer(**settings)
+
+    def test_store_without_transactions_refuses_effects(self, clock: ManualClock) -> None:
+        """Effects that could not be committed with the record are refused: atomic ones when the consumer is built."""
+        store = MemoryStore(clock=clock)
+        with pytest.raises(ConfigurationError, match="transactions"):
+            Consumer("history", store, key="id", policy=Policy(atomic=True))
+        bare = Consumer("history", store, clock=clock)
+        with pytest.raises(ConfigurationError, match="no transactions"), bare.operation("k1") as block:
+            block.operation.write(Put("Rides", {"id": "order_01"}))
+
+    def test_handler_needs_a_key(self, local: World) -> None:
+        """A consumer without key= cannot decorate a handler."""
+        with pytest.raises(ConfigurationError, match="key="):
+            local.consumer(key=None).event_handler(local.work)
+
+    def test_block_cannot_be_atomic(self, local: World) -> None:
+        """A block has no function that could be run without a claim."""
+        with pytest.raises(ConfigurationError, match="atomic"):
+            local.consumer(policy={"atomic": True}).operation("k1")
+
+    def test_default_window_outlasts_every_road_back(self) -> None:
+        """EventBridge's day, Lambda's six hours, two weeks in a dead-letter queue and a week's archive fit into it."""
+        assert Policy().window > 1 * DAY + DAY // 4 + 14 * DAY + 7 * DAY
+
+
+class TestHeartbeat:
+    """The background thread that renews a lease."""
+
+    @pytest.mark.parametrize("is_down", [False, True])
+    def test_beats_until_the_work_ends_and_is_joined(self, *, is_down: bool) -> None:
+        """Long work is renewed again and again, whatever a beat raises; when it ends the thread has ended too."""
+        beats = threading.Semaphore(0)
+
+        def renew() -> bool:
+            beats.release()
+            if is_down:
+                raise StoreUnavailableError("down")
+            return True
+
+        before = set(threading.enumerate())
+        with Heartbeat(renew, 0.001):
+            assert all(beats.acquire(timeout=DEADLINE_S) for _ in range(3))
+        assert set(threading.enumerate()) == before
+
+    def test_stops_when_the_lease_is_lost(self) -> None:
+        """A lease that another attempt holds is not asked for again."""
+        beats: list[bool] = []
+
+        def renew() -> bool:
+            beats.append(False)
+            return False
+
+        heartbeat = Heartbeat(renew, 0.001)
+        with heartbeat:
+            heartbeat._thread.join(DEADLINE_S)  # noqa: SLF001 - it has to end by itself
+        assert beats == [False]
+
+    def test_work_without_a_deadline_is_renewed_in_the_background(self, local: World) -> None:
+        """An operation outside Lambda, whose lease is short, has a heartbeat; one under a short deadline needs none."""
+        slow = local.consumer("report")
+        with slow.operation("k1"):
+            names = {thread.name for thread in threading.enumerate()}
+        with lambda_deadline(Invocation(local.clock), local.clock), slow.operation("k2"):
+            names_in_lambda = {thread.name for thread in threading.enumerate()}
+        assert "idempotency-heartbeat" in names - names_in_lambda

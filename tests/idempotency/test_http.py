@@ -1,0 +1,467 @@
+"""HTTP requests: in every payload format, on two stores, whatever becomes of them."""
+
+import base64
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple, cast
+from urllib.parse import quote, urlencode
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from idempotency import (
+    TRANSPORT_ID,
+    ConfigurationError,
+    Consumer,
+    MemoryStore,
+    Observation,
+    Operation,
+    Policy,
+    RetryableError,
+)
+from idempotency.errors import PayloadMismatchError, UnfinishedWorkError
+from idempotency.http import HttpProblemError, idempotency_key
+from idempotency.record import COMPLETED, FAILED, QUARANTINED
+from idempotency.testing import DeadLetterBox, FaultyTransport, Invocation, ManualClock
+from tests.idempotency.stores.backends import Backend, open_memory
+from tests.idempotency.stores.fixtures import *  # noqa: F403 - the stores, as fixtures
+
+NAME: Final = "hidden-name"
+FORMATS: Final = ("2.0", "1.0", "alb", "alb with many values")
+PLAIN: Final = {"body": '{"seats": 1}', "isBase64Encoded": False}
+type Pairs = Sequence[tuple[str, str]]
+type Make = Callable[..., Api]
+
+
+def grouped(pairs: Pairs) -> dict[str, list[str]]:
+    """Values by name, the last name first."""
+    names = sorted({name for name, _ in pairs}, reverse=True)
+    return {name: [value for other, value in pairs if other == name] for name in names}
+
+
+def binary(content: bytes) -> dict[str, Any]:
+    """A body in base64."""
+    return {"body": base64.b64encode(content).decode(), "isBase64Encoded": True}
+
+
+def ask(
+    method: str = "POST",
+    *,
+    key: str | Sequence[str] | None = "k1",
+    path: str = "/rides",
+    query: Pairs = (),
+    body: Mapping[str, Any] = PLAIN,
+    form: str = "2.0",
+) -> dict[str, Any]:
+    """A request as AWS hands it over in a format."""
+    keys = [] if key is None else [key] if isinstance(key, str) else key
+    headers = [("Accept", "*/*"), *(("Idempotency-Key", each) for each in keys)]
+    encoded = [(quote(name), quote(value)) for name, value in query]
+    event: dict[str, Any] = {"httpMethod": method, "path": path, **body}
+    if form == "2.0":
+        joined = {name.lower(): ",".join(values) for name, values in grouped(headers).items()}
+        context = {"http": {"method": method, "path": path}, "requestId": "request-1"}
+        event = {"version": "2.0", "rawPath": path, "rawQueryString": urlencode(list(query), quote_via=quote), **body}
+        return event | {"headers": joined, "requestContext": context}
+    if form == "1.0":
+        parameters = {"queryStringParameters": dict(query), "multiValueQueryStringParameters": grouped(query)}
+        event |= {"resource": "/{proxy+}", "requestContext": {"stage": "v1"}, "headers": dict(headers)}
+        return event | {"multiValueHeaders": grouped(headers)} | (parameters if query else dict.fromkeys(parameters))
+    event["requestContext"] = {"elb": {"targetGroupArn": "arn"}}
+    if form == "alb":
+        return event | {"headers": dict(headers), "queryStringParameters": dict(encoded)}
+    return event | {"multiValueHeaders": grouped(headers), "multiValueQueryStringParameters": grouped(encoded)}
+
+
+class Answer(NamedTuple):
+    """What a client sees."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: str | None
+
+    @classmethod
+    def of(cls, raw: Mapping[str, Any]) -> "Answer":
+        """Read what a handler returned. What strangers read of a problem has no name of ours in it."""
+        headers = {name: ", ".join(values) for name, values in raw.get("multiValueHeaders", {}).items()}
+        answer = cls(raw["statusCode"], headers | raw.get("headers", {}), raw.get("body"))
+        if answer.headers.get("Content-Type") == "application/problem+json":
+            assert answer.json()["status"] == answer.status
+            assert all(answer.json().values())
+            assert not {word for word in (NAME, "#", "Error", "k1") if word in str(answer.body)}
+        return answer
+
+    def json(self) -> Any:
+        """The content."""
+        return json.loads(str(self.body))
+
+    def replayed(self) -> "Answer":
+        """The same answer as whoever asks again gets it."""
+        return self._replace(headers=dict(self.headers) | {"Idempotency-Replayed": "true"})
+
+    def is_problem(self, status: int, kind: str) -> bool:
+        """Whether it is this problem, with a time to wait where it is worth waiting."""
+        waits = int(self.headers.get("Retry-After", 0)) >= 1
+        return (self.status, self.json()["type"], waits) == (status, f"urn:problem-type:{kind}", status in (409, 503))
+
+
+class Api:
+    """A consumer of requests, each of which has an effect, and a client of it."""
+
+    def __init__(self, backend: Backend, **settings: Any) -> None:
+        self.backend = backend
+        self.clock = clock = cast("ManualClock", backend.clock)
+        self.letters = DeadLetterBox()
+        policy = Policy(**({"warm_cache": 0} | settings.pop("policy", {})))
+        settings |= {"policy": policy, "dead_letters": self.letters, "clock": clock, "sleep": clock.sleep}
+        self.consumer: Consumer[Any] = Consumer(NAME, backend.store, **settings)
+        self.runs: list[Operation | None] = []
+
+    def serve(self, work: Callable[[Any], object], **options: Any) -> Callable[..., Answer]:
+        """Decorate the work, and return what sends requests to it."""
+
+        @self.consumer.http_handler(**options)
+        def handler(request: Any, operation: Operation | None) -> object:
+            self.runs.append(operation)
+            if operation is not None:
+                operation.write(self.backend.charge("ride"))
+            return work(request)
+
+        return lambda event, timeout_s=30.0: Answer.of(handler(event, Invocation(self.clock, timeout_s=timeout_s)))
+
+    def state(self, key: object = "k1") -> tuple[str | None, int]:
+        """The status of a key's record, and how often requests took effect."""
+        record = self.consumer.record(key)
+        return record and record.status, self.backend.charges("ride")
+
+
+@pytest.fixture(params=["memory", "moto_dynamodb"])
+def api(request: pytest.FixtureRequest, clock: ManualClock) -> Iterator[Make]:
+    """Make an API over each of two stores in turn."""
+    with request.getfixturevalue(request.param)(clock) as opened:
+        yield partial(Api, opened)
+
+
+# ── Formats ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+COOKIES: Final = ["a=1; Secure", "b=2"]
+VARY: Final = {
+    "headers": {"Location": "/rides/1", "Vary": ["Accept", "Origin"], "set-cookie": "b=2"},
+    "multiValueHeaders": {"vary": ["Accept"]},
+}
+RESPONSE: Final = {"statusCode": "201", "body": "made", "cookies": COOKIES[:1], **VARY}
+
+
+def rendered(form: str, **more: str) -> dict[str, Any]:
+    """What RESPONSE is in a format."""
+    joined = {"Location": "/rides/1", "vary": "Accept, Origin", **more}
+    many = {name: value.split(", ") for name, value in joined.items()} | {"Set-Cookie": COOKIES}
+    own: dict[str, dict[str, Any]] = {
+        "2.0": {"headers": joined, "cookies": COOKIES},
+        "1.0": {"multiValueHeaders": many},
+        "alb": {"headers": joined | {"Set-Cookie": "b=2"}, "statusDescription": "201 Created"},
+        "alb with many values": {"multiValueHeaders": many, "statusDescription": "201 Created"},
+    }
+    return {"statusCode": 201, "isBase64Encoded": False, "body": "made"} | own[form]
+
+
+@pytest.mark.parametrize("again", FORMATS)
+@pytest.mark.parametrize("first", FORMATS)
+def test_an_answer_has_the_format_of_its_request(clock: ManualClock, first: str, again: str) -> None:
+    """Whichever format brought the request that took effect, its copy is answered in the copy's own."""
+    handler = Consumer(NAME, MemoryStore(), clock=clock).http_handler(lambda request, operation: RESPONSE)
+    assert handler(ask(form=first), Invocation(clock)) == rendered(first)
+    assert handler(ask(form=again), Invocation(clock)) == rendered(again, **{"Idempotency-Replayed": "true"})
+
+
+texts = st.text(st.characters(codec="utf-8"), max_size=5)
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=6,
+)
+# One value a name: a load balancer without multi-value headers sends no more.
+queries = st.dictionaries(texts.filter(bool), texts, max_size=3).map(lambda query: list(query.items()))
+
+
+@given(data=st.data(), content=values, query=queries)
+def test_a_request_is_the_same_in_every_spelling(data: st.DataObject, content: object, query: Pairs) -> None:
+    """Format, order of parameters, spelling of JSON, base64 and quotes around the key do not matter; content does."""
+
+    def spelled(content: object = content, query: Pairs = query, **request: Any) -> Answer:
+        text = json.dumps(content, indent=data.draw(st.sampled_from([None, 2])), sort_keys=data.draw(st.booleans()))
+        request |= {"form": data.draw(st.sampled_from(FORMATS)), "key": data.draw(st.sampled_from(["k1", '"k1"']))}
+        body = binary(text.encode()) if data.draw(st.booleans()) else {"body": text}
+        return send(ask(query=data.draw(st.permutations(query)), body=body, **request))
+
+    with open_memory(ManualClock()) as opened:
+        api = Api(opened)
+        send = api.serve(lambda request: "done")
+        assert spelled().replayed() == spelled()
+        others: list[dict[str, Any]] = [
+            {"path": "/rides/1"},
+            {"method": "PUT"},
+            {"content": [content]},
+            {"query": [*query, ("?", "")]},
+        ]
+        assert all(spelled(**other).is_problem(422, "idempotency-key-reused") for other in others)
+        assert len(api.runs) == 1
+
+
+NO_JSON: Final = (b"text", b"Text", b"", b"\xff", b"NaN", b"Infinity", b"1e999", b"[" * 9999)
+
+
+@pytest.mark.parametrize("content", NO_JSON)
+def test_a_body_that_is_no_json_is_told_apart_by_its_bytes(api: Make, content: bytes) -> None:
+    """Text, bytes, and what only looks like JSON are compared as they are."""
+    send = api().serve(lambda request: "done")
+    bodies = [content, content, *(set(NO_JSON) - {content})]
+    assert [send(ask(body=binary(body))).status for body in bodies] == [200, 200] + [422] * (len(NO_JSON) - 1)
+
+
+@pytest.mark.parametrize("event", [{}, {"version": "2.0"}, {"httpMethod": "GET", "path": "/"}, {"detail": {}}])
+def test_another_trigger_is_no_request(api: Make, event: dict[str, Any]) -> None:
+    """An event that lacks the fields of every format is not guessed at."""
+    with pytest.raises(ConfigurationError, match="no request"):
+        api().serve(lambda request: "done")(event)
+
+
+# ── Keys and methods ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+KEYS: Final = {"k1": "k1", " k1": "k1", '"a b,c"': "a b,c", r'"a\"b\\c"': r'a"b\c', "x" * 255: "x" * 255}
+MALFORMED: Final = ("", " ", "a b", "a,b", '"', '""', '"k1', 'k"1', '"k1";a=1', "ä", "a\nb", "k1\n", "x" * 256)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_the_key_is_the_content_of_the_header(api: Make, form: str) -> None:
+    """A quoted string, or what needs no quotes, under the header's name in any case.
+
+    A key that is missing, malformed, sent twice or without one of its parts is answered 400, and nothing is done.
+    """
+    assert {header: idempotency_key(ask(key=header, form=form)) for header in KEYS} == KEYS
+    served, scoped = api(), api(key=lambda request: (None, idempotency_key(request)))
+    bad = [None, *MALFORMED] + ([["k1", "k2"]] if form != "alb" else [])  # of two values, "alb" sends the last
+    answers = [served.serve(lambda request: "done")(ask(key=key, form=form)) for key in bad]
+    answers.append(scoped.serve(lambda request: "done")(ask(form=form)))
+    assert all(answer.is_problem(400, "invalid-request") for answer in answers)
+    assert {answer.json()["field"] for answer in answers} == {"Idempotency-Key"}
+    assert served.runs == scoped.runs == []
+
+
+def test_a_key_of_the_request_takes_the_place_of_the_header(api: Make) -> None:
+    """``key=`` and ``payload=`` see what ``parse=`` made, or are expressions over the event; its own id is no key."""
+    made = api(parse=lambda event: event["body"], payload=str, key=lambda body: ("tenant", body[-1]))
+    send = made.serve(lambda request: "done")
+    assert [send(ask(key=None, body={"body": body})).status for body in ("1 1", "1 1", "2 1")] == [200, 200, 422]
+    found = api(key="requestContext.requestId")
+    found.serve(lambda request: "done")(ask(key=None))
+    assert (made.state(("tenant", "1"))[0], found.state("request-1")[0]) == (COMPLETED, COMPLETED)
+    with pytest.raises(ConfigurationError, match="Idempotency-Key"):
+        api(key=TRANSPORT_ID).serve(lambda request: "done")
+
+
+@pytest.mark.parametrize("options", [{}, {"methods": ["post"]}])
+@pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"])
+def test_requests_that_change_nothing_run_each_time(api: Make, method: str, options: dict[str, Any]) -> None:
+    """They need no key, leave no record, and have no operation; which they are can be said."""
+    served = api()
+    send = served.serve(lambda request: {"statusCode": 500 if served.runs[-1] is None else 200}, **options)
+    protected = method == "POST" if options else method in ("POST", "PUT", "PATCH", "DELETE")
+    assert {send(ask(method)).status for _ in range(2)} == {200 if protected else 500}
+    assert served.runs.count(None) == (0 if protected else 2)
+    assert served.state() == ((COMPLETED, 1) if protected else (None, 0))
+
+
+# ── Outcomes ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def fail(error: Exception) -> Any:
+    """Raise."""
+    raise error
+
+
+ONCE: Final[dict[str, tuple[Callable[[], object], int, int]]] = {
+    "an answer": (lambda: {"statusCode": 204}, 204, 1),
+    "a refusal": (lambda: {"statusCode": 404, "body": b"no"}, 404, 1),
+    "a refusal that is raised": (lambda: fail(HttpProblemError(409, "Stale", type="stale", version=2)), 409, 0),
+}
+FAILURES: Final[dict[str, tuple[Callable[[], object], int | type[Exception], str]]] = {
+    "an answer of 5xx": (lambda: {"statusCode": 500, "body": {"sorry": True}}, 500, FAILED),
+    "a problem of 5xx": (lambda: fail(HttpProblemError(502)), 502, FAILED),
+    "not now": (lambda: fail(RetryableError("later")), 503, FAILED),
+    "a bug": (lambda: fail(KeyError("pickup")), KeyError, FAILED),
+    "unfinished work": (lambda: (each for each in "ab"), UnfinishedWorkError, FAILED),
+    "an error of another operation": (lambda: fail(PayloadMismatchError("k")), PayloadMismatchError, QUARANTINED),
+}
+
+
+@pytest.mark.parametrize("atomic", [False, True])
+@pytest.mark.parametrize("case", ONCE)
+def test_what_is_answered_below_500_is_answered_for_good(api: Make, case: str, atomic: bool) -> None:
+    """Its effects take place once, and not at all where the handler raised; every copy is answered alike."""
+    respond, status, charges = ONCE[case]
+    seen: list[Observation] = []
+    served = api(policy={"atomic": atomic}, observe=seen.append, labels=lambda request: {"path": request["rawPath"]})
+    send = served.serve(lambda request: respond())
+    first = send(ask())
+    assert (first.status, served.state()) == (status, (COMPLETED, charges))
+    assert [send(ask()) for _ in range(2)] == [first.replayed()] * 2
+    assert served.state() == (COMPLETED, charges)
+    assert atomic or len(served.runs) == 1
+    assert [each.outcome for each in seen] == ["New", "Duplicate", "Duplicate"]
+    assert all(each.labels == {"path": "/rides"} for each in seen)
+
+
+@pytest.mark.parametrize("atomic", [False, True])
+@pytest.mark.parametrize("case", FAILURES)
+def test_what_fails_is_recorded_and_not_stored(api: Make, case: str, atomic: bool) -> None:
+    """An answer of 5xx is passed on, an exception raised for Lambda to count; the next copy may succeed.
+
+    What can never succeed is given up: later copies are told so. No request goes to the dead-letter queue. Where the
+    policy keeps it with the record, it is kept without its headers, which hold credentials.
+    """
+    respond, told, status = FAILURES[case]
+    served = api(policy={"atomic": atomic, "keep_event": True})
+    send = served.serve(lambda request: respond() if len(served.runs) == 1 else "done")
+    if isinstance(told, int):
+        first = send(ask())
+        assert first.is_problem(503, "unavailable") if told == 503 else first.status == told
+    else:
+        with pytest.raises(told):
+            send(ask())
+    assert served.state() == (status, 0)
+    kept = str(served.consumer.record("k1"))
+    assert ("seats" in kept, "accept" in kept.lower()) == (True, False)
+    again = send(ask())
+    if status == QUARANTINED:
+        assert again.is_problem(500, "request-given-up")
+    else:
+        assert (again.json(), served.state()) == ("done", (COMPLETED, 1))
+    assert served.letters.letters == []
+
+
+def test_an_outage_uses_up_no_attempt(api: Make) -> None:
+    """A client that asks on through answers of 5xx is served in the end."""
+    served = api(policy={"max_attempts": 2})
+    send = served.serve(lambda request: {"statusCode": 503 if len(served.runs) < 9 else 200})
+    assert [send(ask()).status for _ in range(9)] == [503] * 8 + [200]
+
+
+def test_a_client_is_told_when_to_come_back(api: Make) -> None:
+    """While a copy runs, at the end of its lease; after a failure, at the end of the policy's back-off."""
+    served = api(policy={"backoff": lambda attempt: 60.0})
+    copies: list[Answer] = []
+
+    def work(request: object) -> object:
+        served.clock.advance(10)
+        copies.append(send(ask()))
+        return {"statusCode": 500}
+
+    send = served.serve(work)
+    send(ask())
+    copies.append(send(ask()))
+    assert copies[0].is_problem(409, "request-in-progress")
+    assert copies[1].is_problem(503, "unavailable")
+    assert [int(copy.headers["Retry-After"]) for copy in copies] == [23, 60]  # 20 s left, margin and skew, rounded up
+
+
+def test_what_is_unknown_is_called_unknown(transport: FaultyTransport, store: Any, clock: ManualClock) -> None:
+    """A store without an answer, or no time to get one, is 503; the same key finds out what became of the request.
+
+    The consumer's functions inside of a handler know the request's deadline.
+    """
+    api = Api(Backend(store, clock, "Rides", lambda ride: 0, lambda key: None))
+    inner = api.consumer.function(key="key", name="inner")(lambda key: key)
+    assert api.serve(lambda request: inner("k2"))(ask("GET"), timeout_s=0.5).is_problem(503, "unavailable")
+    send = api.serve(lambda request: "done")
+    assert send(ask(), timeout_s=0.5).is_problem(503, "unavailable")
+    transport.pass_on()
+    for _ in range(6):  # every try of the commit
+        transport.lose_answer()
+    assert send(ask()).is_problem(503, "unavailable")
+    found = send(ask())
+    assert (found.json(), found) == ("done", found.replayed())
+
+
+# ── Responses, and requests that cannot be read ───────────────────────────────────────────────────────────────────────
+
+JSON: Final = "application/json"
+
+
+@pytest.mark.parametrize(
+    ("response", "content_type", "body"),
+    [
+        ({"id": 1}, JSON, b'{"id":1}'),
+        ("text", JSON, b'"text"'),
+        (None, JSON, b"null"),
+        ({"statusCode": 200, "body": {"name": "Zoë"}}, JSON, '{"name":"Zoë"}'.encode()),
+        ({"statusCode": 200, "headers": {"content-type": "a/b"}, "body": []}, "a/b", b"[]"),
+        ({"statusCode": 200, "headers": {"Content-Type": None}, "body": "as it is"}, None, b"as it is"),
+        ({"statusCode": 200, "body": b"\x00\xff"}, None, b"\x00\xff"),
+        ({"statusCode": 200, "body": "AP8=", "isBase64Encoded": True}, None, b"\x00\xff"),
+        ({"statusCode": 200, "body": b"AP8=", "isBase64Encoded": True}, None, b"\x00\xff"),
+        ({"statusCode": 200, "multiValueHeaders": None, "headers": None}, None, b""),
+    ],
+)
+def test_a_response_may_have_any_usual_form(
+    clock: ManualClock, response: object, content_type: str | None, body: bytes
+) -> None:
+    """What has no status code is JSON, bytes travel in base64, and the replay is what was answered first."""
+    handler = Consumer(NAME, MemoryStore(), clock=clock).http_handler(lambda request, operation: response)
+    for form in FORMATS:
+        raw = json.loads(json.dumps(handler(ask(form=form), Invocation(clock))))
+        answer = Answer.of(raw)
+        types = {value for name, value in answer.headers.items() if name.lower() == "content-type"}
+        assert (answer.status, types) == (200, {content_type} - {None})
+        text = answer.body or ""
+        assert (base64.b64decode(text) if raw["isBase64Encoded"] else text.encode()) == body
+
+
+@pytest.mark.parametrize(
+    ("response", "error"),
+    [
+        ({"statusCode": 200, "body": {"at": {1, 2}}}, TypeError),
+        ({"price": float("nan")}, ValueError),
+        ({"statusCode": 99}, ValueError),
+        ({"statusCode": 200, "body": "\ud800"}, ValueError),
+        (object(), TypeError),
+        ({"statusCode": 200, "body": "x" * 200}, None),
+    ],
+)
+def test_an_answer_that_cannot_be_repeated(api: Make, response: object, error: type[Exception] | None) -> None:
+    """Without a form, or too large to be stored, it ends its operation: no copy is run, and each is told so."""
+    served = api(policy={"max_result_bytes": 200})
+    send = served.serve(lambda request: response)
+    if error is None:
+        assert send(ask()).body == "x" * 200
+    else:
+        with pytest.raises(error):
+            send(ask())
+    assert all(send(ask()).is_problem(500, "answer-not-stored") for _ in range(2))
+    assert (len(served.runs), served.state()) == (1, (COMPLETED, 1))
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (HttpProblemError(422, "No", "seats", type="urn:a:b", field="seats"), (422, "urn:a:b", "seats")),
+        (HttpProblemError(404), (404, "about:blank", None)),
+        (HttpProblemError(415, type="media"), (415, "urn:mine:media", None)),
+        (ValueError(NAME), (400, "urn:mine:invalid-request", None)),
+        (KeyError("a typo"), KeyError),
+    ],
+)
+def test_nothing_is_remembered_of_what_cannot_be_read(api: Make, error: Exception, told: Any) -> None:
+    """What ``parse`` refuses is answered without a record; any other error of it is a bug, for Lambda to count."""
+    served = api(parse=lambda event: fail(error), payload=str)
+    send = served.serve(lambda request: "done", problem_types="urn:mine:")
+    for method in ("GET", "POST"):
+        if isinstance(told, tuple):
+            problem = send(ask(method)).json()
+            assert (problem["status"], problem["type"], problem.get("field")) == told
+        else:
+            with pytest.raises(told):
+                send(ask(method))
+    assert (served.runs, served.state()) == ([], (None, 0))

@@ -1,0 +1,739 @@
+"""The rules of the protocol, each with the behaviour that goes wrong without it.
+
+The consumers here run over DynamoDB's real wire format, in this process; requests and answers are lost on demand.
+"""
+
+import json
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from idempotency import BusyError, ConfigurationError, EffectConflictError, Operation, PermanentError, Put
+from idempotency.dead_letters import (
+    BEYOND_WINDOW,
+    CORRUPT_RECORD,
+    MISSING_KEY,
+    PAYLOAD_MISMATCH,
+    QUARANTINED,
+    UNKNOWN,
+    DeadLetterError,
+)
+from idempotency.errors import (
+    LostLeaseError,
+    OutOfTimeError,
+    ResultOmittedError,
+    RetryLaterError,
+    StoreRefusedError,
+    StoreUnavailableError,
+)
+from idempotency.stores.transport import ServiceError
+from tests.idempotency.samples import SQS_ATTRIBUTES, DynamoDBWorld, event, fail_with
+
+KEY = "history#k1"
+STORED_KEY = {"TableName": "Idempotency", "Key": {"idempotencyKey": {"S": KEY}}}
+NO_CAR = KeyError("pickup")
+CARD_REFUSED = PermanentError("card refused")
+
+
+class TestRule1Claim:
+    """A claim is a conditional write that brings the record in its way, and recognises itself."""
+
+    def test_new_event_takes_effect_once(self, world: DynamoDBWorld) -> None:
+        """The second delivery is answered by the refusal of its claim."""
+        assert [world.deliver(by=request)["outcome"] for request in ("request-1", "request-2")] == ["New", "Duplicate"]
+        assert world.effects == 1
+
+    def test_claim_whose_answer_was_lost_is_recognised(self, world: DynamoDBWorld) -> None:
+        """A claim that took place though its answer was lost is run, not mistaken for somebody else's."""
+        world.transport.lose_answer()
+        assert world.deliver()["outcome"] == "New"
+
+    def test_takeover_whose_answer_was_lost_is_recognised(self, world: DynamoDBWorld) -> None:
+        """A takeover that took place though its answer was lost is run under the attempt that it wrote."""
+        world.crash()
+        world.clock.advance(60)
+        world.transport.pass_on()
+        world.transport.lose_answer()
+        assert world.deliver() == {"outcome": "Takeover", "key": KEY, "attempt": 2}
+
+    def test_commit_whose_answer_was_lost_is_recognised(self, world: DynamoDBWorld) -> None:
+        """A commit that took place though its answer was lost is a success, and its effects are there once."""
+        world.transport.pass_on()
+        world.transport.lose_answer()
+        assert (world.deliver()["outcome"], world.effects) == ("New", 1)
+
+    def test_failure_whose_answer_was_lost_counts_once(self, world: DynamoDBWorld) -> None:
+        """A failure that was recorded though its answer was lost raises the handler's error and uses one attempt."""
+        world.transport.pass_on()
+        world.transport.lose_answer()
+        world.fail(NO_CAR)
+        assert (world.record().status, world.record().attempt) == ("FAILED", 1)
+
+    def test_takeover_of_a_record_that_vanished_starts_again_at_the_claim(self, world: DynamoDBWorld) -> None:
+        """A failed record that TTL deletes between being seen and being taken over is claimed as new."""
+        world.fail(NO_CAR)
+        world.transport.pass_on()
+        world.transport.meanwhile(lambda: world.dynamodb.delete_item(**STORED_KEY))
+        assert (world.deliver()["attempt"], world.effects) == (1, 1)
+
+
+class TestRule2Takeover:
+    """A takeover compares everything that was seen, the lease included."""
+
+    def test_crashed_claim_is_taken_over_when_its_lease_has_ended(self, world: DynamoDBWorld) -> None:
+        """A key whose holder died is run again once nobody can hold it any more."""
+        world.crash()
+        world.clock.advance(31)
+        with pytest.raises(BusyError):
+            world.deliver()
+        world.clock.advance(2)
+        assert world.deliver() == {"outcome": "Takeover", "key": KEY, "attempt": 2}
+        assert world.effects == 1
+
+    def test_lease_longer_than_any_can_be_is_not_believed(self, world: DynamoDBWorld) -> None:
+        """A claim by a clock that runs a day ahead holds its key no longer than a lease can last."""
+        world.clock.advance(86_400)
+        world.crash()
+        world.clock.advance(-86_400)
+        assert world.deliver(by="request-2")["outcome"] == "Takeover"
+
+    def test_heartbeat_that_lands_in_between_refuses_the_takeover(self, world: DynamoDBWorld) -> None:
+        """A holder that renews its lease just before a takeover is written keeps the key."""
+
+        def hang(operation: Operation) -> None:
+            world.clock.advance(200)
+            world.transport.pass_on()
+            world.transport.meanwhile(operation.heartbeat)
+            with pytest.raises(BusyError):
+                world.deliver(lease=30)
+
+        world.work.step = hang
+        assert world.deliver(timeout_s=600, lease=30)["outcome"] == "New"
+        assert len(world.work.runs) == 1
+
+    def test_ended_window_does_not_override_a_live_lease(self, world: DynamoDBWorld) -> None:
+        """A record whose TTL is past is still held for as long as its lease is live."""
+        world.crash()
+        world.dynamodb.update_item(
+            **STORED_KEY,
+            UpdateExpression="SET expiryTimestamp = :past",
+            ExpressionAttributeValues={":past": {"N": str(world.clock() // 1000 - 60)}},
+        )
+        with pytest.raises(BusyError):
+            world.deliver()
+
+
+class TestRule3Fence:
+    """Commit and failure change nothing unless the claim is still ours."""
+
+    @pytest.fixture
+    def overtaken(self, world: DynamoDBWorld) -> Callable[[Operation], object]:
+        """A step in which the process stalls past its lease, and another delivery completes the key."""
+
+        def step(_: Operation) -> None:
+            world.work.step = lambda _: None
+            world.clock.advance(60)
+            world.deliver(by="request-2")
+
+        return step
+
+    def test_stale_owner_cannot_complete(self, world: DynamoDBWorld, overtaken: Callable[[Operation], object]) -> None:
+        """A run that was overtaken commits none of its effects."""
+        world.work.step = overtaken
+        assert world.deliver()["outcome"] == "LostLease"
+        assert world.effects == 1
+
+    def test_stale_owner_cannot_fail_what_is_completed(
+        self, world: DynamoDBWorld, overtaken: Callable[[Operation], object]
+    ) -> None:
+        """A run that was overtaken and then raises leaves the completed record as it is."""
+
+        def step(operation: Operation) -> None:
+            overtaken(operation)
+            raise NO_CAR
+
+        world.work.step = step
+        assert world.deliver()["outcome"] == "LostLease"
+        assert (world.record().status, world.effects) == ("COMPLETED", 1)
+
+    def test_stale_owner_is_told_that_its_lease_is_lost(self, world: DynamoDBWorld) -> None:
+        """A run that was overtaken by one which has not completed yet raises an error that brings the event back."""
+
+        def step(_: Operation) -> None:
+            world.clock.advance(60)
+            world.crash(by="request-2")
+
+        world.work.step = step
+        with pytest.raises(LostLeaseError):
+            world.deliver()
+        assert world.seen[-1].outcome == "LostLease"
+
+
+class TestRule4Failure:
+    """Failures are recorded, counted and, when no attempt is left, put out of the way."""
+
+    def test_original_error_survives_a_failing_failure_write(self, world: DynamoDBWorld) -> None:
+        """The handler's own error is raised though recording it failed as well."""
+        error = KeyError("pickup")
+        world.transport.pass_on()
+        world.transport.answer("AccessDeniedException")
+        world.fail(error)
+        assert "could not be recorded" in error.__notes__[0]
+
+    def test_last_attempt_ends_in_quarantine_and_dead_letter(self, world: DynamoDBWorld) -> None:
+        """The last attempt's event goes to the dead-letter queue with reason, key, attempt and itself, acknowledged."""
+        for _ in range(2):
+            world.fail(NO_CAR)
+        world.work.step = fail_with(NO_CAR)
+        assert world.deliver()["outcome"] == "DeadLettered"
+        assert world.box.letters == [(QUARANTINED, "KeyError: 'pickup'", "history", KEY, 3, event())]
+        record = world.record()
+        assert (record.status, record.expiry, record.dead_lettered) == ("QUARANTINED", None, True)
+
+    def test_quarantined_key_is_never_run_and_sent_once(self, world: DynamoDBWorld) -> None:
+        """Later deliveries of a quarantined key are acknowledged and counted, without a run or another dead letter."""
+        world.work.step = fail_with(CARD_REFUSED)
+        world.deliver()
+        assert world.deliver(by="request-2")["outcome"] == "Quarantined"
+        assert (len(world.work.runs), world.reasons) == (1, [QUARANTINED])
+
+    def test_crashes_use_up_attempts(self, world: DynamoDBWorld) -> None:
+        """An event that kills its process every time is quarantined when its attempts are used up, not run for ever."""
+        for _ in range(2):
+            world.crash(max_attempts=2)
+            world.clock.advance(60)
+        assert world.deliver(max_attempts=2)["outcome"] == "DeadLettered"
+        assert (len(world.work.runs), world.box.letters[0].attempt) == (2, 2)
+
+    def test_event_is_not_acknowledged_unless_the_dead_letter_is_stored(self, world: DynamoDBWorld) -> None:
+        """While the dead-letter queue is down a delivery raises; a later one sends the letter.
+
+        What is sent of another event under the key, before or after that, has a letter of its own.
+        """
+        world.box.error = DeadLetterError("the queue is down")
+        world.fail(CARD_REFUSED)
+        world.box.error = None
+        deliveries = [event(price=10), event(), event(price=11)]
+        assert {world.deliver(each)["outcome"] for each in deliveries} == {"DeadLettered"}
+        assert (len(world.work.runs), world.reasons) == (1, [PAYLOAD_MISMATCH, QUARANTINED, PAYLOAD_MISMATCH])
+
+    def test_without_a_dead_letter_queue_the_error_is_raised(self, world: DynamoDBWorld) -> None:
+        """Without a dead-letter queue a permanent error is raised, so that the transport's own takes the event."""
+        world.work.step = fail_with(CARD_REFUSED)
+        with pytest.raises(PermanentError, match="card refused"):
+            world.consumer(dead_letters=None).event_handler(world.work)(event(), world.invocation())
+
+    def test_retryable_error_uses_up_no_attempt(self, world: DynamoDBWorld) -> None:
+        """A handler that says "not now" is never quarantined for it, and a later failure still is."""
+        for _ in range(4):
+            world.fail(BusyError("car", 1_000), max_attempts=2)
+        world.fail(NO_CAR, max_attempts=2)
+        world.work.step = fail_with(NO_CAR)
+        assert world.deliver(max_attempts=2)["outcome"] == "DeadLettered"
+        assert [operation.attempt for operation in world.work.runs] == [1, 1, 1, 1, 1, 2]
+
+    def test_refused_commit_is_a_failure_with_its_own_reason(self, world: DynamoDBWorld) -> None:
+        """What was definitely refused is recorded, so that the dead letter names the cause and no attempt waits."""
+        for claim_round_trips in (1, 2):
+            world.transport.pass_on(claim_round_trips)
+            world.transport.answer("AccessDeniedException")
+            if claim_round_trips == 1:
+                with pytest.raises(StoreRefusedError):
+                    world.deliver(max_attempts=2)
+        world.deliver(max_attempts=2)
+        assert world.reasons == [QUARANTINED]
+        assert "AccessDenied" in world.box.letters[0].message
+
+    def test_work_that_must_not_be_repeated_is_given_up_after_a_crash(self, world: DynamoDBWorld) -> None:
+        """With on_crash="quarantine" the event goes to the dead-letter queue as UNKNOWN, until it is released."""
+        world.crash(on_crash="quarantine")
+        world.clock.advance(60)
+        outcomes = [world.deliver(on_crash="quarantine")["outcome"] for _ in range(2)]
+        assert outcomes == ["DeadLettered", "Quarantined"]
+        assert (world.reasons, len(world.work.runs)) == ([UNKNOWN], 1)
+        assert world.consumer().release("k1")
+        assert world.deliver(on_crash="quarantine")["outcome"] == "Retried"
+
+    def test_released_key_is_run_again_as_attempt_one(self, world: DynamoDBWorld) -> None:
+        """A quarantined key that an operator releases, once, is run again, even if the answer to that was lost."""
+        world.work.step = fail_with(CARD_REFUSED)
+        world.deliver()
+        world.work.step = lambda _: None
+        world.transport.pass_on()
+        world.transport.lose_answer()
+        assert [world.consumer().release("k1") for _ in range(2)] == [True, False]
+        assert world.deliver() == {"outcome": "Retried", "key": KEY, "attempt": 1}
+        assert world.effects == 1
+
+    def test_back_off_holds_a_failed_key_back(self, world: DynamoDBWorld) -> None:
+        """A failed key is not run before its back-off is over."""
+        policy: Any = {"backoff": lambda attempt: 10.0 * attempt}
+        world.fail(NO_CAR, **policy)
+        world.clock.advance(9)
+        with pytest.raises(RetryLaterError):
+            world.deliver(**policy)
+        world.clock.advance(2)
+        assert world.deliver(**policy)["outcome"] == "Retried"
+
+    def test_raw_event_is_kept_with_a_failure_where_asked_for(self, world: DynamoDBWorld) -> None:
+        """A failed record holds the event for recovery by hand when the policy says so."""
+        world.fail(NO_CAR, keep_event=True)
+        assert json.loads(world.record().event or "") == event()
+
+
+class TestRule5Lease:
+    """A lease lasts as long as the invocation can, or is short and renewed."""
+
+    @pytest.fixture
+    def leases(self, world: DynamoDBWorld) -> Callable[..., list[int]]:
+        """Deliver an event whose work does these steps; return how many milliseconds its lease has left after each."""
+
+        def leases(*steps: Callable[[Operation], object], timeout_s: float) -> list[int]:
+            left_ms = []
+
+            def step(operation: Operation) -> None:
+                for each in steps:
+                    each(operation)
+                    left_ms.append((world.record().lease_ms or 0) - world.clock())
+
+            world.work.step = step
+            assert world.deliver(timeout_s=timeout_s, lease=30, margin=1)["outcome"] == "New"
+            return left_ms
+
+        return leases
+
+    def test_lease_follows_the_deadline_of_a_short_function(self, leases: Callable[..., list[int]]) -> None:
+        """A claim holds until the function is certainly stopped."""
+        assert leases(lambda _: None, timeout_s=30) == [31_000]
+
+    def test_lease_of_a_long_function_is_short(self, world: DynamoDBWorld, leases: Callable[..., list[int]]) -> None:
+        """A function that may outlast Lambda's retries has a short lease, which heartbeats renew up to its deadline."""
+        steps = (lambda _: world.clock.advance(20), Operation.heartbeat)
+        assert leases(*steps, timeout_s=900) == [10_000, 30_000]
+
+    def test_late_heartbeat_never_shortens_the_lease(
+        self, world: DynamoDBWorld, leases: Callable[..., list[int]]
+    ) -> None:
+        """A heartbeat that was given up, and arrives after the next one, leaves the longer lease as it is."""
+        late: list[Any] = []
+        steps = (
+            lambda _: late.append(world.record()),
+            lambda _: world.clock.advance(20),
+            Operation.heartbeat,
+            lambda _: world.store.update_if_owner(late[0]),
+            Operation.heartbeat,
+        )
+        assert leases(*steps, timeout_s=900) == [30_000, 10_000, 30_000, 30_000, 30_000]
+
+    def test_losing_the_lease_sets_a_flag_that_the_work_can_see(self, world: DynamoDBWorld) -> None:
+        """Work whose key was taken over learns it from its next heartbeat, and from its own clock before that."""
+        flags = []
+
+        def step(operation: Operation) -> None:
+            world.work.step = lambda _: None
+            world.clock.advance(60)
+            world.deliver(by="request-2", timeout_s=900)
+            flags.extend([operation.lost, operation.heartbeat(), operation.lost])
+
+        world.work.step = step
+        world.deliver(timeout_s=900)
+        assert flags == [True, False, True]
+
+
+class TestRule6EffectsWithTheRecord:
+    """Registered writes take place together with the completion, or not at all."""
+
+    @pytest.fixture
+    def car_1_is_taken(self, world: DynamoDBWorld) -> dict[str, Any]:
+        """The item of a car that another ride has."""
+        item = {"id": {"S": "car_1"}, "ride": {"S": "order_02"}}
+        world.dynamodb.put_item(TableName="Rides", Item=item)
+        return item
+
+    @staticmethod
+    def take(car: str) -> Put:
+        """Take a car, if it is free."""
+        return Put("Rides", {"id": car, "ride": "order_01"}, condition="attribute_not_exists(ride)")
+
+    def test_conflict_of_an_effect_is_a_business_conflict(
+        self, world: DynamoDBWorld, car_1_is_taken: dict[str, Any]
+    ) -> None:
+        """A condition that the handler put on its own item raises EffectConflictError and writes nothing."""
+        world.work.step = lambda operation: operation.write(self.take("car_1"))
+        with pytest.raises(EffectConflictError) as raised:
+            world.deliver()
+        assert (raised.value.index, raised.value.item) == (1, car_1_is_taken)
+        assert (world.effects, world.record().status) == (0, "FAILED")
+
+    @pytest.mark.usefixtures("car_1_is_taken")
+    @pytest.mark.parametrize("atomic", [False, True])
+    def test_handler_is_run_again_after_a_conflict_where_the_policy_says_so(
+        self, world: DynamoDBWorld, *, atomic: bool
+    ) -> None:
+        """With conflict_reruns the handler decides anew on what it now finds, in the same attempt."""
+        world.work.step = lambda operation: operation.write(self.take(f"car_{len(world.work.runs)}"))
+        assert world.deliver(atomic=atomic, conflict_reruns=1)["outcome"] == "New"
+        assert "Item" in world.dynamodb.get_item(TableName="Rides", Key={"id": {"S": "car_2"}})
+        assert (world.effects, world.record().attempt) == (1, 1)
+
+    @pytest.mark.parametrize(
+        ("effects", "says"),
+        [
+            ([Put("Rides", {"id": f"ride_{number}"}) for number in range(99)], "100 actions"),
+            ([Put("Rides", {"id": "order_01", "price": 9.99})], "float"),
+        ],
+        ids=["too many", "no form"],
+    )
+    def test_effects_that_can_never_be_written_are_permanent(
+        self, world: DynamoDBWorld, effects: list[Put], says: str
+    ) -> None:
+        """More than a transaction holds, or a value without a form: no retry can help, and nothing is written."""
+        world.work.step = lambda operation: operation.write(*effects)
+        assert world.deliver()["outcome"] == "DeadLettered"
+        assert says in world.box.letters[0].message
+        assert world.effects == 0
+
+    def test_commit_that_was_never_answered_leaves_the_record_to_decide(self, world: DynamoDBWorld) -> None:
+        """A commit whose answers were all lost raises, and the next delivery finds that it had taken place."""
+        world.transport.pass_on()
+        for _ in range(6):
+            world.transport.lose_answer()
+        with pytest.raises(StoreUnavailableError):
+            world.deliver()
+        assert (world.deliver()["outcome"], world.effects) == ("Duplicate", 1)
+
+
+class TestRule7AtomicMode:
+    """One transaction writes effects and completion, without a claim."""
+
+    def test_new_event_and_duplicate_cost_one_round_trip_each(self, world: DynamoDBWorld) -> None:
+        """Atomic mode has one round trip for a new event, one for a duplicate, and one effect."""
+        outcomes = [world.deliver(by=request, atomic=True)["outcome"] for request in ("request-1", "request-2")]
+        assert outcomes == ["New", "Duplicate"]
+        assert (world.transport.requests, world.effects) == (["TransactWriteItems"] * 2, 1)
+
+    def test_error_is_recorded_and_the_retry_commits_as_the_next_attempt(self, world: DynamoDBWorld) -> None:
+        """A failed atomic run leaves FAILED without its effects, and the retry commits over it."""
+        world.fail(NO_CAR, atomic=True)
+        assert world.effects == 0
+        assert world.deliver(atomic=True) == {"outcome": "Retried", "key": KEY, "attempt": 2}
+        assert world.effects == 1
+
+    def test_claim_that_may_be_taken_over_is_committed_over(self, world: DynamoDBWorld) -> None:
+        """An atomic run that meets a dead claim commits over it, and one that meets a live claim does not."""
+        world.crash()
+        with pytest.raises(BusyError):
+            world.deliver(atomic=True)
+        assert world.effects == 0
+        world.clock.advance(60)
+        assert (world.deliver(atomic=True)["outcome"], world.effects) == ("Takeover", 1)
+
+    def test_commit_whose_answer_was_lost_is_recognised(self, world: DynamoDBWorld) -> None:
+        """An atomic commit that took place though its answer was lost is this delivery's own success."""
+        world.transport.lose_answer()
+        assert (world.deliver(atomic=True)["outcome"], world.effects) == ("New", 1)
+
+
+class TestRule8Keys:
+    """The key is computed once, carried by the operation, and never partial."""
+
+    @pytest.mark.parametrize(
+        ("key", "message"),
+        [
+            ("detail.idempotencyid", event(None)),
+            ("detail.idempotencyid", event("")),
+            ("[detail.data.tenant, detail.idempotencyid]", event()),
+        ],
+        ids=["missing", "empty", "partly missing"],
+    )
+    def test_missing_key_fails_closed(self, world: DynamoDBWorld, key: str, message: dict[str, Any]) -> None:
+        """An event without a key, or without a part of one, is not run, and goes to the dead-letter queue."""
+        handler = world.consumer(key=key).event_handler(world.work)
+        assert handler(message, world.invocation())["outcome"] == "DeadLettered"
+        assert (world.reasons, world.work.runs) == ([MISSING_KEY], [])
+
+    def test_nested_operations_of_one_consumer_do_not_mix_keys(self, world: DynamoDBWorld) -> None:
+        """An operation started inside another completes its own key and leaves the outer one alone."""
+        history = world.consumer()
+        with history.operation("outer") as outer:
+            with history.operation("inner") as inner:
+                inner.complete("inner result")
+            assert [world.record(key).status for key in ("outer", "inner")] == ["IN_PROGRESS", "COMPLETED"]
+            outer.complete("outer result")
+        with history.operation("outer") as again:
+            assert (again.done, again.result) == (True, "outer result")
+
+
+class TestRule9Results:
+    """A result never breaks deduplication."""
+
+    @pytest.mark.parametrize("result", [None, False, 0, "", [], {}, object(), "x" * 300_000], ids=type)
+    def test_result_comes_back_or_is_known_to_be_missing(self, world: DynamoDBWorld, result: object) -> None:
+        """An empty result is a result. One without a stored form, or too large, reaches its own caller alone."""
+        runs = []
+
+        @world.consumer().function(key="order_id")
+        def book(order_id: str) -> object:
+            runs.append(order_id)
+            return result
+
+        assert book("order_01") is result
+        if result:
+            with pytest.raises(ResultOmittedError):
+                book("order_01")
+        else:
+            assert book("order_01") == result
+        assert len(runs) == 1
+
+
+class TestRule10Fingerprint:
+    """One key with two payloads is an error, found without a read."""
+
+    def test_other_payload_under_a_known_key_goes_to_the_dead_letter_queue(self, world: DynamoDBWorld) -> None:
+        """A second event that shares a key with a first one is neither run nor taken for its duplicate."""
+        world.deliver()
+        assert world.deliver(event(price=10), by="request-2")["outcome"] == "DeadLettered"
+        assert (world.reasons, len(world.work.runs)) == ([PAYLOAD_MISMATCH], 1)
+        assert "GetItem" not in world.transport.requests
+
+    def test_another_envelope_is_no_mismatch(self, world: DynamoDBWorld) -> None:
+        """The same data in an envelope with other ids, times and metadata is a duplicate."""
+        world.deliver()
+        replay = event() | {"id": "e2", "replay-name": "r", "time": "2027-01-15T08:00:01Z"}
+        replay["detail"] |= {"traceparent": "00-1-2-01"}
+        assert world.deliver(replay, by="request-2")["outcome"] == "Duplicate"
+
+
+class TestRule11Busy:
+    """A busy delivery is forgotten only where another one stands for the event."""
+
+    @pytest.fixture
+    def held(self, world: DynamoDBWorld) -> DynamoDBWorld:
+        """The key is held by request-1, which died."""
+        world.crash()
+        return world
+
+    def test_another_delivery_is_acknowledged_and_counted(self, held: DynamoDBWorld) -> None:
+        """While request-1's delivery stands for the event, request-2 need not come back."""
+        assert held.deliver(by="request-2")["outcome"] == held.seen[-1].outcome == "Busy"
+
+    @pytest.mark.parametrize(
+        ("message", "by", "region"),
+        [
+            (event(), "request-1", "eu-west-1"),
+            (event(), "request-2", "eu-central-1"),
+            (event() | {"replay-name": "r"}, "request-2", "eu-west-1"),
+        ],
+        ids=["the same", "another region's", "a replay"],
+    )
+    def test_delivery_that_nothing_stands_for_comes_back(
+        self, held: DynamoDBWorld, message: dict[str, Any], by: str, region: str
+    ) -> None:
+        """Lambda's retry of the holder, a replay, or another region's raises, with the time that the lease has left."""
+        with pytest.raises(BusyError) as raised:
+            held.deliver(message, by=by, region=region)
+        assert raised.value.lease_left_ms == 32_001
+
+    def test_two_deliveries_are_never_acknowledged_because_of_each_other(self, held: DynamoDBWorld) -> None:
+        """Of two deliveries only the one whose id comes later may be forgotten: the first one stands for the event."""
+        with pytest.raises(BusyError):
+            held.deliver(by="request-0")
+
+    def test_holder_that_may_not_come_again_stands_for_nothing(self, world: DynamoDBWorld) -> None:
+        """While a synchronous caller's run, a function or a block holds the key, EventBridge's delivery comes back."""
+        world.crash({name: value for name, value in event().items() if name != "account"})
+        with pytest.raises(BusyError):
+            world.deliver(by="request-2")
+        with world.consumer().operation("k2", event("k2")["detail"]["data"]), pytest.raises(BusyError):
+            world.deliver(event("k2"), by="request-3")
+
+    def test_synchronous_caller_is_told(self, held: DynamoDBWorld) -> None:
+        """A function call is no delivery that anyone else would repeat."""
+        with pytest.raises(BusyError), held.consumer().operation("k1", event()["detail"]["data"]):
+            pass
+
+    def test_same_delivery_takes_over_at_once_where_the_policy_says_so(self, held: DynamoDBWorld) -> None:
+        """Where all effects are in the commit, Lambda's retry of a crashed run need not wait for the lease."""
+        assert held.deliver(same_delivery_takes_over=True)["outcome"] == "Takeover"
+        assert held.effects == 1
+
+    def test_wait_answers_with_the_result_of_the_other_run(self, world: DynamoDBWorld) -> None:
+        """A caller that waits gets what the holder commits meanwhile."""
+        with world.consumer().operation("k1") as holder:
+            holder.complete("the result")
+            world.transport.pass_on()
+            world.transport.meanwhile(lambda: holder.__exit__(None, None, None))
+            with world.consumer(policy={"busy": "wait"}).operation("k1") as waiter:
+                assert (waiter.done, waiter.result) == (True, "the result")
+
+    def test_wait_is_bounded(self, world: DynamoDBWorld) -> None:
+        """A caller that waits gives up at the limit."""
+        started = world.clock()
+        waiting = world.consumer(policy={"busy": "wait", "wait_limit": 5})
+        with world.consumer().operation("k1"), pytest.raises(BusyError), waiting.operation("k1"):
+            pass
+        assert 4_000 <= world.clock() - started <= 5_000
+
+
+class TestRule12Time:
+    """Nothing starts that the invocation's remaining time could not commit."""
+
+    def test_nothing_starts_inside_the_reserve(self, world: DynamoDBWorld) -> None:
+        """An event that arrives too late in an invocation is left alone, unclaimed, to be delivered again."""
+        with pytest.raises(OutOfTimeError):
+            world.deliver(timeout_s=1, reserve=1)
+        assert (world.work.runs, world.transport.requests) == ([], [])
+
+    def test_tries_of_a_silent_store_end_before_the_reserve(self, world: DynamoDBWorld) -> None:
+        """With three seconds left, a claim without an answer is not tried again when that could take too long."""
+        for _ in range(6):
+            world.transport.lose_request()
+        with pytest.raises(StoreUnavailableError):
+            world.deliver(timeout_s=3, reserve=1.5)
+        assert len(world.transport.requests) == 1
+
+
+class TestRule13Window:
+    """The window is outlasted by no delivery that is run."""
+
+    def test_window_shorter_than_the_invocation_is_a_mistake_in_the_settings(self, world: DynamoDBWorld) -> None:
+        """Under such a window every delivery would be too old: that is said, and no event is given up for it."""
+        with pytest.raises(ConfigurationError, match="shorter than the invocation"):
+            world.deliver(timeout_s=60, window=60)
+        assert (world.work.runs, world.reasons) == ([], [])
+
+    def test_failure_is_forgotten_with_its_window(self, world: DynamoDBWorld) -> None:
+        """A failed key whose record DynamoDB has not deleted yet starts again at attempt 1, with any payload."""
+        world.fail(BusyError("car", 1), window=3_600, max_attempts=1)
+        world.clock.advance(3_700)
+        later = event(price=10) | {"time": "2027-01-15T09:00:00Z"}
+        assert world.deliver(later, window=3_600, max_attempts=1)["attempt"] == 1
+
+    @pytest.mark.parametrize("late_s", [86_400, 86_400 - 31])
+    def test_delivery_that_could_outlive_its_window_never_runs(self, world: DynamoDBWorld, late_s: int) -> None:
+        """An event whose record may be forgotten already, or before its run must be over, is dead-lettered instead."""
+        world.clock.advance(late_s)
+        assert world.deliver(window=86_400)["outcome"] == "DeadLettered"
+        assert (world.reasons, world.work.runs) == ([BEYOND_WINDOW], [])
+
+    def test_old_event_in_a_fresh_message_never_runs(self, world: DynamoDBWorld) -> None:
+        """An old event that a rule put into a queue a moment ago is as old as its envelope says."""
+        world.clock.advance(31 * 86_400)
+        attributes = SQS_ATTRIBUTES | {"SentTimestamp": str(world.clock())}
+        record = {"messageId": "m1", "body": json.dumps(event()), "attributes": attributes}
+        handler = world.consumer("dispatch").batch_handler(world.work)
+        assert handler({"Records": [record]}, world.invocation()) == {"batchItemFailures": []}
+        assert (world.reasons, world.work.runs) == ([BEYOND_WINDOW], [])
+
+    def test_duplicate_late_in_the_window_is_recognised(self, world: DynamoDBWorld) -> None:
+        """After 29 days the default window still knows the event."""
+        world.deliver()
+        world.clock.advance(29 * 86_400)
+        assert (world.deliver(by="request-2")["outcome"], world.effects) == ("Duplicate", 1)
+
+    def test_ttl_of_a_claim_is_an_hour_past_its_lease(self, world: DynamoDBWorld) -> None:
+        """However short the window, DynamoDB cannot delete a claim that still holds."""
+        world.crash(window=40, clock_skew=0)
+        claim = world.record()
+        assert (claim.expiry or 0) - (claim.lease_ms or 0) // 1000 == 3_600
+
+    def test_completed_record_past_its_window_is_taken_as_new(self, world: DynamoDBWorld) -> None:
+        """A record that TTL has not deleted yet, though its window has ended, does not answer a new event."""
+        world.deliver(window=3_600)
+        world.clock.advance(3_700)
+        fresh = event() | {"time": "2027-01-15T09:01:00Z"}
+        assert world.deliver(fresh, window=3_600) == {"outcome": "New", "key": KEY, "attempt": 1}
+
+
+class TestRule15WarmCache:
+    """A process answers duplicates that it saw completed a moment ago."""
+
+    @pytest.fixture
+    def again(self, world: DynamoDBWorld) -> Callable[..., list[str]]:
+        """Deliver to one process that has handled k1, k2 and k3 in this order; return the requests that it takes."""
+        handler = world.consumer(policy={"warm_cache": 2}).event_handler(world.work)
+        for key in ("k1", "k2", "k3"):
+            handler(event(key), world.invocation())
+
+        def again(message: dict[str, Any], outcome: str) -> list[str]:
+            world.transport.requests.clear()
+            assert handler(message, world.invocation("request-2"))["outcome"] == outcome
+            return world.transport.requests
+
+        return again
+
+    def test_warm_duplicate_costs_no_round_trip_for_five_minutes(
+        self, world: DynamoDBWorld, again: Callable[..., list[str]]
+    ) -> None:
+        """A duplicate of what this process has just completed is answered without DynamoDB; after that, it is asked."""
+        assert again(event("k3"), "Duplicate") == []
+        world.clock.advance(301)
+        assert again(event("k3"), "Duplicate") == ["PutItem"]
+
+    def test_cache_is_bounded(self, again: Callable[..., list[str]]) -> None:
+        """The record that was used longest ago makes room."""
+        assert again(event("k2"), "Duplicate") == []
+        assert again(event("k1"), "Duplicate") == ["PutItem"]
+
+    def test_warm_cache_checks_the_payload(self, world: DynamoDBWorld, again: Callable[..., list[str]]) -> None:
+        """Another payload under a cached key is as wrong as under a stored one."""
+        assert again(event("k3", price=10), "DeadLettered") == []
+        assert world.reasons == [PAYLOAD_MISMATCH]
+
+
+class TestRule16Tokens:
+    """Owner tokens are made from the operating system's randomness, at claim time."""
+
+    def test_every_claim_asks_the_operating_system_for_its_token(
+        self, world: DynamoDBWorld, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Two claims of clones that share everything made at import still have different owners."""
+        drawn = []
+        urandom = os.urandom
+
+        def recorded(size: int) -> bytes:
+            drawn.append(urandom(size))
+            return drawn[-1]
+
+        handler = world.consumer().event_handler(world.work)
+        monkeypatch.setattr(os, "urandom", recorded)
+        for key in ("k1", "k2"):
+            handler(event(key), world.invocation())
+        owners = {operation.owner for operation in world.work.runs}
+        assert len(owners) == 2
+        assert owners <= {token.hex() for token in drawn}
+
+
+class TestFailsClosed:
+    """What makes no sense is left alone."""
+
+    @pytest.mark.parametrize(
+        ("name", "value"), [("status", "DONE"), ("status", None), ("leaseExpiry", None), ("leaseExpiry", "soon")]
+    )
+    def test_corrupt_record_is_neither_run_nor_overwritten(
+        self, world: DynamoDBWorld, name: str, value: str | None
+    ) -> None:
+        """A record with an unknown status, or a claim without a lease, stays as it is until an operator releases it."""
+        world.crash()
+        world.dynamodb.update_item(
+            **STORED_KEY,
+            UpdateExpression="REMOVE #n" if value is None else "SET #n = :v",
+            ExpressionAttributeNames={"#n": name},
+            **({} if value is None else {"ExpressionAttributeValues": {":v": {"S": value}}}),
+        )
+        before = world.dynamodb.get_item(**STORED_KEY)["Item"]
+        assert world.deliver(by="request-2")["outcome"] == "DeadLettered"
+        assert (world.reasons, len(world.work.runs)) == ([CORRUPT_RECORD], 1)
+        assert world.dynamodb.get_item(**STORED_KEY)["Item"] == before
+
+        assert world.consumer().release("k1")
+        assert world.deliver(by="request-3")["outcome"] == "Retried"
+
+    def test_missing_permission_names_table_and_remedy(self, world: DynamoDBWorld) -> None:
+        """A refused request is retryable, so that nothing is lost while the role is mended, and says what to check."""
+        world.transport.answer("AccessDeniedException")
+        with pytest.raises(StoreRefusedError, match=r"PutItem on Idempotency.*role") as raised:
+            world.deliver()
+        assert isinstance(raised.value.__cause__, ServiceError)

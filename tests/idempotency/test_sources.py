@@ -1,0 +1,127 @@
+"""Every usual event source is read by its own words."""
+
+import base64
+import json
+from typing import Any, Final, NamedTuple
+
+import pytest
+
+from idempotency import sources
+from idempotency.sources import Source, event_ms, is_eventbridge, payload_of
+from tests.idempotency.samples import event
+
+DETAIL: Final = {"idempotencyid": "id-1", "data": {"orderID": "order_01"}}
+BODY: Final = json.dumps(DETAIL)
+ENCODED: Final = base64.b64encode(BODY.encode()).decode()
+SENT_MS: Final = 1_795_248_000_000  # 2026-11-21T08:00:00Z
+SENT: Final = "2026-11-21T08:00:00Z"
+EVENT: Final = event() | {"id": "message-1", "time": SENT, "detail": DETAIL}
+SQS_ATTRIBUTES: Final = {"SentTimestamp": str(SENT_MS), "ApproximateReceiveCount": "3"}
+
+
+class Read(NamedTuple):
+    """What a source reads of a message."""
+
+    text: object = BODY
+    message_id: str = "message-1"
+    failure_id: str | None = None
+    group: str | None = None
+    attempts: int | None = None
+
+
+KEYS: Final = {"id": {"S": "order_01"}}
+CHANGE: Final = {"ApproximateCreationDateTime": SENT_MS / 1000, "SequenceNumber": "111", "Keys": KEYS}
+KINESIS: Final = {"data": ENCODED, "approximateArrivalTimestamp": SENT_MS / 1000, "sequenceNumber": "49590338"}
+MESSAGES: Final[list[tuple[Source, dict[str, Any], Read]]] = [
+    (
+        sources.SNS,
+        {"Records": [{"Sns": {"Message": BODY, "MessageId": "message-1", "Timestamp": "2026-11-21T08:00:00.000Z"}}]},
+        Read(),
+    ),
+    (
+        sources.SQS,
+        {"messageId": "message-1", "body": BODY, "attributes": SQS_ATTRIBUTES},
+        Read(failure_id="message-1", attempts=3),
+    ),
+    (
+        sources.SQS,
+        {"messageId": "message-1", "body": BODY, "attributes": SQS_ATTRIBUTES | {"MessageGroupId": "g"}},
+        Read(failure_id="message-1", attempts=3, group="g"),
+    ),
+    (
+        sources.SNS_IN_SQS,
+        {"messageId": "message-1", "body": json.dumps({"MessageId": "n1", "Message": BODY})}
+        | {"attributes": SQS_ATTRIBUTES},
+        Read(failure_id="message-1", attempts=3),
+    ),
+    (
+        sources.KINESIS,
+        {"eventID": "message-1", "kinesis": KINESIS | {"partitionKey": "g"}},
+        Read(BODY.encode(), failure_id="49590338", group="g"),
+    ),
+    (
+        sources.DYNAMODB_STREAM,
+        {"eventID": "message-1", "dynamodb": CHANGE},
+        Read(None, failure_id="111", group='{"id": {"S": "order_01"}}'),
+    ),
+    (
+        sources.KAFKA,
+        {"topic": "rides", "partition": 0, "offset": 15, "timestamp": SENT_MS, "value": ENCODED},
+        Read(BODY.encode(), "rides-0@15", group="rides-0"),
+    ),
+]
+
+
+@pytest.mark.parametrize(("source", "raw", "read"), MESSAGES, ids=lambda part: getattr(part, "name", ""))
+def test_message_is_read_in_the_words_of_its_source(source: Source, raw: dict[str, Any], read: Read) -> None:
+    """Each source has its own names for id, time, order and receive count, and for what it wants to hear of a failure.
+
+    Times are in milliseconds, whatever the source's unit. Extractors see the decoded message; its text or bytes are
+    there where no decoding is needed. Kafka takes back whole batches alone.
+    """
+    failure_id = source.failure_id and source.failure_id(raw)
+    found = Read(source.text(raw), source.message_id(raw), failure_id, source.group(raw), source.attempts(raw))
+    assert found == read
+    assert source.message(raw) == (CHANGE if source is sources.DYNAMODB_STREAM else DETAIL)
+    assert (source.sent_ms(raw), source.comes_again(raw), source.replayed(raw)) == (SENT_MS, True, False)
+    batch = {"records": {"rides-0": [raw]}} if source is sources.KAFKA else {"Records": [raw]}
+    assert source.records(batch) == [raw]
+
+
+def test_replay_is_known_by_its_name() -> None:
+    """EventBridge marks what it replays from an archive, and names its events."""
+    source = sources.EVENTBRIDGE
+    assert source.replayed(EVENT | {"replay-name": "eu-west-1.lost-hour"})
+    assert not source.replayed(EVENT)
+    assert (source.message_id(EVENT), source.sent_ms(EVENT)) == ("message-1", SENT_MS)
+
+
+@pytest.mark.parametrize(
+    ("message", "payload"),
+    [
+        (EVENT, DETAIL["data"]),
+        (EVENT | {"detail": {"a": 1}}, {"a": 1}),
+        ({"specversion": "1.0", "id": "1", "source": "s", "type": "t", "data": [1]}, [1]),
+        ({"type": "t", "data": [1], "price": 5}, {"type": "t", "data": [1], "price": 5}),
+        ({"orderID": "order_01"}, {"orderID": "order_01"}),
+        ([1], [1]),
+        (None, None),
+    ],
+)
+def test_payload_is_what_happened(message: object, payload: object) -> None:
+    """An envelope's own fields change between deliveries, and are no part of the fingerprint."""
+    assert payload_of(message) == payload
+
+
+@pytest.mark.parametrize("missing", sorted(EVENT))
+def test_envelope_is_recognised_by_all_of_its_fields(missing: str) -> None:
+    """A message that lacks one of EventBridge's fields is somebody else's, and is taken as it is."""
+    message = {name: value for name, value in EVENT.items() if name != missing}
+    assert not is_eventbridge(message)
+    assert not sources.EVENTBRIDGE.comes_again(message)
+    assert (payload_of(message), event_ms(message)) == (message, None)
+
+
+def test_event_is_as_old_as_its_envelope_says() -> None:
+    """A queue stamps its own time on an old event; the envelope inside knows better."""
+    assert [event_ms(message) for message in (EVENT, {"time": SENT}, "text")] == [SENT_MS, None, None]

@@ -1,0 +1,52 @@
+"""The faults that simulated events ask for."""
+
+import os
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from carride.simulation import FAULT_EXTENSION, Fault
+from local.faults import SLOW_S, SimulatedFaultError, inject_fault
+from tests.carride.rides import event
+
+
+@pytest.fixture
+def harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """What would have been done to the process, on a machine where no event was seen before."""
+    done: list[object] = []
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(os, "_exit", lambda code: done.append("exit" if code else "success"))
+    monkeypatch.setattr(time, "sleep", done.append)
+    return done
+
+
+def run(done: list[object], fault: str | None) -> list[object]:
+    """Return what an event that asks for a fault does in its next run."""
+    done.clear()
+    try:
+        inject_fault(event(extensions={FAULT_EXTENSION: fault} if fault else {}))
+    except SimulatedFaultError:
+        done.append("raise")
+    return [*done]
+
+
+@pytest.mark.parametrize(
+    ("fault", "first", "later"),
+    [
+        (Fault.CRASH, ["exit"], []),
+        (Fault.FAIL, ["raise"], []),
+        (Fault.POISON, ["raise"], ["raise"]),
+        (Fault.SLOW, [SLOW_S], []),
+        ("unheard-of", [], []),
+        (None, [], []),
+    ],
+)
+def test_a_fault_meets_the_first_run_and_poison_every_run(
+    harm: list[object], monkeypatch: pytest.MonkeyPatch, fault: str | None, first: list[object], later: list[object]
+) -> None:
+    """Each function meets the fault by itself, and a process that ended remembers it through its successor."""
+    for function in ("one", "another"):
+        monkeypatch.setenv("AWS_LAMBDA_FUNCTION_NAME", function)
+        assert [run(harm, fault) for _ in range(3)] == [first, later, later]

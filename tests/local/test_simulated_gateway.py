@@ -1,0 +1,138 @@
+"""The simulated gateway without its network: what it charges, what it recognises, and what goes wrong on purpose."""
+
+from typing import Any, Final
+
+import pytest
+
+from local.simulated_gateway import Books, Reply, Request, Strict, Trouble, Troubles
+
+ORDER: Final = {"reference": "order_01", "customer": "customer_a", "amount": 1250}
+STRICT: Final = {"strict": Strict()}
+
+type Steps = list[tuple[str, int | None, int]]
+"""What is done to the payment, with which amount, and the status of the answer."""
+
+
+def send(books: Books, path: str, key: str, body: dict[str, Any]) -> Reply:
+    """Have a request take effect, and return the answer."""
+    request = Request(path, key, body)
+    return books.begin(request) or books.finish(request)
+
+
+def authorize(books: Books, key: str = "key-1", **changes: Any) -> Reply:
+    """Ask for money to be reserved."""
+    return send(books, "/payments", key, ORDER | changes)
+
+
+def ledger(books: Books) -> list[dict[str, Any]]:
+    """Return every payment."""
+    payments: list[dict[str, Any]] = books.look_up("/ledger", {}).body["payments"]
+    return payments
+
+
+@pytest.mark.parametrize(
+    ("options", "steps", "charged"),
+    [
+        ({}, [("capture", 1300, 200), ("refund", None, 200)], ("refunded", [1300], [1300])),
+        ({}, [("refund", None, 200), ("capture", 1250, 422)], ("refunded", [], [1250])),
+        ({}, [("capture", 1250, 200), ("capture", 1250, 200)], ("captured", [1250, 1250], [])),
+        (
+            {"troubles": Troubles(declined=1.0)},
+            [("capture", 1250, 422), ("refund", None, 422)],
+            ("declined", [], []),
+        ),
+        (STRICT, [("capture", 1300, 422), ("adjust", 1300, 200), ("capture", 1300, 200)], ("captured", [1300], [])),
+        (
+            {"troubles": Troubles(capped=1.0), **STRICT},
+            [("adjust", 1300, 402), ("capture", 1300, 422), ("capture", 1250, 200)],
+            ("captured", [1250], []),
+        ),
+    ],
+    ids=["given back", "refunded first", "believes its clients", "declined", "raised first", "cannot be raised"],
+)
+def test_a_payment_is_what_was_done_to_it(
+    options: dict[str, Any], steps: Steps, charged: tuple[str, list[int], list[int]]
+) -> None:
+    """Each request under a new key is answered and shows in the ledger, or is refused and changes nothing."""
+    books = Books(**options)
+    name = authorize(books).body["id"]
+    for number, (action, amount, status) in enumerate(steps):
+        body = {} if amount is None else {"amount": amount}
+        assert send(books, f"/payments/{name}/{action}", f"step-{number}", body).status == status, action
+    (payment,) = ledger(books)
+    assert (payment["status"], payment["captures"], payment["refunds"]) == charged
+    assert payment["reference"] == "order_01"
+
+
+def test_a_key_names_one_request() -> None:
+    """The same request gets the first answer again, another one is refused, and another key is another payment."""
+    books = Books()
+    assert authorize(books) == authorize(books)
+    assert authorize(books, amount=1).status == 422
+    assert len(ledger(books)) == 1
+    authorize(books, "key-2")
+    assert len(ledger(books)) == 2
+
+
+def test_a_request_that_is_being_worked_on_shows_as_pending() -> None:
+    """Its key is refused until it is finished, and its payment can be found by the client's name for it."""
+    books = Books()
+    request = Request("/payments", "key-1", ORDER)
+    assert books.begin(request) is None
+    reply = books.begin(request)
+    assert reply is not None
+    assert reply.status == 409
+    (found,) = books.look_up("/payments", {"reference": ["order_01"]}).body["payments"]
+    assert found["status"] == "pending"
+    assert books.finish(request).body["status"] == "authorized"
+
+
+def test_a_forgotten_key_charges_again() -> None:
+    """Gateways keep keys for a while only; what they keep for ever is the payment."""
+    books = Books(Troubles(forgotten=1.0))
+    authorize(books)
+    authorize(books)
+    assert (len(ledger(books)), books.met["forgotten"]) == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/payments", {"reference": "order_01"}),
+        ("/payments/pay_9/refund", {}),
+        ("/payments/pay_9/capture", {"amount": 1}),
+        ("/elsewhere", ORDER),
+    ],
+)
+def test_what_cannot_be_done_is_refused_and_forgotten(path: str, body: dict[str, Any]) -> None:
+    """It leaves no payment behind, and the key is free for the right request."""
+    books = Books()
+    assert send(books, path, "key-1", body).status == books.look_up("/payments/pay_9", {}).status == 404
+    assert ledger(books) == []
+    assert authorize(books).status == 201
+
+
+def test_a_strict_gateway_takes_its_time_and_forgets() -> None:
+    """A reservation is pending for a while, and its key is known for another while only."""
+    time = [0.0]
+    books = Books(Troubles(pending=1.0), strict=Strict(keys_s=9, pending_s=3), clock=lambda: time[0])
+    for now, status, payments in ((0.0, "pending", 1), (3.0, "authorized", 1), (9.1, "authorized", 2)):
+        time[0] = now
+        authorize(books)
+        assert (ledger(books)[0]["status"], len(ledger(books))) == (status, payments)
+    assert authorize(books, "key-2", amount=0).status == 422
+
+
+def test_troubles_come_in_the_shares_that_were_asked_for() -> None:
+    """Of many requests each trouble meets its share, the same for the same seed; a retry may be luckier."""
+    shares = Troubles.mixed(0.5, declined=0.3)
+    one, same, other = (Books(shares, seed=seed) for seed in (1, 1, 2))
+    keys = [f"key-{number}" for number in range(2000)]
+    met = [one.trouble(key) for key in keys]
+    assert met == [same.trouble(key) for key in keys] != [other.trouble(key) for key in keys]
+    assert all(120 < met.count(trouble) < 280 for trouble in Trouble)
+    assert any(one.trouble(key) is None for key, trouble in zip(keys, met, strict=True) if trouble)
+    assert {Books().trouble(key) for key in keys} == {None}
+    declined = [[authorize(books, key, reference=key).status == 402 for key in keys[:50]] for books in (one, same)]
+    assert declined[0] == declined[1]
+    assert 5 < sum(declined[0]) < 25

@@ -1,0 +1,220 @@
+"""The HTTP adapter against the simulated gateway, over a real connection: one charge, whatever becomes of a request."""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from gateway import Call, Charge, GatewayAnswerError, GatewayError, GatewayRefusedError, GatewayUnavailableError, Status
+from gateway_client import HttpGateway
+from idempotency.clock import epoch_ms
+from local.simulated_gateway import Books, GatewayServer, Reply, Request, Trouble, Troubles
+
+READ_TIMEOUT_S = 0.25
+
+
+class Scripted(Books):
+    """A gateway whose next requests meet the troubles that they are told to."""
+
+    def __init__(self, troubles: Sequence[Trouble | None], *, forgotten: float = 0.0, declined: float = 0.0) -> None:
+        super().__init__(Troubles(forgotten=forgotten, declined=declined))
+        self.keys: list[str] = []
+        self._next = deque(troubles)
+        self._turn = threading.Lock()
+
+    def trouble(self, key: str) -> Trouble | None:
+        """Return what the next request meets; none, when all have been met."""
+        with self._turn:
+            self.keys.append(key)
+            return self._next.popleft() if self._next else None
+
+
+@contextmanager
+def gateway(*troubles: Trouble | None, **shares: float) -> Iterator[tuple[HttpGateway, GatewayServer, Scripted]]:
+    """Run a gateway, and yield its client, its server and its books."""
+    books = Scripted(troubles, **shares)
+    with GatewayServer(books, late_s=2 * READ_TIMEOUT_S, hanging_s=4 * READ_TIMEOUT_S) as server:
+        yield HttpGateway(server.url, read_timeout_s=READ_TIMEOUT_S), server, books
+
+
+def call(*, seconds: float | None = None, lost: Callable[[], bool] = lambda: False) -> Call:
+    """Return on whose behalf the gateway is asked."""
+    return Call("operation-1", None if seconds is None else epoch_ms() + int(1000 * seconds), lost)
+
+
+def authorize(client: HttpGateway, on_behalf: Call | None = None) -> Any:
+    """Reserve the money for a ride."""
+    return client.authorize(
+        on_behalf or call(), order_id="order_01", customer_id="customer_a", amount=1250, currency="EUR"
+    )
+
+
+def test_money_is_reserved_captured_and_given_back() -> None:
+    """Each answer says where the payment stands, and the ledger agrees."""
+    with gateway() as (client, server, _):
+        charge = authorize(client)
+        assert (charge.status, charge.amount) == (Status.AUTHORIZED, 1250)
+        captured = client.capture(call(), payment_id=charge.payment_id, amount=1300)
+        assert (captured.status, captured.amount) == (Status.CAPTURED, 1300)
+        assert client.refund(call(), payment_id=charge.payment_id).status is Status.REFUNDED
+        assert client.find(call(), order_id="order_01") == captured._replace(status=Status.REFUNDED)
+        (payment,) = server.ledger()
+        assert (payment["customer"], payment["captures"], payment["refunds"]) == ("customer_a", [1300], [1300])
+
+
+@pytest.mark.parametrize("forgotten", [0.0, 1.0], ids=["keys are kept", "keys are forgotten"])
+@pytest.mark.parametrize("trouble", Trouble)
+def test_no_trouble_charges_twice(trouble: Trouble, forgotten: float) -> None:
+    """A reservation, a capture and a refund that meet the trouble take effect once, also where keys are forgotten."""
+    with gateway(trouble, forgotten=forgotten) as (client, server, _):
+        charge = authorize(client)
+        assert charge.status is Status.AUTHORIZED
+        assert len(server.ledger()) == 1
+    with gateway(None, trouble, None, trouble, forgotten=forgotten) as (client, server, _):
+        charge = authorize(client)
+        assert client.capture(call(), payment_id=charge.payment_id, amount=1250).status is Status.CAPTURED
+        assert client.refund(call(), payment_id=charge.payment_id).status is Status.REFUNDED
+        (payment,) = server.ledger()
+        assert (payment["captures"], payment["refunds"]) == ([1250], [1250])
+
+
+def test_every_try_has_the_same_key_and_every_operation_its_own() -> None:
+    """The gateway recognises a request by it; a capture is none of the reservation's tries."""
+    with gateway(Trouble.BUSY, Trouble.BUSY, None) as (client, _, books):
+        charge = authorize(client)
+        client.capture(call(), payment_id=charge.payment_id, amount=1250)
+        assert books.keys == ["operation-1-authorize"] * 3 + ["operation-1-capture"]
+
+
+def test_a_payment_is_looked_for_before_it_is_asked_for() -> None:
+    """The payment of an earlier attempt is found by the ride's name, though its key is forgotten."""
+    with gateway(forgotten=1.0) as (client, server, books):
+        first = authorize(client)
+        assert authorize(client, call()) == first
+        assert (len(books.keys), len(server.ledger())) == (1, 1)
+
+
+def test_a_gateway_that_never_answers_is_given_up_before_the_deadline() -> None:
+    """Time is left for whoever has to record the failure."""
+    with gateway(*[Trouble.HANGING] * 20) as (client, server, _):
+        deadline = call(seconds=5.5)
+        with pytest.raises(GatewayUnavailableError, match="no answer in time"):
+            authorize(client, deadline)
+        assert deadline.deadline_ms is not None
+        assert deadline.deadline_ms - epoch_ms() > 1_500
+        assert server.ledger() == []
+
+
+def test_nothing_is_begun_that_could_not_end_in_time() -> None:
+    """With too little time left the gateway is not asked at all."""
+    with gateway() as (client, _, books):
+        with pytest.raises(GatewayUnavailableError):
+            authorize(client, call(seconds=2))
+        assert books.keys == []
+
+
+def test_a_run_that_was_taken_over_asks_for_nothing_more() -> None:
+    """Another attempt has the key now; this one leaves the gateway alone."""
+    answers = iter([False, True])
+    with gateway(*[Trouble.BUSY] * 5) as (client, _, books):
+        with pytest.raises(GatewayUnavailableError, match="taken over"):
+            authorize(client, call(lost=lambda: next(answers)))
+        assert len(books.keys) == 1
+
+
+def test_a_gateway_that_is_not_there_can_be_asked_again() -> None:
+    """Nobody listens: an error that a retry may mend."""
+    with gateway() as (client, _, _):
+        pass
+    with pytest.raises(GatewayUnavailableError):
+        client.find(call(seconds=4), order_id="order_01")
+
+
+CARD = "4111 1111 1111 1111"
+PAYMENT = {"id": "pay_1", "status": "authorized", "amount": 1250}
+
+
+@contextmanager
+def answering(status: int, body: Any) -> Iterator[tuple[HttpGateway, list[str]]]:
+    """Run a gateway that gives every request one answer, and yield its client and the keys of the requests."""
+
+    class Answering(Scripted):
+        def begin(self, request: Request) -> Reply:
+            return Reply(status, body)
+
+        def look_up(self, path: str, query: Any) -> Reply:
+            return Reply(200, {"payments": []} if query else PAYMENT)
+
+    books = Answering([])
+    with GatewayServer(books) as server:
+        yield HttpGateway(server.url, sleep=lambda _: None), books.keys
+
+
+@pytest.mark.parametrize("body", [{"title": CARD, "code": "expired_card"}, {"code": CARD}, [CARD], {"id": 1}])
+@pytest.mark.parametrize("status", [400, 402, 404, 410, 422, 451, 401, 403, 408, 409, 425, 429, 500, 503])
+def test_a_refusal_is_final_or_may_pass(status: int, body: Any) -> None:
+    """A final one declines after one try, whatever its body; any other is tried again. No body ends up in an error."""
+    final = status < 500 and status not in {401, 403, 408, 409, 425, 429}
+    known = f"{status} expired_card" if "expired_card" in str(body) else f"{status}"
+    with answering(status, body) as (client, keys):
+        if final:
+            assert authorize(client) == Charge(None, Status.DECLINED, 1250, f"the gateway refused with {known}")
+            captured = client.capture(call(), payment_id="pay_1", amount=1250)
+            assert (captured.status, captured.payment_id) == (Status.DECLINED, "pay_1")
+            assert client.adjust(call(), payment_id="pay_1", amount=2000).amount == 1250
+            assert len(keys) == 3
+        else:
+            with pytest.raises(GatewayUnavailableError):
+                authorize(client)
+            assert len(keys) > 1
+        with pytest.raises(GatewayRefusedError if final else GatewayUnavailableError, match=str(status)) as caught:
+            client.refund(call(), payment_id="pay_1")
+        assert CARD not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({"id": name} for name in ("", "p" * 65, "pay 1", "pay\n", "pay_1\n", "../ledger", "zahlung_ü", 1, None)),
+        *({"amount": amount} for amount in (-1, 10_000_001, 12.5, True, "1250", None)),
+        {"status": CARD},
+        {"status": None},
+    ],
+)
+def test_an_answer_that_no_event_can_hold_is_an_error(wrong: dict[str, Any]) -> None:
+    """It names the field, not its value, which may be the customer's."""
+    (field,), (value,) = wrong, wrong.values()
+    with (
+        answering(201, PAYMENT | wrong) as (client, _),
+        pytest.raises(GatewayAnswerError, match=f"no {field} ") as caught,
+    ):
+        authorize(client)
+    assert not value or str(value) == "1" or str(value) not in str(caught.value)
+
+
+@pytest.mark.parametrize("answer", [[], {}, "text", 7])
+def test_an_answer_of_another_shape_is_an_error(answer: Any) -> None:
+    """It ends the attempt, and nothing else."""
+    with answering(200, answer) as (client, _), pytest.raises(GatewayError):
+        authorize(client)
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ("no funds", "no funds"),
+        (" no\r\n\0funds\x1b[31m\u202e", "no funds [31m"),
+        ("x" * 300, "x" * 200),
+        ("\n\t", "the gateway refused with 402"),
+        (["no funds"], "the gateway refused with 402"),
+        (None, "the gateway refused with 402"),
+        ("\ud800", "the gateway refused with 402"),
+    ],
+)
+def test_a_reason_is_cut_to_what_an_event_can_hold(said: Any, reason: str) -> None:
+    """One line of at most 200 printable characters."""
+    with answering(402, PAYMENT | {"status": "declined", "reason": said}) as (client, _):
+        assert authorize(client).reason == reason

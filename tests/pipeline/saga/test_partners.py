@@ -1,0 +1,88 @@
+"""What a partner needs to hear of rides: a queue, filled by the topic or by a rule of its own."""
+
+import json
+from typing import Any
+
+from carride.simulation import older_envelope
+from idempotency import MemoryStore
+from local.partner import Partner, subscribe
+from tests.functions.saga import told
+from tests.pipeline.saga.town import Town
+
+
+def messages(town: Town, url: str) -> list[dict[str, Any]]:
+    """Take everything out of a queue."""
+    sqs, found = town.laptop.client("sqs"), []
+    while batch := sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=10).get("Messages", []):
+        found += [json.loads(message["Body"]) for message in batch]
+        for message in batch:
+            sqs.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
+    return found
+
+
+def test_a_topic_and_a_queue_are_all_that_a_partner_needs(town: Town) -> None:
+    """It gets every event of a ride in the older envelope, whichever road the event came by, and no data but the id."""
+    topic, ride = town.stack.outputs["PartnersTopicArn"], town.ride()
+    queue = subscribe(town.laptop.client("sns"), town.laptop.client("sqs"), topic, "by-topic")
+    town.hear(ride.created, ride.accepted, ride.completed)
+    heard = messages(town, queue)
+    assert sorted(event["attributes"]["type"] for event in heard) == [
+        "CarAssigned",
+        "CarReleased",
+        "CarRideAccepted",
+        "CarRideCompleted",
+        "CarRideCreated",
+        "PaymentAuthorized",
+        "PaymentCaptured",
+    ]
+    (created,) = (event for event in heard if event["attributes"]["type"] == "CarRideCreated")
+    fact = told(ride.created)
+    assert created == {
+        "attributes": {
+            "type": "CarRideCreated",
+            "source": "acr.com.car-ride",
+            "idempotencyId": fact.idempotencyid,
+            "eventTime": "2026-11-21T08:00:00Z",
+            "eventCount": "00000001",
+        },
+        "data": {"orderID": ride.order_id},
+    }
+
+
+def test_a_copy_in_the_older_envelope_is_recognised_as_one(town: Town) -> None:
+    """The same fact in both envelopes is one event to the partner: the same id, and the same data."""
+    topic, ride = town.stack.outputs["PartnersTopicArn"], town.ride()
+    queue = subscribe(town.laptop.client("sns"), town.laptop.client("sqs"), topic, "both-envelopes")
+    fact = told(ride.created)
+    town.put_details(fact.to_detail(), older_envelope(fact))
+    town.settle()
+    partner = Partner(MemoryStore())
+    assert partner.poll(town.laptop.client("sqs"), queue) == 2
+    assert partner.points == {fact.idempotencyid: 1}
+    assert messages(town, queue) == []
+
+
+def test_a_rule_and_a_queue_do_as_well(town: Town) -> None:
+    """A subscriber with a rule of its own gets events as they are on the bus, and no producer has to know of it."""
+    events, sqs = town.laptop.client("events"), town.laptop.client("sqs")
+    bus = town.stack.outputs["CarRideBusName"]
+    url = sqs.create_queue(QueueName="by-rule")["QueueUrl"]
+    arn = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+    pattern = {"detail": {"type": ["CarRideCancelled"]}}
+    rule = events.put_rule(Name="by-rule", EventBusName=bus, EventPattern=json.dumps(pattern))["RuleArn"]
+    statement = {
+        "Effect": "Allow",
+        "Principal": {"Service": "events.amazonaws.com"},
+        "Action": "sqs:SendMessage",
+        "Resource": arn,
+        "Condition": {"ArnEquals": {"aws:SourceArn": rule}},
+    }
+    policy = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
+    sqs.set_queue_attributes(QueueUrl=url, Attributes={"Policy": policy})
+    events.put_targets(Rule="by-rule", EventBusName=bus, Targets=[{"Id": "queue", "Arn": arn}])
+    ride = town.ride()
+    town.hear(ride.created, ride.cancelled)
+    (heard,) = messages(town, url)
+    assert heard["detail"] == told(ride.cancelled).to_detail()
+    events.remove_targets(Rule="by-rule", EventBusName=bus, Ids=["queue"])
+    events.delete_rule(Name="by-rule", EventBusName=bus)

@@ -1,0 +1,81 @@
+"""Whole rides through the deployed pipeline: booked, driven, paid; or undone, from wherever they had got to."""
+
+import http.client
+import json
+from datetime import UTC, datetime, timedelta
+
+from local.bookings import send
+from local.local_aws import HOST
+from tests.functions.saga import told
+from tests.pipeline.saga.town import CARS, Town
+
+
+def test_a_ride_lives_from_acceptance_to_payment(town: Town) -> None:
+    """It gets a car, its money is reserved, and when it is over the car is free and the money taken."""
+    ride = town.ride()
+    town.hear(ride.created, ride.accepted)
+    under_way = town.saga(ride)
+    assert (under_way.endings, under_way.cars_held) == ({"open": 1}, 1)
+    assert [charge["status"] for charge in town.charges(ride)] == ["authorized"]
+    town.hear(ride.started, ride.completed)
+    over = town.saga(ride)
+    assert over.problems == {}
+    assert (over.endings, over.cars_held, over.captured) == ({"paid": 1}, 0, 1)
+    assert over.emitted == {"CarAssigned": 1, "CarReleased": 1, "PaymentAuthorized": 1, "PaymentCaptured": 1}
+
+
+def test_a_ride_that_cannot_be_paid_gives_its_car_back(town: Town) -> None:
+    """The gateway declines: dispatch hears of it and frees the car, and nothing is ever captured."""
+    ride = town.ride(broke=True)
+    town.hear(ride.accepted, ride.completed)
+    saga = town.saga(ride)
+    assert saga.problems == {}
+    assert (saga.endings, saga.cars_held, saga.captured) == ({"declined": 1}, 0, 0)
+    assert saga.emitted == {"CarAssigned": 1, "CarReleased": 1, "PaymentDeclined": 1}
+
+
+def test_a_ride_without_a_car_is_never_charged(town: Town) -> None:
+    """There is one car less than rides: one is told that there is none, and the gateway hears nothing of it."""
+    rides = [town.ride() for _ in range(CARS + 1)]
+    town.put(*(ride.accepted for ride in rides))
+    town.settle()
+    saga = town.saga(*rides)
+    assert saga.problems == {}
+    assert (saga.endings, saga.cars_held) == ({"open": CARS, "unserved": 1}, CARS)
+    assert len(town.charges(*rides)) == CARS
+    town.put(*(ride.completed for ride in rides))
+    town.settle()
+    assert town.saga(*rides).endings == {"paid": CARS, "unserved": 1}
+
+
+def test_rides_that_stand_still_are_settled(town: Town) -> None:
+    """Nobody ends the one, and the end of the other expired on its way: both give back what they hold, once."""
+    abandoned, expired = town.ride(), town.ride()
+    town.hear(abandoned.created, abandoned.accepted, expired.created, expired.accepted)
+    town.put_details(told(expired.completed, expirytime=datetime.now(UTC) - timedelta(hours=1)).to_detail())
+    town.settle()
+    assert town.saga(abandoned, expired).cars_held == 2
+    town.reconcile()
+    saga = town.saga(abandoned, expired)
+    assert saga.problems == {}
+    assert (saga.endings, saga.cars_held, saga.reconciled) == ({"cancelled": 2}, 0, 2)
+    assert [charge["status"] for charge in town.charges(abandoned, expired)] == ["refunded"] * 2
+    town.reconcile()
+    assert town.saga(abandoned, expired) == saga
+
+
+def test_a_booking_that_nobody_ends_is_cancelled(town: Town) -> None:
+    """The caller finds the ride cancelled; its car is free, and its money released."""
+    path = f"/_aws/execute-api/{town.stack.resources['CarRideApi']}/$default/carrides"
+    connection = http.client.HTTPConnection(HOST, town.laptop.port, timeout=60)
+    order = {"customerID": "customer_a", "pickup": "sector_10", "destination": "sector_03", "price": 1250}
+    ride = send(connection, "POST", path, order, key="abandoned-book", twice=False)
+    path += f"/{ride['orderID']}"
+    send(connection, "PUT", path, {"action": "accept", "version": 1}, key="abandoned-accept", twice=False)
+    town.settle()
+    town.reconcile()
+    connection.request("GET", path)
+    found = json.load(connection.getresponse())
+    connection.close()
+    assert found["status"] == "cancelled"
+    assert {"CarReleased", "PaymentRefunded"} <= {each["type"] for each in found["timeline"]}

@@ -1,0 +1,100 @@
+"""A stack with cars and a gateway, and how tests have rides happen in it."""
+
+import itertools
+import json
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from typing import Any, Final
+
+from carride.events import Fact
+from local.demo import reconcile, site_of
+from local.local_aws import Laptop, Stack
+from local.simulated_gateway import Books, GatewayServer, Request, Troubles
+from ops.audit import gateway_payments, read
+from ops.audit.saga import Saga, check
+from tests.functions.saga import Life, told
+
+CARS: Final = 2
+SEED: Final = 1
+DECLINED: Final = 0.5
+"""Share of the rides that the gateway declines."""
+
+_QUIET_SECONDS: Final = 60.0
+
+
+class Town:
+    """Dispatch, payment and a gateway, deployed from the real template."""
+
+    def __init__(self, laptop: Laptop, stack: Stack, gateway: GatewayServer) -> None:
+        self.laptop = laptop
+        self.stack = stack
+        self.gateway = gateway
+        self._solvent, self._broke = (itertools.filterfalse(is_broke, names()), filter(is_broke, names()))
+
+    def ride(self, *, broke: bool = False) -> Life:
+        """Return a new ride, whose customer can pay, or cannot."""
+        return Life(next(self._broke if broke else self._solvent), pickup="sector_10")
+
+    def hear(self, *facts: Fact) -> None:
+        """Put facts on the bus one after the other, each when the one before has run its course."""
+        for fact in facts:
+            self.put(fact)
+            self.settle()
+
+    def settle(self) -> None:
+        """Wait until every event has run its course."""
+        self.laptop.wait_until_quiet(timeout=_QUIET_SECONDS)
+
+    def put(self, *facts: Fact) -> None:
+        """Put facts on the bus, all at once."""
+        self.put_details(*(told(fact).to_detail() for fact in facts))
+
+    def put_details(self, *details: Mapping[str, Any]) -> None:
+        """Put events on the bus, all at once."""
+        entries = [
+            {
+                "EventBusName": self.stack.outputs["CarRideBusName"],
+                "Source": "acr.com.car-ride",
+                "DetailType": "CarRideEvent",
+                "Detail": json.dumps(detail),
+            }
+            for detail in details
+        ]
+        answer = self.laptop.client("events").put_events(Entries=entries)
+        assert answer["FailedEntryCount"] == 0
+
+    def saga(self, *rides: Life) -> Saga:
+        """Return how these rides have ended, by all evidence."""
+        names = {ride.order_id for ride in rides}
+        found = read(
+            site_of(self.laptop, self.stack), grace=timedelta(), payments=gateway_payments(self.gateway.ledger())
+        )
+        return check(
+            found._replace(
+                published=[event for event in found.published if event.named and event.named.order_id in names],
+                items=[item for item in found.items if item.order_id in names],
+                cars={car: name if name in names else None for car, name in found.cars.items()},
+                payments=[payment for payment in found.payments or () if payment.order_id in names],
+            )
+        )
+
+    def reconcile(self) -> None:
+        """Run the reconciler as if it were tomorrow."""
+        reconcile(self.laptop, self.stack, self.settle)
+
+    def charges(self, *rides: Life) -> list[dict[str, Any]]:
+        """Return what the gateway has of these rides."""
+        names = {ride.order_id for ride in rides}
+        return [charge for charge in self.gateway.ledger() if charge["reference"] in names]
+
+
+def names() -> Iterator[str]:
+    """Yield names for rides."""
+    return (f"order_{number:03d}" for number in itertools.count(1))
+
+
+def is_broke(order_id: str) -> bool:
+    """Whether the gateway of these tests declines a ride."""
+    books = Books(Troubles(declined=DECLINED), seed=SEED)
+    request = Request("/payments", "key", {"reference": order_id, "customer": "customer_a", "amount": 1})
+    return (books.begin(request) or books.finish(request)).status == 402

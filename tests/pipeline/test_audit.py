@@ -1,0 +1,113 @@
+"""What only reading shows: the audit of a deployed stack names what its log, outbox and rules have lost."""
+
+import json
+from collections.abc import Callable
+from typing import Any, Final
+
+import pytest
+
+from local.bookings import book
+from local.demo import site_of
+from ops.__main__ import main
+from tests.pipeline.pipeline import Pipeline
+
+CONSUMERS: Final = ("RideHistoryRule", "DispatchRule", "PaymentRule")
+
+
+def rules(pipeline: Pipeline, *names: str) -> Any:
+    """Return EventBridge, after these rules were disabled."""
+    events, known = (
+        pipeline.laptop.client("events"),
+        site_of(pipeline.laptop, pipeline.stack).named("AWS::Events::Rule"),
+    )
+    for name in names:
+        events.disable_rule(Name=known[name], EventBusName=pipeline.stack.outputs["CarRideBusName"])
+    return events, known
+
+
+def log_rule_fails(pipeline: Pipeline) -> None:
+    """Have the log's rule write where it cannot, and consumers get nothing."""
+    events, known = rules(pipeline, *CONSUMERS)
+    request = {"Rule": known["CarRideLogRule"], "EventBusName": pipeline.stack.outputs["CarRideBusName"]}
+    (target,) = events.list_targets_by_rule(**request)["Targets"]
+    events.put_targets(**request, Targets=[{**target, "Arn": f"{target['Arn']}-that-is-not-there"}])
+    pipeline.simulate(rides=1, seed=1)
+
+
+def outbox_expires(pipeline: Pipeline) -> None:
+    """Have the outbox forget a booked ride before its pipe has carried it."""
+    stack, dynamodb = pipeline.stack, pipeline.laptop.client("dynamodb")
+    pipeline.laptop.client("pipes").stop_pipe(Name=stack.outputs["OutboxPipeName"])
+    for _ in book(pipeline.laptop, stack, 1):
+        pass
+    for item in dynamodb.scan(TableName=stack.outputs["OutboxTableName"])["Items"]:
+        dynamodb.delete_item(TableName=stack.outputs["OutboxTableName"], Key={"id": item["id"]})
+
+
+def log_is_emptied(pipeline: Pipeline) -> None:
+    """Have the log forget everything."""
+    pipeline.simulate(rides=1, seed=1)
+    group, logs = pipeline.stack.outputs["CarRideEventsLogGroupName"], pipeline.laptop.client("logs")
+    logs.delete_log_group(logGroupName=group)
+    logs.create_log_group(logGroupName=group)
+
+
+def log_rule_is_disabled(pipeline: Pipeline) -> None:
+    """Have nothing logged, and consumers get nothing: only the archive has the events."""
+    rules(pipeline, "CarRideLogRule", *CONSUMERS)
+    pipeline.simulate(rides=1, seed=1)
+
+
+def partners_get_nothing(pipeline: Pipeline) -> None:
+    """Have the partners' rule disabled."""
+    rules(pipeline, "PartnersRule")
+    pipeline.simulate(rides=1, seed=1)
+
+
+def message_is_hidden(pipeline: Pipeline) -> None:
+    """Have another reader hold a dead-lettered message."""
+    pipeline.simulate(rides=1, seed=1, poison=1)
+    url = pipeline.stack.outputs["RideHistoryDlqUrl"]
+    assert pipeline.laptop.client("sqs").receive_message(QueueUrl=url, VisibilityTimeout=600)["Messages"]
+
+
+@pytest.mark.parametrize(
+    ("plant", "status", "verdict"),
+    [
+        (log_rule_fails, 1, "lost "),
+        (outbox_expires, 1, "lost "),
+        (log_is_emptied, 3, "cannot tell: the log of events holds nothing, though consumers have "),
+        (log_rule_is_disabled, 3, "cannot tell: CarRideLogRule is DISABLED"),
+        (partners_get_nothing, 3, "cannot tell: PartnersRule is DISABLED"),
+        (message_is_hidden, 3, "cannot tell: 1 events of ride-history may be among messages that could not be read"),
+    ],
+)
+def test_the_audit_of_a_stack_is_not_fooled(
+    pipeline: Pipeline, plant: Callable[[Pipeline], None], status: int, verdict: str
+) -> None:
+    """Whatever is planted, the verdict says it, and the status with it."""
+    plant(pipeline)
+    report = pipeline.audit()
+    assert report.verdict.startswith(verdict)
+    assert report.status == status
+
+
+def test_the_operators_command_prints_the_audit(pipeline: Pipeline, capsys: pytest.CaptureFixture[str]) -> None:
+    """As text and as JSON; an event that is younger than the grace is in flight, not lost."""
+    assert pipeline.simulate(rides=1, seed=1, poison=1).verdict.startswith("balanced, 1 messages waiting")
+    rules(pipeline, *CONSUMERS)
+    assert pipeline.simulate(rides=2, seed=2).lost > 0
+
+    def audit(grace: str) -> Any:
+        arguments = ["--stack", pipeline.stack.name, "--region", pipeline.laptop.region, "--grace", grace, "--json"]
+        main(["audit", *arguments], lambda service, region: pipeline.laptop.client(service, region=region))
+
+    audit("1h")
+    out, err = capsys.readouterr()
+    found = json.loads(out)
+    assert (found["lost"], found["balanced"], found["in_flight"] > 0) == (0, True, True)
+    assert found["verdict"] in err
+    with pytest.raises(SystemExit) as ended:
+        audit("0s")
+    assert ended.value.code == 1
+    assert json.loads(capsys.readouterr().out)["lost"] > 0

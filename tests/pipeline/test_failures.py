@@ -1,0 +1,84 @@
+"""Every failure ends where it belongs, with the reason, and nothing is lost on the way."""
+
+import re
+
+from local.local_aws import Laptop
+from tests.pipeline.pipeline import HISTORY, Pipeline
+
+BROKEN = {
+    "MissingIdempotencyIdError": "idempotencyid",
+    "PartialIdempotencyIdError": "idempotencyid",
+    "UnknownTypeError": "type",
+    "MalformedDataError": "data.passengers",
+}
+
+
+def test_events_that_break_the_contract_are_dead_lettered_with_the_reason(pipeline: Pipeline) -> None:
+    """What the bus refuses stays with the producer, what it accepts goes to the consumer's queue; none is retried."""
+    ledger = pipeline.simulate(rides=1, seed=1, malformed=6)
+    assert ledger.dead_lettered == {
+        "ProducerDlq": {"EntryTooLarge": 1, "MalformedDetail": 1},
+        "RideHistoryDlq": {"CONTRACT": 4},
+    }
+    assert ledger.balanced
+    assert ledger.consumers[HISTORY].failed == 0
+    reasons = dict(letter["message"].split(": ")[:2] for letter in pipeline.dead_letters("RideHistoryDlq"))
+    assert reasons == BROKEN
+
+
+def test_an_expired_event_is_dropped_and_counted(pipeline: Pipeline) -> None:
+    """Nobody wants it any more: it has no effect and is no dead letter."""
+    ledger = pipeline.simulate(rides=2, seed=2, late=3)
+    history = ledger.consumers[HISTORY]
+    assert history.expired == 3
+    assert history.effects == history.distinct - 3
+    assert ledger.dead_lettered == {}
+    assert ledger.balanced
+
+
+def test_poison_is_quarantined_and_harms_nobody_else(pipeline: Pipeline) -> None:
+    """An event that no attempt survives ends in the consumer's queue; every other event takes effect."""
+    ledger = pipeline.simulate(rides=4, seed=3, poison=1)
+    history = ledger.consumers[HISTORY]
+    assert ledger.dead_lettered["RideHistoryDlq"] == {"QUARANTINED": 1}
+    assert history.effects == history.distinct - 1
+    assert ledger.balanced
+    (letter,) = pipeline.dead_letters("RideHistoryDlq")
+    assert letter["attempt"] == 3
+
+
+def test_an_event_that_cannot_be_handed_over_lies_in_the_rules_queue(pipeline: Pipeline) -> None:
+    """Without the permission to invoke the consumer, the rule keeps the event; the consumer's queue stays empty."""
+    functions = pipeline.laptop.client("lambda")
+    function = pipeline.stack.resources["RideHistoryFunction"]
+    statement = pipeline.stack.resources["RideHistoryRulePermission"]
+    functions.remove_permission(FunctionName=function, StatementId=statement)
+    ledger = pipeline.simulate(rides=1, seed=4)
+    assert ledger.dead_lettered == {"RideHistoryRuleDlq": {"NO_PERMISSIONS": ledger.published}}
+    assert ledger.consumers[HISTORY].effects == 0
+    assert ledger.balanced
+
+
+def test_an_event_whose_consumer_cannot_start_lies_in_the_consumers_queue(pipeline: Pipeline) -> None:
+    """A function that raises before it can tell anybody is retried by Lambda, which then keeps the event."""
+    functions = pipeline.laptop.client("lambda")
+    function = pipeline.stack.resources["RideHistoryFunction"]
+    variables = functions.get_function_configuration(FunctionName=function)["Environment"]["Variables"]
+    del variables["RIDE_TABLE"]
+    functions.update_function_configuration(FunctionName=function, Environment={"Variables": variables})
+    event_id = pipeline.put({"specversion": "1.0"})
+    ledger = pipeline.ledger()
+    assert ledger.dead_lettered == {"RideHistoryDlq": {"RetriesExhausted": 1}}
+    assert ledger.balanced
+    (letter,) = pipeline.dead_letters("RideHistoryDlq")
+    assert letter["requestPayload"]["id"] == event_id
+    assert letter["requestContext"]["approximateInvokeCount"] == 3
+    assert "RIDE_TABLE" in letter["responsePayload"]["errorMessage"]
+
+
+def test_what_is_deployed_injects_no_faults(laptop: Laptop) -> None:
+    """No built module or template has code or a setting for faults; only the simulator's events name them."""
+    with laptop.built() as build:
+        texts = {path: path.read_text(encoding="utf-8") for path in [*build.rglob("*.py"), build / "template.yaml"]}
+    marks = r"inject_fault|SimulatedFault|simulatedfault|FAULTS:"
+    assert {path.name for path, text in texts.items() if re.search(marks, text)} == {"simulation.py"}

@@ -1,0 +1,138 @@
+"""The fence around a region: up and down again in whatever state an interrupted command has left it."""
+
+import itertools
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import pytest
+
+from local.local_aws import Laptop
+from ops import fence
+from ops.site import OperatorError, Site
+from tests.pipeline.pipeline import HISTORY, Pipeline
+
+NOW: Final = datetime(2026, 11, 21, 12, tzinfo=UTC)
+RESERVED: Final = 10
+CHANGES: Final = ("put_", "delete_", "update_", "disable_", "enable_", "stop_", "start_")
+
+
+@pytest.fixture
+def gradual(laptop: Laptop) -> Iterator[Pipeline]:
+    """A stack with aliases and reserved concurrency; without a gateway, so that the rule of payment is off."""
+    stack = laptop.deploy_fast(
+        "fenced",
+        DeploymentStrategy="Canary10Percent5Minutes",
+        Release="0000000001",
+        ReservedConcurrency=str(RESERVED),
+    )
+    yield Pipeline(laptop, stack)
+    laptop.reset()
+
+
+class MachineGoneError(Exception):
+    """The operator's machine has gone."""
+
+
+class Interrupted:
+    """A service whose changes end with the operator's machine after some of them."""
+
+    def __init__(self, real: Any, changes: Iterator[int], at: int) -> None:
+        self._real = real
+        self._changes = changes
+        self._at = at
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith(CHANGES) and next(self._changes) == self._at:
+            raise MachineGoneError
+        return getattr(self._real, name)
+
+
+def site(pipeline: Pipeline, at: int = -1) -> Site:
+    """Return the stack as the operator reaches it, up to a change."""
+    changes = itertools.count()
+    return Site(
+        pipeline.stack.name,
+        pipeline.laptop.region,
+        lambda service, region: Interrupted(pipeline.laptop.client(service, region=region), changes, at),
+    )
+
+
+def running(stack: Site) -> dict[str, Any]:
+    """Return the state of everything that a fence stops."""
+    events, functions, pipes = stack.client("events"), stack.client("lambda"), stack.client("pipes")
+    bus = stack.outputs["CarRideBusName"]
+    return {
+        **{
+            logical: events.describe_rule(Name=name, EventBusName=bus)["State"]
+            for logical, name in stack.named("AWS::Events::Rule").items()
+        },
+        **{
+            logical: functions.get_event_source_mapping(UUID=name)["State"]
+            for logical, name in stack.named("AWS::Lambda::EventSourceMapping").items()
+        },
+        **{
+            logical: pipes.describe_pipe(Name=name)["CurrentState"]
+            for logical, name in stack.named("AWS::Pipes::Pipe").items()
+        },
+        **{
+            logical: functions.get_function_concurrency(FunctionName=name).get("ReservedConcurrentExecutions")
+            for logical, name in stack.named("AWS::Lambda::Function").items()
+        },
+    }
+
+
+def interrupted_everywhere(pipeline: Pipeline, work: Callable[[Site], object]) -> int:
+    """Interrupt some work before its first change, and again before the second, until it comes to its end."""
+    for at in itertools.count():
+        try:
+            work(site(pipeline, at))
+        except MachineGoneError:
+            continue
+        return at
+    raise AssertionError
+
+
+def test_a_fence_is_put_up_and_taken_down_wherever_it_was_interrupted(gradual: Pipeline) -> None:
+    """Everything stops but the evidence, and is afterwards as it was: reserved concurrency, aliases, what was off."""
+    stack = site(gradual)
+    before = running(stack)
+    assert before["PaymentRule"] == "DISABLED"
+    assert before["RideHistoryFunction"] == RESERVED
+
+    changes = interrupted_everywhere(gradual, lambda each: fence.put_up(each, NOW))
+    assert changes > len(stack.named("AWS::Lambda::Function"))
+    stopped = running(stack)
+    assert {state for name, state in stopped.items() if name != fence.EVIDENCE} == {
+        "DISABLED",
+        "Disabled",
+        "STOPPED",
+        0,
+    }
+    assert stopped[fence.EVIDENCE] == "ENABLED"
+    put_up = fence.fenced(stack)
+    assert put_up is not None
+    assert fence.put_up(stack, datetime.now(UTC)) == put_up, "what there was before is what there was at first"
+    assert fence.is_still(stack, put_up)
+
+    interrupted_everywhere(gradual, lambda each: fence.take_down(each, put_up))
+    assert fence.fenced(stack) == put_up, "known until the last step, so that whoever was interrupted can go on"
+    fence.forget(stack)
+    assert fence.fenced(stack) is None
+    assert running(stack) == before
+    ledger = gradual.simulate(rides=2, seed=1)
+    assert ledger.balanced
+    assert ledger.consumers[HISTORY].effects == ledger.distinct
+
+
+def test_a_fence_that_is_forgotten_is_not_taken_for_what_there_was_before(pipeline: Pipeline) -> None:
+    """A stack whose functions are all switched off was fenced by somebody; it is said where to read on."""
+    stack = site(pipeline)
+    fence.check_remembered(stack)
+    fence.put_up(stack, NOW)
+    fence.forget(stack)
+    with pytest.raises(OperatorError, match=r"is gone: docs/runbooks/failover\.md"):
+        fence.put_up(stack, NOW)
+    with pytest.raises(OperatorError, match=r"is gone: docs/runbooks/failover\.md"):
+        fence.check_remembered(stack)
+    assert fence.fenced(stack) is None

@@ -1,0 +1,54 @@
+"""`make snapshot`: print what a change of the template changes in what is deployed, by role among the regions.
+
+The transformed template of the working tree is compared with that of a commit (ARGS=<commit>; left out, HEAD). The
+hashes by which SAM tells versions apart are left out: they change with the code.
+"""
+
+import difflib
+import io
+import logging
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+from typing import Final
+
+import yaml
+
+from tests.template.stack import ROLES, ROOT, TEMPLATE, stack
+
+_HASH: Final = re.compile(r"\b(\w+(?:FunctionVersion|Layer))[0-9a-f]{10}\b")
+
+
+def main(commit: str = "HEAD") -> int:
+    """Print the differences; the exit status is 0, or 2 where there is no such commit."""
+    os.environ.setdefault("AWS_DEFAULT_REGION", "us-east-1")  # the transform wants one, and uses it for nothing
+    logging.getLogger("samtranslator").setLevel(logging.ERROR)
+    with tempfile.TemporaryDirectory() as folder:
+        # Nested templates are beside the template.
+        archive = ["git", "archive", "--format=tar", commit, "template.yaml", "infrastructure"]
+        packed = subprocess.run(archive, cwd=ROOT, capture_output=True, check=False)
+        if packed.returncode:
+            print(f"error: git has no template.yaml at {commit!r}: name a commit or a branch", file=sys.stderr)
+            return 2
+        with tarfile.open(fileobj=io.BytesIO(packed.stdout)) as members:
+            members.extractall(folder, filter="data")
+        before = Path(folder) / "template.yaml"
+        for role in ROLES:
+            old, new = (_written(template, role) for template in (before, TEMPLATE))
+            changes = list(difflib.unified_diff(old, new, f"{role} at {commit}", f"{role} now", n=3, lineterm=""))
+            print("\n".join(changes or [f"{role}: nothing changes"]))
+    return 0
+
+
+def _written(template: Path, role: str) -> list[str]:
+    resources = stack(template, **ROLES[role]).resources
+    text = yaml.safe_dump(resources, sort_keys=True, width=120, allow_unicode=True)
+    return _HASH.sub(r"\1", text).splitlines()
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:2]))

@@ -1,0 +1,75 @@
+"""How often each consumer is tried: one table, and the rule that ties its columns."""
+
+import ast
+import inspect
+from typing import Any, Final
+
+import pytest
+
+from carride.publisher import Publisher
+from idempotency import Policy
+from tests.template.stack import ROOT, named, source
+
+RESOURCES: Final = source()["Resources"]
+CONSUMERS: Final = {name: source()["Mappings"]["Services"][name]["Name"] for name in source()["Mappings"]["Services"]}
+"""The name of each consumer by what its resources begin with."""
+
+
+def policy(consumer: str, setting: str) -> Any:
+    """Return a setting of the policy in a consumer's handler, or the policy's default."""
+    module = CONSUMERS[consumer].replace("-", "_")
+    tree = ast.parse((ROOT / "functions" / module / f"{module}.py").read_text(encoding="utf-8"))
+    calls = [each for each in ast.walk(tree) if isinstance(each, ast.Call) and ast.unparse(each.func) == "Policy"]
+    given = {keyword.arg: keyword.value for call in calls for keyword in call.keywords}
+    return ast.literal_eval(given[setting]) if setting in given else getattr(Policy(), setting)
+
+
+def deliveries(consumer: str) -> tuple[int, str]:
+    """Return how often an event is delivered to a consumer, and where it goes then."""
+    config = RESOURCES.get(f"{consumer}InvokeConfig")
+    if config is not None:
+        properties = config["Properties"]
+        return 1 + properties["MaximumRetryAttempts"], named(
+            properties["DestinationConfig"]["OnFailure"]["Destination"]
+        )
+    redrive = RESOURCES[f"{consumer}Queue"]["Properties"]["RedrivePolicy"]
+    return redrive["maxReceiveCount"], named(redrive["deadLetterTargetArn"])
+
+
+@pytest.mark.parametrize("consumer", CONSUMERS)
+def test_a_key_has_as_many_attempts_as_its_transport_delivers(consumer: str) -> None:
+    """Fewer would quarantine an event that still comes again; more would never be used."""
+    attempts, (times, _) = policy(consumer, "max_attempts"), deliveries(consumer)
+    if f"{consumer}Queue" in RESOURCES:
+        assert attempts <= times - 2  # a message is received again when another one of its batch crashes
+    else:
+        assert attempts == times
+
+
+def test_every_target_is_tried_for_a_day() -> None:
+    """Each rule has EventBridge's longest retries: a shorter outage loses nothing."""
+    rules = [each["Properties"] for each in RESOURCES.values() if each["Type"] == "AWS::Events::Rule"]
+    retries = [target["RetryPolicy"] for rule in rules for target in rule["Targets"]]
+    assert len(retries) >= 6
+    assert all(each == {"MaximumRetryAttempts": 185, "MaximumEventAgeInSeconds": 86_400} for each in retries)
+
+
+def test_the_table_of_retries_is_that_of_template_and_handlers() -> None:
+    """Whoever changes a limit changes the one table in which all of them are read."""
+    section = (
+        (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").split("\n## Retries\n")[1].split("\n## ")[0]
+    )
+    rows = [[cell.strip(" `") for cell in line.strip("|").split("|")] for line in section.splitlines() if "| `" in line]
+    for name, tries, *limits in rows:
+        (consumer,) = (each for each, service in CONSUMERS.items() if service == name)
+        times, queue = deliveries(consumer)
+        wanted = [times, policy(consumer, "max_attempts"), policy(consumer, "conflict_reruns"), queue]
+        assert tries == "185 times in 24 hours"
+        assert limits == [str(each) for each in wanted], name
+    assert len(rows) >= 3
+    stream = RESOURCES["OutboxPipe"]["Properties"]["SourceParameters"]["DynamoDBStreamParameters"]
+    hours = stream["MaximumRecordAgeInSeconds"] // 3600
+    sends = inspect.signature(Publisher).parameters["max_attempts"].default
+    prose = " ".join(section.split())
+    assert f"tries a record {stream['MaximumRetryAttempts']} times within {hours} hours" in prose
+    assert f"sends an entry {sends} times" in prose
