@@ -11,7 +11,7 @@ import open_rides
 from carride.overdue import LIMIT, Stage, is_overdue, opened, shard, shards
 from local.simulated_gateway import Books, Troubles
 from tests.functions.gateways import FakeGateway
-from tests.functions.saga import NOW, Life
+from tests.functions.saga import NOW, Life, items
 from tests.functions.whole_saga import WholeSaga, whole_saga
 
 WAYS = [
@@ -61,6 +61,8 @@ def test_whatever_was_lost_every_ride_is_settled(seed: int) -> None:
         charged = {charge["reference"]: charge for charge in gateway.ledger() if charge["status"] != "declined"}
         assert {charge["status"] for charge in charged.values()} <= {"captured", "refunded"}
         assert len(charged) == len([charge for charge in gateway.ledger() if charge["status"] != "declined"])
+        had_car = {item["orderID"] for item in items(saga.dynamodb, "assignments") if "carID" in item}
+        assert set(charged) <= had_car
         before = saga.told()
         assert saga.reconcile() == {"reconciled": 0, "overdue": 0}
         assert saga.told() == before
@@ -109,9 +111,13 @@ def test_a_run_takes_effect_once(saga: WholeSaga) -> None:
     saga.book("accept")
     saga.flow()
     tick = datetime.now(UTC) + timedelta(hours=5)
-    first, told = saga.tick(tick), saga.told()
+    first = saga.tick(tick)
+    late = saga.book("accept", name="customer_b")
+    saga.flow()
+    told = saga.told()
     assert first == {"reconciled": 1, "overdue": 0}
     assert (saga.tick(tick), saga.told()) == (first, told)
+    assert saga.item("bookings", late)["status"] == "accepted"
 
 
 def test_a_ride_is_compensated_once_and_stays_visible(saga: WholeSaga) -> None:

@@ -13,7 +13,7 @@ from idempotency.testing import DeadLetterBox, FaultyTransport, ManualClock
 from tests.idempotency.samples import RIDES, TABLE, DynamoDBWorld, World
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(scope="module")
 def aws() -> Iterator[None]:
     """Keep every AWS call of these tests inside this process."""
     with mock_aws():

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
+import carride.consumer
 import dispatch
 import fleet
 import payment
@@ -127,11 +128,10 @@ class Town:
         shared: dict[str, Any] = {"idempotency_store": "dynamodb:idempotency", "dead_letter_queue_url": "queue"}
         told: dict[str, Any] = {"outbox_table": "outbox", "aws_region": "us-east-1"}
         with pytest.MonkeyPatch.context() as patch:
-            for module in (ride_history, dispatch, payment):
-                patch.setattr(module, "Consumer", consumer)
-                patch.setattr(module, "open_store", store)
-                patch.setattr(module, "SqsDeadLetters", lambda _: self.letters)
-                patch.setattr(module, "observe", lambda _: None)
+            patch.setattr(carride.consumer, "Consumer", consumer)
+            patch.setattr(carride.consumer, "open_store", store)
+            patch.setattr(carride.consumer, "SqsDeadLetters", lambda _: self.letters)
+            patch.setattr(carride.consumer, "observe", lambda _: None)
             for module in (dispatch, payment):
                 patch.setattr(module, "dynamodb_client", lambda: self.tables)
             return {

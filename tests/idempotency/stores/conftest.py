@@ -17,11 +17,6 @@ DYNAMODB: Final = [
 ]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def aws() -> None:
-    """Let calls reach the servers."""
-
-
 @pytest.fixture(params=[*DYNAMODB, "real_valkey"])
 def backend(request: pytest.FixtureRequest, clock: Clock) -> Iterator[Backend]:
     """Each store in turn, empty."""
