@@ -8,6 +8,7 @@ PYTHON := .venv-dev/bin/python
 export PATH := $(CURDIR)/.venv-sam/bin:$(PATH)
 export SAM_CLI_TELEMETRY := 0
 
+UNIT := tests/carride tests/functions tests/idempotency tests/local tests/ops
 ENVIRONMENTS := .venv-dev/.synced .venv-engine/.synced .venv-sam/.synced
 
 .venv-%/.synced: uv.lock .python-version scripts/sync
@@ -37,10 +38,10 @@ chaos: $(ENVIRONMENTS) ## Run the worst mix of faults and check every ride (ARGS
 test: test-unit test-proofs test-integration ## Run every test
 
 test-unit: .venv-dev/.synced ## Run the tests that need nothing but this process: seconds, no network
-	@$(PYTHON) -m pytest -q -n 2 -m "not integration and not proof" tests $(ARGS)
+	@$(PYTHON) -m pytest -q -n 2 -m "not integration and not proof" $(UNIT) $(ARGS)
 
 test-proofs: .venv-dev/.synced ## Run the features, the explorer, the simulation and the comparison with Powertools
-	@$(PYTHON) -m pytest -q -n 2 -m proof tests/idempotency $(ARGS)
+	@$(PYTHON) -m pytest -q -n 2 -m proof $(UNIT) $(ARGS)
 
 test-integration: $(ENVIRONMENTS) ## Run the tests of the template and of the pipeline on the local engine
 	@$(PYTHON) -m pytest -q -n 2 --dist loadfile -m integration tests $(ARGS)

@@ -347,7 +347,7 @@ def _replay(laptop: Laptop, stack: Stack) -> None:
         ReplayName=f"{stack.name}-{time.time_ns()}",  # a replay's name cannot be used again
         EventSourceArn=stack.outputs["CarRideArchiveArn"],
         EventStartTime=now - _HOUR,
-        EventEndTime=now + _HOUR,
+        EventEndTime=now + 48 * _HOUR,  # the reconciler runs as if it were tomorrow
         Destination={"Arn": bus["Arn"]},
     )
 

@@ -32,6 +32,7 @@ def saga() -> Iterator[WholeSaga]:
         yield found
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("seed", range(20))
 def test_whatever_was_lost_every_ride_is_settled(seed: int) -> None:
     """Rides are left at any point and consumers lose any events of theirs; two runs later nothing is open or held."""

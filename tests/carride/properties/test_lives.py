@@ -2,6 +2,7 @@
 
 from random import Random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,6 +13,7 @@ SHARES = st.sampled_from([0.0, 0.0, 0.5, 1.0])
 TROUBLES = st.builds(Troubles, declined=SHARES, refused=SHARES, pending=SHARES, capped=SHARES, forgotten=SHARES)
 
 
+@pytest.mark.proof
 # The schedule follows from a seed: drawn choice by choice, schedules would be too alike to find a race.
 @settings(deadline=None, max_examples=450)
 @given(
