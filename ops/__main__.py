@@ -12,9 +12,10 @@ from typing import Any, Final, NoReturn
 import boto3
 from botocore.exceptions import BotoCoreError, ClientError
 
+from carride.overdue import LIMIT
 from idempotency import release
 from ops import fence, records, redrive, replay
-from ops.audit import CONSUMERS, DEFAULT_GRACE, OVERDUE_AFTER, audit, gateway_payments
+from ops.audit import CONSUMERS, DEFAULT_GRACE, audit, gateway_payments
 from ops.failover import ARCHIVED_IN, LOST_WINDOW, Failover, Patience, Window, plan, unfence
 from ops.regions import RegionsError, configured
 from ops.site import Clients, OperatorError, Site, clients
@@ -232,7 +233,7 @@ def command_line() -> argparse.ArgumentParser:
 
     look = command("audit", _audit, "show what is lost, doubled, waiting for redrive or overdue", AUDIT)
     look.add_argument("--grace", **span, default=DEFAULT_GRACE, help="age from which an event is judged (15m)")
-    look.add_argument("--overdue", **span, default=OVERDUE_AFTER, help="how long a ride may need something (4h)")
+    look.add_argument("--overdue", **span, default=LIMIT, help="how long a ride may need something (4h)")
     look.add_argument("--payments", type=Path, metavar="FILE", help="the gateway's ledger, as JSON, to compare with")
 
     again = command("replay", _replay, "replay a part of the archive", REPLAY)

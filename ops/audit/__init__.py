@@ -8,17 +8,17 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Final, NamedTuple
 
+from carride.overdue import LIMIT
 from ops.audit.evidence import CONSUMERS, AuditedConsumer, Evidence, GatewayPayment
 from ops.audit.ledger import Ledger, balance
 from ops.audit.reading import DEFAULT_GRACE, evidence, gateway_payments
 from ops.audit.regions import merged
-from ops.audit.saga import OVERDUE_AFTER, Saga, check
+from ops.audit.saga import Saga, check
 from ops.site import Site
 
 __all__ = [
     "CONSUMERS",
     "DEFAULT_GRACE",
-    "OVERDUE_AFTER",
     "AuditedConsumer",
     "Evidence",
     "Report",
@@ -74,7 +74,7 @@ def read(*sites: Site, grace: timedelta = DEFAULT_GRACE, payments: Sequence[Gate
     return found[0][1] if len(found) == 1 else merged(found)
 
 
-def judge(found: Evidence, *, overdue_after: timedelta = OVERDUE_AFTER) -> Report:
+def judge(found: Evidence, *, overdue_after: timedelta = LIMIT) -> Report:
     """Compute saga and ledger from evidence."""
     return Report(check(found, overdue_after=overdue_after), balance(found))
 
@@ -83,7 +83,7 @@ def audit(
     *sites: Site,
     grace: timedelta = DEFAULT_GRACE,
     payments: Sequence[GatewayPayment] | None = None,
-    overdue_after: timedelta = OVERDUE_AFTER,
+    overdue_after: timedelta = LIMIT,
 ) -> Report:
     """Read all evidence of a stack and judge it; arguments as in `read` and `judge`."""
     return judge(read(*sites, grace=grace, payments=payments), overdue_after=overdue_after)

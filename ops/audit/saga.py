@@ -13,10 +13,9 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+from carride.overdue import LIMIT
 from idempotency import observation
 from ops.audit.evidence import DISPATCH, PAYMENT, Evidence, GatewayPayment, RideItem
-
-OVERDUE_AFTER: Final = timedelta(hours=4)
 
 _OVERDUE: Final = "CarRideOverdue"
 """The reconciler's event: the ride is settled by what is known of it."""
@@ -138,7 +137,7 @@ class _Ride(NamedTuple):
         return len(self.events.get(fact_type, ()))
 
 
-def check(evidence: Evidence, *, overdue_after: timedelta = OVERDUE_AFTER) -> Saga:
+def check(evidence: Evidence, *, overdue_after: timedelta = LIMIT) -> Saga:
     """Compute how every ride ended.
 
     A ride is known by its published facts, and by whatever a table, a car or the gateway holds of it.

@@ -131,7 +131,7 @@ class Answers:
 def main() -> int:
     """Measure, print, and keep the numbers."""
     parser = argparse.ArgumentParser(
-        prog="python -m tests.idempotency.bench.publishing",
+        prog="make bench-publish",
         description="Publishes simulated events straight to a bus and counts requests and CPU time, from the events to "
         "their receipts. botocore is as it is, over canned answers; nothing leaves this machine. The status is 1 if "
         "there are more requests than PutEvents' limits make necessary, or if more than 15 % of the CPU time is spent "
