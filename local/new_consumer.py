@@ -29,7 +29,7 @@ _ROWS: Final = (
     ("pyproject.toml", "]\nexplicit_package_bases", ', "functions/{module}"'),
     (
         "events/README.md",
-        "## Dead letters\n",
+        "## Dead-lettered messages\n",
         (
             "## {Noun}Function\n\n| file | outcome | what happens |\n| --- | --- | --- |\n"
             "| `{module}_live.json` | New | the first event of the ride `order_01` |\n\n"

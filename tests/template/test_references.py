@@ -28,7 +28,7 @@ MODULE: Final = re.compile(r"-m ((?:local|ops)[\w.]*)")
 RESOURCE: Final = re.compile(
     r"\b(?<!::)(?!Invocations)[A-Z][A-Za-z]+(?:Function|Table|Bus|Archive|Dlq|Rule|(?<!Persistence)Layer)\b"
 )
-"""Logical ids; a PersistenceLayer is a class of Powertools' or its replacement, Invocations… are metrics."""
+"""Logical ids, but for classes of Powertools' (…PersistenceLayer), metrics (Invocations…) and tests (::…)."""
 
 MADE_BY_THE_READER: Final = re.compile(r"[\w./-]*(?:loyalty[_-]points|LoyaltyPoints|PointsTable)[\w./-]*")
 """Of docs/add-a-consumer.md, which test_new_consumer.py follows."""
