@@ -60,7 +60,6 @@ def apply() -> None:
     _record("AWS::Logs::QueryDefinition", None, QueryDefinitionId="{name}")
     host = "{name}-0a1b2c.serverless.use1.cache.amazonaws.com"
     _record(
-        "AWS::ElastiCache::ServerlessCache",
         "ServerlessCacheName",
         ARN="arn:aws:elasticache:{region}:{account}:serverlesscache:{name}",
         **{"Endpoint.Address": host, "Endpoint.Port": "6379"},
