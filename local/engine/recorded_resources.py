@@ -58,12 +58,5 @@ def apply() -> None:
     _record("AWS::Logs::DeliveryDestination", "Name", Arn=logs + ":delivery-destination:{name}")
     _record("AWS::Logs::Delivery", None, DeliveryId="{name}", Arn=logs + ":delivery:{name}")
     _record("AWS::Logs::QueryDefinition", None, QueryDefinitionId="{name}")
-    host = "{name}-0a1b2c.serverless.use1.cache.amazonaws.com"
-    _record(
-        "ServerlessCacheName",
-        ARN="arn:aws:elasticache:{region}:{account}:serverlesscache:{name}",
-        **{"Endpoint.Address": host, "Endpoint.Port": "6379"},
-        **{"ReaderEndpoint.Address": host, "ReaderEndpoint.Port": "6380"},
-    )
     _record("AWS::CodeDeploy::Application", "ApplicationName")
     _record("AWS::CodeDeploy::DeploymentGroup", "DeploymentGroupName")
