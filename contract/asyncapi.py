@@ -6,21 +6,26 @@ import msgspec
 
 import fleet
 import payments
-from carride.events import FACTS, Attributes, Fact
+from carride.events import FACTS, Attributes, CarRideCancelled, CarRideOverdue, Fact, RideChange
 from carride.ride import Ride
 from contract.schemas import DATA_BASE64, ONE_DATA, resolved
 
 _CHANNEL: Final = "#/channels/CarRideBus"
 _SCHEMAS: Final = "#/components/schemas"
 
-_RIDES: Final = frozenset(fact for name, fact in FACTS.items() if name.startswith("CarRide"))
+_CHANGES: Final = frozenset(fact for fact in FACTS.values() if issubclass(fact, RideChange))
 _OPERATIONS: Final = {
-    "changeRides": ("send", "The API books and changes rides; the simulator does the same to simulated ones.", _RIDES),
+    "changeRides": ("send", "The API books and changes rides; the simulator does the same to simulated ones.", _CHANGES),
     "keepRideHistory": ("receive", "The ride history keeps every event.", frozenset(FACTS.values())),
     "dispatchCars": ("receive", "Dispatch assigns and releases cars.", fleet.CONSUMED),
     "reportCars": ("send", "Dispatch says which car a ride has.", fleet.EMITTED),
     "payRides": ("receive", "Payment reserves, takes and gives back money.", payments.CONSUMED),
     "reportPayments": ("send", "Payment says what became of the money.", payments.EMITTED),
+    "settleRides": (
+        "send",
+        "The reconciler cancels booked rides that are overdue, and has the others settled.",
+        frozenset({CarRideCancelled, CarRideOverdue}),
+    ),
 }
 """What the functions do with events: the direction, a summary, and the types."""
 

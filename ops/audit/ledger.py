@@ -14,13 +14,11 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from carride.events import idempotency_id
+from carride.events import FACTS, RideChange, idempotency_id
 from idempotency import Policy, observation
 from ops.audit.evidence import ALWAYS, NEVER, AuditedConsumer, DeadLettered, Evidence, Named
 
-_OF_RIDES: Final = frozenset(
-    f"CarRide{what}" for what in ("Created", "Accepted", "Started", "Completed", "Cancelled", "DestinationChanged")
-)
+_CHANGES: Final = frozenset(name for name, fact in FACTS.items() if issubclass(fact, RideChange))
 """The types of facts of which each makes a new version of a ride."""
 _CLOCK_SKEW: Final = timedelta(seconds=Policy().clock_skew)
 
@@ -234,11 +232,11 @@ def _committed(evidence: Evidence) -> Iterator[tuple[str, datetime]]:
     seen = {
         (event.named.order_id, event.named.version)
         for event in evidence.published
-        if event.type in _OF_RIDES and event.named
+        if event.type in _CHANGES and event.named
     }
     for ride in evidence.bookings:
         for version in range(1, ride.version + 1):
-            possible = (idempotency_id(ride.order_id, fact_type, version) for fact_type in _OF_RIDES)
+            possible = (idempotency_id(ride.order_id, fact_type, version) for fact_type in _CHANGES)
             if (ride.order_id, version) not in seen and evidence.outbox.keys().isdisjoint(possible):
                 yield f"{ride.order_id} version {version}", ride.booked
     yield from evidence.outbox.items()

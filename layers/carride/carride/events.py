@@ -77,8 +77,8 @@ class Fact(Ride, frozen=True, kw_only=True):
 
     It holds the ride as it was afterwards, and what the fact adds. Its class is the event's type.
 
-    A fact about a ride that another service adds (dispatch, payment) does not change the ride: it holds the version of
-    the event that it follows from.
+    Only a `RideChange` changes the ride. A fact that dispatch, payment or the reconciler adds holds the version of the
+    event that it follows from.
     """
 
     schema_version: ClassVar[int] = 1
@@ -99,29 +99,33 @@ class Fact(Ride, frozen=True, kw_only=True):
         return Ride(**{field: getattr(self, field) for field in Ride.__struct_fields__})
 
 
-class CarRideCreated(Fact, frozen=True, kw_only=True):
+class RideChange(Fact, frozen=True, kw_only=True):
+    """A fact that makes a new version of the ride: each version is one such fact."""
+
+
+class CarRideCreated(RideChange, frozen=True, kw_only=True):
     """A customer asked for a ride."""
 
 
-class CarRideAccepted(Fact, frozen=True, kw_only=True):
+class CarRideAccepted(RideChange, frozen=True, kw_only=True):
     """The company will drive the ride."""
 
 
-class CarRideStarted(Fact, frozen=True, kw_only=True):
+class CarRideStarted(RideChange, frozen=True, kw_only=True):
     """The passengers are in the car."""
 
 
-class CarRideCompleted(Fact, frozen=True, kw_only=True):
+class CarRideCompleted(RideChange, frozen=True, kw_only=True):
     """The passengers have arrived."""
 
 
-class CarRideCancelled(Fact, frozen=True, kw_only=True):
+class CarRideCancelled(RideChange, frozen=True, kw_only=True):
     """The ride was called off."""
 
     reason: Reason
 
 
-class CarRideDestinationChanged(Fact, frozen=True, kw_only=True):
+class CarRideDestinationChanged(RideChange, frozen=True, kw_only=True):
     """The passengers want to go elsewhere."""
 
     previous_destination: Sector
