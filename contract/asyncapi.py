@@ -14,8 +14,13 @@ _CHANNEL: Final = "#/channels/CarRideBus"
 _SCHEMAS: Final = "#/components/schemas"
 
 _CHANGES: Final = frozenset(fact for fact in FACTS.values() if issubclass(fact, RideChange))
+_SETTLED: Final[tuple[type[Fact], ...]] = (CarRideCancelled, CarRideOverdue)
 _OPERATIONS: Final = {
-    "changeRides": ("send", "The API books and changes rides; the simulator does the same to simulated ones.", _CHANGES),
+    "changeRides": (
+        "send",
+        "The API books and changes rides; the simulator does the same to simulated ones.",
+        _CHANGES,
+    ),
     "keepRideHistory": ("receive", "The ride history keeps every event.", frozenset(FACTS.values())),
     "dispatchCars": ("receive", "Dispatch assigns and releases cars.", fleet.CONSUMED),
     "reportCars": ("send", "Dispatch says which car a ride has.", fleet.EMITTED),
@@ -24,7 +29,7 @@ _OPERATIONS: Final = {
     "settleRides": (
         "send",
         "The reconciler cancels booked rides that are overdue, and has the others settled.",
-        frozenset({CarRideCancelled, CarRideOverdue}),
+        frozenset(_SETTLED),
     ),
 }
 """What the functions do with events: the direction, a summary, and the types."""

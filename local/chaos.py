@@ -220,7 +220,7 @@ def rehearse(
         mix: what goes wrong.
         seed: of all that is left to chance.
         store: where the partner's application remembers what it has done.
-        progress: is told how far this has come.
+        progress: shows how far this has come.
     """
     began = time.monotonic()
     troubles = Troubles.mixed(mix.gateway, declined=_DECLINED)

@@ -394,7 +394,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(content)
 
     def log_message(self, *_: object) -> None:
-        """Say nothing: the ledger tells what happened."""
+        """Log nothing: the ledger holds every payment."""
 
 
 def main() -> None:

@@ -182,7 +182,7 @@ class Failover:
         )
 
     def republish(self, since: datetime, until: datetime) -> tuple[int, int]:
-        """Put on the secondary's bus what the primary's pipe may not have told.
+        """Publish on the secondary's bus what the primary's pipe may not have published.
 
         Returns:
             How many events the bus has accepted, and how many lie in the ProducerDlq instead.

@@ -1,4 +1,4 @@
-"""The outbox of another region: the events that its pipe may not have told."""
+"""The outbox of another region: the events that its pipe may not have published."""
 
 import base64
 import json
@@ -19,7 +19,7 @@ _TEXTS: Final = (
 
 
 def written(site: Site, region: str, since: datetime, until: datetime) -> Iterator[Entry]:
-    """Yield what was written to the outbox in a region, as the pipe of that region would tell it.
+    """Yield what was written to the outbox in a region, as the pipe of that region would publish it.
 
     Args:
         site: whose replica of the table is read.

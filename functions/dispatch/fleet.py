@@ -86,7 +86,7 @@ class Decision(NamedTuple):
 
     after: Assignment
     facts: tuple[type[CarAssigned | NoCarAvailable | CarReleased], ...] = ()
-    """What is to be told, in this order."""
+    """What to emit, in this order."""
 
 
 def wants_car(seen: Assignment, fact: Fact) -> bool:

@@ -99,7 +99,7 @@ class Decision(NamedTuple):
 
     after: Payment
     facts: tuple[Fact, ...] = ()
-    """What is to be told, in this order."""
+    """What to emit, in this order."""
 
 
 class UnexpectedStatusError(Exception):
@@ -156,19 +156,19 @@ def conclude(seen: Payment, fact: Fact, charge: Charge | None) -> Decision:
     if charge is None:
         undone = action in {Action.UNDO, Action.RELEASE}
         return Decision(Payment(State.CANCELLED) if undone else _without_gateway(seen, fact))
-    told: dict[str, Any] = {"payment_id": charge.payment_id, "amount": charge.amount}
+    paid: dict[str, Any] = {"payment_id": charge.payment_id, "amount": charge.amount}
     match action, charge.status:
         case Action.AUTHORIZE, Status.AUTHORIZED:
-            return Decision(_as(State.AUTHORIZED, charge), (PaymentAuthorized.of(fact, **told),))
+            return Decision(_as(State.AUTHORIZED, charge), (PaymentAuthorized.of(fact, **paid),))
         case ((Action.AUTHORIZE | Action.AUTHORIZE_AND_CAPTURE | Action.CAPTURE), Status.DECLINED):
             declined = PaymentDeclined.of(fact, amount=charge.amount, reason=charge.reason or "declined")
             return Decision(_as(State.DECLINED, charge), (declined,))
         case ((Action.AUTHORIZE | Action.AUTHORIZE_AND_CAPTURE | Action.CAPTURE | Action.RELEASE), Status.CAPTURED):
-            reserved = () if seen.state is State.AUTHORIZED else (PaymentAuthorized.of(fact, **told),)
-            return Decision(_as(State.CAPTURED, charge), (*reserved, PaymentCaptured.of(fact, **told)))
+            reserved = () if seen.state is State.AUTHORIZED else (PaymentAuthorized.of(fact, **paid),)
+            return Decision(_as(State.CAPTURED, charge), (*reserved, PaymentCaptured.of(fact, **paid)))
         # Whatever was asked for, another run may have given the money back meanwhile.
         case _, Status.REFUNDED:
-            return Decision(_as(State.REFUNDED, charge), (PaymentRefunded.of(fact, **told),))
+            return Decision(_as(State.REFUNDED, charge), (PaymentRefunded.of(fact, **paid),))
         case ((Action.UNDO | Action.RELEASE), Status.DECLINED):
             return Decision(Payment(State.CANCELLED))
         case _:

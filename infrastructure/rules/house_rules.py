@@ -208,7 +208,7 @@ class House:
         ]
 
     def alarms(self, namespace: str, metric: str, dimension: str, name: str) -> list[str]:
-        """Return the alarms that watch a metric of a resource and tell somebody."""
+        """Return the alarms that watch a metric of a resource and notify a topic."""
         return [
             alarm
             for alarm, properties in self.of_type("AWS::CloudWatch::Alarm")
@@ -263,7 +263,7 @@ def functions_log(house: House) -> Iterator[Finding]:
 
 
 def functions_alarm(house: House) -> Iterator[Finding]:
-    """Somebody is told when a function, an API or a pipe fails, and when what failed could not even be kept."""
+    """A topic is notified when a function, an API or a pipe fails, and when what failed could not even be kept."""
     wanted = [(name, "AWS/Lambda", "FunctionName", ["Errors", "Throttles"]) for name, _ in house.of_type(*FUNCTIONS)]
     wanted += [(name, "AWS/ApiGateway", "ApiId", ["5xx"]) for name, _ in house.of_type(API)]
     wanted += [(name, "AWS/EventBridge/Pipes", "PipeName", ["ExecutionFailed"]) for name, _ in house.of_type(PIPE)]

@@ -69,12 +69,14 @@ def evidence(
         queues |= dict.fromkeys((f"{each.resources}RuleDlq", f"{each.resources}Dlq"), each.name)
     # State first, then what it follows from: whatever is found has its cause in what is read later. An event moves from
     # its consumer to a dead-letter queue, so these come after the tables.
-    found = [(each, list(_of_consumer(site, each))) for each in consumers]
+    items = [item for each in consumers if each.table is not None for item in ride_items(site, each)]
+    logs = {each.name: list(deliveries(site, each)) for each in consumers}
+    items += [item for each in consumers if each.table is None for item in reported(each.name, logs[each.name])]
     bookings = [
         BookedRide(item["orderID"], item["version"], _time(item.get("bookedAt")), _time_or_none(item.get("openSince")))
         for item in scan(dynamodb, outputs["BookingTableName"])
     ]
-    cars = {item["carID"]: item.get("rideID") for item in scan(dynamodb, outputs["CarTableName"])}
+    cars = rides_of_cars(dynamodb, outputs["CarTableName"])
     committed = outbox(dynamodb, outputs["OutboxTableName"])
     unread = {queue: waiting(sqs, outputs[f"{queue}Url"]) for queue in queues}
     for name in [f"{each.resources}Queue" for each in consumers if f"{each.resources}QueueUrl" in outputs]:
@@ -87,9 +89,9 @@ def evidence(
     return Evidence(
         consumers=consumers,
         published=logged + [event for event in unlogged if event is not None and event.event_id not in known],
-        deliveries=[delivery for each in consumers for delivery in deliveries(site, each)],
+        deliveries=[delivery for logged_by in logs.values() for delivery in logged_by],
         dead_letters=[dead_letter(queue, queues[queue], message) for queue, message in messages],
-        items=[item for _, items in found for item in items],
+        items=items,
         outbox=committed,
         bookings=bookings,
         cars=cars,
@@ -171,12 +173,6 @@ def deliveries(site: Site, consumer: AuditedConsumer) -> Iterator[Delivered]:
                 yield Delivered(name, outcome, fact or None, _logged_at(line))
 
 
-def _of_consumer(site: Site, consumer: AuditedConsumer) -> Iterator[RideItem]:
-    if consumer.table is None:
-        return reported(consumer.name, deliveries(site, consumer))
-    return ride_items(site, consumer)
-
-
 def ride_items(site: Site, consumer: AuditedConsumer) -> Iterator[RideItem]:
     """Yield what a consumer's table holds of every ride."""
     for item in scan(site.client("dynamodb"), site.outputs[f"{consumer.table}Name"]):
@@ -197,7 +193,7 @@ def _effect(order_id: str, attribute: str, entry: Mapping[str, Any]) -> Effect:
     if "type" not in entry:
         return Effect(fact)
     named = Named(order_id, entry["type"], entry["sequence"])
-    return Effect(fact, named, _time(entry.get("time")), tuple(entry.get("told", ())))
+    return Effect(fact, named, _time(entry.get("time")), tuple(entry.get("emitted", ())))
 
 
 def reported(consumer: str, logged: Iterable[Delivered]) -> Iterator[RideItem]:
@@ -212,6 +208,15 @@ def reported(consumer: str, logged: Iterable[Delivered]) -> Iterator[RideItem]:
             times.setdefault(delivery.fact, delivery.time)
     for fact, count in commits.items():
         yield RideItem(consumer, fact, (Effect(fact, None, times[fact]),), max(1, count))
+
+
+def rides_of_cars(dynamodb: Any, table: str) -> dict[str, str | None]:
+    """Return the ride of each car. Where several rows name one car, a ride that holds it counts, not a free row."""
+    cars: dict[str, str | None] = {}
+    for row in scan(dynamodb, table):
+        ride = row.get("rideID")
+        cars[row["carID"]] = cars.get(row["carID"]) if ride is None else str(ride)
+    return cars
 
 
 def outbox(dynamodb: Any, table: str) -> dict[str, datetime]:

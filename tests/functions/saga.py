@@ -56,14 +56,14 @@ class Life:
         self.overdue_driven = CarRideOverdue.of(self.completed.ride(), outcome="completed")
 
 
-def told(fact: Fact, **attributes: Any) -> RideEvent:
-    """Return the event that tells a fact."""
+def event_of(fact: Fact, **attributes: Any) -> RideEvent:
+    """Return the event of a fact."""
     return RideEvent.of(fact, source="acr.com.car-ride", time=NOW, **attributes)
 
 
 def event(fact: Fact, **attributes: Any) -> dict[str, Any]:
-    """Return the EventBridge event that tells a fact."""
-    detail = told(fact, **attributes).to_detail()
+    """Return the EventBridge event of a fact."""
+    detail = event_of(fact, **attributes).to_detail()
     return {
         "version": "0",
         "account": "123456789012",

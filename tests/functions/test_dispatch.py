@@ -22,7 +22,7 @@ from dispatch import POLICY, Settings, make_handler
 from idempotency import Update
 from idempotency.clock import epoch_ms
 from local import faults
-from tests.functions.saga import NOW, Life, client, create_table, event, invocation, items, outbox, told
+from tests.functions.saga import NOW, Life, client, create_table, event, event_of, invocation, items, outbox
 
 TABLES = assignments.Tables("assignments", "cars")
 OUTBOX = Outbox("outbox", "us-east-1")
@@ -76,7 +76,7 @@ class World(NamedTuple):
         (found,) = [item for item in items(self.dynamodb, "assignments") if item["orderID"] == order_id]
         return found
 
-    def told(self) -> list[str]:
+    def emitted(self) -> list[str]:
         """Return the types of the events in the outbox."""
         return [item["type"] for item in outbox(self.dynamodb)]
 
@@ -114,10 +114,10 @@ def test_a_ride_gets_a_car_and_gives_it_back(world: World) -> None:
     world.park("car_01")
     world.hear(ride.accepted)
     assert world.cars() == {"car_01": "order_01"}
-    assert (world.ride()["state"], world.ride()["carID"], world.told()) == ("assigned", "car_01", ["CarAssigned"])
+    assert (world.ride()["state"], world.ride()["carID"], world.emitted()) == ("assigned", "car_01", ["CarAssigned"])
     world.hear(ride.completed)
     assert world.cars() == {"car_01": None}
-    assert (world.ride()["state"], world.told()) == ("released", ["CarAssigned", "CarReleased"])
+    assert (world.ride()["state"], world.emitted()) == ("released", ["CarAssigned", "CarReleased"])
 
 
 def test_what_is_told_follows_from_what_was_heard(world: World) -> None:
@@ -143,7 +143,7 @@ def test_every_write_by_itself_refuses_what_is_out_of_date(world: World) -> None
     stale = assignments.Reader(TABLES, world.dynamodb).ride("order_01")
     world.hear(ride.completed)
     decision = fleet.decide(stale.assignment, ride.declined)
-    writes = assignments.effects(TABLES, told(ride.declined), stale, decision, outbox=OUTBOX, now=NOW)
+    writes = assignments.effects(TABLES, event_of(ride.declined), stale, decision, outbox=OUTBOX, now=NOW)
     updates = [write.action()["Update"] for write in writes if isinstance(write, Update)]
     assert len(updates) == 2
     for update in updates:

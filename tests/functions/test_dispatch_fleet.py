@@ -17,25 +17,25 @@ CAR = Car("car_01", "sector_01")
 
 
 def live(facts: Sequence[Fact], free: Car | None = CAR) -> tuple[Assignment, list[type[Fact]]]:
-    """Return what becomes of a ride when the facts are heard in this order, and what is told."""
+    """Return what becomes of a ride when the facts are heard in this order, and what is emitted."""
     seen = Assignment(State.UNKNOWN)
-    told: list[type[Fact]] = []
+    emitted: list[type[Fact]] = []
     for fact in facts:
         decision = fleet.decide(seen, fact, free if fleet.wants_car(seen, fact) else None)
         seen = decision.after
-        told += decision.facts
-    return seen, told
+        emitted += decision.facts
+    return seen, emitted
 
 
 def test_an_accepted_ride_gets_the_free_car() -> None:
-    """The car is the ride's, and that is told."""
+    """The car is the ride's, and that is emitted."""
     assert live([LIFE.accepted]) == (Assignment(State.ASSIGNED, CAR), [CarAssigned])
 
 
 def test_without_a_free_car_the_ride_stays_unserved() -> None:
-    """That is told once, and nothing that follows changes it."""
-    after, told = live([LIFE.accepted, LIFE.completed, LIFE.cancelled], free=None)
-    assert (after.state, after.car, told) == (State.UNSERVED, None, [NoCarAvailable])
+    """That is emitted once, and nothing that follows changes it."""
+    after, emitted = live([LIFE.accepted, LIFE.completed, LIFE.cancelled], free=None)
+    assert (after.state, after.car, emitted) == (State.UNSERVED, None, [NoCarAvailable])
 
 
 ENDS = [LIFE.completed, LIFE.cancelled, LIFE.declined, LIFE.overdue]
@@ -44,8 +44,8 @@ ENDS = [LIFE.completed, LIFE.cancelled, LIFE.declined, LIFE.overdue]
 @pytest.mark.parametrize("end", ENDS, ids=lambda fact: type(fact).__name__)
 def test_the_car_is_free_again_when_the_ride_is_over(end: Fact) -> None:
     """Whatever ends the ride, its car is released, once."""
-    after, told = live([LIFE.accepted, end, LIFE.declined])
-    assert (after, told) == (Assignment(State.RELEASED, CAR), [CarAssigned, CarReleased])
+    after, emitted = live([LIFE.accepted, end, LIFE.declined])
+    assert (after, emitted) == (Assignment(State.RELEASED, CAR), [CarAssigned, CarReleased])
 
 
 @pytest.mark.parametrize("facts", list(itertools.permutations([LIFE.accepted, LIFE.completed])))
@@ -55,9 +55,9 @@ def test_a_completed_ride_had_a_car_and_gave_it_back_whatever_the_order(facts: S
 
 
 def test_a_ride_that_was_called_off_first_never_gets_a_car() -> None:
-    """The acceptance that comes late takes no car, and nothing is told."""
-    after, told = live([LIFE.cancelled, LIFE.accepted])
-    assert (after.state, after.car, told) == (State.CANCELLED, None, [])
+    """The acceptance that comes late takes no car, and nothing is emitted."""
+    after, emitted = live([LIFE.cancelled, LIFE.accepted])
+    assert (after.state, after.car, emitted) == (State.CANCELLED, None, [])
 
 
 @pytest.mark.parametrize("order", range(200))
@@ -66,9 +66,9 @@ def test_every_order_ends_with_one_car_at_most_and_none_that_is_held(order: int)
     chance = random.Random(order)  # noqa: S311 - an order of events, not a secret
     facts = chance.sample([LIFE.accepted, chance.choice(ENDS[:2]), LIFE.declined, LIFE.created, LIFE.started], 5)
     lost = chance.randrange(6)  # events before it are lost; an overdue ride is settled all the same
-    after, told = live([*facts[lost:], LIFE.overdue], chance.choice([CAR, None]))
+    after, emitted = live([*facts[lost:], LIFE.overdue], chance.choice([CAR, None]))
     assert after.state not in {State.UNKNOWN, *fleet.OPEN}
-    assert told in ([], [CarAssigned, CarReleased], [NoCarAvailable])
+    assert emitted in ([], [CarAssigned, CarReleased], [NoCarAvailable])
 
 
 def test_facts_of_others_change_nothing() -> None:

@@ -47,7 +47,7 @@ class World(NamedTuple):
         (found,) = items(self.dynamodb, "payments")
         return found
 
-    def told(self) -> list[str]:
+    def emitted(self) -> list[str]:
         """Return the types of the events in the outbox."""
         return [item["type"] for item in outbox(self.dynamodb)]
 
@@ -107,14 +107,14 @@ def world(gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch) -> Iterator[Wor
 def test_a_ride_is_paid(world: World) -> None:
     """Money is reserved when there is a car and taken when the ride is over; table, gateway and events agree."""
     assert world.deliver(RIDE.assigned) == "New"
-    assert (world.payment()["state"], world.charge()["status"], world.told()) == (
+    assert (world.payment()["state"], world.charge()["status"], world.emitted()) == (
         "authorized",
         "authorized",
         ["PaymentAuthorized"],
     )
     assert world.deliver(RIDE.completed) == "New"
     assert (world.payment()["state"], world.charge()["captures"]) == ("captured", [1250])
-    assert world.told() == ["PaymentAuthorized", "PaymentCaptured"]
+    assert world.emitted() == ["PaymentAuthorized", "PaymentCaptured"]
     assert {item["data"]["paymentID"] for item in outbox(world.dynamodb)} == {world.charge()["id"]}
 
 
@@ -134,7 +134,7 @@ def test_a_run_that_was_taken_over_changes_nothing(world: World) -> None:
 
     world.gateway.then(sleep_through_the_lease)
     assert world.deliver(RIDE.assigned, "first") == "LostLease"
-    assert (len(world.gateway.ledger()), world.told(), world.payment()["effects"]) == (1, ["PaymentAuthorized"], 1)
+    assert (len(world.gateway.ledger()), world.emitted(), world.payment()["effects"]) == (1, ["PaymentAuthorized"], 1)
 
 
 def test_the_retry_of_a_killed_run_waits_for_its_lease(world: World) -> None:
@@ -165,7 +165,7 @@ def test_facts_of_others_cost_no_request(world: World) -> None:
     """An event that the rule should not have handed over asks the gateway for nothing."""
     world.deliver(RIDE.created)
     world.deliver(RIDE.accepted)
-    assert (world.gateway.asked, world.told(), world.payment()["state"]) == ([], [], "unknown")
+    assert (world.gateway.asked, world.emitted(), world.payment()["state"]) == ([], [], "unknown")
 
 
 @pytest.mark.parametrize("trouble", ["declined", "refused"])
@@ -194,7 +194,7 @@ def test_what_the_gateway_has_captured_stays_though_nobody_else_knows_of_the_end
     assert world.deliver(last, extensions=poison) == "DeadLettered"
     assert world.deliver(RIDE.overdue) == "New"
     assert (world.payment()["state"], world.charge()["captures"], world.charge()["refunds"]) == ("captured", [1250], [])
-    assert world.told() == ["PaymentAuthorized", "PaymentCaptured"]
+    assert world.emitted() == ["PaymentAuthorized", "PaymentCaptured"]
     assert "openSince" not in world.payment()
 
 
@@ -210,7 +210,7 @@ def test_a_price_that_has_changed_is_captured_from_one_reservation(
     world.deliver(Life(price=price).completed if in_order else RIDE.assigned)
     taken = min(price, 1250) if capped and in_order else price
     assert world.charge()["captures"] == [taken]
-    assert (world.payment()["amount"], world.told()) == (taken, ["PaymentAuthorized", "PaymentCaptured"])
+    assert (world.payment()["amount"], world.emitted()) == (taken, ["PaymentAuthorized", "PaymentCaptured"])
 
 
 def test_a_refused_capture_is_declined_and_leaves_nothing_reserved(world: World) -> None:
@@ -219,7 +219,7 @@ def test_a_refused_capture_is_declined_and_leaves_nothing_reserved(world: World)
     world.deliver(RIDE.assigned)
     assert world.deliver(replace(RIDE.completed, price=0)) == "New"
     assert (world.charge()["status"], world.payment()["state"]) == ("refunded", "declined")
-    assert world.told() == ["PaymentAuthorized", "PaymentDeclined"]
+    assert world.emitted() == ["PaymentAuthorized", "PaymentDeclined"]
 
 
 @pytest.mark.parametrize("last", [RIDE.assigned, RIDE.cancelled], ids=["the car", "the cancellation"])
@@ -234,11 +234,11 @@ def test_a_reservation_that_comes_after_every_attempt_is_given_back(world: World
     else:
         world.quarantine(RIDE.assigned)
         world.quarantine(RIDE.cancelled)
-    assert (world.payment()["state"], world.charge()["status"], world.told()) == ("undo due", "pending", [])
+    assert (world.payment()["state"], world.charge()["status"], world.emitted()) == ("undo due", "pending", [])
     time[0] = 60.0
     world.forget()
     assert world.deliver(last) == "New"
-    assert (world.payment()["state"], world.charge()["status"], world.told()) == (
+    assert (world.payment()["state"], world.charge()["status"], world.emitted()) == (
         "refunded",
         "refunded",
         ["PaymentRefunded"],
@@ -303,7 +303,7 @@ def test_a_payment_that_no_event_can_hold_is_never_committed(
     with pytest.raises(GatewayAnswerError, match=problem) as caught:
         world.deliver(RIDE.assigned)
     assert next(iter(wrong.values())) not in str(caught.value)
-    assert world.told() == []
+    assert world.emitted() == []
 
 
 def test_the_gateway_hears_the_currency(world: World) -> None:

@@ -50,44 +50,44 @@ class Till:
 
 
 def live(till: Till, facts: Sequence[Fact], seen: Payment | None = None) -> tuple[Payment, list[type[Fact]]]:
-    """Return what becomes of the payment when the facts are heard in this order, and what is told."""
+    """Return what becomes of the payment when the facts are heard in this order, and what is emitted."""
     seen = seen or Payment(State.UNKNOWN)
-    told: list[type[Fact]] = []
+    emitted: list[type[Fact]] = []
     for fact in facts:
         charge = till.carry_out(payments.plan(seen, fact), payments.due(seen, fact))
         decision = payments.conclude(seen, fact, charge)
         seen = decision.after
-        told += [type(fact) for fact in decision.facts]
-    return seen, told
+        emitted += [type(fact) for fact in decision.facts]
+    return seen, emitted
 
 
 @pytest.mark.parametrize("facts", list(itertools.permutations([LIFE.assigned, LIFE.completed])))
 def test_a_completed_ride_is_paid_once_whatever_the_order(facts: Sequence[Fact]) -> None:
-    """Money is taken once, after it was reserved, and both are told."""
+    """Money is taken once, after it was reserved, and both are emitted."""
     till = Till()
-    after, told = live(till, facts)
-    assert (after, told) == (Payment(State.CAPTURED, "pay_1", 1250), [PaymentAuthorized, PaymentCaptured])
+    after, emitted = live(till, facts)
+    assert (after, emitted) == (Payment(State.CAPTURED, "pay_1", 1250), [PaymentAuthorized, PaymentCaptured])
     assert till.captures == 1
 
 
 @pytest.mark.parametrize("end", [LIFE.cancelled, LIFE.no_car], ids=lambda fact: type(fact).__name__)
 def test_what_is_reserved_is_released_when_the_ride_is_called_off(end: Fact) -> None:
-    """The customer's money is the customer's again, and that is told."""
-    after, told = live(Till(), [LIFE.assigned, end])
-    assert (after.state, told) == (State.REFUNDED, [PaymentAuthorized, PaymentRefunded])
+    """The customer's money is the customer's again, and that is emitted."""
+    after, emitted = live(Till(), [LIFE.assigned, end])
+    assert (after.state, emitted) == (State.REFUNDED, [PaymentAuthorized, PaymentRefunded])
 
 
 def test_what_was_captured_is_given_back() -> None:
     """A cancellation that comes after all of it still leaves nobody without their money."""
-    after, told = live(Till(), [LIFE.assigned, LIFE.completed, LIFE.cancelled])
-    assert (after.state, told) == (State.REFUNDED, [PaymentAuthorized, PaymentCaptured, PaymentRefunded])
+    after, emitted = live(Till(), [LIFE.assigned, LIFE.completed, LIFE.cancelled])
+    assert (after.state, emitted) == (State.REFUNDED, [PaymentAuthorized, PaymentCaptured, PaymentRefunded])
 
 
 def test_a_ride_that_was_called_off_first_is_never_charged() -> None:
-    """The car that comes late reserves nothing, and nothing is told."""
+    """The car that comes late reserves nothing, and nothing is emitted."""
     till = Till()
-    after, told = live(till, [LIFE.cancelled, LIFE.assigned])
-    assert (after.state, told, till.charge) == (State.CANCELLED, [], None)
+    after, emitted = live(till, [LIFE.cancelled, LIFE.assigned])
+    assert (after.state, emitted, till.charge) == (State.CANCELLED, [], None)
 
 
 def test_what_an_overtaken_run_has_reserved_is_given_back() -> None:
@@ -95,8 +95,8 @@ def test_what_an_overtaken_run_has_reserved_is_given_back() -> None:
     till = Till()
     seen, _ = live(till, [LIFE.cancelled])
     till.charge = Charge("pay_1", Status.AUTHORIZED, 1250)
-    after, told = live(till, [LIFE.assigned], seen)
-    assert (after, told) == (Payment(State.REFUNDED, "pay_1", 1250), [PaymentRefunded])
+    after, emitted = live(till, [LIFE.assigned], seen)
+    assert (after, emitted) == (Payment(State.REFUNDED, "pay_1", 1250), [PaymentRefunded])
 
 
 def test_what_was_declined_needs_no_undoing() -> None:
@@ -107,10 +107,10 @@ def test_what_was_declined_needs_no_undoing() -> None:
 
 @pytest.mark.parametrize("facts", list(itertools.permutations([LIFE.assigned, LIFE.completed])))
 def test_a_ride_that_cannot_be_paid_is_declined_once(facts: Sequence[Fact]) -> None:
-    """Dispatch is told, with the gateway's reason, and nothing is ever captured."""
+    """Dispatch is emitted, with the gateway's reason, and nothing is ever captured."""
     till = Till(declines=True)
-    after, told = live(till, [*facts, LIFE.cancelled])
-    assert (after.state, told, till.captures) == (State.DECLINED, [PaymentDeclined], 0)
+    after, emitted = live(till, [*facts, LIFE.cancelled])
+    assert (after.state, emitted, till.captures) == (State.DECLINED, [PaymentDeclined], 0)
 
 
 def test_the_price_at_the_end_is_what_is_captured() -> None:
@@ -129,10 +129,10 @@ def test_every_order_of_events_settles_the_payment(order: int) -> None:
     overdue = LIFE.overdue_driven if end is LIFE.completed else LIFE.overdue
     lost = chance.randrange(6)  # events before it are lost; an overdue ride is settled all the same
     till = Till(declines=chance.random() < 0.3)
-    after, told = live(till, [*facts[lost:], overdue])
+    after, emitted = live(till, [*facts[lost:], overdue])
     assert after.state not in {State.UNKNOWN, *payments.OPEN}
     assert after.state in ({State.CAPTURED, State.DECLINED} if end is LIFE.completed else {*State} - {State.CAPTURED})
-    assert till.captures == told.count(PaymentCaptured) <= 1
+    assert till.captures == emitted.count(PaymentCaptured) <= 1
     assert till.charge is None or till.charge.status is not Status.AUTHORIZED
 
 

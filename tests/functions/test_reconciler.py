@@ -64,9 +64,9 @@ def test_whatever_was_lost_every_ride_is_settled(seed: int) -> None:
         assert len(charged) == len([charge for charge in gateway.ledger() if charge["status"] != "declined"])
         had_car = {item["orderID"] for item in items(saga.dynamodb, "assignments") if "carID" in item}
         assert set(charged) <= had_car
-        before = saga.told()
+        before = saga.emitted()
         assert saga.reconcile() == {"reconciled": 0, "overdue": 0}
-        assert saga.told() == before
+        assert saga.emitted() == before
 
 
 @pytest.mark.parametrize("booked", [True, False], ids=["booked", "simulated"])
@@ -115,9 +115,9 @@ def test_a_run_takes_effect_once(saga: WholeSaga) -> None:
     first = saga.tick(tick)
     late = saga.book("accept", name="customer_b")
     saga.flow()
-    told = saga.told()
+    emitted = saga.emitted()
     assert first == {"reconciled": 1, "overdue": 0}
-    assert (saga.tick(tick), saga.told()) == (first, told)
+    assert (saga.tick(tick), saga.emitted()) == (first, emitted)
     assert saga.item("bookings", late)["status"] == "accepted"
 
 
@@ -127,10 +127,10 @@ def test_a_ride_is_compensated_once_and_stays_visible(saga: WholeSaga) -> None:
     saga.hear(ride.created, ride.accepted)
     unheard = lambda consumer, _: consumer == "dispatch"  # noqa: E731 - one line for one condition
     assert saga.reconcile(lost=unheard) == {"reconciled": 1, "overdue": 0}
-    told = saga.told()
+    emitted = saga.emitted()
     for _ in range(5):
         assert saga.reconcile(lost=unheard) == {"reconciled": 0, "overdue": 1}
-    assert (saga.told(), saga.open(Stage.RECONCILED)) == (told, {ride.order_id})
+    assert (saga.emitted(), saga.open(Stage.RECONCILED)) == (emitted, {ride.order_id})
     saga.hear(ride.completed)
     assert (saga.reconcile(), saga.open()) == ({"reconciled": 0, "overdue": 0}, set())
 
@@ -140,7 +140,7 @@ def test_an_unknown_ride_is_visible_too(saga: WholeSaga) -> None:
     saga.hear(Life().accepted, lost=lambda consumer, _: consumer == "ride_history")
     assert saga.reconcile() == {"reconciled": 1, "overdue": 0}
     assert saga.reconcile() == {"reconciled": 0, "overdue": 1}
-    assert "CarRideOverdue" not in saga.told()
+    assert "CarRideOverdue" not in saga.emitted()
 
 
 def test_a_long_ride_is_left_alone(saga: WholeSaga, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,7 +168,7 @@ def test_a_booking_that_changes_meanwhile_is_not_cancelled(saga: WholeSaga, monk
     monkeypatch.setattr(open_rides.OpenRides, "find", overtaken)
     assert saga.reconcile() == {"reconciled": 0, "overdue": 0}
     assert saga.item("bookings", order_id)["status"] == "started"
-    assert "CarRideCancelled" not in saga.told()
+    assert "CarRideCancelled" not in saga.emitted()
 
 
 def test_what_does_not_fit_waits_for_the_next_run(saga: WholeSaga) -> None:

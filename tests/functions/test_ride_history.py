@@ -18,11 +18,11 @@ from idempotency.clock import epoch_ms
 from idempotency.testing import Invocation
 from ride_history import Settings, make_handler
 from tests.carride.rides import NOW, every_fact
-from tests.carride.rides import event as told
+from tests.carride.rides import event as event_of
 
 type Fail = Callable[[*tuple[BaseException, ...]], None]
 
-EVENTS = [told(fact) for fact in every_fact()[:4]]
+EVENTS = [event_of(fact) for fact in every_fact()[:4]]
 """A ride from its request to its end, in order."""
 
 
@@ -94,7 +94,7 @@ def test_an_event_that_breaks_the_contract_is_dead_lettered_at_once(world: World
 
 def test_an_event_past_its_expiry_is_dropped(world: World) -> None:
     """It has no effect, is no dead letter, and is counted as expired."""
-    assert world.deliver(event(told(every_fact()[0], expirytime=NOW))) == ["Expired"]
+    assert world.deliver(event(event_of(every_fact()[0], expirytime=NOW))) == ["Expired"]
     assert world.dead_letters() == world.items("Rides") == []
 
 

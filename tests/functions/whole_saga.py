@@ -173,7 +173,7 @@ class WholeSaga:
         """Return the ride of each car."""
         return {item["carID"]: item.get("rideID") for item in items(self.dynamodb, "cars")}
 
-    def told(self) -> list[str]:
+    def emitted(self) -> list[str]:
         """Return the types of all events in the outbox."""
         return sorted(item["type"] for item in items(self.dynamodb, "outbox"))
 

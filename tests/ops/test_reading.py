@@ -14,9 +14,21 @@ from moto import mock_aws
 from carride import ride as rides
 from carride.events import CarRideCreated, RideEvent
 from idempotency import marshalling
-from ops.audit.evidence import ALWAYS, CONSUMERS, NEVER, DeadLettered, Delivered, Effect, Named, Published, RideItem
+from ops.audit.evidence import (
+    ALWAYS,
+    CONSUMERS,
+    NEVER,
+    DeadLettered,
+    Delivered,
+    Effect,
+    Evidence,
+    Named,
+    Published,
+    RideItem,
+)
 from ops.audit.queues import dead_letter, peek
-from ops.audit.reading import deliveries, published, reported, ride_items
+from ops.audit.reading import deliveries, published, reported, ride_items, rides_of_cars
+from ops.audit.saga import check
 from ops.site import Site
 from tests.functions.saga import create_table
 
@@ -241,7 +253,7 @@ def test_a_table_says_which_facts_took_effect_what_they_emitted_and_what_is_stil
     """The entries of an item are its effects, and the counter how often they took place."""
     dynamodb = boto3.client("dynamodb")
     create_table(dynamodb, "rides", "orderID")
-    entry = {"type": "CarRideAccepted", "sequence": 2, "time": EXPIRES.isoformat(), "told": ["CarAssigned"]}
+    entry = {"type": "CarRideAccepted", "sequence": 2, "time": EXPIRES.isoformat(), "emitted": ["CarAssigned"]}
     kept = {f"event#{FACT}": entry, "orderID": "order_01", "effects": 2, "state": "assigned", "carID": "car_01"}
     item: Any = marshalling.item(kept | {"openSince": "2026-11-21T00:00:00Z"})
     dynamodb.put_item(TableName="rides", Item=item)
@@ -250,3 +262,16 @@ def test_a_table_says_which_facts_took_effect_what_they_emitted_and_what_is_stil
     assert list(ride_items(reader, DISPATCH)) == [
         RideItem("dispatch", "order_01", (effect,), 2, "assigned", "car_01", EXPIRES)
     ]
+
+
+def test_a_car_whose_row_makes_no_sense_is_held_by_whatever_its_row_says() -> None:
+    """Neither a number for a ride nor a second row of the same car hides a held car, or ends the audit."""
+    dynamodb = boto3.client("dynamodb")
+    create_table(dynamodb, "cars", "zone", "carID")
+    rows: Any = [("zone_01", {"S": "order_01"}), ("zone_02", None), ("zone_03", {"N": "7"})]
+    for zone, ride in rows:
+        car = {"zone": {"S": zone}, "carID": {"S": "car_01" if zone != "zone_03" else "car_02"}}
+        dynamodb.put_item(TableName="cars", Item=car | ({} if ride is None else {"rideID": ride}))
+    cars = rides_of_cars(dynamodb, "cars")
+    assert cars == {"car_01": "order_01", "car_02": "7"}
+    assert check(Evidence(CONSUMERS, cars=cars)).cars_held == 2

@@ -128,7 +128,7 @@ class Regions:
         site = Site(NAME, region, self.client)
         return sum(1 for consumer in CONSUMERS for _ in deliveries(site, consumer))
 
-    def told(self, entries: Sequence[Entry]) -> set[str]:
+    def published(self, entries: Sequence[Entry]) -> set[str]:
         """Return the facts of entries, and those that were committed to be told."""
         table = self.secondary.outputs["OutboxTableName"]
         facts = {json.loads(entry.detail)["idempotencyid"] for entry in entries}

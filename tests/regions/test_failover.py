@@ -102,7 +102,7 @@ def test_a_fenced_primary_loses_and_doubles_nothing(run: Run) -> None:
     assert outcome.republished > BOOKED
     assert outcome.replay.startswith(f"{AWAY}.")
     regions.settle()
-    assert regions.told(run.entries) <= regions.applied(), "the secondary has caught up with everything"
+    assert regions.published(run.entries) <= regions.applied(), "the secondary has caught up with everything"
 
     # What was late arrives in the primary after all: while it is fenced, and when it has started again.
     done = regions.deliveries(HOME)

@@ -105,13 +105,13 @@ def test_the_walkthrough_leads_to_a_consumer_that_passes(project: Path, tmp_path
 
 TEST_OF_THE_POINTS: Final = """
 from points import effect, points
-from tests.functions.saga import Life, told
+from tests.functions.saga import Life, event_of
 
 
 def test_points():
     ride = Life(price=1250)
-    assert [points(told(fact)) for fact in (ride.created, ride.completed)] == [0, 12]
-    assert effect("points", told(ride.completed)).key == {"orderID": "order_01"}
+    assert [points(event_of(fact)) for fact in (ride.created, ride.completed)] == [0, 12]
+    assert effect("points", event_of(ride.completed)).key == {"orderID": "order_01"}
 """
 
 

@@ -1,1 +1,1 @@
-"""The HTTP API: what a request may ask for, what becomes of it, and how that is told."""
+"""The HTTP API: requests, decisions, and answers."""

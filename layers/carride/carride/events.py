@@ -278,11 +278,11 @@ class RideEvent(Attributes, frozen=True, kw_only=True):
         expirytime: datetime | None = None,
         extensions: Mapping[str, str | int | bool] | None = None,
     ) -> Self:
-        """Return the event that tells a fact. Telling it again, at whatever time, gives the same ids.
+        """Return the event of a fact. The same fact gives the same ids at any time.
 
         Args:
             data: the fact.
-            source: who tells it.
+            source: who emits it.
             time: when it happened, with a time zone.
             cause: the event that it follows from, whose trace and correlation it carries on.
             correlationid: of the request that it follows from; left out, the cause's, or else the ride's orderID.

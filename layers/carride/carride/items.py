@@ -75,7 +75,7 @@ def step(
         "type": event.type,
         "sequence": int(event.sequence),
         "time": now.isoformat(),
-        "told": [type(fact).__name__ for fact in facts],
+        "emitted": [type(fact).__name__ for fact in facts],
     }
     values: dict[str, object] = {":state": state, ":entry": entry, ":one": 1}
     assignments = ["#state = :state", "#entry = :entry"]

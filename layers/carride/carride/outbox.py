@@ -1,6 +1,6 @@
 """The outbox's wire form: an event as an item that a pipe can turn back into the same event. Pure: no I/O, no AWS.
 
-A function commits the item in one transaction with the state that the event tells of; the table's stream and a pipe
+A function commits the item in one transaction with the state that the event is about. The table's stream and a pipe
 then carry it to the bus. The pipe's input template can quote strings out of a stream record, and nothing more: it makes
 no object of a string, and a stream holds every number as a string. So each CloudEvents attribute is a string attribute
 of its own, and the data is binary, which the stream writes as base64 and CloudEvents carries as ``data_base64``.
@@ -18,20 +18,20 @@ import msgspec
 from carride.events import RideEvent, parse_event
 
 KEPT: Final = timedelta(days=7)
-"""How long an item stays for whoever wants to look, or has to tell it again: the stream keeps it for a day."""
+"""How long an item stays, for operators and for republishing it. The stream keeps it for a day."""
 
 NEVER: Final = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 """The expiry time of an event that does not expire."""
 
 
 def outbox_item(event: RideEvent, *, region: str, now: datetime, kept: timedelta = KEPT) -> dict[str, object]:
-    """Return the item, as Python values, that tells ``event`` once it is in the outbox.
+    """Return the outbox item of ``event``, as Python values.
 
-    Written twice it is told once: its key is the event's id, and only a new item is carried on.
+    An item that is written twice is published once: its key is the event's id, and the pipe carries new items only.
 
     Args:
-        event: what is to be told. An event without a cause is its own; one without a trace is given an unsampled one,
-            the same for all events of its correlation.
+        event: what to publish. An event without a cause is written as its own cause; one without a trace gets an
+            unsampled one, the same for all events of its correlation.
         region: where it is written; a pipe carries the events of its own region only.
         now: with a time zone.
         kept: after how long the item expires.

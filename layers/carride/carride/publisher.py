@@ -102,7 +102,7 @@ class Receipt(NamedTuple):
 class PublishError(Exception):
     """Raised when entries are neither on the bus nor in the dead-letter queue. The caller has them: publish them again.
 
-    ``receipts`` tells what became of every entry of the call, ``entries`` holds those that are in neither.
+    ``receipts`` says what became of every entry of the call, ``entries`` holds those that are in neither.
     """
 
     def __init__(self, receipts: Sequence[Receipt], why_not_queued: str) -> None:
@@ -163,7 +163,7 @@ class Publisher:
         self._jitter = jitter
 
     def publish(self, entries: Iterable[Entry], remaining_ms: Remaining) -> list[Receipt]:
-        """Publish entries and tell what became of each, in their order.
+        """Publish entries, and return what became of each, in their order.
 
         Nothing is sent to the bus with less than `NEEDED_MS` left: what is pending then goes to the dead-letter queue.
         So call it with no more entries than there is time for.

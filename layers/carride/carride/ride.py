@@ -6,7 +6,7 @@ requested ──▶ accepted ──▶ started ──▶ completed
 ```
 
 Until it is completed or cancelled, a ride's destination can change too. Each change makes a new `Ride` whose version is
-one higher, and is a fact of the same number: `carride.events` tells it.
+one higher, and `carride.events` has a fact for it with the same number.
 """
 
 from enum import StrEnum

@@ -100,7 +100,7 @@ class Spec(Struct, frozen=True, kw_only=True, rename=json_name, forbid_unknown_f
     """What to simulate. Events that are late or ask for a fault are different ones, chosen by the seed.
 
     It ends by count (``rides``) or by time (``duration``), with 200 rides where neither is given. Every ride that has
-    begun is told to its end.
+    begun is simulated to its end.
     """
 
     mode: Mode = Mode.RANDOM

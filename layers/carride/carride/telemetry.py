@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from carride.events import RideEvent
 
 DELIVERY: Final = "delivery"
-"""The message of the line that tells what became of a delivery."""
+"""The message of the line about one delivery."""
 
 NAMESPACE: Final = os.environ.get("POWERTOOLS_METRICS_NAMESPACE", "CarRide")
 """Of the metrics, in CloudWatch."""

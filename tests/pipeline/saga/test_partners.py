@@ -6,7 +6,7 @@ from typing import Any
 from carride.simulation import older_envelope
 from idempotency import MemoryStore
 from local.partner import Partner, subscribe
-from tests.functions.saga import told
+from tests.functions.saga import event_of
 from tests.pipeline.saga.town import Town
 
 
@@ -36,7 +36,7 @@ def test_a_topic_and_a_queue_are_all_that_a_partner_needs(town: Town) -> None:
         "PaymentCaptured",
     ]
     (created,) = (event for event in heard if event["attributes"]["type"] == "CarRideCreated")
-    fact = told(ride.created)
+    fact = event_of(ride.created)
     assert created == {
         "attributes": {
             "type": "CarRideCreated",
@@ -53,7 +53,7 @@ def test_a_copy_in_the_older_envelope_is_recognised_as_one(town: Town) -> None:
     """The same fact in both envelopes is one event to the partner: the same id, and the same data."""
     topic, ride = town.stack.outputs["PartnersTopicArn"], town.ride()
     queue = subscribe(town.laptop.client("sns"), town.laptop.client("sqs"), topic, "both-envelopes")
-    fact = told(ride.created)
+    fact = event_of(ride.created)
     town.put_details(fact.to_detail(), older_envelope(fact))
     town.settle()
     partner = Partner(MemoryStore())
@@ -83,6 +83,6 @@ def test_a_rule_and_a_queue_do_as_well(town: Town) -> None:
     ride = town.ride()
     town.hear(ride.created, ride.cancelled)
     (heard,) = messages(town, url)
-    assert heard["detail"] == told(ride.cancelled).to_detail()
+    assert heard["detail"] == event_of(ride.cancelled).to_detail()
     events.remove_targets(Rule="by-rule", EventBusName=bus, Ids=["queue"])
     events.delete_rule(Name="by-rule", EventBusName=bus)

@@ -12,7 +12,7 @@ from local.local_aws import Laptop, Stack
 from local.simulated_gateway import Books, GatewayServer, Request, Troubles
 from ops.audit import gateway_payments, read
 from ops.audit.saga import Saga, check
-from tests.functions.saga import Life, told
+from tests.functions.saga import Life, event_of
 
 CARS: Final = 2
 SEED: Final = 1
@@ -47,7 +47,7 @@ class Town:
 
     def put(self, *facts: Fact) -> None:
         """Put facts on the bus, all at once."""
-        self.put_details(*(told(fact).to_detail() for fact in facts))
+        self.put_details(*(event_of(fact).to_detail() for fact in facts))
 
     def put_details(self, *details: Mapping[str, Any]) -> None:
         """Put events on the bus, all at once."""

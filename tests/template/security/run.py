@@ -9,7 +9,7 @@ from carride.events import Fact
 from local.demo import publish
 from local.local_aws import ROOT
 from tests.functions.api.client import BOOKING, Api
-from tests.functions.saga import NOW, told
+from tests.functions.saga import NOW, event_of
 from tests.pipeline.saga.town import Town
 from tests.template.stack import source
 
@@ -72,11 +72,11 @@ def _break(town: Town) -> None:
 
 
 def _late(fact: Fact) -> dict[str, Any]:
-    return told(fact, expirytime=_LONG_AGO).to_detail()
+    return event_of(fact, expirytime=_LONG_AGO).to_detail()
 
 
 def _broken(fact: Fact) -> dict[str, Any]:
-    return told(fact).to_detail() | {"idempotencyid": None}
+    return event_of(fact).to_detail() | {"idempotencyid": None}
 
 
 def _reconcile(town: Town) -> None:
