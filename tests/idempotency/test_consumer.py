@@ -12,7 +12,7 @@ import pytest
 from idempotency import TRANSPORT_ID, ConfigurationError, Consumer, MemoryStore, Operation, Policy, Put, lambda_deadline
 from idempotency.dead_letters import CONTRACT
 from idempotency.errors import MissingKeyError, OutOfTimeError, PayloadMismatchError, StoreUnavailableError
-from idempotency.heartbeat import Heartbeat
+from idempotency.concurrency import Threads
 from idempotency.policy import DAY
 from idempotency.sources import SNS
 from idempotency.testing import Invocation, ManualClock
@@ -342,7 +342,7 @@ class TestHeartbeat:
             return True
 
         before = set(threading.enumerate())
-        with Heartbeat(renew, 0.001):
+        with Threads().repeat(renew, 0.001):
             assert all(beats.acquire(timeout=DEADLINE_S) for _ in range(3))
         assert set(threading.enumerate()) == before
 
@@ -354,9 +354,9 @@ class TestHeartbeat:
             beats.append(False)
             return False
 
-        heartbeat = Heartbeat(renew, 0.001)
-        with heartbeat:
-            heartbeat._thread.join(DEADLINE_S)  # noqa: SLF001 - it has to end by itself
+        with Threads().repeat(renew, 0.001):
+            (thread,) = (each for each in threading.enumerate() if each.name == "idempotency-heartbeat")
+            thread.join(DEADLINE_S)
         assert beats == [False]
 
     def test_work_without_a_deadline_is_renewed_in_the_background(self, local: World) -> None:
