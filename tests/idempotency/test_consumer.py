@@ -10,9 +10,9 @@ from typing import Any, cast
 import pytest
 
 from idempotency import TRANSPORT_ID, ConfigurationError, Consumer, MemoryStore, Operation, Policy, Put, lambda_deadline
+from idempotency.concurrency import Threads
 from idempotency.dead_letters import CONTRACT
 from idempotency.errors import MissingKeyError, OutOfTimeError, PayloadMismatchError, StoreUnavailableError
-from idempotency.concurrency import Threads
 from idempotency.policy import DAY
 from idempotency.sources import SNS
 from idempotency.testing import Invocation, ManualClock
