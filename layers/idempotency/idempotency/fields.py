@@ -27,7 +27,7 @@ class Field(NamedTuple):
 
 @functools.lru_cache(maxsize=256)
 def fields_of(kind: Any) -> dict[str, Field] | None:
-    """Return the fields of a dataclass, msgspec Struct, pydantic model or attrs class; None for any other class.
+    """Return the fields of a dataclass, msgspec Struct or pydantic model; None for any other class.
 
     Class variables and arguments of the constructor alone (``InitVar``) are not fields.
     """
@@ -43,8 +43,6 @@ def fields_of(kind: Any) -> dict[str, Field] | None:
         }
     if hasattr(kind, "__pydantic_fields__"):
         return {name: _of_model(field) for name, field in models.items()}
-    if hasattr(kind, "__attrs_attrs__"):
-        return {attribute.name: _of_attrs(attribute.default) for attribute in kind.__attrs_attrs__}
     return None
 
 
@@ -70,13 +68,3 @@ def _of_model(field: Any) -> Field:
     if field.default_factory is not None:
         return Field(make=field.default_factory)
     return Field(field.default, functools.partial(field.get_default, call_default_factory=True))  # a copy of it
-
-
-def _of_attrs(default: Any) -> Field:
-    import attr
-
-    if default is attr.NOTHING:
-        return Field()
-    if isinstance(default, attr.Factory):  # type: ignore[arg-type] # a class; the stubs call it a function
-        return Field() if default.takes_self else Field(make=default.factory)
-    return Field(default)
