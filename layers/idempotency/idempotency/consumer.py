@@ -114,14 +114,7 @@ class Consumer[E = dict[str, Any]]:
         self._policy = policy
         self._functions: dict[str, tuple[str, str]] = {}
         self._reader = Reader(
-            name,
-            key=key,
-            parse=parse,
-            payload=payload,
-            occurred=occurred,
-            expires=expires,
-            labels=labels,
-            runs_without_key=policy.missing_key == "run",
+            name, policy, key=key, parse=parse, payload=payload, occurred=occurred, expires=expires, labels=labels
         )
         self._runner = Runner(
             name,

@@ -12,7 +12,7 @@ A record is judged in this order: our own token → window over → fingerprint 
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from idempotency.policy import no_backoff
 from idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, STATUSES, Record
@@ -142,6 +142,13 @@ class Lost(NamedTuple):
 
 type Step = Write | Run | Done | Failed | Busy | BackingOff | Mismatch | Quarantined | Corrupt
 type Ending = Done | Failed | Quarantined | Lost
+
+_ENDED: Final[dict[str, type[Done | Failed | Quarantined]]] = {
+    COMPLETED: Done,
+    FAILED: Failed,
+    QUARANTINED: Quarantined,
+}
+"""The step for our own record that has ended."""
 
 
 # ── Records ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -277,22 +284,15 @@ def decide(found: Record, request: ClaimRequest, now_ms: int) -> Step:
 
 
 def _decide_own(found: Record, request: ClaimRequest, now_ms: int) -> Step:
-    status = found.status
-    if status == IN_PROGRESS:
-        if found.lease_ms is None:
-            return Corrupt(found)
-        # The answer came late, so less than half of the lease is left. Under a deadline the lease is always whole,
-        # because it ends with the invocation whenever it was written.
-        if found.lease_ms + request.limits.lease_ms // 2 < lease_until(request, now_ms):
-            return Write(found, renewed(found, request, now_ms))
-        return Run(found)
-    if status == COMPLETED:
-        return Done(found)
-    if status == FAILED:
-        return Failed(found)
-    if status == QUARANTINED:
-        return Quarantined(found)
-    return Corrupt(found)
+    if is_corrupt(found):
+        return Corrupt(found)
+    if found.lease_ms is None or found.status != IN_PROGRESS:
+        return _ENDED[found.status](found)
+    # The answer came late, so less than half of the lease is left. Under a deadline the lease is always whole, because
+    # it ends with the invocation whenever it was written.
+    if found.lease_ms + request.limits.lease_ms // 2 < lease_until(request, now_ms):
+        return Write(found, renewed(found, request, now_ms))
+    return Run(found)
 
 
 def _decide_in_progress(found: Record, request: ClaimRequest, now_ms: int) -> Step:
@@ -326,11 +326,7 @@ def conclude(found: Record | None, request: ClaimRequest) -> Ending:
         return Done(found)  # ours, if the answer to an earlier try was lost; otherwise the winner's
     if found.owner != request.owner:
         return Lost(found)
-    if found.status == FAILED:
-        return Failed(found)
-    if found.status == QUARANTINED:
-        return Quarantined(found)
-    return Lost(found)
+    return _ENDED.get(found.status, Lost)(found)
 
 
 def is_live(record: Record, limits: Limits, now_ms: int) -> bool:

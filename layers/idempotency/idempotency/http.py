@@ -153,7 +153,7 @@ class _Service[E]:
         if isinstance(reader.key, TransportId):
             raise ConfigurationError(f"{reader.consumer}: leave key= out, and the {KEY_HEADER} header is the key")
         self._reader = reader
-        self._runner = runner.without_dead_letters()  # the client gets the error at once, and can repeat its request
+        self._runner = runner
         self._work: Callable[[E, Any], object] = work  # with None as the operation, for methods that are not protected
         self._methods = methods
         self._problem_types = problem_types
@@ -214,6 +214,7 @@ class _Service[E]:
             context=context,
             acknowledges=False,
             protected=protected,
+            dead_letters=False,  # the client gets the error at once, and can repeat its request
             event={**asked, "body": body.decode(errors="replace")},  # no headers: they hold the caller's credentials
             labels=reader.labels_of(event),
         )

@@ -14,6 +14,7 @@ from idempotency.handlers import finished
 from idempotency.invocation import Invocation, current, enter, leave
 from idempotency.keys import TransportId, extractor, record_key
 from idempotency.operation import Operation
+from idempotency.policy import Policy
 from idempotency.runner import Runner
 from idempotency.sources import Raw, Source, event_ms
 
@@ -41,6 +42,7 @@ class Reader[E]:
     def __init__(
         self,
         consumer: str,
+        policy: Policy,
         *,
         key: str | TransportId | Callable[[E], object] | None,
         parse: Callable[[Any], E] | None,
@@ -48,7 +50,6 @@ class Reader[E]:
         occurred: Callable[[E], datetime | None] | None,
         expires: Callable[[E], datetime | None] | None,
         labels: Callable[[E], Mapping[str, str]] | None,
-        runs_without_key: bool,
     ) -> None:
         self.consumer = consumer
         self.parse = parse
@@ -59,7 +60,7 @@ class Reader[E]:
         self._occurred = occurred
         self._expires = expires
         self._labels = labels
-        self._runs_without_key = runs_without_key
+        self._runs_without_key = policy.missing_key == "run"
 
     def read(
         self, source: Source, raw: Raw, invocation: Invocation, delivery_id: str, *, postpones: bool

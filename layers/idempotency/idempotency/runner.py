@@ -3,7 +3,6 @@
 Deliveries share only the store, the cache and the settings: what belongs to one delivery is immutable.
 """
 
-import copy
 import json
 import os
 import random
@@ -11,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from idempotency import dead_letters, errors, observation
 from idempotency.clock import Clock, epoch_ms
@@ -111,12 +110,6 @@ class Runner:
             quarantines_crashes=policy.on_crash == "quarantine",
             backoff=policy.backoff,
         )
-
-    def without_dead_letters(self) -> Self:
-        """Return this runner for callers that get every error themselves."""
-        runner = copy.copy(self)
-        runner.reports = self.reports.without_dead_letters()
-        return runner
 
     # ── Whole deliveries ──────────────────────────────────────────────────────────────────────────────────────────────
 
