@@ -70,22 +70,10 @@ class Batch[E]:
     A failure stops its lane: of equal keys the first does the work, and the others share its outcome. Suspects run
     last, when no other record is running, in the smallest groups that the time left allows. A suspect runs alone on its
     last chance, so that another record's crash cannot have it quarantined.
-
-    Args:
-        handler: reads and runs the records; its runner knows the policy, the concurrency and the time left.
-        runner: the handler's runner.
-        pace: the durations of the handler's runs.
-        records: the raw records.
-        invocation: the Lambda invocation that brought them.
     """
 
     def __init__(
-        self,
-        handler: MessageHandler[E],
-        runner: Runner,
-        pace: Pace,
-        records: Sequence[Raw],
-        invocation: Invocation,
+        self, handler: MessageHandler[E], runner: Runner, pace: Pace, records: Sequence[Raw], invocation: Invocation
     ) -> None:
         self._handler = handler
         self._runner = runner

@@ -53,21 +53,19 @@ class Consumer[E = dict[str, Any]]:
     """Makes every operation take effect once for one consumer, however often it is delivered.
 
     Args:
-        name: the consumer's name. Consumers of one event need different names, and so have different records.
+        name: the consumer's name. Consumers of one event have different names, and so different records.
         store: holds the records.
         key: the idempotency key, for handlers: a function of the (parsed) event, a JMESPath expression over the raw
             message, or `TRANSPORT_ID`. Several parts (a tuple, or a JMESPath list) make a composite key.
         parse: turns a raw message into the event that the handler takes. A ValueError means that the message breaks the
-            contract: it goes to the dead-letter queue at once. Any other error while a message is read is the code's
-            fault, and the transport delivers the message again.
+            contract. Any other error while a message is read is the code's fault: the message is delivered again.
         payload: what is fingerprinted, in the same forms as ``key``. Default: the event's ``data``.
         occurred: when the event happened: a function of the (parsed) event. The oldest of this, the time in
             EventBridge's envelope and the transport's own time decides whether the window still covers a delivery.
         expires: when the event is no longer worth processing: a function of the (parsed) event.
         source: what delivers the messages. Default: EventBridge for an event handler, SQS for a batch handler.
         policy: limits, times and choices.
-        dead_letters: takes events that must not run again. Without it they raise, and the transport's own dead-letter
-            queue takes them when its retries are used up.
+        dead_letters: takes events that must not run again. Without it their errors are raised.
         observe: is called with the outcome of every delivery.
         labels: more about the event for ``observe``, such as a correlation id: a function of the (parsed) event.
         region: where this process runs. Default: ``AWS_REGION``.
@@ -158,10 +156,8 @@ class Consumer[E = dict[str, Any]]:
         """Decorate ``work(event, operation)`` as the Lambda handler of a source that delivers batches.
 
         Records run concurrently, each by itself. The response names those to deliver again, so the event source mapping
-        needs ``FunctionResponseTypes: [ReportBatchItemFailures]``. What ``work`` returns is not stored.
-
-        The handler raises BatchFailedError if all records failed, so that a mapping without that setting loses nothing,
-        and if any record failed of a source that cannot report single records.
+        needs ``FunctionResponseTypes: [ReportBatchItemFailures]``. What ``work`` returns is not stored. The handler
+        raises BatchFailedError if all records failed, or any record of a source that cannot report single ones.
         """
         from idempotency.batch import Batch, Pace
 
@@ -192,10 +188,9 @@ class Consumer[E = dict[str, Any]]:
     def http_handler(self, work: Callable[[E, Operation], object] | None = None, /, **options: Any) -> Any:
         """Decorate ``work(request, operation)``, which returns a response, as a Lambda handler of HTTP requests.
 
-        For API Gateway (payload formats 1.0 and 2.0), function URLs and load balancers. The key is what ``key=`` gives,
-        or the Idempotency-Key header. Requests whose method is not in ``methods=`` run each time, without a record, and
-        get None as their operation. A first response below 500 is stored, and replayed with the header
-        ``Idempotency-Replayed: true``. A response from 500 on, and an exception, is a failure.
+        The key is what ``key=`` gives, or the Idempotency-Key header. Requests whose method is not in ``methods=`` run
+        each time, without a record, and get None as their operation. A first response below 500 is stored, and replayed
+        with the header ``Idempotency-Replayed: true``. A response from 500 on, and an exception, is a failure.
         """
         from idempotency.http import make_handler
 
@@ -225,8 +220,7 @@ class Consumer[E = dict[str, Any]]:
             key: the name of the argument that holds the idempotency key.
             name: the operation's name, a part of its record keys: functions of one consumer never share a record.
                 Default: the function's ``__name__``.
-            payload: names of the arguments that are fingerprinted. Default: all. An argument that equals its default
-                counts as not given.
+            payload: names of the arguments that are fingerprinted. Default: all that do not equal their defaults.
 
         If the function has an argument ``operation`` with a default, it gets the operation.
 
@@ -235,13 +229,11 @@ class Consumer[E = dict[str, Any]]:
         """
         from idempotency.functions import Function
 
-        chosen = (payload,) if isinstance(payload, str) else payload
-
         def decorate(work: Callable[P, R]) -> Callable[P, R]:
             require_plain(work, "function(key=...)")
-            function = Function(
-                self._reader, self._runner, work, name=self._operation_name(work, name), key=key, payload=chosen
-            )
+            chosen = (payload,) if isinstance(payload, str) else payload
+            operation = self._operation_name(work, name)
+            function = Function(self._reader, self._runner, work, name=operation, key=key, payload=chosen)
 
             @functools.wraps(work)
             def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -269,8 +261,7 @@ class Consumer[E = dict[str, Any]]:
     def operation(self, key: object, payload: object = None, *, name: str | None = None) -> "Block":
         """Return a ``with`` block that works on one operation.
 
-        ``key`` is the idempotency key itself (a tuple for a composite one), ``payload`` is fingerprinted, and ``name``
-        is the operation's name, for consumers with several::
+        ``key`` is the idempotency key itself (a tuple for a composite one), and ``payload`` is fingerprinted::
 
             with consumer.operation(order_id, order) as block:
                 if not block.done:
@@ -292,13 +283,8 @@ class Consumer[E = dict[str, Any]]:
         return self._store.read(record_key(self.name, key, operation))
 
     def release(self, key: object, operation: str | None = None) -> bool:
-        """Release a key that is quarantined, or whose record is corrupt: its next delivery is attempt 1.
-
-        Returns:
-            Whether there was something to release.
-        """
+        """Release a key, as `idempotency.release` does; return whether there was something to release."""
         from idempotency.operators import release
 
-        return release(
-            self._store, record_key(self.name, key, operation), window=self._policy.window, clock=self._clock
-        )
+        name = record_key(self.name, key, operation)
+        return release(self._store, name, window=self._policy.window, clock=self._clock)

@@ -114,13 +114,7 @@ class Runner:
     # ── Whole deliveries ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def run(self, delivery: Delivery, work: Callable[[Operation], object]) -> Answer:
-        """Run ``work`` once for the delivery's key, report how the delivery ended, and answer.
-
-        Raises:
-            RetryableError: not now; a later delivery may succeed.
-            PermanentError: no retry can help, and no dead-letter queue has taken the event.
-            Exception: what ``work`` raised.
-        """
+        """Run ``work`` once for the delivery's key, report how the delivery ended, and answer or raise."""
         try:
             if self.policy.atomic and not delivery.claims:
                 answer = self._run_atomic(delivery, work)
@@ -217,15 +211,11 @@ class Runner:
         return self.concurrency.repeat(started.operation.heartbeat, self.policy.lease / HEARTBEATS_PER_LEASE)
 
     def finish(self, started: Started, value: object) -> Answer:
-        """Complete the claim of work that cannot be run again; record a refused commit as a failure.
-
-        Raises:
-            StoreUnavailableError: the commit may have taken place; the record decides at the next delivery.
-        """
+        """Complete the claim of work that cannot be run again; record a refused commit as a failure."""
         try:
             return self._commit(started, value)
         except errors.StoreUnavailableError:
-            raise
+            raise  # the commit may have taken place: the record decides at the next delivery
         except Exception as refused:  # noqa: BLE001 - nothing was written: recorded, then raised with the answer
             return self.fail(started, refused)
 
@@ -264,11 +254,7 @@ class Runner:
     # ── Steps ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _answer_without_claim(self, delivery: Delivery) -> Answer | None:
-        """Answer what is too old, expired, or completed a moment ago; None means that a claim has to be made.
-
-        Raises:
-            OutOfTimeError: too little time is left to commit anything.
-        """
+        """Answer what is too old, expired, or completed a moment ago; None means that a claim has to be made."""
         now_ms, limits = self.clock(), self._limits
         if delivery.sent_ms is not None and is_beyond_window(delivery.sent_ms, delivery.deadline_ms or now_ms, limits):
             too_old = errors.BeyondWindowError(f"{delivery.key} was sent more than {limits.window_s} s ago")
@@ -328,7 +314,7 @@ class Runner:
     ) -> tuple[Step, Record | None]:
         """Perform writes until the decision is another step; return it with the record that the last write replaced.
 
-        If the delivery postpones, a takeover is returned instead of performed.
+        Return a takeover, unperformed, if the delivery postpones.
         """
         seen: Record | None = None
         for _ in range(_ROUNDS):
@@ -402,10 +388,9 @@ class Runner:
         return Answer(observation.FAILED, record, describe(why), why)
 
     def _may_acknowledge(self, holder: Record, delivery: Delivery) -> bool:
-        """Return whether a busy delivery can be dropped because the holder's delivery will be made again.
+        """Return whether a busy delivery can be dropped, because the holder's delivery comes again.
 
-        Acknowledge only the delivery with the larger id: otherwise two could be dropped because of each other (one of
-        them delivered twice, or its write late). The delivery with the smallest id always stays.
+        Acknowledge only the delivery with the larger id: otherwise both could be dropped.
         """
         return (
             delivery.acknowledges

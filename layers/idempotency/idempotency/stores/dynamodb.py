@@ -47,9 +47,7 @@ class DynamoDBStore:
     Args:
         table: the table's name or ARN.
         transport: sends the requests. Default: a botocore client with explicit timeouts.
-        clock: epoch milliseconds, compared with ``until_ms``.
-        sleep: waits between tries, in seconds.
-        jitter: a number from 0 to 1 for each pause.
+        clock, sleep, jitter: epoch milliseconds, waiting in seconds, a number from 0 to 1 for each pause.
     """
 
     transactional = True
@@ -174,11 +172,9 @@ class DynamoDBStore:
     def _send(
         self, operation: str, request: Mapping[str, Any], until_ms: int | None, actions: int = 0
     ) -> Mapping[str, Any]:
-        """Return DynamoDB's answer; ``actions`` is the number of a transaction's actions.
+        """Return DynamoDB's answer, or raise a ServiceError if a condition does not hold.
 
-        Raises:
-            ServiceError: a condition does not hold; a cancelled transaction has a reason for each of its actions.
-            StoreRefusedError, StoreUnavailableError: as `Retries.send`.
+        ``actions`` is the number of a transaction's actions.
         """
         return self._retries.send(
             f"{operation} on {self._table}",

@@ -28,11 +28,6 @@ class Retries:
 
     The clients of the backends do not retry: only the store knows how much time is left, and whether an earlier try of
     the same request may have taken place.
-
-    Args:
-        clock: epoch milliseconds, compared with ``until_ms``.
-        sleep: waits between tries, in seconds.
-        jitter: a number from 0 to 1 for each pause.
     """
 
     def __init__(
