@@ -12,35 +12,19 @@ Five lines make a consumer::
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+# One name a line would take four times the space.
+# fmt: off
+# isort: off
 if TYPE_CHECKING:
     from idempotency.concurrency import Concurrency
     from idempotency.consumer import BatchResponse, Consumer, EventResponse
     from idempotency.dead_letters import DeadLetter, DeadLetterError, SqsDeadLetters
     from idempotency.effects import Check, Delete, Put, Update
     from idempotency.errors import (
-        BatchFailedError,
-        BeyondWindowError,
-        BusyError,
-        ConfigurationError,
-        ContentionError,
-        CorruptRecordError,
-        EffectConflictError,
-        EffectsRejectedError,
-        IdempotencyError,
-        KeyExpressionError,
-        LostLeaseError,
-        MissingKeyError,
-        OutOfTimeError,
-        PayloadMismatchError,
-        PermanentError,
-        QuarantinedError,
-        ResultOmittedError,
-        RetryableError,
-        RetryLaterError,
-        StoreError,
-        StoreRefusedError,
-        StoreUnavailableError,
-        UndecodableResultError,
+        BatchFailedError, BeyondWindowError, BusyError, ConfigurationError, ContentionError, CorruptRecordError,
+        EffectConflictError, EffectsRejectedError, IdempotencyError, KeyExpressionError, LostLeaseError,
+        MissingKeyError, OutOfTimeError, PayloadMismatchError, PermanentError, QuarantinedError, ResultOmittedError,
+        RetryableError, RetryLaterError, StoreError, StoreRefusedError, StoreUnavailableError, UndecodableResultError,
         UnfinishedWorkError,
     )
     from idempotency.http import HttpProblemError, idempotency_key
@@ -57,8 +41,6 @@ if TYPE_CHECKING:
     from idempotency.stores.memory import MemoryStore
     from idempotency.stores.valkey import ValkeyStore
 
-# One name a line would take four times the space.
-# fmt: off
 __all__ = [
     "DYNAMODB_STREAM", "EVENTBRIDGE", "KAFKA", "KINESIS", "SNS", "SNS_IN_SQS", "SQS", "TRANSPORT_ID",
     "BatchFailedError", "BatchResponse", "BeyondWindowError", "BusyError", "Check", "Concurrency",

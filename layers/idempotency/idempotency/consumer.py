@@ -3,9 +3,9 @@
 import functools
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypedDict, overload
 
 from idempotency import observation
 from idempotency.clock import Clock, epoch_ms
@@ -26,7 +26,7 @@ from idempotency.stores import Store
 
 if TYPE_CHECKING:
     from idempotency.block import Block
-    from idempotency.http import HttpHandler, HttpOptions
+    from idempotency.http import HttpHandler
 
 
 class EventResponse(TypedDict):
@@ -183,14 +183,17 @@ class Consumer[E = dict[str, Any]]:
     def http_handler(self, work: Callable[[E, Operation], object], /) -> "HttpHandler": ...
     @overload
     def http_handler(
-        self, /, **options: Unpack["HttpOptions"]
+        self, /, *, methods: Collection[str] = ..., problem_types: str = ...
     ) -> "Callable[[Callable[[E, Operation], object]], HttpHandler]": ...
     def http_handler(self, work: Callable[[E, Operation], object] | None = None, /, **options: Any) -> Any:
         """Decorate ``work(request, operation)``, which returns a response, as a Lambda handler of HTTP requests.
 
-        The key is what ``key=`` gives, or the Idempotency-Key header. Requests whose method is not in ``methods=`` run
-        each time, without a record, and get None as their operation. A first response below 500 is stored, and replayed
-        with the header ``Idempotency-Replayed: true``. A response from 500 on, and an exception, is a failure.
+        The key is what ``key=`` gives, or the Idempotency-Key header. A first response below 500 is stored, and
+        replayed with the header ``Idempotency-Replayed: true``. A response from 500 on, and an exception, is a failure.
+
+        ``methods`` are those whose requests take effect once (POST, PUT, PATCH and DELETE): other requests run each
+        time, without a record, and get None as their operation. ``problem_types`` is the prefix of a problem's ``type``
+        that is not a URI (``urn:problem-type:``).
         """
         from idempotency.http import make_handler
 

@@ -8,7 +8,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Any, Final, TypedDict, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from idempotency import observation
 from idempotency.delivery import Delivery
@@ -36,8 +36,8 @@ type HttpHandler = Callable[[dict[str, Any], LambdaContext], dict[str, Any]]
 
 KEY_HEADER: Final = "Idempotency-Key"
 KEY_PATTERN: Final = r'^(?:"(?:[ !#-\[\]-~]|\\["\\]){1,255}"|[!#-+\--~]{1,255})$(?!\n)'
-"""Of the header: a quoted string, as in draft-ietf-httpapi-idempotency-key-header, or the same without quotes if it has
-no blanks, quotes or commas. A comma separates the values of a header that was sent twice."""
+"""A quoted string, as in draft-ietf-httpapi-idempotency-key-header, or a value without quotes, blanks and commas. A
+comma separates the values of a header that was sent twice."""
 REPLAYED_HEADER: Final = "Idempotency-Replayed"
 MEDIA_TYPE: Final = "application/problem+json"
 UNSAFE: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
@@ -47,21 +47,11 @@ _is_key: Final = re.compile(KEY_PATTERN).match
 _SERVER_ERROR: Final = 500
 
 
-class HttpOptions(TypedDict, total=False):
-    """The keyword arguments of `Consumer.http_handler`."""
-
-    methods: Collection[str]
-    """The methods whose requests take effect once. Default: POST, PUT, PATCH and DELETE."""
-    problem_types: str
-    """The prefix of a problem's ``type`` that is not a URI by itself. Default: ``urn:problem-type:``."""
-
-
 class HttpProblemError(ValueError):
     """Raise it to answer with a problem of RFC 9457, in ``application/problem+json``.
 
     From ``parse`` or ``key`` it is answered without a record. From the handler, with a status below 500, it is stored
-    and replayed like any other answer, and the effects registered before it are dropped. From the handler, with another
-    status, it is a failure of the attempt.
+    and replayed, without the effects registered before it; with another status, it is a failure of the attempt.
 
     Args:
         status: the answer's status, 400 to 599.
@@ -159,13 +149,7 @@ class _Service[E]:
         self._problem_types = problem_types
 
     def answer(self, request: Request, context: LambdaContext) -> Response:
-        """Do what the request asks for, or return its stored answer.
-
-        Raises:
-            HttpProblemError: the request cannot be read, has no key, or must not run.
-            RetryableError: the work raised it, for a method that is not protected.
-            Exception: any other error of the work.
-        """
+        """Do what the request asks for, or return its stored answer."""
         event, body = self._read(request)
         if request.method not in self._methods:
             return normal(self._work(event, None))
@@ -221,7 +205,7 @@ class _Service[E]:
 
 
 class _Run[E]:
-    """The work for one request, and how its latest run ended: a conflict may run it again."""
+    """The work for one request, and how its latest run ended. A conflict may run it again."""
 
     def __init__(self, work: Callable[[E, Any], object], event: E, problem_types: str) -> None:
         self._work = work
@@ -232,11 +216,7 @@ class _Run[E]:
         """What the work raised, or why its response cannot be sent."""
 
     def __call__(self, operation: "Operation") -> object:
-        """Run the work; return the response to store.
-
-        Raises:
-            _ServerAnswerError: the response's status is 500 or more.
-        """
+        """Run the work; return the response to store, or raise a _ServerAnswerError for a status of 500 or more."""
         self.response = self.error = None
         try:
             response = finished(self._work(self._event, operation))
@@ -308,37 +288,17 @@ def _key_problem(what: str) -> HttpProblemError:
 _SHOWN: Final = (PayloadMismatchError, QuarantinedError, ResultOmittedError)
 """The errors that the client gets, besides RetryableError. Lambda logs and counts all others."""
 
-_WORDED: Final[Mapping[type[Exception], tuple[int, str, str, str]]] = {
-    BusyError: (
-        409,
-        "request-in-progress",
-        "The same request is being processed",
-        "Another copy of this request is being processed.",
-    ),
+_WORDED: Final[Mapping[type[Exception], tuple[int, str, str, str | None]]] = {
+    BusyError: (409, "request-in-progress", "The same request is being processed", None),
     PayloadMismatchError: (
         422,
         "idempotency-key-reused",
-        "The idempotency key belongs to another request",
-        "This key was sent with another request. Choose a new key for each request.",
+        "This key was sent with another request",
+        "Choose a new key.",
     ),
-    QuarantinedError: (
-        500,
-        "request-given-up",
-        "The request has failed too often",
-        "It is not tried again under this key, and it is not known whether it took effect.",
-    ),
-    ResultOmittedError: (
-        500,
-        "answer-not-stored",
-        "The answer cannot be repeated",
-        "The request took effect, once. Its answer was not stored.",
-    ),
-    RetryableError: (
-        503,
-        "unavailable",
-        "Try again",
-        "It is not known whether the request took effect. Send it again, with the same key.",
-    ),
+    QuarantinedError: (500, "request-given-up", "The request has failed too often", "It may have taken effect."),
+    ResultOmittedError: (500, "answer-not-stored", "The request took effect, but its answer was not stored", None),
+    RetryableError: (503, "unavailable", "Send the request again, with the same key", "It may have taken effect."),
 }
 
 

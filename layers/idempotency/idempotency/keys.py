@@ -29,15 +29,12 @@ class TransportId:
 TRANSPORT_ID: Final = TransportId()
 """Use the transport's id of the message (EventBridge's ``id``, SQS's ``messageId``, …) as the key.
 
-It recognises a redelivery of the same message only: a producer's retry, a replay into another region and a redrive by
-copy have new ids. Prefer a key from the event itself.
+It recognises a redelivery of the same message only, and no producer's retry: prefer a key from the event itself.
 """
 
 
 def extractor(what: str | Extract, name: str) -> Extract:
     """Return a function of an event; a string is compiled as a JMESPath expression.
-
-    The function raises KeyExpressionError where the expression's types do not fit the event.
 
     Raises:
         ConfigurationError: the expression does not compile, or calls a function that JMESPath does not have.
@@ -92,11 +89,7 @@ def _descend(names: list[str]) -> Extract:
 
 
 def check_name(name: str, what: str) -> None:
-    """Check that a name can precede the first ``#`` of a record's key.
-
-    Args:
-        name: a consumer's name, or an operation's.
-        what: what the error calls it.
+    """Check that a name, which an error calls ``what``, can precede the first ``#`` of a record's key.
 
     Raises:
         ConfigurationError: the name is empty, longer than 255 bytes, no UTF-8, or contains ``#`` or ``/``.
