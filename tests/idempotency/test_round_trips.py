@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from idempotency import codec, marshalling
-from idempotency.effects import Put, prepared
+from idempotency.effects import Put, action_of, prepared
 from idempotency.errors import EffectsRejectedError, UndecodableResultError
 from idempotency.fingerprint import fingerprint
 from idempotency.keys import LONGEST_KEY, extractor, record_key
@@ -355,7 +355,7 @@ def test_effect_writes_what_it_said_when_it_was_registered(values: dict[str, Any
     expected = plain(values)
     effect = prepared(Put("Rides", values, condition="attribute_not_exists(id)"))
     values.clear()
-    action: Any = effect.action()
+    action: Any = action_of(effect)
     read: Any = TypeDeserializer().deserialize
     assert {name: read(attribute) for name, attribute in action["Put"]["Item"].items()} == expected
     assert marshalling.values(action["Put"]["Item"]) == expected

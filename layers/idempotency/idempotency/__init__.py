@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 # isort: off
 if TYPE_CHECKING:
     from idempotency.concurrency import Concurrency
-    from idempotency.consumer import BatchResponse, Consumer, EventResponse
+    from idempotency.consumer import BatchResponse, Consumer, EventResponse, release
     from idempotency.dead_letters import DeadLetter, DeadLetterError, SqsDeadLetters
     from idempotency.effects import Check, Delete, Put, Update
     from idempotency.errors import (
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from idempotency.keys import TRANSPORT_ID
     from idempotency.observation import Observation
     from idempotency.operation import Operation
-    from idempotency.operators import release
     from idempotency.policy import Policy
     from idempotency.record import Record
     from idempotency.sources import DYNAMODB_STREAM, EVENTBRIDGE, KAFKA, KINESIS, SNS, SNS_IN_SQS, SQS, Source
@@ -56,7 +55,7 @@ __all__ = [
 
 _MODULES = {
     "concurrency": "Concurrency",
-    "consumer": "BatchResponse Consumer EventResponse",
+    "consumer": "BatchResponse Consumer EventResponse release",
     "dead_letters": "DeadLetter DeadLetterError SqsDeadLetters",
     "effects": "Check Delete Put Update",
     "http": "HttpProblemError idempotency_key",
@@ -64,7 +63,6 @@ _MODULES = {
     "keys": "TRANSPORT_ID",
     "observation": "Observation",
     "operation": "Operation",
-    "operators": "release",
     "policy": "Policy",
     "record": "Record",
     "sources": "DYNAMODB_STREAM EVENTBRIDGE KAFKA KINESIS SNS SNS_IN_SQS SQS Source",

@@ -1,6 +1,7 @@
 """The programming interface: one consumer, and the ways to run an operation once for it."""
 
 import functools
+import os
 import random
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -11,6 +12,7 @@ from idempotency import observation
 from idempotency.clock import Clock, epoch_ms
 from idempotency.concurrency import Concurrency
 from idempotency.dead_letters import DeadLetters
+from idempotency.decision import is_corrupt, released
 from idempotency.errors import BatchFailedError, ConfigurationError
 from idempotency.handlers import require_plain
 from idempotency.invocation import Invocation, LambdaContext
@@ -18,8 +20,8 @@ from idempotency.keys import TransportId, check_name, record_key
 from idempotency.messages import MessageHandler, Reader
 from idempotency.observation import Observer
 from idempotency.operation import Operation
-from idempotency.policy import Policy
-from idempotency.record import Record
+from idempotency.policy import DAY, Policy
+from idempotency.record import QUARANTINED, Record
 from idempotency.runner import Runner
 from idempotency.sources import EVENTBRIDGE, SQS, Source
 from idempotency.stores import Store
@@ -287,7 +289,25 @@ class Consumer[E = dict[str, Any]]:
 
     def release(self, key: object, operation: str | None = None) -> bool:
         """Release a key, as `idempotency.release` does; return whether there was something to release."""
-        from idempotency.operators import release
-
         name = record_key(self.name, key, operation)
         return release(self._store, name, window=self._policy.window, clock=self._clock)
+
+
+def release(store: Store, key: str, *, window: int = 30 * DAY, clock: Clock = epoch_ms) -> bool:
+    """Release a key that is quarantined, or whose record is corrupt: its next delivery is attempt 1.
+
+    Args:
+        store: where the record is.
+        key: the record's key as dead letters show it, ``<consumer>#<key>`` or ``<consumer>/<operation>#<key>``.
+        window: for how many more seconds the record is remembered.
+        clock: epoch milliseconds.
+
+    Returns:
+        Whether there was something to release.
+    """
+    seen = store.read(key)
+    if seen is None or not (seen.status == QUARANTINED or is_corrupt(seen)):
+        return False
+    free = released(seen, os.urandom(16).hex(), clock(), window)
+    found = store.compare_and_swap(seen, free)
+    return found is not None and found.owner == free.owner

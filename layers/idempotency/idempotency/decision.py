@@ -87,19 +87,13 @@ class _Judged(NamedTuple):
 class Run(_Judged):
     """We hold the claim: run the handler."""
 
-    __slots__ = ()
-
 
 class Done(_Judged):
     """The operation is complete: answer with its stored result."""
 
-    __slots__ = ()
-
 
 class Failed(_Judged):
     """Our own failure is recorded: raise the error."""
-
-    __slots__ = ()
 
 
 class Busy(NamedTuple):
@@ -119,19 +113,13 @@ class BackingOff(NamedTuple):
 class Mismatch(_Judged):
     """The key is known with another payload."""
 
-    __slots__ = ()
-
 
 class Quarantined(_Judged):
     """The key is quarantined: never run it, and dead-letter the event if that was not done."""
 
-    __slots__ = ()
-
 
 class Corrupt(_Judged):
     """The record is invalid: leave it as it is."""
-
-    __slots__ = ()
 
 
 class Lost(NamedTuple):

@@ -22,10 +22,6 @@ class Put(NamedTuple):
     values: Mapping[str, object] | None = None
     names: Mapping[str, str] | None = None
 
-    def action(self) -> dict[str, object]:
-        """Return the entry of a ``TransactItems`` list."""
-        return _action("Put", self, {"Item": marshalling.item(self.item)})
-
 
 class Update(NamedTuple):
     """Apply ``expression`` to the item of ``table`` under ``key`` if ``condition`` holds for it."""
@@ -37,10 +33,6 @@ class Update(NamedTuple):
     values: Mapping[str, object] | None = None
     names: Mapping[str, str] | None = None
 
-    def action(self) -> dict[str, object]:
-        """Return the entry of a ``TransactItems`` list."""
-        return _action("Update", self, {"Key": marshalling.item(self.key), "UpdateExpression": self.expression})
-
 
 class Delete(NamedTuple):
     """Delete the item of ``table`` under ``key`` if ``condition`` holds for it."""
@@ -50,10 +42,6 @@ class Delete(NamedTuple):
     condition: str | None = None
     values: Mapping[str, object] | None = None
     names: Mapping[str, str] | None = None
-
-    def action(self) -> dict[str, object]:
-        """Return the entry of a ``TransactItems`` list."""
-        return _action("Delete", self, {"Key": marshalling.item(self.key)})
 
 
 class Check(NamedTuple):
@@ -65,13 +53,8 @@ class Check(NamedTuple):
     values: Mapping[str, object] | None = None
     names: Mapping[str, str] | None = None
 
-    def action(self) -> dict[str, object]:
-        """Return the entry of a ``TransactItems`` list."""
-        return _action("ConditionCheck", self, {"Key": marshalling.item(self.key)})
-
 
 type Effect = Put | Update | Delete | Check
-
 
 _EFFECTS: Final = (Put, Update, Delete, Check)
 
@@ -104,6 +87,25 @@ def prepared(effect: Effect) -> Effect:
     return effect._replace(key=key, values=values, names=names)
 
 
+def action_of(effect: Effect) -> dict[str, object]:
+    """Return an effect as an entry of a ``TransactItems`` list."""
+    request: dict[str, object] = {"TableName": effect.table}
+    if isinstance(effect, Put):
+        request["Item"] = marshalling.item(effect.item)
+    else:
+        request["Key"] = marshalling.item(effect.key)
+    if isinstance(effect, Update):
+        request["UpdateExpression"] = effect.expression
+    if effect.condition is not None:
+        request["ConditionExpression"] = effect.condition
+        request["ReturnValuesOnConditionCheckFailure"] = "ALL_OLD"
+    if effect.values:
+        request["ExpressionAttributeValues"] = marshalling.item(effect.values)
+    if effect.names:
+        request["ExpressionAttributeNames"] = dict(effect.names)
+    return {"ConditionCheck" if isinstance(effect, Check) else type(effect).__name__: request}
+
+
 def _expect_text(what: str, text: object) -> None:
     if not isinstance(text, str) or not text:
         raise EffectsRejectedError(f"an effect's {what} is a string of at least one character, not {text!r:.100}")
@@ -134,15 +136,3 @@ def _names(names: Mapping[str, str]) -> dict[str, str]:
         _expect_text("placeholder", placeholder)
         _expect_text("attribute", name)
     return dict(names)
-
-
-def _action(kind: str, effect: Effect, request: dict[str, object]) -> dict[str, object]:
-    request["TableName"] = effect.table
-    if effect.condition is not None:
-        request["ConditionExpression"] = effect.condition
-        request["ReturnValuesOnConditionCheckFailure"] = "ALL_OLD"
-    if effect.values:
-        request["ExpressionAttributeValues"] = marshalling.item(effect.values)
-    if effect.names:
-        request["ExpressionAttributeNames"] = dict(effect.names)
-    return {kind: request}

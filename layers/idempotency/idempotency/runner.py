@@ -139,7 +139,7 @@ class Runner:
             try:
                 return self._commit(started, value)
             except errors.EffectConflictError as conflict:
-                if not reruns_left or not self._has_time(delivery.deadline_ms):
+                if not reruns_left or self.left_ms(delivery.deadline_ms) <= 0:
                     return self.fail(started, conflict)
             except errors.StoreUnavailableError:
                 raise  # the commit may have taken place: the record decides at the next delivery
@@ -164,7 +164,7 @@ class Runner:
             try:
                 step, seen = self._write(delivery, ready, delivery.deadline_ms, operation._effects)
             except errors.EffectConflictError as conflict:
-                if not reruns_left or not self._has_time(delivery.deadline_ms):
+                if not reruns_left or self.left_ms(delivery.deadline_ms) <= 0:
                     return self._fail_atomic(delivery, request, conflict)
             except (errors.StoreUnavailableError, errors.ContentionError):
                 raise  # the commit may have taken place: the record decides at the next delivery
@@ -269,20 +269,16 @@ class Runner:
                 mismatch = errors.PayloadMismatchError(delivery.key)
                 return self.reports.give_up(delivery, dead_letters.PAYLOAD_MISMATCH, mismatch, cached)
             return Answer(observation.DUPLICATE, cached, "warm")
-        if not self._has_time(delivery.deadline_ms, now_ms):
+        if self.left_ms(delivery.deadline_ms, now_ms) <= 0:
             raise errors.OutOfTimeError(f"less than {self.policy.reserve} s are left for {delivery.key}")
         is_expired = delivery.expires_ms is not None and delivery.expires_ms + limits.skew_ms < now_ms
         if is_expired and self._store.read(delivery.key, until_ms=delivery.deadline_ms) is None:
             return Answer(observation.EXPIRED, None)
         return None
 
-    def left_ms(self, deadline_ms: int | None) -> int:
-        """Return how much time is left for work: the reserve is kept for the commit."""
-        return sys.maxsize if deadline_ms is None else deadline_ms - self._reserve_ms - self.clock()
-
-    def _has_time(self, deadline_ms: int | None, now_ms: int | None = None) -> bool:
-        """Return whether anything may start: nothing does inside the reserve."""
-        return deadline_ms is None or deadline_ms - (now_ms or self.clock()) > self._reserve_ms
+    def left_ms(self, deadline_ms: int | None, now_ms: int | None = None) -> int:
+        """Return how much time is left for work, by default from now on. The reserve is kept for the commit."""
+        return sys.maxsize if deadline_ms is None else deadline_ms - self._reserve_ms - (now_ms or self.clock())
 
     def _claim_request(self, delivery: Delivery) -> ClaimRequest:
         deadline_ms = delivery.deadline_ms

@@ -37,7 +37,6 @@ _PASSING: Final = frozenset(
     }
 )
 
-_INSERT: Final[dict[str, Any]] = {"ConditionExpression": "attribute_not_exists(idempotencyKey)"}
 _STATUS_AND_OWNER: Final = {"#s": "status", "#o": "owner"}
 
 
@@ -67,7 +66,7 @@ class DynamoDBStore:
 
     def put_if_absent(self, record: Record, effects: Sequence["Effect"] = (), *, until_ms: int | None = None) -> Record:
         """Write ``record`` if its key is absent."""
-        found = self._write(record, _INSERT, effects, until_ms)
+        found = self._write(record, "attribute_not_exists(idempotencyKey)", {}, effects, until_ms)
         if found is None:  # deleted after the refusal: DynamoDB returns no item
             raise StoreUnavailableError(
                 f"{record.key} was refused by a record that has been deleted; the next delivery decides"
@@ -78,7 +77,7 @@ class DynamoDBStore:
         self, seen: Record, record: Record, effects: Sequence["Effect"] = (), *, until_ms: int | None = None
     ) -> Record | None:
         """Write ``record`` if the record under its key is still as ``seen``."""
-        values: dict[str, dict[str, str]] = {}
+        values: dict[str, object] = {}
         conditions = []
         for name, value, kind in (
             ("#s", seen.status or None, "S"),
@@ -94,28 +93,18 @@ class DynamoDBStore:
                 # A value of another type is read as None, so a damaged record can be replaced as well.
                 conditions.append(f"NOT attribute_type({name}, :type{kind})")
                 values[f":type{kind}"] = {"S": kind}
-        expression = {
-            "ConditionExpression": " AND ".join(conditions),
-            "ExpressionAttributeNames": _STATUS_AND_OWNER,
-            "ExpressionAttributeValues": values,
-        }
-        return self._write(record, expression, effects, until_ms)
+        return self._write(record, " AND ".join(conditions), values, effects, until_ms)
 
     def update_if_owner(
         self, record: Record, effects: Sequence["Effect"] = (), *, until_ms: int | None = None
     ) -> Record | None:
         """Write ``record`` if its owner still holds the key, with no later lease."""
         condition = "#s = :s AND #o = :o"
-        values = {":s": {"S": IN_PROGRESS}, ":o": {"S": record.owner}}
+        values: dict[str, object] = {":s": {"S": IN_PROGRESS}, ":o": {"S": record.owner}}
         if record.lease_ms is not None:
             condition += " AND leaseExpiry <= :l"
             values[":l"] = {"N": str(record.lease_ms)}
-        expression = {
-            "ConditionExpression": condition,
-            "ExpressionAttributeNames": _STATUS_AND_OWNER,
-            "ExpressionAttributeValues": values,
-        }
-        return self._write(record, expression, effects, until_ms)
+        return self._write(record, condition, values, effects, until_ms)
 
     def read(self, key: str, *, until_ms: int | None = None) -> Record | None:
         """Read the record under ``key``, consistently."""
@@ -124,14 +113,21 @@ class DynamoDBStore:
         return record_of(item) if item else None
 
     def _write(
-        self, record: Record, expression: Mapping[str, Any], effects: Sequence["Effect"], until_ms: int | None
+        self,
+        record: Record,
+        condition: str,
+        values: Mapping[str, object],
+        effects: Sequence["Effect"],
+        until_ms: int | None,
     ) -> Record | None:
-        put = {
+        put: dict[str, Any] = {
             "TableName": self._table,
             "Item": item_of(record),
+            "ConditionExpression": condition,
             "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
-            **expression,
         }
+        if values:
+            put |= {"ExpressionAttributeNames": _STATUS_AND_OWNER, "ExpressionAttributeValues": values}
         if effects:
             return self._transact(record, put, effects, until_ms)
         try:
@@ -144,7 +140,9 @@ class DynamoDBStore:
     def _transact(
         self, record: Record, put: Mapping[str, Any], effects: Sequence["Effect"], until_ms: int | None
     ) -> Record | None:
-        actions: list[Mapping[str, object]] = [{"Put": put}, *(effect.action() for effect in effects)]
+        from idempotency.effects import action_of
+
+        actions: list[Mapping[str, object]] = [{"Put": put}, *map(action_of, effects)]
         if len(actions) > MAX_ACTIONS:
             raise EffectsRejectedError(f"{len(actions)} are more than the {MAX_ACTIONS} actions of one transaction")
         # The token is made once for this request, and kept over its retries. A token derived from the key would collide
