@@ -38,8 +38,7 @@ def encode(value: object) -> str:
     """Return ``value`` as text that `decode` turns into an equal value of the same type.
 
     Raises:
-        UnencodableResultError: the value, or a value inside it, cannot be rebuilt, is nested too deeply, or raises when
-            it is read.
+        UnencodableResultError: a value cannot be rebuilt, is nested too deeply, or raises when it is read.
     """
     try:
         text = _dump(_pack(value))

@@ -19,7 +19,6 @@ from idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, STAT
 
 LONGEST_LEASE_MS = 900_000
 """A Lambda invocation lasts 15 minutes at most, and so does a policy's lease."""
-
 TTL_BEYOND_LEASE_S = 3600
 """The TTL of a live claim ends an hour after its lease, so that DynamoDB never deletes a claim that still holds."""
 
@@ -79,7 +78,7 @@ class Write(NamedTuple):
 
 
 class _Judged(NamedTuple):
-    """The base of steps that hold the judged record and nothing else."""
+    """A step that holds nothing but the judged record."""
 
     record: Record
 
@@ -131,12 +130,8 @@ class Lost(NamedTuple):
 type Step = Write | Run | Done | Failed | Busy | BackingOff | Mismatch | Quarantined | Corrupt
 type Ending = Done | Failed | Quarantined | Lost
 
-_ENDED: Final[dict[str, type[Done | Failed | Quarantined]]] = {
-    COMPLETED: Done,
-    FAILED: Failed,
-    QUARANTINED: Quarantined,
-}
-"""The step for our own record that has ended."""
+_END: Final[dict[str, type[Done | Failed | Quarantined]]] = {COMPLETED: Done, FAILED: Failed, QUARANTINED: Quarantined}
+"""The steps for our own record that has ended."""
 
 
 # ── Records ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -208,8 +203,8 @@ def settled(claim: Record, outcome: Outcome, request: ClaimRequest, now_ms: int)
 def quarantined(seen: Record, request: ClaimRequest, now_ms: int, error: str | None) -> Record:
     """Return ``seen`` quarantined: with its attempt and without an expiry. No ``error`` means an unknown outcome.
 
-    If ``seen`` belongs to another claim, the record gets a token that no claim has. So a late ``dead_lettered`` update,
-    after an operator's release, cannot change a record that this delivery has written under its own token.
+    A record of another claim gets a token that no claim has: a late ``dead_lettered`` update, after an operator's
+    release, must not change a record that this delivery has written under its own token.
     """
     return seen._replace(
         status=QUARANTINED,
@@ -275,7 +270,7 @@ def _decide_own(found: Record, request: ClaimRequest, now_ms: int) -> Step:
     if is_corrupt(found):
         return Corrupt(found)
     if found.lease_ms is None or found.status != IN_PROGRESS:
-        return _ENDED[found.status](found)
+        return _END[found.status](found)
     # The answer came late, so less than half of the lease is left. Under a deadline the lease is always whole, because
     # it ends with the invocation whenever it was written.
     if found.lease_ms + request.limits.lease_ms // 2 < lease_until(request, now_ms):
@@ -314,14 +309,13 @@ def conclude(found: Record | None, request: ClaimRequest) -> Ending:
         return Done(found)  # ours, if the answer to an earlier try was lost; otherwise the winner's
     if found.owner != request.owner:
         return Lost(found)
-    return _ENDED.get(found.status, Lost)(found)
+    return _END.get(found.status, Lost)(found)
 
 
 def is_live(record: Record, limits: Limits, now_ms: int) -> bool:
     """Return whether a claim still holds, by the slowest allowed clock.
 
-    A lease that ends later than any lease can was written by a wrong clock, and does not count: a clock that is a day
-    ahead would otherwise hold its keys for a day.
+    A lease that ends later than any lease can was written by a wrong clock, and does not count.
     """
     if record.lease_ms is None:
         return False

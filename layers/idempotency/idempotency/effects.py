@@ -62,12 +62,9 @@ _EFFECTS: Final = (Put, Update, Delete, Check)
 def prepared(effect: Effect) -> Effect:
     """Return the effect converted and checked. Later changes to its values have no effect on it.
 
-    So a handler learns that an effect cannot be written before it does anything external.
-
     Raises:
-        EffectsRejectedError: it is not an effect, lacks its table, key or expression, holds a value that DynamoDB
-            cannot hold, or is an item of more than 400 KB. The commit checks what the table decides, such as the type
-            of a key.
+        EffectsRejectedError: it is no effect, is incomplete, or holds a value or an item that DynamoDB cannot hold. The
+            commit checks what the table decides, such as the type of a key.
     """
     if not isinstance(effect, _EFFECTS):
         raise EffectsRejectedError(f"a {type(effect).__name__} is not an effect: use Put, Update, Delete or Check")

@@ -117,8 +117,8 @@ def values_of(event: Event, header: str) -> list[str]:
 def normal(response: object) -> Response:
     """Return what a handler returned in the form that is stored; that form itself stays as it is.
 
-    A value without ``statusCode`` is the JSON body of a 200, in every format as API Gateway has it in 2.0. A body of
-    bytes is sent as base64, any other body that is not text as JSON.
+    A value without ``statusCode`` is the JSON body of a 200. A body of bytes is sent as base64, any other body that is
+    not text as JSON.
 
     Raises:
         TypeError, ValueError, RecursionError: it has no form in JSON or UTF-8, or its status is not an HTTP status.

@@ -37,8 +37,7 @@ class Invocation(NamedTuple):
             return cls(clock() + int(context.get_remaining_time_in_millis()), context)
         except AttributeError as error:
             raise ConfigurationError(
-                f"a handler needs Lambda's context, not {context!r}; a test passes "
-                "idempotency.testing.Invocation(clock)"
+                f"a handler needs Lambda's context, not {context!r}; a test passes idempotency.testing.Invocation"
             ) from error
 
 
@@ -52,10 +51,7 @@ leave = _current.reset
 
 @contextmanager
 def lambda_deadline(context: LambdaContext, clock: Clock = epoch_ms) -> Generator[None]:
-    """Give the deadline of a Lambda invocation to the functions and blocks that are called inside.
-
-    Event, batch and HTTP handlers do so by themselves.
-    """
+    """Tell functions and blocks called inside when Lambda stops the invocation. Handlers do so by themselves."""
     token = enter(Invocation.of(context, clock))
     try:
         yield

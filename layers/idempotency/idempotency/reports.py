@@ -58,8 +58,8 @@ class Reports:
         poison = record if reason in (QUARANTINED, UNKNOWN) else None
         if poison is None or not poison.dead_lettered:
             number = 0 if record is None else record.attempt
-            letter = DeadLetter(reason, describe(error), self._consumer, delivery.key, number, delivery.event)
-            self._dead_letters.send(letter)
+            dead_letter = DeadLetter(reason, describe(error), self._consumer, delivery.key, number, delivery.event)
+            self._dead_letters.send(dead_letter)
             if poison is not None:
                 self._store.compare_and_swap(poison, poison._replace(dead_lettered=True), until_ms=delivery.deadline_ms)
         return Answer(observation.DEAD_LETTERED, record, reason, None if delivery.acknowledges else error)

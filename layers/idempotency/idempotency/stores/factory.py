@@ -22,17 +22,12 @@ def open_store(address: str) -> Store:
     """Open the store at ``address``. It imports only what that store needs, and sends no request yet.
 
     Args:
-        address: ``dynamodb:<name or ARN of the table>``, or
-            ``valkey://[[<user>]:<password>@]<host>[:<port>][/<database>][?<options>]``. ``redis://`` is another word
-            for ``valkey://``; ``valkeys://`` and ``rediss://`` speak TLS. User and password are percent-encoded, the
-            default port is 6379, an IPv6 address is in brackets. Options, joined by ``&``:
-
-            - ``cluster=true``: the endpoint belongs to a cluster, which names its nodes. It has no databases.
-            - ``eviction=accepted``: do not check at the first step that the server evicts no keys.
+        address: ``dynamodb:<name or ARN of the table>``, or ``<scheme>://[[<user>]:<password>@]<host>[:<port>]`` with
+            the scheme valkey or redis, with TLS valkeys or rediss, and then ``[/<database>][?<options>]``.
+            ``docs/where-records-live.md`` explains the options.
 
     Raises:
-        ConfigurationError: it is none of these, or valkey-py is not installed. The first step raises it, too, if the
-            server drops keys to make room.
+        ConfigurationError: it is none of these, or valkey-py is not installed.
     """
     if table := _TABLE.fullmatch(address):
         from idempotency.stores.dynamodb import DynamoDBStore

@@ -55,7 +55,7 @@ class Retries:
         Args:
             what: names the request in errors.
             request: sends it once.
-            judge: returns what an error of ``request`` says; None for an error that is not the backend's: it is raised.
+            judge: returns what an error says; None for an error that is not the backend's, which is raised.
             longest_try_s: the seconds after which a try without an answer ends.
             until_ms: epoch milliseconds by which every try but the first must be able to end; None: no limit.
             remedy: ends the message of an error that no retry can change.

@@ -11,10 +11,7 @@ _READ_TIMEOUT_S: Final = 0.8
 
 
 class ServiceError(Exception):
-    """Raised when DynamoDB answered with an error, or a request could not be signed (``status`` 0).
-
-    ``body`` is DynamoDB's answer, with the stored item if a condition was refused.
-    """
+    """Raised when DynamoDB answered with an error (``body``), or a request could not be signed (``status`` 0)."""
 
     def __init__(self, code: str, status: int, message: str, body: Mapping[str, Any]) -> None:
         super().__init__(f"{code}: {message}")
