@@ -39,16 +39,10 @@ class EventResponse(TypedDict):
     attempt: int
 
 
-class BatchItemFailure(TypedDict):
-    """One record to deliver again."""
-
-    itemIdentifier: str
-
-
 class BatchResponse(TypedDict):
-    """What an event source mapping with ReportBatchItemFailures reads."""
+    """What an event source mapping with ReportBatchItemFailures reads: the ``itemIdentifier`` of each failed record."""
 
-    batchItemFailures: list[BatchItemFailure]
+    batchItemFailures: list[dict[str, str]]
 
 
 class Consumer[E = dict[str, Any]]:

@@ -8,7 +8,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from idempotency import observation
 from idempotency.delivery import Delivery
@@ -112,6 +112,8 @@ def make_handler[E](
 ) -> HttpHandler:
     """Return the Lambda handler: see `Consumer.http_handler`."""
     require_plain(work, "http_handler")
+    if isinstance(reader.key, TransportId):
+        raise ConfigurationError(f"{reader.consumer}: leave key= out, and the {KEY_HEADER} header is the key")
     service = _Service(reader, runner, work, frozenset(method.upper() for method in methods), problem_types)
 
     @functools.wraps(work)
@@ -129,34 +131,25 @@ def make_handler[E](
     return handler
 
 
-class _Service[E]:
+class _Service[E](NamedTuple):
     """A handler's work, and what runs it once."""
 
-    def __init__(
-        self,
-        reader: Reader[E],
-        runner: Runner,
-        work: "Callable[[E, Operation], object]",
-        methods: frozenset[str],
-        problem_types: str,
-    ) -> None:
-        if isinstance(reader.key, TransportId):
-            raise ConfigurationError(f"{reader.consumer}: leave key= out, and the {KEY_HEADER} header is the key")
-        self._reader = reader
-        self._runner = runner
-        self._work: Callable[[E, Any], object] = work  # with None as the operation, for methods that are not protected
-        self._methods = methods
-        self._problem_types = problem_types
+    reader: Reader[E]
+    runner: Runner
+    work: Callable[[E, Any], object]
+    """Gets None as the operation, for methods that are not protected."""
+    methods: frozenset[str]
+    problem_types: str
 
     def answer(self, request: Request, context: LambdaContext) -> Response:
         """Do what the request asks for, or return its stored answer."""
         event, body = self._read(request)
-        if request.method not in self._methods:
-            return normal(self._work(event, None))
+        if request.method not in self.methods:
+            return normal(self.work(event, None))
         delivery = self._delivery(request, event, body, context)
-        run = _Run(self._work, event, self._problem_types)
+        run = _Run(self.work, event, self.problem_types)
         try:
-            answer = self._runner.run(delivery, run)
+            answer = self.runner.run(delivery, run)
             if answer.outcome not in observation.COMMITTED:
                 return _replayed(answer.value())
         except _ServerAnswerError as failure:
@@ -170,7 +163,7 @@ class _Service[E]:
         return cast("Response", run.response)
 
     def _read(self, request: Request) -> tuple[E, bytes]:
-        parse = self._reader.parse
+        parse = self.reader.parse
         try:
             return cast("E", request.event) if parse is None else parse(request.event), request.body()
         except HttpProblemError:
@@ -179,7 +172,7 @@ class _Service[E]:
             raise HttpProblemError(400, "The request cannot be read", type="invalid-request") from error
 
     def _delivery(self, request: Request, event: E, body: bytes, context: LambdaContext) -> Delivery:
-        reader = self._reader
+        reader = self.reader
         found = idempotency_key(request.event) if reader.key is None else reader.find_key(request.event, event)
         try:
             key, protected = reader.record_key(found)
@@ -194,7 +187,7 @@ class _Service[E]:
             key=key,
             fingerprint=request_print,
             id=context.aws_request_id,
-            deadline_ms=Invocation.of(context, self._runner.clock).deadline_ms,
+            deadline_ms=Invocation.of(context, self.runner.clock).deadline_ms,
             context=context,
             acknowledges=False,
             protected=protected,
@@ -255,11 +248,6 @@ def _replayed(stored: object) -> Response:
 
 # ── Keys ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-_KEY_RULES: Final = {
-    "missing": "Send one with this request, and the same one when you send the request again.",
-    "malformed": "It is one value of 1 to 255 visible ASCII characters without quotes or commas; or a quoted string.",
-}
-
 
 def idempotency_key(event: Event) -> str:
     """Return the content of a request's Idempotency-Key header, for a ``key=`` that adds the caller to it.
@@ -279,8 +267,8 @@ def idempotency_key(event: Event) -> str:
 
 
 def _key_problem(what: str) -> HttpProblemError:
-    title = f"The {KEY_HEADER} is {what}"
-    return HttpProblemError(400, title, _KEY_RULES[what], type="invalid-request", field=KEY_HEADER)
+    rule = "It is one value of 1 to 255 visible ASCII characters without quotes or commas, or a quoted string."
+    return HttpProblemError(400, f"The {KEY_HEADER} is {what}", rule, type="invalid-request", field=KEY_HEADER)
 
 
 # ── Problems ──────────────────────────────────────────────────────────────────────────────────────────────────────────

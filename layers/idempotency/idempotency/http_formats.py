@@ -1,10 +1,6 @@
 """Reads HTTP requests and renders responses in the payload formats of API Gateway, function URLs and load balancers.
 
-Each format is recognised by fields that AWS always sends:
-
-- 2.0, of HTTP APIs and function URLs: ``version``, ``rawPath``, ``rawQueryString``, ``requestContext.http.method``;
-- 1.0, of REST APIs, and of HTTP APIs that ask for it: ``resource``, ``path``, ``httpMethod``, ``requestContext``;
-- a load balancer's: ``path``, ``httpMethod``, ``requestContext.elb``.
+HTTP APIs and function URLs send format 2.0, REST APIs 1.0. A format is recognised by fields that AWS always sends.
 """
 
 import base64

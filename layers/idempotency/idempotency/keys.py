@@ -107,14 +107,13 @@ def check_name(name: str, what: str) -> None:
 def record_key(consumer: str, value: object, operation: str | None = None) -> str:
     """Return the key of a record: the same for equal idempotency keys, and different for all others.
 
-    It is ``<consumer>#<key>``, or ``<consumer>/<operation>#<key>``, and at most 2,048 bytes of UTF-8. The idempotency
-    key is one scalar (a string, a whole number, a UUID, or an enum member that has one as its value), or a list or
-    tuple of scalars:
+    It is ``<consumer>#<key>``, or ``<consumer>/<operation>#<key>``. The idempotency key is one scalar (a string, a
+    whole number, a UUID, or an enum member with such a value), or a list or tuple of scalars:
 
     - Scalars of the same text are the same key: ``7`` and ``"7"``, a UUID and its text.
     - The parts of a composite key are joined with ``#``; after the only part of one stands a ``#``.
-    - In scalars and parts, ``%`` is written ``%25``, ``#`` is written ``%23``, and a lone surrogate ``%uD83D``.
-    - A key that is too long is replaced by ``%sha256:<hash>``.
+    - In scalars, ``%`` is written ``%25``, ``#`` is written ``%23``, and a lone surrogate ``%uD83D``.
+    - A key of more than 2,048 bytes is replaced by ``%sha256:<hash>``.
 
     Raises:
         MissingKeyError: the key, or a part of it, is missing or not a scalar.

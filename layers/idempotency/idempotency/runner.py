@@ -398,8 +398,6 @@ class Runner:
             and holder.region == self._region
         )
 
-    # ── Parts ─────────────────────────────────────────────────────────────────────────────────────────────────────────
-
     def _operation(
         self, record: Record, request: ClaimRequest, delivery: Delivery, *, claimed: bool = True
     ) -> Operation:

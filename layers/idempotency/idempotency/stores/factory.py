@@ -48,15 +48,13 @@ def open_store(address: str) -> Store:
 
     from urllib.parse import unquote
 
-    from idempotency.stores.valkey import ValkeyStore, connect
+    from idempotency.stores.valkey import ValkeyStore
 
-    client = connect(
-        server["ipv6"] or server["host"],
-        port,
-        tls=bool(server["tls"]),
-        username=unquote(server["user"] or "") or None,
-        password=unquote(server["password"] or "") or None,
-        database=database,
-        cluster=cluster,
-    )
+    try:
+        from idempotency.stores.valkey_client import connect
+    except ImportError as error:
+        raise ConfigurationError("records in Valkey need the package valkey: add it to what is deployed") from error
+    host, tls = server["ipv6"] or server["host"], bool(server["tls"])
+    user, password = (unquote(server[part] or "") or None for part in ("user", "password"))
+    client = connect(host, port, tls=tls, username=user, password=password, database=database, cluster=cluster)
     return ValkeyStore(client, checks_eviction="eviction=accepted" not in options)

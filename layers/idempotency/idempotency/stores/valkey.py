@@ -236,56 +236,6 @@ def _judge(error: Exception) -> Verdict | None:
     return Verdict.UNANSWERED if names else None
 
 
-def connect(
-    host: str,
-    port: int,
-    *,
-    tls: bool = False,
-    username: str | None = None,
-    password: str | None = None,
-    database: int = 0,
-    cluster: bool = False,
-    connect_timeout_s: float = 0.7,
-    read_timeout_s: float = 0.8,
-) -> Client:
-    """Make a client of one endpoint, for all threads of a process. It connects when it is first used.
-
-    The endpoint is a server, or a proxy that finds the key's shard. With ``cluster`` the client asks it for the
-    cluster's nodes, and sends each step to its key's node.
-
-    Raises:
-        ConfigurationError: valkey-py is not installed.
-    """
-    try:
-        import valkey
-        from valkey.backoff import NoBackoff
-        from valkey.exceptions import ReadOnlyError
-        from valkey.retry import Retry
-    except ImportError as error:
-        raise ConfigurationError("records in Valkey need the package valkey: add it to what is deployed") from error
-    settings: dict[str, Any] = {
-        "username": username,
-        "password": password,
-        "socket_connect_timeout": connect_timeout_s,
-        "socket_timeout": read_timeout_s,
-        "socket_keepalive": True,
-        "retry": Retry(NoBackoff(), 0),
-    }
-    if cluster:
-        from idempotency.stores.valkey_cluster import Cluster
-
-        return Cluster(host, port, tls=tls, settings=settings)
-    return valkey.Valkey(
-        host=host,
-        port=port,
-        db=database,
-        retry_on_error=[ReadOnlyError],
-        ssl=tls,
-        ssl_check_hostname=tls,  # by default valkey-py does not check the name on a certificate
-        **settings,
-    )
-
-
 def _longest_try_s(client: Client) -> float:
     settings = client.get_connection_kwargs()
     timeout_s = settings.get("socket_timeout")
