@@ -77,11 +77,7 @@ class Batch[E]:
         self._failures: dict[int, Exception | None] = {}
 
     def run(self) -> dict[int, Exception | None]:
-        """Run every record that the time allows.
-
-        Returns:
-            The records to deliver again: each one's position and error, which is None if there was no time to start it.
-        """
+        """Run what the time allows; return positions and errors of the records to deliver again (None: not started)."""
         lanes: dict[object, list[int]] = {}
         for position, job in enumerate(self._jobs):
             lanes.setdefault(job.lane or position, []).append(position)

@@ -13,11 +13,7 @@ class Field(NamedTuple):
     make: Callable[[], object] | None = None
 
     def fill(self) -> object:
-        """Return a default for one value.
-
-        Raises:
-            LookupError: the field is required.
-        """
+        """Return the default of one value; raise a LookupError for a required field."""
         if self.make is not None:
             return self.make()
         if self.default is MISSING:
@@ -27,10 +23,7 @@ class Field(NamedTuple):
 
 @functools.lru_cache(maxsize=256)
 def fields_of(kind: Any) -> dict[str, Field] | None:
-    """Return the fields of a dataclass, msgspec Struct or pydantic model; None for any other class.
-
-    Class variables and arguments of the constructor alone (``InitVar``) are not fields.
-    """
+    """Return the fields of a dataclass, msgspec Struct or pydantic model; None for any other class."""
     if hasattr(kind, "__struct_fields__"):
         return _of_struct(kind)
     models: dict[str, Any] = getattr(kind, "__pydantic_fields__", {})

@@ -24,9 +24,8 @@ def fingerprint(payload: object) -> str:
     can change on an event's way back. An enum member counts as its value.
 
     A field of a dataclass, Struct or pydantic model that equals its default is left out, so a class that gains a field
-    with a default keeps its earlier fingerprints. A ``default_factory`` counts as a default if it is a
-    built-in type, such as ``list``: any other may return something else next time. Changing a default, or turning a
-    dictionary into a class with defaults, changes the payload.
+    with a default keeps its earlier fingerprints. A ``default_factory`` counts as a default if it is a built-in type,
+    such as ``list``. Changing a default, or turning a dictionary into a class with defaults, changes the payload.
 
     Raises:
         ValueError: the payload holds a number that is not finite.

@@ -13,11 +13,7 @@ from idempotency.runner import Runner
 
 
 class Function[R]:
-    """A decorated function: `Consumer.function` explains the arguments.
-
-    Raises:
-        ConfigurationError: ``work`` has no argument of such a name.
-    """
+    """A decorated function: `Consumer.function` explains the arguments."""
 
     def __init__(
         self,

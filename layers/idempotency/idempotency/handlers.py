@@ -12,11 +12,7 @@ _HELP: Final = "call asyncio.run(...) inside a plain function, and decorate that
 
 
 def require_plain(work: object, decorator: str) -> None:
-    """Check that ``work`` does its work when it is called.
-
-    Raises:
-        ConfigurationError: it is not a function, or it is, or wraps, a coroutine or generator function.
-    """
+    """Raise a ConfigurationError unless ``work`` does its work when it is called."""
     if work is None:
         raise ConfigurationError(f"write @{decorator} without parentheses")
     if not callable(work):
@@ -32,11 +28,7 @@ def require_plain(work: object, decorator: str) -> None:
 
 
 def finished(value: Any) -> Any:
-    """Return a handler's result.
-
-    Raises:
-        UnfinishedWorkError: it is an awaitable or a generator.
-    """
+    """Return a handler's result; raise an UnfinishedWorkError for an awaitable or a generator."""
     if value is None:
         return None
     kind = type(value)

@@ -146,11 +146,7 @@ def _refuse_deeper(depth: int) -> None:
 
 
 def encodable(text: str) -> str:
-    """Return ``text`` unchanged.
-
-    Raises:
-        EffectsRejectedError: it holds a lone surrogate, which UTF-8 cannot encode.
-    """
+    """Return ``text``; raise an EffectsRejectedError if it holds a lone surrogate, which UTF-8 cannot encode."""
     try:
         text.encode()
     except UnicodeEncodeError as error:

@@ -106,11 +106,7 @@ class Reader[E]:
         return Message(event, delivery)
 
     def call(self, key: object, payload: object, operation: str | None) -> Delivery:
-        """Return the delivery of a call of a function, or of a block.
-
-        Raises:
-            MissingKeyError: there is no key, or a part of it is missing.
-        """
+        """Return the delivery of a call of a function, or of a block."""
         invocation = current()
         name, protected = self.record_key(key, operation)
         return Delivery(
@@ -125,10 +121,9 @@ class Reader[E]:
         )
 
     def record_key(self, key: object, operation: str | None = None) -> tuple[str, bool]:
-        """Return a record key, and whether it protects: without an idempotency key it is one that nothing else has.
+        """Return a record key, and whether it protects.
 
-        Raises:
-            MissingKeyError: there is no key, or a part of it is missing, and the policy does not run such messages.
+        A missing key is a MissingKeyError, or a key that nothing else has if the policy runs such messages.
         """
         try:
             return record_key(self.consumer, key, operation), True
@@ -174,11 +169,7 @@ class MessageHandler[E]:
         self._work = work
 
     def read(self, raw: Raw, invocation: Invocation, delivery_id: str, *, postpones: bool = False) -> Message[E] | None:
-        """Read one message; return None if it is at fault and was dead-lettered.
-
-        Raises:
-            Exception: reading failed for another reason, or there is no dead-letter queue. Deliver it again.
-        """
+        """Read one message; return None if it is at fault and was dead-lettered. What raises is delivered again."""
         try:
             return self._reader.read(self.source, raw, invocation, delivery_id, postpones=postpones)
         except RejectedMessageError as rejected:

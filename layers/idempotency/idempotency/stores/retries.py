@@ -53,7 +53,7 @@ class Retries:
         """Return the answer to ``request``.
 
         Args:
-            what: names the request in errors.
+            what: what errors call the request.
             request: sends it once.
             judge: returns what an error says; None for an error that is not the backend's, which is raised.
             longest_try_s: the seconds after which a try without an answer ends.

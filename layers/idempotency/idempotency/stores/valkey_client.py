@@ -37,11 +37,7 @@ def connect(
 class Cluster(valkey.ValkeyCluster):
     """Asks the endpoint for the cluster's nodes at its first use, and again after it has lost them.
 
-    Args:
-        host: the endpoint's name or address. It must outlive single nodes, like a configuration endpoint.
-        port: the endpoint's port.
-        tls: encrypt connections, and check the name on each node's certificate.
-        settings: valkey-py's settings of every connection.
+    The endpoint must outlive single nodes, like a configuration endpoint.
     """
 
     def __init__(self, host: str, port: int, *, tls: bool, settings: Mapping[str, Any]) -> None:
