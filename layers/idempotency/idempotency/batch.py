@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from idempotency.clock import Clock
 from idempotency.delivery import POSTPONED
-from idempotency.invocation import Invocation
+from idempotency.invocation import LambdaInvocation
 from idempotency.messages import Message, MessageHandler
 from idempotency.runner import Runner
 from idempotency.sources import Raw
@@ -64,7 +64,12 @@ class Batch[E]:
     """
 
     def __init__(
-        self, handler: MessageHandler[E], runner: Runner, pace: Pace, records: Sequence[Raw], invocation: Invocation
+        self,
+        handler: MessageHandler[E],
+        runner: Runner,
+        pace: Pace,
+        records: Sequence[Raw],
+        invocation: LambdaInvocation,
     ) -> None:
         self._handler = handler
         self._runner = runner

@@ -15,7 +15,7 @@ from idempotency.dead_letters import DeadLetters
 from idempotency.decision import is_corrupt, released
 from idempotency.errors import BatchFailedError, ConfigurationError
 from idempotency.handlers import require_plain
-from idempotency.invocation import Invocation, LambdaContext
+from idempotency.invocation import LambdaContext, LambdaInvocation
 from idempotency.keys import TransportId, check_name, record_key
 from idempotency.messages import MessageHandler, Reader
 from idempotency.observation import Observer
@@ -123,8 +123,6 @@ class Consumer[E = dict[str, Any]]:
             concurrency=concurrency,
         )
 
-    # ── Lambda handlers ───────────────────────────────────────────────────────────────────────────────────────────────
-
     def event_handler(
         self, work: Callable[[E, Operation], object] | None = None
     ) -> Callable[[dict[str, Any], LambdaContext], EventResponse]:
@@ -137,7 +135,7 @@ class Consumer[E = dict[str, Any]]:
 
         @functools.wraps(work)
         def handler(event: dict[str, Any], context: LambdaContext) -> EventResponse:
-            message = messages.read(event, Invocation.of(context, self._clock), context.aws_request_id)
+            message = messages.read(event, LambdaInvocation.of(context, self._clock), context.aws_request_id)
             if message is None:
                 return {"outcome": observation.DEAD_LETTERED, "key": None, "attempt": 0}
             answer = messages.run(message)
@@ -165,7 +163,7 @@ class Consumer[E = dict[str, Any]]:
         @functools.wraps(work)
         def handler(event: dict[str, Any], context: LambdaContext) -> BatchResponse:
             records = source.records(event)
-            failures = Batch(messages, self._runner, pace, records, Invocation.of(context, self._clock)).run()
+            failures = Batch(messages, self._runner, pace, records, LambdaInvocation.of(context, self._clock)).run()
             if failures and (source.failure_id is None or len(failures) == len(records)):
                 raise BatchFailedError(len(failures), len(records)) from next(filter(None, failures.values()), None)
             report = source.failure_id or source.message_id
@@ -207,8 +205,6 @@ class Consumer[E = dict[str, Any]]:
         if self._reader.key is None:
             raise ConfigurationError(f"{self.name}: @{decorator} needs key=, which names the operation")
         return work
-
-    # ── Any function, any block ───────────────────────────────────────────────────────────────────────────────────────
 
     def function[**P, R](
         self, *, key: str, name: str | None = None, payload: str | Sequence[str] | None = None
@@ -274,8 +270,6 @@ class Consumer[E = dict[str, Any]]:
         from idempotency.block import Block
 
         return Block(self._runner, self._reader.call(key, payload, name))
-
-    # ── For operators ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def record(self, key: object, operation: str | None = None) -> Record | None:
         """Return the record of an idempotency key; ``operation`` is a function's or block's name."""

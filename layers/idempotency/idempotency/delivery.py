@@ -92,7 +92,7 @@ def failed(error: Exception, *, counted: bool = True) -> Outcome:
 
 
 def unrecorded(error: Exception, why: Exception, record: Record | None) -> Answer:
-    """Answer with the work's own error, whose failure could not be recorded or dead-lettered."""
+    """Answer with the handler's own error, because its failure could not be recorded or dead-lettered."""
     error.add_note(f"This failure could not be recorded: {describe(why)}")
     return Answer(observation.FAILED, record, describe(error), error)
 

@@ -24,7 +24,7 @@ from idempotency.errors import (
 from idempotency.fingerprint import fingerprint
 from idempotency.handlers import finished, require_plain
 from idempotency.http_formats import PHRASES, Event, Request, Response, normal, to_json, values_of
-from idempotency.invocation import Invocation, LambdaContext, lambda_deadline
+from idempotency.invocation import LambdaContext, LambdaInvocation, lambda_deadline
 from idempotency.keys import TransportId
 from idempotency.messages import Reader
 from idempotency.runner import Runner
@@ -187,7 +187,7 @@ class _Service[E](NamedTuple):
             key=key,
             fingerprint=request_print,
             id=context.aws_request_id,
-            deadline_ms=Invocation.of(context, self.runner.clock).deadline_ms,
+            deadline_ms=LambdaInvocation.of(context, self.runner.clock).deadline_ms,
             context=context,
             acknowledges=False,
             protected=protected,

@@ -19,7 +19,7 @@ class LambdaContext(Protocol):
         ...
 
 
-class Invocation(NamedTuple):
+class LambdaInvocation(NamedTuple):
     """One Lambda invocation; both fields are None outside Lambda."""
 
     deadline_ms: int | None = None
@@ -27,7 +27,7 @@ class Invocation(NamedTuple):
     context: Any = None
 
     @classmethod
-    def of(cls, context: LambdaContext, clock: Clock) -> "Invocation":
+    def of(cls, context: LambdaContext, clock: Clock) -> "LambdaInvocation":
         """Return the invocation that ``context`` describes.
 
         Raises:
@@ -41,8 +41,7 @@ class Invocation(NamedTuple):
             ) from error
 
 
-_OUTSIDE_LAMBDA: Final = Invocation()
-_current: Final = contextvars.ContextVar("idempotency_invocation", default=_OUTSIDE_LAMBDA)
+_current: Final = contextvars.ContextVar("idempotency_invocation", default=LambdaInvocation())  # outside Lambda
 current = _current.get
 """Return the invocation in which functions and blocks are called."""
 enter = _current.set
@@ -52,7 +51,7 @@ leave = _current.reset
 @contextmanager
 def lambda_deadline(context: LambdaContext, clock: Clock = epoch_ms) -> Generator[None]:
     """Tell functions and blocks called inside when Lambda stops the invocation. Handlers do so by themselves."""
-    token = enter(Invocation.of(context, clock))
+    token = enter(LambdaInvocation.of(context, clock))
     try:
         yield
     finally:

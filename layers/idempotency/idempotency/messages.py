@@ -11,7 +11,7 @@ from idempotency.delivery import Answer, Delivery
 from idempotency.errors import MissingKeyError, describe
 from idempotency.fingerprint import fingerprint
 from idempotency.handlers import finished
-from idempotency.invocation import Invocation, current, enter, leave
+from idempotency.invocation import LambdaInvocation, current, enter, leave
 from idempotency.keys import TransportId, extractor, record_key
 from idempotency.operation import Operation
 from idempotency.policy import Policy
@@ -63,7 +63,7 @@ class Reader[E]:
         self._runs_without_key = policy.missing_key == "run"
 
     def read(
-        self, source: Source, raw: Raw, invocation: Invocation, delivery_id: str, *, postpones: bool
+        self, source: Source, raw: Raw, invocation: LambdaInvocation, delivery_id: str, *, postpones: bool
     ) -> Message[E]:
         """Read one message.
 
@@ -121,9 +121,9 @@ class Reader[E]:
         )
 
     def record_key(self, key: object, operation: str | None = None) -> tuple[str, bool]:
-        """Return a record key, and whether it protects.
+        """Return a record key, and whether there is an idempotency key.
 
-        A missing key is a MissingKeyError, or a key that nothing else has if the policy runs such messages.
+        Without one, raise a MissingKeyError, or return a key that nothing else has if the policy runs such messages.
         """
         try:
             return record_key(self.consumer, key, operation), True
@@ -168,7 +168,9 @@ class MessageHandler[E]:
         self._runner = runner
         self._work = work
 
-    def read(self, raw: Raw, invocation: Invocation, delivery_id: str, *, postpones: bool = False) -> Message[E] | None:
+    def read(
+        self, raw: Raw, invocation: LambdaInvocation, delivery_id: str, *, postpones: bool = False
+    ) -> Message[E] | None:
         """Read one message; return None if it is at fault and was dead-lettered. What raises is delivered again."""
         try:
             return self._reader.read(self.source, raw, invocation, delivery_id, postpones=postpones)
@@ -186,7 +188,7 @@ class MessageHandler[E]:
         def work(operation: Operation) -> None:
             finished(self._work(event, operation))
 
-        token = enter(Invocation(delivery.deadline_ms, delivery.context))
+        token = enter(LambdaInvocation(delivery.deadline_ms, delivery.context))
         try:
             return self._runner.run(delivery, work)
         finally:

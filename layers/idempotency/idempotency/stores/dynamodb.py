@@ -255,7 +255,7 @@ def item_of(record: Record) -> dict[str, dict[str, Any]]:  # noqa: C901 - one co
 
 
 def record_of(item: Mapping[str, Mapping[str, Any]]) -> Record:
-    """Return a stored item as a record. What it lacks is None; the decision handles invalid values."""
+    """Return a stored item as a record. An absent attribute is None; the decision handles invalid values."""
     find = item.get
     return Record(
         find("idempotencyKey", _ABSENT).get("S") or "",
