@@ -41,7 +41,8 @@ class LambdaInvocation(NamedTuple):
             ) from error
 
 
-_current: Final = contextvars.ContextVar("idempotency_invocation", default=LambdaInvocation())  # outside Lambda
+_OUTSIDE_LAMBDA: Final = LambdaInvocation()
+_current: Final = contextvars.ContextVar("idempotency_invocation", default=_OUTSIDE_LAMBDA)
 current = _current.get
 """Return the invocation in which functions and blocks are called."""
 enter = _current.set
