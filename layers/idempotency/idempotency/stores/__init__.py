@@ -4,7 +4,7 @@ A store has three conditional writes and a read. Each write answers with what is
 was passed in if it was written, the record that refused the condition, or ``None`` if the key is absent. The conditions
 are `may_put_if_absent`, `may_compare_and_swap` and `may_update_if_owner` below, in the language of the backend.
 
-``docs/writing-a-store.md`` explains how to write a store, and how to prove it.
+``docs/stores.md`` explains how to write a store, and how to prove it.
 """
 
 from collections.abc import Sequence

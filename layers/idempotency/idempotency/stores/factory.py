@@ -24,7 +24,7 @@ def open_store(address: str) -> Store:
     Args:
         address: ``dynamodb:<name or ARN of the table>``, or ``<scheme>://[[<user>]:<password>@]<host>[:<port>]`` with
             the scheme valkey or redis, with TLS valkeys or rediss, and then ``[/<database>][?<options>]``.
-            ``docs/where-records-live.md`` explains the options.
+            ``docs/stores.md`` explains the options.
 
     Raises:
         ConfigurationError: it is none of these, or valkey-py is not installed.
