@@ -99,9 +99,6 @@ class _ServerAnswerError(RetryableError):
         self.response = response
 
 
-# ── The handler ───────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def make_handler[E](
     reader: Reader[E],
     runner: Runner,
@@ -246,9 +243,6 @@ def _replayed(stored: object) -> Response:
     return response
 
 
-# ── Keys ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def idempotency_key(event: Event) -> str:
     """Return the content of a request's Idempotency-Key header, for a ``key=`` that adds the caller to it.
 
@@ -270,8 +264,6 @@ def _key_problem(what: str) -> HttpProblemError:
     rule = "It is one value of 1 to 255 visible ASCII characters without quotes or commas, or a quoted string."
     return HttpProblemError(400, f"The {KEY_HEADER} is {what}", rule, type="invalid-request", field=KEY_HEADER)
 
-
-# ── Problems ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 _SHOWN: Final = (PayloadMismatchError, QuarantinedError, ResultOmittedError)
 """The errors that the client gets, besides RetryableError. Lambda logs and counts all others."""
