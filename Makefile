@@ -63,15 +63,12 @@ check: lint test ## Check everything, as CI does
 
 ##@ Measure
 
-.PHONY: compare bench bench-publish explore simulate mutants
+.PHONY: compare bench explore simulate mutants
 compare: .venv-dev/.synced ## Show what Powertools and this layer do in the same adversities (ARGS=--json)
 	@$(PYTHON) -m tests.idempotency.differential $(ARGS)
 
 bench: .venv-dev/.synced ## Measure round trips, CPU, import time and batches beside Powertools (ARGS=--help)
 	@$(PYTHON) -m tests.idempotency.bench $(ARGS)
-
-bench-publish: .venv-dev/.synced ## Measure requests and CPU of 10,000 events published straight to a bus (ARGS=--help)
-	@$(PYTHON) -m tests.idempotency.bench.publishing $(ARGS)
 
 explore: .venv-dev/.synced ## Explore every order of the steps of a few deliveries of one key (ARGS=--help)
 	@$(PYTHON) -m tests.idempotency.explorer $(ARGS)

@@ -16,9 +16,7 @@ if TYPE_CHECKING:
     from local.local_aws import Laptop
 
 TESTS: Final = Path(__file__).parent
-PROOFS: Final = tuple(
-    TESTS / "idempotency" / folder for folder in ("bench", "differential", "explorer", "features", "simulation")
-)
+PROOFS: Final = tuple(TESTS / "idempotency" / folder for folder in ("bench", "differential", "explorer", "simulation"))
 INTEGRATION: Final = tuple(
     TESTS / folder for folder in ("engine", "functions/api", "idempotency/stores", "pipeline", "regions", "template")
 )

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
-from unittest.mock import patch
 
 import boto3
 from aws_lambda_powertools.utilities.batch import BatchProcessor, EventType, process_partial_response
@@ -17,13 +16,12 @@ from aws_lambda_powertools.utilities.idempotency import (
     idempotent_function,
 )
 from botocore.exceptions import ClientError
-from botocore.httpsession import URLLib3Session
 
 from idempotency import Consumer, DynamoDBStore, Policy
 from idempotency.clock import Clock, epoch_ms
 from idempotency.stores.transport import Transport
 from idempotency.testing import Invocation
-from tests.idempotency.differential.world import POWERTOOLS_TABLE, TABLE, answer
+from tests.idempotency.differential.world import POWERTOOLS_TABLE, TABLE
 
 type Handler = Callable[[dict[str, Any], Any], object]
 
@@ -47,12 +45,10 @@ def powertools_client(session: Any = None) -> Any:
     return boto3.session.Session(botocore_session=session).client("dynamodb")
 
 
-def powertools_handler(
-    client: Any, work: Callable[[], object] = lambda: RESULT, *, checked: bool = True, cached: bool = False
-) -> Handler:
-    """Make Powertools' handler; ``checked`` has it compare payloads, which this layer always does."""
+def powertools_handler(client: Any, work: Callable[[], object] = lambda: RESULT, *, cached: bool = False) -> Handler:
+    """Make Powertools' handler, which compares payloads as this layer always does."""
     config = IdempotencyConfig(
-        event_key_jmespath=KEY, payload_validation_jmespath="detail.data" if checked else "", use_local_cache=cached
+        event_key_jmespath=KEY, payload_validation_jmespath="detail.data", use_local_cache=cached
     )
 
     @idempotent(persistence_store=DynamoDBPersistenceLayer(POWERTOOLS_TABLE, boto3_client=client), config=config)
@@ -115,20 +111,22 @@ def batch(size: int, number: int) -> dict[str, Any]:
     return {"Records": records}
 
 
-# ── What stands in for AWS ────────────────────────────────────────────────────────────────────────────────────────────
+# ── The client ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class StubClient:
-    """A DynamoDB client that answers at once: every write takes place, or is refused by the ``completed`` item."""
+    """A DynamoDB client that answers after ``latency_s``: writes succeed, or the ``completed`` item refuses them."""
 
-    def __init__(self, completed: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, completed: Mapping[str, Any] | None = None, *, latency_s: float = 0.0) -> None:
         self.completed = completed
+        self._latency_s = latency_s
         self.written: dict[str, Any] = {}
         body = {"Error": {"Code": "ConditionalCheckFailedException", "Message": "refused"}, "Item": completed}
         self._refusal = ClientError(body, "PutItem")  # type: ignore[arg-type] # the item is in the real answer too
 
     def put_item(self, **request: Any) -> dict[str, Any]:
         """Write, or refuse."""
+        self._wait()
         if self.completed is not None:
             raise self._refusal.with_traceback(None)  # else each raise would make its traceback longer
         self.written = request["Item"]
@@ -136,6 +134,7 @@ class StubClient:
 
     def update_item(self, **request: Any) -> dict[str, Any]:
         """Complete a record of Powertools'."""
+        self._wait()
         values = request["ExpressionAttributeValues"]
         names = {"status": ":status", "data": ":response_data", "expiration": ":expiry"}
         self.written = self.written | {name: values[value] for name, value in names.items()}
@@ -143,33 +142,11 @@ class StubClient:
 
     def get_item(self, **request: Any) -> dict[str, Any]:
         """Answer that there is nothing."""
+        self._wait()
         return {}
 
-    delete_item = transact_write_items = get_item
-
-
-class CannedHttp:
-    """While it is entered: answers below botocore in place of the network, ``{}`` or the refusal by a completed item.
-
-    Args:
-        completed: the item that refuses conditional writes; None where nothing does.
-        latency_s: how long an answer takes.
-    """
-
-    def __init__(self, completed: Mapping[str, Any] | None = None, *, latency_s: float = 0.0) -> None:
-        self._latency_s = latency_s
-        code = "com.amazonaws.dynamodb.v20120810#ConditionalCheckFailedException"
-        refusal = json.dumps({"__type": code, "message": "refused", "Item": completed}).encode()
-        self._answer = (200, b"{}") if completed is None else (400, refusal)
-
-    def _send(self, request: Any) -> Any:
+    def _wait(self) -> None:
         if self._latency_s:
             time.sleep(self._latency_s)
-        return answer(request.url, *self._answer)
 
-    def __enter__(self) -> None:
-        self._patch = patch.object(URLLib3Session, "send", self._send)
-        self._patch.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._patch.stop()
+    delete_item = transact_write_items = get_item

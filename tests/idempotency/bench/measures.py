@@ -10,7 +10,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 from unittest.mock import patch
@@ -21,7 +20,6 @@ from idempotency import BusyError
 from idempotency.stores.transport import BotocoreTransport, botocore_transport
 from tests.idempotency.bench.contestants import (
     EVENT,
-    CannedHttp,
     Handler,
     StubClient,
     batch,
@@ -110,36 +108,17 @@ def _requests(path: str, make: Callable[[World, str, Callable[[], object]], Hand
 
 
 def own_cpu(repetitions: int) -> list[Row]:
-    """Measure what each side itself does, over a client that answers at once."""
+    """Measure the CPU time of each side over a client that answers at once."""
     with patch.dict(os.environ, ACCOUNT):
         theirs, here = _completed()
-        unchecked = {name: value for name, value in theirs.items() if name != "validation"}
-        stubs = {"new": (None, None, None), "duplicate": (theirs, unchecked, here)}
-        sides: dict[tuple[str, str], tuple[AbstractContextManager[object], Handler]] = {
-            ("atomic new", "here"): (nullcontext(), own_handler(BotocoreTransport(StubClient(), 1.5), atomic=True))
-        }
-        for path, (checks, compares_nothing, own) in stubs.items():
-            sides[path, "theirs"] = nullcontext(), powertools_handler(StubClient(checks))
-            sides[path, "defaults"] = nullcontext(), powertools_handler(StubClient(compares_nothing), checked=False)
-            sides[path, "here"] = nullcontext(), own_handler(BotocoreTransport(StubClient(own), 1.5))
-        us = _cpu_us(sides, calls=300, repetitions=repetitions)
+        stubs = {"new": (None, None), "duplicate": (theirs, here)}
+        handlers = {("atomic new", "here"): own_handler(BotocoreTransport(StubClient(), 1.5), atomic=True)}
+        for path, (checks, own) in stubs.items():
+            handlers[path, "theirs"] = powertools_handler(StubClient(checks))
+            handlers[path, "here"] = own_handler(BotocoreTransport(StubClient(own), 1.5))
+        us = _cpu_us(handlers, calls=300, repetitions=repetitions)
     rows = [Row(f"own CPU: {path}", "µs", us[path, "theirs"], us[path, "here"], 0.4) for path in stubs]
-    rows.append(Row("own CPU: atomic new", "µs", None, us["atomic new", "here"], None))
-    name = "own CPU: {}, Powertools comparing no payload"
-    return rows + [Row(name.format(path), "µs", us[path, "defaults"], us[path, "here"], None) for path in stubs]
-
-
-def http_cpu(repetitions: int) -> list[Row]:
-    """Measure each side with its own botocore client, the network replaced by canned answers."""
-    rows = []
-    with patch.dict(os.environ, ACCOUNT):
-        handlers = powertools_handler(powertools_client()), own_handler(botocore_transport())
-        for path, completed in {"new": (None, None), "duplicate": _completed()}.items():
-            answers = map(CannedHttp, completed)
-            sides = dict(zip(("theirs", "here"), zip(answers, handlers, strict=True), strict=True))
-            us = _cpu_us(sides, calls=100, repetitions=repetitions)
-            rows.append(Row(f"CPU with HTTP stubbed: {path}", "µs", us["theirs"], us["here"], 0.8))
-    return rows
+    return [*rows, Row("own CPU: atomic new", "µs", None, us["atomic new", "here"], None)]
 
 
 def _completed() -> tuple[dict[str, Any], dict[str, Any]]:
@@ -150,21 +129,18 @@ def _completed() -> tuple[dict[str, Any], dict[str, Any]]:
     return theirs.written, here.written
 
 
-def _cpu_us[K](
-    sides: Mapping[K, tuple[AbstractContextManager[object], Handler]], *, calls: int, repetitions: int
-) -> dict[K, float]:
-    """Return the median CPU time of one call of each handler in its surroundings."""
-    times: dict[K, list[float]] = {name: [] for name in sides}
+def _cpu_us[K](handlers: Mapping[K, Handler], *, calls: int, repetitions: int) -> dict[K, float]:
+    """Return the median CPU time of one call of each handler."""
+    times: dict[K, list[float]] = {name: [] for name in handlers}
     for repetition in range(repetitions + 1):
         gc.collect()
-        gc.disable()  # whoever is interrupted would pay for the garbage of all
-        for name, (surroundings, handler) in sides.items():
-            with surroundings:
-                context = invocation()
-                before = time.process_time_ns()
-                for _ in range(calls):
-                    handler(EVENT, context)
-                spent = time.process_time_ns() - before
+        gc.disable()  # otherwise one handler pays for the garbage of all
+        for name, handler in handlers.items():
+            context = invocation()
+            before = time.process_time_ns()
+            for _ in range(calls):
+                handler(EVENT, context)
+            spent = time.process_time_ns() - before
             if repetition:  # the first one warms up
                 times[name].append(spent / calls / 1000)
         gc.enable()
@@ -175,37 +151,26 @@ def _cpu_us[K](
 
 
 def start_up(repetitions: int) -> list[Row]:
-    """Measure import, construction and memory, each time in a process of its own."""
-    with tempfile.TemporaryDirectory(prefix="carride-bench-") as folder:
-        # Lambda's runtime, with boto3, is compiled in both caches; the two sides' own modules only in one.
-        bare, compiled = Path(folder, "bare"), Path(folder, "compiled")
-        for side, cache in (("runtime", bare), ("powertools", compiled), ("here", compiled)):
-            _start(side, cache, compiles=True)
-        measured: dict[tuple[str, Path], list[dict[str, float]]] = {
-            (side, cache): [] for cache in (compiled, bare) for side in ("powertools", "here")
-        }
-        for _ in range(repetitions):
-            for (side, cache), values in measured.items():
-                values.append(_start(side, cache, compiles=False))
+    """Measure import, construction and memory, each time in a new process, from compiled modules."""
+    with tempfile.TemporaryDirectory(prefix="carride-bench-") as cache:
+        starts = [[_start(side, cache) for side in ("powertools", "here")] for _ in range(repetitions + 1)]
+    measured = list(zip(*starts[1:], strict=True))  # the first one compiles
 
-    def row(name: str, unit: str, what: str, most: float | None, cache: Path = compiled) -> Row:
-        theirs, here = (
-            statistics.median(value[what] for value in measured[side, cache]) for side in ("powertools", "here")
-        )
+    def row(name: str, unit: str, what: str, most: float | None) -> Row:
+        theirs, here = (statistics.median(start[what] for start in side) for side in measured)
         return Row(name, unit, theirs, here, most)
 
     return [
         row("import and construction", "ms", "ms", 0.3),
-        row("import and construction, as `sam build` packs it: from source", "ms", "ms", None, bare),
         row("memory of it", "KiB", "kib", None),
         row("modules that it imports", "", "modules", None),
     ]
 
 
-def _start(side: str, cache: Path, *, compiles: bool) -> dict[str, float]:
+def _start(side: str, cache: str) -> dict[str, float]:
     environment = {**os.environ, **ACCOUNT, "PYTHONPATH": str(ROOT / "layers/idempotency")}
-    environment |= {"PYTHONPYCACHEPREFIX": str(cache), "PYTHONDONTWRITEBYTECODE": "" if compiles else "1"}
     command = [sys.executable, str(Path(__file__).with_name("startup.py")), side]
+    environment |= {"PYTHONPYCACHEPREFIX": cache, "PYTHONDONTWRITEBYTECODE": ""}
     run = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     measured: dict[str, float] = json.loads(run.stdout)
     return measured
@@ -215,10 +180,11 @@ def _start(side: str, cache: Path, *, compiles: bool) -> dict[str, float]:
 
 
 def batches(repetitions: int) -> list[Row]:
-    """Measure ten new records of one batch, with 5 ms for every round trip."""
+    """Measure the wall time of ten new records of one batch, with 5 ms for every round trip."""
     times: dict[str, list[float]] = {"theirs": [], "here": []}
-    with patch.dict(os.environ, ACCOUNT), CannedHttp(latency_s=LATENCY_S):
-        handlers = {"theirs": powertools_batch(powertools_client()), "here": own_batch(botocore_transport())}
+    with patch.dict(os.environ, ACCOUNT):
+        client = StubClient(latency_s=LATENCY_S)
+        handlers = {"theirs": powertools_batch(client), "here": own_batch(BotocoreTransport(client, 1.5))}
         for repetition in range(repetitions + 1):
             for side, handler in handlers.items():
                 event = batch(BATCH_SIZE, repetition)
@@ -226,8 +192,8 @@ def batches(repetitions: int) -> list[Row]:
                 answer: Any = handler(event, invocation())
                 spent = time.perf_counter() - before
                 if answer["batchItemFailures"]:
-                    raise RuntimeError(f"{side} failed records of a batch that is new: {answer}")
-                if repetition:  # the first one opens connections
+                    raise RuntimeError(f"{side} failed new records: {answer}")
+                if repetition:  # the first one warms up
                     times[side].append(spent * 1000)
     theirs, here = (min(times[side]) for side in ("theirs", "here"))
     return [Row("batch of 10 new records, 5 ms a round trip", "ms", theirs, here, 25.0, absolute=True)]

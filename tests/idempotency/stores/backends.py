@@ -4,7 +4,7 @@ import contextlib
 import threading
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Final, NamedTuple
 
@@ -14,7 +14,6 @@ from idempotency.effects import Check, Effect
 from idempotency.stores import Store
 from idempotency.stores.transport import BotocoreTransport, Transport
 from idempotency.stores.valkey import ValkeyStore
-from idempotency.testing import ManualClock
 
 FIRST_CHARGE: Final = "attribute_not_exists(charges)"
 """The condition of a charge that must be the only one."""
@@ -43,20 +42,6 @@ class Backend(NamedTuple):
 
 
 type Opener = Callable[[Clock], AbstractContextManager[Backend]]
-
-
-def let_pass(backend: Backend, clock: ManualClock, keys: Iterable[str], seconds: float) -> None:
-    """Let time pass for the records under ``keys``: where a server has its own clock, by moving them into the past."""
-    if backend.keeps_times:
-        clock.advance(seconds)
-        return
-    for seen in filter(None, map(backend.store.read, keys)):
-        older = seen._replace(
-            lease_ms=None if seen.lease_ms is None else seen.lease_ms - int(seconds * 1000),
-            retry_ms=None if seen.retry_ms is None else seen.retry_ms - int(seconds * 1000),
-            expiry=None if seen.expiry is None else seen.expiry - int(seconds),
-        )
-        assert backend.store.compare_and_swap(seen, older) is older
 
 
 # ── Memory ────────────────────────────────────────────────────────────────────────────────────────────────────────────
