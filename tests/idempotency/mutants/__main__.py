@@ -17,7 +17,7 @@ COPIED: Final = ("layers", "tests/idempotency", "tests/conftest.py")
 SEEDS: Final = "3000"
 """Among so many the simulation must find one that breaks a promise."""
 LONGEST_RUN_S: Final = 900
-_ENTRY: Final = re.compile(r"## (?P<rule>.+)\nin (?P<file>\S+) by (?P<by>.+)\n(?P<lines>(?:[-+] .*\n?)+)")
+_ENTRY: Final = re.compile(r"## (?P<rule>.+) \| (?P<file>\S+) \| (?P<by>.+)\n(?P<lines>(?:[-+] .*\n?)+)")
 
 
 class Mutant(NamedTuple):

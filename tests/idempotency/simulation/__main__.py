@@ -18,7 +18,7 @@ real ones. Time is virtual, and one thread runs everything.
 
 After each run an operator repairs everything, releases what is quarantined and delivers it again. The promises: nothing
 is lost; nothing takes effect twice; no healthy message is given up; each dead letter has its true reason; each key is
-free in the end; work is bounded; each caller gets the committed result.
+free in the end; work is bounded.
 
 A seed that breaks a promise is shrunk to the fewest messages, faults and features that still break it, and printed as a
 timeline. The same seed is the same run, in every process. The exit status is 0 only if no promise was broken.

@@ -1,4 +1,4 @@
-"""The network of one run with its faults, and the notes that the judge reads: above all, which failures are excused."""
+"""The network of one run with its faults, and the notes for the judge: events, and which failures are excused."""
 
 import re
 from collections import Counter, defaultdict
@@ -40,7 +40,7 @@ class Entry:
 
 @dataclass(eq=False)
 class Call:
-    """One invocation of a Lambda function, or call of a container."""
+    """One invocation of a Lambda function."""
 
     id: str
     entries: list[Entry]
@@ -60,13 +60,8 @@ class Notes:
         self.broken: list[tuple[int | None, str]] = []
         """Promises that were broken on the way: of which message, and how."""
         self.ledger: dict[str, str] = {}
-        """What the external system has done under each downstream key."""
-        self.runs: Counter[tuple[int, str]] = Counter()
-        self.results: list[tuple[int, Any]] = []
-        """What callers got."""
-        self.expired: set[int] = set()
-        self.gave_up: set[int] = set()
-        """Messages whose synchronous caller had no answer in the end."""
+        """The order that the external system has charged under each downstream key."""
+        self.runs: Counter[int] = Counter()
         self.attempts_excused: dict[int, set[str]] = defaultdict(set)
         """What cost each message an attempt, and is not the layer's fault."""
         self.deliveries_excused: dict[int, set[str]] = defaultdict(set)

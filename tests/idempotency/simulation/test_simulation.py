@@ -14,15 +14,15 @@ from tests.idempotency.simulation.run import run
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_promises_hold_under_any_faults(world: str) -> None:
-    """Nothing is lost or takes effect twice, no healthy message is given up, and dead letters and results are true."""
-    for seed in range(70):
+    """Nothing is lost or takes effect twice, no healthy message is given up, and dead letters give the true reason."""
+    for seed in range(100):
         report = run(draw(seed, world))
         assert not report.broken, f'make simulate ARGS="--seed {seed} --world {world}"'
 
 
 def test_a_seed_is_the_same_run_in_every_process() -> None:
     """The timeline of a seed depends on nothing else, not even on how a process hashes strings."""
-    command = [sys.executable, "-m", "tests.idempotency.simulation", "--seed", "8", "--world", "queue", "--timeline"]
+    command = [sys.executable, "-m", "tests.idempotency.simulation", "--seed", "5", "--world", "queue", "--timeline"]
     runs = {
         subprocess.run(
             command,
