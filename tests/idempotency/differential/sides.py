@@ -8,7 +8,7 @@ repeated after a crash, if that can be said at all.
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import boto3
 from aws_lambda_powertools.utilities.batch import BatchProcessor, EventType, process_partial_response
@@ -18,11 +18,9 @@ from aws_lambda_powertools.utilities.idempotency import (
     idempotent,
     idempotent_function,
 )
-from aws_lambda_powertools.utilities.idempotency.persistence.cache import CacheClientProtocol, CachePersistenceLayer
 
 from idempotency import Consumer, DynamoDBStore, Policy, lambda_deadline
 from idempotency.stores.transport import botocore_transport
-from idempotency.stores.valkey import ValkeyStore
 from tests.idempotency.differential.world import POWERTOOLS_TABLE, TABLE, World
 
 type Work = Callable[..., object]
@@ -42,15 +40,10 @@ class Powertools:
         *,
         timeout_s: float = 30.0,
         window_s: int | None = None,
-        redis: bool = False,
         repeats: bool = True,
     ) -> None:
         session = boto3.session.Session(botocore_session=world.wire.session)
-        self._layer = (
-            CachePersistenceLayer(client=cast("CacheClientProtocol", world.redis))
-            if redis
-            else DynamoDBPersistenceLayer(POWERTOOLS_TABLE, boto3_session=session)
-        )
+        self._layer = DynamoDBPersistenceLayer(POWERTOOLS_TABLE, boto3_session=session)
         self._config: dict[str, Any] = {} if window_s is None else {"expires_after_seconds": window_s}
         self._invocation = functools.partial(world.invocation, timeout_s)
 
@@ -116,18 +109,13 @@ class Here:
         *,
         timeout_s: float = 30.0,
         window_s: int | None = None,
-        redis: bool = False,
         repeats: bool = True,
     ) -> None:
         self._world = world
         self._invocation = functools.partial(world.invocation, timeout_s)
         self._policy = Policy(window=window_s or Policy().window, on_crash="retry" if repeats else "quarantine")
         transport = botocore_transport(session=world.wire.session)
-        self._store = (
-            ValkeyStore(world.redis, clock=world.now_ms, sleep=world.time.sleep)
-            if redis
-            else DynamoDBStore(TABLE, transport=transport, clock=world.now_ms, sleep=world.time.sleep)
-        )
+        self._store = DynamoDBStore(TABLE, transport=transport, clock=world.now_ms, sleep=world.time.sleep)
 
     def function(self, name: str, work: Work) -> Work:
         """Make a function idempotent by its first argument."""

@@ -5,9 +5,6 @@ import pytest
 from tests.idempotency.differential.adversities import ADVERSITIES, Adversity
 from tests.idempotency.differential.sides import Here, Powertools
 
-# One adversity listens on a loopback socket, which never answers.
-pytestmark = pytest.mark.enable_socket
-
 each_adversity = pytest.mark.parametrize("adversity", ADVERSITIES, ids=lambda adversity: adversity.name)
 
 
