@@ -14,8 +14,6 @@ from tests.idempotency.simulation.plan import Fault, Message, Plan
 
 _ORDER: Final = re.compile(r"order-(\d+)")
 COMPANY: Final = "company"
-_CLOCK_BOUND_MS: Final = 500.0
-"""Half of the clock skew that policies allow between two clocks."""
 
 
 def number_in(text: object) -> int | None:
@@ -69,9 +67,7 @@ class Notes:
         self.killed: set[int] = set()
         """Messages of which a call was killed, or a request's outcome could not be known or recorded."""
         self.may_overlap: set[int] = set()
-        """Messages whose leases a clock or a freeze made worthless."""
-        self.wild: set[int] = set()
-        """Those among them that met a clock out of bounds."""
+        """Messages that a frozen process may have worked on beyond their leases."""
 
     def excuse(self, call: Call | None, number: int | None, why: str | None = None) -> None:
         """Note that this delivery may fail; ``why`` is what costs an attempt as well: each reason costs one."""
@@ -170,13 +166,9 @@ class Network:
             case "crash before":
                 self.crash("crashed")
             case "freeze":
-                self.disturb(machine)
+                self._disturb(machine)
                 machine.frozen_until_ms = self.simulation.now_ms + fault.amount * 1000
                 self.simulation.sleep(0.0)
-            case "clock":
-                machine.ahead_ms += fault.amount * 1000
-                if self.is_wild(machine):
-                    self.disturb(machine)
             case "late" | "request lost" | "outage":
                 raise self._unknown(number, lost(fault.kind))
             case "odd":
@@ -229,21 +221,11 @@ class Network:
         self.simulation.kill(running().machine, why)
         raise Killed
 
-    def disturb(self, machine: Machine) -> None:
-        """Note that the messages which a machine works on cannot rely on their leases."""
-        if (call := self.calls.get(machine)) is None:
-            return
-        call.touched = True
-        self.notes.excuse_all(call)
-        numbers = {entry.message.number for entry in call.entries}
-        self.notes.may_overlap |= numbers
-        if self.is_wild(machine):
-            self.notes.wild |= numbers
-
-    @staticmethod
-    def is_wild(machine: Machine) -> bool:
-        """Whether a machine's clock is further off than policies allow."""
-        return abs(machine.ahead_ms) > _CLOCK_BOUND_MS
+    def _disturb(self, machine: Machine) -> None:
+        """Note that the messages of a machine cannot rely on their leases."""
+        if (call := self.calls.get(machine)) is not None:
+            self.notes.excuse_all(call)
+            self.notes.may_overlap |= {entry.message.number for entry in call.entries}
 
 
 class Part:

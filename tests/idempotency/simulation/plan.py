@@ -1,4 +1,4 @@
-"""What happens in one run, as data drawn from a seed. A plan is printed as Python and read again from that."""
+"""What happens in one run, as data drawn from a seed."""
 
 import random
 from collections.abc import Iterator, Mapping
@@ -9,7 +9,6 @@ DAY: Final = 86_400
 WORLDS: Final[Mapping[str, str]] = {
     "queue": "an SQS queue: duplicates, receive counts, redrive, partial failures",
     "rule": "an EventBridge rule: asynchronous invokes with two retries, duplicates, replays, manual invokes",
-    "kinesis": "a Kinesis shard: order, checkpoints at the lowest failure, an on-failure destination",
 }
 
 PASSING: Final = ("ok", "flaky", "retryable")
@@ -21,9 +20,9 @@ UNREADABLE: Final = ("nested", "keyless", *THE_CODES_FAULT)
 
 AT_A_REQUEST: Final = (
     *("crash before", "crash after", "request lost", "answer lost", "late", "slow", "odd"),
-    *("throttled", "denied", "conflict", "no reasons", "freeze", "clock"),
+    *("throttled", "denied", "conflict", "no reasons", "freeze"),
 )
-"""Faults of one request of one message: ``at`` is which one, ``amount`` the seconds of a freeze or a clock's jump."""
+"""Faults of one request of one message: ``at`` is which one, ``amount`` the seconds of a freeze."""
 FOR_A_WHILE: Final = ("throttled", "denied", "conflict", "outage")
 """Faults of every request: ``at`` is the second in which it begins, ``amount`` for how many seconds it lasts."""
 
@@ -45,7 +44,6 @@ class Message(NamedTuple):
     behaviour: str = "ok"
     times: int = 0
     """How often a passing failure happens."""
-    group: int = 0
     copies: tuple[Copy, ...] = ()
 
 
@@ -69,7 +67,7 @@ class Plan(NamedTuple):
     batch: int
     sandboxes: int
     receives: int
-    """The queue's maxReceiveCount, or the stream's maximum of retries."""
+    """The queue's maxReceiveCount."""
     reports: bool
     """The mapping has ReportBatchItemFailures; without it a batch holds one message."""
     window_s: int
@@ -136,35 +134,16 @@ def _messages(plan: Plan, dice: random.Random, rush_s: float) -> Iterator[Messag
             round(usual_s if not mixed else dice.choice((0.2, usual_s, longest_s * dice.random())), 1),
             behaviour,
             dice.randint(1, most) if most else 0,
-            group=dice.randrange(3),
             copies=tuple(copies) if behaviour not in UNREADABLE else (),
         )
 
 
 def _faults(plan: Plan, dice: random.Random, rush_s: float) -> Iterator[Fault]:
-    far_s = min(float(DAY), plan.window_s / 4)  # a clock that jumps over the window forgets what was done in it
     for _ in range(dice.choice((1, 1, 2, 3, 5, 8, 13))):
         if dice.random() < 0.2:
             at_s = round(dice.random() * (rush_s + 2 * plan.messages[0].work_s), 2)
             yield Fault(dice.choice(FOR_A_WHILE), None, at_s, dice.choice((1.0, 5.0, 40.0, 200.0)))
         else:
             kind = dice.choice(AT_A_REQUEST)
-            amounts = (0.4, -0.4, 20.0, -20.0, far_s, far_s) if kind == "clock" else (5.0, 20.0, 20.0, 100.0, 400.0)
-            where = dice.randrange(len(plan.messages))
-            yield Fault(kind, where, dice.choice((1, 1, 2, 2, 3, 4, 5, 6, 8)), dice.choice(amounts))
-
-
-def smaller(plan: Plan) -> Iterator[Plan]:
-    """Yield every plan that is a little smaller: a failing plan is shrunk with them."""
-    for message in reversed(plan.messages):
-        faults = tuple(fault for fault in plan.faults if fault.message != message.number)
-        yield plan._replace(messages=tuple(each for each in plan.messages if each is not message), faults=faults)
-    for index in reversed(range(len(plan.faults))):
-        yield plan._replace(faults=plan.faults[:index] + plan.faults[index + 1 :])
-    if plan.sandboxes > 1:
-        yield plan._replace(sandboxes=1)
-    for index, message in enumerate(plan.messages):
-        for name, default in Message._field_defaults.items():
-            plain = message._replace(**{name: default})
-            if plain != message:
-                yield plan._replace(messages=(*plan.messages[:index], plain, *plan.messages[index + 1 :]))
+            where, amount_s = dice.randrange(len(plan.messages)), dice.choice((5.0, 20.0, 20.0, 100.0, 400.0))
+            yield Fault(kind, where, dice.choice((1, 1, 2, 2, 3, 4, 5, 6, 8)), amount_s)

@@ -144,9 +144,9 @@ class World(Part):
     def _judge_health(self, message: Message) -> Iterator[Broken]:
         """Judge that a message whose handler would succeed was given up only for what others did to it.
 
-        Excused are, for each attempt and each delivery: an injected fault that met it, a failure of its own, a crash
-        that its neighbours caused, though not on its last attempt; deliveries also for a record of its group before it,
-        for another delivery that holds its key, and for want of time, as `_deliveries_allowed` has it.
+        Attempts and deliveries are excused by an injected fault, a failure of its own, or a crash that its neighbours
+        caused (except on the last attempt). Deliveries are also excused while another delivery holds the key, and for
+        want of time, see `_deliveries_allowed`.
         """
         number, notes = message.number, self._notes
         attempts = self._plan.max_attempts
@@ -175,8 +175,7 @@ class World(Part):
             return 0
         longest_s = max(message.work_s for message in plan.messages) + 1
         in_turn = max(1, int((plan.timeout_s - 1) / longest_s))
-        alone = plan.world != "queue" or number in self._notes.killed  # in a group, or suspected
-        at_once = 1 if alone else plan.concurrency
+        at_once = 1 if number in self._notes.killed else plan.concurrency  # suspects run alone
         return bool(self._notes.killed) - -plan.batch // (at_once * in_turn)
 
     def _judge_bounds(self, message: Message) -> Iterator[Broken]:
@@ -224,9 +223,8 @@ class World(Part):
         return undelivered | {number for number in numbers if number is not None}
 
     def _is_late(self, dead_letter: DeadLetter) -> bool:
-        """Whether a dead letter says that the window is over, and it can be, by some clock that the message met."""
-        over = self._simulation.now_ms > 900 * self._plan.window_s or number_in(dead_letter.key) in self._notes.wild
-        return over and dead_letter.reason == BEYOND_WINDOW
+        """Whether a dead letter says that the window is over, and it can be."""
+        return dead_letter.reason == BEYOND_WINDOW and self._simulation.now_ms > 900 * self._plan.window_s
 
     def _is_done(self, number: int) -> bool:
         order = f"order-{number}"

@@ -1,6 +1,5 @@
-"""What calls the handlers, by AWS's documented rules: sandboxes, queues, asynchronous invokes and streams."""
+"""What calls the handlers, by AWS's documented rules: sandboxes, a queue and asynchronous invokes."""
 
-import base64
 import json
 import reprlib
 from collections.abc import Callable, Mapping
@@ -11,7 +10,6 @@ from idempotency.testing import Invocation
 from tests.idempotency.simulation.engine import EPOCH_MS, Killed, Machine
 from tests.idempotency.simulation.handlers import Handler, Shop
 from tests.idempotency.simulation.network import Call, Entry, Network, Part
-from tests.idempotency.simulation.plan import PASSING
 
 _RETRY_ASYNC_AFTER_S: Final = (60.0, 120.0)
 _ASYNC_LASTS_MS: Final = 6 * 3_600_000.0
@@ -59,8 +57,6 @@ class Function(Part):
             entry.calls.append(call)
             text = f"{call.id} delivers {entry.id}, received {entry.receives}"
             self._simulation.say(machine.name, entry.message.number, text)
-        if self._network.is_wild(machine):
-            self._network.disturb(machine)
         context = Invocation(
             lambda: int(self._simulation.now_ms),
             request_id=request_id or self._simulation.hexadecimal("request id"),
@@ -119,33 +115,11 @@ class Transport(Part):
 
     def send(self, entry: Entry) -> None:
         """Accept a message."""
-        self._entries.append(entry)
-        self._simulation.after(0.2 * self._simulation.roll("poll"), self._poll)
-
-    def _poll(self) -> None:
         raise NotImplementedError
 
     def _give_up(self, entry: Entry, words: str) -> None:
         self._notes.undelivered.append((entry, words))
         self._simulation.say("transport", entry.message.number, f"gives {entry.id} up: {words}")
-
-    def _failed(self, entries: list[Entry], ok: bool, response: Any) -> list[Entry]:
-        """Return which entries of a batch are not done.
-
-        Those that an earlier one in their group may block are excused.
-        """
-        blocked: set[int] = set()
-        for entry in entries:
-            number, call = entry.message.number, entry.calls[-1]
-            group = -number if self._plan.world == "queue" else entry.message.group
-            if group in blocked:
-                self._notes.excuse(call, number)
-            if entry.message.behaviour not in PASSING or call.id in self._notes.deliveries_excused[number]:
-                blocked.add(group)
-        if not ok or not self._plan.reports:
-            return [] if ok else entries
-        ids = {failure["itemIdentifier"] for failure in response["batchItemFailures"]}
-        return [entry for entry in entries if entry.id in ids]
 
 
 class Queue(Transport):
@@ -154,6 +128,11 @@ class Queue(Transport):
     A message is hidden for six timeouts of the function when it is received, and goes to the dead-letter queue instead
     of being received once more than maxReceiveCount.
     """
+
+    def send(self, entry: Entry) -> None:
+        """Accept a message."""
+        self._entries.append(entry)
+        self._simulation.after(0.2 * self._simulation.roll("poll"), self._poll)
 
     def _poll(self) -> None:
         while self._function.is_free() and (batch := self._receive()):
@@ -183,8 +162,10 @@ class Queue(Transport):
         return {"messageId": entry.id, "body": body(entry), "attributes": attributes}
 
     def _done(self, batch: list[Entry], ok: bool, response: Any) -> None:
-        failed = self._failed(batch, ok, response)
-        self._entries = [entry for entry in self._entries if entry not in batch or entry in failed]
+        reported = response["batchItemFailures"] if ok and self._plan.reports else []
+        ids = {failure["itemIdentifier"] for failure in reported}
+        if ok:
+            self._entries = [entry for entry in self._entries if entry not in batch or entry.id in ids]
         self._poll()
 
 
@@ -236,53 +217,4 @@ class Invokes(Transport):
         return event | ({"replay-name": "again"} if entry.kind == "replayed" else {})
 
 
-class Stream(Transport):
-    """One shard of Kinesis, read in order and batch by batch.
-
-    A failed batch is sent again until its retries are used up, with growing pauses, and then goes to the on-failure
-    destination. With partial reports everything from the lowest failure on is sent again.
-    """
-
-    def __init__(self, network: Network, function: Function) -> None:
-        super().__init__(network, function)
-        self._batches: list[tuple[list[Entry], int]] = []
-        self._busy = False
-
-    def _poll(self) -> None:
-        if self._busy or not (self._batches or self._entries):
-            return
-        if not self._batches:
-            self._batches.append((self._entries[: self._plan.batch], 0))
-            del self._entries[: self._plan.batch]
-        self._busy = True
-        batch, tries = self._batches.pop(0)
-        for entry in batch:
-            entry.receives += 1
-        event = {"Records": [self._record(entry) for entry in batch]}
-        self._function.invoke(batch, event, partial(self._done, batch, tries))
-
-    def _record(self, entry: Entry) -> dict[str, Any]:
-        data = base64.b64encode(body(entry).encode()).decode()
-        arrival_s = int(EPOCH_MS + entry.sent_ms) / 1000
-        kinesis = {"data": data, "sequenceNumber": entry.id, "partitionKey": f"group-{entry.message.group}"}
-        return {"eventID": entry.id, "kinesis": kinesis | {"approximateArrivalTimestamp": arrival_s}}
-
-    def _done(self, batch: list[Entry], tries: int, ok: bool, response: Any) -> None:
-        self._busy = False
-        pause_s = 0.0
-        if failed := self._failed(batch, ok, response):
-            rest = batch[batch.index(failed[0]) :]
-            for entry in rest:  # what was done is sent again, too
-                if entry not in failed:
-                    self._notes.excuse(entry.calls[-1], entry.message.number)
-            tries = 0 if len(rest) < len(batch) else tries + 1
-            if tries > self._plan.receives:
-                for entry in rest:
-                    self._give_up(entry, "retries exhausted")
-            else:
-                self._batches.insert(0, (rest, tries))
-                pause_s = min(60.0, 2.0**tries)
-        self._simulation.after(pause_s, self._poll)
-
-
-TRANSPORTS: Final[Mapping[str, type[Transport]]] = {"queue": Queue, "rule": Invokes, "kinesis": Stream}
+TRANSPORTS: Final[Mapping[str, type[Transport]]] = {"queue": Queue, "rule": Invokes}
