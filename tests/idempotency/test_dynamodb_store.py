@@ -1,12 +1,12 @@
 """What the DynamoDB store asks of DynamoDB, beyond what every store does."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
-from idempotency import DynamoDBStore, EffectConflictError, Put, Update
-from idempotency.errors import EffectsRejectedError, StoreUnavailableError
+from idempotency import DynamoDBStore, EffectConflictError, Update
+from idempotency.errors import StoreUnavailableError
 from idempotency.record import COMPLETED, IN_PROGRESS, Record
 from idempotency.stores.dynamodb import item_of, record_of
 from idempotency.stores.transport import Transport
@@ -118,24 +118,6 @@ class TestRequests:
         assert store.update_if_owner(DONE) is None
 
 
-@pytest.mark.parametrize("lose", [FaultyTransport.lose_request, FaultyTransport.lose_answer])
-def test_each_step_survives_one_fault(
-    store: DynamoDBStore, transport: Recorder, lose: Callable[[FaultyTransport], None]
-) -> None:
-    """A step whose request or answer was lost is sent again, and shows its owner its own record."""
-    second = CLAIM._replace(owner="owner-2", attempt=2)
-    done = DONE._replace(owner="owner-2", attempt=2)
-    steps: list[tuple[Callable[[], Record | None], Record]] = [
-        (lambda: store.put_if_absent(CLAIM), CLAIM),
-        (lambda: store.compare_and_swap(CLAIM, second), second),
-        (lambda: store.update_if_owner(done), done),
-        (lambda: store.read(KEY), done),
-    ]
-    for step, written in steps:
-        lose(transport)
-        assert step() == written
-
-
 class TestTransactions:
     """Commits with effects."""
 
@@ -172,11 +154,3 @@ class TestTransactions:
         transport.answer("TransactionCanceledException", body={"CancellationReasons": reasons})
         with pytest.raises(EffectConflictError):
             store.update_if_owner(DONE, [CHARGE, CHARGE])
-
-    def test_more_actions_than_a_transaction_holds(self, store: DynamoDBStore, transport: Recorder) -> None:
-        """The record and 99 effects fit; one more is rejected before anything is sent."""
-        effects = [Put(RIDES, {"id": f"order_{number}"}) for number in range(100)]
-        with pytest.raises(EffectsRejectedError, match="100"):
-            store.put_if_absent(DONE, effects)
-        assert transport.sent == []
-        assert store.put_if_absent(DONE, effects[:99]) is DONE

@@ -5,14 +5,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-import boto3
 import pytest
-from moto import mock_aws
 
-from idempotency import DynamoDBStore, observation
-from idempotency.stores.transport import botocore_transport
+from idempotency import observation
 from tests.idempotency.explorer.__main__ import main
-from tests.idempotency.explorer.process import COMPARE_AND_SWAP, PUT_IF_ABSENT
 from tests.idempotency.explorer.scenarios import SCENARIOS, machine
 from tests.idempotency.explorer.search import explore
 from tests.idempotency.explorer.world import Scenario, World
@@ -44,32 +40,6 @@ def test_every_promise_holds_in_every_state(subtests: pytest.Subtests) -> None:
 def test_what_is_omitted_makes_no_difference(name: str) -> None:
     """A search that tries every order of every step, for every past of a process, ends in the same states."""
     assert ends(World(SMALL[name], reduced=False)) == ends(World(SMALL[name]))
-
-
-def test_dynamodb_agrees_with_the_explorers_store() -> None:
-    """DynamoDB's own conditions write and refuse what the explorer's store, in every hundredth case that it met."""
-    world = World(SMALL["claims"])
-    ends(world)
-    with mock_aws():
-        store = DynamoDBStore("Idempotency", transport=botocore_transport())
-        table = boto3.resource("dynamodb").create_table(
-            TableName="Idempotency",
-            KeySchema=[{"AttributeName": "idempotencyKey", "KeyType": "HASH"}],
-            AttributeDefinitions=[{"AttributeName": "idempotencyKey", "AttributeType": "S"}],
-            BillingMode="PAY_PER_REQUEST",
-        )
-        met = [*world.conditions.items()]
-        for (found, (kind, record, seen, _)), after in met[:: len(met) // 100]:
-            table.delete_item(Key={"idempotencyKey": "history#k1"})
-            if found is not None:
-                store.put_if_absent(found)
-            assert record is not None
-            if kind == PUT_IF_ABSENT:
-                assert store.put_if_absent(record) == after
-            elif kind == COMPARE_AND_SWAP and seen is not None:
-                assert store.compare_and_swap(seen, record) == after
-            else:
-                assert store.update_if_owner(record) == after
 
 
 def test_a_broken_promise_is_shown_step_by_step(

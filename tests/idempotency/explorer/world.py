@@ -143,8 +143,6 @@ class World:
         self.processes = Processes()
         self.overlaps = 0
         """How many steps took a key from a process that held it, where clocks differ by more than is allowed."""
-        self.conditions: dict[tuple[Record | None, Request], Record | None] = {}
-        """What each write has left, by the record that it met."""
         self._reduced = reduced
         self._same: dict[Process, Process] = {}
         self._futures: dict[object, Process] = {}
@@ -322,14 +320,11 @@ class World:
         kind, record, seen, _ = write
         assert record is not None
         if kind == PUT_IF_ABSENT:
-            lands = stores.may_put_if_absent(found)
-        elif kind == COMPARE_AND_SWAP:
+            return stores.may_put_if_absent(found)
+        if kind == COMPARE_AND_SWAP:
             assert seen is not None
-            lands = stores.may_compare_and_swap(found, seen)
-        else:
-            lands = stores.may_update_if_owner(found, record)
-        self.conditions[found, write] = record if lands else found
-        return lands
+            return stores.may_compare_and_swap(found, seen)
+        return stores.may_update_if_owner(found, record)
 
     def _late(self, state: State, write: Request) -> State:
         position = state.under_way.index(write)

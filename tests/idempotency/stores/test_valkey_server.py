@@ -1,7 +1,6 @@
-"""What only a real server shows: its memory, its role, its silence, its users, its certificate and its cluster."""
+"""Tests that need a real server: refusals, users, TLS and clusters."""
 
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -30,7 +29,6 @@ def server(valkey_client: Any) -> Iterator[Any]:
     valkey_client.flushall()
     yield valkey_client
     valkey_client.config_set("maxmemory", 0)
-    valkey_client.config_set("maxmemory-policy", "noeviction")
     valkey_client.replicaof("NO", "ONE")
 
 
@@ -38,25 +36,6 @@ def server(valkey_client: Any) -> Iterator[Any]:
 def store(server: Any) -> ValkeyStore:
     """A store on it, which does not wait between tries."""
     return ValkeyStore(server, sleep=lambda seconds: None)
-
-
-def address(client: Any, rest: str = "") -> str:
-    """The address of the client's server."""
-    return f"valkey://127.0.0.1:{client.get_connection_kwargs()['port']}{rest}"
-
-
-def test_servers_policy_is_read_before_the_first_step(server: Any) -> None:
-    """A store that was opened by its address begins nothing on a server that drops keys, unless that is accepted."""
-    server.config_set("maxmemory-policy", "volatile-lru")
-    store = open_store(address(server, "/3"))
-    for _ in range(2):
-        with pytest.raises(ConfigurationError, match="volatile-lru"):
-            store.put_if_absent(claim())
-    record = claim()
-    assert open_store(address(server, "/3?eviction=accepted")).put_if_absent(record) is record
-    server.config_set("maxmemory-policy", "noeviction")
-    assert store.read(KEY) is not None
-    assert not server.exists(f"idempotency:{KEY}")  # it is in database 3
 
 
 REFUSALS: dict[str, Callable[[Any], object]] = {
@@ -86,35 +65,6 @@ def test_error_reply_is_a_definite_refusal(server: Any, store: ValkeyStore, refu
         assert server.getdel(f"idempotency:{KEY}") == b"another application's"
     record = claim()
     assert store.put_if_absent(record) is record
-
-
-@pytest.mark.parametrize(
-    ("user", "commands"),
-    [("worker:wrong@", "+@all"), ("worker:right@", "-@all"), ("worker:right@", "-evalsha")],
-    ids=["wrong password", "no command", "no scripts"],
-)
-def test_user_without_the_right_is_refused(server: Any, user: str, commands: str) -> None:
-    """A server that does not let the user in, or not do this, has written nothing; its password is not repeated."""
-    server.acl_setuser("worker", enabled=True, reset=True, passwords="+right", keys="*", commands=["+@all", commands])
-    try:
-        with pytest.raises(StoreRefusedError) as refused:
-            open_store(address(server).replace("//", f"//{user}")).put_if_absent(claim())
-    finally:
-        server.acl_deluser("worker")
-    assert user[7:-1] not in str(refused.value).split()
-    assert server.dbsize() == 0
-
-
-@pytest.mark.parametrize("listens", [True, False], ids=["silent", "gone"])
-def test_server_that_does_not_answer_is_given_up(*, listens: bool) -> None:
-    """A server that takes connections and never answers, or is not there, costs no more than the client's timeouts."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        if listens:
-            listener.listen()
-        client = valkey.Valkey(port=listener.getsockname()[1], socket_connect_timeout=0.2, socket_timeout=0.2)
-        with client, pytest.raises(StoreUnavailableError):
-            ValkeyStore(client).put_if_absent(claim(), until_ms=epoch_ms() + 300)
 
 
 # ── Users, TLS and clusters ───────────────────────────────────────────────────────────────────────────────────────────
