@@ -9,12 +9,11 @@ from typing import Any, cast
 
 import pytest
 
-from idempotency import TRANSPORT_ID, ConfigurationError, Consumer, MemoryStore, Operation, Policy, Put, lambda_deadline
+from idempotency import ConfigurationError, Consumer, MemoryStore, Operation, Policy, Put, lambda_deadline
 from idempotency.dead_letters import CONTRACT
 from idempotency.errors import MissingKeyError, OutOfTimeError, PayloadMismatchError, StoreUnavailableError
 from idempotency.heartbeat import Heartbeat
 from idempotency.policy import DAY
-from idempotency.sources import SNS
 from idempotency.testing import Invocation, ManualClock
 from tests.idempotency.samples import World, event
 
@@ -86,22 +85,6 @@ class TestEventHandler:
             history.event_handler(local.work)(event(), local.invocation(request_id))
         labels = {"ride": "order_01"}
         assert [(each.outcome, each.labels) for each in local.seen] == [("New", labels), ("Duplicate", labels)]
-
-    def test_other_sources_are_read_in_their_own_way(self, local: World) -> None:
-        """An SNS notification's message is what key and handler see."""
-        received: list[object] = []
-        sns = {"Message": '{"id": "k1"}', "MessageId": "m1", "Timestamp": "2027-01-15T08:00:00.000Z"}
-        partner = local.consumer(key="id", source=SNS)
-        handler = partner.event_handler(lambda message, operation: received.append(message))
-        handler({"Records": [{"Sns": sns}]}, local.invocation())
-        assert received == [{"id": "k1"}]
-        assert partner.record("k1") is not None
-
-    def test_transport_id_is_the_key_only_where_asked_for(self, local: World) -> None:
-        """With TRANSPORT_ID the transport's own id names the operation."""
-        history = local.consumer(key=TRANSPORT_ID)
-        history.event_handler(local.work)(event(), local.invocation())
-        assert history.record(event()["id"]) is not None
 
 
 class TestExpiry:
@@ -220,24 +203,6 @@ class TestFunction:
         with lambda_deadline(local.invocation(timeout_s=0.5), local.clock), pytest.raises(OutOfTimeError):
             book("order_01")
         assert book("order_01") == "order_01"
-
-    def test_threads_do_not_mix_their_keys(self, local: World) -> None:
-        """Calls of one decorated function in many threads each complete their own record."""
-        together = threading.Barrier(8, timeout=DEADLINE_S)
-        history = local.consumer()
-
-        @history.function(key="number")
-        def square(number: int) -> int:
-            together.wait()
-            return number * number
-
-        threads = [threading.Thread(target=square, args=(number,)) for number in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(DEADLINE_S)
-        results = [record and record.result for record in (history.record(number, "square") for number in range(8))]
-        assert results == [str(number * number) for number in range(8)]
 
 
 class TestBlock:

@@ -5,7 +5,6 @@ from typing import Final
 import pytest
 
 from idempotency.decision import (
-    TTL_BEYOND_LEASE_S,
     ClaimRequest,
     Limits,
     differ,
@@ -13,7 +12,6 @@ from idempotency.decision import (
     is_live,
     is_over,
     lease_until,
-    renewed,
 )
 from idempotency.record import COMPLETED, IN_PROGRESS, Record
 
@@ -46,12 +44,6 @@ class TestLease:
         end_ms = None if deadline_ms is None else NOW + deadline_ms
         request = REQUEST._replace(deadline_ms=end_ms, renewed=renews)
         assert lease_until(request, NOW + after_ms) == NOW + until_ms
-
-    def test_heartbeat(self) -> None:
-        """A heartbeat moves lease and TTL on, and nothing else."""
-        assert renewed(CLAIM, REQUEST, NOW + 20_000) == CLAIM._replace(
-            lease_ms=NOW + 50_000, expiry=(NOW + 50_000) // 1000 + TTL_BEYOND_LEASE_S, updated_ms=NOW + 20_000
-        )
 
     @pytest.mark.parametrize(
         ("left_ms", "live"),
