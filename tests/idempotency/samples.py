@@ -30,6 +30,17 @@ def event(key: str | None = "k1", **data: object) -> dict[str, Any]:
     }
 
 
+def create_tables(dynamodb: Any, keys: Mapping[str, str]) -> None:
+    """Create tables, each with this partition key."""
+    for table, key in keys.items():
+        dynamodb.create_table(
+            TableName=table,
+            KeySchema=[{"AttributeName": key, "KeyType": "HASH"}],
+            AttributeDefinitions=[{"AttributeName": key, "AttributeType": "S"}],
+            BillingMode="PAY_PER_REQUEST",
+        )
+
+
 class Crash(BaseException):
     """The end of a process, as the code that it was running sees it."""
 

@@ -12,7 +12,7 @@ import idempotency
 from idempotency import Policy
 from idempotency.clock import epoch_ms
 from idempotency.testing import Invocation
-from tests.idempotency.samples import DynamoDBWorld, event
+from tests.idempotency.samples import DynamoDBWorld, create_tables, event
 
 GUIDE: Final = Path(idempotency.__file__).parents[1] / "README.md"
 TESTS: Final = Path(__file__).parent
@@ -21,13 +21,7 @@ TESTS: Final = Path(__file__).parent
 @pytest.fixture
 def invoices(dynamodb: Any) -> Any:
     """The tables of the five-line consumer."""
-    for table, key in (("IdempotencyTable", "idempotencyKey"), ("Invoices", "id")):
-        dynamodb.create_table(
-            TableName=table,
-            KeySchema=[{"AttributeName": key, "KeyType": "HASH"}],
-            AttributeDefinitions=[{"AttributeName": key, "AttributeType": "S"}],
-            BillingMode="PAY_PER_REQUEST",
-        )
+    create_tables(dynamodb, {"IdempotencyTable": "idempotencyKey", "Invoices": "id"})
     yield dynamodb
     for table in ("IdempotencyTable", "Invoices"):
         dynamodb.delete_table(TableName=table)

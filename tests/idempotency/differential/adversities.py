@@ -12,10 +12,9 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
-from tests.idempotency.differential.process import KilledError
 from tests.idempotency.differential.sides import EventWork, Side, Work
 from tests.idempotency.differential.world import World, world
-from tests.idempotency.samples import event
+from tests.idempotency.samples import Crash, event
 
 MINUTE: Final = 60
 HOUR: Final = 60 * MINUTE
@@ -104,7 +103,7 @@ def got(call: Callable[[], object]) -> str:
     """Say what a caller gets."""
     try:
         return f"gets {call()!r}"
-    except KilledError:
+    except Crash:
         return "is killed"
     except Exception as error:  # noqa: BLE001 - this is what the caller gets
         return f"gets {type(error).__name__}"
@@ -175,7 +174,7 @@ def window_shorter_than_run(case: Case) -> str:
 @adversity("a process dies whose clock was a day ahead", here="a retry after five minutes gets 'payment 2'")
 def clock_a_day_ahead(case: Case) -> str:
     """A lease that ends later than any lease can must not hold its key."""
-    work = first(lambda: raising(KilledError()))
+    work = first(lambda: raising(Crash()))
     with case.world.clock_ahead(DAY * 1000):
         case.charge(work)
     case.time.advance(5 * MINUTE)
@@ -239,13 +238,13 @@ def completion_refused(case: Case) -> str:
 @adversity("a crash of work that must not be repeated", here="charged once, then set aside")
 def crash_of_work_that_must_not_be_repeated(case: Case) -> str:
     """After a crash nobody knows whether the card was charged."""
-    return _delivered_ten_times(case, first(lambda: raising(KilledError())), repeats=False)
+    return _delivered_ten_times(case, first(lambda: raising(Crash())), repeats=False)
 
 
 @adversity("an event that kills every process, delivered ten times", here="charged 3 times, then set aside")
 def poison(case: Case) -> str:
     """What kills every process that touches it must be set aside."""
-    return _delivered_ten_times(case, Payments(lambda _: raising(KilledError())))
+    return _delivered_ten_times(case, Payments(lambda _: raising(Crash())))
 
 
 # ── One store object ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -315,7 +314,7 @@ class Queue:
             try:
                 response = handler({"Records": [self._record(number) for number in waiting]})
                 ids = {failure["itemIdentifier"] for failure in response["batchItemFailures"]}
-            except (Exception, KilledError):  # noqa: BLE001 - the invocation failed, and with it all records
+            except (Exception, Crash):  # noqa: BLE001 - the invocation failed, and with it all records
                 ids = {f"message-{number}" for number in waiting}
             failed = [number for number in waiting if f"message-{number}" in ids]
             waiting = [number for number in failed if self.receives[number] < MAX_RECEIVES]
@@ -339,22 +338,6 @@ def unreadable_record(case: Case) -> str:
     return f"{len(queue.charged)} of 2 neighbours charged; {fate}"
 
 
-@adversity("ten records of 25 s, timeout 60 s, one failed round", here="10 of 10 charged; 0 set aside")
-def failed_round(case: Case) -> str:
-    """A dependency that is down for a moment must not drive healthy messages into the dead-letter queue."""
-    is_down = case.time.now_ms + 30_000
-
-    def charge(_: object) -> None:
-        if case.time() < is_down:
-            case.world.process.spend(1)
-            raise ConnectionError
-        case.world.process.spend(25)
-
-    queue = Queue(case, _bodies(10))
-    dead = queue.drain(charge)
-    return f"{len(queue.charged)} of 10 charged; {dead} set aside"
-
-
 @adversity("the first of ten records kills its process", here="9 of 9 neighbours charged; 1 set aside")
 def crasher_in_a_batch(case: Case) -> str:
     """After five receives of everything, only the crasher may be in the dead-letter queue."""
@@ -362,7 +345,7 @@ def crasher_in_a_batch(case: Case) -> str:
     def charge(given: dict[str, Any]) -> None:
         case.world.process.spend(0.5)
         if _number(given) == 0:
-            raise KilledError
+            raise Crash
         case.world.process.spend(0.5)
 
     queue = Queue(case, _bodies(10))

@@ -6,8 +6,8 @@ import logging
 import types
 import warnings
 from collections import deque
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from io import BytesIO
@@ -27,7 +27,7 @@ from moto import mock_aws
 from moto.core.models import botocore_stubber
 
 from idempotency.testing import DeadLetterBox, Invocation, ManualClock
-from tests.idempotency.differential.process import Process
+from tests.idempotency.samples import Crash, create_tables
 
 POWERTOOLS_TABLE: Final = "Powertools"
 TABLE: Final = "Idempotency"
@@ -95,6 +95,30 @@ class Wire:
         return AWSResponse(request.url, _SERVER_ERRORS.get(code, 400), HTTPHeaders(), _Raw(body.encode()))
 
 
+class Process:
+    """One process in virtual time, which runs the records of a batch one after another."""
+
+    def __init__(self, time: ManualClock) -> None:
+        self.deadline_ms = 0
+        self._time = time
+
+    def spend(self, seconds: float) -> None:
+        """Let work take time. Lambda kills the process at the invocation's deadline."""
+        end_ms = self._time() + round(seconds * 1000)
+        self._time.now_ms = min(end_ms, self.deadline_ms)
+        if end_ms > self.deadline_ms:
+            raise Crash
+
+    def run_all(self, tasks: Sequence[Callable[[], None]], limit: int) -> None:
+        """Run the tasks in turn."""
+        for task in tasks:
+            task()
+
+    def repeat(self, beat: Callable[[], bool], interval_s: float) -> AbstractContextManager[object]:
+        """Send no heartbeat: a lease outlasts the invocations here."""
+        return nullcontext()
+
+
 class World:
     """Everything that one side meets in one adversity."""
 
@@ -139,14 +163,7 @@ def world() -> Generator[World]:
         for module in (base, persistence, datarecord, dynamodb):
             patch.setattr(module, "dt", calendar)
         patch.setattr(botocore.endpoint, "time", types.SimpleNamespace(sleep=new.time.sleep))
-        client: Any = new.wire.session.create_client("dynamodb")
-        for table, key in ((TABLE, "idempotencyKey"), (POWERTOOLS_TABLE, "id")):
-            client.create_table(
-                TableName=table,
-                KeySchema=[{"AttributeName": key, "KeyType": "HASH"}],
-                AttributeDefinitions=[{"AttributeName": key, "AttributeType": "S"}],
-                BillingMode="PAY_PER_REQUEST",
-            )
+        create_tables(new.wire.session.create_client("dynamodb"), {TABLE: "idempotencyKey", POWERTOOLS_TABLE: "id"})
         yield new
 
 

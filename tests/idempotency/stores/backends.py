@@ -14,6 +14,7 @@ from idempotency.effects import Check, Effect
 from idempotency.stores import Store
 from idempotency.stores.transport import BotocoreTransport, Transport
 from idempotency.stores.valkey import ValkeyStore
+from tests.idempotency.samples import create_tables
 
 FIRST_CHARGE: Final = "attribute_not_exists(charges)"
 """The condition of a charge that must be the only one."""
@@ -106,13 +107,7 @@ def dynamodb(client: Any, *, one_at_a_time: bool = False) -> Iterator[Opener]:
         yield _backend(client, transport, clock, *tables)
 
     try:
-        for table, key in tables.items():
-            client.create_table(
-                TableName=table,
-                KeySchema=[{"AttributeName": key, "KeyType": "HASH"}],
-                AttributeDefinitions=[{"AttributeName": key, "AttributeType": "S"}],
-                BillingMode="PAY_PER_REQUEST",
-            )
+        create_tables(client, tables)
         for table in tables:
             client.get_waiter("table_exists").wait(TableName=table, WaiterConfig={"Delay": 2})
         yield opener
