@@ -11,7 +11,7 @@ from tests.idempotency.explorer.search import explore
 EPILOG = """
 A state is one record, the requests under way to it, and what up to three deliveries of its key have done so far. From
 each state every step is taken: a request takes place, is lost, or comes late; a process goes on, crashes, or is taken
-for dead; a handler returns or raises; DynamoDB deletes; an operator releases; time passes. The deliveries are the
+for dead; a handler returns or raises; DynamoDB deletes; time passes. The deliveries are the
 layer's own runner, stopped at each request. The store is the layer's own conditions.
 
 A broken promise is printed as a timeline. The exit status is 0 only if no promise was broken.

@@ -79,12 +79,11 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
         tries=1,
     ),
     "quarantine": Scenario(
-        about="poison: permanent errors, dead letters, marks, an operator's release and redrive",
+        about="poison: permanent errors, dead letters, marks",
         machines=(machine("claims", max_attempts=1), machine("atomic", atomic=True, max_attempts=1)),
         times_ms=(0, 7_500),
         tries=1,
         handler=(RETURNS, POISONED),
-        releases=1,
     ),
     "payloads": Scenario(
         about="two events with one key and different payloads",

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple
 
-from idempotency import decision, stores
+from idempotency import stores
 from idempotency.record import IN_PROGRESS, QUARANTINED, Record
 from tests.idempotency.explorer import promises
 from tests.idempotency.explorer.process import (
@@ -32,7 +32,6 @@ from tests.idempotency.explorer.process import (
     Processes,
     Reply,
     Request,
-    timeless,
     token,
 )
 
@@ -67,8 +66,6 @@ class Scenario:
     """Whether a transport may take a process for dead that still runs, and deliver again at once."""
     beats: int = 0
     """How many heartbeats are sent."""
-    releases: int = 0
-    """How often an operator may release the key and redrive its dead letter."""
     handler: tuple[str, ...] = (RETURNS, RAISES)
 
     @property
@@ -99,7 +96,6 @@ class State(NamedTuple):
     time: int
     faults: int
     beats: int
-    releases: int
     deliveries: tuple[int, ...]
     dead_lettered: frozenset[str] = frozenset()
     """The fingerprints of the events in a dead-letter queue."""
@@ -151,7 +147,7 @@ class World:
     def initial(self) -> State:
         """Return the state in which nothing has happened."""
         scenario = self.scenario
-        return State(0, scenario.faults, scenario.beats, scenario.releases, (UNSENT,) * len(scenario.messages))
+        return State(0, scenario.faults, scenario.beats, (UNSENT,) * len(scenario.messages))
 
     # ── Steps ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -176,9 +172,9 @@ class World:
         if len(state.workers) < self.scenario.at_once:
             yield from self._deliveries(state)
         for write in dict.fromkeys(state.under_way):
-            if self._lands(state.record, write):  # one that is refused could as well never have arrived
+            if self._lands(state.record, write):  # a refused write makes no difference
                 yield Label("takes place late", detail=write), partial(self._late, state, write)
-        yield from self._time_and_people(state)
+        yield from self._time(state)
 
     def _worker_steps(self, state: State, place: int) -> Iterator[Step]:
         worker = state.workers[place]
@@ -236,12 +232,10 @@ class World:
                         partial(self._delivered, state, delivery, machine),
                     )
 
-    def _time_and_people(self, state: State) -> Iterator[Step]:
+    def _time(self, state: State) -> Iterator[Step]:
         found, next_time = state.record, state.time + 1
         if found is not None and found.expiry is not None and found.expiry * 1000 < self._now_ms(state):
             yield Label("DynamoDB deletes the record"), partial(self._deleted, state, found)
-        if state.releases and found is not None and found.status == QUARANTINED:
-            yield Label("operator releases the key"), partial(self._released, state, found)
         if next_time < len(self.scenario.times_ms) and not (state.workers and next_time == self.scenario.leap):
             yield Label("time passes"), partial(self._time_passed, state)
 
@@ -313,7 +307,7 @@ class World:
             return state
         return _sent(_delivery(state, delivery, DEAD), self.scenario.messages[delivery].fingerprint)
 
-    # ── What the store, time and people do ────────────────────────────────────────────────────────────────────────────
+    # ── What the store and time do ────────────────────────────────────────────────────────────────────────────────────
 
     def _lands(self, found: Record | None, write: Request) -> bool:
         """Say whether ``write`` takes place over ``found``, by the real conditions."""
@@ -366,16 +360,6 @@ class World:
         if found.status == IN_PROGRESS:
             self._require_dead(token(found), state, None)
         return state._replace(record=None)
-
-    def _released(self, state: State, found: Record) -> State:
-        """Release the key, and deliver again what its dead-letter queue holds."""
-        window_s, event = self.scenario.machines[0].policy.window, found.fingerprint or ""
-        free = timeless(decision.released(found, "operator", self._now_ms(state), window_s))
-        after = state._replace(releases=state.releases - 1, record=free)
-        for delivery, message in enumerate(self.scenario.messages):
-            if state.deliveries[delivery] == UNSENT and {message.fingerprint} <= {event} & state.dead_lettered:
-                return _delivery(after, delivery, 0)._replace(dead_lettered=state.dead_lettered - {event})
-        return after
 
     def _time_passed(self, state: State) -> State:
         now_ms = self.scenario.times_ms[state.time + 1]

@@ -35,10 +35,10 @@ class Mutant(NamedTuple):
 
 def catalogue() -> Iterator[Mutant]:
     """Yield the mutants of the catalogue, in its order."""
-    for *head, changes in _ENTRY.findall(CATALOGUE.read_text()):
+    for rule, file, by, changes in _ENTRY.findall(CATALOGUE.read_text()):
         lines = changes.splitlines()
         code, without = ("\n".join(line[2:] for line in lines if line[0] == sign) for sign in "-+")
-        yield Mutant(*head, code if without else f"{code}\n", without)
+        yield Mutant(rule, file, by, code if without else f"{code}\n", without)
 
 
 def main(given: Sequence[str] | None = None) -> int:
