@@ -67,7 +67,7 @@ check: lint test ## Check everything, as CI does
 compare: .venv-dev/.synced ## Show what Powertools and this layer do in the same adversities (ARGS=--json)
 	@$(PYTHON) -m tests.idempotency.differential $(ARGS)
 
-bench: .venv-dev/.synced ## Measure round trips, CPU, import time and batches beside Powertools (ARGS=--help)
+bench: .venv-dev/.synced ## Measure round trips, CPU and import time beside Powertools (ARGS=--help)
 	@$(PYTHON) -m tests.idempotency.bench $(ARGS)
 
 explore: .venv-dev/.synced ## Explore every order of the steps of a few deliveries of one key (ARGS=--help)
@@ -108,7 +108,7 @@ new-consumer: .venv-dev/.synced ## Add a consumer, with everything that belongs 
 	@$(PYTHON) -m local.new_consumer "$(NAME)"
 
 clean: ## Remove what builds, demos and tests left behind (not the environments)
-	@rm -rf .aws-sam .demo .bench .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	@rm -rf .aws-sam .demo .hypothesis .mypy_cache .pytest_cache .ruff_cache
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } \

@@ -1,6 +1,5 @@
 """The measures. Each runs both sides by turns and returns rows, so that a busy machine disturbs both alike."""
 
-import contextlib
 import gc
 import json
 import os
@@ -14,27 +13,20 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 from unittest.mock import patch
 
-from aws_lambda_powertools.utilities.idempotency.exceptions import IdempotencyAlreadyInProgressError
+import boto3
 
-from idempotency import BusyError
 from idempotency.stores.transport import BotocoreTransport, botocore_transport
 from tests.idempotency.bench.contestants import (
     EVENT,
     Handler,
     StubClient,
-    batch,
     invocation,
-    own_batch,
     own_handler,
-    powertools_batch,
-    powertools_client,
     powertools_handler,
 )
 from tests.idempotency.differential.world import ACCOUNT, World, world
 
 ROOT: Final = Path(__file__).parents[3]
-BATCH_SIZE: Final = 10
-LATENCY_S: Final = 0.005
 
 
 class Row(NamedTuple):
@@ -64,44 +56,34 @@ class Row(NamedTuple):
 # ── Round trips ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def round_trips() -> list[Row]:
+def round_trips(_: int) -> list[Row]:
     """Count the requests of each path."""
     rows = []
-    paths = {"new": 2, "atomic new": 1, "duplicate": 1, "warm duplicate": 0, "busy": 1, "failure": 2}
-    for path, most in paths.items():
-        theirs = None if path == "atomic new" else float(_requests(path, _powertools_in))
-        here = float(_requests(path, _here_in))
-        rows.append(Row(f"round trips: {path}", "", theirs, here, most, absolute=True))
+    for path, most in {"new": 2, "atomic new": 1, "duplicate": 1, "warm duplicate": 0}.items():
+        theirs = None if "atomic" in path else _requests(path, _powertools_in)
+        rows.append(Row(f"round trips: {path}", "", theirs, _requests(path, _here_in), most, absolute=True))
     return rows
 
 
-def _powertools_in(place: World, path: str, work: Callable[[], object]) -> Handler:
-    return powertools_handler(powertools_client(place.wire.session), work, cached=path == "warm duplicate")
+def _powertools_in(place: World, path: str) -> Handler:
+    client = boto3.session.Session(botocore_session=place.wire.session).client("dynamodb")
+    return powertools_handler(client, cached="warm" in path)
 
 
-def _here_in(place: World, path: str, work: Callable[[], object]) -> Handler:
-    options = {"cached": path == "warm duplicate", "atomic": path == "atomic new"}
-    return own_handler(botocore_transport(session=place.wire.session), work, **options, clock=place.now_ms)
+def _here_in(place: World, path: str) -> Handler:
+    transport = botocore_transport(session=place.wire.session)
+    return own_handler(transport, cached="warm" in path, atomic="atomic" in path, clock=place.now_ms)
 
 
-def _requests(path: str, make: Callable[[World, str, Callable[[], object]], Handler]) -> int:
+def _requests(path: str, make: Callable[[World, str], Handler]) -> float:
     """Count the requests of the delivery that the path is named after."""
     with world() as place:
-        counted: list[int] = []
-
-        def deliver(handler: Handler) -> None:
-            before = len(place.wire.requests)
-            with contextlib.suppress(ZeroDivisionError, IdempotencyAlreadyInProgressError, BusyError):
-                handler(EVENT, place.invocation(30))
-            counted.append(len(place.wire.requests) - before)
-
-        work: Callable[[], object] = {"failure": lambda: 1 / 0, "busy": lambda: deliver(again)}.get(path, lambda: 0)
-        again: Handler = make(place, path, lambda: 0)
-        first = make(place, path, work)
-        deliver(first)
+        handler = make(place, path)
         if "duplicate" in path:
-            deliver(first)
-        return counted[0] if path == "busy" else counted[-1]
+            handler(EVENT, place.invocation())
+        before = len(place.wire.requests)
+        handler(EVENT, place.invocation())
+        return len(place.wire.requests) - before
 
 
 # ── CPU ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -174,26 +156,3 @@ def _start(side: str, cache: str) -> dict[str, float]:
     run = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     measured: dict[str, float] = json.loads(run.stdout)
     return measured
-
-
-# ── Batch ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def batches(repetitions: int) -> list[Row]:
-    """Measure the wall time of ten new records of one batch, with 5 ms for every round trip."""
-    times: dict[str, list[float]] = {"theirs": [], "here": []}
-    with patch.dict(os.environ, ACCOUNT):
-        client = StubClient(latency_s=LATENCY_S)
-        handlers = {"theirs": powertools_batch(client), "here": own_batch(BotocoreTransport(client, 1.5))}
-        for repetition in range(repetitions + 1):
-            for side, handler in handlers.items():
-                event = batch(BATCH_SIZE, repetition)
-                before = time.perf_counter()
-                answer: Any = handler(event, invocation())
-                spent = time.perf_counter() - before
-                if answer["batchItemFailures"]:
-                    raise RuntimeError(f"{side} failed new records: {answer}")
-                if repetition:  # the first one warms up
-                    times[side].append(spent * 1000)
-    theirs, here = (min(times[side]) for side in ("theirs", "here"))
-    return [Row("batch of 10 new records, 5 ms a round trip", "ms", theirs, here, 25.0, absolute=True)]
