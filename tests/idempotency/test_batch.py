@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from idempotency import TRANSPORT_ID, BatchFailedError, BusyError, Operation
-from idempotency.dead_letters import CONTRACT, MISSING_KEY, QUARANTINED
+from idempotency import TRANSPORT_ID, BatchFailedError, BusyError
+from idempotency.dead_letters import CONTRACT, MISSING_KEY
 from idempotency.sources import KAFKA, KINESIS
 from tests.idempotency.samples import SQS_ATTRIBUTES, Crash, World, crash, fail_with
 
@@ -145,7 +145,7 @@ def test_retries_of_a_failure_run_together(sqs: Batches) -> None:
     assert sqs.deliver(messages(*TEN, received=2), lambda _: together.wait()) == []
 
 
-def test_suspects_share_the_time_where_there_is_too_little_to_run_alone(sqs: Batches) -> None:
+def test_suspects_run_in_groups_if_time_is_short(sqs: Batches) -> None:
     """Once a run has shown how long it takes, the other suspects run in groups that fit, save on a last try."""
     kill(sqs, "k0", "k1", "k2", "k3", "last", "last")
     running: set[str] = set()
@@ -168,9 +168,7 @@ def test_suspects_share_the_time_where_there_is_too_little_to_run_alone(sqs: Bat
 
 
 @pytest.mark.parametrize(("reserve", "takes_s", "timeout_s"), [(1, 25, 60), (2, 5, 12)])
-def test_nothing_starts_that_the_time_left_does_not_cover(
-    make: Make, reserve: int, takes_s: int, timeout_s: int
-) -> None:
+def test_records_start_only_if_they_fit(make: Make, reserve: int, takes_s: int, timeout_s: int) -> None:
     """A record starts, and is claimed, only if what runs have taken still fits; the others are delivered again."""
     one_by_one = make(policy={"concurrency": 1, "reserve": reserve})
     records = messages("k0", "k1", "k2", "k3")
@@ -186,27 +184,6 @@ def test_fifo_group_keeps_its_order_and_stops_at_a_failure(sqs: Batches) -> None
     records = [message(key, number, MessageGroupId=key[0]) for number, key in enumerate(keys)]
     assert sqs.deliver(records, fails_at("a2", order.append)) == ["m2", "m3"]
     assert [key for key in order if key.startswith("a")] == ["a1", "a2"]
-
-
-def test_crash_of_a_redelivered_record_is_seen_though_the_policy_is_atomic(make: Make) -> None:
-    """Only the first receive of a record runs without a claim: later ones have to be told from their neighbours."""
-    atomic = make(policy={"atomic": True})
-    attempts: list[int] = []
-
-    def work(message: Any, operation: Operation) -> None:
-        attempts.append(operation.attempt)
-        if message["id"] == "crasher":
-            raise Crash
-
-    handler = atomic.consumer.batch_handler(work)
-    for received in range(1, 5):
-        with pytest.raises(Crash):
-            handler({"Records": messages("crasher", received=received)}, atomic.world.invocation())
-        atomic.world.clock.advance(60)
-    last = handler({"Records": messages("crasher", "healthy", received=5)}, atomic.world.invocation())
-    assert last == {"batchItemFailures": []}
-    assert attempts == [1, 1, 2, 3, 1]
-    assert atomic.world.reasons == [QUARANTINED]
 
 
 def test_plain_text_is_a_message_where_the_transport_names_it(make: Make) -> None:

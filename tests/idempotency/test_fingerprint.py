@@ -13,6 +13,7 @@ import msgspec
 import pydantic
 import pytest
 
+from idempotency.decision import differ
 from idempotency.fingerprint import fingerprint
 
 
@@ -144,3 +145,10 @@ def test_number_that_json_cannot_hold_is_refused(number: float | Decimal) -> Non
     """A payload with such a number breaks every contract, and is told as a broken value."""
     with pytest.raises(ValueError):  # noqa: PT011 - whoever parses events treats every ValueError alike
         fingerprint({"price": number})
+
+
+@pytest.mark.parametrize("stored", ["1:a", "2:b", None])
+@pytest.mark.parametrize("ours", ["1:a", "1:b", None])
+def test_payloads_differ_if_their_fingerprints_do(stored: str | None, ours: str | None) -> None:
+    """Fingerprints of two versions cannot be compared, and a missing one differs from none."""
+    assert differ(stored, ours) is ((stored, ours) == ("1:a", "1:b"))

@@ -1,24 +1,15 @@
 """The default way to DynamoDB: a botocore client that tries once and soon gives up, otherwise as it was configured."""
 
 import os
-from io import BytesIO
 from typing import Any
 
 import pytest
 from botocore.awsrequest import AWSResponse
-from botocore.compat import HTTPHeaders
 from botocore.exceptions import EndpointConnectionError, ReadTimeoutError
 from botocore.session import get_session
 
 from idempotency.stores.transport import NoAnswerError, ServiceError, botocore_transport
-
-
-class Body(BytesIO):
-    """A body, as botocore reads it from urllib3."""
-
-    def stream(self, **_: object) -> list[bytes]:
-        """Return the body in one piece."""
-        return [self.read()]
+from tests.idempotency.samples import http_answer
 
 
 class Network:
@@ -45,7 +36,7 @@ class Network:
         self.sent.append(request)
         if isinstance(self._answer, Exception):
             raise self._answer
-        return AWSResponse(request.url, self._status, HTTPHeaders(), Body(self._answer))
+        return http_answer(request, self._status, self._answer)
 
 
 @pytest.fixture(autouse=True)

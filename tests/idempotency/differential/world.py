@@ -10,7 +10,6 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
-from io import BytesIO
 from typing import Any, Final
 
 import botocore.endpoint
@@ -19,7 +18,6 @@ from aws_lambda_powertools.utilities.idempotency import base
 from aws_lambda_powertools.utilities.idempotency.persistence import base as persistence
 from aws_lambda_powertools.utilities.idempotency.persistence import datarecord, dynamodb
 from botocore.awsrequest import AWSResponse
-from botocore.compat import HTTPHeaders
 from botocore.exceptions import ReadTimeoutError
 from botocore.loaders import create_loader
 from botocore.session import Session, get_session
@@ -27,7 +25,7 @@ from moto import mock_aws
 from moto.core.models import botocore_stubber
 
 from idempotency.testing import DeadLetterBox, Invocation, ManualClock
-from tests.idempotency.samples import Crash, create_tables
+from tests.idempotency.samples import Crash, create_tables, http_answer
 
 POWERTOOLS_TABLE: Final = "Powertools"
 TABLE: Final = "Idempotency"
@@ -43,14 +41,6 @@ ACCOUNT: Final = {
 _LOADER: Final = create_loader()
 """Reads the services' models from disk, once for all worlds."""
 _SERVER_ERRORS: Final = {"InternalServerError": 500}
-
-
-class _Raw(BytesIO):
-    """A body, as botocore reads it from urllib3."""
-
-    def stream(self, **_: object) -> Generator[bytes]:
-        """Yield the body."""
-        yield self.read()
 
 
 class Wire:
@@ -92,7 +82,7 @@ class Wire:
             botocore_stubber(event_name, request)
             raise ReadTimeoutError(endpoint_url=request.url)
         body = json.dumps({"__type": f"com.amazonaws.dynamodb.v20120810#{code}", "message": "made by a test"})
-        return AWSResponse(request.url, _SERVER_ERRORS.get(code, 400), HTTPHeaders(), _Raw(body.encode()))
+        return http_answer(request, _SERVER_ERRORS.get(code, 400), body.encode())
 
 
 class Process:

@@ -15,7 +15,7 @@ from idempotency.clock import epoch_ms
 from idempotency.errors import StoreError, StoreRefusedError, StoreUnavailableError
 from idempotency.stores.valkey import ValkeyStore
 from local import valkey_server
-from tests.idempotency.stores import servers
+from tests.idempotency.stores.fixtures import free_port
 from tests.idempotency.stores.test_conformance import claim, completed
 
 KEY: Final = claim().key
@@ -93,10 +93,10 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         options = ["-days", "1", "-subj", f"/CN={name}", "-addext", f"subjectAltName={subject}", "-out", name]
         subprocess.run([openssl, "req", "-x509", "-key", key, *options], check=True, capture_output=True, cwd=folder)
     (folder / "trusted").write_text("".join((folder / name).read_text() for name in ("right", "wrong")))
-    tls_port = servers.free_port()
+    tls_port = free_port()
     files = {"key-file": key, "cert-file": str(folder / "right"), "ca-cert-file": str(folder / "trusted")}
     tls = {"port": str(tls_port), "auth-clients": "no", "cluster": "yes", **files}
-    cluster = ["--cluster-enabled", "yes", "--cluster-port", str(servers.free_port())]
+    cluster = ["--cluster-enabled", "yes", "--cluster-port", str(free_port())]
     settings = [*cluster, *(word for name, value in tls.items() for word in (f"--tls-{name}", value))]
     with (
         pytest.MonkeyPatch.context() as environment,
