@@ -40,7 +40,7 @@ test: test-unit test-proofs test-integration ## Run every test
 test-unit: .venv-dev/.synced ## Run the tests that need nothing but this process: seconds, no network
 	@$(PYTHON) -m pytest -q -n 2 -m "not integration and not proof" $(UNIT) $(ARGS)
 
-test-proofs: .venv-dev/.synced ## Run the features, the explorer, the simulation and the comparison with Powertools
+test-proofs: .venv-dev/.synced ## Run the explorer, the simulation, the conformance suite and the comparison with Powertools
 	@$(PYTHON) -m pytest -q -n 2 -m proof $(UNIT) $(ARGS)
 
 test-integration: $(ENVIRONMENTS) ## Run the tests of the template and of the pipeline on the local engine
@@ -67,7 +67,7 @@ check: lint test ## Check everything, as CI does
 compare: .venv-dev/.synced ## Show what Powertools and this layer do in the same adversities (ARGS=--json)
 	@$(PYTHON) -m tests.idempotency.differential $(ARGS)
 
-bench: .venv-dev/.synced ## Measure round trips, CPU and import time beside Powertools (ARGS=--help)
+bench: .venv-dev/.synced ## Measure CPU, import time and memory beside Powertools (ARGS=--help)
 	@$(PYTHON) -m tests.idempotency.bench $(ARGS)
 
 explore: .venv-dev/.synced ## Explore every order of the steps of a few deliveries of one key (ARGS=--help)

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from local.local_aws import Laptop
 
 TESTS: Final = Path(__file__).parent
-PROOFS: Final = tuple(TESTS / "idempotency" / folder for folder in ("bench", "differential", "explorer", "simulation"))
+PROOFS: Final = tuple(
+    TESTS / "idempotency" / name
+    for name in ("bench", "differential", "explorer", "simulation", "test_store_conformance.py")
+)
 INTEGRATION: Final = tuple(
     TESTS / folder for folder in ("engine", "functions/api", "idempotency/stores", "pipeline", "regions", "template")
 )

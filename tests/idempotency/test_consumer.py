@@ -261,12 +261,19 @@ class TestConfiguration:
             ({"name": "a#b"}, "'#'"),
             ({"key": "detail.["}, "JMESPath"),
             ({"parse": dict}, "payload="),
+            ({"key": None}, "key="),
+            ({"policy": {"atomic": True}}, "atomic"),
         ],
     )
-    def test_consumer_is_checked_when_it_is_built(self, local: World, settings: dict[str, Any], says: str) -> None:
-        """Each mistake is named by the error."""
+    def test_consumer_is_checked_when_it_is_used(self, local: World, settings: dict[str, Any], says: str) -> None:
+        """The error names each mistake: of the consumer, of a handler without a key, of an atomic block."""
+
+        def use(consumer: Consumer[Any]) -> None:
+            consumer.event_handler(local.work)
+            consumer.operation("k1")
+
         with pytest.raises(ConfigurationError, match=says):
-            local.consumer(**settings)
+            use(local.consumer(**settings))
 
     def test_store_without_transactions_refuses_effects(self, clock: ManualClock) -> None:
         """Effects that could not be committed with the record are refused: atomic ones when the consumer is built."""
@@ -276,16 +283,6 @@ class TestConfiguration:
         bare = Consumer("history", store, clock=clock)
         with pytest.raises(ConfigurationError, match="no transactions"), bare.operation("k1") as block:
             block.operation.write(Put("Rides", {"id": "order_01"}))
-
-    def test_handler_needs_a_key(self, local: World) -> None:
-        """A consumer without key= cannot decorate a handler."""
-        with pytest.raises(ConfigurationError, match="key="):
-            local.consumer(key=None).event_handler(local.work)
-
-    def test_block_cannot_be_atomic(self, local: World) -> None:
-        """A block has no function that could be run without a claim."""
-        with pytest.raises(ConfigurationError, match="atomic"):
-            local.consumer(policy={"atomic": True}).operation("k1")
 
     def test_default_window_outlasts_every_road_back(self) -> None:
         """EventBridge's day, Lambda's six hours, two weeks in a dead-letter queue and a week's archive fit into it."""

@@ -183,12 +183,6 @@ class TestRule4Failure:
         assert {world.deliver(each)["outcome"] for each in deliveries} == {"DeadLettered"}
         assert (len(world.work.runs), world.reasons) == (1, [PAYLOAD_MISMATCH, QUARANTINED, PAYLOAD_MISMATCH])
 
-    def test_without_a_dead_letter_queue_the_error_is_raised(self, world: DynamoDBWorld) -> None:
-        """Without a dead-letter queue a permanent error is raised, so that the transport's own takes the event."""
-        world.work.step = fail_with(CARD_REFUSED)
-        with pytest.raises(PermanentError, match="card refused"):
-            world.consumer(dead_letters=None).event_handler(world.work)(event(), world.invocation())
-
     def test_refused_commit_is_a_failure_with_its_own_reason(self, world: DynamoDBWorld) -> None:
         """What was definitely refused is recorded, so that the dead letter names the cause and no attempt waits."""
         for claim_round_trips in (1, 2):

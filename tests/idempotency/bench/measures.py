@@ -1,4 +1,4 @@
-"""The measures. Each runs both sides by turns and returns rows, so that a busy machine disturbs both alike."""
+"""The measures. Each runs both sides in turn, so that a busy machine disturbs both alike."""
 
 import gc
 import json
@@ -13,20 +13,22 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 from unittest.mock import patch
 
-import boto3
+from aws_lambda_powertools.utilities.idempotency import DynamoDBPersistenceLayer, IdempotencyConfig, idempotent
+from botocore.exceptions import ClientError
 
-from idempotency.stores.transport import BotocoreTransport, botocore_transport
-from tests.idempotency.bench.contestants import (
-    EVENT,
-    Handler,
-    StubClient,
-    invocation,
-    own_handler,
-    powertools_handler,
-)
-from tests.idempotency.differential.world import ACCOUNT, World, world
+from idempotency import Consumer, DynamoDBStore, Policy
+from idempotency.clock import epoch_ms
+from idempotency.stores.transport import BotocoreTransport
+from idempotency.testing import Invocation
+from tests.idempotency.differential.world import ACCOUNT
+
+type Handler = Callable[[dict[str, Any], Any], object]
 
 ROOT: Final = Path(__file__).parents[3]
+KEY: Final = "detail.idempotencyid"
+RESULT: Final = {"accepted": True}
+EVENT: Final[dict[str, Any]] = json.loads((ROOT / "events/ride_history_live.json").read_text(encoding="utf-8"))
+CALLS: Final = 300
 
 
 class Row(NamedTuple):
@@ -34,102 +36,88 @@ class Row(NamedTuple):
 
     name: str
     unit: str
-    powertools: float | None
-    """None where Powertools has no such thing."""
+    powertools: float
     here: float
     most: float | None
-    """What ``here`` may be at the most: a multiple of ``powertools``, or an amount where ``absolute``."""
-    absolute: bool = False
+    """The target: at most this multiple of ``powertools``."""
 
     @property
-    def ratio(self) -> float | None:
+    def ratio(self) -> float:
         """``here`` as a multiple of ``powertools``."""
-        return self.here / self.powertools if self.powertools else None
+        return self.here / self.powertools
 
     @property
     def met(self) -> bool:
-        """Whether the target is met; a row without one has nothing to meet."""
-        value = self.here if self.absolute else self.ratio
-        return self.most is None or value is None or value <= self.most
+        """Whether the target is met, if there is one."""
+        return self.most is None or self.ratio <= self.most
 
 
-# ── Round trips ───────────────────────────────────────────────────────────────────────────────────────────────────────
+class StubClient:
+    """A DynamoDB client that answers at once: writes succeed, or the ``completed`` item refuses them."""
+
+    def __init__(self, completed: Mapping[str, Any] | None = None) -> None:
+        self.completed = completed
+        self.written: dict[str, Any] = {}
+        body = {"Error": {"Code": "ConditionalCheckFailedException", "Message": "refused"}, "Item": completed}
+        self._refusal = ClientError(body, "PutItem")  # type: ignore[arg-type] # the item is in the real answer too
+
+    def put_item(self, **request: Any) -> dict[str, Any]:
+        """Write, or refuse."""
+        if self.completed is not None:
+            raise self._refusal.with_traceback(None)  # else each raise would make its traceback longer
+        self.written = request["Item"]
+        return {}
+
+    def update_item(self, **request: Any) -> dict[str, Any]:
+        """Complete a record of Powertools'."""
+        values = request["ExpressionAttributeValues"]
+        names = {"status": ":status", "data": ":response_data", "expiration": ":expiry"}
+        self.written = self.written | {name: values[value] for name, value in names.items()}
+        return {}
 
 
-def round_trips(_: int) -> list[Row]:
-    """Count the requests of each path."""
-    rows = []
-    for path, most in {"new": 2, "atomic new": 1, "duplicate": 1, "warm duplicate": 0}.items():
-        theirs = None if "atomic" in path else _requests(path, _powertools_in)
-        rows.append(Row(f"round trips: {path}", "", theirs, _requests(path, _here_in), most, absolute=True))
-    return rows
+def powertools_handler(client: Any) -> Handler:
+    """Make Powertools' handler, which compares payloads as this layer always does."""
+    config = IdempotencyConfig(event_key_jmespath=KEY, payload_validation_jmespath="detail.data")
+
+    @idempotent(persistence_store=DynamoDBPersistenceLayer("Powertools", boto3_client=client), config=config)
+    def handler(event: dict[str, Any], context: Any) -> object:
+        return RESULT
+
+    return handler
 
 
-def _powertools_in(place: World, path: str) -> Handler:
-    client = boto3.session.Session(botocore_session=place.wire.session).client("dynamodb")
-    return powertools_handler(client, cached="warm" in path)
-
-
-def _here_in(place: World, path: str) -> Handler:
-    transport = botocore_transport(session=place.wire.session)
-    return own_handler(transport, cached="warm" in path, atomic="atomic" in path, clock=place.now_ms)
-
-
-def _requests(path: str, make: Callable[[World, str], Handler]) -> float:
-    """Count the requests of the delivery that the path is named after."""
-    with world() as place:
-        handler = make(place, path)
-        if "duplicate" in path:
-            handler(EVENT, place.invocation())
-        before = len(place.wire.requests)
-        handler(EVENT, place.invocation())
-        return len(place.wire.requests) - before
-
-
-# ── CPU ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
+def own_handler(client: Any) -> Handler:
+    """Make this layer's handler."""
+    store = DynamoDBStore("Idempotency", transport=BotocoreTransport(client, 1.5))
+    consumer = Consumer("bench", store, key=KEY, policy=Policy(warm_cache=0), region="us-east-1")
+    return consumer.event_handler(lambda event, operation: RESULT)
 
 
 def own_cpu(repetitions: int) -> list[Row]:
-    """Measure the CPU time of each side over a client that answers at once."""
+    """Measure the median CPU time of each side, per call, over a client that answers at once."""
+    times: dict[tuple[str, int], list[float]] = {}
     with patch.dict(os.environ, ACCOUNT):
-        theirs, here = _completed()
-        stubs = {"new": (None, None), "duplicate": (theirs, here)}
-        handlers = {("atomic new", "here"): own_handler(BotocoreTransport(StubClient(), 1.5), atomic=True)}
-        for path, (checks, own) in stubs.items():
-            handlers[path, "theirs"] = powertools_handler(StubClient(checks))
-            handlers[path, "here"] = own_handler(BotocoreTransport(StubClient(own), 1.5))
-        us = _cpu_us(handlers, calls=300, repetitions=repetitions)
-    rows = [Row(f"own CPU: {path}", "µs", us[path, "theirs"], us[path, "here"], 0.4) for path in stubs]
-    return [*rows, Row("own CPU: atomic new", "µs", None, us["atomic new", "here"], None)]
-
-
-def _completed() -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the item of a completed record of either side."""
-    theirs, here = StubClient(), StubClient()
-    powertools_handler(theirs)(EVENT, invocation())
-    own_handler(BotocoreTransport(here, 1.5))(EVENT, invocation())
-    return theirs.written, here.written
-
-
-def _cpu_us[K](handlers: Mapping[K, Handler], *, calls: int, repetitions: int) -> dict[K, float]:
-    """Return the median CPU time of one call of each handler."""
-    times: dict[K, list[float]] = {name: [] for name in handlers}
-    for repetition in range(repetitions + 1):
-        gc.collect()
-        gc.disable()  # otherwise one handler pays for the garbage of all
-        for name, handler in handlers.items():
-            context = invocation()
-            before = time.process_time_ns()
-            for _ in range(calls):
-                handler(EVENT, context)
-            spent = time.process_time_ns() - before
-            if repetition:  # the first one warms up
-                times[name].append(spent / calls / 1000)
-        gc.enable()
-    return {name: statistics.median(values) for name, values in times.items()}
-
-
-# ── Start ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+        sides, context = (powertools_handler, own_handler), Invocation(epoch_ms)
+        clients = [StubClient() for _ in sides]
+        for make, client in zip(sides, clients, strict=True):
+            make(client)(EVENT, context)
+        handlers = {("new", side): make(StubClient()) for side, make in enumerate(sides)}
+        handlers |= {("duplicate", side): make(StubClient(clients[side].written)) for side, make in enumerate(sides)}
+        for repetition in range(repetitions + 1):
+            gc.collect()
+            gc.disable()  # otherwise one handler pays for the garbage of all
+            for name, handler in handlers.items():
+                context = Invocation(epoch_ms)
+                before = time.process_time_ns()
+                for _ in range(CALLS):
+                    handler(EVENT, context)
+                spent = time.process_time_ns() - before
+                if repetition:  # the first one warms up
+                    times.setdefault(name, []).append(spent / CALLS / 1000)
+            gc.enable()
+    us = {name: statistics.median(values) for name, values in times.items()}
+    return [Row(f"own CPU: {path}", "µs", us[path, 0], us[path, 1], 0.4) for path in ("new", "duplicate")]
 
 
 def start_up(repetitions: int) -> list[Row]:
@@ -151,8 +139,8 @@ def start_up(repetitions: int) -> list[Row]:
 
 def _start(side: str, cache: str) -> dict[str, float]:
     environment = {**os.environ, **ACCOUNT, "PYTHONPATH": str(ROOT / "layers/idempotency")}
-    command = [sys.executable, str(Path(__file__).with_name("startup.py")), side]
     environment |= {"PYTHONPYCACHEPREFIX": cache, "PYTHONDONTWRITEBYTECODE": ""}
+    command = [sys.executable, str(Path(__file__).with_name("startup.py")), side]
     run = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     measured: dict[str, float] = json.loads(run.stdout)
     return measured

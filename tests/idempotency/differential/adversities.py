@@ -235,12 +235,6 @@ def completion_refused(case: Case) -> str:
     return _delivered_ten_times(case, Payments(lambda _: case.wire.refuse("AccessDeniedException", times=1)))
 
 
-@adversity("a crash of work that must not be repeated", here="charged once, then set aside")
-def crash_of_work_that_must_not_be_repeated(case: Case) -> str:
-    """After a crash nobody knows whether the card was charged."""
-    return _delivered_ten_times(case, first(lambda: raising(Crash())), repeats=False)
-
-
 @adversity("an event that kills every process, delivered ten times", here="charged 3 times, then set aside")
 def poison(case: Case) -> str:
     """What kills every process that touches it must be set aside."""

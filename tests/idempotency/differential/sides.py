@@ -1,8 +1,7 @@
 """The two sides: how a user of each makes functions and handlers idempotent, with everything left at its defaults.
 
 Each class is one process of a function: its own objects over the shared table, and one store object for all of them.
-Its invocations may last ``timeout_s``; ``window_s`` replaces the default; without ``repeats`` its work must not be
-repeated after a crash, if that can be said at all.
+Its invocations may last ``timeout_s``; ``window_s`` replaces the default.
 """
 
 import functools
@@ -34,14 +33,7 @@ KEY: Final = "detail.idempotencyid"
 class Powertools:
     """AWS Lambda Powertools, as its documentation has it."""
 
-    def __init__(
-        self,
-        world: World,
-        *,
-        timeout_s: float = 30.0,
-        window_s: int | None = None,
-        repeats: bool = True,
-    ) -> None:
+    def __init__(self, world: World, *, timeout_s: float = 30.0, window_s: int | None = None) -> None:
         session = boto3.session.Session(botocore_session=world.wire.session)
         self._layer = DynamoDBPersistenceLayer(POWERTOOLS_TABLE, boto3_session=session)
         self._config: dict[str, Any] = {} if window_s is None else {"expires_after_seconds": window_s}
@@ -103,17 +95,10 @@ class Powertools:
 class Here:
     """This layer, with a dead-letter queue beside it."""
 
-    def __init__(
-        self,
-        world: World,
-        *,
-        timeout_s: float = 30.0,
-        window_s: int | None = None,
-        repeats: bool = True,
-    ) -> None:
+    def __init__(self, world: World, *, timeout_s: float = 30.0, window_s: int | None = None) -> None:
         self._world = world
         self._invocation = functools.partial(world.invocation, timeout_s)
-        self._policy = Policy(window=window_s or Policy().window, on_crash="retry" if repeats else "quarantine")
+        self._policy = Policy(window=window_s or Policy().window)
         transport = botocore_transport(session=world.wire.session)
         self._store = DynamoDBStore(TABLE, transport=transport, clock=world.now_ms, sleep=world.time.sleep)
 
