@@ -75,6 +75,8 @@ class StubClient:
         self.written = self.written | {name: values[value] for name, value in names.items()}
         return {}
 
+    get_item = transact_write_items = update_item
+
 
 def powertools_handler(client: Any) -> Handler:
     """Make Powertools' handler, which compares payloads as this layer always does."""
