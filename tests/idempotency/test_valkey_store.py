@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from typing import Any
+from unittest.mock import Mock
 
 import fakeredis
 import pytest
@@ -31,7 +32,7 @@ def client() -> Iterator[fakeredis.FakeValkey]:
 
 
 @pytest.fixture
-def store(client: fakeredis.FakeValkey, clock: ManualClock) -> ValkeyStore:
+def store(client: Any, clock: ManualClock) -> ValkeyStore:
     """A store whose pauses move the test's clock."""
     return ValkeyStore(client, clock=clock, sleep=clock.sleep, jitter=lambda: 1.0)
 
@@ -50,7 +51,7 @@ class TestTime:
 
     @pytest.mark.parametrize("ahead_ms", [-HOUR_MS, 0, HOUR_MS, 365 * 24 * HOUR_MS])
     def test_difference_between_clocks_changes_no_time_that_is_compared(
-        self, store: ValkeyStore, client: fakeredis.FakeValkey, clock: ManualClock, ahead_ms: int
+        self, store: ValkeyStore, client: Any, clock: ManualClock, ahead_ms: int
     ) -> None:
         """However wrong a clock is, its reader sees as much of lease, back-off and window as is left."""
         record = claim(clock, retry_ms=clock() + LEASE_MS)
@@ -75,7 +76,7 @@ class TestTime:
         assert ((found and found.lease_ms) or 0) - clock() > LEASE_MS - PATIENCE_MS
 
     def test_takeover_of_a_lease_that_moved_with_its_owners_clock_is_refused(
-        self, store: ValkeyStore, client: fakeredis.FakeValkey, clock: ManualClock
+        self, store: ValkeyStore, client: Any, clock: ManualClock
     ) -> None:
         """A renewed lease is another one, even where its owner's clock was set back and gave it the same number."""
         first = claim(clock, lease_ms=clock() - 10_000)
@@ -90,9 +91,7 @@ class TestTime:
         assert found.owner == "owner-1"
 
 
-def test_steps_survive_a_restart_of_the_server(
-    store: ValkeyStore, client: fakeredis.FakeValkey, clock: ManualClock
-) -> None:
+def test_steps_survive_a_restart_of_the_server(store: ValkeyStore, client: Any, clock: ManualClock) -> None:
     """A server that has forgotten the scripts gets them again."""
     first = claim(clock)
     for step in (store.put_if_absent, store.update_if_owner):
@@ -103,9 +102,7 @@ def test_steps_survive_a_restart_of_the_server(
 class TestRecords:
     """How a record lies in its hash."""
 
-    def test_fields_are_readable_by_an_operator(
-        self, store: ValkeyStore, client: fakeredis.FakeValkey, clock: ManualClock
-    ) -> None:
+    def test_fields_are_readable_by_an_operator(self, store: ValkeyStore, client: Any, clock: ManualClock) -> None:
         """A record is a hash of its own fields, under a prefix of its own."""
         store.put_if_absent(claim(clock, dead_lettered=True))
         stored: Any = client.hgetall(f"idempotency:{KEY}")
@@ -122,9 +119,7 @@ class TestRecords:
             "dead_lettered": "1",
         }
 
-    def test_what_another_hand_wrote_is_in_the_way(
-        self, store: ValkeyStore, client: fakeredis.FakeValkey, clock: ManualClock
-    ) -> None:
+    def test_what_another_hand_wrote_is_in_the_way(self, store: ValkeyStore, client: Any, clock: ManualClock) -> None:
         """A hash without known fields is not overwritten, and a lease that is no number is none: both fail closed."""
         client.hset(f"idempotency:{KEY}", mapping={"lease_ms": "soon", "unknown": "field"})
         found = store.put_if_absent(claim(clock))
@@ -158,20 +153,6 @@ def test_client_that_could_mislead_the_store_is_refused(client: Any, reason: str
     ValkeyStore(redis.Redis(socket_timeout=1, retry=Retry(NoBackoff(), 0)))
 
 
-class Telling(fakeredis.FakeValkey):
-    """A client whose server tells what the test says."""
-
-    answer: Any = None
-    asked = 0
-
-    def info(self, *sections: Any, **options: Any) -> Any:
-        """Answer, or raise."""
-        self.asked += 1
-        if isinstance(self.answer, Exception):
-            raise self.answer
-        return self.answer
-
-
 @pytest.mark.parametrize(
     ("answer", "error"),
     [
@@ -187,22 +168,21 @@ class Telling(fakeredis.FakeValkey):
         (valkey.exceptions.NoPermissionError("this user has no permissions to run the 'info' command"), None),
     ],
 )
-def test_eviction_is_checked_before_the_first_step(clock: ManualClock, answer: Any, error: type[Exception]) -> None:
-    """Where a key could be dropped, or the server gives no answer, no step begins; one that may not tell passes."""
-    with Telling(socket_timeout=1) as client:
-        store = ValkeyStore(client, checks_eviction=True, clock=clock, sleep=clock.sleep)
-        client.answer = answer
-        if error:
+def test_eviction_is_checked_before_the_first_step(
+    client: Any, clock: ManualClock, answer: Any, error: type[Exception] | None
+) -> None:
+    """No step begins on a server that could drop a key or does not answer; one that may not say its policy passes."""
+    info = Mock(**{"side_effect" if isinstance(answer, Exception) else "return_value": answer})
+    client.info = info
+    store = ValkeyStore(client, checks_eviction=True, clock=clock, sleep=clock.sleep)
+    if error:
+        for _ in range(2):
             with pytest.raises(error):
-                store.check_eviction()
-            for _ in range(2):
-                with pytest.raises(error):
-                    store.put_if_absent(claim(clock))
-            assert client.dbsize() == 0
-            client.asked, client.answer = 0, {"maxmemory_policy": "noeviction"}
-        store.put_if_absent(claim(clock))
-        store.read(KEY)
-        assert client.asked == 1
-
-        assert ValkeyStore(client, clock=clock).read(KEY) is not None
-        assert client.asked == 1
+                store.put_if_absent(claim(clock))
+        assert client.dbsize() == 0
+        client.info = info = Mock(return_value={"maxmemory_policy": "noeviction"})
+    store.put_if_absent(claim(clock))
+    store.read(KEY)
+    assert info.call_count == 1
+    assert ValkeyStore(client, clock=clock).read(KEY) is not None
+    assert info.call_count == 1

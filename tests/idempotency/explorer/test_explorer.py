@@ -51,9 +51,9 @@ def test_a_broken_promise_is_shown_step_by_step(
     assert main(["--scenario", "deadlines"]) == 1
     claim = "[IN_PROGRESS of %s, attempt 1, lease to 6.0 s] takes place"
     timeline = (
-        "    0.0 s  D1 is delivered to a machine",
+        "    0.0 s  D1 on a machine is delivered",
         f"    0.0 s  #1 (D1, a machine): put if absent {claim % '#1'}, answer delayed",
-        "    0.0 s  D2 is delivered to a machine",
+        "    0.0 s  D2 on a machine is delivered",
         f"    0.0 s  #2 (D2, a machine): put if absent {claim % '#2'}",
         "BROKEN: every run counts as an attempt",
     )

@@ -190,7 +190,7 @@ class World:
         if worker.resting:
             return
         if worker.late is not _NOTHING:
-            yield Label("learns late", place, worker.late), partial(self._proceed, state, place, worker.late)
+            yield Label("comes back late", place, worker.late), partial(self._proceed, state, place, worker.late)
         elif kind in WRITES:
             yield from self._write_steps(state, faulty, place, worker)
         elif kind == END:
@@ -200,10 +200,10 @@ class World:
 
     def _handler_steps(self, state: State, place: int, worker: Worker) -> Iterator[Step]:
         for does in self.scenario.handler:
-            yield Label("handler", place, does), partial(self._proceed, state, place, does)
+            yield Label("in the handler", place, does), partial(self._proceed, state, place, does)
         if state.beats and worker.process.claim is not None and self._renews(state, worker):
             beating = state._replace(beats=state.beats - 1)
-            yield Label("handler", place, BEATS), partial(self._proceed, beating, place, BEATS)
+            yield Label("in the handler", place, BEATS), partial(self._proceed, beating, place, BEATS)
         yield Label("handler works on", place), partial(_with, state, place, worker._replace(resting=True))
 
     def _send_steps(self, state: State, faulty: State, place: int, event: str) -> Iterator[Step]:
@@ -382,31 +382,23 @@ class World:
 
     def describe(self, state: State, label: Label) -> str:
         """Return one line that says what a step does in ``state``."""
-        what, place, detail = label
-        words = what
-        if isinstance(detail, tuple) and not isinstance(detail, Request | Record):
-            words = f"{self.scenario.messages[detail[0]].id} {what} to {detail[1]}"
-        elif isinstance(detail, Request):
-            words = f"{_words_of(detail)} {what}"
-            if place >= 0 and what.startswith("takes place") and not self._lands(state.record, detail):
-                words += f", refused by {_words_of(state.record)}"
-        elif what == "learns late":
-            words = f"learns late: {_words_of(detail)}"
-        elif detail is not None:
-            words = f"handler {detail}"
-        if place >= 0:
-            process = state.workers[place].process
+        words = " ".join(filter(None, (self._words_of(label.detail), label.what)))
+        if label.place >= 0:
+            process = state.workers[label.place].process
             words = f"{process.owner} ({process.message.id}, {process.machine.name}): {words}"
         return f"{self._now_ms(state) / 1000:7.1f} s  {words}"
 
-
-def _words_of(what: object) -> str:
-    if isinstance(what, Request):
-        return f"{what.kind} {_words_of(what.record)}" + (f" over {_words_of(what.seen)}" if what.seen else "")
-    if not isinstance(what, Record):
-        return "nothing"
-    lease = f", lease to {what.lease_ms / 1000} s" if what.lease_ms is not None else ""
-    return f"[{what.status} of {what.owner}, attempt {what.attempt}{lease}{', marked' if what.dead_lettered else ''}]"
+    def _words_of(self, detail: object) -> str:
+        match detail:
+            case Request(kind, record, seen):
+                return f"{kind} {self._words_of(record)}" + (f" over {self._words_of(seen)}" if seen else "")
+            case Record(status=status, owner=owner, attempt=attempt, lease_ms=lease_ms):
+                lease = "" if lease_ms is None else f", lease to {lease_ms / 1000} s"
+                return f"[{status} of {owner}, attempt {attempt}{lease}]"
+            case int(delivery), machine:
+                return f"{self.scenario.messages[delivery].id} on {machine}"
+            case _:
+                return "" if detail is None else str(detail)
 
 
 def _fresh_owner(state: State) -> str:

@@ -12,7 +12,7 @@ from tests.idempotency.simulation.run import Report, run
 
 EPILOG = """
 Each seed is one run: messages, a transport with AWS's documented rules, a policy, and faults: crashes, lost and late
-answers, throttling, refusals, clocks that differ, sandboxes that freeze. The consumer, its runner and its store are the
+answers, throttling, refusals, clocks that differ. The consumer, its runner and its store are the
 real ones. Time is virtual, and one thread runs everything.
 
 After each run an operator repairs everything, releases what is quarantined and delivers it again. The promises: nothing

@@ -49,7 +49,6 @@ class Machine:
         self.ahead_ms = ahead_ms
         self.on_death: Callable[[str], None] = lambda why: None
         self.alive = True
-        self.frozen_until_ms = 0.0
         self.tasks: list[Task] = []
 
 
@@ -156,9 +155,6 @@ class Simulation:
 
     def _resume(self, task: Task, ticket: int) -> None:
         if task.dead or task.ticket != ticket:
-            return
-        if task.machine.alive and self.now_ms < task.machine.frozen_until_ms:
-            self.wake(task, (task.machine.frozen_until_ms - self.now_ms) / 1000)
             return
         task.ticket += 1
         task.switch()

@@ -109,7 +109,7 @@ class Shop(Part):
         machine, here = running().machine, self._running[number]
         others = [there.name for there, _ in here if there.alive]
         unbeaten = self._plan.timeout_s > 170 and number in self._notes.killed  # heartbeats met faults
-        if others and self._claims and not unbeaten and number not in self._notes.may_overlap:
+        if others and self._claims and not unbeaten:
             self._notes.broken.append((number, f"two attempts at one key run at once, here and in {others[0]}"))
         here.append((machine, operation))
         self._latest[number] = operation

@@ -66,8 +66,6 @@ class Notes:
         """The calls which may fail for each message."""
         self.killed: set[int] = set()
         """Messages of which a call was killed, or a request's outcome could not be known or recorded."""
-        self.may_overlap: set[int] = set()
-        """Messages that a frozen process may have worked on beyond their leases."""
 
     def excuse(self, call: Call | None, number: int | None, why: str | None = None) -> None:
         """Note that this delivery may fail; ``why`` is what costs an attempt as well: each reason costs one."""
@@ -154,21 +152,16 @@ class Network:
         fault = self._at_a_request.get((number, self._requests[number])) or next(lasting, None)
         if fault is not None:
             self.notes.counts[f"fault: {fault.kind}"] += 1
-            self.say(number, f"{what} meets: {fault.kind.upper()} {'' if fault.message is None else fault.amount}")
+            self.say(number, f"{what} meets: {fault.kind.upper()}")
             if (call := self.call()) is not None:
                 call.touched = True
         return fault
 
     def _before(self, fault: Fault, number: int | None, lost: Callable[[str], Exception], refuse: Refuse) -> None:
         """Apply a fault that comes before the request takes place."""
-        machine = running().machine
         match fault.kind:
             case "crash before":
                 self.crash("crashed")
-            case "freeze":
-                self._disturb(machine)
-                machine.frozen_until_ms = self.simulation.now_ms + fault.amount * 1000
-                self.simulation.sleep(0.0)
             case "late" | "request lost" | "outage":
                 raise self._unknown(number, lost(fault.kind))
             case "odd":
@@ -220,12 +213,6 @@ class Network:
             self.notes.excuse_all(call, f"{COMPANY} in {call.id}" if by_company else None)
         self.simulation.kill(running().machine, why)
         raise Killed
-
-    def _disturb(self, machine: Machine) -> None:
-        """Note that the messages of a machine cannot rely on their leases."""
-        if (call := self.calls.get(machine)) is not None:
-            self.notes.excuse_all(call)
-            self.notes.may_overlap |= {entry.message.number for entry in call.entries}
 
 
 class Part:

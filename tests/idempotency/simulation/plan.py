@@ -20,9 +20,9 @@ UNREADABLE: Final = ("nested", "keyless", *THE_CODES_FAULT)
 
 AT_A_REQUEST: Final = (
     *("crash before", "crash after", "request lost", "answer lost", "late", "slow", "odd"),
-    *("throttled", "denied", "conflict", "no reasons", "freeze"),
+    *("throttled", "denied", "conflict", "no reasons"),
 )
-"""Faults of one request of one message: ``at`` is which one, ``amount`` the seconds of a freeze."""
+"""Faults of one request of one message: ``at`` says which one."""
 FOR_A_WHILE: Final = ("throttled", "denied", "conflict", "outage")
 """Faults of every request: ``at`` is the second in which it begins, ``amount`` for how many seconds it lasts."""
 
@@ -53,7 +53,7 @@ class Fault(NamedTuple):
     kind: str
     message: int | None
     at: float
-    amount: float
+    amount: float = 0.0
 
 
 class Plan(NamedTuple):
@@ -145,5 +145,4 @@ def _faults(plan: Plan, dice: random.Random, rush_s: float) -> Iterator[Fault]:
             yield Fault(dice.choice(FOR_A_WHILE), None, at_s, dice.choice((1.0, 5.0, 40.0, 200.0)))
         else:
             kind = dice.choice(AT_A_REQUEST)
-            where, amount_s = dice.randrange(len(plan.messages)), dice.choice((5.0, 20.0, 20.0, 100.0, 400.0))
-            yield Fault(kind, where, dice.choice((1, 1, 2, 2, 3, 4, 5, 6, 8)), amount_s)
+            yield Fault(kind, dice.randrange(len(plan.messages)), dice.choice((1, 1, 2, 2, 3, 4, 5, 6, 8)))

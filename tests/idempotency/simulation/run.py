@@ -159,14 +159,12 @@ class World(Part):
             if not (self._is_late(dead_letter) or used_up):
                 words = f"{dead_letter.reason}: {dead_letter.message}; excused are {excused} of {attempts} attempts"
                 yield Broken(number, f"it is healthy and was given up, {words}")
-        given_up = dict(notes.undelivered)
-        settled = mine or self._is_done(number)
+        given_up = {} if mine or self._is_done(number) else dict(notes.undelivered)
         for entry in self._entries:
             calls = [call.id for call in entry.calls if call.id not in notes.deliveries_excused[number]]
-            judged = not settled if entry in given_up else self._plan.world == "queue" and not message.copies
-            if entry.message is message and judged and len(calls) > self._deliveries_allowed(number):
-                words = f"was given up by its transport ({given_up[entry]})" if entry in given_up else "was done late"
-                yield Broken(number, f"it is healthy and {words}: {calls} are unexcused")
+            if entry.message is message and entry in given_up and len(calls) > self._deliveries_allowed(number):
+                words = f"was given up by its transport ({given_up[entry]}): {calls} are unexcused"
+                yield Broken(number, f"it is healthy and {words}")
 
     def _deliveries_allowed(self, number: int) -> int:
         """Return how many deliveries a healthy message may need, because its neighbours take the time."""
@@ -197,7 +195,7 @@ class World(Part):
         elif behaviour == "crasher":
             wrong = not crashed and len(excused) < 2
         elif crashed:
-            wrong = number not in self._notes.killed | self._notes.may_overlap
+            wrong = number not in self._notes.killed
         else:
             wrong = behaviour in ("poison", "permanent") and "poison" not in dead_letter.message and not excused
         if wrong:
