@@ -160,7 +160,7 @@ class World:
 
 
 class DynamoDBWorld(World):
-    """A world whose store is DynamoDB, in this process, by way of a transport that fails on demand."""
+    """A world over DynamoDB in this process, with a transport that fails on demand."""
 
     def __init__(
         self, store: DynamoDBStore, clock: ManualClock, box: DeadLetterBox, transport: FaultyTransport, dynamodb: Any

@@ -1,4 +1,4 @@
-"""Results come back as they were, or are known not to."""
+"""The codec of results, by example."""
 
 import enum
 import json
@@ -47,7 +47,7 @@ def test_plain_json_is_stored_as_itself() -> None:
 
 
 def test_text_is_the_same_in_every_process() -> None:
-    """The order in which a set happens to be iterated does not show."""
+    """Elements of a set are stored in a fixed order."""
     encoded = codec.encode({f"sector_{number:02}" for number in range(30)})
     assert encoded.index("sector_07") < encoded.index("sector_11") < encoded.index("sector_29")
 
@@ -117,7 +117,7 @@ NO_FORM = [object(), len, int, iter(()), _local(), defaultdict(lambda: 0), pydan
 
 @pytest.mark.parametrize("value", [*TOO_MUCH, *RAISING, *NO_FORM], ids=lambda value: type(value).__name__)
 def test_unencodable_value_is_told_by_one_error(value: object) -> None:
-    """What cannot be stored is told by one error, alone or inside something, whose text can itself be stored."""
+    """A value that cannot be stored raises UnencodableResultError, whose text can be stored."""
     for result in (value, {"a": [value]}):
         with pytest.raises(codec.UnencodableResultError) as raised:
             codec.encode(result)
@@ -148,7 +148,7 @@ CHANGED = [
 
 @pytest.mark.parametrize("text", [*DAMAGED.split(), *CHANGED, "", "[" * 100_000, "1" * 5000])
 def test_undecodable_text_is_told_by_one_error(text: str) -> None:
-    """Whatever cannot be rebuilt is told by the same error; no record makes a process import code or call a class."""
+    """Text that cannot be decoded raises UndecodableResultError, and imports or calls nothing."""
     for stored in (text, f"[{text},1]"):
         with pytest.raises(UndecodableResultError):
             codec.decode(stored)

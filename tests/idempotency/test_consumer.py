@@ -25,7 +25,7 @@ class TestEventHandler:
     """A handler of single events."""
 
     def test_parsed_event_is_what_the_handler_takes(self, local: World) -> None:
-        """Key and payload are read off the parsed event, and the handler gets that very object."""
+        """Key and payload come from the parsed event, which is also the handler's argument."""
         parsed: list[object] = []
         history = local.consumer(
             parse=lambda raw: (raw["detail"]["idempotencyid"], raw["detail"]["data"]),
@@ -53,7 +53,7 @@ class TestEventHandler:
             handler(event("k2"), cast("Any", None))
 
     def test_without_a_key_a_policy_may_run_it_unprotected_and_count_it(self, local: World) -> None:
-        """Each delivery of an event without a key is run, with its effects, and observed as such."""
+        """With missing_key="run", events without a key run each time and are reported as Unprotected."""
         unprotected = local.consumer(policy={"missing_key": "run"})
         handler = unprotected.event_handler(local.work)
         charge = unprotected.function(key="order_id", name="charge")(
@@ -67,19 +67,19 @@ class TestEventHandler:
         assert local.reasons == []
 
     def test_without_a_dead_letter_queue_a_broken_event_raises(self, local: World) -> None:
-        """The transport's own dead-letter queue takes what no other is configured for."""
+        """Without ``dead_letters`` the error is raised: the transport has a dead-letter queue of its own."""
         handler = local.consumer(dead_letters=None).event_handler(local.work)
         with pytest.raises(MissingKeyError):
             handler(event(None), local.invocation())
 
     def test_two_consumers_of_one_event_each_have_their_effect(self, local: World) -> None:
-        """In a fan-out the first consumer's record does not silence the second."""
+        """Each consumer has its own record of an event."""
         for name in ("history", "payment"):
             local.consumer(name).event_handler(local.work)(event(), local.invocation())
         assert [operation.key for operation in local.work.runs] == ["history#k1", "payment#k1"]
 
     def test_labels_of_the_event_come_with_every_observation(self, local: World) -> None:
-        """Whoever observes can tell which request an event follows from, for a new event and for its duplicate."""
+        """Observations of a new event and of its duplicate have the event's labels."""
         history = local.consumer(labels=lambda event: {"ride": event["detail"]["data"]["orderID"]})
         for request_id in ("r1", "r2"):
             history.event_handler(local.work)(event(), local.invocation(request_id))
@@ -97,14 +97,14 @@ class TestExpiry:
         return local.consumer(expires=lambda ride: end)
 
     def test_expired_event_is_dropped_and_counted(self, expiring: Consumer[Any], local: World) -> None:
-        """Past its expiry a new event is acknowledged without a run or a record."""
+        """A new event past its expiry is acknowledged without a run or a record."""
         local.clock.advance(120)
         outcome = expiring.event_handler(local.work)(event(), local.invocation())["outcome"]
         assert outcome == local.seen[-1].outcome == "Expired"
         assert (local.work.runs, expiring.record("k1")) == ([], None)
 
     def test_half_done_event_is_finished_though_it_expired(self, expiring: Consumer[Any], local: World) -> None:
-        """An attempt that failed before the expiry is retried after it: half an effect is worse than a late one."""
+        """An attempt that failed before the expiry is still retried after it."""
         local.fail(KeyError("pickup"))
         local.clock.advance(120)
         assert expiring.event_handler(local.work)(event(), local.invocation())["outcome"] == "Retried"
@@ -114,7 +114,7 @@ class TestFunction:
     """Any function, with a named key argument."""
 
     def test_call_with_a_known_key_returns_the_stored_result(self, local: World) -> None:
-        """However the argument is passed, the second call is the first one's result."""
+        """The second call returns the first one's result, with the argument passed by position or by name."""
         runs = []
 
         @local.consumer().function(key="order_id")
@@ -126,7 +126,7 @@ class TestFunction:
         assert runs == ["order_01"]
 
     def test_functions_of_one_consumer_share_no_keys(self, local: World) -> None:
-        """A function's name belongs to its keys: another function, or the handler around it, is another operation."""
+        """Keys contain the function's name: another function, or the handler around it, is another operation."""
         history = local.consumer()
         done: list[Operation] = []
 
@@ -154,7 +154,7 @@ class TestFunction:
         assert all(history.record("k1", name) for name in (None, "charge", "pay-back", "block"))
 
     def test_functions_of_one_name_are_told_apart(self, local: World) -> None:
-        """A second function of the same name, or one without a name, has to be given one."""
+        """A second function of the same name, or one without a name, needs ``name=``."""
         decorate = local.consumer().function(key="order_id")
 
         def named(order_id: str) -> None: ...
@@ -181,7 +181,7 @@ class TestFunction:
             later("order_01", 10, "USD")
 
     def test_payload_names_what_is_fingerprinted(self, local: World) -> None:
-        """Arguments that are no part of what is asked for, such as a trace, may differ between calls."""
+        """Only the arguments in ``payload=`` are compared between calls."""
 
         @local.consumer().function(key="order_id", payload="price")
         def book(order_id: str, price: int, trace: str) -> str:
@@ -219,7 +219,7 @@ class TestBlock:
         assert (slow.result, fast.result) == ("the committed one",) * 2
 
     def test_block_completes_with_its_result_and_is_done_the_second_time(self, local: World) -> None:
-        """What complete was given is what the next block finds, with nothing running in it."""
+        """The next block has the completed result and runs nothing."""
         history = local.consumer()
         with history.operation("k1", {"price": 1}) as first:
             first.complete({"charged": 1})
@@ -246,13 +246,13 @@ class TestBlock:
         assert len({*keys[0], *keys[2]}) == 6
 
     def test_operation_cannot_be_changed(self, local: World) -> None:
-        """Nothing that runs can give an operation another key."""
+        """An operation's attributes cannot be set."""
         with local.consumer().operation("k1") as block, pytest.raises(AttributeError, match="immutable"):
             block.operation.key = "other"
 
 
 class TestConfiguration:
-    """Settings that cannot work are refused where they are made."""
+    """Invalid settings raise ConfigurationError."""
 
     @pytest.mark.parametrize(
         ("settings", "says"),
@@ -276,7 +276,7 @@ class TestConfiguration:
             use(local.consumer(**settings))
 
     def test_store_without_transactions_refuses_effects(self, clock: ManualClock) -> None:
-        """Effects that could not be committed with the record are refused: atomic ones when the consumer is built."""
+        """A store without transactions refuses effects when they are written, and an atomic policy when it is built."""
         store = MemoryStore(clock=clock)
         with pytest.raises(ConfigurationError, match="transactions"):
             Consumer("history", store, key="id", policy=Policy(atomic=True))
@@ -309,7 +309,7 @@ class TestHeartbeat:
         assert set(threading.enumerate()) == before
 
     def test_stops_when_the_lease_is_lost(self) -> None:
-        """A lease that another attempt holds is not asked for again."""
+        """The thread ends when a heartbeat is refused."""
         beats: list[bool] = []
 
         def renew() -> bool:

@@ -60,7 +60,7 @@ def charges(dynamodb: Any) -> int:
 
 
 class TestRequests:
-    """What single requests write, read and mean."""
+    """Requests and their answers."""
 
     def test_reads_are_consistent(self, store: DynamoDBStore, transport: Recorder) -> None:
         """A read sees every write that was answered before it."""
@@ -93,13 +93,13 @@ class TestRequests:
         assert record_of(item_of(full)) == full._replace(revision=None)
 
     def test_item_that_makes_no_sense_is_read_as_far_as_it_does(self) -> None:
-        """An attribute of another type is as absent, so that the decision fails closed."""
+        """An attribute of another type counts as absent."""
         odd: dict[str, dict[str, Any]]
         odd = {"idempotencyKey": {"S": KEY}, "status": {"N": "1"}, "leaseExpiry": {"S": "soon"}, "more": {"NULL": True}}
         assert record_of(odd) == Record(KEY, "", None, 0, None, None, None, None, None, 0, 0)
 
     def test_refused_by_a_record_that_is_gone(self, store: DynamoDBStore, transport: Recorder) -> None:
-        """A refusal without its item says nothing of what is there: an insert is left to the next delivery."""
+        """After a refusal without an item, an insert raises StoreUnavailableError and other writes return None."""
         transport.answer("ConditionalCheckFailedException")
         with pytest.raises(StoreUnavailableError):
             store.put_if_absent(CLAIM)
@@ -116,7 +116,7 @@ class TestTransactions:
     def test_transaction_is_sent_again_as_it_was(
         self, store: DynamoDBStore, transport: Recorder, dynamodb: Any, code: str | None
     ) -> None:
-        """After a lost answer, or a conflict, DynamoDB knows it by its token, so that its effects take place once."""
+        """A retry after a lost answer or a conflict has the same token, so its effects take place once."""
         if code is None:
             transport.lose_answer()
         else:
@@ -128,7 +128,7 @@ class TestTransactions:
         assert charges(dynamodb) == 1
 
     def test_each_commit_has_its_own_token(self, store: DynamoDBStore, transport: Recorder) -> None:
-        """A token names one frozen request: another attempt, or another set of effects, is another request."""
+        """Another attempt, or another set of effects, has another token."""
         store.put_if_absent(CLAIM, [CHARGE])
         store.compare_and_swap(CLAIM, CLAIM._replace(owner="owner-2"), [CHARGE])
         store.update_if_owner(DONE._replace(owner="owner-2"), [CHARGE, CHARGE._replace(key={"id": "order_02"})])

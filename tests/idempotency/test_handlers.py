@@ -74,7 +74,7 @@ def test_work_that_a_call_does_not_do_is_refused_where_it_is_decorated(
 @pytest.mark.parametrize("kind", [coroutine, generator, async_generator], ids=lambda kind: kind.__name__)
 @pytest.mark.parametrize("road", ["event", "atomic", "batch", "function", "block"])
 def test_unfinished_work_is_a_failure_and_never_a_completion(local: World, kind: Callable[..., Any], road: str) -> None:
-    """An awaitable or a generator that is returned fails the attempt, by every road; it is run again."""
+    """Returning an awaitable or a generator fails the attempt, in every kind of handler; the retry may succeed."""
     unfinished = [True]
     call = through(road, local, lambda *args: kind() if unfinished else None)
     consumer, operation = local.consumer(), "book" if road == "function" else None

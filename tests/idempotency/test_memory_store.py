@@ -14,7 +14,7 @@ def record(key: str, status: str = COMPLETED, *, expiry: int | None = None) -> R
 
 
 class TestCapacity:
-    """The store is bounded, and forgets what can be forgotten."""
+    """A full store forgets finished records only."""
 
     @pytest.mark.parametrize("status", [COMPLETED, FAILED])
     def test_finished_record_that_was_written_longest_ago_makes_room(self, status: str) -> None:
@@ -29,7 +29,7 @@ class TestCapacity:
         assert store.read("a") is not None
 
     def test_claims_and_quarantined_keys_are_never_forgotten(self) -> None:
-        """A store that holds nothing else refuses new keys, and lets its claims end; one without room is a mistake."""
+        """A store full of claims and quarantined keys refuses new keys, and its claims can be completed."""
         store = MemoryStore(capacity=2)
         claim = record("a", IN_PROGRESS)
         store.put_if_absent(claim)

@@ -1,4 +1,4 @@
-"""Settings that are checked when they are built, at their very limits."""
+"""Each setting of a policy, at its limits."""
 
 from typing import Any
 

@@ -39,7 +39,7 @@ CARD_REFUSED = PermanentError("card refused")
 
 
 class TestRule1Claim:
-    """A claim is a conditional write that brings the record in its way, and recognises itself."""
+    """A claim is a conditional write that returns the existing record and recognises its own."""
 
     def test_new_event_takes_effect_once(self, world: DynamoDBWorld) -> None:
         """The second delivery is answered by the refusal of its claim."""
@@ -57,7 +57,7 @@ class TestRule1Claim:
         assert world.deliver()["outcome"] == outcome
 
     def test_commit_whose_answer_was_lost_is_recognised(self, world: DynamoDBWorld) -> None:
-        """A commit that took place though its answer was lost is a success, and its effects are there once."""
+        """A commit whose answer was lost is a success, with its effects once."""
         world.transport.pass_on()
         world.transport.lose_answer()
         assert (world.deliver()["outcome"], world.effects) == ("New", 1)
@@ -82,7 +82,7 @@ class TestRule2Takeover:
     """A takeover compares everything that was seen, the lease included."""
 
     def test_crashed_claim_is_taken_over_when_its_lease_has_ended(self, world: DynamoDBWorld) -> None:
-        """A key whose holder died is run again once nobody can hold it any more."""
+        """After a crash the key is taken over as soon as the lease and the clock skew have passed."""
         world.crash()
         world.clock.advance(31)
         with pytest.raises(BusyError):
@@ -99,7 +99,7 @@ class TestRule2Takeover:
         assert world.deliver(by="request-2")["outcome"] == "Takeover"
 
     def test_ended_window_does_not_override_a_live_lease(self, world: DynamoDBWorld) -> None:
-        """A record whose TTL is past is still held for as long as its lease is live."""
+        """A live lease holds even if the record's TTL has passed."""
         world.crash()
         world.dynamodb.update_item(
             **STORED_KEY,
@@ -111,11 +111,11 @@ class TestRule2Takeover:
 
 
 class TestRule3Fence:
-    """Commit and failure change nothing unless the claim is still ours."""
+    """Commit and failure write only if the claim is still the caller's."""
 
     @pytest.fixture
     def overtaken(self, world: DynamoDBWorld) -> Callable[[Operation], object]:
-        """A step in which the process stalls past its lease, and another delivery completes the key."""
+        """A step that stalls past its lease while another delivery completes the key."""
 
         def step(_: Operation) -> None:
             world.work.step = lambda _: None
@@ -125,13 +125,13 @@ class TestRule3Fence:
         return step
 
     def test_stale_owner_cannot_complete(self, world: DynamoDBWorld, overtaken: Callable[[Operation], object]) -> None:
-        """A run that was overtaken commits none of its effects."""
+        """A run whose key was taken over commits no effects."""
         world.work.step = overtaken
         assert world.deliver()["outcome"] == "LostLease"
         assert world.effects == 1
 
     def test_stale_owner_is_told_that_its_lease_is_lost(self, world: DynamoDBWorld) -> None:
-        """A run that was overtaken by one which has not completed yet raises an error that brings the event back."""
+        """A run whose key was taken over by an unfinished run raises LostLeaseError."""
 
         def step(_: Operation) -> None:
             world.clock.advance(60)
@@ -144,10 +144,10 @@ class TestRule3Fence:
 
 
 class TestRule4Failure:
-    """Failures are recorded, counted and, when no attempt is left, put out of the way."""
+    """Failures are recorded and counted; after the last attempt the key is quarantined."""
 
     def test_original_error_survives_a_failing_failure_write(self, world: DynamoDBWorld) -> None:
-        """The handler's own error is raised though recording it failed as well."""
+        """The handler's own error is raised even if recording it fails."""
         error = KeyError("pickup")
         world.transport.pass_on()
         world.transport.answer("AccessDeniedException")
@@ -155,7 +155,7 @@ class TestRule4Failure:
         assert "could not be recorded" in error.__notes__[0]
 
     def test_last_attempt_ends_in_quarantine_and_dead_letter(self, world: DynamoDBWorld) -> None:
-        """The last attempt's event goes to the dead-letter queue with reason, key, attempt and itself, acknowledged."""
+        """After the last attempt the event is dead-lettered with reason, key and attempt, and acknowledged."""
         for _ in range(2):
             world.fail(NO_CAR)
         world.work.step = fail_with(NO_CAR)
@@ -184,7 +184,7 @@ class TestRule4Failure:
         assert (len(world.work.runs), world.reasons) == (1, [PAYLOAD_MISMATCH, QUARANTINED, PAYLOAD_MISMATCH])
 
     def test_refused_commit_is_a_failure_with_its_own_reason(self, world: DynamoDBWorld) -> None:
-        """What was definitely refused is recorded, so that the dead letter names the cause and no attempt waits."""
+        """A refused commit is recorded as a failure, so that the dead letter names the cause."""
         for claim_round_trips in (1, 2):
             world.transport.pass_on(claim_round_trips)
             world.transport.answer("AccessDeniedException")
@@ -206,7 +206,7 @@ class TestRule4Failure:
         assert world.deliver(on_crash="quarantine")["outcome"] == "Retried"
 
     def test_released_key_is_run_again_as_attempt_one(self, world: DynamoDBWorld) -> None:
-        """A quarantined key that an operator releases, once, is run again, even if the answer to that was lost."""
+        """A key is released once, even if the answer to the release was lost, and then runs again."""
         world.work.step = fail_with(CARD_REFUSED)
         world.deliver()
         world.work.step = lambda _: None
@@ -254,7 +254,7 @@ class TestRule5Lease:
         return leases
 
     def test_lease_follows_the_deadline_of_a_short_function(self, leases: Callable[..., list[int]]) -> None:
-        """A claim holds until the function is certainly stopped."""
+        """The lease lasts until the function's timeout and the margin have passed."""
         assert leases(lambda _: None, timeout_s=30) == [31_000]
 
     def test_lease_of_a_long_function_is_short(self, world: DynamoDBWorld, leases: Callable[..., list[int]]) -> None:
@@ -264,7 +264,7 @@ class TestRule5Lease:
         assert leases(*steps, timeout_s=900) == [10_000, 30_000, -840_000, 11_000]
 
     def test_losing_the_lease_sets_a_flag_that_the_work_can_see(self, world: DynamoDBWorld) -> None:
-        """Work whose key was taken over learns it from its next heartbeat, and from its own clock before that."""
+        """Work whose key was taken over sees ``operation.lost``, even before its next heartbeat."""
         flags = []
 
         def step(operation: Operation) -> None:
@@ -308,7 +308,7 @@ class TestRule6EffectsWithTheRecord:
     def test_handler_is_run_again_after_a_conflict_where_the_policy_says_so(
         self, world: DynamoDBWorld, *, atomic: bool
     ) -> None:
-        """With conflict_reruns the handler decides anew on what it now finds, in the same attempt."""
+        """With conflict_reruns the handler runs again in the same attempt."""
         world.work.step = lambda operation: operation.write(self.take(f"car_{len(world.work.runs)}"))
         assert world.deliver(atomic=atomic, conflict_reruns=1)["outcome"] == "New"
         assert "Item" in world.dynamodb.get_item(TableName="Rides", Key={"id": {"S": "car_2"}})
@@ -332,7 +332,7 @@ class TestRule6EffectsWithTheRecord:
         assert world.effects == 0
 
     def test_commit_that_was_never_answered_leaves_the_record_to_decide(self, world: DynamoDBWorld) -> None:
-        """A commit whose answers were all lost raises, and the next delivery finds that it had taken place."""
+        """A commit whose answers were all lost raises; the next delivery finds its record."""
         world.transport.pass_on()
         for _ in range(6):
             world.transport.lose_answer()
@@ -391,7 +391,7 @@ class TestRule9Results:
 
     @pytest.mark.parametrize("result", [None, False, 0, "", [], {}, object(), "x" * 300_000], ids=type)
     def test_result_comes_back_or_is_known_to_be_missing(self, world: DynamoDBWorld, result: object) -> None:
-        """An empty result is a result. One without a stored form, or too large, reaches its own caller alone."""
+        """An empty result is stored. One that cannot be stored or is too large is returned only to its own caller."""
         runs = []
 
         @world.consumer().function(key="order_id")
@@ -412,7 +412,7 @@ class TestRule10Fingerprint:
     """One key with two payloads is an error, found without a read."""
 
     def test_other_payload_under_a_known_key_goes_to_the_dead_letter_queue(self, world: DynamoDBWorld) -> None:
-        """A second event that shares a key with a first one is neither run nor taken for its duplicate."""
+        """A second event with the key of a first one is neither run nor treated as a duplicate."""
         world.deliver()
         assert world.deliver(event(price=10), by="request-2")["outcome"] == "DeadLettered"
         assert (world.reasons, len(world.work.runs)) == ([PAYLOAD_MISMATCH], 1)
@@ -427,7 +427,7 @@ class TestRule10Fingerprint:
 
 
 class TestRule11Busy:
-    """A busy delivery is forgotten only where another one stands for the event."""
+    """A busy delivery is acknowledged only if another delivery of the event will be retried."""
 
     @pytest.fixture
     def held(self, world: DynamoDBWorld) -> DynamoDBWorld:
@@ -436,7 +436,7 @@ class TestRule11Busy:
         return world
 
     def test_another_delivery_is_acknowledged_and_counted(self, held: DynamoDBWorld) -> None:
-        """While request-1's delivery stands for the event, request-2 need not come back."""
+        """While request-1 holds the key, request-2 is acknowledged as Busy."""
         assert held.deliver(by="request-2")["outcome"] == held.seen[-1].outcome == "Busy"
 
     @pytest.mark.parametrize(
@@ -451,18 +451,18 @@ class TestRule11Busy:
     def test_delivery_that_nothing_stands_for_comes_back(
         self, held: DynamoDBWorld, message: dict[str, Any], by: str, region: str
     ) -> None:
-        """Lambda's retry of the holder, a replay, or another region's raises, with the time that the lease has left."""
+        """The holder's own retry, a replay and another region's delivery raise BusyError with the lease's time left."""
         with pytest.raises(BusyError) as raised:
             held.deliver(message, by=by, region=region)
         assert raised.value.lease_left_ms == 32_001
 
     def test_two_deliveries_are_never_acknowledged_because_of_each_other(self, held: DynamoDBWorld) -> None:
-        """Of two deliveries only the one whose id comes later may be forgotten: the first one stands for the event."""
+        """Only the delivery with the larger id is acknowledged; otherwise both could be dropped."""
         with pytest.raises(BusyError):
             held.deliver(by="request-0")
 
     def test_holder_that_may_not_come_again_stands_for_nothing(self, world: DynamoDBWorld) -> None:
-        """While a synchronous caller's run, a function or a block holds the key, EventBridge's delivery comes back."""
+        """While a synchronous call or a block holds the key, EventBridge's delivery raises BusyError."""
         world.crash({name: value for name, value in event().items() if name != "account"})
         with pytest.raises(BusyError):
             world.deliver(by="request-2")
@@ -488,16 +488,16 @@ class TestRule11Busy:
 
 
 class TestRule12Time:
-    """Nothing starts that the invocation's remaining time could not commit."""
+    """Nothing starts unless the remaining time covers its commit."""
 
     def test_nothing_starts_inside_the_reserve(self, world: DynamoDBWorld) -> None:
-        """An event that arrives too late in an invocation is left alone, unclaimed, to be delivered again."""
+        """An event that arrives too late in an invocation is not claimed."""
         with pytest.raises(OutOfTimeError):
             world.deliver(timeout_s=1, reserve=1)
         assert (world.work.runs, world.transport.requests) == ([], [])
 
     def test_tries_of_a_silent_store_end_before_the_reserve(self, world: DynamoDBWorld) -> None:
-        """With three seconds left, a claim without an answer is not tried again when that could take too long."""
+        """A claim without an answer is not retried if the retry could outlast the invocation."""
         for _ in range(6):
             world.transport.lose_request()
         with pytest.raises(StoreUnavailableError):
@@ -506,10 +506,10 @@ class TestRule12Time:
 
 
 class TestRule13Window:
-    """The window is outlasted by no delivery that is run."""
+    """No delivery runs that is older than the window."""
 
     def test_window_shorter_than_the_invocation_is_a_mistake_in_the_settings(self, world: DynamoDBWorld) -> None:
-        """Under such a window every delivery would be too old: that is said, and no event is given up for it."""
+        """The error names the setting, and no event is dead-lettered."""
         with pytest.raises(ConfigurationError, match="shorter than the invocation"):
             world.deliver(timeout_s=60, window=60)
         assert (world.work.runs, world.reasons) == ([], [])
@@ -528,13 +528,13 @@ class TestRule13Window:
 
     @pytest.mark.parametrize("late_s", [86_400, 86_400 - 31])
     def test_delivery_that_could_outlive_its_window_never_runs(self, world: DynamoDBWorld, late_s: int) -> None:
-        """An event whose record may be forgotten already, or before its run must be over, is dead-lettered instead."""
+        """An event that is older than its window, or could become so during the run, is dead-lettered."""
         world.clock.advance(late_s)
         assert world.deliver(window=86_400)["outcome"] == "DeadLettered"
         assert (world.reasons, world.work.runs) == ([BEYOND_WINDOW], [])
 
     def test_old_event_in_a_fresh_message_never_runs(self, world: DynamoDBWorld) -> None:
-        """An old event that a rule put into a queue a moment ago is as old as its envelope says."""
+        """The age of a queued event is that of its envelope, not of its message."""
         world.clock.advance(31 * 86_400)
         attributes = SQS_ATTRIBUTES | {"SentTimestamp": str(world.clock())}
         record = {"messageId": "m1", "body": json.dumps(event()), "attributes": attributes}
@@ -543,7 +543,7 @@ class TestRule13Window:
         assert (world.reasons, world.work.runs) == ([BEYOND_WINDOW], [])
 
     def test_ttl_of_a_claim_is_an_hour_past_its_lease(self, world: DynamoDBWorld) -> None:
-        """However short the window, DynamoDB cannot delete a claim that still holds."""
+        """DynamoDB's TTL deletes no claim before an hour after its lease."""
         world.crash(window=40, clock_skew=0)
         claim = world.record()
         assert (claim.expiry or 0) - (claim.lease_ms or 0) // 1000 == 3_600
@@ -571,12 +571,12 @@ class TestRule15WarmCache:
 
 
 class TestRule16Tokens:
-    """Owner tokens are made from the operating system's randomness, at claim time."""
+    """Owner tokens come from the operating system's randomness at claim time."""
 
     def test_every_claim_asks_the_operating_system_for_its_token(
         self, world: DynamoDBWorld, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Two claims of clones that share everything made at import still have different owners."""
+        """Two claims of one process have different owners."""
         drawn = []
         urandom = os.urandom
 
@@ -594,7 +594,7 @@ class TestRule16Tokens:
 
 
 class TestFailsClosed:
-    """What makes no sense is left alone."""
+    """A record that is not understood stays as it is."""
 
     @pytest.mark.parametrize(
         ("name", "value"), [("status", "DONE"), ("status", None), ("leaseExpiry", None), ("leaseExpiry", "soon")]
@@ -619,7 +619,7 @@ class TestFailsClosed:
         assert world.deliver(by="request-3")["outcome"] == "Retried"
 
     def test_missing_permission_names_table_and_remedy(self, world: DynamoDBWorld) -> None:
-        """A refused request is retryable, so that nothing is lost while the role is mended, and says what to check."""
+        """A refused request raises a retryable error that says what to check."""
         world.transport.answer("AccessDeniedException")
         with pytest.raises(StoreRefusedError, match=r"PutItem on Idempotency.*role") as raised:
             world.deliver()

@@ -67,7 +67,7 @@ def test_request_goes_to_the_region_signed_and_says_who_sends_it() -> None:
     ids=lambda error: type(error).__name__,
 )
 def test_request_without_an_answer_is_sent_once(error: Exception) -> None:
-    """Whether it took place is not known; the store, which knows the time that is left, decides on another try."""
+    """The store decides about another try, because it knows the time left."""
     network = Network(error)
     with pytest.raises(NoAnswerError):
         network.get()
@@ -84,7 +84,7 @@ def test_throttled_request_is_sent_once() -> None:
 
 
 def test_request_without_credentials_is_refused_unsent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What could not be signed did not take place, which is more than no answer says."""
+    """An unsigned request was never sent, so it is a definite refusal."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):

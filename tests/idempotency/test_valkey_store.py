@@ -21,7 +21,7 @@ KEY = "history#order_01"
 LEASE_MS = 30_000
 HOUR_MS = 3_600_000
 PATIENCE_MS = 20_000
-"""Far more than these tests take, and far less than any time that they compare."""
+"""Longer than any of these tests, and shorter than the times that they compare."""
 
 
 @pytest.fixture
@@ -47,13 +47,13 @@ def claim(clock: ManualClock, owner: str = "owner-1", **changes: Any) -> Record:
 
 
 class TestTime:
-    """Callers speak in their own clock; the server's decides."""
+    """Times are in the caller's clock; the server's clock decides."""
 
     @pytest.mark.parametrize("ahead_ms", [-HOUR_MS, 0, HOUR_MS, 365 * 24 * HOUR_MS])
     def test_difference_between_clocks_changes_no_time_that_is_compared(
         self, store: ValkeyStore, client: Any, clock: ManualClock, ahead_ms: int
     ) -> None:
-        """However wrong a clock is, its reader sees as much of lease, back-off and window as is left."""
+        """A reader with any clock sees how much of lease, back-off and window is left."""
         record = claim(clock, retry_ms=clock() + LEASE_MS)
         store.put_if_absent(record)
         found = ValkeyStore(client, clock=lambda: clock() + ahead_ms).read(KEY)
@@ -67,7 +67,7 @@ class TestTime:
     def test_heartbeat_of_an_owner_whose_clock_was_set_back_is_taken(
         self, store: ValkeyStore, clock: ManualClock
     ) -> None:
-        """The server's clock says which lease is longer, not the numbers that their owner gave them."""
+        """The server's clock decides which lease is longer."""
         store.put_if_absent(claim(clock, lease_ms=clock() + 2_000))
         clock.advance(-3_600)
         renewed = claim(clock)
@@ -120,7 +120,7 @@ class TestRecords:
         }
 
     def test_what_another_hand_wrote_is_in_the_way(self, store: ValkeyStore, client: Any, clock: ManualClock) -> None:
-        """A hash without known fields is not overwritten, and a lease that is no number is none: both fail closed."""
+        """A hash without known fields is not overwritten, and a lease that is not a number counts as missing."""
         client.hset(f"idempotency:{KEY}", mapping={"lease_ms": "soon", "unknown": "field"})
         found = store.put_if_absent(claim(clock))
         assert (found.status, found.lease_ms) == ("", None)
@@ -147,7 +147,7 @@ class Unknown:
     ],
 )
 def test_client_that_could_mislead_the_store_is_refused(client: Any, reason: str) -> None:
-    """One that hangs or retries outlasts ``until_ms`` and hides what became of a try; another's errors mean nothing."""
+    """A client without a timeout, with retries of its own, or of an unknown package raises ConfigurationError."""
     with pytest.raises(ConfigurationError, match=reason):
         ValkeyStore(client)
     ValkeyStore(redis.Redis(socket_timeout=1, retry=Retry(NoBackoff(), 0)))

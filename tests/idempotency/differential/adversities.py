@@ -1,4 +1,4 @@
-"""What happens to idempotent functions, written once for both sides.
+"""The adversities, each written once for both sides.
 
 Each adversity is a function of a case. It returns a sentence made of what it saw, so that the table says of each side
 what that side did when the table was printed.
@@ -118,7 +118,7 @@ def raising(error: BaseException) -> Any:
 
 
 def _overtaken(case: Case, end: Callable[[], object]) -> tuple[Payments, str]:
-    """Have an owner pause past its lease, another take over and complete, and the first one end; then ask again."""
+    """Let an owner pause past its lease while another takes over and completes; end the first; then ask again."""
     work = Payments()
 
     def stall(_: object) -> object:
@@ -132,7 +132,7 @@ def _overtaken(case: Case, end: Callable[[], object]) -> tuple[Payments, str]:
 
 @adversity("a stale owner completes after a takeover", here="a duplicate gets 'payment 1', the committed one")
 def stale_owner_completes(case: Case) -> str:
-    """The answer that was given to the first duplicate must stay the answer."""
+    """Every duplicate must get the same answer."""
     _, duplicate = _overtaken(case, lambda: "stale payment")
     return f"a duplicate {duplicate}{', the committed one' if 'stale' not in duplicate else ', which nobody was given'}"
 
@@ -161,7 +161,7 @@ def _together(case: Case, after_s: float, ahead_ms: int = 0, **settings: Any) ->
 
 @adversity("two machines, one clock 400 ms ahead", here="charged once at a time")
 def clock_ahead(case: Case) -> str:
-    """A lease holds by every clock that is allowed: here at 29.8 of 30 seconds."""
+    """A lease of 30 s still holds after 29.8 s by a clock within the allowed skew."""
     return _together(case, 29.8, ahead_ms=400)
 
 
@@ -173,7 +173,7 @@ def window_shorter_than_run(case: Case) -> str:
 
 @adversity("a process dies whose clock was a day ahead", here="a retry after five minutes gets 'payment 2'")
 def clock_a_day_ahead(case: Case) -> str:
-    """A lease that ends later than any lease can must not hold its key."""
+    """A lease that ends later than any valid lease must not hold its key."""
     work = first(lambda: raising(Crash()))
     with case.world.clock_ahead(DAY * 1000):
         case.charge(work)
@@ -196,7 +196,7 @@ def claim_answer_lost(case: Case) -> str:
 
 @adversity("four refusals by throttling before a completion", here="the caller gets 'payment 1'; charged once")
 def completion_throttled(case: Case) -> str:
-    """The card is charged: giving up now means charging it again."""
+    """The card is already charged, so giving up means charging it again."""
     work = first(lambda: case.wire.refuse("ProvisionedThroughputExceededException", times=4))
     caller = case.charge(work)
     case.wire.repair()
@@ -211,7 +211,7 @@ class CardDeclinedError(Exception):
 
 @adversity("the handler raises, and that cannot be recorded", here="the caller gets CardDeclinedError")
 def failure_not_recorded(case: Case) -> str:
-    """Who looks for the fault must see the handler's error."""
+    """The caller must get the handler's error."""
 
     def decline(_: object) -> object:
         case.wire.refuse("InternalServerError", times=99)
@@ -231,13 +231,13 @@ def _delivered_ten_times(case: Case, work: Payments, **settings: Any) -> str:
 
 @adversity("completions are refused (no permission), ten deliveries", here="charged 3 times, then set aside")
 def completion_refused(case: Case) -> str:
-    """What is refused for good must not be charged at every delivery."""
+    """A completion that is always refused must not be charged at every delivery."""
     return _delivered_ten_times(case, Payments(lambda _: case.wire.refuse("AccessDeniedException", times=1)))
 
 
 @adversity("an event that kills every process, delivered ten times", here="charged 3 times, then set aside")
 def poison(case: Case) -> str:
-    """What kills every process that touches it must be set aside."""
+    """An event that kills every process must be set aside."""
     return _delivered_ten_times(case, Payments(lambda _: raising(Crash())))
 
 
@@ -246,7 +246,7 @@ def poison(case: Case) -> str:
 
 @adversity("a function calls another one over the same store object", here="a duplicate gets 'done'; charged once")
 def nested(case: Case) -> str:
-    """The outer call's record must be completed under the outer call's key."""
+    """The outer call must complete its own record."""
     sandbox, work = case.side(case.world), Payments()
     charge = sandbox.function("charge", work)
     book = sandbox.function("book", lambda order: charge(order) and "done")
@@ -426,7 +426,7 @@ adversity("redrive from a dead-letter queue after 8 days", here="charged once")(
 
 def _two(key: str, *events: dict[str, Any]) -> Callable[[Case], str]:
     def seen(case: Case) -> str:
-        """What cannot be recognised, or is another operation, must not pass for done and must not run unnoticed."""
+        """An event without a usable key, or with another payload, must be neither run nor acknowledged."""
         work = Payments()
         second = [case.handle(work, given, key=key) for given in events][1]
         return f"the second {'is set aside' if 'DeadLettered' in second else second}; {work.times}"
@@ -446,7 +446,7 @@ adversity("a known key comes with another payload", here="the second is set asid
 
 @adversity("a deployment renames the handler", here="a redelivery is not charged again")
 def renamed(case: Case) -> str:
-    """What was done before a refactoring stays done."""
+    """Renaming a handler must not repeat its work."""
     work = Payments()
     for name in ("handler", "payment_handler"):
         case.side(case.world).handler(work, name=name)(event())

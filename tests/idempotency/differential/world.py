@@ -1,4 +1,4 @@
-"""The surroundings of both sides: one DynamoDB, one time that the adversity moves, and a wire that fails on demand."""
+"""What both sides share: one DynamoDB, one time that the adversity moves, and a wire that fails on demand."""
 
 import itertools
 import json

@@ -1,4 +1,4 @@
-"""Visit every state of the protocol's worlds, and show how a promise can be broken."""
+"""Visit every state of the worlds, and print how a promise can be broken."""
 
 import argparse
 import sys

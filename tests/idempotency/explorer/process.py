@@ -28,7 +28,7 @@ UPDATE_IF_OWNER: Final = "update if owner"
 WORK: Final = "work"
 SEND: Final = "send"
 END: Final = "end"
-"""It has returned or raised, and its transport has not heard of it yet."""
+"""It has returned or raised; its transport does not know yet."""
 
 WRITES: Final = frozenset({PUT_IF_ABSENT, COMPARE_AND_SWAP, UPDATE_IF_OWNER})
 
@@ -115,7 +115,7 @@ class Process:
         """The owner tokens that it may still use or compare."""
         rest = self.machine.name, self.owner, self.deadline_ms, self.held_ms, self.request, self.claim, marked
         self.future = self.message, (self.answer is None if kind == END else rest)
-        """What its steps from here on depend on: where two agree, one stands for both."""
+        """What its further steps depend on; processes with equal futures are interchangeable."""
 
 
 def token(record: Record) -> str:
@@ -137,7 +137,7 @@ class _Stopped(BaseException):
 
 
 class _Runner(Runner):
-    """Sends a heartbeat when the handler is asked to: a heartbeat is a step like any other."""
+    """A runner whose heartbeats are steps of the handler."""
 
     claim: Record | None = None
 

@@ -1,4 +1,4 @@
-"""What the explorer finds in the protocol, and whether the explorer itself can be trusted."""
+"""The explorer finds no broken promise, and its reductions are sound."""
 
 import re
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ SMALL: Final[Mapping[str, Scenario]] = {
 
 
 def test_every_promise_holds_in_every_state(subtests: pytest.Subtests) -> None:
-    """Whatever happens in any world, in 700,000 states, no promise of the protocol is broken."""
+    """No promise of the protocol is broken in any of 700,000 states."""
     states, outcomes = 0, frozenset[str]()
     for name, scenario in SCENARIOS.items():
         with subtests.test(name):
@@ -38,14 +38,14 @@ def test_every_promise_holds_in_every_state(subtests: pytest.Subtests) -> None:
 
 @pytest.mark.parametrize("name", SMALL)
 def test_what_is_omitted_makes_no_difference(name: str) -> None:
-    """A search that tries every order of every step, for every past of a process, ends in the same states."""
+    """A search without the reductions reaches the same final states."""
     assert ends(World(SMALL[name], reduced=False)) == ends(World(SMALL[name]))
 
 
 def test_a_broken_promise_is_shown_step_by_step(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A broken promise exits with 1, and its timeline can be read from the first step without the code."""
+    """A broken promise exits with status 1 and prints a readable timeline."""
     assert main(["--scenario", "deadlines"]) == 0
     monkeypatch.setattr("idempotency.stores.may_put_if_absent", lambda found: True)
     assert main(["--scenario", "deadlines"]) == 1

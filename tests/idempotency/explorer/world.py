@@ -100,7 +100,7 @@ class State(NamedTuple):
     dead_lettered: frozenset[str] = frozenset()
     """The fingerprints of the events in a dead-letter queue."""
     committed: frozenset[str] = frozenset()
-    """Those of the events that have taken effect."""
+    """The fingerprints of the events that have taken effect."""
     window_ms: int = -1
     """Until when the last effect forbids another."""
     record: Record | None = None
@@ -344,7 +344,7 @@ class World:
         return after, place, new
 
     def _require_dead(self, owner: str, state: State, taker: Record | None) -> None:
-        """Refuse that a key is taken from a process that holds it by its own clock."""
+        """Require that no process still holds the key by its own clock."""
         for process in (worker.process for worker in state.workers):
             same = taker is not None and taker.delivery == process.message.id
             allowed = same and process.machine.policy.same_delivery_takes_over
@@ -402,7 +402,7 @@ class World:
 
 
 def _fresh_owner(state: State) -> str:
-    """Return the lowest token that nothing in this state could be compared with: it is as good as a random one."""
+    """Return the lowest token that this state does not contain; it stands for a random one."""
     records = [state.record, *(worker.late for worker in state.workers)]
     records += [record for write in state.under_way for record in (write.record, write.seen)]
     used = {token(record) for record in records if isinstance(record, Record)}

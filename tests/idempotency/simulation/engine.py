@@ -25,7 +25,7 @@ _MOST_STEPS: Final = 400_000
 
 
 class Killed(BaseException):
-    """Raised in each task of a machine that has died."""
+    """Raised in each task of a dead machine."""
 
 
 class RestlessError(Exception):
@@ -116,7 +116,7 @@ class Simulation:
 
     @contextmanager
     def patched(self) -> Iterator[None]:
-        """Have libraries take their time and randomness from here; end the tasks that are left over."""
+        """Make libraries use the simulated time and randomness; end all tasks in the end."""
 
         def draw(count: int) -> bytes:
             return b"".join(int(self.roll("bytes") * 256).to_bytes() for _ in range(count))

@@ -1,4 +1,4 @@
-"""The network of one run with its faults, and the notes for the judge: events, and which failures are excused."""
+"""The network of one run with its faults, and the notes for the judge."""
 
 import re
 from collections import Counter, defaultdict
@@ -44,7 +44,7 @@ class Call:
     entries: list[Entry]
     done: Callable[[bool, Any], None]
     touched: bool = False
-    """A fault has met it, so that it may end badly."""
+    """A fault has hit it, so it may fail."""
 
 
 class Notes:
@@ -61,7 +61,7 @@ class Notes:
         """The order that the external system has charged under each downstream key."""
         self.runs: Counter[int] = Counter()
         self.attempts_excused: dict[int, set[str]] = defaultdict(set)
-        """What cost each message an attempt, and is not the layer's fault."""
+        """Reasons for which each message may have lost an attempt."""
         self.deliveries_excused: dict[int, set[str]] = defaultdict(set)
         """The calls which may fail for each message."""
         self.killed: set[int] = set()
@@ -208,7 +208,7 @@ class Network:
     # ── What happens to machines ──────────────────────────────────────────────────────────────────────────────────────
 
     def crash(self, why: str, *, by_company: bool = False) -> None:
-        """End the machine that runs, by a fault or ``by_company``: what runs beside each other."""
+        """End the current machine, by a fault or ``by_company``, a record beside it."""
         if (call := self.call()) is not None:
             self.notes.excuse_all(call, f"{COMPANY} in {call.id}" if by_company else None)
         self.simulation.kill(running().machine, why)
@@ -216,7 +216,7 @@ class Network:
 
 
 class Part:
-    """What belongs to one run."""
+    """Base of the parts of one run."""
 
     def __init__(self, network: Network) -> None:
         self._network = network

@@ -29,7 +29,7 @@ class Broken(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What came of one plan."""
+    """The outcome of one plan."""
 
     plan: Plan
     broken: list[Broken]
@@ -86,7 +86,7 @@ class World(Part):
         self._simulation.after(after_s, partial(self._transport.send, entry))
 
     def operate(self) -> None:
-        """Repair the handlers and the environment, release what is quarantined, and redrive what was given up."""
+        """Repair handlers and network, release quarantined keys, and redrive messages that were given up."""
         if not self._network.healed:
             self._network.healed = True
             self._function.idle.clear()
@@ -124,7 +124,7 @@ class World(Part):
         yield from self._judge_effects()
 
     def judge_the_end(self) -> Iterator[Broken]:
-        """Yield what an operator could not repair; what the window no longer covers stays where it is."""
+        """Yield what an operator could not repair, except events beyond their window."""
         notes = self._notes
         late = {number_in(each.key) for each in notes.dead_letters if self._is_late(each)}
         for number, message in self._messages.items():
@@ -142,7 +142,7 @@ class World(Part):
         yield from self._judge_effects()
 
     def _judge_health(self, message: Message) -> Iterator[Broken]:
-        """Judge that a message whose handler would succeed was given up only for what others did to it.
+        """Judge that a healthy message was given up only for excused reasons.
 
         Attempts and deliveries are excused by an injected fault, a failure of its own, or a crash that its neighbours
         caused (except on the last attempt). Deliveries are also excused while another delivery holds the key, and for

@@ -1,4 +1,4 @@
-"""The simulation keeps its promises, repeats itself exactly, and notices what it is there to notice."""
+"""The simulation finds no broken promise, is deterministic, and detects a fault."""
 
 import os
 import subprocess

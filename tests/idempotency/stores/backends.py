@@ -1,4 +1,4 @@
-"""Every store there is, each with a place for effects beside it, in the one form in which the suites take them."""
+"""Every store, with a place for effects, as the suites take them."""
 
 import contextlib
 import threading
@@ -38,7 +38,7 @@ class Backend(NamedTuple):
     """Times come back as they were written. Otherwise they are moved by as much as the answers were late."""
 
     def charge(self, ride: str, condition: str | None = None) -> Update:
-        """An effect of which a ride can be shown to have had one."""
+        """Return an effect that counts charges of a ride."""
         return Update(self.table, {"id": ride}, "ADD charges :one", condition, {":one": 1})
 
 
@@ -76,7 +76,7 @@ def _ends_with_the_window(store: Store, clock: Clock) -> Callable[[str], float |
 
 
 class OneAtATime:
-    """moto looks at a condition and writes in two steps; on DynamoDB no other request can come in between."""
+    """A lock around moto, which checks a condition and writes in two steps."""
 
     def __init__(self, transport: Transport) -> None:
         self.longest_try_s = transport.longest_try_s

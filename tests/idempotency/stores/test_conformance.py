@@ -42,7 +42,7 @@ def completed(of: Record, result: str = '"done"') -> Record:
 
 
 def assert_is(backend: Backend, found: Record | None, written: Record) -> None:
-    """Check that a record was found as it was written; a store with its own clock may show times later, not sooner."""
+    """Check that a record was found as written; a store with its own clock may show times later, never earlier."""
     assert found is not None
     late_ms = 0 if backend.keeps_times else 60_000
     for name in ("lease_ms", "retry_ms"):
@@ -100,7 +100,7 @@ OTHERWISE: Final[list[dict[str, Any]]] = [
 
 @pytest.mark.parametrize("there", THERE.values(), ids=THERE)
 class TestConditions:
-    """Whatever is there, a write takes place on its condition or not at all, and is answered with what is there now."""
+    """Every write succeeds exactly on its condition, and returns the record that is now stored."""
 
     @staticmethod
     def keys(backend: Backend, there: dict[str, Any] | None) -> Iterator[tuple[Record, Record | None]]:
@@ -169,7 +169,7 @@ class TestRecords:
         ]
 
     def test_copy_of_a_record_that_was_read_may_serve_as_seen(self, backend: Backend) -> None:
-        """A record made out of one that was read, and then written, is known by its own fields."""
+        """A copy of a record that was read can be compared after it has been written."""
         backend.store.put_if_absent(claim())
         seen = backend.store.read(KEY)
         assert seen is not None
@@ -200,7 +200,7 @@ THREADS: Final = 6
 
 
 def compete(contenders: list[Callable[[], bool]]) -> int:
-    """Let them all loose at once, and count the winners."""
+    """Run all contenders at once, and count the winners."""
     barrier = threading.Barrier(len(contenders))
 
     def run(contender: Callable[[], bool]) -> bool:
@@ -212,11 +212,11 @@ def compete(contenders: list[Callable[[], bool]]) -> int:
 
 
 class TestContention:
-    """Of those who write at the same moment, one wins."""
+    """Of concurrent writes, one succeeds."""
 
     @pytest.mark.parametrize("contest", ["insert", "takeover", "takeover or heartbeat"])
     def test_one_write_wins(self, backend: Backend, contest: str) -> None:
-        """A key that many insert or take over belongs to one of them, or to its owner, who renews it meanwhile."""
+        """Of concurrent inserts, takeovers or heartbeats of one key, exactly one succeeds."""
         store = backend.store
 
         def write(seen: Record | None, record: Record) -> bool:
@@ -264,7 +264,7 @@ class TestEffects:
         assert_is(transactional, store.read(KEY), done)
 
     def test_refused_record_refuses_the_effects(self, transactional: Backend) -> None:
-        """A write that the record in the way refuses answers with that record, and has no effect."""
+        """A write that the existing record refuses returns that record and writes no effects."""
         store, effect = transactional.store, transactional.charge(RIDE)
         first = claim()
         store.put_if_absent(first)

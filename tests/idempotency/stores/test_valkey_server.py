@@ -34,7 +34,7 @@ def server(valkey_client: Any) -> Iterator[Any]:
 
 @pytest.fixture
 def store(server: Any) -> ValkeyStore:
-    """A store on it, which does not wait between tries."""
+    """A store on the server, without pauses between tries."""
     return ValkeyStore(server, sleep=lambda seconds: None)
 
 
@@ -77,7 +77,7 @@ class Secured(NamedTuple):
     ports: dict[str, int]
     """By scheme."""
     show: Callable[[str], object]
-    """Have it show the certificate of this name; both are trusted here."""
+    """Make the server present the certificate of this name; the tests trust both."""
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +117,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
 @pytest.mark.parametrize("options", ["", "?cluster=true"])
 @pytest.mark.parametrize("scheme", ["redis", "valkey", "rediss", "valkeys"])
 def test_every_kind_of_server_is_reached(secured: Secured, scheme: str, options: str) -> None:
-    """A server or a cluster, with TLS or without, lets the user in, and again after a lost connection."""
+    """The store logs in to a server or cluster, with or without TLS, and reconnects."""
     store = open_store(f"{scheme}://{USER}127.0.0.1:{secured.ports[scheme]}{options}")
     secured.client.flushall()
     record = claim()
@@ -135,7 +135,7 @@ def test_every_kind_of_server_is_reached(secured: Secured, scheme: str, options:
 
 @pytest.mark.parametrize("options", ["", "?cluster=true"])
 def test_certificate_of_another_name_is_not_trusted(secured: Secured, options: str) -> None:
-    """A certificate that is valid for another server does not make this one the one that was meant."""
+    """The client refuses a certificate of another server."""
     store = open_store(f"rediss://{USER}127.0.0.1:{secured.ports['rediss']}{options}")
     secured.show("wrong")
     try:
@@ -147,7 +147,7 @@ def test_certificate_of_another_name_is_not_trusted(secured: Secured, options: s
 
 
 def test_cluster_that_retries_by_itself_is_refused(secured: Secured) -> None:
-    """A client that hides a try without an answer behind a later refusal would make the unknown look definite."""
+    """Its retries would hide a try without an answer behind a later refusal."""
     with (
         valkey.ValkeyCluster(host="127.0.0.1", port=secured.ports["valkey"], socket_timeout=1) as client,
         pytest.raises(ConfigurationError, match="cluster_error_retry_attempts"),
