@@ -108,11 +108,7 @@ def test_equal_keys_share_one_run(sqs: Batches) -> None:
 
 
 def test_equal_keys_share_one_failure(sqs: Batches) -> None:
-    """When the run of a key fails, its other records in the batch come back too, without a second try.
-
-    All records of the batch have failed, so the handler raises: a mapping without ReportBatchItemFailures would
-    otherwise delete them.
-    """
+    """The other records of a failed key fail without a second run; if all records fail, the handler raises."""
     runs: list[str] = []
     with pytest.raises(BatchFailedError) as raised:
         sqs.deliver(messages("k1", "k1"), fails_at("k1", runs.append))

@@ -236,10 +236,7 @@ MALFORMED: Final = ("", " ", "a b", "a,b", '"', '""', '"k1', 'k"1', '"k1";a=1', 
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_the_key_is_the_content_of_the_header(api: Make, form: str) -> None:
-    """A quoted string, or what needs no quotes, under the header's name in any case.
-
-    A key that is missing, malformed, sent twice or without one of its parts is answered 400, and nothing is done.
-    """
+    """The key may be quoted; one that is missing, malformed, sent twice or incomplete is answered with 400."""
     assert {header: idempotency_key(ask(key=header, form=form)) for header in KEYS} == KEYS
     served, scoped = api(), api(key=lambda request: (None, idempotency_key(request)))
     bad = [None, *MALFORMED] + ([["k1", "k2"]] if form != "alb" else [])  # of two values, "alb" sends the last
@@ -317,10 +314,10 @@ def test_what_is_answered_below_500_is_answered_for_good(api: Make, case: str, a
 @pytest.mark.parametrize("atomic", [False, True])
 @pytest.mark.parametrize("case", FAILURES)
 def test_what_fails_is_recorded_and_not_stored(api: Make, case: str, atomic: bool) -> None:
-    """An answer of 5xx is passed on, an exception raised for Lambda to count; the next copy may succeed.
+    """A 5xx answer is returned, an exception raised; the next copy may succeed, unless the error is permanent.
 
-    What can never succeed is given up: later copies are told so. No request goes to the dead-letter queue. Where the
-    policy keeps it with the record, it is kept without its headers, which hold credentials.
+    Requests are never dead-lettered. With ``keep_event`` the record has the request without its headers, which may hold
+    credentials.
     """
     respond, told, status = FAILURES[case]
     served = api(policy={"atomic": atomic, "keep_event": True})
@@ -368,10 +365,7 @@ def test_a_client_is_told_when_to_come_back(api: Make) -> None:
 
 
 def test_what_is_unknown_is_called_unknown(transport: FaultyTransport, store: Any, clock: ManualClock) -> None:
-    """A store without an answer, or no time to get one, is 503; the same key finds out what became of the request.
-
-    The consumer's functions inside of a handler know the request's deadline.
-    """
+    """Without the store's answer, or without time for it, the answer is 503, and a retry gets the stored answer."""
     api = Api(Backend(store, clock, "Rides", lambda ride: 0, lambda key: None))
     inner = api.consumer.function(key="key", name="inner")(lambda key: key)
     assert api.serve(lambda request: inner("k2"))(ask("GET"), timeout_s=0.5).is_problem(503, "unavailable")

@@ -7,7 +7,7 @@ import pytest
 from idempotency import ConfigurationError, Policy
 
 LIMITS: list[tuple[dict[str, Any], dict[str, Any]]] = [
-    ({"window": 2}, {"window": 1}),  # as long as the clocks may differ, which is 1 second
+    ({"window": 2}, {"window": 1}),  # the clock skew is 1 second
     ({"window": 900}, {"window": 900.5}),
     ({"max_attempts": 1}, {"max_attempts": 0}),
     ({"on_crash": "quarantine"}, {"on_crash": "ignore"}),

@@ -162,7 +162,7 @@ SCRAPS: st.SearchStrategy[Any] = st.sampled_from(
 
 
 def damaged(stored: Any, way: list[int], scrap: object) -> Any:
-    """Replace what lies at the end of a way into JSON."""
+    """Replace the value at a path in JSON."""
     if not way or not isinstance(stored, list | dict) or not stored:
         return scrap
     place = list(stored)[way[0] % len(stored)] if isinstance(stored, dict) else way[0] % len(stored)
@@ -309,7 +309,7 @@ def test_two_keys_never_meet(
     same = (consumer, operation, meant(key)) == (other_consumer, other_operation, meant(other_key))
     assert (one == other) == same
     assert len(one.encode()) <= LONGEST_KEY
-    _, _, text = one.partition("#")  # as a key of its own, it is another one, or was written as it is
+    _, _, text = one.partition("#")  # a stored key is another key, unless it was stored unchanged
     assert (record_key(consumer, text, operation) == one) == (text == meant(key))
 
 

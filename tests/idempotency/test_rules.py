@@ -1,6 +1,6 @@
-"""The rules of the protocol, each with the behaviour that goes wrong without it.
+"""The rules of the protocol by example, over DynamoDB's wire format in this process.
 
-The consumers here run over DynamoDB's real wire format, in this process; requests and answers are lost on demand.
+The explorer, the simulation and the conformance suite prove them in every order of steps and on every store.
 """
 
 import json
@@ -172,10 +172,7 @@ class TestRule4Failure:
         assert (len(world.work.runs), world.reasons) == (1, [QUARANTINED])
 
     def test_event_is_not_acknowledged_unless_the_dead_letter_is_stored(self, world: DynamoDBWorld) -> None:
-        """While the dead-letter queue is down a delivery raises; a later one sends the letter.
-
-        What is sent of another event under the key, before or after that, has a letter of its own.
-        """
+        """While the dead-letter queue is down a delivery raises; a later one is dead-lettered, once for each event."""
         world.box.error = DeadLetterError("the queue is down")
         world.fail(CARD_REFUSED)
         world.box.error = None

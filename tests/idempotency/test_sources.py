@@ -74,11 +74,7 @@ MESSAGES: Final[list[tuple[Source, dict[str, Any], Read]]] = [
 
 @pytest.mark.parametrize(("source", "raw", "read"), MESSAGES, ids=lambda part: getattr(part, "name", ""))
 def test_message_is_read_in_the_words_of_its_source(source: Source, raw: dict[str, Any], read: Read) -> None:
-    """Each source has its own names for id, time, order and receive count, and for what it wants to hear of a failure.
-
-    Times are in milliseconds, whatever the source's unit. Extractors see the decoded message; its text or bytes are
-    there where no decoding is needed. Kafka takes back whole batches alone.
-    """
+    """Each source finds a message's id, text, group, receive count and time in ms, and the id to report on failure."""
     failure_id = source.failure_id and source.failure_id(raw)
     found = Read(source.text(raw), source.message_id(raw), failure_id, source.group(raw), source.attempts(raw))
     assert found == read

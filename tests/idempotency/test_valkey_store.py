@@ -100,7 +100,7 @@ def test_steps_survive_a_restart_of_the_server(store: ValkeyStore, client: Any, 
 
 
 class TestRecords:
-    """How a record lies in its hash."""
+    """How a record is stored in its hash."""
 
     def test_fields_are_readable_by_an_operator(self, store: ValkeyStore, client: Any, clock: ManualClock) -> None:
         """A record is a hash of its own fields, under a prefix of its own."""

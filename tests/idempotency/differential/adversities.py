@@ -1,7 +1,6 @@
 """The adversities, each written once for both sides.
 
-Each adversity is a function of a case. It returns a sentence made of what it saw, so that the table says of each side
-what that side did when the table was printed.
+Each adversity is a function of a case. It returns a sentence that describes what this side did in this run.
 """
 
 import enum

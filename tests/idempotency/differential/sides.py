@@ -1,7 +1,7 @@
-"""The two sides: how a user of each makes functions and handlers idempotent, with everything left at its defaults.
+"""The two sides: how a user of each makes functions and handlers idempotent, with the defaults.
 
-Each class is one process of a function: its own objects over the shared table, and one store object for all of them.
-Its invocations may last ``timeout_s``; ``window_s`` replaces the default.
+Each class is one process of a function, with one store object over the shared table. Its invocations may last
+``timeout_s``; ``window_s`` replaces the default window.
 """
 
 import functools
@@ -59,7 +59,7 @@ class Powertools:
     def handler(self, work: EventWork, *, key: str = KEY, payload: str = "", name: str = "handler") -> EventWork:
         """Make a handler of EventBridge events idempotent.
 
-        ``key`` and ``payload``, what is compared, are JMESPath expressions; ``name`` is what the handler is called.
+        ``key`` and ``payload``, which is compared, are JMESPath expressions; ``name`` is the handler's name.
         """
 
         def run(event: dict[str, Any], context: Any) -> object:

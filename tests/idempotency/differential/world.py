@@ -57,7 +57,7 @@ class Wire:
         session = get_session()
         session.register_component("data_loader", _LOADER)
         emitter = session.get_component("event_emitter")
-        emitter.unregister("before-send", botocore_stubber)  # botocore would ask it even if there is an answer already
+        emitter.unregister("before-send", botocore_stubber)  # botocore would call it even after an answer
         emitter.register("before-send.dynamodb", self._send)
         return session
 
@@ -144,7 +144,7 @@ class World:
 def world() -> Generator[World]:
     """Make a world with its own tables, in which Powertools and botocore's pauses follow its time."""
     new = World()
-    # Powertools warns of what it does, and logs it; what it does is in the table.
+    # Powertools' warnings and logs would hide the table.
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings(action="ignore"), mock_aws():
         patch.setattr(logging.root.manager, "disable", logging.CRITICAL)
         for name, value in ACCOUNT.items():

@@ -1,8 +1,8 @@
-"""The real runner as a value: one delivery, run up to its next request.
+"""One delivery of the real runner, up to its next request, as a value.
 
-A process is the list of answers that it got. To answer one request more, the delivery is run again from its start: the
-store, the dead-letter queue, the clock and the handler answer from that list and stop the runner at the first request
-that the list does not answer. The runner is deterministic, so every `Process` is computed once.
+A process is the list of replies that it got. For each further reply the delivery is run again from its start: the
+store, the dead-letter queue, the clock and the handler answer from the list and stop the runner at the first request
+without a reply. The runner is deterministic, so every `Process` is computed once.
 """
 
 from collections.abc import Sequence
@@ -57,10 +57,7 @@ class PoisonError(PermanentError):
 
 @dataclass(frozen=True)
 class Machine:
-    """Where deliveries run: a policy, and a clock ``clock_ms`` ahead of the store's.
-
-    Invocations are killed after ``timeout_ms``; None where nothing kills them.
-    """
+    """Where deliveries run: its clock is ``clock_ms`` ahead; it kills invocations after ``timeout_ms``, if at all."""
 
     name: str
     policy: Policy
@@ -223,7 +220,7 @@ class Processes:
             try:
                 operation.heartbeat()
             except StoreUnavailableError:
-                continue  # as the thread that beats does
+                continue  # as the heartbeat thread does
 
     def _ask(self, request: Request) -> Any:
         """Return the next reply, or raise what it stands for."""

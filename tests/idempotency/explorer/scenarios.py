@@ -95,7 +95,7 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
         about="the window ends; DynamoDB deletes the record at once, late or never; the key is used again",
         machines=(machine("claims", window=100), machine("atomic", atomic=True, window=100)),
         messages=_TWO_PAYLOADS,
-        # What is completed at each of the first three is over at each of the last three.
+        # The windows of completions at the first three times are over at the last three.
         times_ms=(0, 3_500, 7_000, 101_500, 105_000, 108_500),
         leap=3,
         tries=1,

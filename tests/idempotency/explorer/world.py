@@ -1,8 +1,7 @@
 """The states of one key and the steps that lead from each to the next.
 
-A request and its effect are two things: a process waits until its request takes place, or gives it up while it is still
-under way, so that it takes place at any later time or never. To lose an answer is to give up a request that takes place
-next; to crash before or after a step is to crash with its request under way.
+A process waits until its request takes place, or gives it up. A request that was given up stays under way: it takes
+place later or never. This also covers lost answers, and crashes before or after a request.
 """
 
 from collections.abc import Callable, Iterator
@@ -130,8 +129,7 @@ class World:
 
     Args:
         scenario: its bounds.
-        reduced: omit steps whose order makes no difference, and take processes with the same future for one. Without it
-            a world has the same ends, and more ways.
+        reduced: omit equivalent orders of steps, and merge processes with equal futures.
     """
 
     def __init__(self, scenario: Scenario, *, reduced: bool = True) -> None:
@@ -152,12 +150,9 @@ class World:
     # ── Steps ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def steps(self, state: State) -> Iterator[Step]:
-        """Yield every step that leads out of ``state``: a label, and a function that returns where it leads.
-
-        That function raises `Broken` where the step breaks a promise.
-        """
+        """Yield every step from ``state``: a label, and a function that returns the next state or raises `Broken`."""
         for place, worker in enumerate(state.workers):
-            # What concerns nobody else before time passes leads to the same in any order: one process does it first.
+            # Steps that affect no other process are equivalent in any order, so one process takes them first.
             if worker.begins:
                 begun = worker._replace(begins=False)
                 yield from self._worker_steps(_with(state, place, begun), place)

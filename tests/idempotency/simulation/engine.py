@@ -1,7 +1,7 @@
-"""One thread, one seed, virtual time: greenlets stand for whatever runs at the same time.
+"""Concurrent tasks as greenlets, in one thread, in virtual time, from one seed.
 
-A `Task` runs until it sleeps or waits; the agenda then decides which task continues, and moves time there. Nothing in a
-run depends on the outside: draws come from `Simulation.roll`, and so do `time.time` and `os.urandom` while a run lasts.
+A `Task` runs until it sleeps or waits. The agenda then moves time on and resumes the next task. `Simulation` also
+replaces `time.time` and `os.urandom`, so that a run depends on its seed alone.
 """
 
 import contextvars
@@ -184,10 +184,10 @@ class Simulation:
             machine.on_death(why)
 
     def run(self) -> None:
-        """Let everything happen, until nothing is left on the agenda.
+        """Run until the agenda is empty.
 
         Raises:
-            RestlessError: there is no end of it.
+            RestlessError: the agenda does not become empty.
         """
         end_ms = self.now_ms + _LONGEST_MS
         for _ in range(_MOST_STEPS):

@@ -123,7 +123,7 @@ class Network:
     ) -> T:
         """Send a request: it travels, takes place, and its answer travels back."""
         if self._looking or current() is None:
-            return perform()  # it is the judge who looks
+            return perform()  # the judge reads without faults
         number = number_in(key)
         way_s = 0.002 + 0.02 * self.simulation.roll(f"way {number}") ** 3
         self.simulation.sleep(way_s)

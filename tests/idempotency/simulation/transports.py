@@ -125,8 +125,8 @@ class Transport(Part):
 class Queue(Transport):
     """An SQS queue, its mapping and its dead-letter queue.
 
-    A message is hidden for six timeouts of the function when it is received, and goes to the dead-letter queue instead
-    of being received once more than maxReceiveCount.
+    A received message is hidden for six timeouts of the function. After maxReceiveCount receives it goes to the
+    dead-letter queue.
     """
 
     def send(self, entry: Entry) -> None:
@@ -170,10 +170,7 @@ class Queue(Transport):
 
 
 class Invokes(Transport):
-    """Asynchronous invokes by EventBridge's rules, with two retries, and of throttled ones for six hours.
-
-    Each time that a rule delivers an event makes a request of its own. An operator's invoke is synchronous.
-    """
+    """Asynchronous invokes with two retries; throttled ones retry for six hours. An operator's are synchronous."""
 
     def send(self, entry: Entry) -> None:
         """Accept an event."""
@@ -212,7 +209,7 @@ class Invokes(Transport):
             "resources": [],
             "detail": {"data": json.loads(body(entry))},
         }
-        if entry.kind == "invoked":  # what has every field of EventBridge's passes for an event of EventBridge's
+        if entry.kind == "invoked":  # with all fields it would count as EventBridge's
             del event["account"]
         return event | ({"replay-name": "again"} if entry.kind == "replayed" else {})
 

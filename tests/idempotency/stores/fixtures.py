@@ -142,7 +142,7 @@ def named_dynamodb() -> Iterator[Opener]:
         for name, value in SHELL.items():
             environment.setenv(name, value)
         session = boto3.session.Session()
-        keys = None if session.get_credentials() else "test"  # a server of one's own looks at none
+        keys = None if session.get_credentials() else "test"  # a local server accepts any
         client = session.client(
             "dynamodb",
             region_name=session.region_name or "us-east-1",

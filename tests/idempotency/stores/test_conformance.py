@@ -141,7 +141,7 @@ class TestConditions:
         """A claim is renewed, completed or failed by its owner, while it is in progress, and its lease only grows."""
         for change, (first, written) in zip(OTHERWISE, self.keys(backend, there), strict=False):
             record = (written or first)._replace(**change, result='"done"')
-            record = record._replace(owner=record.owner or "owner-1")  # who has no token has no claim
+            record = record._replace(owner=record.owner or "owner-1")  # only owners with a token have claims
             answer = backend.store.update_if_owner(record)
             self.check(backend, written, record, answer, writes=may_update_if_owner(written, record))
 

@@ -47,10 +47,7 @@ REFUSALS: dict[str, Callable[[Any], object]] = {
 
 @pytest.mark.parametrize("refuse", REFUSALS.values(), ids=REFUSALS)
 def test_error_reply_is_a_definite_refusal(server: Any, store: ValkeyStore, refuse: Callable[[Any], object]) -> None:
-    """What the server answers with an error has written nothing, and goes on when its reason is gone.
-
-    Without eviction a server that runs out of memory completes the claims that it knows.
-    """
+    """An error reply has written nothing, and a server out of memory still completes its known claims."""
     known = claim("history#known")
     store.put_if_absent(known)
     refuse(server)
@@ -128,7 +125,7 @@ def test_every_kind_of_server_is_reached(secured: Secured, scheme: str, options:
         store.read(KEY, until_ms=epoch_ms())
     secured.client.config_set("maxclients", 100)
     assert store.read(KEY) is not None
-    if options:  # its only node was lost: only the endpoint knows which nodes there are by now
+    if options:  # after losing its node it must ask the endpoint again
         nodes: Any = store._client.nodes_manager  # type: ignore[attr-defined]  # noqa: SLF001 - how it stands
         assert nodes.startup_nodes
 
