@@ -46,49 +46,46 @@ def claim(clock: ManualClock, owner: str = "owner-1", **changes: Any) -> Record:
     return record._replace(**changes)
 
 
-class TestTime:
-    """Times are in the caller's clock; the server's clock decides."""
+@pytest.mark.parametrize("ahead_ms", [-HOUR_MS, 0, HOUR_MS, 365 * 24 * HOUR_MS])
+def test_difference_between_clocks_changes_no_time_that_is_compared(
+    store: ValkeyStore, client: Any, clock: ManualClock, ahead_ms: int
+) -> None:
+    """A reader with any clock sees how much of lease, back-off and window is left."""
+    record = claim(clock, retry_ms=clock() + LEASE_MS)
+    store.put_if_absent(record)
+    found = ValkeyStore(client, clock=lambda: clock() + ahead_ms).read(KEY)
+    assert found is not None
+    assert found.lease_ms is not None
+    assert LEASE_MS - PATIENCE_MS < found.lease_ms - clock() - ahead_ms <= LEASE_MS
+    assert found.retry_ms == pytest.approx(clock() + LEASE_MS + ahead_ms, abs=PATIENCE_MS)
+    assert found.expiry == pytest.approx((clock() + ahead_ms) // 1000 + 7_200, abs=PATIENCE_MS // 1000)
+    assert (found.created_ms, found.updated_ms) == (record.created_ms, record.updated_ms)
 
-    @pytest.mark.parametrize("ahead_ms", [-HOUR_MS, 0, HOUR_MS, 365 * 24 * HOUR_MS])
-    def test_difference_between_clocks_changes_no_time_that_is_compared(
-        self, store: ValkeyStore, client: Any, clock: ManualClock, ahead_ms: int
-    ) -> None:
-        """A reader with any clock sees how much of lease, back-off and window is left."""
-        record = claim(clock, retry_ms=clock() + LEASE_MS)
-        store.put_if_absent(record)
-        found = ValkeyStore(client, clock=lambda: clock() + ahead_ms).read(KEY)
-        assert found is not None
-        assert found.lease_ms is not None
-        assert LEASE_MS - PATIENCE_MS < found.lease_ms - clock() - ahead_ms <= LEASE_MS
-        assert found.retry_ms == pytest.approx(clock() + LEASE_MS + ahead_ms, abs=PATIENCE_MS)
-        assert found.expiry == pytest.approx((clock() + ahead_ms) // 1000 + 7_200, abs=PATIENCE_MS // 1000)
-        assert (found.created_ms, found.updated_ms) == (record.created_ms, record.updated_ms)
 
-    def test_heartbeat_of_an_owner_whose_clock_was_set_back_is_taken(
-        self, store: ValkeyStore, clock: ManualClock
-    ) -> None:
-        """The server's clock decides which lease is longer."""
-        store.put_if_absent(claim(clock, lease_ms=clock() + 2_000))
-        clock.advance(-3_600)
-        renewed = claim(clock)
-        assert store.update_if_owner(renewed) is renewed
-        found = store.read(KEY)
-        assert ((found and found.lease_ms) or 0) - clock() > LEASE_MS - PATIENCE_MS
+def test_heartbeat_of_an_owner_whose_clock_was_set_back_is_taken(store: ValkeyStore, clock: ManualClock) -> None:
+    """The server's clock decides which lease is longer."""
+    store.put_if_absent(claim(clock, lease_ms=clock() + 2_000))
+    clock.advance(-3_600)
+    renewed = claim(clock)
+    assert store.update_if_owner(renewed) is renewed
+    found = store.read(KEY)
+    assert ((found and found.lease_ms) or 0) - clock() > LEASE_MS - PATIENCE_MS
 
-    def test_takeover_of_a_lease_that_moved_with_its_owners_clock_is_refused(
-        self, store: ValkeyStore, client: Any, clock: ManualClock
-    ) -> None:
-        """A renewed lease is another one, even where its owner's clock was set back and gave it the same number."""
-        first = claim(clock, lease_ms=clock() - 10_000)
-        store.put_if_absent(first)
-        seen = store.read(KEY)
-        assert seen is not None
-        clock.advance(-60)
-        store.update_if_owner(first)
-        clock.advance(60)
-        found = store.compare_and_swap(seen, claim(clock, "owner-2", attempt=2))
-        assert found is not None
-        assert found.owner == "owner-1"
+
+def test_takeover_of_a_lease_that_moved_with_its_owners_clock_is_refused(
+    store: ValkeyStore, client: Any, clock: ManualClock
+) -> None:
+    """A renewed lease is another one, even where its owner's clock was set back and gave it the same number."""
+    first = claim(clock, lease_ms=clock() - 10_000)
+    store.put_if_absent(first)
+    seen = store.read(KEY)
+    assert seen is not None
+    clock.advance(-60)
+    store.update_if_owner(first)
+    clock.advance(60)
+    found = store.compare_and_swap(seen, claim(clock, "owner-2", attempt=2))
+    assert found is not None
+    assert found.owner == "owner-1"
 
 
 def test_steps_survive_a_restart_of_the_server(store: ValkeyStore, client: Any, clock: ManualClock) -> None:
@@ -99,32 +96,30 @@ def test_steps_survive_a_restart_of_the_server(store: ValkeyStore, client: Any, 
         assert step(first) is first
 
 
-class TestRecords:
-    """How a record is stored in its hash."""
+def test_fields_are_readable_by_an_operator(store: ValkeyStore, client: Any, clock: ManualClock) -> None:
+    """A record is a hash of its own fields, under a prefix of its own."""
+    store.put_if_absent(claim(clock, dead_lettered=True))
+    stored: Any = client.hgetall(f"idempotency:{KEY}")
+    fields = {name.decode(): value.decode() for name, value in stored.items()}
+    assert fields.pop("shift").lstrip("-").isdecimal()
+    assert fields == {
+        "status": "IN_PROGRESS",
+        "owner": "owner-1",
+        "attempt": "1",
+        "lease_ms": str(clock() + LEASE_MS),
+        "expiry": str(clock() // 1000 + 7_200),
+        "created_ms": str(clock()),
+        "updated_ms": str(clock()),
+        "dead_lettered": "1",
+    }
 
-    def test_fields_are_readable_by_an_operator(self, store: ValkeyStore, client: Any, clock: ManualClock) -> None:
-        """A record is a hash of its own fields, under a prefix of its own."""
-        store.put_if_absent(claim(clock, dead_lettered=True))
-        stored: Any = client.hgetall(f"idempotency:{KEY}")
-        fields = {name.decode(): value.decode() for name, value in stored.items()}
-        assert fields.pop("shift").lstrip("-").isdecimal()
-        assert fields == {
-            "status": "IN_PROGRESS",
-            "owner": "owner-1",
-            "attempt": "1",
-            "lease_ms": str(clock() + LEASE_MS),
-            "expiry": str(clock() // 1000 + 7_200),
-            "created_ms": str(clock()),
-            "updated_ms": str(clock()),
-            "dead_lettered": "1",
-        }
 
-    def test_what_another_hand_wrote_is_in_the_way(self, store: ValkeyStore, client: Any, clock: ManualClock) -> None:
-        """A hash without known fields is not overwritten, and a lease that is not a number counts as missing."""
-        client.hset(f"idempotency:{KEY}", mapping={"lease_ms": "soon", "unknown": "field"})
-        found = store.put_if_absent(claim(clock))
-        assert (found.status, found.lease_ms) == ("", None)
-        assert client.hgetall(f"idempotency:{KEY}") == {b"lease_ms": b"soon", b"unknown": b"field"}
+def test_what_another_hand_wrote_is_in_the_way(store: ValkeyStore, client: Any, clock: ManualClock) -> None:
+    """A hash without known fields is not overwritten, and a lease that is not a number counts as missing."""
+    client.hset(f"idempotency:{KEY}", mapping={"lease_ms": "soon", "unknown": "field"})
+    found = store.put_if_absent(claim(clock))
+    assert (found.status, found.lease_ms) == ("", None)
+    assert client.hgetall(f"idempotency:{KEY}") == {b"lease_ms": b"soon", b"unknown": b"field"}
 
 
 class Unknown:

@@ -1,10 +1,7 @@
 """`make bench`: print what this layer costs, beside Powertools in the same run."""
 
 import argparse
-import json
-import platform
 
-import botocore
 from aws_lambda_powertools.shared.version import VERSION
 
 from local.options import positive
@@ -23,18 +20,8 @@ def main() -> None:
         epilog="example: make bench ARGS='--repetitions 60'",
     )
     parser.add_argument("--repetitions", type=positive, default=25, metavar="N", help="turns of each side (25)")
-    parser.add_argument("--json", action="store_true", help="print the numbers as JSON, for machines")
     arguments = parser.parse_args()
-
-    rows = [*own_cpu(arguments.repetitions), *start_up(arguments.repetitions)]
-    report = {
-        "powertools": VERSION,
-        "botocore": botocore.__version__,
-        "python": platform.python_version(),
-        "repetitions": arguments.repetitions,
-        "rows": [{**row._asdict(), "ratio": row.ratio, "met": row.met} for row in rows],
-    }
-    print(json.dumps(report, indent=2) if arguments.json else table(rows))
+    print(table([*own_cpu(arguments.repetitions), *start_up(arguments.repetitions)]))
 
 
 def table(rows: list[Row]) -> str:
