@@ -13,7 +13,6 @@ from idempotency import ConfigurationError, Consumer, MemoryStore, Operation, Po
 from idempotency.dead_letters import CONTRACT
 from idempotency.errors import MissingKeyError, OutOfTimeError, PayloadMismatchError, StoreUnavailableError
 from idempotency.heartbeat import Heartbeat
-from idempotency.policy import DAY
 from idempotency.testing import Invocation, ManualClock
 from tests.idempotency.samples import World, event
 
@@ -283,10 +282,6 @@ class TestConfiguration:
         bare = Consumer("history", store, clock=clock)
         with pytest.raises(ConfigurationError, match="no transactions"), bare.operation("k1") as block:
             block.operation.write(Put("Rides", {"id": "order_01"}))
-
-    def test_default_window_outlasts_every_road_back(self) -> None:
-        """EventBridge's day, Lambda's six hours, two weeks in a dead-letter queue and a week's archive fit into it."""
-        assert Policy().window > 1 * DAY + DAY // 4 + 14 * DAY + 7 * DAY
 
 
 class TestHeartbeat:

@@ -1,7 +1,7 @@
 """The two sides: how a user of each makes functions and handlers idempotent, with the defaults.
 
 Each class is one process of a function, with one store object over the shared table. Its invocations may last
-``timeout_s``; ``window_s`` replaces the default window.
+``timeout_s``.
 """
 
 import functools
@@ -18,7 +18,7 @@ from aws_lambda_powertools.utilities.idempotency import (
     idempotent_function,
 )
 
-from idempotency import Consumer, DynamoDBStore, Policy, lambda_deadline
+from idempotency import Consumer, DynamoDBStore, lambda_deadline
 from idempotency.stores.transport import botocore_transport
 from tests.idempotency.differential.world import POWERTOOLS_TABLE, TABLE, World
 
@@ -33,15 +33,14 @@ KEY: Final = "detail.idempotencyid"
 class Powertools:
     """AWS Lambda Powertools, as its documentation has it."""
 
-    def __init__(self, world: World, *, timeout_s: float = 30.0, window_s: int | None = None) -> None:
+    def __init__(self, world: World, *, timeout_s: float = 30.0) -> None:
         session = boto3.session.Session(botocore_session=world.wire.session)
         self._layer = DynamoDBPersistenceLayer(POWERTOOLS_TABLE, boto3_session=session)
-        self._config: dict[str, Any] = {} if window_s is None else {"expires_after_seconds": window_s}
         self._invocation = functools.partial(world.invocation, timeout_s)
 
     def function(self, name: str, work: Work) -> Work:
         """Make a function idempotent by its first argument."""
-        config = IdempotencyConfig(**self._config)
+        config = IdempotencyConfig()
         argument = _first_argument(work)
 
         def run(**arguments: object) -> object:
@@ -66,13 +65,13 @@ class Powertools:
             return work(event)
 
         run.__qualname__ = name
-        config = IdempotencyConfig(event_key_jmespath=key, payload_validation_jmespath=payload, **self._config)
+        config = IdempotencyConfig(event_key_jmespath=key, payload_validation_jmespath=payload)
         once = idempotent(persistence_store=self._layer, config=config)(run)
         return lambda event: once(event, self._invocation())
 
     def batch(self, work: EventWork) -> BatchHandler:
         """Make a handler of SQS batches, each record of which is idempotent by its key."""
-        config = IdempotencyConfig(event_key_jmespath=KEY, **self._config)
+        config = IdempotencyConfig(event_key_jmespath=KEY)
         processor = BatchProcessor(event_type=EventType.SQS)
 
         def run(event: dict[str, Any]) -> object:
@@ -95,10 +94,9 @@ class Powertools:
 class Here:
     """This layer, with a dead-letter queue beside it."""
 
-    def __init__(self, world: World, *, timeout_s: float = 30.0, window_s: int | None = None) -> None:
+    def __init__(self, world: World, *, timeout_s: float = 30.0) -> None:
         self._world = world
         self._invocation = functools.partial(world.invocation, timeout_s)
-        self._policy = Policy(window=window_s or Policy().window)
         transport = botocore_transport(session=world.wire.session)
         self._store = DynamoDBStore(TABLE, transport=transport, clock=world.now_ms, sleep=world.time.sleep)
 
@@ -133,7 +131,6 @@ class Here:
             "payments",
             self._store,
             key=key,
-            policy=self._policy,
             dead_letters=world.box,
             region="eu-west-1",
             clock=world.now_ms,

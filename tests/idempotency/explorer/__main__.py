@@ -17,8 +17,8 @@ layer's own runner, stopped at each request. The store is the layer's own condit
 A broken promise is printed as a timeline. The exit status is 0 only if no promise was broken.
 
 examples:
-  python -m tests.idempotency.explorer                                 all worlds: half a minute
-  python -m tests.idempotency.explorer --scenario claims --faults 2    one world, with one fault more: minutes
+  make explore                                        all worlds: half a minute
+  make explore ARGS="--scenario claims --faults 2"    one world, with one fault more: minutes
 """
 
 
@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Search what was asked for; return the exit status."""
     worlds = "\n".join(f"  {name:18}{scenario.about}" for name, scenario in SCENARIOS.items())
     parser = argparse.ArgumentParser(
-        prog="python -m tests.idempotency.explorer",
+        prog="make explore ARGS=…",
         description="Drives the idempotency protocol through every interleaving of a few deliveries of one key.",
         epilog=f"{EPILOG}\nworlds:\n{worlds}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
