@@ -9,21 +9,13 @@ import pytest
 
 from idempotency.errors import ConfigurationError, KeyExpressionError, MissingKeyError
 from idempotency.keys import LONGEST_KEY, check_name, extractor, record_key
+from tests.idempotency.samples import Text
 
 EVENT: dict[str, Any] = {"detail": {"id": "id-1", "data": {"tenant": "north", "stops": ["a", "b"], "zero": 0}}}
 
 
 Kind = enum.Enum("Kind", {"EXPRESS": "express", "FIRST": 1, "NOTHING": None, "PAIR": ("a", "b")})
 Tenant = enum.Enum("Tenant", {"NORTH": "north"}, type=str)
-
-
-class Text(str):
-    """A string that prints as another one."""
-
-    __slots__ = ()
-
-    def __str__(self) -> str:
-        return "another"
 
 
 class TestExtractor:

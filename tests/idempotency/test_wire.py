@@ -12,17 +12,9 @@ import pytest
 from idempotency import marshalling
 from idempotency.effects import Check, Delete, Put, Update, prepared
 from idempotency.errors import EffectsRejectedError
+from tests.idempotency.samples import Text
 
 Status = enum.Enum("Status", {"PAID": "PAID"}, type=str)
-
-
-class Text(str):
-    """A string that prints as another one."""
-
-    __slots__ = ()
-
-    def __str__(self) -> str:
-        return "another"
 
 
 class Number(int):

@@ -21,15 +21,27 @@ from valkey.backoff import NoBackoff
 from valkey.exceptions import ReadOnlyError
 from valkey.retry import Retry
 
+from idempotency.clock import Clock
 from local import valkey_server
 from local.local_aws import Laptop
 from tests.conftest import SHELL
-from tests.idempotency.stores.backends import Opener, dynamodb, open_memory, open_valkey
+from tests.idempotency.stores.backends import Backend, Opener, dynamodb, open_memory, open_valkey
 
 ROOT: Final = Path(__file__).parents[3]
 DYNAMODB_LOCAL: Final = ROOT / "scripts/dynamodb-local"
 _PATIENCE_S: Final = 30.0
 _ONE_TRY: Final = Config(connect_timeout=1, read_timeout=5, retries={"total_max_attempts": 1}, max_pool_connections=20)
+
+
+def over(*stores: str) -> Any:
+    """Make a fixture that opens each of these stores in turn, empty."""
+
+    @pytest.fixture(params=stores)
+    def opened(request: pytest.FixtureRequest, clock: Clock) -> Iterator[Backend]:
+        with request.getfixturevalue(request.param)(clock) as backend:
+            yield backend
+
+    return opened
 
 
 @pytest.fixture(scope="session")
