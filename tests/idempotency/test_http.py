@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple, cast
 from urllib.parse import quote, urlencode
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from idempotency import (
@@ -186,6 +186,7 @@ values = st.recursive(
 queries = st.dictionaries(texts.filter(bool), texts, max_size=3).map(lambda query: list(query.items()))
 
 
+@settings(max_examples=40)
 @given(data=st.data(), content=values, query=queries)
 def test_a_request_is_the_same_in_every_spelling(data: st.DataObject, content: object, query: Pairs) -> None:
     """A request's format, parameter order, JSON spelling and base64 do not matter; its content does."""
