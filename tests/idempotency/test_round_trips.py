@@ -1,4 +1,4 @@
-"""Whatever a handler returns comes back, and whatever an event says is told by its content alone."""
+"""Properties of results, fingerprints, keys and effects."""
 
 import dataclasses
 import enum
@@ -39,7 +39,7 @@ Mode = enum.IntFlag("Mode", {"FAST": 1, "LOUD": 4})
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Box:
-    """A dataclass that changes what it was given, and has a field that its constructor does not take."""
+    """A dataclass that changes its arguments and has a field outside of its constructor."""
 
     closed: ClassVar[bool] = True
     content: Any
@@ -72,7 +72,7 @@ class Crate(msgspec.Struct, frozen=True):
 
 
 class Parcel(pydantic.BaseModel):
-    """A model that holds anything, under another name in JSON, and things that it does not name."""
+    """A model with an alias and extra fields."""
 
     model_config = pydantic.ConfigDict(extra="allow")
 
@@ -139,7 +139,7 @@ VALUES = st.recursive(SCALARS, containers, max_leaves=8)
 @FIXED
 @given(VALUES)
 def test_result_comes_back_equal_and_of_its_type(value: Any) -> None:
-    """A duplicate gets what the run returned, to the last bit."""
+    """A decoded result equals the encoded one and has its type."""
     text = codec.encode(value)
     back = codec.decode(text)
     assert back == value
@@ -154,7 +154,7 @@ SCRAPS: st.SearchStrategy[Any] = st.sampled_from(
 
 
 def damaged(stored: Any, way: list[int], scrap: object) -> Any:
-    """Replace what lies at the end of a way into JSON."""
+    """Replace the value at a path in JSON."""
     if not way or not isinstance(stored, list | dict) or not stored:
         return scrap
     place = list(stored)[way[0] % len(stored)] if isinstance(stored, dict) else way[0] % len(stored)
@@ -166,7 +166,7 @@ def damaged(stored: Any, way: list[int], scrap: object) -> Any:
 @FIXED
 @given(VALUES, WAYS, SCRAPS, st.integers(0, 99), st.integers(1, 9))
 def test_damaged_text_is_a_value_or_one_error(value: Any, way: list[int], scrap: Any, start: int, length: int) -> None:
-    """Whatever a stored text has become, nothing but UndecodableResultError is raised."""
+    """Decoding damaged text returns a value or raises UndecodableResultError."""
     text = codec.encode(value)
     for damage in (json.dumps(damaged(json.loads(text), way, scrap)), text[:start] + text[start + length :]):
         with suppress(UndecodableResultError):
@@ -188,7 +188,7 @@ MAKE: dict[str, Callable[..., Any]] = {
 
 
 def made(kind: str, name: str, **more: object) -> Any:
-    """Make a class that is found by its name, with the field ``order`` and more that have defaults."""
+    """Make an importable class with the field ``order`` and further fields with defaults."""
     made = MAKE[kind](name, **more)
     made.__module__ = __name__
     setattr(sys.modules[__name__], name, made)
@@ -197,7 +197,7 @@ def made(kind: str, name: str, **more: object) -> Any:
 
 @pytest.mark.parametrize("kind", MAKE)
 def test_stored_result_survives_a_field_that_its_class_gains(kind: str) -> None:
-    """A new version of the code reads old results with defaults, and refuses to read what would lose a field."""
+    """New code fills missing fields with defaults, and raises an error rather than lose a field."""
     old, new = made(kind, "Old"), made(kind, "New", note="none")
     text = codec.encode(old(order=[Decimal(1)])).replace(":Old", ":New")
     assert codec.decode(text) == new(order=[Decimal(1)])
@@ -211,7 +211,7 @@ DEFAULTS: list[Any] = [None, "", "PAID", Status.PAID, 0, 1, True, 1.0, 0.5, Deci
 
 @pytest.mark.parametrize("kind", list(MAKE)[:-1])
 def test_field_that_has_its_default_is_no_part_of_a_fingerprint(kind: str) -> None:
-    """A class that gains a field with a default keeps the fingerprints of its earlier values, and of no others."""
+    """After a class gains a field with a default, earlier values keep their fingerprints."""
     known = fingerprint(made(kind, "Old")(order="order_01"))
     for default in DEFAULTS:
         new = made(kind, "New", note=default)
@@ -246,7 +246,7 @@ def turned(value: Any) -> Any:
 @FIXED
 @given(JSON)
 def test_fingerprint_knows_the_content_by_any_form(payload: Any) -> None:
-    """Writing, reading, reordering and other number types change nothing."""
+    """JSON round trips, key order and number types do not change the fingerprint."""
     known = fingerprint(payload)
     assert fingerprint(json.loads(json.dumps(payload))) == known
     assert fingerprint(json.loads(json.dumps(payload, ensure_ascii=False, indent=1).encode())) == known
@@ -284,7 +284,7 @@ NAMES = st.text(alphabet="ab%:", min_size=1, max_size=2)
 
 
 def meant(key: object) -> object:
-    """The texts of a key's parts, which are all that tells keys apart."""
+    """Return the texts of a key's parts."""
     if isinstance(key, list):
         return [meant(part) for part in key]
     return str(key.value if isinstance(key, enum.Enum) else key)
@@ -295,12 +295,12 @@ def meant(key: object) -> object:
 def test_two_keys_never_meet(
     consumer: str, operation: str | None, key: Any, other_consumer: str, other_operation: str | None, other_key: Any
 ) -> None:
-    """A record belongs to one consumer, operation and key, and every table takes its key."""
+    """Different consumers, operations or keys give different record keys, which fit into DynamoDB."""
     one, other = record_key(consumer, key, operation), record_key(other_consumer, other_key, other_operation)
     same = (consumer, operation, meant(key)) == (other_consumer, other_operation, meant(other_key))
     assert (one == other) == same
     assert len(one.encode()) <= LONGEST_KEY
-    _, _, text = one.partition("#")  # as a key of its own, it is another one, or was written as it is
+    _, _, text = one.partition("#")  # a stored key is another key, unless it was stored unchanged
     assert (record_key(consumer, text, operation) == one) == (text == meant(key))
 
 
@@ -315,7 +315,7 @@ EVENTS = st.recursive(
 @FIXED
 @given(EVENTS, st.lists(MEMBERS, min_size=1, max_size=3))
 def test_dotted_expression_finds_what_jmespath_finds(event: Any, names: list[str]) -> None:
-    """The expressions that are not interpreted mean what they would mean if they were."""
+    """Dotted paths, which are not passed to JMESPath, mean the same as in JMESPath."""
     expression = ".".join(names)
     assert extractor(expression, "key")(event) == jmespath.search(expression, event)
 
@@ -336,7 +336,7 @@ ITEMS = st.recursive(
 
 
 def plain(value: Any) -> Any:
-    """What is read where a value was written: enum members are their values."""
+    """Return the value as it is read back: enum members become their values."""
     match value:
         case enum.Enum():
             return value.value
@@ -351,7 +351,7 @@ def plain(value: Any) -> Any:
 @FIXED
 @given(st.dictionaries(st.text(min_size=1), ITEMS, min_size=1, max_size=4))
 def test_effect_writes_what_it_said_when_it_was_registered(values: dict[str, Any]) -> None:
-    """An effect writes what it says, by AWS's own reading of it and by ours, whatever becomes of its values."""
+    """An effect writes the values that it was registered with, by AWS's reading and by ours."""
     expected = plain(values)
     effect = prepared(Put("Rides", values, condition="attribute_not_exists(id)"))
     values.clear()
@@ -370,7 +370,7 @@ NUMBERS = st.builds(Decimal, st.builds("{}E{}".format, st.integers(-(10**40), 10
 @FIXED
 @given(NUMBERS | st.integers(-(10**40), 10**40) | st.decimals())
 def test_number_is_written_if_dynamodb_can_hold_it(number: Decimal | int) -> None:
-    """What 38 digits and DynamoDB's exponents can express is written as it is, and all else is refused."""
+    """A number that fits into DynamoDB's digits and exponents is written exactly; any other is refused."""
     value = Decimal(number)
     in_range = value.is_finite() and (not value or Decimal("1E-130") <= abs(value) < Decimal("1E126"))
     if in_range and Context(prec=38).plus(value) == value:
