@@ -6,7 +6,8 @@ import msgspec
 
 import fleet
 import payments
-from carride.events import FACTS, Attributes, CarRideCancelled, CarRideOverdue, Fact, RideChange
+from carride.events import Attributes
+from carride.facts import FACTS, CarRideCancelled, CarRideOverdue, Fact, RideChange
 from carride.ride import Ride
 from contract.schemas import DATA_BASE64, ONE_DATA, resolved
 
@@ -37,7 +38,6 @@ _OPERATIONS: Final = {
 
 def document() -> dict[str, Any]:
     """Return the document, in JSON's types."""
-    references = {name: {"$ref": f"#/components/messages/{name}"} for name in FACTS}
     return {
         "asyncapi": "3.0.0",
         "info": {
@@ -56,7 +56,10 @@ def document() -> dict[str, Any]:
                 "address": "{bus}",
                 "description": "The event bus of a stack.",
                 "parameters": {"bus": {"description": "Name of the bus: the stack's output `CarRideBusName`."}},
-                "messages": references,
+                "messages": {
+                    name: {"summary": fact.__doc__, "payload": {"$ref": f"{_SCHEMAS}/{name}"}}
+                    for name, fact in FACTS.items()
+                },
             }
         },
         "operations": {
@@ -68,19 +71,7 @@ def document() -> dict[str, Any]:
             }
             for operation, (action, summary, facts) in _OPERATIONS.items()
         },
-        "components": {
-            "messages": {name: _message(fact) for name, fact in FACTS.items()},
-            "correlationIds": {"request": {"location": "$message.payload#/correlationid"}},
-            "schemas": _schemas(),
-        },
-    }
-
-
-def _message(fact: type[Fact]) -> dict[str, Any]:
-    return {
-        "summary": fact.__doc__,
-        "correlationId": {"$ref": "#/components/correlationIds/request"},
-        "payload": {"$ref": f"{_SCHEMAS}/{fact.__name__}"},
+        "components": {"schemas": _schemas()},
     }
 
 

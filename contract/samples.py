@@ -13,7 +13,8 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from carride.events import DETAIL_TYPE, SOURCE, CarAssigned, RideEvent
+from carride.events import DETAIL_TYPE, SOURCE, RideEvent
+from carride.facts import CarAssigned
 from carride.simulation import Kind, broken, older_envelope, predefined, to_event
 from contract.layout import compact
 
@@ -35,7 +36,7 @@ class Life:
             for step in range(4)
         )
         self.assigned = RideEvent.of(
-            CarAssigned.of(facts[1].ride(), car_id="car_01"),
+            CarAssigned.of(facts[1], car_id="car_01"),
             source=SOURCE,
             time=time + timedelta(minutes=1, seconds=2),
             cause=self.accepted,
@@ -177,7 +178,7 @@ def _dead_letters(spoilt: Life, live: Json, malformed: Json) -> dict[str, Json]:
     }
     given_up = {
         "reason": "CONTRACT",
-        "message": "MalformedDataError: data.passengers: Expected `int`, got `str` - at `$.passengers`",
+        "message": "ContractError: data.passengers: Expected `int`, got `str` - at `$.passengers`",
         "consumer": "ride-history",
         "key": None,
         "attempt": 0,

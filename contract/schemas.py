@@ -12,7 +12,8 @@ from typing import Any, Final
 import msgspec
 from samtranslator.yaml_helper import yaml_parse
 
-from carride.events import FACTS, Attributes, Fact
+from carride.events import Attributes
+from carride.facts import FACTS, Fact
 from contract.layout import compact
 
 type Schema = dict[str, Any]

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from msgspec import Meta, Struct
 
 from carride.clients import events_client, sqs_client
-from carride.decoding import ShapeError, shaped
+from carride.decoding import FieldError, shaped
 from carride.publisher import NEEDED_MS, Outcome, Publisher
 from carride.settings import from_environment
-from carride.simulation import Kind, Simulation, Spec, SpecError
+from carride.simulation import Kind, Simulation, Spec
 from carride.telemetry import count, logger
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def make_handler(
             request = shaped(raw, Request)
             present = request.time or now()
             simulation = _simulation(request, present)
-        except (ShapeError, SpecError) as error:
+        except FieldError as error:
             logger.warning("bad request", extra={"field": error.field, "problem": str(error)})
             return {"error": str(error), "field": error.field}
 
@@ -144,7 +144,7 @@ def make_handler(
 
 def _simulation(request: Request, present: datetime) -> Simulation:
     if present.year not in _YEARS:  # events are older than the present, and expire after it
-        raise SpecError("time", f"the year must be from {_YEARS[0]} to {_YEARS[-1]}")
+        raise FieldError("time", f"the year must be from {_YEARS[0]} to {_YEARS[-1]}")
     return Simulation(request, present)
 
 

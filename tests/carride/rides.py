@@ -4,9 +4,9 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from carride import ride as rides
-from carride.entry import Entry
-from carride.events import (
-    SOURCE,
+from carride.entry import BusEntry
+from carride.events import SOURCE, RideEvent
+from carride.facts import (
     CarAssigned,
     CarReleased,
     CarRideAccepted,
@@ -22,7 +22,6 @@ from carride.events import (
     PaymentCaptured,
     PaymentDeclined,
     PaymentRefunded,
-    RideEvent,
 )
 from carride.ride import Ride
 
@@ -71,10 +70,10 @@ def event(fact: Fact | None = None, **changes: Any) -> RideEvent:
     return RideEvent.of(fact or CarRideCreated.of(booked()), source=SOURCE, time=NOW, **changes)
 
 
-def entry(order_id: str = "order_01", size: int | None = None) -> Entry:
+def entry(order_id: str = "order_01", size: int | None = None) -> BusEntry:
     """Return an entry, of this size in bytes if one is given."""
-    made = Entry.of(event(CarRideCreated.of(booked(order_id))))
+    made = BusEntry.of(event(CarRideCreated.of(booked(order_id))))
     if size is None:
         return made
     padding = size - made.size - len(',"note":""')
-    return Entry(source=made.source, time=made.time, detail=f'{made.detail[:-1]},"note":"{"x" * padding}"}}')
+    return BusEntry(source=made.source, time=made.time, detail=f'{made.detail[:-1]},"note":"{"x" * padding}"}}')

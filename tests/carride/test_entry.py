@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from carride.entry import Entry, pack, xray_header
+from carride.entry import BusEntry, pack, xray_header
 from tests.carride.rides import NOW, event
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -18,24 +18,24 @@ TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 )
 def test_an_entry_is_measured_as_documented(parts: dict[str, Any], size: int) -> None:
     """A time counts 14 bytes, every text what it is in UTF-8."""
-    assert Entry(time=NOW, **parts).size == size
+    assert BusEntry(time=NOW, **parts).size == size
 
 
 def test_a_text_that_is_no_utf_8_has_a_size_too() -> None:
     """A lone surrogate, which JSON can carry, does not keep an entry from being measured."""
-    assert Entry(source="a", detail_type="b", detail="\ud800", time=NOW).size == 19
+    assert BusEntry(source="a", detail_type="b", detail="\ud800", time=NOW).size == 19
 
 
 def test_an_entry_has_no_time_without_a_zone() -> None:
     """It would be another time on a machine in another zone."""
     with pytest.raises(ValueError, match="no time zone"):
-        Entry(source="a", detail="{}", time=NOW.replace(tzinfo=None))
+        BusEntry(source="a", detail="{}", time=NOW.replace(tzinfo=None))
 
 
 def test_an_entry_asks_for_what_its_event_says() -> None:
     """The request holds source, type, time and detail in the types that PutEvents takes."""
     told = event(traceparent=TRACE)
-    request = Entry.of(told).to_request("the-bus")
+    request = BusEntry.of(told).to_request("the-bus")
     assert request["Time"] is told.time
     assert request["Resources"] == []
     assert isinstance(request["Detail"], str)

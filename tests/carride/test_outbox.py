@@ -9,18 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from carride.events import (
-    Attributes,
-    CarAssigned,
-    CarRideCreated,
-    ContractError,
-    Fact,
-    PaymentAuthorized,
-    PaymentCaptured,
-    PaymentDeclined,
-    RideEvent,
-    parse_event,
-)
+from carride.events import Attributes, ContractError, RideEvent, parse_event
+from carride.facts import CarAssigned, CarRideCreated, Fact, PaymentAuthorized, PaymentCaptured, PaymentDeclined
 from carride.outbox import KEPT, NEVER, outbox_item
 from tests.carride.contract.test_events import assert_conforms
 from tests.carride.pipe import PLACE, image, pipe, piped, template

@@ -15,11 +15,11 @@ from botocore.exceptions import (
     ReadTimeoutError,
 )
 
-from carride.entry import TOO_LARGE, Entry
+from carride.entry import TOO_LARGE, BusEntry
 from carride.events import parse_event
 from carride.publisher import (
     ENTRY_TOO_LARGE,
-    LETTER_TOO_LARGE,
+    MESSAGE_TOO_LARGE,
     NEEDED_MS,
     OUT_OF_TIME,
     RETRYABLE,
@@ -36,7 +36,7 @@ FINAL: Final = ["AccessDeniedException", "InvalidArgument", "MalformedDetail", "
 URL: Final = "https://events.us-east-1.amazonaws.com"
 
 
-def entries(count: int) -> list[Entry]:
+def entries(count: int) -> list[BusEntry]:
     """Return entries of as many rides."""
     return [entry(f"order_{number}") for number in range(count)]
 
@@ -211,7 +211,7 @@ def test_an_answer_that_does_not_match_the_request_is_no_answer(answered: int | 
 def test_a_dead_letter_keeps_the_whole_event(detail: str) -> None:
     """Whatever the bus refused comes out of the dead letter as it went in, in one message that SQS takes."""
     queue, time = FakeQueue(), FakeTime()
-    kept = Entry(source="a", detail=detail, time=NOW, resources=("arn:1",))
+    kept = BusEntry(source="a", detail=detail, time=NOW, resources=("arn:1",))
     (receipt,) = publisher(FakeBus(lambda _: "ThrottlingException"), queue, time).publish([kept], time.remaining_ms)
     assert receipt.outcome is Outcome.DEAD_LETTERED
     body = queue.messages[0]["MessageBody"]
@@ -225,9 +225,9 @@ def test_a_dead_letter_keeps_the_whole_event(detail: str) -> None:
 def test_what_fits_into_no_dead_letter_comes_back() -> None:
     """An event too large for the bus is not sent there; compressed too little, it is unsent, and only that one."""
     queue, time = FakeQueue(), FakeTime()
-    noise = Entry(source="a", detail=random.Random(1).randbytes(900_000).hex(), time=NOW)  # noqa: S311 - no secret
+    noise = BusEntry(source="a", detail=random.Random(1).randbytes(900_000).hex(), time=NOW)  # noqa: S311 - no secret
     bus = FakeBus(lambda _: "MalformedDetail")
-    with pytest.raises(PublishError, match=LETTER_TOO_LARGE) as failure:
+    with pytest.raises(PublishError, match=MESSAGE_TOO_LARGE) as failure:
         publisher(bus, queue, time).publish([noise, entry("order_02")], time.remaining_ms)
     assert failure.value.entries == [noise]
     assert [(receipt.outcome, receipt.attempts, receipt.code) for receipt in failure.value.receipts] == [

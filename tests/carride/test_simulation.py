@@ -5,6 +5,7 @@ from typing import Final
 
 import pytest
 
+from carride.decoding import FieldError
 from carride.events import parse_event
 from carride.simulation import (
     MALFORMED,
@@ -15,7 +16,6 @@ from carride.simulation import (
     SimulatedEntry,
     Simulation,
     Spec,
-    SpecError,
     predefined,
 )
 from tests.carride.rides import NOW
@@ -119,7 +119,7 @@ def test_only_late_events_have_expired() -> None:
 
 def test_more_marks_than_facts_are_refused() -> None:
     """A simulation that cannot be says which field asks for too much."""
-    with pytest.raises(SpecError) as refusal:
+    with pytest.raises(FieldError) as refusal:
         Simulation(Spec(rides=1, late=2, poison=3), NOW)
     assert refusal.value.field == "poison"
 
@@ -158,7 +158,7 @@ def test_a_duration_is_filled_at_the_rate() -> None:
 def test_a_simulation_has_one_end(spec: Spec, field: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two ends, a duration that nothing fills and one that takes too many rides name their field."""
     monkeypatch.setattr("carride.simulation.MOST_RIDES", 1_000)  # a hundred thousand take seconds to be drawn
-    with pytest.raises(SpecError) as refusal:
+    with pytest.raises(FieldError) as refusal:
         Simulation(spec, NOW)
     assert refusal.value.field == field
 

@@ -11,7 +11,7 @@ from msgspec import Meta, Struct
 from api.callers import Action, Caller, caller_of, require
 from api.commands import CHANGES, AnyChange, Book
 from api.problems import Kind, refused
-from carride.decoding import ShapeError, shaped
+from carride.decoding import FieldError, shaped
 from carride.ride import CustomerID, OrderID
 from carride.telemetry import current_trace
 from idempotency.http import HttpProblemError, idempotency_key
@@ -133,7 +133,7 @@ def _path_of(event: Event) -> ReadRide:
     path: Mapping[str, str] = event["pathParameters"]
     try:
         return shaped(path, ReadRide)
-    except ShapeError as error:
+    except FieldError as error:
         raise unknown_ride(path["id"]) from error
 
 
@@ -157,5 +157,5 @@ def _body_of(event: Event) -> dict[str, Any]:
 def _shaped[S: Struct](raw: object, shape: type[S], kind: Kind = Kind.INVALID_FIELD, *, strict: bool = True) -> S:
     try:
         return shaped(raw, shape, strict=strict)
-    except ShapeError as error:
+    except FieldError as error:
         raise refused(kind, error.problem, field=error.field) from error

@@ -20,7 +20,8 @@ from api.requests import ListRides, ReadRide, Request, unknown_ride
 from api.tables import Tables
 from carride import ride as rides
 from carride.bookings import Booking, booked, changed
-from carride.events import SOURCE, Fact, RideEvent
+from carride.events import SOURCE, RideEvent
+from carride.facts import CarRideCreated, Fact
 from carride.items import Outbox
 from carride.overdue import text
 from carride.telemetry import logger
@@ -95,12 +96,14 @@ class Service:
 
     def _book(self, command: Book, request: Request, operation: Operation) -> object:
         """Book a ride. Its id is derived from the key: not even a forgotten key books a second ride."""
+        now = self.now()
         try:
-            fact = commands.book(command, operation.downstream_key)
+            ride = commands.book(command, operation.downstream_key)
         except rides.RideError as error:
             raise _refused(error) from error
-        booking = Booking.of(fact, text(now := self.now()), request.caller.subject)
-        operation.write(booked(self.settings.booking_table, booking, now), self._publish(fact, request, now))
+        booking = Booking.of(ride, booked_at=text(now), owner=request.caller.subject)
+        write = booked(self.settings.booking_table, booking, now)
+        operation.write(write, self._publish(CarRideCreated.of(ride), request, now))
         location = {"Location": f"/carrides/{booking.order_id}"}
         return {"statusCode": 201, "headers": location, "body": msgspec.to_builtins(booking)}
 
@@ -111,10 +114,10 @@ class Service:
         if seen is None or refusal(request.caller, command.action, seen.owner):
             raise unknown_ride(order_id)
         try:
-            fact = commands.change(command, seen)
+            booking, fact = commands.change(command, seen)
         except rides.RideError as error:
             raise _refused(error, seen.version) from error
-        booking, now = Booking.of(fact, seen.booked_at, seen.owner), self.now()
+        now = self.now()
         write = changed(self.settings.booking_table, seen, booking, now)
         operation.write(write, self._publish(fact, request, now))
         return msgspec.to_builtins(booking)

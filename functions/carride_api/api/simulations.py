@@ -10,8 +10,8 @@ from msgspec import Meta, Struct
 
 from api.problems import Kind, refused
 from carride.clients import lambda_client
-from carride.decoding import json_name
-from carride.simulation import Mode, Share, Simulation, Spec, SpecError
+from carride.decoding import FieldError, json_name
+from carride.simulation import Mode, Share, Simulation, Spec
 from idempotency import Consumer, Policy
 from idempotency.errors import PayloadMismatchError
 from idempotency.stores import Store
@@ -61,7 +61,7 @@ class Simulations(NamedTuple):
         settled = msgspec.structs.replace(command, rides=rides, seed=seed)
         try:
             self._check(Spec(**msgspec.structs.asdict(settled)))
-        except SpecError as error:
+        except FieldError as error:
             raise refused(Kind.INVALID_FIELD, str(error), field=error.field) from error
         if self.stage != "local":
             self._acquire_lock(name)
@@ -77,9 +77,9 @@ class Simulations(NamedTuple):
             events = len(Simulation(spec, self.now))
         if events > most:
             field = "rides" if spec.duration is None else "duration"
-            raise SpecError(field, f"{events:.0f} events are more than {most}")
+            raise FieldError(field, f"{events:.0f} events are more than {most}")
         if spec.rate is not None and events / spec.rate > _LONGEST_S:
-            raise SpecError("rate", f"{events} events take {events / spec.rate:.0f} seconds, not {_LONGEST_S}")
+            raise FieldError("rate", f"{events} events take {events / spec.rate:.0f} seconds, not {_LONGEST_S}")
 
     def _acquire_lock(self, name: str) -> None:
         """Lock the simulator by the record of one key. Retries of the request that holds it have the same payload."""

@@ -23,7 +23,7 @@ _TIME_BYTES: Final = 14
 _traceparent: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{8})([0-9a-f]{24})-([0-9a-f]{16})-[0-9a-f]([0-9a-f])").fullmatch
 
 
-class Entry(Struct, frozen=True, kw_only=True):
+class BusEntry(Struct, frozen=True, kw_only=True):
     """What EventBridge is asked to put on a bus."""
 
     source: str
@@ -46,7 +46,7 @@ class Entry(Struct, frozen=True, kw_only=True):
             raise ValueError(f"{self.time} has no time zone")
 
     @classmethod
-    def of(cls, event: RideEvent) -> "Entry":
+    def of(cls, event: RideEvent) -> "BusEntry":
         """Return the entry for an event."""
         return cls(
             source=event.source,

@@ -10,7 +10,8 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from carride.dedup import attribute_of
-from carride.events import SOURCE, Fact, RideEvent
+from carride.events import SOURCE, RideEvent
+from carride.facts import Fact
 from carride.outbox import KEPT, outbox_item
 from carride.overdue import opened
 from idempotency import Put, Update

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import msgspec
 from msgspec import Struct
 
-from carride.decoding import ShapeError, shaped
+from carride.decoding import FieldError, shaped
 
 
 class SettingsError(Exception):
@@ -31,7 +31,7 @@ def from_environment[S: Struct](settings: type[S], environment: Mapping[str, str
     }
     try:
         return shaped(given, settings, strict=False)
-    except ShapeError as error:
+    except FieldError as error:
         name = error.field.upper()
         problem = error.problem if error.field in given else "it is not set"
         raise SettingsError(

@@ -6,21 +6,21 @@ more.
 """
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
 from itertools import count, cycle, islice
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from carride import ride as rides
-from carride.decoding import json_name
-from carride.entry import TOO_LARGE, Entry
-from carride.events import (
-    SIMULATOR_SOURCE,
+from carride.decoding import FieldError, json_name
+from carride.entry import TOO_LARGE, BusEntry
+from carride.events import SIMULATOR_SOURCE, RideEvent
+from carride.facts import (
     CarRideAccepted,
     CarRideCancelled,
     CarRideCompleted,
@@ -28,7 +28,6 @@ from carride.events import (
     CarRideDestinationChanged,
     CarRideStarted,
     Fact,
-    RideEvent,
 )
 from carride.ride import Ride
 
@@ -78,9 +77,6 @@ _STEP: Final = timedelta(milliseconds=1)
 _LATE: Final = "late"
 _LATE_BY: Final = timedelta(hours=1)
 _LATE_SINCE: Final = timedelta(minutes=30)
-
-type _Step = Callable[[Ride], Fact]
-"""What happens to a ride, as it was before."""
 
 type Share = Annotated[float, Meta(ge=0, le=1)]
 type Amount = Annotated[int, Meta(ge=0, le=100_000)] | Annotated[float, Meta(ge=0, lt=1)]
@@ -133,20 +129,12 @@ class Spec(Struct, frozen=True, kw_only=True, rename=json_name, forbid_unknown_f
         """Refuse a simulation that has two ends, or none.
 
         Raises:
-            SpecError: it is such a one.
+            FieldError: it is such a one.
         """
         if self.duration is not None and self.rides is not None:
-            raise SpecError("duration", "a simulation ends by rides or by duration, not by both")
+            raise FieldError("duration", "a simulation ends by rides or by duration, not by both")
         if self.duration is not None and self.rate is None:
-            raise SpecError("rate", "a duration needs a rate, in events a second: else it would be over at once")
-
-
-class SpecError(ValueError):
-    """Raised for a simulation that cannot be; ``field`` is what asks for too much."""
-
-    def __init__(self, field: str, problem: str) -> None:
-        super().__init__(f"{field}: {problem}")
-        self.field = field
+            raise FieldError("rate", "a duration needs a rate, in events a second: else it would be over at once")
 
 
 class Kind(StrEnum):
@@ -172,7 +160,7 @@ MALFORMED: Final = tuple(kind for kind in Kind if kind not in {Kind.FACT, Kind.C
 class SimulatedEntry(NamedTuple):
     """One entry to publish, and what is to be expected of it."""
 
-    entry: Entry
+    entry: BusEntry
     kind: Kind
     fact: str | None
     """The idempotency id; None where the contract is broken."""
@@ -199,7 +187,7 @@ class Simulation:
         time: the present, with a time zone: the last event has just happened.
 
     Raises:
-        SpecError: it would have two ends or none, or more facts are to be marked than there are.
+        FieldError: it would have two ends or none, or more facts are to be marked than there are.
     """
 
     def __init__(self, spec: Spec, time: datetime) -> None:
@@ -240,7 +228,7 @@ class Simulation:
         for field, mark, asked in wanted:
             amount = _amount(asked, len(self._facts))
             if amount > len(free):
-                raise SpecError(
+                raise FieldError(
                     field, f"{amount} is too many: {len(self._lives)} rides have {len(self._facts)} facts in all"
                 )
             marks |= dict.fromkeys(free[:amount], mark)
@@ -286,7 +274,7 @@ class Simulation:
             event = to_event(facts, time - _LATE_BY, expirytime=self._time - _LATE_SINCE)
         else:
             event = to_event(facts, time, extensions={FAULT_EXTENSION: mark} if mark else {})
-        entry = Entry.of(event)
+        entry = BusEntry.of(event)
         if older and mark is None:  # the older envelope has no place for a mark
             entry = replace(entry, detail=_json(older_envelope(event)))
         fault = None if mark in {None, _LATE} else Fault(str(mark))
@@ -304,7 +292,7 @@ def _lives(spec: Spec) -> list[list[Fact]]:
     facts = 0
     while facts + round(spec.duplicates * facts) + _amount(spec.malformed, facts) < wanted or not lives:
         if len(lives) == MOST_RIDES:
-            raise SpecError("duration", f"takes more than {MOST_RIDES:,} rides at this rate")
+            raise FieldError("duration", f"takes more than {MOST_RIDES:,} rides at this rate")
         lives.append(next(begun))
         facts += len(lives[-1])
     return lives
@@ -322,71 +310,53 @@ def _amount(asked: float, facts: int) -> int:
 
 
 def life(seed: int, name: str) -> list[Fact]:
-    """Return everything that happens to one ride: it is completed, there or elsewhere, or cancelled on the way."""
+    """Return the facts of one ride, which is completed, redirected and completed, or cancelled."""
     chance = _chance(seed, name)
     pickup, destination = chance.sample(range(BLOCKS * BLOCKS), 2)
-    ride = rides.request(
-        order_id=f"order_{seed}_{name}",
-        customer_id=f"customer_{chance.randrange(1, _CUSTOMERS):03d}",
-        pickup=sector(pickup),
-        destination=sector(destination),
-        passengers=chance.choice(_GROUP_SIZES),
-        price=fare(pickup, destination),
-    )
+    customer, passengers = f"customer_{chance.randrange(1, _CUSTOMERS):03d}", chance.choice(_GROUP_SIZES)
+    story: _Story = _DRIVEN
     if chance.random() < _CANCELLED:
-        return _happened(ride, (_accepted, _cancelled(chance.choice(_REASONS))))
-    if chance.random() < _REDIRECTED:
+        story = ("accept", _Cancel(chance.choice(_REASONS)))
+    elif chance.random() < _REDIRECTED:
         elsewhere = chance.choice([place for place in range(BLOCKS * BLOCKS) if place not in {pickup, destination}])
-        return _happened(
-            ride, (_accepted, _started, _redirected(sector(elsewhere), fare(pickup, elsewhere)), _completed)
-        )
-    return _happened(ride, _DRIVEN)
+        story = ("accept", "start", _Redirect(elsewhere), "complete")
+    return _happened(f"order_{seed}_{name}", Script(customer, pickup, destination, passengers, story))
 
 
 def predefined(seed: int, number: int) -> list[Fact]:
-    """Return everything that happens to the predefined ride of this number, counted from 0."""
-    script = PREDEFINED[number % len(PREDEFINED)]
+    """Return the facts of the predefined ride of this number, counted from 0."""
+    return _happened(f"order_{seed}_predefined_{number:05d}", PREDEFINED[number % len(PREDEFINED)])
+
+
+def _happened(order_id: str, script: "Script") -> list[Fact]:
     ride = rides.request(
-        order_id=f"order_{seed}_predefined_{number:05d}",
+        order_id=order_id,
         customer_id=script.customer_id,
         pickup=sector(script.pickup),
         destination=sector(script.destination),
         passengers=script.passengers,
         price=fare(script.pickup, script.destination),
     )
-    return _happened(ride, script.story)
-
-
-def _happened(ride: Ride, story: Sequence[_Step]) -> list[Fact]:
-    """Return that a ride was booked, and what became of it."""
     facts: list[Fact] = [CarRideCreated.of(ride)]
-    for step in story:
-        facts.append(step(facts[-1].ride()))
+    for step in script.story:
+        facts.append(_next(facts[-1], script.pickup, step))
     return facts
 
 
-def _accepted(ride: Ride) -> Fact:
-    return CarRideAccepted.of(rides.accept(ride))
-
-
-def _started(ride: Ride) -> Fact:
-    return CarRideStarted.of(rides.start(ride))
-
-
-def _completed(ride: Ride) -> Fact:
-    return CarRideCompleted.of(rides.complete(ride))
-
-
-def _cancelled(reason: str) -> _Step:
-    return lambda ride: CarRideCancelled.of(rides.cancel(ride), reason=reason)
-
-
-def _redirected(destination: str, price: int) -> _Step:
-    def redirected(ride: Ride) -> Fact:
-        changed = rides.change_destination(ride, destination, price)
-        return CarRideDestinationChanged.of(changed, previous_destination=ride.destination, previous_price=ride.price)
-
-    return redirected
+def _next(ride: Ride, pickup: int, step: "_Step") -> Fact:
+    match step:
+        case "accept":
+            return CarRideAccepted.of(rides.accept(ride))
+        case "start":
+            return CarRideStarted.of(rides.start(ride))
+        case "complete":
+            return CarRideCompleted.of(rides.complete(ride))
+        case _Cancel(reason):
+            return CarRideCancelled.of(rides.cancel(ride), reason=reason)
+        case _Redirect(place):
+            changed = rides.change_destination(ride, sector(place), fare(pickup, place))
+            before = {"previous_destination": ride.destination, "previous_price": ride.price}
+            return CarRideDestinationChanged.of(changed, **before)
 
 
 def sector(number: int) -> str:
@@ -400,25 +370,37 @@ def fare(pickup: int, destination: int) -> int:
     return _BASE_FARE + _FARE_PER_SECTOR * (abs(row - to_row) + abs(column - to_column))
 
 
+class _Cancel(NamedTuple):
+    reason: str
+
+
+class _Redirect(NamedTuple):
+    sector: int
+
+
+type _Step = Literal["accept", "start", "complete"] | _Cancel | _Redirect
+type _Story = tuple[_Step, ...]
+
+
 class Script(NamedTuple):
-    """A ride that is known beforehand."""
+    """Everything that happens to a ride. Sectors are numbers, counted from 0."""
 
     customer_id: str
     pickup: int
     destination: int
     passengers: int
-    story: tuple[_Step, ...]
-    """What becomes of it after it was booked."""
+    story: _Story
+    """The changes after the booking."""
 
 
-_DRIVEN: Final = (_accepted, _started, _completed)
+_DRIVEN: Final = ("accept", "start", "complete")
 
 PREDEFINED: Final = (
     Script("customer_a", 0, 2, 2, _DRIVEN),  # the ride of the sample events
     Script("customer_b", 0, BLOCKS * BLOCKS - 1, 4, _DRIVEN),  # across the whole city
-    Script("customer_c", 9, 29, 1, (_accepted, _cancelled("waited too long"))),
-    Script("customer_d", 17, 18, 1, (_cancelled("changed plans"),)),  # before anybody accepted it
-    Script("customer_e", 40, 44, 3, (_accepted, _started, _redirected(sector(47), fare(40, 47)), _completed)),
+    Script("customer_c", 9, 29, 1, ("accept", _Cancel("waited too long"))),
+    Script("customer_d", 17, 18, 1, (_Cancel("changed plans"),)),  # before anybody accepted it
+    Script("customer_e", 40, 44, 3, ("accept", "start", _Redirect(47), "complete")),
 )
 """The rides of the predefined mode: each way that a ride can go."""
 
@@ -459,9 +441,9 @@ def older_envelope(event: RideEvent) -> dict[str, Any]:
     }
 
 
-def broken(event: RideEvent, kind: Kind) -> Entry:
+def broken(event: RideEvent, kind: Kind) -> BusEntry:
     """Return the entry of an event that was spoilt in one way."""
-    entry = Entry.of(event)
+    entry = BusEntry.of(event)
     if kind is Kind.MALFORMED_DETAIL:
         return replace(entry, detail=entry.detail[:-1])
     detail = event.to_detail()

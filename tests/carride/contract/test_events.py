@@ -6,7 +6,8 @@ from typing import Any, Final
 import pytest
 from jsonschema import Draft4Validator, ValidationError
 
-from carride.events import FACTS, ContractError, Fact, parse_event
+from carride.events import ContractError, parse_event
+from carride.facts import FACTS, Fact
 from carride.simulation import Kind, Mode, Simulation, Spec
 from contract.samples import samples
 from contract.schemas import schema

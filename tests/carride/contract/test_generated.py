@@ -8,7 +8,7 @@ import pytest
 from jsonschema import Draft4Validator, Draft7Validator
 
 from carride.decoding import json_name
-from carride.events import FACTS, Fact
+from carride.facts import FACTS, Fact
 from contract import asyncapi
 from contract.__main__ import ROOT, documents
 from contract.layout import text
@@ -122,7 +122,7 @@ def _template(schemas: dict[str, Schema]) -> str:
 
 def _conforms_to_asyncapi(detail: dict[str, Any]) -> bool:
     document = asyncapi.document()
-    reference = document["components"]["messages"][detail["type"]]["payload"]
+    reference = document["channels"]["CarRideBus"]["messages"][detail["type"]]["payload"]
     return Draft7Validator(reference | {"components": document["components"]}).is_valid(detail)
 
 

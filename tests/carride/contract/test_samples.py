@@ -15,8 +15,8 @@ import carride.consumer
 import dispatch
 import payment
 import ride_history
-from carride.decoding import ShapeError, shaped
-from carride.entry import Entry
+from carride.decoding import FieldError, shaped
+from carride.entry import BusEntry
 from carride.simulation import Simulation
 from carride_simulator import Request
 from contract.samples import TIME
@@ -149,7 +149,7 @@ def letter(name: str) -> tuple[dict[str, Any], dict[str, str]]:
 def test_the_producers_dead_letter_is_one() -> None:
     """What the publisher sends for the same event has this body and these attributes."""
     body, attributes = letter("producer_dlq")
-    spoilt = Entry(source=body["source"], detail=body["detail"], time=datetime.fromisoformat(body["time"]))
+    spoilt = BusEntry(source=body["source"], detail=body["detail"], time=datetime.fromisoformat(body["time"]))
     queue, time = FakeQueue(), FakeTime()
     publisher(FakeBus(), queue, time).publish([spoilt], time.remaining_ms)
     assert queue.bodies() == [body]
@@ -193,5 +193,5 @@ def test_requests_are_what_they_say() -> None:
     """The simulator takes the one request and refuses the other."""
     for name in ("request", "predefined"):
         Simulation(shaped(sample(f"carride_simulator_{name}"), Request), TIME)
-    with pytest.raises(ShapeError, match="duplicates"):
+    with pytest.raises(FieldError, match="duplicates"):
         shaped(sample("carride_simulator_bad_request"), Request)

@@ -12,7 +12,8 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carride.events import FACTS, ContractError, Fact, RideEvent, idempotency_id, parse_event, read_json
+from carride.events import ContractError, RideEvent, idempotency_id, parse_event, read_json
+from carride.facts import FACTS, Fact
 from carride.simulation import older_envelope
 from idempotency.fingerprint import fingerprint
 from ops.audit.queues import dead_letter

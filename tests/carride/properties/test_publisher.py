@@ -5,7 +5,7 @@ from botocore.exceptions import ReadTimeoutError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from carride.entry import TOO_LARGE, Entry, pack
+from carride.entry import TOO_LARGE, BusEntry, pack
 from carride.publisher import Outcome, PublishError
 from tests.carride.fakes import FakeBus, FakeQueue, FakeTime, client_error, publisher
 from tests.carride.rides import entry
@@ -69,7 +69,7 @@ def test_whatever_fails_no_event_is_lost_silently(
     answer, queue_answer = iter(answers), iter(queue_answers)
     bus = FakeBus(lambda _: next(answer, None), failures=iter(failures), on_call=lambda: time.work(50))
     queue = FakeQueue(lambda _: next(queue_answer, None), failures=iter(queue_failures))
-    unsent: list[Entry] = []
+    unsent: list[BusEntry] = []
     asked = [entry(f"order_{number}", size) for number, size in enumerate(sizes)]
     try:
         receipts = publisher(bus, queue, time, max_attempts=3).publish(asked, time.remaining_ms)

@@ -14,7 +14,7 @@ import pytest
 from botocore.httpsession import URLLib3Session
 
 from carride.clients import events_client, sqs_client
-from carride.entry import MOST_ENTRIES, TOO_LARGE, Entry
+from carride.entry import MOST_ENTRIES, TOO_LARGE, BusEntry
 from carride.events import RideEvent, parse_event
 from carride.publisher import Outcome, Publisher
 from carride.simulation import Simulation, Spec
@@ -62,11 +62,11 @@ def measure(events: Sequence[RideEvent], repetitions: int) -> Measured:
         for _ in range(repetitions + 1):
             client = Watched(events_client())
             publisher = Publisher(client, sqs_client(), "bus", "https://sqs.us-east-1.amazonaws.com/0/dlq")  # type: ignore[arg-type] # has the one operation that is used
-            publisher.publish([Entry.of(events[0])], lambda: 900_000)  # signs once, so that everything is loaded
+            publisher.publish([BusEntry.of(events[0])], lambda: 900_000)  # signs once, so that everything is loaded
             answers.requests, client.ms = 0, 0.0
             gc.collect()
             before = time.process_time()
-            entries = [Entry.of(event) for event in events]
+            entries = [BusEntry.of(event) for event in events]
             receipts = publisher.publish(entries, lambda: 900_000)
             total_ms = (time.process_time() - before) * 1000
             if {receipt.outcome for receipt in receipts} != {Outcome.PUBLISHED}:
