@@ -22,7 +22,7 @@ from carride_simulator import Request
 from contract.samples import TIME
 from idempotency.clock import epoch_ms
 from idempotency.testing import Invocation
-from tests.carride.fakes import FakeBus, FakeQueue, FakeTime, publisher
+from tests.carride.fakes import FakeQueue, publish
 from tests.functions.gateways import FakeGateway
 from tests.functions.saga import create_table
 
@@ -150,8 +150,7 @@ def test_the_producers_dead_letter_is_one() -> None:
     """What the publisher sends for the same event has this body and these attributes."""
     body, attributes = letter("producer_dlq")
     spoilt = BusEntry(source=body["source"], detail=body["detail"], time=datetime.fromisoformat(body["time"]))
-    queue, time = FakeQueue(), FakeTime()
-    publisher(FakeBus(), queue, time).publish([spoilt], time.remaining_ms)
+    publish([spoilt], queue=(queue := FakeQueue()))
     assert queue.bodies() == [body]
     sent = {name: value["StringValue"] for name, value in queue.messages[0]["MessageAttributes"].items()}
     assert sent | {"ERROR_MESSAGE": attributes["ERROR_MESSAGE"]} == attributes
