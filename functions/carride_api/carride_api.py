@@ -49,14 +49,15 @@ def make_handler(
         start_simulator: starts a simulation; by default an asynchronous invocation.
         now: the present, with a time zone.
     """
-    session = get_session()  # shared: a session reads the description of DynamoDB once
-    # On DynamoDB wherever the consumers keep their records: an answer is committed with the ride that it is about.
-    store = DynamoDBStore(settings.idempotency_table, transport=transport or botocore_transport(session=session))
-    client = dynamodb or dynamodb_client(session, connect_s=0.7, read_s=0.8)
+    if dynamodb is None or transport is None:
+        session = get_session()  # shared, because a session reads the description of DynamoDB once
+        dynamodb = dynamodb or dynamodb_client(session, connect_s=0.7, read_s=0.8)
+        transport = transport or botocore_transport(session=session)
+    # Always on DynamoDB, so that an answer is committed together with its ride.
+    store = DynamoDBStore(settings.idempotency_table, transport=transport)
+    tables = Tables(dynamodb, settings.booking_table, settings.ride_table)
+    service = Service(settings, tables, store, start_simulator, now)
     requests = Requests(settings.stage, settings.staff_group)
-    service = Service(
-        settings, Tables(client, settings.booking_table, settings.ride_table), store, start_simulator, now
-    )
 
     def http_handler(name: str, policy: Policy) -> HttpHandler:
         consumer = Consumer(

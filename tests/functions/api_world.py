@@ -180,9 +180,9 @@ class World:
         body = {"action": action, "version": version, **more}
         return self.send(request("PUT", f"/carrides/{order_id}", body, key=key or f"{action}-{version}"))
 
-    def update_read_model(self) -> None:
-        """Have the read model receive every event, the latest first."""
-        for event in reversed(self.published()):
+    def update_read_model(self, ride: str | None = None) -> None:
+        """Have the read model receive every event, or those of one ride, the latest first."""
+        for event in reversed([event for event in self.published() if ride in {None, event.subject}]):
             self.dynamodb.transact_write_items(TransactItems=[timeline.effect("rides", event).action()])
 
     def items(self, table: str) -> list[dict[str, Any]]:
