@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from moto import mock_aws
 
 import carride_simulator
-from api.simulations import Simulate, Simulations
+from api.simulations import Simulate, start
 from carride.decoding import shaped
 from carride.publisher import ENTRY_TOO_LARGE, PublishError
 from carride.settings import SettingsError, from_environment
@@ -139,14 +139,6 @@ def test_no_event_is_published_before_it_is_due(rate: float, delay_ms: int) -> N
         assert at == pytest.approx(max(chunk / rate, delay_ms / 1000 if before else 0))
 
 
-def test_a_duration_ends_a_simulation() -> None:
-    """A minute at ten events a second takes about a minute, and every ride that has begun runs to its end."""
-    stage = Stage()
-    summary = stage.simulate(duration=60, rate=10, duplicates=0.5, seed=3)
-    assert (summary["resume"], 600 <= summary["requested"] < 610) == (None, True)
-    assert (900_000 - stage.time.remaining_ms()) / 1000 == pytest.approx(60, abs=1)
-
-
 @given(
     end=st.fixed_dictionaries({"rides": st.integers(1, 500)})
     | st.fixed_dictionaries({"duration": st.floats(0.1, 600), "rate": st.floats(0.001, 50)}),
@@ -161,10 +153,9 @@ def test_what_the_api_starts_is_published_whole(
 ) -> None:
     """A simulation that the API accepts is over in one call, and has no more events than the stage allows."""
     started: list[Any] = []
-    simulations = Simulations("dev", MemoryStore(), "simulator", lambda _, spec: started.append(spec), NOW)
     command = shaped({"mode": mode, "duplicates": duplicates, **rate, **end}, Simulate)
     try:
-        simulations.start(command, "0123456789")
+        start(command, "0123456789", stage="dev", store=MemoryStore(), now=NOW, start_simulator=started.append)
     except HttpProblemError:
         assert not started
         return

@@ -1,4 +1,4 @@
-"""Reads requests. Invalid ones are refused here, before anything is written or a key is remembered."""
+"""Reads requests, and refuses invalid ones before anything is written, even their key."""
 
 import base64
 import re
@@ -56,29 +56,23 @@ class Request(NamedTuple):
 
     @property
     def traceparent(self) -> str | None:
-        """The trace of the request, in the format of W3C Trace Context; None if there is none.
-
-        It is the client's, or else the one that X-Ray began with this invocation.
-        """
+        """The request's trace in the format of W3C Trace Context: the client's, or else X-Ray's, or None."""
         traceparent: str = self.event["headers"].get("traceparent", "")
         return traceparent if _is_trace(traceparent) else current_trace()
 
 
 def record_key(request: Request) -> tuple[str, str]:
-    """Return the caller and its idempotency key: two callers never share a record."""
+    """Return the caller and its idempotency key. Two callers never share a record."""
     return request.caller.subject, idempotency_key(request.event)
 
 
 def fingerprinted(request: Request) -> object:
-    """Return the part of a request that must be the same under the same key, besides the route.
-
-    The trace is not part of it: a retry may carry another.
-    """
+    """Return what must be the same under one key, besides the route. The trace of a retry may differ."""
     return msgspec.to_builtins(request.command)
 
 
 class Requests(NamedTuple):
-    """Reads the requests of a stage: in ``local`` every caller is staff, in ``prod`` nothing is simulated."""
+    """Reads the requests of a stage. In ``local`` every caller is staff, in ``prod`` nothing is simulated."""
 
     stage: Literal["local", "dev", "prod"]
     staff_group: str
@@ -125,7 +119,7 @@ def _change(event: Event, caller: Caller) -> AnyChange:
 
 
 def unknown_ride(order_id: str) -> HttpProblemError:
-    """Return the error that answers a request for a ride that does not exist, or that its caller may not see."""
+    """Return the error for a ride that does not exist, or that the caller may not see."""
     return refused(Kind.UNKNOWN_RIDE, f"no ride is known as {order_id!a}, or its first event has not arrived yet")
 
 

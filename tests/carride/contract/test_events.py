@@ -7,13 +7,13 @@ import pytest
 from jsonschema import Draft4Validator, ValidationError
 
 from carride.events import ContractError, parse_event
-from carride.facts import FACTS, Fact
+from carride.facts import FACTS
 from carride.simulation import Kind, Mode, Simulation, Spec
 from contract.samples import samples
 from contract.schemas import schema
 from idempotency.fingerprint import fingerprint
 from tests.carride.contract.cloudevents_rules import FORMATS, assert_cloud_event, data_of
-from tests.carride.rides import NOW, event, every_fact
+from tests.carride.rides import NOW, event
 
 PAST: Final = [json.loads(line) for line in (Path(__file__).parent / "past_events.jsonl").read_text().splitlines()]
 """Details that were published in the past. Lines are added and never changed: archives hold their like."""
@@ -27,14 +27,6 @@ def assert_conforms(detail: Mapping[str, Any]) -> None:
     if "data_base64" in detail:
         attributes = {name: value for name, value in detail.items() if name != "data_base64"}
         VALIDATORS[detail["type"]].validate(attributes | {"data": data_of(detail)})
-
-
-@pytest.mark.parametrize("fact", every_fact(), ids=lambda fact: type(fact).__name__)
-def test_every_type_of_event_conforms(fact: Fact) -> None:
-    """What the code emits is a CloudEvents event, and what its schema says."""
-    cause = event(every_fact()[0], traceparent="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
-    assert_conforms(event(fact).to_detail())
-    assert_conforms(event(fact, cause=cause, expirytime=NOW, extensions={"simulatedfault": "slow"}).to_detail())
 
 
 @pytest.mark.parametrize("mode", Mode)

@@ -12,7 +12,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carride.events import ContractError, RideEvent, idempotency_id, parse_event, read_json
+from carride.events import SOURCE, ContractError, RideEvent, idempotency_id, parse_event, read_json
 from carride.facts import FACTS, Fact
 from carride.simulation import older_envelope
 from idempotency.fingerprint import fingerprint
@@ -56,23 +56,21 @@ def facts(draw: st.DrawFn) -> Fact:
     return msgspec.convert(raw, type(fact))
 
 
-@given(facts(), TIMES, st.none() | TIMES)
-def test_every_event_survives_the_road(fact: Fact, time: datetime, expirytime: datetime | None) -> None:
+EXTENSIONS = st.sampled_from([None, {"simulatedfault": "slow"}])
+
+
+@given(facts(), TIMES, st.none() | TIMES, st.none() | facts().map(event), EXTENSIONS)
+def test_every_event_survives_the_road(
+    fact: Fact, time: datetime, expirytime: datetime | None, cause: RideEvent | None, extensions: Any
+) -> None:
     """Whatever the contract allows conforms to its schema, and comes back from JSON equal and with its fingerprint."""
-    told = RideEvent.of(fact, source="acr.com.car-ride", time=time, expirytime=expirytime)
-    assert_conforms(told.to_detail())
-    read = parse_event({"detail": json.loads(json.dumps(told.to_detail()))})
-    assert read == told
-    assert fingerprint(read.payload) == fingerprint(told.payload)
-
-
-@given(facts(), TIMES)
-def test_both_envelopes_tell_the_same_fact(fact: Fact, time: datetime) -> None:
-    """Id, sequence, data and fingerprint do not depend on the envelope."""
-    newer = RideEvent.of(fact, source="acr.com.car-ride", time=time)
-    older = parse_event({"detail": json.loads(json.dumps(older_envelope(newer)))})
-    assert (older.idempotencyid, older.sequence, older.data) == (newer.idempotencyid, newer.sequence, newer.data)
-    assert fingerprint(older.payload) == fingerprint(newer.payload)
+    emitted = RideEvent.of(fact, source=SOURCE, time=time, expirytime=expirytime, cause=cause, extensions=extensions)
+    assert_conforms(emitted.to_detail())
+    read = parse_event({"detail": json.loads(json.dumps(emitted.to_detail()))})
+    assert read == emitted
+    older = parse_event({"detail": json.loads(json.dumps(older_envelope(emitted)))})
+    assert (older.idempotencyid, older.sequence, older.data) == (read.idempotencyid, read.sequence, fact)
+    assert fingerprint(older.payload) == fingerprint(read.payload) == fingerprint(emitted.payload)
 
 
 @given(JSON)
