@@ -147,7 +147,7 @@ def test_no_event_is_published_before_it_is_due(rate: float, delay_ms: int) -> N
     duplicates=st.floats(0, 1),
 )
 @example(end={"rides": 500}, rate={"rate": 2.5}, mode="predefined", duplicates=0.0)
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=15)
 def test_what_the_api_starts_is_published_whole(
     end: dict[str, float], rate: dict[str, float], mode: str, duplicates: float
 ) -> None:
