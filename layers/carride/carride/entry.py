@@ -3,7 +3,6 @@
 import re
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from heapq import heappop, heapreplace
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -87,9 +86,8 @@ def xray_header(traceparent: str | None) -> str | None:
 def pack[T](items: Sequence[T], size: Callable[[T], int], *, most: int, below: int) -> list[list[T]]:
     """Distribute items over as few batches as possible, in order if that takes no more batches.
 
-    Otherwise put the largest items first: each into the first batch with room, or, if that takes more batches than the
-    lower bound, into the emptiest batch of as many as the lower bound. A full search could save a batch only for items
-    so large that a few fill a batch.
+    Otherwise put the largest items first, each into the first batch with room. A full search could save a batch only
+    for items so large that a few fill a batch.
 
     Args:
         items: the items, each smaller than ``below``.
@@ -103,8 +101,6 @@ def pack[T](items: Sequence[T], size: Callable[[T], int], *, most: int, below: i
     least = max(-(-len(sizes) // most), -(-sum(sizes) // (below - 1)))
     if len(batches) > least:
         batches = min(batches, _largest_first(sizes, most, below), key=len)
-    if len(batches) > least:
-        batches = _evenly(sizes, least, most, below) or batches
     return [[items[index] for index in batch] for batch in batches]
 
 
@@ -131,20 +127,4 @@ def _largest_first(sizes: Sequence[int], most: int, below: int) -> list[list[int
         room[chosen] = room.get(chosen, below) - sizes[index]
         if len(batches[chosen]) == most:
             del room[chosen]
-    return batches
-
-
-def _evenly(sizes: Sequence[int], number: int, most: int, below: int) -> list[list[int]] | None:
-    """Return this number of batches of about equal size; None if one would be too large."""
-    batches: list[list[int]] = [[] for _ in range(number)]
-    filled = [(0, batch) for batch in range(number)]  # a heap of the batches that are not full
-    for index in sorted(range(len(sizes)), key=lambda index: -sizes[index]):
-        size, batch = filled[0]
-        if size + sizes[index] >= below:
-            return None
-        batches[batch].append(index)
-        if len(batches[batch]) == most:
-            heappop(filled)
-        else:
-            heapreplace(filled, (size + sizes[index], batch))
     return batches
