@@ -16,7 +16,9 @@ MEBIBYTE: Final = 1024 * 1024
 
 
 class FakeTime:
-    """Time that passes only while a caller waits or works."""
+    """Time that passes only while a caller waits or works. It is Lambda's context too."""
+
+    aws_request_id = "request-1"
 
     def __init__(self, remaining_ms: float = 300_000) -> None:
         self._remaining_ms = remaining_ms
@@ -25,6 +27,10 @@ class FakeTime:
     def remaining_ms(self) -> float:
         """Return the time until the deadline."""
         return self._remaining_ms
+
+    def get_remaining_time_in_millis(self) -> int:
+        """Return the time until the deadline."""
+        return int(self._remaining_ms)
 
     def sleep(self, seconds: float) -> None:
         """Let time pass while a caller waits."""

@@ -28,13 +28,13 @@ from carride.ride import Ride
 NOW: Final = datetime(2026, 11, 21, 8, 30, tzinfo=UTC)
 
 
-def booked(order_id: str = "order_01", *, price: int = 550) -> Ride:
+def booked(order_id: str = "order_01", *, price: int = 550, destination: str = "sector_03") -> Ride:
     """Return a ride that was just requested."""
     return rides.request(
         order_id=order_id,
         customer_id="customer_a",
         pickup="sector_01",
-        destination="sector_03",
+        destination=destination,
         passengers=2,
         price=price,
     )

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from carride.events import (
     ContractError,
@@ -97,8 +98,8 @@ def test_every_type_of_event_is_tried_here() -> None:
 
 
 def test_an_event_carries_on_what_its_cause_began() -> None:
-    """Trace and correlation come from the cause, and the cause is named."""
-    cause = event(traceparent=DETAIL["traceparent"])
+    """An event names its cause, and has the trace and the correlation of its cause."""
+    cause = replace(event(traceparent=DETAIL["traceparent"]), correlationid="request-1")
     effect = event(CarRideAccepted.of(accept(booked())), cause=cause)
     assert effect.causationid == cause.id
     assert effect.correlationid == cause.correlationid
@@ -149,12 +150,10 @@ def test_an_event_that_breaks_the_contract_says_where(field: str, values: list[o
         assert field_at_fault(changed(DETAIL, field, value)) == field
 
 
-@pytest.mark.parametrize(
-    "value", [float("inf"), "\ud800", nested(63), nested(100_000)], ids=lambda value: str(value)[:4]
-)
-def test_values_that_later_code_would_fail_on_are_refused(value: object) -> None:
+def test_values_that_later_code_would_fail_on_are_refused() -> None:
     """A number that JSON cannot write, half a surrogate pair and deep nesting break the contract."""
-    assert field_at_fault(changed(DETAIL, "data.note", value)) == "detail"
+    for value in (float("inf"), "\ud800", nested(63), nested(100_000)):
+        assert field_at_fault(changed(DETAIL, "data.note", value)) == "detail"
 
 
 @pytest.mark.parametrize("detail", [None, "text", [], {}, {"attributes": "none"}, {"data": DETAIL["data"]}])

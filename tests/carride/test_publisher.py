@@ -90,10 +90,10 @@ def test_an_entry_that_was_refused_for_good_is_not_sent_again(code: str) -> None
 
 def test_pauses_double_up_to_a_limit_and_are_jittered() -> None:
     """Each pause is a random part of one that doubles, so that producers do not come back at the same time."""
-    for jitters, pauses in (([1.0] * 5, [0.1, 0.2, 0.4, 0.8, 1.0]), ([0.5, 0.0], [0.05, 0.0])):
+    for jitters, pauses in (([1.0] * 7, [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0]), ([0.5, 0.0], [0.05, 0.0])):
         time, jitter = FakeTime(), iter(jitters)
         bus, attempts = FakeBus(lambda _: "InternalFailure"), len(jitters) + 1
-        publish(entries(1), bus, time=time, max_attempts=attempts, longest_delay_s=1.0, jitter=jitter.__next__)
+        publish(entries(1), bus, time=time, max_attempts=attempts, jitter=jitter.__next__)
         assert time.sleeps == pytest.approx(pauses)
 
 

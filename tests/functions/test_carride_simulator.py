@@ -19,19 +19,6 @@ from tests.carride.fakes import FakeBus, FakeQueue, FakeTime, client_error, publ
 from tests.carride.rides import NOW
 
 
-class Context:
-    """What Lambda says about the invocation."""
-
-    aws_request_id = "request-1"
-
-    def __init__(self, time: FakeTime) -> None:
-        self._time = time
-
-    def get_remaining_time_in_millis(self) -> int:
-        """Return what is left of the invocation."""
-        return int(self._time.remaining_ms())
-
-
 class Stage:
     """The function between fakes, in one time."""
 
@@ -49,7 +36,7 @@ class Stage:
 
     def simulate(self, request: Any = None, **fields: Any) -> dict[str, Any]:
         """Invoke the function."""
-        return self.handler(fields if request is None else request, Context(self.time))
+        return self.handler(fields if request is None else request, self.time)
 
 
 def test_it_publishes_what_was_asked_for_and_counts_it() -> None:
@@ -185,7 +172,7 @@ def account() -> Iterator[Settings]:
 
 def test_the_clients_take_what_the_publisher_sends(account: Settings) -> None:
     """With botocore's own clients, every event that the bus refuses is in the queue with its reason."""
-    summary = make_handler(account)({"rides": 3, "malformed": 6}, Context(FakeTime(30_000)))
+    summary = make_handler(account)({"rides": 3, "malformed": 6}, FakeTime(30_000))
     messages = boto3.client("sqs").receive_message(
         QueueUrl=account.producer_dlq_url, MaxNumberOfMessages=10, MessageAttributeNames=["All"]
     )["Messages"]

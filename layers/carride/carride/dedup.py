@@ -3,7 +3,6 @@
 The item also counts its effects: more effects than attributes mean that an event took effect twice.
 """
 
-from collections.abc import Iterable
 from typing import Final
 
 from carride.events import RideEvent
@@ -19,8 +18,3 @@ def attribute_of(event: RideEvent) -> str:
 def is_attribute(name: str) -> bool:
     """Say whether an attribute stands for an event."""
     return name.startswith(_PREFIX)
-
-
-def facts_in(item: Iterable[str]) -> frozenset[str]:
-    """Return the idempotency ids of the events that took effect in an item."""
-    return frozenset(name.removeprefix(_PREFIX) for name in item if is_attribute(name))

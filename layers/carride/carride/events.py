@@ -118,7 +118,6 @@ class RideEvent(Attributes, frozen=True, kw_only=True):
         source: str,
         time: datetime,
         cause: "RideEvent | None" = None,
-        correlationid: str | None = None,
         traceparent: str | None = None,
         expirytime: datetime | None = None,
         extensions: Mapping[str, str | int | bool] | None = None,
@@ -129,8 +128,7 @@ class RideEvent(Attributes, frozen=True, kw_only=True):
             data: the fact.
             source: the application that emits it.
             time: when it happened, with a time zone.
-            cause: the event that it follows from.
-            correlationid: by default the cause's, or else the ride's orderID.
+            cause: the event that it follows from, whose correlation it shares.
             traceparent: by default the cause's.
             expirytime: when the event is no longer worth processing.
             extensions: further attributes, whose names are lower-case letters and digits.
@@ -149,7 +147,7 @@ class RideEvent(Attributes, frozen=True, kw_only=True):
             time=time,
             idempotencyid=fact_id,
             sequence=sequence(data.version),
-            **_repeated(data) | {"correlationid": correlationid or (cause.correlationid if cause else data.order_id)},
+            **_repeated(data) | ({"correlationid": cause.correlationid} if cause else {}),
             causationid=None if cause is None else cause.id,
             traceparent=traceparent or (None if cause is None else cause.traceparent),
             expirytime=expirytime,

@@ -55,6 +55,8 @@ GZIP: Final = 31
 NEEDED_MS: Final = 2 * LONGEST_CALL_MS + 500
 """Milliseconds that must be left to send entries to the bus: for that call, and for one to the dead-letter queue."""
 
+_FIRST_DELAY_S: Final = 0.1
+_LONGEST_DELAY_S: Final = 5.0
 _SIGV4A: Final = "v4a"
 """botocore's name for Signature Version 4A, whose signatures are valid in every region."""
 _SERVER_ERROR: Final = 500
@@ -140,8 +142,6 @@ class Publisher:
         endpoint_id: the global endpoint to send entries to, which forwards them to the bus of this name in the healthy
             region; by default entries go to the bus in the client's region.
         max_attempts: how often an entry is sent to the bus, and to the dead-letter queue.
-        first_delay_s: the longest pause before the second attempt; it doubles with every further attempt.
-        longest_delay_s: the limit of the pauses.
         sleep: waits, in seconds.
         jitter: a number from 0 to 1, by which each pause is multiplied ("full jitter").
 
@@ -158,8 +158,6 @@ class Publisher:
         *,
         endpoint_id: str | None = None,
         max_attempts: int = 8,
-        first_delay_s: float = 0.1,
-        longest_delay_s: float = 5.0,
         sleep: Callable[[float], None] = time.sleep,
         jitter: Callable[[], float] = random.random,
     ) -> None:
@@ -175,8 +173,6 @@ class Publisher:
         self._bus_name = bus_name
         self._dlq_url = dlq_url
         self._max_attempts = max_attempts
-        self._first_delay_s = first_delay_s
-        self._longest_delay_s = longest_delay_s
         self._sleep = sleep
         self._jitter = jitter
 
@@ -229,7 +225,7 @@ class Publisher:
 
     def _pause(self, attempt: int, remaining_ms: Remaining, needed_ms: int) -> bool:
         """Wait before another attempt; return False if the time does not suffice for it."""
-        longest_s = min(self._longest_delay_s, self._first_delay_s * 2 ** (attempt - 1))
+        longest_s = min(_LONGEST_DELAY_S, _FIRST_DELAY_S * 2 ** (attempt - 1))
         delay_s = longest_s * self._jitter()
         if remaining_ms() - delay_s * 1000 < needed_ms:
             return False

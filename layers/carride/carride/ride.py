@@ -83,8 +83,6 @@ class IllegalTransitionError(RideError):
 
     def __init__(self, ride: Ride, action: str) -> None:
         super().__init__(f"{ride.order_id} is {ride.status}: its status does not allow the action {action}")
-        self.status = ride.status
-        self.action = action
 
 
 class StaleVersionError(RideError):
@@ -92,8 +90,6 @@ class StaleVersionError(RideError):
 
     def __init__(self, ride: Ride, seen: int) -> None:
         super().__init__(f"{ride.order_id} is at version {ride.version}, not {seen}: read it again")
-        self.version = ride.version
-        self.seen = seen
 
 
 class SameDestinationError(RideError):
