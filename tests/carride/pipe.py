@@ -15,7 +15,7 @@ from idempotency import marshalling
 TEMPLATE: Final = Path(__file__).parents[2] / "template.yaml"
 
 PLACE: Final = re.compile(r"<\$\.dynamodb\.NewImage\.(\w+)\.([A-Z]+)>")
-"""Where the pipe puts an attribute of the item, by name and type."""
+"""The place of an item's attribute in the template, with its name and type."""
 
 
 def resource(name: str) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def template() -> str:
 
 
 def image(item: Mapping[str, object]) -> dict[str, Mapping[str, Any]]:
-    """Return an item as it stands in a stream record: binary is base64 there."""
+    """Return an item in the form of a stream record, with binary in base64."""
     return {
         name: {"B": base64.b64encode(value).decode()} if isinstance(value, bytes) else marshalling.attribute(value)
         for name, value in item.items()

@@ -56,7 +56,7 @@ def field_at_fault(detail: object) -> str:
 
 
 def changed(detail: Mapping[str, Any], path: str, value: object = ...) -> dict[str, Any]:
-    """Return a copy in which the value at a dotted path is another, or is gone."""
+    """Return a copy with another value, or with none, at a dotted path."""
     name, _, rest = path.partition(".")
     copy = dict(detail)
     if rest:
@@ -69,7 +69,7 @@ def changed(detail: Mapping[str, Any], path: str, value: object = ...) -> dict[s
 
 
 def nested(levels: int) -> list[Any]:
-    """Return a list in a list, and so on, so many times."""
+    """Return nested lists of this depth."""
     value: list[Any] = []
     for _ in range(levels - 1):
         value = [value]
@@ -80,7 +80,7 @@ def nested(levels: int) -> list[Any]:
 
 
 def test_ids_of_facts_never_change() -> None:
-    """The id of a fact is what it was in every version before: another one would let known facts take effect again."""
+    """The id of a fact never changes; otherwise known facts would take effect again."""
     assert idempotency_id("order_01", "CarRideCreated", 1) == "eb7206e8-7516-5e63-a138-9138a8fc4205"
 
 
@@ -93,7 +93,7 @@ def test_sequences_sort_as_text() -> None:
 
 
 def test_every_type_of_event_is_tried_here() -> None:
-    """The samples of facts leave no type out."""
+    """The tests' facts cover every type."""
     assert {type(fact).__name__ for fact in every_fact()} == set(FACTS)
 
 
@@ -165,12 +165,12 @@ def test_an_unknown_envelope_is_refused(detail: object) -> None:
 @pytest.mark.parametrize("name", ["subject", "datacontenttype", "dataschema", "partitionkey", "correlationid"])
 @pytest.mark.parametrize("value", [..., None])
 def test_attributes_that_repeat_others_may_be_missing(name: str, value: object) -> None:
-    """A reader fills in what follows from the data, where it is not there or null."""
+    """A reader fills in absent attributes that repeat the data."""
     assert parse(changed(DETAIL, name, value)) == parse(DETAIL)
 
 
-def test_what_a_reader_does_not_know_it_tolerates() -> None:
-    """Fields of later versions are no error; extensions among them are kept, and data is kept in the payload."""
+def test_unknown_fields_are_accepted() -> None:
+    """A reader accepts unknown fields; it keeps valid extensions, and unknown data in the payload."""
     extended = changed(changed(DETAIL, "tenant", "acr"), "data.childSeats", 1)
     read = parse(changed(extended, "notAnExtension", {"a": 1}))
     assert read.extensions == {"tenant": "acr"}
@@ -185,7 +185,7 @@ def encoded(data: object) -> str:
 
 
 def test_data_in_base64_says_the_same() -> None:
-    """An event whose data comes as JSON in base64, as out of the outbox, is the same event."""
+    """An event with its data in base64, as the outbox writes it, is the same event."""
     in_base64 = changed(DETAIL, "data") | {"data_base64": encoded(DETAIL["data"])}
     assert parse(in_base64) == parse(DETAIL)
     assert parse(in_base64 | {"data": None}) == parse(DETAIL)
@@ -200,8 +200,8 @@ def test_data_in_base64_says_the_same() -> None:
     ],
     ids=lambda value: str(value)[:8],
 )
-def test_data_that_is_no_json_in_base64_is_refused(value: object) -> None:
-    """What cannot be decoded breaks the contract and names the member."""
+def test_data_that_is_not_json_in_base64_is_refused(value: object) -> None:
+    """Data that cannot be decoded breaks the contract."""
     assert field_at_fault(changed(DETAIL, "data") | {"data_base64": value}) == "data_base64"
 
 
@@ -236,7 +236,7 @@ def test_every_source_derives_its_ids() -> None:
 
 
 def test_an_event_that_cannot_be_read_leaves_its_batch_at_once() -> None:
-    """It is dead-lettered with the reason, and its neighbour takes effect."""
+    """An unreadable event is dead-lettered with the reason, and the other events of its batch take effect."""
     deep = changed(DETAIL, "data") | {"data_base64": base64.b64encode(b"[" * 20_000 + b"]" * 20_000).decode()}
     forged = changed(DETAIL, "idempotencyid", idempotency_id("order_02", "CarRideCreated", 1))
     clock, box, done = ManualClock(), DeadLetterBox(), list[str]()

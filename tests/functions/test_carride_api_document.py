@@ -22,13 +22,13 @@ ROWS: Final = re.findall(
 
 
 def test_what_is_checked_in_is_served(world: World) -> None:
-    """A client gets the document that is in the repository."""
+    """The API serves the document of the repository."""
     assert world.send(request("GET", "/openapi.json", key=None)).body == json.loads(DOCUMENT)
 
 
 @pytest.mark.parametrize("route", openapi.ROUTES, ids=lambda route: route.operation_id)
 def test_every_route_is_served_as_described(world: World, route: openapi.Route) -> None:
-    """The function knows each operation: even an empty request gets a status that the document announces."""
+    """The function serves each operation: even an empty request gets a documented status."""
     path = route.path.replace("{id}", "order_01")
     answer = world.send(request(route.method.upper(), path, b"", key=None))
     document = openapi.document()
@@ -39,7 +39,7 @@ def test_every_route_is_served_as_described(world: World, route: openapi.Route) 
 
 
 def test_every_sample_is_answered_as_its_row_says(world: World) -> None:
-    """Sent in the order of the README, each request has the status, the problem and the field that stand there."""
+    """In the order of the README, each request has the status, the problem and the field of its row."""
     assert sorted(row[0] for row in ROWS) == sorted(path.name for path in SAMPLES.glob("*.json"))
     for name, status, problem, field in ROWS:
         answer = world.send(json.loads((SAMPLES / name).read_text(encoding="utf-8")))

@@ -20,7 +20,7 @@ from tests.carride.rides import NOW
 
 
 class Stage:
-    """The function between fakes, in one time."""
+    """The function between fakes that share a clock."""
 
     def __init__(self, bus: FakeBus | None = None, queue: FakeQueue | None = None, time: FakeTime | None = None):
         self.bus = bus or FakeBus()
@@ -57,7 +57,7 @@ def test_it_publishes_what_was_asked_for_and_counts_it() -> None:
 def test_a_simulation_that_takes_too_long_is_continued(
     caplog: pytest.LogCaptureFixture, rate: float | None, most: int
 ) -> None:
-    """A call ends before its time does, warns, and says where the next one continues; together they publish all."""
+    """A call ends before its time does, warns, and returns where the next call continues; together they publish all."""
     time = FakeTime(16_000 if rate is None else 30_000)
     first = Stage(FakeBus(on_call=lambda _: time.work(100 if rate is None else 0)), time=time)
     summary = first.simulate(rides=100, seed=1, rate=rate)
@@ -72,7 +72,7 @@ def test_a_simulation_that_takes_too_long_is_continued(
 
 
 def test_each_call_makes_progress() -> None:
-    """Even a call with too little time handles a chunk; with a limit, a call ends as early as the caller likes."""
+    """Even a call with too little time publishes a chunk; a limit ends a call earlier."""
     assert Stage(time=FakeTime(12_000)).simulate(rides=100)["resume"] == carride_simulator.CHUNK
     assert Stage().simulate(rides=10, offset=5, limit=7)["resume"] == 12
 
@@ -101,7 +101,7 @@ def test_a_bad_request_names_its_field(request_: Any, field: str) -> None:
 
 
 def test_events_that_are_nowhere_fail_the_call() -> None:
-    """When bus and queue refuse, the invocation fails, and its caller knows."""
+    """If bus and queue refuse events, the invocation fails."""
     denied = client_error("AccessDeniedException", 400)
     stage = Stage(FakeBus(failures=[denied]), FakeQueue(failures=[denied]))
     with pytest.raises(PublishError):
@@ -111,7 +111,7 @@ def test_events_that_are_nowhere_fail_the_call() -> None:
 @given(rate=st.floats(0.5, 500), delay_ms=st.sampled_from([0, 10_000]))
 @settings(deadline=None, max_examples=30)
 def test_no_event_is_published_before_it_is_due(rate: float, delay_ms: int) -> None:
-    """At any rate each chunk is published when its first event is due, or at once where the call has fallen behind."""
+    """At any rate each chunk is published when its first event is due, or at once if the call is late."""
     time, delays = FakeTime(900_000), iter([delay_ms])
     sent: list[tuple[float, int]] = []
 
@@ -138,7 +138,7 @@ def test_no_event_is_published_before_it_is_due(rate: float, delay_ms: int) -> N
 def test_what_the_api_starts_is_published_whole(
     end: dict[str, float], rate: dict[str, float], mode: str, duplicates: float
 ) -> None:
-    """A simulation that the API accepts is over in one call, and has no more events than the stage allows."""
+    """One call publishes a simulation that the API accepts, with no more events than the stage allows."""
     started: list[Any] = []
     command = shaped({"mode": mode, "duplicates": duplicates, **rate, **end}, Simulate)
     try:
@@ -152,7 +152,7 @@ def test_what_the_api_starts_is_published_whole(
 
 
 def test_a_global_endpoint_that_cannot_be_signed_for_fails_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where requests to the endpoint cannot be signed the function does not start, and says what to do."""
+    """Without SigV4A the function does not start, and says what to do."""
     monkeypatch.setattr("carride.publisher.AUTH_TYPE_MAPS", {"v4": object})
     with pytest.raises(SettingsError, match=r"abcde\.veo.*SigV4A.*SigV4aLayer"):
         make_handler(Settings("bus", "https://sqs", "abcde.veo"))

@@ -72,7 +72,7 @@ def changed(change: Callable[[Schema], object]) -> Schema:
 
 BREAKING: Final[dict[str, Callable[[Schema], object]]] = {
     "tip is required": lambda data: data["required"].append("tip"),
-    "price is required no more": lambda data: data["required"].remove("price"),
+    "price is no longer required": lambda data: data["required"].remove("price"),
     "price is gone": lambda data: data["properties"].pop("price"),
     "price was": lambda data: data["properties"]["price"].update(type="number"),
     "status was": lambda data: data["properties"]["status"]["enum"].append("lost"),

@@ -32,7 +32,7 @@ def test_packing_keeps_everything_within_the_limits(sizes: list[int], most: int,
 
 @given(SIZES, st.integers(1, 12), st.integers(100, 250))
 def test_packing_is_never_worse_than_filling_up_in_order(sizes: list[int], most: int, below: int) -> None:
-    """It takes at most as many batches as the plain way, and keeps the order where that costs nothing."""
+    """It takes at most as many batches as filling them in order, and keeps the order if that takes no more."""
     plain: list[list[int]] = []
     for size in sizes:
         if not plain or len(plain[-1]) == most or sum(plain[-1]) + size >= below:

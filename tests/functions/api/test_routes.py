@@ -11,7 +11,7 @@ TOKENS: Final = {"ApiAuthorization": "jwt", "JwtIssuer": "https://issuer.example
 
 
 def schemes(deployed: Stack) -> dict[tuple[str, str], list[str]]:
-    """Return who may call each operation of the template, by path and method: names of security schemes."""
+    """Return the security schemes of each operation in the template, by path and method."""
     [api] = deployed.of_type("AWS::ApiGatewayV2::Api").values()
     found: dict[tuple[str, str], list[str]] = {}
     for path, operations in api["Body"]["paths"].items():
@@ -33,12 +33,12 @@ def schemes(deployed: Stack) -> dict[tuple[str, str], list[str]]:
     ],
 )
 def test_every_route_of_the_document_asks_who_calls(parameters: dict[str, str], callers: list[str]) -> None:
-    """API Gateway routes what is described, and asks with the authorizer that was chosen, outside of a laptop."""
+    """API Gateway routes the described operations, with the chosen authorizer in the stages other than `local`."""
     assert schemes(stack(**parameters)) == {(route.path, route.method): callers for route in openapi.ROUTES}
 
 
 def test_requests_are_throttled() -> None:
-    """The API has a limit of its own, below that of the account."""
+    """The API has a request limit."""
     [stage] = stack().of_type("AWS::ApiGatewayV2::Stage").values()
     settings = stage["DefaultRouteSettings"]
     assert settings["ThrottlingRateLimit"] > 0 < settings["ThrottlingBurstLimit"]
