@@ -6,13 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from carride.events import (
-    ContractError,
-    RideEvent,
-    idempotency_id,
-    parse_event,
-    sequence,
-)
+from carride.events import ContractError, RideEvent, idempotency_id, parse_event, sequence
 from carride.facts import FACTS, CarRideAccepted, CarRideCreated
 from carride.ride import accept
 from contract.samples import delivered, received
