@@ -58,6 +58,13 @@ os.environ |= {
 botocore.session.create_loader = functools.cache(botocore.session.create_loader)
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Skip the folders of a tier that is not run: importing them takes seconds."""
+    tiers = {"not integration": INTEGRATION, "not proof": PROOFS}
+    left_out = [folders for tier, folders in tiers.items() if tier in config.option.markexpr]
+    return any(collection_path.is_relative_to(folder) for folders in left_out for folder in folders) or None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests by tier, and take the network away from those that need none."""
     for item in items:

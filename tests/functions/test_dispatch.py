@@ -16,7 +16,8 @@ from moto import mock_aws
 import assignments
 import dispatch
 import fleet
-from carride.events import CarAssigned, Fact, parse_event
+from carride.events import parse_event
+from carride.facts import CarAssigned, Fact
 from carride.items import Outbox
 from dispatch import POLICY, Settings, make_handler
 from idempotency import Update
