@@ -1,4 +1,4 @@
-"""The outbox of another region: the events that its pipe may not have published."""
+"""Reads the events of a region's outbox that its pipe may not have published."""
 
 import base64
 import json
@@ -7,28 +7,28 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from carride.entry import Entry
-from ops.site import Site
+from ops.stack import StackRef
 
 _MARGIN: Final = timedelta(minutes=1)
 _SECONDS: Final = "%Y-%m-%dT%H:%M:%S"
-"""How the times of the outbox begin: they can be compared as texts."""
+"""How the times of the outbox begin. They are compared as texts."""
 _TEXTS: Final = (
     "id", "source", "type", "subject", "time", "dataschema", "idempotencyid", "sequence", "partitionkey",
     "correlationid", "causationid", "traceparent", "expirytime",
 )  # fmt: skip
 
 
-def written(site: Site, region: str, since: datetime, until: datetime) -> Iterator[Entry]:
-    """Yield what was written to the outbox in a region, as the pipe of that region would publish it.
+def written(stack: StackRef, region: str, since: datetime, until: datetime) -> Iterator[Entry]:
+    """Yield what a region wrote to its outbox, in the form in which its pipe publishes it.
 
     Args:
-        site: whose replica of the table is read.
-        region: where it was written.
-        since: when at the earliest.
-        until: when at the latest. An event happened just before it was written: a little more is yielded at both ends.
+        stack: the stack whose replica of the table is read.
+        region: the region that wrote it.
+        since: earliest time.
+        until: latest time. An event happens shortly before it is written, so both ends are extended by a minute.
     """
     request = {
-        "TableName": site.outputs["OutboxTableName"],
+        "TableName": stack.outputs["OutboxTableName"],
         "ConsistentRead": True,
         "FilterExpression": "#region = :region AND #time BETWEEN :since AND :until",
         "ExpressionAttributeNames": {"#region": "region", "#time": "time"},
@@ -38,9 +38,8 @@ def written(site: Site, region: str, since: datetime, until: datetime) -> Iterat
             ":until": {"S": f"{until.astimezone(UTC) + _MARGIN:{_SECONDS}}"},
         },
     }
-    for page in site.client("dynamodb").get_paginator("scan").paginate(**request):
-        for item in page["Items"]:
-            yield entry_of(item)
+    for page in stack.client("dynamodb").get_paginator("scan").paginate(**request):
+        yield from map(entry_of, page["Items"])
 
 
 def entry_of(item: dict[str, dict[str, Any]]) -> Entry:
@@ -52,6 +51,5 @@ def entry_of(item: dict[str, dict[str, Any]]) -> Entry:
         "datacontenttype": "application/json",
         "data_base64": base64.b64encode(item["data"]["B"]).decode(),
     }
-    return Entry(
-        source=texts["source"], detail=json.dumps(detail), time=datetime.fromisoformat(texts["time"]).astimezone(UTC)
-    )
+    time = datetime.fromisoformat(texts["time"]).astimezone(UTC)
+    return Entry(source=texts["source"], detail=json.dumps(detail), time=time)

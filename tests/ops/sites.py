@@ -7,7 +7,7 @@ import boto3
 from botocore.exceptions import EndpointConnectionError
 
 from ops.fence import Fence, parameter
-from ops.site import Site
+from ops.stack import StackRef
 
 HOME: Final = "us-west-2"
 AWAY: Final = "us-east-2"

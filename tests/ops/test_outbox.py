@@ -14,7 +14,7 @@ from carride.outbox import outbox_item
 from idempotency import marshalling
 from ops.failover import Failover
 from ops.outbox import entry_of, written
-from ops.site import OperatorError, Site
+from ops.stack import OperatorError, StackRef
 from tests.carride.fakes import FakeBus, FakeQueue
 from tests.carride.pipe import piped
 from tests.carride.rides import every_fact

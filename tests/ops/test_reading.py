@@ -29,7 +29,7 @@ from ops.audit.evidence import (
 from ops.audit.queues import dead_letter, peek
 from ops.audit.reading import deliveries, published, reported, ride_items, rides_of_cars
 from ops.audit.saga import check
-from ops.site import Site
+from ops.stack import StackRef
 from tests.functions.saga import create_table
 
 GROUP = "/aws/events/carride"

@@ -8,7 +8,7 @@ import pytest
 from moto import mock_aws
 
 from ops.replicas import wait_until_caught_up
-from ops.site import OperatorError, Site
+from ops.stack import OperatorError, StackRef
 
 HOME: Final = "us-west-2"
 AWAY: Final = "us-east-2"

@@ -9,7 +9,7 @@ import pytest
 
 from local.local_aws import Laptop
 from ops import fence
-from ops.site import OperatorError, Site
+from ops.stack import OperatorError, StackRef
 from tests.pipeline.pipeline import HISTORY, Pipeline
 
 NOW: Final = datetime(2026, 11, 21, 12, tzinfo=UTC)

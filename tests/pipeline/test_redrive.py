@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from ops import redrive
-from ops.site import OperatorError, Site
+from ops.stack import OperatorError, StackRef
 from tests.pipeline.pipeline import HISTORY, Pipeline
 
 

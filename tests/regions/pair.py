@@ -14,7 +14,7 @@ from ops.audit import CONSUMERS, audit
 from ops.audit.ledger import Ledger
 from ops.audit.reading import deliveries, outbox, ride_items
 from ops.regions import Deployed, Pair, Place
-from ops.site import Site
+from ops.stack import StackRef
 from tests.engine.support import put_through_endpoint
 
 HOME: Final = "us-west-2"

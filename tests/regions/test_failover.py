@@ -16,7 +16,7 @@ from botocore.exceptions import EndpointConnectionError
 from carride.simulation import Simulation, Spec
 from ops import fence
 from ops.failover import Failover, Patience, Window, unfence
-from ops.site import OperatorError, Site
+from ops.stack import OperatorError, StackRef
 from tests.engine.support import outage
 from tests.regions.pair import AWAY, HOME, NAME, Regions
 
