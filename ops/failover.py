@@ -189,7 +189,7 @@ class Failover:
             self.report(f"{len(refused)} of them lie in the ProducerDlq: {', '.join(sorted(set(refused)))}")
         return len(receipts) - len(refused), len(refused)
 
-    def undo(self, patience: timedelta = PATIENCE.catching_up) -> Mapping[str, int]:
+    def undo(self) -> Mapping[str, int]:
         """Go back to the primary: it gets what the secondary wrote, starts as it was, and then has the producers.
 
         Returns:
@@ -201,13 +201,16 @@ class Failover:
         here, there = self.primary.region, self.secondary.region
         put_up = fence.fenced(self.primary)
         if put_up is None:
-            fence.check_remembered(self.primary)
-            raise OperatorError(f"{here} is not fenced: there is nothing to take down")
+            if not fence.is_forgotten(self.primary):
+                raise OperatorError(f"{here} is not fenced: there is nothing to take down")
+            self.report(f"the former state of {here} is lost, so everything starts (docs/runbooks/failover.md)")
+            put_up = fence.remember(self.primary, fence.everything(self.primary, datetime.now(UTC)))
         _check_no_replay(self.secondary)
         self.report(f"stopping the reconciler's schedule in {there}")
         fence.switch_schedules(self.secondary, put_up.schedules, on=False)
         self.report(f"waiting until {here} has everything that {there} wrote")
-        replicas.wait_until_caught_up(self.secondary, self.primary, patience=patience.total_seconds(), sleep=self.sleep)
+        patience = PATIENCE.catching_up.total_seconds()
+        replicas.wait_until_caught_up(self.secondary, self.primary, patience=patience, sleep=self.sleep)
         self.report(f"starting {here} again")
         fence.take_down(self.primary, put_up)
         self.report(f"steering producers back to {here}")

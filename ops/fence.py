@@ -51,19 +51,16 @@ def put_up(stack: StackRef, now: datetime) -> Fence:
     Running invocations continue until they end; `ops.failover` waits for them.
 
     Raises:
-        OperatorError: the region is fenced, and its former state is unknown.
+        OperatorError: the region is fenced, and its former state is lost.
     """
     fence = fenced(stack)
     if fence is None:
-        fence = _running(stack, now)
-        check_remembered(stack, fence.functions)
-        stack.client("ssm").put_parameter(
-            Name=parameter(stack),
-            Value=msgspec.json.encode(fence).decode(),
-            Type="String",
-            Tier="Intelligent-Tiering",  # some twenty consumers exceed the 4 KB of a standard parameter
-            Overwrite=False,
-        )
+        if is_forgotten(stack):
+            raise OperatorError(
+                f"{stack.region} is fenced, and its parameter {parameter(stack)} with the former state is gone: see "
+                "docs/runbooks/failover.md"
+            )
+        fence = remember(stack, _running(stack, now))
     _switch_rules(stack, fence, on=False)
     switch_schedules(stack, fence.schedules, on=False)
     _switch_mappings(stack, fence, on=False)
@@ -90,27 +87,27 @@ def take_down(stack: StackRef, fence: Fence) -> None:
     _switch_rules(stack, fence, on=True)
 
 
+def remember(stack: StackRef, fence: Fence) -> Fence:
+    """Store a fence."""
+    stack.client("ssm").put_parameter(
+        Name=parameter(stack),
+        Value=msgspec.json.encode(fence).decode(),
+        Type="String",
+        Tier="Intelligent-Tiering",  # some twenty consumers exceed the 4 KB of a standard parameter
+        Overwrite=False,
+    )
+    return fence
+
+
 def forget(stack: StackRef) -> None:
-    """Delete the parameter that stores the fence."""
+    """Delete the stored fence."""
     stack.client("ssm").delete_parameter(Name=parameter(stack))
 
 
-def check_remembered(stack: StackRef, functions: Mapping[str, int | None] | None = None) -> None:
-    """Check that a region without a stored fence is not fenced.
-
-    Args:
-        stack: the stack, which has no stored fence.
-        functions: the reserved concurrency of its functions; looked up by default.
-
-    Raises:
-        OperatorError: every function is switched off, so the region is fenced and its former state is lost.
-    """
-    functions = _concurrency(stack) if functions is None else functions
-    if functions and all(reserved == 0 for reserved in functions.values()):
-        raise OperatorError(
-            f"{stack.region} is fenced, and its parameter {parameter(stack)} with the former state is gone: "
-            "docs/runbooks/failover.md describes how to start the region by hand"
-        )
+def is_forgotten(stack: StackRef) -> bool:
+    """Return whether a stack without a stored fence is fenced: every function is switched off."""
+    reserved = _concurrency(stack).values()
+    return bool(reserved) and all(each == 0 for each in reserved)
 
 
 def is_still(stack: StackRef, fence: Fence) -> bool:
@@ -138,32 +135,30 @@ def switch_schedules(stack: StackRef, logical_ids: Collection[str], *, on: bool)
         scheduler.update_schedule(**kept | {"State": "ENABLED" if on else "DISABLED"})
 
 
-def _running(stack: StackRef, now: datetime) -> Fence:
-    """Return what is running."""
-    events, functions, pipes, bus = *map(stack.client, ("events", "lambda", "pipes")), stack.outputs["CarRideBusName"]
+def everything(stack: StackRef, now: datetime) -> Fence:
+    """Return a fence that names everything of a stack, without reserved concurrency."""
     return Fence(
         now.astimezone(UTC),
-        rules=tuple(
-            name
-            for logical, name in stack.named("AWS::Events::Rule").items()
-            if logical != LOG_RULE and events.describe_rule(Name=name, EventBusName=bus)["State"] == "ENABLED"
-        ),
-        schedules=tuple(
-            logical
-            for logical, name in stack.named(SCHEDULE).items()
-            if stack.client("scheduler").get_schedule(Name=name)["State"] == "ENABLED"
-        ),
-        mappings=tuple(
-            name
-            for name in stack.named("AWS::Lambda::EventSourceMapping").values()
-            if functions.get_event_source_mapping(UUID=name)["State"] not in {"Disabled", "Disabling"}
-        ),
-        pipes=tuple(
-            name
-            for name in stack.named("AWS::Pipes::Pipe").values()
-            if pipes.describe_pipe(Name=name)["DesiredState"] == "RUNNING"
-        ),
-        functions=_concurrency(stack),
+        tuple(name for logical, name in stack.named("AWS::Events::Rule").items() if logical != LOG_RULE),
+        tuple(stack.named(SCHEDULE)),
+        tuple(stack.named("AWS::Lambda::EventSourceMapping").values()),
+        tuple(stack.named("AWS::Pipes::Pipe").values()),
+        dict.fromkeys(stack.named("AWS::Lambda::Function").values()),
+    )
+
+
+def _running(stack: StackRef, now: datetime) -> Fence:
+    """Return what is running."""
+    events, functions, pipes, scheduler = map(stack.client, ("events", "lambda", "pipes", "scheduler"))
+    bus, schedules, every = stack.outputs["CarRideBusName"], stack.named(SCHEDULE), everything(stack, now)
+    stopped = {"Disabled", "Disabling"}
+    return Fence(
+        every.since,
+        tuple(r for r in every.rules if events.describe_rule(Name=r, EventBusName=bus)["State"] == "ENABLED"),
+        tuple(s for s in every.schedules if scheduler.get_schedule(Name=schedules[s])["State"] == "ENABLED"),
+        tuple(m for m in every.mappings if functions.get_event_source_mapping(UUID=m)["State"] not in stopped),
+        tuple(p for p in every.pipes if pipes.describe_pipe(Name=p)["DesiredState"] == "RUNNING"),
+        _concurrency(stack),
     )
 
 
