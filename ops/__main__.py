@@ -7,14 +7,15 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, NoReturn
 
 import boto3
 from botocore.exceptions import BotoCoreError, ClientError
 
 from carride.overdue import LIMIT
-from ops import fleet, redrive, replay
+from ops import fleet, outbox, redrive, replay
 from ops import regions as two_regions
 from ops.audit import DEFAULT_GRACE, audit, gateway_payments
 from ops.failover import ARCHIVED_IN, LOST_WINDOW, Failover, Patience
@@ -27,23 +28,28 @@ tools are configured, or in that of --region. deploy-regions, delete-regions, fa
 unfence work on [primary] and [secondary] of samconfig.toml.
 
   make ops ARGS="audit --json"                     what is lost, doubled, waiting or overdue
-  make ops ARGS="replay --since 2h"                replay the last two hours of the archive
-  make ops ARGS="replay --since 2h --only DispatchRule --yes"
+  make ops ARGS="replay --since 2h --yes"          replay the last two hours of the archive
   make ops ARGS="failover --since 6h"              show how the secondary would take over
-  make ops ARGS="failover --since 6h --yes"        let it take over
-  make ops ARGS="unfence --yes"                    go back to the primary
   make ops ARGS="redrive RideHistoryDlq"           count its messages by reason
-  make ops ARGS="redrive RideHistoryDlq --yes"     send them to their target
-  make ops ARGS="release dispatch#<key> --yes"     let a quarantined key run again
 
 A time is written as 90m, 6h or 2d (before now), or as 2026-11-21T10:00:00Z."""
 
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _FAILED: Final = 2
 
-type Say = Callable[[str], None]
 type Result = Mapping[str, Any]
-type Command = Callable[[argparse.Namespace, ClientFactory, Say], Result]
+
+
+class Plan(NamedTuple):
+    """What a command will do."""
+
+    steps: Sequence[str]
+    """In words, for people."""
+    do: Callable[[], Result]
+    """Does it, and returns JSON-ready values."""
+
+
+type Command = Callable[[argparse.Namespace], Plan]
 
 
 def main(arguments: Sequence[str] | None = None, clients: ClientFactory | None = None) -> None:
@@ -54,25 +60,37 @@ def main(arguments: Sequence[str] | None = None, clients: ClientFactory | None =
         clients: returns the clients to use; by default they are configured as the AWS CLI is.
     """
     options = command_line().parse_args(arguments)
-
-    def say(text: str) -> None:
-        # With --json only the result is on standard output.
-        print(text, file=sys.stderr if options.json else sys.stdout, flush=True)
-
+    options.clients = clients or aws_clients()
+    # With --json only the result is on standard output.
+    options.say = partial(print, file=sys.stderr if options.json else sys.stdout, flush=True)
     try:
-        result = options.command(options, clients or aws_clients(), say)
+        _run(options)
     except OperatorError as error:
-        problem = str(error)
+        _fail(str(error))
     except ClientError as error:
-        problem = f"AWS refused {error.operation_name}: {error.response['Error'].get('Message', error)}"
+        _fail(f"AWS refused {error.operation_name}: {error.response['Error'].get('Message', error)}")
     except BotoCoreError as error:
-        problem = f"AWS could not be reached: {error}"
+        _fail(f"AWS could not be reached: {error}")
     except KeyboardInterrupt:
-        problem = "interrupted; run it again to continue"
-    else:
-        if options.json:
-            print(json.dumps(result, default=str, indent=2))
-        return sys.exit(options.status) if options.status else None
+        _fail("interrupted; run it again to continue")
+    if options.status:
+        sys.exit(options.status)
+
+
+def _run(options: argparse.Namespace) -> None:
+    plan: Plan = options.command(options)
+    for number, step in enumerate(plan.steps, 1):
+        options.say(f"{number}. {step}")
+    result = plan.do() if options.yes else {"plan": plan.steps}
+    if not options.yes:
+        options.say("nothing was done; add --yes to do it")
+    elif plan.steps:
+        options.say("done: " + (", ".join(f"{name} {value}" for name, value in result.items()) or "nothing"))
+    if options.json:
+        print(json.dumps(result, default=str, indent=2))
+
+
+def _fail(problem: str) -> NoReturn:
     print(f"error: {problem}", file=sys.stderr)
     sys.exit(_FAILED)
 
@@ -80,7 +98,7 @@ def main(arguments: Sequence[str] | None = None, clients: ClientFactory | None =
 # ── Commands ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _audit(options: argparse.Namespace, clients: ClientFactory, say: Say) -> Result:
+def _audit(options: argparse.Namespace) -> Plan:
     """Show what is lost, doubled, waiting for redrive or overdue.
 
     The audit compares what the bus, tables, queues and log groups of a stack hold, in both
@@ -89,43 +107,45 @@ def _audit(options: argparse.Namespace, clients: ClientFactory, say: Say) -> Res
     Status 0: balanced; 1: something is wrong; 3: the evidence is incomplete. An event younger
     than --grace counts as in flight. EventBridge and Lambda may retry for 30 hours.
     """
-    stack = _stack(options, clients)
+    stack = _stack(options)
     try:
         payments = None if options.payments is None else gateway_payments(options.payments.read_text())
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise OperatorError(f"{options.payments} is no ledger of the gateway: {error!r}") from error
     stacks = [each for each in (stack, stack.peer()) if each is not None]
     report = audit(*stacks, grace=options.grace, payments=payments, overdue_after=options.overdue)
-    say(report.to_text())
+    options.say(report.to_text())
     options.status = report.status
-    return report.to_json()
+    return Plan([], report.to_json)
 
 
-def _replay(options: argparse.Namespace, clients: ClientFactory, say: Say) -> Result:
+def _replay(options: argparse.Namespace) -> Plan:
     """Replay a part of the archive.
 
     The replay is named for its region, as the rules of two regions require. It is refused
     while the other region works on the same events. Consumers recognise what has taken
     effect.
     """
-    stack = _stack(options, clients)
-    now = datetime.now(UTC)
-    until = options.until or now
-    if not options.since < until:
-        raise OperatorError(f"--since has to be before --until, which is {until:%Y-%m-%d %H:%M:%S %Z}")
-    name = replay.name_for(stack.region, now)
-    say(f"replay {name} of {stack.name} in {stack.region}, for {options.only or 'every rule'}:")
-    say(f"events with a time from {options.since} to {until}")
+    stack, until = _stack(options), _until(options)
     replay.check(stack, accept_duplicates=options.accept_duplicates)
-    if _is_only_shown(options, say):
-        return {"replay": None}
-    replay.start(stack, name, options.since, until, only=options.only)
-    replay.wait(stack, name)
-    say("it has ended; consumers have recognised what had taken effect")
-    return {"replay": name}
+    name = replay.name_for(stack.region, datetime.now(UTC))
+    what = f"replay events of {stack.name} in {stack.region} with a time from {options.since} to {until}"
+    step = f"{what}, for {options.only or 'every rule'}, as {name}"
+    return Plan([step], lambda: {"replay": replay.run(stack, name, options.since, until, only=options.only)})
 
 
-def _failover(options: argparse.Namespace, clients: ClientFactory, say: Say) -> Result:
+def _republish(options: argparse.Namespace) -> Plan:
+    """Publish again the events in the outbox of a region that its pipe may not have published.
+
+    Consumers recognise published events by their ids. Partners receive them again.
+    """
+    stack, until = _stack(options), _until(options)
+    step = f"publish what was written to the outbox in {stack.region} from {options.since} to {until}"
+    window = (stack.region, options.since, until)
+    return Plan([step], lambda: outbox.republish(stack, *window, options.say)._asdict())
+
+
+def _failover(options: argparse.Namespace) -> Plan:
     """Let the secondary region take over.
 
     Steer producers away, fence the primary, wait until its running work has ended and its
@@ -136,103 +156,79 @@ def _failover(options: argparse.Namespace, clients: ClientFactory, say: Say) -> 
     Waiting for it loses nothing and doubles nothing. --accept-duplicates continues at once;
     what both regions then work on can take effect twice. See docs/runbooks/failover.md.
     """
-    pair = two_regions.configured(clients)
-    failover = Failover(pair.primary.stack, pair.secondary.stack, say)
-    steps = failover.plan(options.since, options.until)
-    for number, step in enumerate(steps, 1):
-        say(f"{number}. {step}")
-    if _is_only_shown(options, say):
-        return {"plan": steps}
-    patience = Patience(options.runs_end_in, options.archived_in)
-    done = failover.run(options.since, options.until, patience, accept_duplicates=options.accept_duplicates)
-    events = f"{done.republished} events republished, {done.refused} refused"
-    say(f"{pair.secondary.stack.region} has taken over: {done.compared} items compared, {events}, {done.replay} ended")
-    return done._asdict()
+    primary, secondary = (each.stack for each in two_regions.configured(options.clients))
+    failover, patience = Failover(primary, secondary, options.say), Patience(options.runs_end_in, options.archived_in)
+    accepted = options.accept_duplicates
+    return Plan(
+        failover.plan(options.since, options.until),
+        lambda: failover.run(options.since, options.until, patience, accept_duplicates=accepted)._asdict(),
+    )
 
 
-def _unfence(options: argparse.Namespace, clients: ClientFactory, say: Say) -> Result:
+def _unfence(options: argparse.Namespace) -> Plan:
     """Go back to the primary region.
 
     Undo the fence of a failover: the primary starts as it was before when its tables have
     caught up, and gets the producers back. Choose a quiet time: a ride in progress changes
     regions between its events.
     """
-    primary, secondary = (each.stack for each in two_regions.configured(clients))
-    say(f"start {primary.region} as it was, when it has what {secondary.region} wrote, and steer producers back")
-    if _is_only_shown(options, say):
-        return {"started": None}
-    return {"started": Failover(primary, secondary, say).undo()}
+    primary, secondary = (each.stack for each in two_regions.configured(options.clients))
+    step = f"start {primary.region} as it was, when it has what {secondary.region} wrote, and steer producers back"
+    return Plan([step], Failover(primary, secondary, options.say).undo)
 
 
-def _redrive(options: argparse.Namespace, clients: ClientFactory, say: Say) -> Result:
+def _redrive(options: argparse.Namespace) -> Plan:
     """Send dead-lettered messages to their target.
 
     Other targets do not receive them. Messages that would only return stay in the queue.
     """
-    stack = _stack(options, clients)
+    stack = _stack(options)
     messages = redrive.waiting(stack, options.queue)
-    say(f"{messages.total()} messages in {options.queue} of {stack.name} in {stack.region}: {_counts(messages)}")
-    say(f"they go to {redrive.target_of(stack, options.queue)}")
-    if _is_only_shown(options, say):
-        return {"waiting": messages}
-    done = redrive.redrive(stack, options.queue, release=options.release)
-    say(_counts(done))
-    return done
+    reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(messages.items())) or "nothing"
+    options.say(f"{options.queue} of {stack.name} in {stack.region} has {messages.total()} messages: {reasons}")
+    step = f"send them to {redrive.target_of(stack, options.queue)}"
+    return Plan([step], lambda: redrive.redrive(stack, options.queue, release=options.release))
 
 
-def _release(options: argparse.Namespace, clients: ClientFactory, say: Say) -> Result:
+def _release(options: argparse.Namespace) -> Plan:
     """Let a quarantined key run again.
 
-    Release it when the cause of its failure is fixed: its next delivery is attempt 1.
+    Release it when the cause of its failure is fixed, then redrive its message from the
+    dead-letter queue: its next delivery is attempt 1.
     """
-    redrive.check_key(options.key)
-    stack = _stack(options, clients)
-    say(f"release {options.key} of {stack.name} in {stack.region}: its next delivery is attempt 1")
-    if _is_only_shown(options, say):
-        return {"released": None}
-    redrive.release_key(stack, options.key)
-    say("released: now redrive its message from the dead-letter queue (docs/runbooks)")
-    return {"released": options.key}
+    key, stack = redrive.checked_key(options.key), _stack(options)
+    return Plan(
+        [f"release {key} of {stack.name} in {stack.region}"], lambda: {"released": redrive.release_key(stack, key)}
+    )
 
 
-def _cars(options: argparse.Namespace, clients: ClientFactory, say: Say) -> Result:
+def _cars(options: argparse.Namespace) -> Plan:
     """Park cars all over the city, for dispatch to assign. Existing cars are left as they are."""
-    stack = _stack(options, clients)
-    table = stack.outputs["CarTableName"]
-    say(f"park cars in {table} until there are {options.count}")
-    if _is_only_shown(options, say):
-        return {"added": None}
-    return {"added": fleet.seed(stack.client("dynamodb"), table, options.count)}
+    stack = _stack(options)
+    dynamodb, table = stack.client("dynamodb"), stack.outputs["CarTableName"]
+    step = f"park cars in {table} until there are {options.count}"
+    return Plan([step], lambda: {"added": fleet.seed(dynamodb, table, options.count)})
 
 
-def _deploy_regions(options: argparse.Namespace, clients: ClientFactory, say: Say) -> Result:
+def _deploy_regions(options: argparse.Namespace) -> Plan:
     """Deploy the stack to two regions.
 
     Both deploy what was built last: run `sam build` first. The first deployment takes four
     steps, later ones two. An interrupted deployment continues when it is run again.
     """
-    pair = two_regions.configured(clients, overrides=dict(map(two_regions.assignment, options.overrides)))
-    return _carry_out(two_regions.deployment(pair), pair, options, say)
+    pair = two_regions.configured(options.clients, overrides=dict(map(two_regions.assignment, options.overrides)))
+    return _changes(two_regions.deployment(pair), pair)
 
 
-def _delete_regions(options: argparse.Namespace, clients: ClientFactory, say: Say) -> Result:
+def _delete_regions(options: argparse.Namespace) -> Plan:
     """Delete the stack from both regions, with all of its data."""
-    pair = two_regions.configured(clients)
-    return _carry_out(two_regions.removal(pair), pair, options, say)
+    pair = two_regions.configured(options.clients)
+    return _changes(two_regions.removal(pair), pair)
 
 
-def _carry_out(steps: list[two_regions.Step], pair: two_regions.Pair, options: argparse.Namespace, say: Say) -> Result:
-    if options.yes:
-        two_regions.carry_out(steps, pair, two_regions.Deployer(), say)
-    else:
-        for number, step in enumerate(steps, 1):
-            say(f"{number}. {step}")
-        _is_only_shown(options, say)
-    return {"steps": [f"{step.environment.role}: {step.what}" for step in steps]}
-
-
-def _counts(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{count} {what}" for what, count in sorted(counts.items())) or "nothing"
+def _changes(steps: Sequence[two_regions.Step], pair: two_regions.Pair) -> Plan:
+    deployer = two_regions.Deployer()
+    return Plan([*map(str, steps)], lambda: {"steps": two_regions.carry_out(steps, pair, deployer)})
 
 
 # ── Options ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -254,7 +250,9 @@ def command_line() -> argparse.ArgumentParser:
         if regions == 1:
             added.add_argument("--stack", help="name of the stack (that of samconfig.toml)")
             added.add_argument("--region", help="region of the stack (that for which AWS's tools are configured)")
-        if run is not _audit:
+        if run is _audit:
+            added.set_defaults(yes=True)
+        else:
             added.add_argument("--yes", action="store_true", help="do it; without this, only show what would be done")
         return added
 
@@ -264,10 +262,12 @@ def command_line() -> argparse.ArgumentParser:
     look.add_argument("--payments", type=Path, metavar="FILE", help="the gateway's ledger, as JSON, to compare with")
 
     again = command(_replay)
-    again.add_argument("--since", **moment, required=True, help="time of the oldest event")
-    again.add_argument("--until", **moment, help="time of the newest event (now)")
     again.add_argument("--only", metavar="RULE", help="logical id of the one rule that receives the events")
     again.add_argument("--accept-duplicates", action="store_true", help="do not ask the other region")
+
+    for each in (again, command(_republish)):
+        each.add_argument("--since", **moment, required=True, help="time of the oldest event")
+        each.add_argument("--until", **moment, help="time of the newest event (now)")
 
     over = command(_failover, regions=2)
     began = datetime.now(UTC) - LOST_WINDOW
@@ -312,17 +312,20 @@ def _time(text: str) -> datetime:
     return time
 
 
-def _is_only_shown(options: argparse.Namespace, say: Say) -> bool:
-    if not options.yes:
-        say("nothing was done; add --yes to do it")
-    return not options.yes
+def _until(options: argparse.Namespace) -> datetime:
+    until: datetime = options.until or datetime.now(UTC)
+    if not options.since < until:
+        raise OperatorError(f"--since has to be before --until, which is {until:%Y-%m-%d %H:%M:%S %Z}")
+    return until
 
 
-def _stack(options: argparse.Namespace, clients: ClientFactory) -> StackRef:
+def _stack(options: argparse.Namespace) -> StackRef:
     region = options.region or boto3.session.Session().region_name
     if not region:
         raise OperatorError("no region is configured: give --region, or set AWS_REGION")
-    return StackRef(options.stack or two_regions.configured(clients).primary.stack.name, region, clients)
+    return StackRef(
+        options.stack or two_regions.configured(options.clients).primary.stack.name, region, options.clients
+    )
 
 
 if __name__ == "__main__":

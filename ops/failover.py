@@ -6,7 +6,6 @@ the events of the lost window only when the primary is stopped, its running work
 has arrived in the secondary.
 """
 
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -15,8 +14,6 @@ from typing import Final, NamedTuple
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from carride.publisher import Outcome as Published
-from carride.publisher import Publisher, PublishError
 from idempotency import Policy
 from ops import fence, outbox, replay, replicas
 from ops.fence import Fence
@@ -124,15 +121,14 @@ class Failover:
             self.report(f"{here} is not fenced and drained ({error}); duplicates are accepted")
         until = until or datetime.now(UTC)
         _check_no_replay(self.secondary)
-        republished, refused = self.republish(since, until)
+        republished, refused = outbox.republish(self.secondary, here, since, until, self.report)
         archived = until + patience.archive
         if (left := (archived - datetime.now(UTC)).total_seconds()) > 0:
             self.report(f"waiting until {archived:%H:%M:%S}, when the archive has the window's last events")
             self.sleep(left)
         name = replay.name_for(there, datetime.now(UTC))
         self.report(f"replaying the archive of {there}: {name}")
-        replay.start(self.secondary, name, since, until)
-        replay.wait(self.secondary, name, self.sleep)
+        replay.run(self.secondary, name, since, until, sleep=self.sleep)
         self.report(f"starting the reconciler's schedule in {there}")
         fence.switch_schedules(self.secondary, schedules, on=True)
         return Outcome(drained, compared, republished, refused, name)
@@ -166,28 +162,6 @@ class Failover:
         self.report(f"waiting until {self.secondary.region} has everything that {self.primary.region} wrote")
         left = max(deadline - time.monotonic(), 0)
         return replicas.wait_until_caught_up(self.primary, self.secondary, patience=left, sleep=self.sleep)
-
-    def republish(self, since: datetime, until: datetime) -> tuple[int, int]:
-        """Publish on the secondary's bus the events that the primary's pipe may not have published.
-
-        Returns:
-            The number of events that the bus has accepted, and of those that lie in the ProducerDlq instead.
-
-        Raises:
-            OperatorError: some events are in neither.
-        """
-        entries = list(outbox.written(self.secondary, self.primary.region, since, until))
-        self.report(f"republishing {len(entries)} events of the outbox")
-        bus, dlq = (self.secondary.outputs[name] for name in ("CarRideBusName", "ProducerDlqUrl"))
-        publisher = Publisher(self.secondary.client("events"), self.secondary.client("sqs"), bus, dlq, sleep=self.sleep)
-        try:
-            receipts = publisher.publish(entries, lambda: math.inf)
-        except PublishError as error:
-            raise OperatorError(f"{error}. They are still in the outbox: fail over again") from error
-        refused = [str(receipt.code) for receipt in receipts if receipt.outcome is not Published.PUBLISHED]
-        if refused:
-            self.report(f"{len(refused)} of them lie in the ProducerDlq: {', '.join(sorted(set(refused)))}")
-        return len(receipts) - len(refused), len(refused)
 
     def undo(self) -> Mapping[str, int]:
         """Go back to the primary: it gets what the secondary wrote, starts as it was, and then has the producers.

@@ -1,13 +1,15 @@
-"""Reads the events of a region's outbox that its pipe may not have published."""
+"""Publishes the events of a region's outbox that its pipe may not have published."""
 
 import base64
 import json
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from carride.entry import Entry
-from ops.stack import StackRef
+from carride.publisher import Outcome, Publisher, PublishError
+from ops.stack import OperatorError, StackRef
 
 _MARGIN: Final = timedelta(minutes=1)
 _SECONDS: Final = "%Y-%m-%dT%H:%M:%S"
@@ -16,6 +18,43 @@ _TEXTS: Final = (
     "id", "source", "type", "subject", "time", "dataschema", "idempotencyid", "sequence", "partitionkey",
     "correlationid", "causationid", "traceparent", "expirytime",
 )  # fmt: skip
+
+
+class Republished(NamedTuple):
+    """The result of `republish`."""
+
+    republished: int
+    """Events that the bus has accepted."""
+    refused: int
+    """Events that lie in the ProducerDlq instead."""
+
+
+def republish(
+    stack: StackRef, region: str, since: datetime, until: datetime, report: Callable[[str], None] = print
+) -> Republished:
+    """Publish again on a stack's bus what a region wrote to its outbox.
+
+    Args:
+        stack: the stack whose replica of the table is read, and whose bus is used.
+        region: the region that wrote the events.
+        since: earliest time.
+        until: latest time.
+        report: called with what happens, in words.
+
+    Raises:
+        OperatorError: some events are in neither.
+    """
+    entries = list(written(stack, region, since, until))
+    report(f"republishing {len(entries)} events of the outbox")
+    bus, dlq = (stack.outputs[name] for name in ("CarRideBusName", "ProducerDlqUrl"))
+    try:
+        receipts = Publisher(stack.client("events"), stack.client("sqs"), bus, dlq).publish(entries, lambda: math.inf)
+    except PublishError as error:
+        raise OperatorError(f"{error}. They are still in the outbox: run it again") from error
+    refused = [str(receipt.code) for receipt in receipts if receipt.outcome is not Outcome.PUBLISHED]
+    if refused:
+        report(f"{len(refused)} of them lie in the ProducerDlq: {', '.join(sorted(set(refused)))}")
+    return Republished(len(receipts) - len(refused), len(refused))
 
 
 def written(stack: StackRef, region: str, since: datetime, until: datetime) -> Iterator[Entry]:

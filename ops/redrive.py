@@ -7,9 +7,8 @@ consumers recognise it.
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any, Final
 
 from botocore.exceptions import ClientError
@@ -38,9 +37,6 @@ _NEEDS_RELEASE: Final = frozenset({"QUARANTINED", "UNKNOWN", "CORRUPT_RECORD"})
 """Reasons that are stored in a key's record: the consumer gives the event up again until the key is released."""
 _PERMANENT: Final = frozenset({"CONTRACT", "MISSING_KEY", "BEYOND_WINDOW", "PAYLOAD_MISMATCH", UNREADABLE})
 """Reasons that no redrive changes."""
-
-type Send = Callable[[Mapping[str, Any]], str | None]
-"""Sends an event, and returns why it was refused, or None."""
 
 
 class _Envelope(Struct, rename={"detail_type": "detail-type"}):
@@ -92,7 +88,7 @@ def redrive(stack: StackRef, queue: str, *, release: bool = False) -> Counter[st
     Raises:
         OperatorError: the queue cannot be redriven.
     """
-    url, send = _url(stack, queue), _sender(stack, target_of(stack, queue))
+    url, target = _url(stack, queue), target_of(stack, queue)
     sqs = stack.client("sqs")
     done: Counter[str] = Counter()
     stayed: list[str] = []
@@ -102,7 +98,7 @@ def redrive(stack: StackRef, queue: str, *, release: bool = False) -> Counter[st
             left -= len(messages)
             stayed += [message["ReceiptHandle"] for message in messages]
             for message in messages:
-                why = _why_it_stays(stack, message, release=release) or send(opened(message)[1])
+                why = _why_it_stays(stack, message, release=release) or _send(stack, target, opened(message)[1])
                 if why is None:
                     sqs.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
                     stayed.remove(message["ReceiptHandle"])
@@ -113,26 +109,28 @@ def redrive(stack: StackRef, queue: str, *, release: bool = False) -> Counter[st
     return done
 
 
-def check_key(key: str) -> None:
-    """Check that an idempotency key names a consumer.
+def checked_key(key: str) -> str:
+    """Return an idempotency key.
 
     Raises:
-        OperatorError: it does not.
+        OperatorError: it does not name a consumer.
     """
     consumer, _, rest = key.partition("#")
     known = [*(each.name for each in CONSUMERS), _API]
     if consumer.partition("/")[0] not in known or not rest:
         raise OperatorError(f"{key!r} is no key: it begins with {' or '.join(f'{each}#' for each in known)}")
+    return key
 
 
-def release_key(stack: StackRef, key: str) -> None:
-    """Release a quarantined key: its next delivery is attempt 1.
+def release_key(stack: StackRef, key: str) -> str:
+    """Release a quarantined key, whose next delivery is then attempt 1, and return it.
 
     Raises:
         OperatorError: the key is not quarantined.
     """
     if not release_record(_store(stack), key):
         raise OperatorError(f"{key} is not quarantined: there is nothing to release")
+    return key
 
 
 def _store(stack: StackRef) -> DynamoDBStore:
@@ -168,33 +166,22 @@ def _why_it_stays(stack: StackRef, message: Any, *, release: bool) -> str | None
     return None
 
 
-def _sender(stack: StackRef, arn: str) -> Send:
+def _send(stack: StackRef, arn: str, event: Mapping[str, Any]) -> str | None:
+    """Send an event to a target, and return why it was refused, or None."""
     service, name = arn.split(":")[2], arn.rsplit(":", 1)[-1]
     sqs = stack.client("sqs")
-    if service == "lambda":
-        invoke = partial(stack.client("lambda").invoke, FunctionName=arn, InvocationType="Event")
-        return lambda event: _why_refused(lambda: invoke(Payload=_json(event)))
-    if service == "sqs":
-        send = partial(sqs.send_message, QueueUrl=sqs.get_queue_url(QueueName=name)["QueueUrl"])
-        return lambda event: _why_refused(lambda: send(MessageBody=_json(event)))
-    bus, dlq = stack.outputs["CarRideBusName"], stack.outputs[f"{PRODUCER_DLQ}Url"]
-    publisher = Publisher(stack.client("events"), sqs, bus, dlq)
-
-    def publish(event: Mapping[str, Any]) -> str | None:
-        try:
-            entry = entry_in(event)
-        except ContractError as error:
-            return f"its {error.field} cannot be read"
-        (receipt,) = publisher.put([entry], lambda: math.inf)  # the message stays; a second one is not needed
-        return None if receipt.outcome is Outcome.PUBLISHED else f"refused: {receipt.code}"
-
-    return publish
-
-
-def _why_refused(send: Callable[[], object]) -> str | None:
-    """Send, and return the code with which AWS refused, or None."""
     try:
-        send()
+        if service == "lambda":
+            stack.client("lambda").invoke(FunctionName=arn, InvocationType="Event", Payload=_json(event))
+        elif service == "sqs":
+            sqs.send_message(QueueUrl=sqs.get_queue_url(QueueName=name)["QueueUrl"], MessageBody=_json(event))
+        else:
+            bus, dlq = stack.outputs["CarRideBusName"], stack.outputs[f"{PRODUCER_DLQ}Url"]
+            publisher = Publisher(stack.client("events"), sqs, bus, dlq)
+            (receipt,) = publisher.put([entry_in(event)], lambda: math.inf)  # `put` makes no second message
+            return None if receipt.outcome is Outcome.PUBLISHED else f"refused: {receipt.code}"
+    except ContractError as error:
+        return f"its {error.field} cannot be read"
     except ClientError as error:
         return f"refused: {error.response['Error']['Code']}"
     return None

@@ -7,7 +7,7 @@ the endpoint's id.
 
 import subprocess
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -84,10 +84,7 @@ class Deployer:
             waiter = client.get_waiter("stack_delete_complete")
             waiter.wait(StackName=stack.name, WaiterConfig={"Delay": _POLL_SECONDS})
         except WaiterError as error:
-            events = client.describe_stack_events(StackName=stack.name)["StackEvents"]
-            failed = [event for event in events if event["ResourceStatus"].endswith("_FAILED")]
-            reason = f"{failed[-1]['LogicalResourceId']}: {failed[-1].get('ResourceStatusReason')}" if failed else error
-            raise OperatorError(f"the stack {stack.name} in {stack.region} could not be deleted: {reason}") from error
+            raise OperatorError(f"the stack {stack.name} in {stack.region} could not be deleted: {error}") from error
 
 
 def deployment(pair: Pair) -> list[Step]:
@@ -134,8 +131,8 @@ def removal(pair: Pair) -> list[Step]:
     return steps
 
 
-def carry_out(steps: Iterable[Step], pair: Pair, deployer: Deployer, report: Callable[[str], None] = print) -> None:
-    """Carry out steps.
+def carry_out(steps: Sequence[Step], pair: Pair, deployer: Deployer, report: Callable[[str], None] = print) -> int:
+    """Carry out steps, and return their number.
 
     Raises:
         OperatorError: a step failed. Run the command again when its cause is fixed.
@@ -147,6 +144,7 @@ def carry_out(steps: Iterable[Step], pair: Pair, deployer: Deployer, report: Cal
         else:
             needed = {name: _known(pair, name) for name in step.needs}
             deployer.deploy(step.environment, {**step.parameters, **needed})
+    return len(steps)
 
 
 def _known(pair: Pair, parameter: str) -> str:

@@ -57,8 +57,16 @@ def check(stack: StackRef, *, accept_duplicates: bool = False) -> None:
         raise OperatorError(f"{peer.region} is at work, {twice}: replay in {peer.region}, or fail over first")
 
 
-def start(stack: StackRef, name: str, since: datetime, until: datetime, *, only: str | None = None) -> None:
-    """Start a replay of a stack's archive to its own bus.
+def run(
+    stack: StackRef,
+    name: str,
+    since: datetime,
+    until: datetime,
+    *,
+    only: str | None = None,
+    sleep: Callable[[float], None] = time.sleep,
+) -> str:
+    """Replay a stack's archive to its own bus, wait until that has ended, and return its name.
 
     Args:
         stack: the stack.
@@ -66,9 +74,10 @@ def start(stack: StackRef, name: str, since: datetime, until: datetime, *, only:
         since: time of the oldest event.
         until: time of the newest event.
         only: logical id of the one rule that receives the events; every rule by default.
+        sleep: waits for some seconds.
 
     Raises:
-        OperatorError: there is no such rule.
+        OperatorError: there is no such rule, or the replay failed or was cancelled.
     """
     events = stack.client("events")
     bus = stack.outputs["CarRideBusName"]
@@ -78,25 +87,11 @@ def start(stack: StackRef, name: str, since: datetime, until: datetime, *, only:
         if only not in rules:
             raise OperatorError(f"the stack has no rule {only}: it has {', '.join(sorted(rules))}")
         destination["FilterArns"] = [events.describe_rule(Name=rules[only], EventBusName=bus)["Arn"]]
-    events.start_replay(
-        ReplayName=name,
-        EventSourceArn=stack.outputs["CarRideArchiveArn"],
-        EventStartTime=since,
-        EventEndTime=until,
-        Destination=destination,
-    )
-
-
-def wait(stack: StackRef, name: str, sleep: Callable[[float], None] = time.sleep) -> None:
-    """Wait until a replay has completed.
-
-    Raises:
-        OperatorError: it failed or was cancelled.
-    """
-    while True:
-        replay = stack.client("events").describe_replay(ReplayName=name)
-        if replay["State"] == "COMPLETED":
-            return
-        if replay["State"] not in _UNFINISHED:
-            raise OperatorError(f"the replay {name} ended as {replay['State']}: {replay.get('StateReason', '')}")
+    archive = stack.outputs["CarRideArchiveArn"]
+    window = {"EventStartTime": since, "EventEndTime": until}
+    events.start_replay(ReplayName=name, EventSourceArn=archive, Destination=destination, **window)
+    while (replay := events.describe_replay(ReplayName=name))["State"] in _UNFINISHED:
         sleep(_POLL_SECONDS)
+    if replay["State"] != "COMPLETED":
+        raise OperatorError(f"the replay {name} ended as {replay['State']}: {replay.get('StateReason', '')}")
+    return name

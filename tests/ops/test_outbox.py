@@ -12,10 +12,9 @@ from moto import mock_aws
 from carride.events import Fact, RideEvent
 from carride.outbox import outbox_item
 from idempotency import marshalling
-from ops.failover import Failover
-from ops.outbox import entry_of, written
+from ops.outbox import entry_of, republish, written
 from ops.stack import OperatorError
-from tests.carride.fakes import FakeBus, FakeQueue
+from tests.carride.fakes import FakeBus, FakeQueue, client_error
 from tests.carride.pipe import piped
 from tests.carride.rides import every_fact
 from tests.functions.saga import create_table
@@ -62,19 +61,18 @@ def test_events_that_the_other_region_wrote_in_the_window_are_republished(dynamo
     assert sorted(entry.time for entry in found) == [second, NOW]
 
 
-def test_a_failover_reports_what_the_bus_refused(dynamodb: Any) -> None:
-    """A dead-lettered event does not count as republished; an event in neither place stops the failover."""
+def test_refused_events_are_reported(dynamodb: Any) -> None:
+    """A dead-lettered event does not count as republished; an event in neither place is an error."""
     for fact in every_fact()[:3]:
         dynamodb.put_item(TableName="outbox", Item=marshalling.item(item(fact)))
     bus = FakeBus(lambda entry: "NotAuthorizedForSource" if "CarRideStarted" in entry["Detail"] else None)
     services: dict[str, Any] = {"dynamodb": dynamodb, "events": bus, "sqs": FakeQueue()}
-    secondary = stack(
+    ref = stack(
         lambda service, _: services[service], OutboxTableName="outbox", CarRideBusName="bus", ProducerDlqUrl="url"
     )
     reports: list[str] = []
-    failover = Failover(stack(lambda *_: None, HOME), secondary, reports.append, lambda seconds: None)
-    assert failover.republish(NOW - HOUR, NOW) == (2, 1)
+    assert republish(ref, HOME, NOW - HOUR, NOW, reports.append) == (2, 1)
     assert "NotAuthorizedForSource" in reports[-1]
-    services["sqs"] = FakeQueue(lambda _: "InternalError")
+    services["sqs"] = FakeQueue(failures=[client_error("InvalidAddress", 404)])
     with pytest.raises(OperatorError, match="NotAuthorizedForSource"):
-        failover.republish(NOW - HOUR, NOW)
+        republish(ref, HOME, NOW - HOUR, NOW)

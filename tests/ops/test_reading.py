@@ -13,21 +13,9 @@ from moto import mock_aws
 
 from carride.events import CarRideCreated, RideEvent
 from idempotency import marshalling
-from ops.audit.evidence import (
-    ALWAYS,
-    CONSUMERS,
-    NEVER,
-    DeadLettered,
-    Delivered,
-    Effect,
-    Evidence,
-    Named,
-    Published,
-    RideItem,
-)
+from ops.audit.evidence import ALWAYS, CONSUMERS, NEVER, DeadLettered, Delivered, Effect, Named, Published, RideItem
 from ops.audit.queues import dead_letter, peek
 from ops.audit.reading import deliveries, logged_items, published, ride_items, rides_of_cars
-from ops.audit.saga import check
 from tests.carride.rides import booked
 from tests.functions.saga import create_table
 from tests.ops.world import stack
@@ -144,17 +132,15 @@ def packed(value: object) -> str:
 
 
 REFUSED: Final = {name: value for name, value in ride_event().items() if name != "id"}
-BY_CONSUMER: Final = {"reason": "QUARANTINED", "message": "…", "consumer": "dispatch"}
+PACKED: Final = REFUSED | {"detail": None, "detailGzip": packed(REFUSED["detail"])}
+BY_CONSUMER: Final = {"reason": "QUARANTINED", "message": "…", "consumer": "dispatch", "event": None}
 BY_LAMBDA: Final = {"requestContext": {"condition": "Exhausted"}}
 BY_PIPE: Final = {"context": {"condition": "Exhausted"}, "DDBStreamBatchInfo": {}}
 RECORD: Final = {"messageId": "1", "body": json.dumps(ride_event())}
 MESSAGES: Final[dict[str, tuple[Any, str, str | None, str | None]]] = {
     "consumer": (message(BY_CONSUMER | {"event": ride_event()}), "QUARANTINED", "event-1", FACT),
     "broken": (message(BY_CONSUMER | {"event": BROKEN}), "QUARANTINED", "event-2", None),
-    "compressed": (
-        message(BY_CONSUMER | {"event": None, "eventGzip": packed(ride_event())}),
-        *("QUARANTINED", "event-1", FACT),
-    ),
+    "compressed": (message(BY_CONSUMER | {"eventGzip": packed(ride_event())}), "QUARANTINED", "event-1", FACT),
     "of a batch": (message(BY_CONSUMER | {"event": RECORD}), "QUARANTINED", "event-1", FACT),
     "Lambda": (message(BY_LAMBDA | {"requestPayload": ride_event()}), "Exhausted", "event-1", FACT),
     "no event": (message(BY_LAMBDA | {"requestPayload": None}), "Exhausted", None, None),
@@ -162,10 +148,7 @@ MESSAGES: Final[dict[str, tuple[Any, str, str | None, str | None]]] = {
     "SQS": (message(ride_event()), "ReceivesExhausted", "event-1", FACT),
     "rule": (message(ride_event(), ERROR_CODE="NO_PERMISSIONS"), "NO_PERMISSIONS", "event-1", FACT),
     "publisher": (message(REFUSED, ERROR_CODE="InternalFailure"), "InternalFailure", None, FACT),
-    "publisher, compressed": (
-        message(REFUSED | {"detail": None, "detailGzip": packed(ride_event()["detail"])}, ERROR_CODE="A"),
-        *("A", None, FACT),
-    ),
+    "publisher, compressed": (message(PACKED, ERROR_CODE="A"), "A", None, FACT),
 }
 
 
@@ -253,6 +236,4 @@ def test_a_broken_item_of_a_car_does_not_hide_its_ride() -> None:
         ("zone_03", "car_02", {"rideID": {"N": "7"}}),
     ):
         dynamodb.put_item(TableName="cars", Item={"zone": {"S": zone}, "carID": {"S": car}, **held})
-    cars = rides_of_cars(dynamodb, "cars")
-    assert cars == {"car_01": "order_01", "car_02": "7"}
-    assert check(Evidence(CONSUMERS, cars=cars)).cars_held == 2
+    assert rides_of_cars(dynamodb, "cars") == {"car_01": "order_01", "car_02": "7"}

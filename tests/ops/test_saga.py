@@ -73,46 +73,30 @@ UNDER_WAY: Final = "CarRideAccepted CarAssigned PaymentAuthorized"
 CAPTURED: Final = payment("captured", captures=1)
 REFUNDED: Final = payment("refunded", refunds=1)
 RESERVED: Final = payment("authorized")
-PAID: Final = ride(
-    f"CarRideCreated {UNDER_WAY} CarRideCompleted CarReleased PaymentCaptured", "released", "captured", CAPTURED
-)
-CANCELLED: Final = ride(f"{UNDER_WAY} CarRideCancelled CarReleased PaymentRefunded", "released", "refunded", REFUNDED)
-DECLINED: Final = ride(
-    "CarRideAccepted CarAssigned PaymentDeclined CarReleased CarRideCompleted",
-    *("released", "declined", payment("declined")),
-)
+DECLINE: Final = payment("declined")
+PAID: Final = ride(f"{UNDER_WAY} CarRideCompleted CarReleased PaymentCaptured", "released", "captured", CAPTURED)
+UNDONE: Final = f"{UNDER_WAY} CarRideCancelled CarReleased"
+CANCELLED: Final = ride(f"{UNDONE} PaymentRefunded", "released", "refunded", REFUNDED)
+REFUSED: Final = "CarRideAccepted CarAssigned PaymentDeclined CarReleased CarRideCompleted"
+DECLINED: Final = ride(REFUSED, "released", "declined", DECLINE)
+TOO_LATE: Final = ride(f"{REFUSED} PaymentAuthorized", "released", "declined", REFUNDED)
 ASSIGNED: Final = ride(UNDER_WAY, "assigned", "authorized", RESERVED, car="car_01")
-IN_QUEUE: Final = [DeadLettered("PaymentDlq", "QUARANTINED", PAYMENT, None, "CarRideAccepted")]
+COMPENSATED: Final = ride(f"{UNDER_WAY} CarReleased PaymentRefunded", "released", "refunded", REFUNDED)
+OVERDUE: Final = ride(f"{UNDER_WAY} CarRideOverdue CarReleased PaymentRefunded", "released", "refunded", REFUNDED)
+IN_QUEUE: Final = DeadLettered("PaymentDlq", "QUARANTINED", PAYMENT, None, "CarRideAccepted")
 STATES: Final[dict[str, tuple[Ending, Evidence]]] = {
     "paid": (Ending.PAID, PAID),
     "cancelled": (Ending.CANCELLED, CANCELLED),
     "declined": (Ending.DECLINED, DECLINED),
     "refused without a payment": (Ending.DECLINED, DECLINED._replace(payments=[])),
-    "declined at the capture, and released": (
-        Ending.DECLINED,
-        ride(f"{UNDER_WAY} CarRideCompleted CarReleased PaymentDeclined", "released", "declined", REFUNDED),
-    ),
+    "declined at the capture, and released": (Ending.DECLINED, TOO_LATE),
     "without a car": (Ending.UNSERVED, ride("CarRideAccepted NoCarAvailable", "unserved", "cancelled")),
     "under way": (Ending.OPEN, ASSIGNED),
     "booked": (Ending.OPEN, ride("CarRideCreated", None, None)),
-    "the money has still to be returned": (
-        Ending.OPEN,
-        ride(f"{UNDER_WAY} CarRideCancelled CarReleased", "released", "undo due", RESERVED),
-    ),
-    "compensated without a cancellation": (
-        Ending.CANCELLED,
-        ride(f"{UNDER_WAY} CarReleased PaymentRefunded", "released", "refunded", REFUNDED),
-    ),
-    "reconciled, though an event lies in a queue": (
-        Ending.CANCELLED,
-        ride(f"{UNDER_WAY} CarRideOverdue CarReleased PaymentRefunded", "released", "refunded", REFUNDED)._replace(
-            dead_letters=IN_QUEUE
-        ),
-    ),
-    "cancelled before a car": (
-        Ending.CANCELLED,
-        ride("CarRideCancelled", "cancelled", "cancelled", payment("declined")),
-    ),
+    "the money has still to be returned": (Ending.OPEN, ride(UNDONE, "released", "undo due", RESERVED)),
+    "compensated without a cancellation": (Ending.CANCELLED, COMPENSATED),
+    "reconciled, though an event lies in a queue": (Ending.CANCELLED, OVERDUE._replace(dead_letters=[IN_QUEUE])),
+    "cancelled before a car": (Ending.CANCELLED, ride("CarRideCancelled", "cancelled", "cancelled", DECLINE)),
 }
 
 
@@ -137,6 +121,9 @@ def silent(given: Evidence, fact_type: str) -> Evidence:
 
 
 TWO_CAPTURES: Final = payment("captured", captures=2)
+TWO_IDS: Final = [*ASSIGNED.published, Published("x", "CarAssigned", "other", Named(RIDE, "CarAssigned", 2))]
+DRIVEN: Final = ride("CarRideAccepted CarAssigned CarRideCompleted CarReleased", "released", "completed")
+AT_GATEWAY: Final = "but the gateway as [('authorized', 1250)]"
 BROKEN: Final[dict[str, tuple[str, Evidence]]] = {
     "a second charge": ("charged 2 times", PAID._replace(payments=[CAPTURED, RESERVED])),
     "a second capture": ("captured 2", PAID._replace(payments=[TWO_CAPTURES])),
@@ -147,33 +134,13 @@ BROKEN: Final[dict[str, tuple[str, Evidence]]] = {
     "an unpublished refund": ("PaymentRefunded was published 0 times", silent(CANCELLED, "PaymentRefunded")),
     "an unpublished capture": ("PaymentCaptured was published 0 times", silent(PAID, "PaymentCaptured")),
     "an unpublished car": ("CarAssigned was published 0 times", silent(ASSIGNED, "CarAssigned")),
-    "a refund that the gateway has not made": (
-        "but the gateway as [('authorized', 1250)]",
-        CANCELLED._replace(payments=[RESERVED]),
-    ),
-    "money that the gateway alone knows of": (
-        "but the gateway as [('authorized', 1250)]",
-        ride("CarRideCreated", None, None, RESERVED),
-    ),
-    "a decline that the gateway has captured": (
-        "the gateway as [('captured', 1250)]",
-        DECLINED._replace(payments=[CAPTURED]),
-    ),
+    "a refund that the gateway has not made": (AT_GATEWAY, CANCELLED._replace(payments=[RESERVED])),
+    "money that the gateway alone knows of": (AT_GATEWAY, ride("CarRideCreated", None, None, RESERVED)),
+    "a captured decline": ("the gateway as [('captured', 1250)]", DECLINED._replace(payments=[CAPTURED])),
     "another amount": ("1300", PAID._replace(payments=[payment("captured", 1300, 1)])),
-    "one fact under two ids": (
-        "CarAssigned was published 2 times",
-        ASSIGNED._replace(
-            published=[*ASSIGNED.published, Published("x", "CarAssigned", "other", Named(RIDE, "CarAssigned", 2))]
-        ),
-    ),
-    "money that stays reserved": (
-        "its money is still reserved",
-        ride(f"{UNDER_WAY} CarRideCancelled CarReleased", "released", "authorized", RESERVED),
-    ),
-    "a ride that was driven and never paid": (
-        "its payment is completed",
-        ride("CarRideAccepted CarAssigned CarRideCompleted CarReleased", "released", "completed"),
-    ),
+    "one fact under two ids": ("CarAssigned was published 2 times", ASSIGNED._replace(published=TWO_IDS)),
+    "money that stays reserved": ("its money is still reserved", ride(UNDONE, "released", "authorized", RESERVED)),
+    "a ride that was driven and never paid": ("its payment is completed", DRIVEN),
 }
 
 
@@ -196,7 +163,7 @@ STUCK: Final = ASSIGNED._replace(
 @pytest.mark.parametrize(
     "excuse",
     [
-        {"dead_letters": [IN_QUEUE[0]._replace(fact="CarRideCompleted")]},
+        {"dead_letters": [IN_QUEUE._replace(fact="CarRideCompleted")]},
         {"deliveries": [Delivered(PAYMENT, observation.EXPIRED, "CarRideCompleted")]},
     ],
     ids=["dead-lettered", "expired"],

@@ -49,8 +49,7 @@ class Regions:
         self.primary, self.secondary = (StackRef(NAME, region, self.client) for region in (HOME, AWAY))
         given = {"PaymentGatewayUrl": gateway.url}
         self.pair = Pair(Environment("primary", self.primary, given), Environment("secondary", self.secondary, given))
-        self.steps = regions.deployment(self.pair)
-        self._carry_out(self.steps)
+        self._carry_out(regions.deployment(self.pair))
         fleet.seed(self.primary.client("dynamodb"), self.primary.outputs["CarTableName"], _CARS)
 
     def _carry_out(self, steps: Sequence[Step]) -> None:
@@ -109,8 +108,6 @@ class Regions:
         pages = stack.client("logs").get_paginator("filter_log_events").paginate(logGroupName=group)
         return (json.loads(line["message"]) for page in pages for line in page["events"])
 
-    def remove(self) -> list[Step]:
-        """Delete both stacks, and return the steps that were taken."""
-        steps = regions.removal(self.pair)
-        self._carry_out(steps)
-        return steps
+    def remove(self) -> None:
+        """Delete both stacks."""
+        self._carry_out(regions.removal(self.pair))

@@ -8,8 +8,10 @@ import sys
 
 from local.local_aws import ROOT, Laptop
 from ops.regions import configured
+from ops.stack import StackRef
 
 MACHINE = "arm64" if platform.machine().lower() in {"arm64", "aarch64"} else "x86_64"
+TABLES = 7
 HERE = ("--set", "Stage=local", "--set", f"Architecture={MACHINE}")
 
 
@@ -30,24 +32,43 @@ def run(laptop: Laptop, *command: str, status: int = 0) -> str:
 
 
 def test_two_regions_by_command(laptop: Laptop) -> None:
-    """The stack is deployed, replayed, failed over and back, and deleted, as samconfig.toml says; nothing is left."""
+    """The stack is deployed, replayed, failed over and back, and deleted, as samconfig.toml says; nothing is left.
+
+    The secondary creates no table and has all of them; the endpoint is over both buses.
+    """
     pair = configured(lambda service, region: laptop.client(service, region=region))
     assert run(laptop, "deploy-regions", *HERE).count("sam deploy") == 4
     run(laptop, "deploy-regions", "--yes", *HERE)
-    assert [each.stack.role for each in pair] == ["primary", "secondary"]
+    primary, secondary = (each.stack for each in pair)
+    assert [primary.role, secondary.role] == ["primary", "secondary"]
     assert run(laptop, "deploy-regions", *HERE).count("sam deploy") == 2
+    owned = primary.named("AWS::DynamoDB::GlobalTable")
+    assert len(owned) == TABLES
+    assert secondary.named("AWS::DynamoDB::GlobalTable") == {}
+    assert set(owned.values()) <= tables(secondary)
+    assert set(primary.outputs) == set(secondary.outputs)
+    endpoint = primary.client("events").describe_endpoint(Name=primary.name)
+    assert [bus["EventBusArn"].split(":")[3] for bus in endpoint["EventBuses"]] == [primary.region, secondary.region]
+    assert secondary.outputs["CarRideEndpointId"] == primary.outputs["CarRideEndpointId"]
 
-    replay = ("replay", "--since", "1h", "--region", pair.primary.stack.region, "--yes")
+    replay = ("replay", "--since", "1h", "--region", primary.region, "--yes")
     replayed = json.loads(run(laptop, *replay, "--json"))
-    assert replayed["replay"].startswith(f"{pair.primary.stack.region}.")
+    assert replayed["replay"].startswith(f"{primary.region}.")
     moved = json.loads(run(laptop, "failover", "--runs-end-in", "0s", "--archived-in", "0s", "--json", "--yes"))
     assert moved["drained"]
     assert "is fenced" in run(laptop, *replay, status=2)
     run(laptop, "unfence", "--yes")
 
     run(laptop, "delete-regions", "--yes")
-    for each in pair:
-        left = each.stack.client("cloudformation").describe_stacks()["Stacks"]
-        assert [stack["StackName"] for stack in left if stack["StackStatus"] != "DELETE_COMPLETE"] == [
+    for stack in (primary, secondary):
+        assert not set(owned.values()) & tables(stack)
+        assert stack.client("events").list_event_buses(NamePrefix=stack.name)["EventBuses"] == []
+        left = stack.client("cloudformation").describe_stacks()["Stacks"]
+        assert [each["StackName"] for each in left if each["StackStatus"] != "DELETE_COMPLETE"] == [
             "aws-sam-cli-managed-default"
         ]
+
+
+def tables(stack: StackRef) -> set[str]:
+    """Return the names of a region's tables."""
+    return set(stack.client("dynamodb").list_tables()["TableNames"])
