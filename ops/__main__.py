@@ -217,18 +217,18 @@ def _deploy_regions(options: argparse.Namespace) -> Plan:
     steps, later ones two. An interrupted deployment continues when it is run again.
     """
     pair = two_regions.configured(options.clients, overrides=dict(map(two_regions.assignment, options.overrides)))
-    return _changes(two_regions.deployment(pair), pair)
+    return _changes(two_regions.deployment(*pair), pair, options)
 
 
 def _delete_regions(options: argparse.Namespace) -> Plan:
     """Delete the stack from both regions, with all of its data."""
     pair = two_regions.configured(options.clients)
-    return _changes(two_regions.removal(pair), pair)
+    return _changes(two_regions.removal(*pair), pair, options)
 
 
-def _changes(steps: Sequence[two_regions.Step], pair: two_regions.Pair) -> Plan:
+def _changes(steps: Sequence[two_regions.Step], pair: two_regions.Pair, options: argparse.Namespace) -> Plan:
     deployer = two_regions.Deployer()
-    return Plan([*map(str, steps)], lambda: {"steps": two_regions.carry_out(steps, pair, deployer)})
+    return Plan([*map(str, steps)], lambda: {"steps": two_regions.carry_out(steps, pair, deployer, options.say)})
 
 
 # ── Options ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -323,9 +323,8 @@ def _stack(options: argparse.Namespace) -> StackRef:
     region = options.region or boto3.session.Session().region_name
     if not region:
         raise OperatorError("no region is configured: give --region, or set AWS_REGION")
-    return StackRef(
-        options.stack or two_regions.configured(options.clients).primary.stack.name, region, options.clients
-    )
+    name = options.stack or two_regions.configured(options.clients)[0].stack.name
+    return StackRef(name, region, options.clients)
 
 
 if __name__ == "__main__":

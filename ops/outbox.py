@@ -32,14 +32,7 @@ class Republished(NamedTuple):
 def republish(
     stack: StackRef, region: str, since: datetime, until: datetime, report: Callable[[str], None] = print
 ) -> Republished:
-    """Publish again on a stack's bus what a region wrote to its outbox.
-
-    Args:
-        stack: the stack whose replica of the table is read, and whose bus is used.
-        region: the region that wrote the events.
-        since: earliest time.
-        until: latest time.
-        report: called with what happens, in words.
+    """Publish again on a stack's bus what a region wrote to its outbox, by the stack's replica of the table.
 
     Raises:
         OperatorError: some events are in neither.
@@ -60,11 +53,7 @@ def republish(
 def written(stack: StackRef, region: str, since: datetime, until: datetime) -> Iterator[Entry]:
     """Yield what a region wrote to its outbox, in the form in which its pipe publishes it.
 
-    Args:
-        stack: the stack whose replica of the table is read.
-        region: the region that wrote it.
-        since: earliest time.
-        until: latest time. An event happens shortly before it is written, so both ends are extended by a minute.
+    An event happens shortly before it is written, so both ends of the window are extended by a minute.
     """
     request = {
         "TableName": stack.outputs["OutboxTableName"],

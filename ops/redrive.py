@@ -82,8 +82,7 @@ def redrive(stack: StackRef, queue: str, *, release: bool = False) -> Counter[st
         release: whether to release quarantined keys.
 
     Returns:
-        The number of messages that the target has accepted, as ``sent``, and of those that stayed, by reason. These
-        keep their age.
+        The numbers of accepted messages, as ``sent``, and of those that stayed, by reason. These keep their age.
 
     Raises:
         OperatorError: the queue cannot be redriven.

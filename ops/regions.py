@@ -31,11 +31,8 @@ class Environment(NamedTuple):
     """The template's parameters."""
 
 
-class Pair(NamedTuple):
-    """Both environments."""
-
-    primary: Environment
-    secondary: Environment
+type Pair = tuple[Environment, Environment]
+"""The primary and the secondary."""
 
 
 class Step(NamedTuple):
@@ -87,13 +84,12 @@ class Deployer:
             raise OperatorError(f"the stack {stack.name} in {stack.region} could not be deleted: {error}") from error
 
 
-def deployment(pair: Pair) -> list[Step]:
+def deployment(primary: Environment, secondary: Environment) -> list[Step]:
     """Return the steps that deploy both regions, or complete their deployment.
 
     Raises:
         OperatorError: another stack is in the way.
     """
-    primary, secondary = pair
     there = _parameters(secondary.stack)
     if there is not None and there.get("Role") != secondary.role:
         raise OperatorError(
@@ -116,9 +112,8 @@ def deployment(pair: Pair) -> list[Step]:
     ]
 
 
-def removal(pair: Pair) -> list[Step]:
+def removal(primary: Environment, secondary: Environment) -> list[Step]:
     """Return the steps that remove the stacks of both regions, or what is left of them."""
-    primary, secondary = pair
     here = _parameters(primary.stack)
     steps = []
     if here is not None and here.get("GlobalEndpoint") == "present":
@@ -149,7 +144,7 @@ def carry_out(steps: Sequence[Step], pair: Pair, deployer: Deployer, report: Cal
 
 def _known(pair: Pair, parameter: str) -> str:
     """Return what one region's stack has and the other one's needs."""
-    primary, secondary = pair.primary.stack, pair.secondary.stack
+    primary, secondary = (each.stack for each in pair)
     if parameter == _STREAM:
         table = secondary.client("dynamodb").describe_table(TableName=f"{secondary.name}-OutboxTable")
         return str(table["Table"]["LatestStreamArn"])
@@ -196,7 +191,7 @@ def configured(
         raise OperatorError(f"{path.name} has both environments in {primary.region}: they have to be two regions")
     if primary.name != secondary.name:
         raise OperatorError(f"{path.name} has two names for the stack: each region finds the other by the name")
-    return Pair(*found)
+    return found[0], found[1]
 
 
 def assignment(text: str) -> tuple[str, str]:

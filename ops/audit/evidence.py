@@ -187,10 +187,6 @@ class Evidence(NamedTuple):
         """Whether the log of events is empty, although other evidence shows that there were events."""
         return not self.published and bool(self.archived or any(item.total for item in self.items))
 
-    def judges(self, time: datetime) -> bool:
-        """Return whether something of that time is covered by the log and old enough."""
-        return self.since <= time and not self.is_young(time)
-
     def is_young(self, time: datetime) -> bool:
         """Return whether something of that time may still be in flight."""
         return time >= self.at - self.grace

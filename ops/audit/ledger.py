@@ -274,11 +274,7 @@ def _account(evidence: Evidence, consumer: AuditedConsumer, facts: set[str]) -> 
     for event in wanted:
         expires[event.fact] = min(expires.get(event.fact, NEVER), event.expires or NEVER)
     # The consumer decided by its own clock. CloudWatch's clock shows when it did.
-    early = {
-        fact
-        for fact, time in dropped.items()
-        if fact in expires and (expires[fact] == NEVER or time + _CLOCK_SKEW < expires[fact])
-    } - applied
+    early = {fact for fact, time in dropped.items() if fact in expires and time + _CLOCK_SKEW < expires[fact]}
     expired = dropped.keys() - applied - early
     dead_events = {message.event_id for message in dead_letters}
     accounted = applied | expired | {message.fact for message in dead_letters}
@@ -317,7 +313,8 @@ def _unpublished(evidence: Evidence, consumer: str, facts: set[str]) -> Iterator
     for effect in (effect for item in evidence.items for effect in item.effects):
         oldest[effect.fact] = min(effect.time, oldest.get(effect.fact, effect.time))
     applied = {fact for item in evidence.items if item.consumer == consumer for fact in item.facts}
-    return (fact for fact in applied - facts if evidence.judges(oldest[fact]))
+    is_young, since = evidence.is_young, evidence.since
+    return (fact for fact in applied - facts if since <= oldest[fact] and not is_young(oldest[fact]))
 
 
 def _blind(evidence: Evidence, consumers: Mapping[str, Account]) -> Iterator[str]:

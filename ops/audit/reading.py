@@ -26,9 +26,6 @@ _DETAILS: Final = {evidence.DISPATCH: "carID", evidence.PAYMENT: "amount"}
 _DELIVERY_LINES: Final = f'{{ $.message = "{telemetry.DELIVERY}" }}'
 _ENABLED: Final = "ENABLED"
 
-type Event = Mapping[str, Any]
-"""An event in EventBridge's envelope."""
-
 
 def read_evidence(
     stack: StackRef, *, grace: timedelta = DEFAULT_GRACE, payments: Sequence[GatewayPayment] | None = None
@@ -111,7 +108,7 @@ def _published(event: Any, text: str, name: str, time: datetime) -> Published | 
         case _:
             return Published(id_in(text) or name, None, None, time=time)
     region = str(event["region"]) if "region" in event else None
-    found = Published(event_id, type_of(event), None, time=time, replayed="replay-name" in event, region=region)
+    found = Published(event_id, _type_of(event), None, time=time, replayed="replay-name" in event, region=region)
     try:
         parsed = parse_event(event)
     except ContractError:
@@ -127,7 +124,7 @@ def _unlogged(message: Any) -> Published | None:
     return _published(opened(message)[1], message["Body"], f"message {message['MessageId']}", time)
 
 
-def type_of(event: Event) -> str | None:
+def _type_of(event: Mapping[str, Any]) -> str | None:
     """Return the type of an event in either envelope, as rules see it."""
     match event:
         case {"detail": {"type": str(name)}} | {"detail": {"attributes": {"type": str(name)}}}:

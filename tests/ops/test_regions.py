@@ -7,7 +7,7 @@ from typing import Any, Final, override
 
 import pytest
 
-from ops.regions import Deployer, Environment, Pair, carry_out, configured, deployment, removal
+from ops.regions import Deployer, Environment, carry_out, configured, deployment, removal
 from ops.stack import OperatorError, StackRef
 from tests.carride.fakes import client_error
 from tests.ops.world import AWAY, HOME
@@ -22,12 +22,8 @@ class Account(Deployer):
     def __init__(self, stacks: Mapping[str, Mapping[str, str]]) -> None:
         self.stacks = {role: dict(parameters) for role, parameters in stacks.items()}
         self.changed: list[str] = []
-        self.pair = Pair(
-            *(
-                Environment(role, StackRef("carride", region, self.client), {"Stage": "dev"})
-                for region, role in ROLES.items()
-            )
-        )
+        home, away = (StackRef("carride", region, self.client) for region in ROLES)
+        self.pair = Environment("primary", home, {"Stage": "dev"}), Environment("secondary", away, {"Stage": "dev"})
 
     def client(self, service: str, region: str) -> Any:
         """Return CloudFormation and DynamoDB of a region."""
@@ -88,7 +84,7 @@ SECONDARY: Final = {"secondary": COMPLETE["secondary"]}
 def test_both_regions_end_up_complete(there: Mapping[str, Mapping[str, str]], rounds: int) -> None:
     """Each step has what it needs of the other region, from wherever it begins."""
     account = Account(there)
-    carry_out(deployment(account.pair), account.pair, account, report=lambda text: None)
+    carry_out(deployment(*account.pair), account.pair, account, report=lambda text: None)
     assert account.stacks == COMPLETE
     assert account.changed == ["primary", "secondary"] * rounds
 
@@ -96,14 +92,14 @@ def test_both_regions_end_up_complete(there: Mapping[str, Mapping[str, str]], ro
 def test_a_standalone_stack_in_the_other_region_is_left_alone() -> None:
     """It has tables with the names of the replicas."""
     with pytest.raises(OperatorError, match="has tables of its own"):
-        deployment(Account({"secondary": {"Role": "standalone"}}).pair)
+        deployment(*Account({"secondary": {"Role": "standalone"}}).pair)
 
 
 @pytest.mark.parametrize("there", [COMPLETE, PRIMARY, SECONDARY, {}])
 def test_nothing_is_left(there: Mapping[str, Mapping[str, str]]) -> None:
     """The endpoint is removed before a bus, and what is left of two regions is removed too."""
     account = Account(there)
-    carry_out(removal(account.pair), account.pair, account, report=lambda text: None)
+    carry_out(removal(*account.pair), account.pair, account, report=lambda text: None)
     assert account.stacks == {}
 
 

@@ -83,6 +83,7 @@ TOO_LATE: Final = ride(f"{REFUSED} PaymentAuthorized", "released", "declined", R
 ASSIGNED: Final = ride(UNDER_WAY, "assigned", "authorized", RESERVED, car="car_01")
 COMPENSATED: Final = ride(f"{UNDER_WAY} CarReleased PaymentRefunded", "released", "refunded", REFUNDED)
 OVERDUE: Final = ride(f"{UNDER_WAY} CarRideOverdue CarReleased PaymentRefunded", "released", "refunded", REFUNDED)
+UNREAD: Final = item(PAYMENT, list(OVERDUE.published[1:]), "refunded")
 IN_QUEUE: Final = DeadLettered("PaymentDlq", "QUARANTINED", PAYMENT, None, "CarRideAccepted")
 STATES: Final[dict[str, tuple[Ending, Evidence]]] = {
     "paid": (Ending.PAID, PAID),
@@ -95,7 +96,10 @@ STATES: Final[dict[str, tuple[Ending, Evidence]]] = {
     "booked": (Ending.OPEN, ride("CarRideCreated", None, None)),
     "the money has still to be returned": (Ending.OPEN, ride(UNDONE, "released", "undo due", RESERVED)),
     "compensated without a cancellation": (Ending.CANCELLED, COMPENSATED),
-    "reconciled, though an event lies in a queue": (Ending.CANCELLED, OVERDUE._replace(dead_letters=[IN_QUEUE])),
+    "reconciled, though an event lies in a queue": (
+        Ending.CANCELLED,
+        OVERDUE._replace(items=[OVERDUE.items[0], UNREAD], dead_letters=[IN_QUEUE]),
+    ),
     "cancelled before a car": (Ending.CANCELLED, ride("CarRideCancelled", "cancelled", "cancelled", DECLINE)),
 }
 

@@ -13,7 +13,7 @@ from ops import fleet, regions
 from ops.audit import CONSUMERS, audit
 from ops.audit.ledger import Ledger
 from ops.audit.reading import deliveries, outbox, ride_items
-from ops.regions import Deployer, Environment, Pair, Step
+from ops.regions import Deployer, Environment, Step
 from ops.stack import StackRef
 from tests.engine.support import put_through_endpoint
 
@@ -48,8 +48,8 @@ class Regions:
         self.laptop = laptop
         self.primary, self.secondary = (StackRef(NAME, region, self.client) for region in (HOME, AWAY))
         given = {"PaymentGatewayUrl": gateway.url}
-        self.pair = Pair(Environment("primary", self.primary, given), Environment("secondary", self.secondary, given))
-        self._carry_out(regions.deployment(self.pair))
+        self.pair = Environment("primary", self.primary, given), Environment("secondary", self.secondary, given)
+        self._carry_out(regions.deployment(*self.pair))
         fleet.seed(self.primary.client("dynamodb"), self.primary.outputs["CarTableName"], _CARS)
 
     def _carry_out(self, steps: Sequence[Step]) -> None:
@@ -110,4 +110,4 @@ class Regions:
 
     def remove(self) -> None:
         """Delete both stacks."""
-        self._carry_out(regions.removal(self.pair))
+        self._carry_out(regions.removal(*self.pair))
