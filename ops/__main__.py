@@ -53,12 +53,7 @@ type Command = Callable[[argparse.Namespace], Plan]
 
 
 def main(arguments: Sequence[str] | None = None, clients: ClientFactory | None = None) -> None:
-    """Run a command.
-
-    Args:
-        arguments: the command line; by default that of this process.
-        clients: returns the clients to use; by default they are configured as the AWS CLI is.
-    """
+    """Run a command: that of this process by default, with clients that are configured as the AWS CLI is."""
     options = command_line().parse_args(arguments)
     options.clients = clients or aws_clients()
     # With --json only the result is on standard output.

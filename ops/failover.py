@@ -59,19 +59,14 @@ class Outcome(NamedTuple):
 
 @dataclass(frozen=True)
 class Failover:
-    """A failover between the regions of a stack. An interrupted one continues when it is run again.
-
-    Args:
-        primary: the stack in the region to leave.
-        secondary: the stack in the region to go to.
-        report: called with each step, in words.
-        sleep: waits for some seconds.
-    """
+    """A failover between the regions of a stack. An interrupted one continues when it is run again."""
 
     primary: StackRef
     secondary: StackRef
     report: Callable[[str], None] = print
+    """Called with each step, in words."""
     sleep: Callable[[float], None] = time.sleep
+    """Waits for some seconds."""
 
     def plan(self, since: datetime, until: datetime | None = None) -> list[str]:
         """Return the steps of a failover, in words."""
@@ -141,10 +136,7 @@ class Failover:
         return fence.put_up(self.primary, datetime.now(UTC))
 
     def drain(self, put_up: Fence, patience: Patience) -> int:
-        """Wait until the primary's work has ended and its tables have caught up.
-
-        Returns:
-            The number of compared items.
+        """Wait until the primary's work has ended and its tables have caught up, and return how many items have.
 
         Raises:
             OperatorError: it takes too long.
@@ -166,8 +158,7 @@ class Failover:
     def undo(self) -> Mapping[str, int]:
         """Go back to the primary: it gets what the secondary wrote, starts as it was, and then has the producers.
 
-        Returns:
-            How many parts were started, by kind.
+        Returns how many parts were started, by kind.
 
         Raises:
             OperatorError: the primary is not fenced or has not caught up, or the secondary has a replay running.

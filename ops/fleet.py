@@ -1,12 +1,9 @@
 """Parks cars at stands all over the city. A car that exists is left as it is."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
 import fleet
-
-if TYPE_CHECKING:
-    from mypy_boto3_dynamodb import DynamoDBClient
 
 _STRIDE: Final = 27
 """Steps of this length visit every sector before any sector twice: it has no divisor in common with their number."""
@@ -19,7 +16,7 @@ def cars(count: int) -> Iterator[fleet.Car]:
         yield fleet.Car(f"car_{number + 1:03d}", f"sector_{number * _STRIDE % sectors + 1:02d}")
 
 
-def seed(dynamodb: "DynamoDBClient", table: str, count: int) -> int:
+def seed(dynamodb: Any, table: str, count: int) -> int:
     """Park cars until the fleet has ``count`` of them, and return how many were added to the CarTable."""
     added = 0
     for car in cars(count):

@@ -76,13 +76,8 @@ def target_of(stack: StackRef, queue: str) -> str:
 def redrive(stack: StackRef, queue: str, *, release: bool = False) -> Counter[str]:
     """Send the messages of a dead-letter queue to their target. Messages that would return stay in the queue.
 
-    Args:
-        stack: the stack.
-        queue: logical id of the queue.
-        release: whether to release quarantined keys.
-
-    Returns:
-        The numbers of accepted messages, as ``sent``, and of those that stayed, by reason. These keep their age.
+    Returns the numbers of accepted messages, as ``sent``, and of those that stayed, by reason. These keep their age.
+    With ``release``, quarantined keys are released first.
 
     Raises:
         OperatorError: the queue cannot be redriven.
@@ -138,14 +133,8 @@ def _store(stack: StackRef) -> DynamoDBStore:
 
 
 def _receive(sqs: Any, url: str, most: int) -> list[Any]:
-    answer = sqs.receive_message(
-        QueueUrl=url,
-        MaxNumberOfMessages=most,
-        VisibilityTimeout=_HIDDEN_SECONDS,
-        WaitTimeSeconds=1,
-        MessageAttributeNames=["All"],
-    )
-    return list(answer.get("Messages", []))
+    request = {"MaxNumberOfMessages": most, "VisibilityTimeout": _HIDDEN_SECONDS, "MessageAttributeNames": ["All"]}
+    return list(sqs.receive_message(QueueUrl=url, WaitTimeSeconds=1, **request).get("Messages", []))
 
 
 def _why_it_stays(stack: StackRef, message: Any, *, release: bool) -> str | None:

@@ -55,11 +55,7 @@ class Step(NamedTuple):
 
 
 class Deployer:
-    """Deploys stacks with the SAM CLI, and deletes them with CloudFormation.
-
-    Raises:
-        OperatorError: from each method, if the stack could not be changed.
-    """
+    """Deploys stacks with the SAM CLI and deletes them with CloudFormation; it may raise OperatorError."""
 
     def deploy(self, environment: Environment, parameters: Mapping[str, str]) -> None:
         """Deploy the template that was built last."""
@@ -166,12 +162,7 @@ def _given(environment: Environment, peer: Environment) -> dict[str, str]:
 def configured(
     clients: ClientFactory, path: Path = ROOT / "samconfig.toml", overrides: Mapping[str, str] | None = None
 ) -> Pair:
-    """Return the two environments of samconfig.toml.
-
-    Args:
-        clients: returns the clients to use.
-        path: the file.
-        overrides: parameters for both regions, which take precedence over the file's.
+    """Return the two environments of samconfig.toml. ``overrides`` take precedence over its parameters.
 
     Raises:
         OperatorError: the file does not name two regions of one stack.

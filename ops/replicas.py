@@ -24,19 +24,10 @@ def wait_until_caught_up(
     """Wait until each item of the source's replicas has been the same in both regions at some moment.
 
     The source must be fenced. Then the last write to each item there has arrived in the target, or a later write has
-    replaced it, whatever the target writes meanwhile.
-
-    Args:
-        source: the region that no longer writes.
-        target: the region that may write.
-        patience: seconds to wait for all tables together.
-        sleep: waits for some seconds.
-
-    Returns:
-        The number of compared items.
+    replaced it, whatever the target writes meanwhile. Returns the number of compared items.
 
     Raises:
-        OperatorError: items have not arrived in time.
+        OperatorError: items have not arrived within ``patience`` seconds for all tables together.
     """
     deadline = time.monotonic() + patience
     compared = 0

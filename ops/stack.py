@@ -19,13 +19,7 @@ class OperatorError(Exception):
 
 
 class StackRef:
-    """A stack in one region.
-
-    Args:
-        name: the stack's name.
-        region: the stack's region.
-        clients: returns the clients to use.
-    """
+    """A stack in one region."""
 
     def __init__(self, name: str, region: str, clients: ClientFactory) -> None:
         self.name = name

@@ -37,13 +37,8 @@ CONSUMERS: Final = (
 LOG_RULE_DLQ: Final = "CarRideLogRuleDlq"
 """Its messages are events that the bus accepted and could not log."""
 OTHER_DLQS: Final = (
-    "CarRideBusDlq",
-    LOG_RULE_DLQ,
-    "OutboxPipeDlq",
-    "PartnersRuleDlq",
-    "PartnersOlderRuleDlq",
-    "ProducerDlq",
-    "ReconcilerDlq",
+    *("CarRideBusDlq", LOG_RULE_DLQ, "OutboxPipeDlq", "PartnersRuleDlq", "PartnersOlderRuleDlq"),
+    *("ProducerDlq", "ReconcilerDlq"),
 )
 """Dead-letter queues that belong to no consumer."""
 

@@ -78,13 +78,7 @@ def peek(sqs: "SQSClient", url: str) -> Iterator["MessageTypeDef"]:
 
 
 def dead_letter(queue: str, consumer: str | None, message: "MessageTypeDef") -> DeadLettered:
-    """Return a dead-lettered message as evidence, whoever sent it.
-
-    Args:
-        queue: the queue's logical id.
-        consumer: the consumer that did not process the event, if any.
-        message: the message with its attributes.
-    """
+    """Return a dead-lettered message as evidence, whoever sent it: its queue's logical id, and the consumer if any."""
     reason, event = opened(message)
     event_id = event.get("id") if isinstance(event, Mapping) else id_in(message["Body"])
     return DeadLettered(queue, reason, consumer, event_id if isinstance(event_id, str) else None, fact_of(event))

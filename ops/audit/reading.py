@@ -30,13 +30,7 @@ _ENABLED: Final = "ENABLED"
 def read_evidence(
     stack: StackRef, *, grace: timedelta = DEFAULT_GRACE, payments: Sequence[GatewayPayment] | None = None
 ) -> Evidence:
-    """Read all evidence of a stack in one region.
-
-    Args:
-        stack: the stack.
-        grace: how old an event must be before it is judged.
-        payments: the gateway's ledger; None if the gateway cannot be asked.
-    """
+    """Read all evidence of a stack in one region; arguments as in `ops.audit.read`."""
     at = datetime.now(UTC)
     dynamodb, sqs, outputs = stack.client("dynamodb"), stack.client("sqs"), stack.outputs
     # A consumer whose rule can be disabled by a parameter shows that in an output.
@@ -85,9 +79,6 @@ def read_evidence(
     )
 
 
-# ── What was published ────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def published(logs: Any, group: str) -> Iterator[Published]:
     """Yield every ride event in the log of the bus.
 
@@ -131,9 +122,6 @@ def _type_of(event: Mapping[str, Any]) -> str | None:
             return name
         case _:
             return None
-
-
-# ── Deliveries and effects ────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def deliveries(stack: StackRef, consumer: AuditedConsumer) -> Iterator[Delivered]:
@@ -209,9 +197,6 @@ def gateway_payments(ledger: str | Iterable[Mapping[str, Any]]) -> list[GatewayP
     ]
 
 
-# ── Routes and retention ──────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def _routes(stack: StackRef) -> tuple[dict[str, str], list[str], int]:
     """Return the state of the log's and the partners' routes, what is broken, and the number of archived events."""
     states, broken, rules = {}, [], stack.named("AWS::Events::Rule")
@@ -242,9 +227,6 @@ def _kept_since(stack: StackRef, at: datetime) -> datetime:
     groups = stack.client("logs").describe_log_groups(logGroupNamePrefix=group)["logGroups"]
     days = next((each.get("retentionInDays") for each in groups if each["logGroupName"] == group), None)
     return ALWAYS if days is None else at - timedelta(days=days)
-
-
-# ── Tables, logs and times ────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def scan(dynamodb: Any, table: str) -> Iterator[dict[str, Any]]:

@@ -143,9 +143,7 @@ class _Ride(NamedTuple):
 def check(evidence: Evidence, *, overdue_after: timedelta = LIMIT) -> Saga:
     """Compute how every ride ended that an event, a table, a car or the gateway names.
 
-    Args:
-        evidence: of the stack.
-        overdue_after: how long a ride may need something.
+    A ride is overdue if it has needed something for longer than ``overdue_after``.
     """
     rides = _rides(evidence)
     problems = {order_id: tuple(found) for order_id, ride in rides.items() if (found := list(_problems(ride)))}
@@ -177,9 +175,6 @@ def _overdue(evidence: Evidence, limit: timedelta) -> Iterator[tuple[str, str]]:
         if evidence.at - min(found)[0] > limit:
             where = "; ".join(what for _, what in sorted(found))
             yield order_id, f"since {min(found)[0]:%Y-%m-%d %H:%M:%S %Z}: {where}"
-
-
-# ── One ride ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _grouped[T](pairs: Iterable[tuple[str, T]]) -> dict[str, list[T]]:

@@ -11,7 +11,6 @@ from idempotency import observation
 from ops.audit.evidence import (
     CONSUMERS,
     LOG_RULE_DLQ,
-    AuditedConsumer,
     BookedRide,
     DeadLettered,
     Delivered,
@@ -187,11 +186,3 @@ def test_people_and_machines_read_the_same() -> None:
     account = ledger.consumers[HISTORY]
     for name in (*account.lost_events, *account.doubled_rides, "EntryTooLarge 1"):
         assert name in ledger.to_text()
-
-
-def test_a_consumer_without_a_table_is_audited_too() -> None:
-    """Its items are what it logged, one for each event."""
-    points = AuditedConsumer("points", "Points")
-    done = [RideItem("points", name, (Effect(name),), 1) for name in map(fact, (CREATED, ACCEPTED))]
-    ledger = balance(WORLD._replace(consumers=[points], items=done))
-    assert ledger.consumers["points"].lost_events == (fact(ASSIGNED),)

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any, Final
 
 import boto3
@@ -34,13 +35,10 @@ class Bus(FakeBus):
         return {"Targets": [{"Arn": "arn:aws:lambda:us-east-2:1:function:ride-history"}]}
 
 
-class Functions:
-    """A function that refuses large events, as Lambda does."""
-
-    def invoke(self, **request: Any) -> None:
-        """Accept an event."""
-        if len(request["Payload"].encode()) > 1_000:
-            raise client_error("RequestEntityTooLargeException", 413)
+def invoke(**request: Any) -> None:
+    """Refuse large events, as Lambda does."""
+    if len(request["Payload"].encode()) > 1_000:
+        raise client_error("RequestEntityTooLargeException", 413)
 
 
 @pytest.fixture
@@ -48,7 +46,7 @@ def ref() -> Iterator[StackRef]:
     """A stack with two dead-letter queues."""
     with mock_aws():
         sqs = boto3.client("sqs", region_name=AWAY)
-        services: dict[str, Any] = {"sqs": sqs, "events": Bus(), "lambda": Functions()}
+        services: dict[str, Any] = {"sqs": sqs, "events": Bus(), "lambda": SimpleNamespace(invoke=invoke)}
         queues = {
             f"{name}Url": sqs.create_queue(QueueName=name)["QueueUrl"] for name in ("ProducerDlq", "RideHistoryDlq")
         }

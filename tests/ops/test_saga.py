@@ -48,15 +48,7 @@ def payment(status: str, amount: int = 1250, captures: int = 0, refunds: int = 0
 def ride(
     types: str, dispatch: str | None, paid: str | None, *payments: GatewayPayment, car: str | None = None
 ) -> Evidence:
-    """Return the evidence of one ride.
-
-    Args:
-        types: the types of its events; dispatch and payment have acted on all of them.
-        dispatch: its state at dispatch.
-        paid: its state at payment.
-        *payments: its payments at the gateway.
-        car: the car that has it.
-    """
+    """Return the evidence of one ride, on whose events dispatch and payment have acted, with their states of it."""
     published = events(*types.split())
     states = {DISPATCH: dispatch, PAYMENT: paid}
     return Evidence(
