@@ -37,19 +37,14 @@ A time is written as 90m, 6h or 2d (before now), or as 2026-11-21T10:00:00Z."""
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _FAILED: Final = 2
 
-type Result = Mapping[str, Any]
-
 
 class Plan(NamedTuple):
     """What a command will do."""
 
     steps: Sequence[str]
     """In words, for people."""
-    do: Callable[[], Result]
+    do: Callable[[], Mapping[str, Any]]
     """Does it, and returns JSON-ready values."""
-
-
-type Command = Callable[[argparse.Namespace], Plan]
 
 
 def main(arguments: Sequence[str] | None = None, clients: ClientFactory | None = None) -> None:
@@ -237,7 +232,7 @@ def command_line() -> argparse.ArgumentParser:
     span: dict[str, Any] = {"type": _duration, "metavar": "TIME"}
     moment: dict[str, Any] = {"type": _time, "metavar": "TIME"}
 
-    def command(run: Command, *, regions: int = 1) -> argparse.ArgumentParser:
+    def command(run: Callable[[argparse.Namespace], Plan], *, regions: int = 1) -> argparse.ArgumentParser:
         name, text = run.__name__.strip("_").replace("_", "-"), str(inspect.getdoc(run))
         added = commands.add_parser(name, help=text.partition(".\n")[0], description=text, formatter_class=raw)
         added.set_defaults(command=run, status=0)

@@ -7,7 +7,7 @@ has arrived in the secondary.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
@@ -91,12 +91,8 @@ class Failover:
     ) -> Outcome:
         """Fail over.
 
-        Args:
-            since: begin of the lost window.
-            until: end of the lost window. By default it is the end of the drain, because some producers learn late
-                that they are steered away.
-            patience: how long to wait.
-            accept_duplicates: continue if the primary cannot be fenced or drained.
+        By default the lost window ends with the drain, because some producers learn late that they are steered away.
+        With ``accept_duplicates`` it continues if the primary cannot be fenced or drained.
 
         Raises:
             OperatorError: the primary cannot be fenced or drained. Nothing was republished or replayed.
@@ -104,7 +100,9 @@ class Failover:
         here, there = self.primary.region, self.secondary.region
         compared, drained, schedules = 0, False, tuple(self.secondary.named(fence.SCHEDULE))
         try:
-            put_up = self.fence()
+            self.report(f"steering producers to {there}, then fencing {here}")
+            self._steer(away=True)
+            put_up = fence.put_up(self.primary, datetime.now(UTC))
             compared, drained, schedules = self.drain(put_up, patience), True, put_up.schedules
         except (BotoCoreError, ClientError, OperatorError) as error:
             if not accept_duplicates:
@@ -127,13 +125,6 @@ class Failover:
         self.report(f"starting the reconciler's schedule in {there}")
         fence.switch_schedules(self.secondary, schedules, on=True)
         return Outcome(drained, compared, republished, refused, name)
-
-    def fence(self) -> Fence:
-        """Steer producers away from the primary, and stop everything in it."""
-        self.report(f"steering producers to {self.secondary.region}")
-        self._steer(away=True)
-        self.report(f"fencing {self.primary.region}")
-        return fence.put_up(self.primary, datetime.now(UTC))
 
     def drain(self, put_up: Fence, patience: Patience) -> int:
         """Wait until the primary's work has ended and its tables have caught up, and return how many items have.
@@ -188,26 +179,20 @@ class Failover:
         """Return what has not stopped in the primary: pipe or mappings, or the keys that a claim holds."""
         if not fence.is_still(self.primary, put_up):
             return ["pipe or mappings have not stopped"]
-        return list(self._leases())
-
-    def _leases(self) -> Iterator[str]:
-        """Yield the keys that a claim of the primary holds."""
-        pages = (
-            self.primary.client("dynamodb")
-            .get_paginator("scan")
-            .paginate(
-                TableName=self.primary.outputs["IdempotencyTableName"],
-                ConsistentRead=True,
-                FilterExpression="#status = :held AND #region = :here AND leaseExpiry >= :now",
-                ExpressionAttributeNames={"#status": "status", "#region": "region"},
-                ExpressionAttributeValues={
-                    ":held": {"S": "IN_PROGRESS"},
-                    ":here": {"S": self.primary.region},
-                    ":now": {"N": str(int((time.time() - Policy().clock_skew) * 1000))},
-                },
-            )
-        )
-        return (item["idempotencyKey"]["S"] for page in pages for item in page["Items"])
+        expired_ms = int((time.time() - Policy().clock_skew) * 1000)
+        request = {
+            "TableName": self.primary.outputs["IdempotencyTableName"],
+            "ConsistentRead": True,
+            "FilterExpression": "#status = :held AND #region = :here AND leaseExpiry >= :now",
+            "ExpressionAttributeNames": {"#status": "status", "#region": "region"},
+            "ExpressionAttributeValues": {
+                ":held": {"S": "IN_PROGRESS"},
+                ":here": {"S": self.primary.region},
+                ":now": {"N": str(expired_ms)},
+            },
+        }
+        pages = self.primary.client("dynamodb").get_paginator("scan").paginate(**request)
+        return [item["idempotencyKey"]["S"] for page in pages for item in page["Items"]]
 
     def _steer(self, *, away: bool) -> None:
         """Force the endpoint's health check to unhealthy, or let it follow its alarm again.

@@ -1,11 +1,8 @@
-"""The audit of a stack: whether every event took effect once, and whether every ride ended as it should.
-
-print(audit(stack).to_text())
-"""
+"""The audit of a stack: whether every event took effect once, and whether every ride ended as it should."""
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from carride.overdue import LIMIT
 from ops.audit.evidence import CONSUMERS, Evidence, GatewayPayment
@@ -16,10 +13,6 @@ from ops.audit.saga import Saga, check
 from ops.stack import StackRef
 
 __all__ = ["CONSUMERS", "DEFAULT_GRACE", "Evidence", "Report", "audit", "gateway_payments", "judge", "read"]
-
-BALANCED: Final = 0
-WRONG: Final = 1
-CANNOT_TELL: Final = 3
 
 
 class Report(NamedTuple):
@@ -32,8 +25,8 @@ class Report(NamedTuple):
     def status(self) -> int:
         """The exit status of a command: 0 balanced, 1 something is wrong, 3 the evidence is incomplete."""
         if self.ledger.wrong or not self.saga.sound:
-            return WRONG
-        return CANNOT_TELL if self.ledger.blind else BALANCED
+            return 1
+        return 3 if self.ledger.blind else 0
 
     @property
     def verdict(self) -> str:

@@ -1,14 +1,13 @@
 """A failover in the middle of a run: with the fence nothing is lost or doubled, without it effects are doubled.
 
-Both roles are deployed from the real template, in the order of `make deploy-regions`, as two regions of the local
-engine, and failed over by the operator's code. The engine simulates the rest: EventBridge and its pipes are late in one
-region, and deliver later what they have accepted; the health check notices that at once; events are copied to the other
-bus; the replication of tables stands still during the outage and then catches up item by item, and the last writer of
-an item wins. Only an account shows how long each of these takes.
+Both roles are deployed from the real template and failed over by the operator's code. The engine simulates the rest:
+EventBridge and its pipes are late in one region, and deliver later what they have accepted; the health check notices
+that at once; events are copied to the other bus; the replication of tables stands still during the outage and then
+catches up item by item, and the last writer of an item wins. Only an account shows how long each of these takes.
 """
 
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pytest
 from botocore.exceptions import EndpointConnectionError
@@ -20,16 +19,10 @@ from ops.stack import OperatorError, StackRef
 from tests.engine.support import outage
 from tests.regions.pair import AWAY, HOME, NAME, Regions
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from carride.entry import Entry
-
 AT_ONCE: Final = Patience(runs=timedelta(), archive=timedelta(), catching_up=timedelta(minutes=1))
 """The engine archives at once, and the tests wait for its last invocation."""
 RIDES: Final = 9
 BOOKED: Final = 3
-MINUTE: Final = timedelta(minutes=1)
 
 
 class Run:
@@ -38,11 +31,10 @@ class Run:
     def __init__(self, regions: Regions) -> None:
         self.regions = regions
         now = datetime.now(UTC)
-        self.since = now - MINUTE
-        entries = [each.entry for each in Simulation(Spec(rides=RIDES, seed=7, duplicates=0.3), now).entries()]
-        self.entries = entries
-        third = len(entries) // 3
-        self.parts: Sequence[Sequence[Entry]] = (entries[:third], entries[third : 2 * third], entries[2 * third :])
+        self.since = now - timedelta(minutes=1)
+        self.entries = [each.entry for each in Simulation(Spec(rides=RIDES, seed=7, duplicates=0.3), now).entries()]
+        third = len(self.entries) // 3
+        self.parts = self.entries[:third], self.entries[third : 2 * third], self.entries[2 * third :]
 
     def until_the_outage(self) -> None:
         """Let the primary work, then be late: events that it accepts wait, and so does its outbox."""
