@@ -18,7 +18,7 @@ from idempotency import MemoryStore
 from idempotency.stores import Store
 from idempotency.stores.valkey import ValkeyStore
 from local import valkey_server
-from local.demo import Progress, publish, reconcile, site_of
+from local.demo import Progress, publish, reconcile, stack_ref
 from local.interrupts import end_in_order
 from local.local_aws import FAULTS, ROOT, Laptop, LaptopError, Stack
 from local.options import count, positive, share
@@ -245,8 +245,8 @@ def rehearse(
             settling = f"seed {seed}: reconciling rides that stand still"
             overdue = reconcile(laptop, stack, lambda: _settle(laptop, progress, settling))
         _drain(partner, sqs, queue)
-        site = site_of(laptop, stack)
-        found = audit.read(site, grace=timedelta(), payments=audit.gateway_payments(gateway.ledger()))
+        ref = stack_ref(laptop, stack)
+        found = audit.read(ref, grace=timedelta(), payments=audit.gateway_payments(gateway.ledger()))
         report = audit.judge(found)
         letters = {(letter.consumer, letter.fact, letter.reason) for letter in found.dead_letters}
         poison = set(_poison(spec))
@@ -257,7 +257,7 @@ def rehearse(
             return _tables(laptop, stack) | {
                 "gateway": _digest(gateway.ledger()),
                 "partner": _digest(partner.points),
-                "dead-letter queues": _digest(sorted(map(str, audit.read(site).dead_letters))),
+                "dead-letter queues": _digest(sorted(map(str, audit.read(ref).dead_letters))),
             }
 
         before = snapshot()

@@ -19,7 +19,7 @@ from local.options import count, positive, share
 from local.simulated_gateway import Books, GatewayServer, Troubles
 from ops import fleet
 from ops.audit import Report, audit, gateway_payments
-from ops.site import Site
+from ops.stack import StackRef
 
 LEDGER: Final = ROOT / ".demo" / "ledger.json"
 
@@ -114,7 +114,7 @@ def run(options: argparse.Namespace) -> Report:
                 progress.note(f"{left:,} in flight")
         with progress.step("reconciling rides that stand still, as if it were tomorrow"):
             reconcile(laptop, stack, lambda: list(settle(laptop)))
-        report = audit(site_of(laptop, stack), grace=timedelta(), payments=gateway_payments(gateway.ledger()))
+        report = audit(stack_ref(laptop, stack), grace=timedelta(), payments=gateway_payments(gateway.ledger()))
         write(report)
         print(json.dumps(report.to_json(), indent=2) if options.json else f"\n{report.to_text()}", flush=True)
         if options.keep:
@@ -123,9 +123,9 @@ def run(options: argparse.Namespace) -> Report:
     return report
 
 
-def site_of(laptop: Laptop, stack: Stack) -> Site:
+def stack_ref(laptop: Laptop, stack: Stack) -> StackRef:
     """Return a stack on the laptop as the operator's commands see it."""
-    return Site(stack.name, laptop.region, lambda service, region: laptop.client(service, region=region))
+    return StackRef(stack.name, laptop.region, lambda service, region: laptop.client(service, region=region))
 
 
 def specification(options: argparse.Namespace) -> dict[str, Any]:

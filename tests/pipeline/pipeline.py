@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from carride.history import TimelineEntry, timeline_of
 from idempotency import marshalling
-from local.demo import publish, site_of
+from local.demo import publish, stack_ref
 from local.local_aws import Laptop, Stack
 from ops.audit import CONSUMERS, Report, audit
 from ops.audit.ledger import Ledger
@@ -62,7 +62,7 @@ class Pipeline:
     def audit(self) -> Report:
         """Wait until every event has reached its end, and audit the stack."""
         self.laptop.wait_until_quiet(timeout=QUIET_SECONDS)
-        return audit(site_of(self.laptop, self.stack), grace=timedelta())
+        return audit(stack_ref(self.laptop, self.stack), grace=timedelta())
 
     def killed(self, consumer: str) -> int:
         """Return how many of a consumer's processes have ended half-way, by what Lambda says in its log."""

@@ -7,7 +7,7 @@ from typing import Any, Final
 import pytest
 
 from local.bookings import book
-from local.demo import site_of
+from local.demo import stack_ref
 from ops.__main__ import main
 from tests.pipeline.pipeline import Pipeline
 
@@ -18,7 +18,7 @@ def rules(pipeline: Pipeline, *names: str) -> Any:
     """Return EventBridge, after these rules were disabled."""
     events, known = (
         pipeline.laptop.client("events"),
-        site_of(pipeline.laptop, pipeline.stack).named("AWS::Events::Rule"),
+        stack_ref(pipeline.laptop, pipeline.stack).named("AWS::Events::Rule"),
     )
     for name in names:
         events.disable_rule(Name=known[name], EventBusName=pipeline.stack.outputs["CarRideBusName"])

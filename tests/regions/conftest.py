@@ -12,7 +12,7 @@ from tests.regions.pair import Regions
 
 @pytest.fixture(scope="session")
 def laptop() -> Iterator[Laptop]:
-    """An engine of its own: these tests ask what it was asked, and hold back what its regions tell each other."""
+    """An engine of its own: these tests look at every request, and hold back the replication between its regions."""
     with Laptop(retry_delays=(0.2, 0.4), plug_ins=["tests.engine.outages"]) as started:
         started.build()
         yield started
@@ -20,7 +20,7 @@ def laptop() -> Iterator[Laptop]:
 
 @pytest.fixture
 def regions(laptop: Laptop) -> Iterator[Regions]:
-    """Both regions, deployed in the order that `make deploy-regions` takes, and removed in that of its undoing."""
+    """Both regions, deployed in the order of `make deploy-regions`, and removed in that of `make delete-regions`."""
     with GatewayServer(Books()) as gateway:
         deployed = Regions(laptop, gateway)
         yield deployed

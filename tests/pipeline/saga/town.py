@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from carride.facts import Fact
-from local.demo import reconcile, site_of
+from local.demo import reconcile, stack_ref
 from local.local_aws import Laptop, Stack
 from local.simulated_gateway import Books, GatewayServer, Request, Troubles
 from ops.audit import gateway_payments, read
@@ -67,7 +67,7 @@ class Town:
         """Return how these rides have ended, by all evidence."""
         names = {ride.order_id for ride in rides}
         found = read(
-            site_of(self.laptop, self.stack), grace=timedelta(), payments=gateway_payments(self.gateway.ledger())
+            stack_ref(self.laptop, self.stack), grace=timedelta(), payments=gateway_payments(self.gateway.ledger())
         )
         return check(
             found._replace(
