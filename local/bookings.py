@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from local.local_aws import HOST, Laptop, LaptopError, Stack
+from local.local_aws import HOST, LocalAws, EngineError, Stack
 
 _TIMEOUT_SECONDS: Final = 60
 _STEPS: Final = ("accept", "start", "complete")
@@ -13,16 +13,16 @@ _STEPS: Final = ("accept", "start", "complete")
 _CREATED: Final = 201
 
 
-def book(laptop: Laptop, stack: Stack, rides: int) -> Iterator[int]:
+def book(cloud: LocalAws, stack: Stack, rides: int) -> Iterator[int]:
     """Book rides and drive them; yield how many are done.
 
     Every third request is sent twice under its idempotency key, as by a client that has not heard the first answer.
 
     Raises:
-        LaptopError: the API refused what it should do, or answered a repeated request with something else.
+        EngineError: the API refused what it should do, or answered a repeated request with something else.
     """
     path = f"/_aws/execute-api/{stack.resources['CarRideApi']}/$default/carrides"
-    connection = http.client.HTTPConnection(HOST, laptop.port, timeout=_TIMEOUT_SECONDS)
+    connection = http.client.HTTPConnection(HOST, cloud.port, timeout=_TIMEOUT_SECONDS)
     try:
         for number in range(1, rides + 1):
             order = {
@@ -50,7 +50,7 @@ def send(
     """Send a request under its key, ``twice`` where the first answer is taken for lost, and return the answered ride.
 
     Raises:
-        LaptopError: the API refused it, or gave two answers.
+        EngineError: the API refused it, or gave two answers.
     """
     answers = []
     for _ in range(2 if twice else 1):
@@ -59,9 +59,9 @@ def send(
         answer = connection.getresponse()
         content = answer.read()
         if answer.status not in (200, _CREATED):
-            raise LaptopError(f"{method} {path} was answered with {answer.status}: {content.decode(errors='replace')}")
+            raise EngineError(f"{method} {path} was answered with {answer.status}: {content.decode(errors='replace')}")
         answers.append(content)
     if len(set(answers)) > 1:
-        raise LaptopError(f"{method} {path} was answered in two ways under one idempotency key: {answers}")
+        raise EngineError(f"{method} {path} was answered in two ways under one idempotency key: {answers}")
     ride: dict[str, Any] = json.loads(answers[0])
     return ride

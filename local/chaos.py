@@ -20,7 +20,7 @@ from idempotency.stores.valkey import ValkeyStore
 from local import valkey_server
 from local.demo import Progress, publish, reconcile, site_of
 from local.interrupts import end_in_order
-from local.local_aws import FAULTS, ROOT, Laptop, LaptopError, Stack
+from local.local_aws import FAULTS, ROOT, LocalAws, EngineError, Stack
 from local.options import count, positive, share
 from local.partner import Partner, subscribe
 from local.simulated_gateway import Books, GatewayServer, Strict, Troubles
@@ -195,18 +195,18 @@ class Result:
         return self.partner_lost + self.partner_doubled > 0
 
 
-def laptop_without(unprotected: Collection[str] = ()) -> Laptop:
+def cloud_without(unprotected: Collection[str] = ()) -> LocalAws:
     """Return an engine that injects faults and takes the idempotency off these consumers."""
     preload = [UNPROTECTED, FAULTS] if unprotected else [FAULTS]
     variables = {"UNPROTECTED": ",".join(unprotected)}
-    return Laptop(retry_delays=_RETRY_DELAYS, workers=3, preload=preload, variables=variables)
+    return LocalAws(retry_delays=_RETRY_DELAYS, workers=3, preload=preload, variables=variables)
 
 
 # ── One seed ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def rehearse(
-    laptop: Laptop,
+    cloud: LocalAws,
     mix: Mix,
     *,
     seed: int,
@@ -216,7 +216,7 @@ def rehearse(
     """Put a new stack through the mix, and return what it has come to.
 
     Args:
-        laptop: with the template built.
+        cloud: with the template built.
         mix: what goes wrong.
         seed: of all that is left to chance.
         store: where the partner's application remembers what it has done.
@@ -229,23 +229,23 @@ def rehearse(
     with ExitStack() as running:
         gateway = running.enter_context(GatewayServer(books))
         with progress.step(f"seed {seed}: deploying"):
-            stack = laptop.deploy_fast(f"chaos-{seed}", None, PaymentGatewayUrl=gateway.url)
-            running.callback(laptop.delete_stack, stack.name)
-            fleet.seed(laptop.client("dynamodb"), stack.outputs["CarTableName"], mix.cars)
-        sqs, partner = laptop.client("sqs"), Partner(store, before=_stumble)
+            stack = cloud.deploy_fast(f"chaos-{seed}", None, PaymentGatewayUrl=gateway.url)
+            running.callback(cloud.delete_stack, stack.name)
+            fleet.seed(cloud.client("dynamodb"), stack.outputs["CarTableName"], mix.cars)
+        sqs, partner = cloud.client("sqs"), Partner(store, before=_stumble)
         topic = stack.outputs["PartnersTopicArn"]
-        queue = subscribe(laptop.client("sns"), sqs, topic, f"partner-{seed}", visibility_s=2)
+        queue = subscribe(cloud.client("sns"), sqs, topic, f"partner-{seed}", visibility_s=2)
         spec = mix.spec(seed)
         with partner.polling(sqs, queue):
             with progress.step(f"seed {seed}: publishing {mix.rides:,} rides"):
-                for done, total in publish(laptop, stack, msgspec.to_builtins(spec), at_once=mix.at_once):
+                for done, total in publish(cloud, stack, msgspec.to_builtins(spec), at_once=mix.at_once):
                     progress.note(f"{done:,} of {total:,} events")
-                    _pause(laptop, until=mix.at_once // 4)
-            _settle(laptop, progress, f"seed {seed}: waiting until every event is processed")
+                    _pause(cloud, until=mix.at_once // 4)
+            _settle(cloud, progress, f"seed {seed}: waiting until every event is processed")
             settling = f"seed {seed}: reconciling rides that stand still"
-            overdue = reconcile(laptop, stack, lambda: _settle(laptop, progress, settling))
+            overdue = reconcile(cloud, stack, lambda: _settle(cloud, progress, settling))
         _drain(partner, sqs, queue)
-        site = site_of(laptop, stack)
+        site = site_of(cloud, stack)
         found = audit.read(site, grace=timedelta(), payments=audit.gateway_payments(gateway.ledger()))
         report = audit.judge(found)
         letters = {(letter.consumer, letter.fact, letter.reason) for letter in found.dead_letters}
@@ -254,7 +254,7 @@ def rehearse(
         lost, doubled = len(published - set(partner.points)), partner.points.total() - len(partner.points)
 
         def snapshot() -> dict[str, str]:
-            return _tables(laptop, stack) | {
+            return _tables(cloud, stack) | {
                 "gateway": _digest(gateway.ledger()),
                 "partner": _digest(partner.points),
                 "dead-letter queues": _digest(sorted(map(str, audit.read(site).dead_letters))),
@@ -262,11 +262,11 @@ def rehearse(
 
         before = snapshot()
         with partner.polling(sqs, queue):
-            _replay(laptop, stack)
-            _settle(laptop, progress, f"seed {seed}: replaying the archive")
+            _replay(cloud, stack)
+            _settle(cloud, progress, f"seed {seed}: replaying the archive")
         _drain(partner, sqs, queue)
         after = snapshot()
-        events = reading.published(laptop.client("logs"), stack.outputs["CarRideEventsLogGroupName"])
+        events = reading.published(cloud.client("logs"), stack.outputs["CarRideEventsLogGroupName"])
         return Result(
             seed=seed,
             seconds=time.monotonic() - began,
@@ -289,24 +289,24 @@ def rehearse(
         )
 
 
-def _settle(laptop: Laptop, progress: Progress, what: str) -> None:
+def _settle(cloud: LocalAws, progress: Progress, what: str) -> None:
     """Wait until nothing is in flight; a message that fails again and again takes a while until it is given up."""
     deadline = time.monotonic() + _PATIENCE_SECONDS
     fewest: int | None = None
     with progress.step(what):
-        while left := sum(laptop.in_flight().values()):
+        while left := sum(cloud.in_flight().values()):
             progress.note(f"{left:,} in flight")
             if fewest is None or left < fewest:
                 fewest, deadline = left, time.monotonic() + _PATIENCE_SECONDS
             if time.monotonic() > deadline:
-                raise LaptopError(f"{left} events were in flight for {_PATIENCE_SECONDS:g} s and became no fewer")
+                raise EngineError(f"{left} events were in flight for {_PATIENCE_SECONDS:g} s and became no fewer")
             time.sleep(_POLL_SECONDS)
 
 
-def _pause(laptop: Laptop, *, until: int) -> None:
+def _pause(cloud: LocalAws, *, until: int) -> None:
     """Wait until no more events than that are in flight, but not for those which fail again and again."""
     deadline = time.monotonic() + _PAUSE_SECONDS
-    while sum(laptop.in_flight().values()) > until and time.monotonic() < deadline:
+    while sum(cloud.in_flight().values()) > until and time.monotonic() < deadline:
         time.sleep(_POLL_SECONDS)
 
 
@@ -319,7 +319,7 @@ def _drain(partner: Partner, sqs: Any, queue: str) -> None:
         if not any(int(attributes[name]) for name in names):
             return
         partner.poll(sqs, queue)
-    raise LaptopError(f"the partner's queue was not empty after {_DRAIN_SECONDS:g} s: {attributes}")
+    raise EngineError(f"the partner's queue was not empty after {_DRAIN_SECONDS:g} s: {attributes}")
 
 
 def _stumble(event: Mapping[str, Any], attempt: int) -> None:
@@ -339,11 +339,11 @@ def _poison(spec: Spec) -> Iterator[tuple[str | None, str | None, str]]:
                     yield consumer.name, entry.fact, "QUARANTINED"
 
 
-def _replay(laptop: Laptop, stack: Stack) -> None:
+def _replay(cloud: LocalAws, stack: Stack) -> None:
     """Replay everything that the archive holds."""
-    bus = laptop.client("events").describe_event_bus(Name=stack.outputs["CarRideBusName"])
+    bus = cloud.client("events").describe_event_bus(Name=stack.outputs["CarRideBusName"])
     now = datetime.now(UTC)
-    laptop.client("events").start_replay(
+    cloud.client("events").start_replay(
         ReplayName=f"{stack.name}-{time.time_ns()}",  # a replay's name cannot be used again
         EventSourceArn=stack.outputs["CarRideArchiveArn"],
         EventStartTime=now - _HOUR,
@@ -352,9 +352,9 @@ def _replay(laptop: Laptop, stack: Stack) -> None:
     )
 
 
-def _tables(laptop: Laptop, stack: Stack) -> dict[str, str]:
+def _tables(cloud: LocalAws, stack: Stack) -> dict[str, str]:
     """Return what the tables hold, as something that can be compared."""
-    scan = laptop.client("dynamodb").get_paginator("scan").paginate
+    scan = cloud.client("dynamodb").get_paginator("scan").paginate
     return {
         table: _digest(
             sorted(
@@ -406,7 +406,7 @@ def main() -> None:
     progress = Progress(sys.stderr if options.json else sys.stdout)
     try:
         results = run(options, progress)
-    except LaptopError as error:
+    except EngineError as error:
         _leave(_FAILED, f"error: {error}")
     except KeyboardInterrupt:
         _leave(_INTERRUPTED, "\nstopped; nothing is left running")
@@ -427,12 +427,12 @@ def run(options: argparse.Namespace, progress: Progress) -> list[Result]:
     results = []
     with ExitStack() as running:
         port = None if installed is None else running.enter_context(valkey_server.running(installed))
-        laptop = running.enter_context(laptop_without(options.unprotected))
+        cloud = running.enter_context(cloud_without(options.unprotected))
         with progress.step("building the functions and layers (sam build)"):
-            laptop.build()
+            cloud.build()
         for seed in seeds:
             store = _partners_store(port, f"partner-{seed}:")
-            results.append(rehearse(laptop, mix, seed=seed, store=store, progress=progress))
+            results.append(rehearse(cloud, mix, seed=seed, store=store, progress=progress))
     return results
 
 

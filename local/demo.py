@@ -14,7 +14,7 @@ from typing import Any, Final, NoReturn, TextIO
 
 from local.bookings import book
 from local.interrupts import end_in_order
-from local.local_aws import FAULTS, ROOT, Laptop, LaptopError, Stack
+from local.local_aws import FAULTS, ROOT, LocalAws, EngineError, Stack
 from local.options import count, positive, share
 from local.simulated_gateway import Books, GatewayServer, Troubles
 from ops import fleet
@@ -83,7 +83,7 @@ def main() -> None:
     end_in_order()
     try:
         report = run(options)
-    except LaptopError as error:
+    except EngineError as error:
         _leave(_FAILED, f"error: {error}")
     except KeyboardInterrupt:
         _leave(_INTERRUPTED, "\nstopped; nothing is left running")
@@ -97,35 +97,35 @@ def run(options: argparse.Namespace) -> Report:
     """Deploy, book, publish, wait, audit and print; return what it has come to."""
     progress = Progress(sys.stderr if options.json else sys.stdout)
     troubles = Troubles(declined=_DECLINED)
-    with GatewayServer(Books(troubles, seed=options.seed)) as gateway, Laptop(preload=[FAULTS]) as laptop:
+    with GatewayServer(Books(troubles, seed=options.seed)) as gateway, LocalAws(FAULTS) as cloud:
         with progress.step("building the functions and layers (sam build)"):
-            laptop.build()
+            cloud.build()
         with progress.step("deploying template.yaml (sam deploy)"):
-            stack = laptop.deploy(PaymentGatewayUrl=gateway.url)
-        fleet.seed(laptop.client("dynamodb"), stack.outputs["CarTableName"], _CARS)
+            stack = cloud.deploy(PaymentGatewayUrl=gateway.url)
+        fleet.seed(cloud.client("dynamodb"), stack.outputs["CarTableName"], _CARS)
         with progress.step(f"booking {options.bookings} rides over HTTP"):
-            for booked in book(laptop, stack, options.bookings):
+            for booked in book(cloud, stack, options.bookings):
                 progress.note(f"{booked:,} of {options.bookings:,} rides")
         with progress.step(f"publishing {options.rides} rides"):
-            for done, total in publish(laptop, stack, specification(options)):
+            for done, total in publish(cloud, stack, specification(options)):
                 progress.note(f"{done:,} of {total:,} events")
         with progress.step("waiting until every event is processed"):
-            for left in settle(laptop):
+            for left in settle(cloud):
                 progress.note(f"{left:,} in flight")
         with progress.step("reconciling rides that stand still, as if it were tomorrow"):
-            reconcile(laptop, stack, lambda: list(settle(laptop)))
-        report = audit(site_of(laptop, stack), grace=timedelta(), payments=gateway_payments(gateway.ledger()))
+            reconcile(cloud, stack, lambda: list(settle(cloud)))
+        report = audit(site_of(cloud, stack), grace=timedelta(), payments=gateway_payments(gateway.ledger()))
         write(report)
         print(json.dumps(report.to_json(), indent=2) if options.json else f"\n{report.to_text()}", flush=True)
         if options.keep:
-            print(how_to_talk(laptop, stack), flush=True)
+            print(how_to_talk(cloud, stack), flush=True)
             signal.pause()
     return report
 
 
-def site_of(laptop: Laptop, stack: Stack) -> Site:
-    """Return a stack on the laptop as the operator's commands see it."""
-    return Site(stack.name, laptop.region, lambda service, region: laptop.client(service, region=region))
+def site_of(cloud: LocalAws, stack: Stack) -> Site:
+    """Return a stack on the cloud as the operator's commands see it."""
+    return Site(stack.name, cloud.region, lambda service, region: cloud.client(service, region=region))
 
 
 def specification(options: argparse.Namespace) -> dict[str, Any]:
@@ -145,70 +145,70 @@ def specification(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def publish(
-    laptop: Laptop, stack: Stack, request: Mapping[str, Any], *, at_once: int = _AT_ONCE
+    cloud: LocalAws, stack: Stack, request: Mapping[str, Any], *, at_once: int = _AT_ONCE
 ) -> Iterator[tuple[int, int]]:
     """Have the deployed simulator publish, call by call; yield how many entries are published, and of how many.
 
     Args:
-        laptop: where the stack is.
+        cloud: where the stack is.
         stack: of the template.
         request: what the simulator is to publish.
         at_once: how many entries of it one call publishes.
 
     Raises:
-        LaptopError: the simulator cannot do that, or failed.
+        EngineError: the simulator cannot do that, or failed.
     """
     function = stack.outputs["CarRideSimulatorFunctionName"]
     request = {**request, "limit": at_once}
     while True:
-        answer = laptop.client("lambda").invoke(FunctionName=function, Payload=json.dumps(request))
+        answer = cloud.client("lambda").invoke(FunctionName=function, Payload=json.dumps(request))
         summary = json.load(answer["Payload"])
         if "FunctionError" in answer:
-            raise LaptopError(f"the simulator failed: {summary.get('errorMessage', summary)}")
+            raise EngineError(f"the simulator failed: {summary.get('errorMessage', summary)}")
         if "error" in summary:
-            raise LaptopError(f"the simulator cannot do that: {summary['error']}")
+            raise EngineError(f"the simulator cannot do that: {summary['error']}")
         yield summary["resume"] or summary["total"], summary["total"]
         if summary["resume"] is None:
             return
         request |= {"offset": summary["resume"], "time": summary["time"]}
 
 
-def settle(laptop: Laptop) -> Iterator[int]:
+def settle(cloud: LocalAws) -> Iterator[int]:
     """Wait until nothing is in flight; yield how much still is, now and then.
 
     Raises:
-        LaptopError: it has not become less for a minute.
+        EngineError: it has not become less for a minute.
     """
     fewest, since = None, time.monotonic()
-    while left := sum(laptop.in_flight().values()):
+    while left := sum(cloud.in_flight().values()):
         yield left
         if fewest is None or left < fewest:
             fewest, since = left, time.monotonic()
         try:
-            laptop.wait_until_quiet(timeout=_REPORT_SECONDS)
-        except LaptopError:
+            cloud.wait_until_quiet(timeout=_REPORT_SECONDS)
+        except EngineError:
             if time.monotonic() - since > _STUCK_SECONDS:
                 raise
 
 
-def reconcile(laptop: Laptop, stack: Stack, settle: Callable[[], object]) -> int:
+def reconcile(cloud: LocalAws, stack: Stack, settle: Callable[[], object]) -> int:
     """Run the deployed reconciler until it finds nothing to do; return how many rides it could not have settled.
 
     Args:
-        laptop: where the stack is.
+        cloud: where the stack is.
         stack: of the template.
         settle: waits until nothing is in flight.
 
     Raises:
-        LaptopError: the reconciler failed.
+        EngineError: the reconciler failed.
     """
     time = datetime.now(UTC) + timedelta(days=1)
     while True:
         payload = json.dumps({"time": time.isoformat()})
-        answer = laptop.client("lambda").invoke(FunctionName=stack.outputs["ReconcilerFunctionName"], Payload=payload)
+        answer = cloud.client("lambda").invoke(FunctionName=stack.outputs["ReconcilerFunctionName"], Payload=payload)
         counts = json.load(answer["Payload"])
         if "FunctionError" in answer:
-            raise LaptopError(f"the reconciler failed: {counts.get('errorMessage', counts)}")
+            raise EngineError(f"the reconciler failed: {counts.get('errorMessage', counts)}")
         settle()
         if not counts["reconciled"]:
             return int(counts["overdue"])
@@ -221,9 +221,9 @@ def write(report: Report, path: Path = LEDGER) -> None:
     path.write_text(json.dumps(report.to_json(), indent=2) + "\n", encoding="utf-8")
 
 
-def how_to_talk(laptop: Laptop, stack: Stack) -> str:
+def how_to_talk(cloud: LocalAws, stack: Stack) -> str:
     """Return commands that talk to the running stack."""
-    exports = " ".join(f"{name}={shlex.quote(value)}" for name, value in laptop.environment().items())
+    exports = " ".join(f"{name}={shlex.quote(value)}" for name, value in cloud.environment().items())
     outputs = stack.outputs
     return f"""
 Everything is still running. In another terminal (aws is the AWS CLI, sam is .venv-sam/bin/sam):
@@ -236,7 +236,7 @@ Everything is still running. In another terminal (aws is the AWS CLI, sam is .ve
   aws logs tail {outputs["CarRideEventsLogGroupName"]}
   sam logs --stack-name {stack.name} --name RideHistoryFunction
   sam remote invoke CarRideSimulatorFunction --stack-name {stack.name} --event '{{"rides": 5, "seed": 2}}'
-  curl {laptop.endpoint_url}/_aws/execute-api/{stack.resources["CarRideApi"]}/\\$default/carrides \\
+  curl {cloud.endpoint_url}/_aws/execute-api/{stack.resources["CarRideApi"]}/\\$default/carrides \\
     -H 'Content-Type: application/json' -H 'Idempotency-Key: my-first-ride' \\
     -d '{{"customerID": "customer_a", "pickup": "sector_01", "destination": "sector_03", "price": 550}}'
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from local.interrupts import end_in_order
-from local.local_aws import ROOT, Laptop, LaptopError
+from local.local_aws import ROOT, LocalAws, EngineError
 from local.simulated_gateway import Books, GatewayServer
 
 EVENTS: Final = ROOT / "events"
@@ -57,10 +57,10 @@ def read_event(path: str) -> Any:
 
 def invoke(function: str, event: Any) -> bool:
     """Deploy, run the function once, print its log and its answer; return whether it succeeded."""
-    with Laptop() as laptop, GatewayServer(Books()) as gateway:
-        laptop.build()
-        stack = laptop.deploy_fast("carride", PaymentGatewayUrl=gateway.url)
-        answer = laptop.client("lambda").invoke(
+    with LocalAws() as cloud, GatewayServer(Books()) as gateway:
+        cloud.build()
+        stack = cloud.deploy_fast("carride", PaymentGatewayUrl=gateway.url)
+        answer = cloud.client("lambda").invoke(
             FunctionName=stack.resources[function], Payload=json.dumps(event), LogType="Tail"
         )
         print(base64.b64decode(answer.get("LogResult", "")).decode(errors="replace"), file=sys.stderr)
@@ -79,7 +79,7 @@ def main() -> None:
     end_in_order()
     try:
         succeeded = invoke(checked_function(options.function), read_event(options.event))
-    except (UnknownChoiceError, LaptopError) as error:
+    except (UnknownChoiceError, EngineError) as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(_FAILED)
     except KeyboardInterrupt:

@@ -1,7 +1,7 @@
 """A payment gateway to test against: it keeps its own ledger, and misbehaves in shares that it is given.
 
     with GatewayServer(Books(Troubles(dropped=0.05), seed=7)) as gateway:
-        laptop.deploy(PaymentGatewayUrl=gateway.url)
+        cloud.deploy(PaymentGatewayUrl=gateway.url)
 
 Its ledger is the evidence of what was charged. It believes its clients, and charges as often as it is asked: what keeps
 a ride from being charged twice is in the consumer, which sends the same ``Idempotency-Key`` for the same operation, and

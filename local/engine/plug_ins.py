@@ -29,8 +29,11 @@ from local.engine.settings import Settings
 
 
 def apply(settings: Settings) -> None:
-    """Apply every plug-in to the MiniStack of this process."""
+    """Apply every plug-in to the MiniStack of this process, or for comparison only the control interface."""
+    control.apply()
     in_flight.apply()
+    if settings.stock:
+        return
     authorization.apply()
     worker.apply(settings)
     packages.apply()
@@ -55,4 +58,3 @@ def apply(settings: Settings) -> None:
         resources.apply()
     for module in settings.plug_ins:
         importlib.import_module(module).apply(settings)
-    control.apply()

@@ -1,4 +1,4 @@
-"""Outages of regions: a plug-in of the engine, for tests of a failover (`Laptop(plug_ins=["tests.engine.outages"])`).
+"""Outages of regions: a plug-in of the engine, for tests of a failover (`LocalAws("--plug-in=tests.engine.outages")`).
 
 ``POST /_engine/outages`` with ``{"late": […], "lagging": …}``; a switch that is left out stays as it is.
 

@@ -2,8 +2,8 @@
 
 from typing import Any, Final
 
-from local.local_aws import Laptop
-from tests.engine.support import function, needless, template
+from local.local_aws import LocalAws
+from tests.engine.support import function, needed, template
 
 PARAMETERS: Final = {
     "Release": {"Type": "String", "Default": ""},
@@ -28,13 +28,14 @@ def released(**properties: Any) -> dict[str, Any]:
     }
 
 
-def live(laptop: Laptop, name: str) -> str:
+def live(cloud: LocalAws, name: str) -> str:
     """Return the version that the alias points to."""
-    client = laptop.client("lambda")
-    return str(client.get_alias(FunctionName=laptop.stack(name).resources["Function"], Name="live")["FunctionVersion"])
+    client = cloud.client("lambda")
+    return str(client.get_alias(FunctionName=cloud.stack(name).resources["Function"], Name="live")["FunctionVersion"])
 
 
-def test_a_release_publishes_a_version(engine: Laptop, name: str) -> None:
+@needed("serverless_transform")
+def test_a_release_publishes_a_version(engine: LocalAws, name: str) -> None:
     """The alias stays where it is until the release changes."""
     engine.deploy_fast(name, released(), Release="0000000001")
     engine.deploy_fast(name, released(Description="changed"), Release="0000000001")
@@ -43,15 +44,8 @@ def test_a_release_publishes_a_version(engine: Laptop, name: str) -> None:
     assert live(engine, name) == "2"
 
 
-def test_a_strategy_adds_what_codedeploy_needs(engine: Laptop, name: str) -> None:
+def test_a_strategy_adds_what_codedeploy_needs(engine: LocalAws, name: str) -> None:
     """Resources that SAM adds for a value are those of that value, not of the default."""
     assert "FunctionDeploymentGroup" not in engine.deploy_fast(name, released()).resources
     stack = engine.deploy_fast(name, released(), Strategy="Canary10Percent5Minutes")
     assert {"ServerlessDeploymentApplication", "FunctionDeploymentGroup"} <= set(stack.resources)
-
-
-def test_stock_transforms_with_the_defaults(stock: Laptop, name: str) -> None:
-    """Canary: the plug-in is needed while MiniStack keeps the values from the transform."""
-    stock.deploy_fast(name, released(), Release="0000000001")
-    if any(logical_id.endswith("0000000001") for logical_id in stock.stack(name).resources):
-        needless("the parameters of a deployment in the SAM transform", "serverless_transform")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from local import chaos, demo, invoke
-from local.local_aws import ROOT, LaptopError
+from local.local_aws import ROOT, EngineError
 from ops.audit import Report, judge
 from ops.audit.evidence import CONSUMERS, Effect, Evidence, Published, RideItem
 
@@ -57,10 +57,10 @@ def test_the_demo_fails_when_something_does_not_add_up(
 def test_what_cannot_be_run_is_said_in_one_sentence(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A failure of the laptop's AWS is told without a stack trace."""
+    """A failure of the cloud's AWS is told without a stack trace."""
 
     def run(options: Any) -> Any:
-        raise LaptopError("port 4566 of 127.0.0.1 cannot be used: choose another one.")
+        raise EngineError("port 4566 of 127.0.0.1 cannot be used: choose another one.")
 
     assert end(monkeypatch, run) == 2
     assert capsys.readouterr().err == "error: port 4566 of 127.0.0.1 cannot be used: choose another one.\n"
