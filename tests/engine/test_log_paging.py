@@ -2,7 +2,6 @@ import time
 from typing import Any
 
 import pytest
-from botocore.exceptions import ClientError
 
 from local.local_aws import LocalAws
 from tests.engine.support import lines, needed
@@ -35,9 +34,3 @@ def test_a_log_group_is_read_to_its_end(engine: LocalAws, logged: Any) -> None:
     assert lines(engine, GROUP) == expected
     pages = engine.client("logs").get_paginator("filter_log_events").paginate(logGroupName=GROUP, limit=999)
     assert [event["message"] for page in pages for event in page["events"]] == expected
-
-
-def test_a_strange_token_is_refused(engine: LocalAws) -> None:
-    """A token that no answer contained is refused."""
-    with pytest.raises(ClientError, match="InvalidParameterException"):
-        engine.client("logs").filter_log_events(logGroupName=GROUP, nextToken="x")

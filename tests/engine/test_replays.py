@@ -58,7 +58,7 @@ def replay(cloud: LocalAws, stack: Stack, name: str, *rules: str, until_time: da
     assert until(lambda: events.describe_replay(ReplayName=replay_name)["State"] == "COMPLETED")
 
 
-@needed("replays")
+@needed("rule_targets")
 def test_a_replay_goes_to_the_rules_it_names(engine: LocalAws, deploy: Deploy) -> None:
     """Only the named rules get the replayed events, which carry the replay's name."""
     stack = archived(engine, deploy)
