@@ -1,38 +1,30 @@
-"""`make demo`: the whole pipeline on this machine, and the ledger of what happened in it."""
+"""`make demo`: run the whole pipeline on this machine and print its ledger."""
 
 import argparse
 import json
 import shlex
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Final, NoReturn, TextIO
+from typing import Any, Final
 
 from local.bookings import book
-from local.interrupts import end_in_order
-from local.local_aws import FAULTS, ROOT, LocalAws, EngineError, Stack
-from local.options import count, positive, share
+from local.command import WRONG, Progress, count, ending_in_order, leave, positive, share
+from local.local_aws import FAULTS, ROOT, EngineError, LocalAws, Stack
 from local.simulated_gateway import Books, GatewayServer, Troubles
 from ops import fleet
 from ops.audit import Report, audit, gateway_payments
 from ops.site import Site
 
 LEDGER: Final = ROOT / ".demo" / "ledger.json"
+DECLINED: Final = 0.05
+"""Share of the rides that the simulated payment gateway declines."""
 
 _AT_ONCE: Final = 500
 """Entries that one call of the simulator publishes, so that there is progress to show."""
 _CARS: Final = 64
-_DECLINED: Final = 0.05
-"""Share of the rides that the simulated payment gateway declines."""
-_REPORT_SECONDS: Final = 5.0
-_STUCK_SECONDS: Final = 60.0
-_UNBALANCED: Final = 1
-_FAILED: Final = 2
-_INTERRUPTED: Final = 130
 
 DESCRIPTION: Final = """\
 Run the whole pipeline on this machine: build and deploy template.yaml onto a local
@@ -80,23 +72,18 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 def main() -> None:
     """Run the demo."""
     options = parse()
-    end_in_order()
-    try:
+    with ending_in_order():
         report = run(options)
-    except EngineError as error:
-        _leave(_FAILED, f"error: {error}")
-    except KeyboardInterrupt:
-        _leave(_INTERRUPTED, "\nstopped; nothing is left running")
     if report.status:
-        _leave(_UNBALANCED, report.verdict)
+        leave(WRONG, report.verdict)
     if not report.saga.settled:
-        _leave(_UNBALANCED, "rides are open, or hold a car, although they were reconciled: see above")
+        leave(WRONG, "rides are open, or hold a car, although they were reconciled: see above")
 
 
 def run(options: argparse.Namespace) -> Report:
-    """Deploy, book, publish, wait, audit and print; return what it has come to."""
+    """Deploy, book, publish, wait, audit and print; return the report."""
     progress = Progress(sys.stderr if options.json else sys.stdout)
-    troubles = Troubles(declined=_DECLINED)
+    troubles = Troubles(declined=DECLINED)
     with GatewayServer(Books(troubles, seed=options.seed)) as gateway, LocalAws(FAULTS) as cloud:
         with progress.step("building the functions and layers (sam build)"):
             cloud.build()
@@ -110,13 +97,12 @@ def run(options: argparse.Namespace) -> Report:
             for done, total in publish(cloud, stack, specification(options)):
                 progress.note(f"{done:,} of {total:,} events")
         with progress.step("waiting until every event is processed"):
-            for left in settle(cloud):
-                progress.note(f"{left:,} in flight")
+            cloud.wait_until_quiet(report=progress.note)
         with progress.step("reconciling rides that stand still, as if it were tomorrow"):
-            reconcile(cloud, stack, lambda: list(settle(cloud)))
+            reconcile(cloud, stack, cloud.wait_until_quiet)
         report = audit(site_of(cloud, stack), grace=timedelta(), payments=gateway_payments(gateway.ledger()))
-        write(report)
-        print(json.dumps(report.to_json(), indent=2) if options.json else f"\n{report.to_text()}", flush=True)
+        text = write(report.to_json(), LEDGER)
+        print(text if options.json else f"\n{report.to_text()}", flush=True)
         if options.keep:
             print(how_to_talk(cloud, stack), flush=True)
             signal.pause()
@@ -124,105 +110,92 @@ def run(options: argparse.Namespace) -> Report:
 
 
 def site_of(cloud: LocalAws, stack: Stack) -> Site:
-    """Return a stack on the cloud as the operator's commands see it."""
+    """Return a local stack as the operator's commands see it."""
     return Site(stack.name, cloud.region, lambda service, region: cloud.client(service, region=region))
 
 
 def specification(options: argparse.Namespace) -> dict[str, Any]:
     """Return the simulator's request."""
-    return {
-        "rides": options.rides,
-        "seed": options.seed,
-        "duplicates": options.duplicates,
-        "outOfOrder": options.out_of_order,
-        "older": options.older,
-        "malformed": options.malformed,
-        "late": options.late,
-        "crashes": options.crashes,
-        "fails": options.fails,
-        "poison": options.poison,
-    }
+    request = {name: value for name, value in vars(options).items() if name not in {"bookings", "keep", "json"}}
+    return request | {"outOfOrder": request.pop("out_of_order")}
 
 
 def publish(
     cloud: LocalAws, stack: Stack, request: Mapping[str, Any], *, at_once: int = _AT_ONCE
 ) -> Iterator[tuple[int, int]]:
-    """Have the deployed simulator publish, call by call; yield how many entries are published, and of how many.
+    """Call the deployed simulator until it has published everything; yield the entries published, and all entries.
 
     Args:
-        cloud: where the stack is.
-        stack: of the template.
-        request: what the simulator is to publish.
-        at_once: how many entries of it one call publishes.
+        cloud: Where the stack is.
+        stack: A stack of the template.
+        request: The simulator's request.
+        at_once: Entries that one call publishes.
 
     Raises:
-        EngineError: the simulator cannot do that, or failed.
+        EngineError: The simulator refused or failed.
     """
-    function = stack.outputs["CarRideSimulatorFunctionName"]
     request = {**request, "limit": at_once}
     while True:
-        answer = cloud.client("lambda").invoke(FunctionName=function, Payload=json.dumps(request))
-        summary = json.load(answer["Payload"])
-        if "FunctionError" in answer:
-            raise EngineError(f"the simulator failed: {summary.get('errorMessage', summary)}")
+        summary = _invoke(cloud, stack.outputs["CarRideSimulatorFunctionName"], request)
         if "error" in summary:
-            raise EngineError(f"the simulator cannot do that: {summary['error']}")
+            raise EngineError(f"the simulator refused: {summary['error']}")
         yield summary["resume"] or summary["total"], summary["total"]
         if summary["resume"] is None:
             return
         request |= {"offset": summary["resume"], "time": summary["time"]}
 
 
-def settle(cloud: LocalAws) -> Iterator[int]:
-    """Wait until nothing is in flight; yield how much still is, now and then.
-
-    Raises:
-        EngineError: it has not become less for a minute.
-    """
-    fewest, since = None, time.monotonic()
-    while left := sum(cloud.in_flight().values()):
-        yield left
-        if fewest is None or left < fewest:
-            fewest, since = left, time.monotonic()
-        try:
-            cloud.wait_until_quiet(timeout=_REPORT_SECONDS)
-        except EngineError:
-            if time.monotonic() - since > _STUCK_SECONDS:
-                raise
-
-
 def reconcile(cloud: LocalAws, stack: Stack, settle: Callable[[], object]) -> int:
-    """Run the deployed reconciler until it finds nothing to do; return how many rides it could not have settled.
+    """Run the deployed reconciler until nothing is left to do; return the number of rides that are still overdue.
 
     Args:
-        cloud: where the stack is.
-        stack: of the template.
-        settle: waits until nothing is in flight.
+        cloud: Where the stack is.
+        stack: A stack of the template.
+        settle: Waits until nothing is in flight.
 
     Raises:
-        EngineError: the reconciler failed.
+        EngineError: The reconciler failed.
     """
     time = datetime.now(UTC) + timedelta(days=1)
     while True:
-        payload = json.dumps({"time": time.isoformat()})
-        answer = cloud.client("lambda").invoke(FunctionName=stack.outputs["ReconcilerFunctionName"], Payload=payload)
-        counts = json.load(answer["Payload"])
-        if "FunctionError" in answer:
-            raise EngineError(f"the reconciler failed: {counts.get('errorMessage', counts)}")
+        counts = _invoke(cloud, stack.outputs["ReconcilerFunctionName"], {"time": time.isoformat()})
         settle()
         if not counts["reconciled"]:
             return int(counts["overdue"])
         time += timedelta(minutes=5)
 
 
-def write(report: Report, path: Path = LEDGER) -> None:
-    """Write the report as JSON."""
+def replay(cloud: LocalAws, stack: Stack, name: str) -> None:
+    """Start a replay of everything that the archive holds."""
+    bus = cloud.client("events").describe_event_bus(Name=stack.outputs["CarRideBusName"])
+    now = datetime.now(UTC)
+    cloud.client("events").start_replay(
+        ReplayName=name,
+        EventSourceArn=stack.outputs["CarRideArchiveArn"],
+        EventStartTime=now - timedelta(hours=1),
+        EventEndTime=now + timedelta(days=2),  # the reconciler runs as if it were tomorrow
+        Destination={"Arn": bus["Arn"]},
+    )
+
+
+def _invoke(cloud: LocalAws, function: str, request: Mapping[str, Any]) -> dict[str, Any]:
+    answer = cloud.client("lambda").invoke(FunctionName=function, Payload=json.dumps(request))
+    result: dict[str, Any] = json.load(answer["Payload"])
+    if "FunctionError" in answer:
+        raise EngineError(f"{function} failed: {result.get('errorMessage', result)}")
+    return result
+
+
+def write(document: Any, path: Path) -> str:
+    """Write a document as JSON, and return its text."""
+    text = json.dumps(document, indent=2)
     path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(report.to_json(), indent=2) + "\n", encoding="utf-8")
+    path.write_text(text + "\n", encoding="utf-8")
+    return text
 
 
 def how_to_talk(cloud: LocalAws, stack: Stack) -> str:
-    """Return commands that talk to the running stack."""
+    """Return commands that call the running stack."""
     exports = " ".join(f"{name}={shlex.quote(value)}" for name, value in cloud.environment().items())
     outputs = stack.outputs
     return f"""
@@ -241,40 +214,6 @@ Everything is still running. In another terminal (aws is the AWS CLI, sam is .ve
     -d '{{"customerID": "customer_a", "pickup": "sector_01", "destination": "sector_03", "price": 550}}'
 
 Ctrl-C ends it."""
-
-
-class Progress:
-    """Says on a stream what is going on and how long it took: a line a step, and one a note where it takes longer."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._noted = 0.0
-        self._gap = " "
-
-    @contextmanager
-    def step(self, what: str) -> Iterator[None]:
-        """Announce a step, and say when it is done."""
-        began = self._noted = time.monotonic()
-        self._gap = " "
-        self._say(f"{what} …")
-        yield
-        self._say(f"{self._gap}{time.monotonic() - began:.1f} s\n")
-
-    def note(self, text: str) -> None:
-        """Say how far the step has come, unless that was said a moment ago."""
-        now = time.monotonic()
-        if now - self._noted >= _REPORT_SECONDS:
-            self._noted = now
-            self._gap = "\n  done in "
-            self._say(f"\n  {text}")
-
-    def _say(self, text: str) -> None:
-        print(text, end="", file=self._stream, flush=True)
-
-
-def _leave(status: int, message: str) -> NoReturn:
-    print(message, file=sys.stderr, flush=True)
-    sys.exit(status)
 
 
 if __name__ == "__main__":

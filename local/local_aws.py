@@ -11,9 +11,10 @@ The engine is a process of its own in the environment ``.venv-engine``. It ends 
 
 import itertools
 import json
+import math
 import platform
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -127,20 +128,24 @@ class LocalAws(Engine):
         """Return the requests of roles since the engine started, allowed or not."""
         return {Asked(*each) for each in self.control("asked")}
 
-    def wait_until_quiet(self, timeout: float = 60.0) -> None:
+    def wait_until_quiet(self, timeout: float = 60.0, report: Callable[[str], object] = lambda _left: None) -> None:
         """Wait until nothing more happens by itself.
 
         Args:
-            timeout: Seconds.
+            timeout: Seconds after which to give up if the unfinished work has not become less.
+            report: Called again and again with the amount of unfinished work, as in ``12 in flight``.
 
         Raises:
-            EngineError: Work was still unfinished.
+            EngineError: The unfinished work has not become less for that time.
         """
-        deadline, pause = time.monotonic() + timeout, _POLL_SECONDS
-        while busy := {name: count for name, count in self.in_flight().items() if count}:
+        fewest, deadline, pause = math.inf, 0.0, _POLL_SECONDS
+        while left := sum((counts := self.in_flight()).values()):
+            report(f"{left:,} in flight")
+            if left < fewest:
+                fewest, deadline = left, time.monotonic() + timeout
             if time.monotonic() > deadline:
-                left = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in busy.items())
-                raise EngineError(f"the engine was still busy after {timeout:g} s ({left}): see {self.log}")
+                kinds = ", ".join(f"{count} {kind.replace('_', ' ')}" for kind, count in counts.items() if count)
+                raise EngineError(f"the engine was still busy after {timeout:g} s ({kinds}): see {self.log}")
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_POLL_SECONDS)
 

@@ -1,4 +1,4 @@
-"""A server of Valkey or Redis on this machine, where one is installed: for the chaos and for tests, never deployed."""
+"""A Valkey or Redis server on this machine, if one is installed: for `make chaos` and tests, never deployed."""
 
 import shutil
 import socket
@@ -19,7 +19,7 @@ _STOP_SECONDS: Final = 10.0
 
 
 def program() -> str | None:
-    """Return where the server is installed; None where it is not."""
+    """Return the path of the installed server, or None."""
     return shutil.which("valkey-server") or shutil.which("redis-server")
 
 
@@ -28,11 +28,11 @@ def running(installed: str, *settings: str) -> Iterator[int]:
     """Run a server that keeps nothing on disk, and yield its port.
 
     Args:
-        installed: what `program` has found.
-        *settings: further options of its command line.
+        installed: The result of `program`.
+        *settings: Further options of its command line.
 
     Raises:
-        valkey.ConnectionError: it did not start.
+        valkey.ConnectionError: It did not start.
     """
     with socket.socket() as probe:
         probe.bind((HOST, 0))
@@ -53,7 +53,7 @@ def running(installed: str, *settings: str) -> Iterator[int]:
 
 
 def client(port: int, timeout_s: float) -> valkey.Valkey:
-    """Return a client that makes one attempt a call."""
+    """Return a client that sends each call once."""
     return valkey.Valkey(host=HOST, port=port, socket_timeout=timeout_s, retry=Retry(NoBackoff(), 0))
 
 

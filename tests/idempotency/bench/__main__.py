@@ -9,7 +9,7 @@ from typing import Final
 import botocore
 from aws_lambda_powertools.shared.version import VERSION
 
-from local.options import positive
+from local.command import positive
 from tests.idempotency.bench.measures import ROOT, Row, batches, http_cpu, own_cpu, round_trips, start_up
 
 REPORT: Final = ROOT / ".bench/bench.json"

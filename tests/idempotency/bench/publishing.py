@@ -18,7 +18,7 @@ from carride.entry import MOST_ENTRIES, TOO_LARGE, Entry
 from carride.events import RideEvent, parse_event
 from carride.publisher import Outcome, Publisher
 from carride.simulation import Simulation, Spec
-from local.options import positive
+from local.command import positive
 from tests.idempotency.bench.measures import ROOT
 from tests.idempotency.differential.world import ACCOUNT, answer
 
