@@ -4,18 +4,15 @@ import shutil
 import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
 import valkey
-from valkey.backoff import NoBackoff
+from valkey.backoff import ConstantBackoff, NoBackoff
 from valkey.retry import Retry
 
 HOST: Final = "127.0.0.1"
-_START_SECONDS: Final = 30.0
-_STOP_SECONDS: Final = 10.0
 
 
 def program() -> str | None:
@@ -41,31 +38,14 @@ def running(installed: str, *settings: str) -> Iterator[int]:
         options = ["--port", str(port), "--bind", HOST, "--save", "", "--appendonly", "no", "--dir", folder, *settings]
         server = subprocess.Popen([installed, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
-            _wait_until_it_answers(port)
+            with valkey.Valkey(host=HOST, port=port, retry=Retry(ConstantBackoff(0.05), 600)) as asking:
+                asking.ping()  # until it answers
             yield port
         finally:
-            server.terminate()
-            try:
-                server.wait(timeout=_STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                server.kill()
-                server.wait()
+            server.kill()
+            server.wait()
 
 
 def client(port: int, timeout_s: float) -> valkey.Valkey:
     """Return a client that sends each call once."""
     return valkey.Valkey(host=HOST, port=port, socket_timeout=timeout_s, retry=Retry(NoBackoff(), 0))
-
-
-def _wait_until_it_answers(port: int) -> None:
-    deadline = time.monotonic() + _START_SECONDS
-    with client(port, timeout_s=1) as asking:
-        while True:
-            try:
-                asking.ping()
-            except (valkey.ConnectionError, valkey.TimeoutError):
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.02)
-            else:
-                return
