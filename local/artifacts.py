@@ -3,6 +3,7 @@
 import fcntl
 import hashlib
 import io
+import platform
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -12,6 +13,13 @@ from typing import Any, Final
 import yaml
 
 from local.engine.process import REGION, ROOT, Engine, EngineError
+
+PARAMETERS: Final = {
+    "Stage": "local",
+    # Functions run on this machine's Python, hence on its processor.
+    "Architecture": "arm64" if platform.machine().lower() in {"arm64", "aarch64"} else "x86_64",
+}
+"""Template parameters of this machine."""
 
 _FOLDER: Final = ROOT / ".aws-sam"
 _CODE: Final = {"AWS::Serverless::Function": "CodeUri", "AWS::Serverless::LayerVersion": "ContentUri"}
@@ -27,7 +35,7 @@ def build(engine: Engine, folder: Path = _FOLDER, root: Path = ROOT) -> None:
     built = folder / "local-build"
     with _locked(folder, fcntl.LOCK_EX):
         if not built.exists() or built.read_text(encoding="utf-8") != _state(folder, root):
-            engine.sam("build", "--config-env", "local")
+            engine.sam("build", "--config-env", "local", parameters=PARAMETERS, folder=root)
             built.write_text(_state(folder, root), encoding="utf-8")
 
 

@@ -12,7 +12,6 @@ The engine is a process of its own in the environment ``.venv-engine``. It ends 
 import itertools
 import json
 import math
-import platform
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -33,12 +32,6 @@ FAULTS: Final = f"--preload={ROOT / 'local' / 'faults.py'}"
 
 _OPERATION_BEGINS: Final = frozenset({"CREATE_IN_PROGRESS", "UPDATE_IN_PROGRESS", "DELETE_IN_PROGRESS"})
 _CAPABILITIES: Final = ["CAPABILITY_IAM", "CAPABILITY_NAMED_IAM", "CAPABILITY_AUTO_EXPAND"]
-_ARM: Final = frozenset({"arm64", "aarch64"})
-_PARAMETERS: Final = {
-    "Stage": "local",
-    # Functions run on this machine's Python, hence on its processor.
-    "Architecture": "arm64" if platform.machine().lower() in _ARM else "x86_64",
-}
 _POLL_SECONDS: Final = 0.02
 _LONGEST_POLL_SECONDS: Final = 0.1
 
@@ -173,10 +166,10 @@ class LocalAws(Engine):
         Raises:
             EngineError: The deployment failed; the message names the first resource that did and its reason.
         """
-        overrides = [f"{name}={value}" for name, value in (_PARAMETERS | parameters).items()]
         try:
             with artifacts.built():
-                self.sam("deploy", "--config-env", "local", "--stack-name", stack_name, parameters=overrides)
+                command = ("deploy", "--config-env", "local", "--stack-name", stack_name)
+                self.sam(*command, parameters=artifacts.PARAMETERS | parameters, folder=ROOT)
         except EngineError as error:
             raise self._failure("sam deploy", stack_name, error) from error
         return self.stack(stack_name)
@@ -207,7 +200,8 @@ class LocalAws(Engine):
                 body = uploads.package(build / "template.yaml")
         else:
             body = uploads.package(template) if isinstance(template, Path) else dict(template)
-        given = {name: value for name, value in _PARAMETERS.items() if name in body.get("Parameters", {})} | parameters
+        declared = body.get("Parameters", {})
+        given = {name: value for name, value in artifacts.PARAMETERS.items() if name in declared} | parameters
         stacks = self.client("cloudformation", region=region).describe_stacks()["Stacks"]
         exists = any(each["StackName"] == stack_name and each["StackStatus"] != "DELETE_COMPLETE" for each in stacks)
         self._operate(

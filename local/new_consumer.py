@@ -112,7 +112,7 @@ def _check(name: str, root: Path) -> None:
     plain = name.isascii() and name == name.lower() and name[:1].isalpha() and all(word.isalnum() for word in words)
     if not plain or len(name) > _LONGEST or keyword.iskeyword(name):
         raise NewConsumerError(
-            f"NAME={name!r} is not a name for a consumer: use lower-case words joined by underscores, like loyalty_points"
+            f"NAME={name!r} cannot name a consumer: use lower-case words joined by underscores, like loyalty_points"
         )
     if name in _YAML_WORDS:
         raise NewConsumerError(f"NAME={name!r} is not text in YAML: choose another")

@@ -37,7 +37,13 @@ def _parser() -> argparse.ArgumentParser:
 
     running = commands.add_parser("run", help="build and deploy a SAM template, and keep it running until Ctrl-C")
     running.add_argument("template", type=Path, help="path of the SAM template")
-    running.add_argument("parameters", nargs="*", metavar="NAME=VALUE", help="parameters of the template")
+    running.add_argument(
+        "parameters",
+        nargs="*",
+        type=lambda text: text.partition("=")[::2],
+        metavar="NAME=VALUE",
+        help="parameters of the template",
+    )
     running.add_argument("--port", type=int, default=0, help="TCP port to listen on (a free one)")
     running.add_argument("--stack-name", default="local", help="name of the stack (%(default)s)")
     return parser
@@ -81,7 +87,7 @@ def main() -> None:
         _serve(options)
         return
     try:
-        run(options.template, options.parameters, port=options.port, stack=options.stack_name)
+        run(options.template, dict(options.parameters), port=options.port, stack=options.stack_name)
     except EngineError as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:

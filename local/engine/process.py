@@ -9,7 +9,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -133,12 +133,13 @@ class Engine:
             raise
         return content
 
-    def sam(self, *command: str, parameters: Iterable[str] = ()) -> None:
+    def sam(self, *command: str, parameters: Mapping[str, str], folder: Path | None = None) -> None:
         """Run the SAM CLI on this engine.
 
         Args:
             *command: For example ``build`` and its options.
-            parameters: Template parameters, ``NAME=VALUE`` each.
+            parameters: Template parameters.
+            folder: Where to run it; left out, in the current folder.
 
         Raises:
             EngineError: The SAM CLI is missing or failed; the message holds all that it printed.
@@ -147,9 +148,10 @@ class Engine:
         if (program := shutil.which("sam", path=path)) is None:
             raise EngineError("the SAM CLI is missing: run `make setup`")
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
-        overrides = [*parameters]
+        overrides = [f"{name}={value}" for name, value in parameters.items()]
         done = subprocess.run(
             [program, *command, *(["--parameter-overrides", *overrides] if overrides else [])],
+            cwd=folder,
             env=inherited | self.environment() | {"PATH": path, "SAM_CLI_TELEMETRY": "0"},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -2,7 +2,7 @@
 
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,12 @@ _OPTIONS = ("--resolve-s3", "--no-confirm-changeset", "--capabilities")
 _CAPABILITIES = ("CAPABILITY_IAM", "CAPABILITY_NAMED_IAM", "CAPABILITY_AUTO_EXPAND")
 
 
-def run(template: Path, parameters: Sequence[str], *, port: int, stack: str) -> None:
+def run(template: Path, parameters: Mapping[str, str], *, port: int, stack: str) -> None:
     """Print the outputs and addresses of the deployed template, and wait for Ctrl-C.
 
     Args:
         template: Path of the SAM template.
-        parameters: ``NAME=VALUE`` each.
+        parameters: The template's parameters.
         port: TCP port to listen on; 0 takes a free one.
         stack: The stack's name.
 
