@@ -1,5 +1,5 @@
 import json
-from typing import Any, Final
+from typing import Final
 
 import pytest
 from botocore.exceptions import ClientError
@@ -10,14 +10,10 @@ from tests.engine.support import (
     QUEUE,
     Resource,
     attribute,
-    bus,
     function,
     messages,
     needed,
-    permission,
-    put,
     records,
-    rule,
     template,
     until,
 )
@@ -114,17 +110,3 @@ def test_an_event_that_finds_no_room_is_refused(small: LocalAws) -> None:
         invoke(small, stack, 2)
     small.wait_until_quiet()
     assert [each["event"] for each in records(small, stack)] == [{"ride": 1}]
-
-
-def test_a_burst_loses_no_event(engine: LocalAws, deploy: Deploy) -> None:
-    """Of 500 events put at once every one reaches the function, exactly once."""
-    resources: dict[str, Any] = {
-        "Bus": bus(),
-        "Function": function('print(json.dumps(event["detail"]))'),
-        "Rule": rule({"Arn": attribute("Function")}),
-        "Permission": permission("Function"),
-    }
-    stack = deploy(**resources)
-    put(engine, stack, *({"ride": ride} for ride in range(500)))
-    engine.wait_until_quiet()
-    assert sorted(each["ride"] for each in records(engine, stack)) == list(range(500))

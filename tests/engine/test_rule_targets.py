@@ -77,11 +77,6 @@ def test_a_missing_function_ends_in_the_rules_queue(engine: LocalAws, deploy: De
     }
 
 
-def printed(cloud: LocalAws, stack: Stack) -> list[Any]:
-    """What the function was handed."""
-    return records(cloud, stack)
-
-
 def queued(cloud: LocalAws, stack: Stack) -> list[Any]:
     """What the queue was handed."""
     return [message["body"]["detail"] for message in messages(cloud, stack)]
@@ -98,7 +93,7 @@ def logged(cloud: LocalAws, stack: Stack) -> list[Any]:
 @pytest.mark.parametrize(
     ("target", "allowed", "seen", "more"),
     [
-        ("Function", {"Permission": permission("Function")}, printed, {}),
+        ("Function", {"Permission": permission("Function")}, records, {}),
         ("Queue", {"QueuePolicy": queue_policy("Queue", from_rule(), TLS_ONLY)}, queued, {}),
         (GROUP_ARN, {"LogsPolicy": LOGS_POLICY}, logged, {"Group": LOG_GROUP}),
     ],
@@ -120,6 +115,17 @@ def test_a_target_takes_only_what_its_policy_allows(
     assert sorted(detail["ride"] for detail in seen(engine, stack)) == list(range(1, 20))
     [message] = messages(engine, stack, "Dlq")
     assert (message["body"]["detail"], message["attributes"]["ERROR_CODE"]) == ({"ride": 0}, "NO_PERMISSIONS")
+
+
+def test_a_burst_loses_no_event(engine: LocalAws, deploy: Deploy) -> None:
+    """Of 500 events put at once every one reaches the function, exactly once, by two processes at most."""
+    body = f'{PRINTS}\nprint(json.dumps({{"process": os.getpid()}}))'
+    stack = deploy(**handed_to("Function", body=body, Permission=permission("Function")))
+    put(engine, stack, *({"ride": ride} for ride in range(500)))
+    engine.wait_until_quiet()
+    printed = records(engine, stack)
+    assert sorted(each["ride"] for each in printed if "ride" in each) == list(range(500))
+    assert len({each["process"] for each in printed if "process" in each}) <= 2
 
 
 def test_a_dead_letter_queue_without_a_policy_takes_nothing(engine: LocalAws, deploy: Deploy) -> None:
