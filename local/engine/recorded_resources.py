@@ -1,7 +1,8 @@
 """Types of resources that are recorded only.
 
-AWS: schema registries and schemas, the delivery of a service's own logs, saved queries of CloudWatch Logs Insights,
-composite alarms, CodeDeploy's applications and deployment groups are resources; an alarm may watch an expression.
+AWS: schema registries and schemas, policies of buses, the delivery of a service's own logs, saved queries of CloudWatch
+Logs Insights, composite alarms, CodeDeploy's applications and deployment groups are resources; an alarm may watch an
+expression.
 
 Stock MiniStack: refuses a template that has them.
 
@@ -27,6 +28,7 @@ _TYPES: dict[str, tuple[str | None, dict[str, str]]] = {
         "SchemaName",
         {"SchemaName": "{name}", "SchemaVersion": "1", "SchemaArn": f"{_ARN}schema/{{RegistryName}}/{{name}}"},
     ),
+    "AWS::Events::EventBusPolicy": (None, {}),
     "AWS::Logs::DeliverySource": ("Name", {"Arn": f"{_ARN}delivery-source:{{name}}"}),
     "AWS::Logs::DeliveryDestination": ("Name", {"Arn": f"{_ARN}delivery-destination:{{name}}"}),
     "AWS::Logs::Delivery": (None, {"DeliveryId": "{name}", "Arn": f"{_ARN}delivery:{{name}}"}),
