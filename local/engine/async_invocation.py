@@ -97,7 +97,7 @@ class _Functions:
             result: dict[str, Any] = {}
             # AWS does not wait for a function that was switched off by a concurrency of 0.
             exhausted = lambda_svc._reserved_concurrency(function, config) == 0
-            delay = self._settings.retry_delays[0]
+            delay = self._settings.delay(1)
         else:
             event.attempts += 1
             try:
@@ -107,7 +107,7 @@ class _Functions:
             if not result.get("error"):
                 return None
             exhausted = event.attempts > rules.get("MaximumRetryAttempts", _RETRIES)
-            delay = self._settings.retry_delays[min(event.attempts, len(self._settings.retry_delays)) - 1]
+            delay = self._settings.delay(event.attempts)
         too_old = time.time() - event.received + delay > rules.get("MaximumEventAgeInSeconds", _MAX_AGE_SECONDS)
         if exhausted or too_old:
             self._give_up(event, config, rules, "RetriesExhausted" if exhausted else "EventAgeExceeded", result)

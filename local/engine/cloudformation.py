@@ -60,8 +60,7 @@ def extend(type_name: str, finish: Callable[[str, Properties], None]) -> None:
 
 def physical_name(stack: str, logical_id: str, length: int) -> str:
     """Return the name that CloudFormation gives a resource without one in the template."""
-    name: str = provisioners._physical_name(stack, logical_id, max_len=length)
-    return name
+    return str(provisioners._physical_name(stack, logical_id, max_len=length))
 
 
 def call(operation: Callable[..., Any], *request: Any) -> Properties:

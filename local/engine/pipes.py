@@ -70,8 +70,7 @@ class _EventBusPipes:
         batch.left = self._put(pipe, batch.left)
         if batch.left:
             batch.attempts += 1
-            delays = self._settings.retry_delays
-            batch.not_before = time.monotonic() + delays[min(batch.attempts, len(delays)) - 1]
+            batch.not_before = time.monotonic() + self._settings.delay(batch.attempts)
             most = _source(pipe).get("MaximumRetryAttempts", -1)
             if 0 <= most < batch.attempts:
                 self._dead_letter(pipe, batch.left)
@@ -145,18 +144,15 @@ def _is_ours(pipe: Properties) -> bool:
 
 
 def _source(pipe: Properties) -> Properties:
-    found: Properties = pipe.get("SourceParameters", {}).get("DynamoDBStreamParameters", {})
-    return found
+    return dict(pipe.get("SourceParameters", {}).get("DynamoDBStreamParameters", {}))
 
 
 def _region(pipe: Properties) -> str:
-    region: str = pipe["Arn"].split(":")[3]
-    return region
+    return str(pipe["Arn"].split(":")[3])
 
 
 def _table(pipe: Properties) -> str:
-    name: str = stock._dynamodb_stream_source(pipe["Source"])[1]
-    return name
+    return str(stock._dynamodb_stream_source(pipe["Source"])[1])
 
 
 def _positions(pipe: Properties, account: str) -> tuple[int, int]:

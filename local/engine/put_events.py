@@ -38,7 +38,7 @@ def _error_of(entry: _Entry) -> tuple[str, str] | None:
     """Return the code and message with which EventBridge refuses the entry; ``None`` if it takes it."""
     for name in ("Source", "DetailType", "Detail"):
         if not entry.get(name) or (name == "DetailType" and len(entry[name]) > _MAX_DETAIL_TYPE):
-            return "InvalidArgument", f"Parameter {name} is not valid: it is required, and DetailType is short."
+            return "InvalidArgument", f"Parameter {name} is not valid: it is missing or too long."
     try:
         detail = json.loads(entry["Detail"])
     except ValueError:
@@ -48,12 +48,13 @@ def _error_of(entry: _Entry) -> tuple[str, str] | None:
     return None
 
 
-def _put_events(data: dict[str, Any], allow_aws_source: bool = False) -> tuple[int, dict[str, str], bytes]:
+def _put_events(data: dict[str, Any], allow_aws_source: bool = False) -> Any:
     entries: list[_Entry] = data.get("Entries") or []
     if len(entries) > _MAX_ENTRIES:
-        return _refuse(f"Value '{len(entries)}' at 'entries' failed to satisfy constraint: at most {_MAX_ENTRIES}")
+        message = f"Value '{len(entries)}' at 'entries' failed to satisfy constraint: at most {_MAX_ENTRIES}"
+        return error_response_json("ValidationException", message)
     if sum(map(_size_of, entries)) >= _MAX_BYTES:
-        return _refuse("Total size of the entries in the request is over the limit.")
+        return error_response_json("ValidationException", "Total size of the entries in the request is over the limit.")
     results = []
     for entry in entries:
         if error := _error_of(entry):
@@ -69,11 +70,6 @@ def _put_events(data: dict[str, Any], allow_aws_source: bool = False) -> tuple[i
     failed = sum("ErrorCode" in result for result in results)
     answer = {"FailedEntryCount": failed, "Entries": results}
     return 200, {"Content-Type": "application/x-amz-json-1.1"}, json.dumps(answer).encode()
-
-
-def _refuse(message: str) -> tuple[int, dict[str, str], bytes]:
-    answer: tuple[int, dict[str, str], bytes] = error_response_json("ValidationException", message, 400)
-    return answer
 
 
 def _now() -> float:

@@ -25,14 +25,13 @@ type _Message = dict[str, Any]
 
 def apply(settings: Settings) -> None:
     """Bring failed messages back soon, and bound the processes."""
-    delays = settings.retry_delays
     run_batch, concurrency = lambda_svc._run_sqs_batch, lambda_svc._sqs_esm_concurrency
 
     def run(mapping: Any, function: Any, event: dict[str, Any], batch: list[_Message], *queue: str) -> None:
         try:
             run_batch(mapping, function, event, batch, *queue)
         finally:  # messages that succeeded are no longer in the queue
-            _hide(batch, {record["receiptHandle"] for record in event["Records"]}, delays)
+            _hide(batch, {record["receiptHandle"] for record in event["Records"]}, settings)
 
     def fewer(*mapping: Any) -> int:
         allowed: int = concurrency(*mapping)
@@ -40,23 +39,19 @@ def apply(settings: Settings) -> None:
 
     lambda_svc._run_sqs_batch = run
     lambda_svc._sqs_esm_concurrency = fewer
-    lambda_svc._ESM_BACKOFF_SECONDS = min(delays[0], lambda_svc._ESM_BACKOFF_SECONDS)
+    lambda_svc._ESM_BACKOFF_SECONDS = min(settings.delay(1), lambda_svc._ESM_BACKOFF_SECONDS)
 
 
-def _hide(batch: list[_Message], receipts: set[str], delays: tuple[float, ...]) -> None:
+def _hide(batch: list[_Message], receipts: set[str], settings: Settings) -> None:
     """Hide messages until their next retry at most, unless another receiver has them meanwhile."""
     with sqs._queues_lock:
         for message in batch:
             if message["receipt_handle"] in receipts:
-                delay = _delay(message["receive_count"], delays)
+                received = message["receive_count"]
+                beyond = max(0, received - len(settings.retry_delays))
+                delay = min(settings.delay(received) * 2.0**beyond, _LONGEST_SECONDS)
                 message["visible_at"] = min(message["visible_at"], time.time() + delay)
                 _wake_after(delay)
-
-
-def _delay(received: int, delays: tuple[float, ...]) -> float:
-    """Return the seconds until a message comes back that was received so often."""
-    beyond = max(0, received - len(delays))
-    return min(delays[min(received, len(delays)) - 1] * 2.0**beyond, _LONGEST_SECONDS)
 
 
 def _wake_after(delay: float) -> None:

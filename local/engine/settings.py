@@ -26,3 +26,7 @@ class Settings:
     preload: list[str]
     plug_ins: list[str]
     stock: bool
+
+    def delay(self, attempts: int) -> float:
+        """Return the seconds until the next attempt after so many."""
+        return self.retry_delays[min(attempts, len(self.retry_delays)) - 1]

@@ -1,5 +1,3 @@
-import threading
-
 import pytest
 
 from local.engine.queueing import DelayedQueue
@@ -21,22 +19,3 @@ def test_a_handler_that_fails_ends_its_item_only(caplog: pytest.LogCaptureFixtur
     assert until(lambda: queue.pending == 0)
     assert handled == [-1, 2]
     assert "an item was given up" in caplog.text
-
-
-def test_a_closed_queue_forgets() -> None:
-    """After closing, nothing is pending and an item in hand does not come back."""
-    handled, go = [], threading.Event()
-
-    def handle(item: int) -> float:
-        handled.append(item)
-        go.wait(5)
-        return 0.0
-
-    queue = DelayedQueue("closing", handle, workers=1, limit=5)
-    queue.put(1)
-    queue.put(2)
-    assert until(lambda: handled == [1])
-    queue.close()
-    go.set()
-    assert until(lambda: not any(thread.name.startswith("closing") for thread in threading.enumerate()))
-    assert (queue.pending, handled) == (0, [1])
