@@ -30,7 +30,7 @@ DESCRIPTION: Final = """\
 Run the whole pipeline on this machine: build and deploy template.yaml onto a local
 engine, book rides over HTTP, have the deployed simulator publish more, wait until every
 event is processed, have the reconciler settle rides that stand still, and print how
-the rides ended and a ledger of what the tables, queues and log groups hold afterwards.
+the rides ended and a ledger of the tables, queues and log groups.
 
 It ends with status 0 if nothing is lost, doubled, open or left half-done, 1 if something is, and
 2 if it could not be run. The ledger is also written to .demo/ledger.json."""

@@ -3,7 +3,7 @@
     with GatewayServer(Books(Troubles(dropped=0.05), seed=7)) as gateway:
         cloud.deploy(PaymentGatewayUrl=gateway.url)
 
-Its ledger is the evidence of what was charged. It charges as often as it is asked under different keys. The consumer
+Its ledger is the evidence of charges. It charges once for each key. The consumer
 keeps a ride from being charged twice: it sends the same ``Idempotency-Key`` for the same operation, and asks for the
 outcome of a request before it repeats it. The gateway takes no card data.
 

@@ -38,7 +38,7 @@ def running(installed: str, *settings: str) -> Iterator[int]:
         options = ["--port", str(port), "--bind", HOST, "--save", "", "--appendonly", "no", "--dir", folder, *settings]
         server = subprocess.Popen([installed, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
-            with valkey.Valkey(host=HOST, port=port, retry=Retry(ConstantBackoff(0.05), 600)) as asking:
+            with valkey.Valkey(host=HOST, port=port, retry=Retry(ConstantBackoff(0.05), 600, (OSError,))) as asking:
                 asking.ping()  # until it answers
             yield port
         finally:

@@ -3,7 +3,7 @@
 AWS: the transform sees the values of the deployment's parameters. Versions can depend on them through
 `AutoPublishCodeSha256`, and CodeDeploy's resources through `DeploymentPreference`.
 
-Stock MiniStack: transforms with the defaults, whatever the values are.
+Stock MiniStack: always transforms with the defaults.
 
 Plugs into `cloudformation.engine._apply_transforms`, in each module that uses it, and into samtranslator's `transform`.
 """

@@ -32,7 +32,7 @@ from local.engine.settings import Settings
 INIT_SECONDS = 10.0
 """Time that AWS gives a function to be imported, apart from its timeout."""
 
-_DRAIN_SECONDS = 1.0  # to read what a process wrote before it died; a child of it may hold the pipe open
+_DRAIN_SECONDS = 1.0  # to read the rest of a dead process's log; a child of it may hold the pipe open
 
 _logger = logging.getLogger("local.engine")
 _stock_worker_class_for = lambda_runtime._worker_class_for

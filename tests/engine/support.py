@@ -1,4 +1,4 @@
-"""What the tests of the engine share: small templates, and what a stack has left behind."""
+"""Small templates for the tests of the engine, and readers of a stack's logs and queues."""
 
 import json
 import time
@@ -26,7 +26,7 @@ STOCK: Final = ("--stock",)
 
 
 def needed(module: str) -> pytest.MarkDecorator:
-    """Run a test on stock MiniStack as well, as a canary: it has to fail there for as long as the module is needed."""
+    """Run a test on stock MiniStack as well, as a canary: it must fail there while the module is needed."""
     reason = f"MiniStack lacks it; once this passes, see whether local/engine/{module}.py can go"
     canary = pytest.param(STOCK, marks=pytest.mark.xfail(strict=True, reason=reason), id="stock")
     return pytest.mark.parametrize("engine", [pytest.param(ENGINE, id="engine"), canary], indirect=True)
@@ -38,7 +38,7 @@ def outage(cloud: LocalAws, **switches: Any) -> None:
 
 
 def until[T](look: Callable[[], T], timeout: float = 10.0) -> T:
-    """Look again and again until there is something; the last look counts, whatever it saw."""
+    """Call a function until its result is true, or the time is over; return the last result."""
     deadline = time.monotonic() + timeout
     while not (seen := look()) and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -46,10 +46,10 @@ def until[T](look: Callable[[], T], timeout: float = 10.0) -> T:
 
 
 def put_through_endpoint(cloud: LocalAws, endpoint_id: str, entry: Mapping[str, Any]) -> None:
-    """Put an event through a global endpoint, signed for one region; botocore would want AWS's CRT, to sign for all.
+    """Put an event through a global endpoint, signed for one region. To sign for all, botocore needs AWS's CRT.
 
     Raises:
-        AssertionError: the call or the entry was refused.
+        AssertionError: The call or the entry was refused.
     """
     request = AWSRequest(
         "POST",
@@ -98,7 +98,7 @@ def rule(target: Mapping[str, Any]) -> Resource:
 
 
 def permission(function_id: str, rule_id: str = "Rule") -> Resource:
-    """Lets the rule invoke the function."""
+    """A permission of the rule to invoke the function."""
     return {
         "Type": "AWS::Lambda::Permission",
         "Properties": {
@@ -118,7 +118,7 @@ def queue_policy(queue_id: str, *statements: Resource) -> Resource:
 
 
 def from_rule(rule_id: str = "Rule") -> Resource:
-    """A statement with which a queue takes messages of a rule."""
+    """A statement that lets the rule send to a queue."""
     return {
         "Effect": "Allow",
         "Principal": {"Service": "events.amazonaws.com"},
@@ -147,14 +147,14 @@ def entry(stack: Stack, detail: Any, **more: Any) -> dict[str, Any]:
 
 
 def put(cloud: LocalAws, stack: Stack, *details: Any) -> None:
-    """Put events on the stack's bus; every one of them has to be accepted."""
+    """Put events on the stack's bus, which must accept all of them."""
     for start in range(0, len(details), 10):
         entries = [entry(stack, detail) for detail in details[start : start + 10]]
         assert cloud.client("events").put_events(Entries=entries)["FailedEntryCount"] == 0
 
 
 def lines(cloud: LocalAws, group: str) -> list[str]:
-    """Every line of a log group, oldest first; none where nothing was ever logged."""
+    """Return every line of a log group, the oldest first; a missing group has none."""
     logs = cloud.client("logs")
     if not logs.describe_log_groups(logGroupNamePrefix=group)["logGroups"]:
         return []
@@ -163,13 +163,13 @@ def lines(cloud: LocalAws, group: str) -> list[str]:
 
 
 def records(cloud: LocalAws, stack: Stack, function_id: str = "Function") -> list[Any]:
-    """What a function of the stack printed as JSON objects."""
+    """Return the JSON objects that a function of the stack printed."""
     printed = lines(cloud, f"/aws/lambda/{stack.resources[function_id]}")
     return [json.loads(line) for line in printed if line.startswith("{")]
 
 
 def messages(cloud: LocalAws, stack: Stack, queue_id: str = "Queue") -> list[dict[str, Any]]:
-    """The messages in a queue of the stack: ``body`` as JSON and ``attributes`` by name."""
+    """Receive the messages of a queue of the stack: ``body`` as JSON and ``attributes`` by name."""
     found: list[dict[str, Any]] = []
     request = {"MaxNumberOfMessages": 10, "MessageAttributeNames": ["All"]}
     while batch := cloud.client("sqs").receive_message(QueueUrl=stack.resources[queue_id], **request).get("Messages"):

@@ -27,7 +27,7 @@ def resources(action: str) -> dict[str, Resource]:
 
 
 def answer_with(cloud: LocalAws, deploy: Deploy, action: str) -> Any:
-    """What the function answers when its role allows that action: nothing, or its error."""
+    """Return the function's answer if its role allows the action: None, or an error."""
     stack = deploy(**resources(action))
     answer = cloud.client("lambda").invoke(FunctionName=stack.resources["Function"])
     return json.loads(answer["Payload"].read())

@@ -28,7 +28,7 @@ def logged() -> Any:
 
 @needed("log_paging")
 def test_a_log_group_is_read_to_its_end(engine: LocalAws, logged: Any) -> None:
-    """Reading page after page gives every line once and in order, whatever the size of a page."""
+    """Pages of any size give every line once and in order."""
     logged(engine)
     expected = [str(number) for number in range(COUNT)]
     assert lines(engine, GROUP) == expected

@@ -23,7 +23,7 @@ SEND = ("sqs:SendMessage", "Dlq")
 
 
 def piped(*actions: tuple[str, str]) -> dict[str, Resource]:
-    """A table, a pipe from its stream to a bus with these permissions, and queues of what arrives and what does not."""
+    """A table, a pipe from its stream to a bus with these permissions, a queue of events and a dead-letter queue."""
     allowed = [{"Effect": "Allow", "Action": action, "Resource": attribute(to)} for action, to in actions]
     policy = {"PolicyName": "pipe", "PolicyDocument": {"Version": "2012-10-17", "Statement": allowed}}
     trust = {"Effect": "Allow", "Principal": {"Service": "pipes.amazonaws.com"}, "Action": "sts:AssumeRole"}

@@ -1,4 +1,4 @@
-"""How an engine starts, is built for, deployed to and waited for, and what is left when it ends."""
+"""An engine's start and end, builds, deployments and waiting."""
 
 import json
 import os

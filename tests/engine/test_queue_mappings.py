@@ -21,7 +21,7 @@ RETRY_DELAYS_AND_TWICE_AS_LONG: Final = (0.05, 0.1, 0.2, 0.4, 0.8)
 
 
 def processed(cloud: LocalAws, deploy: Deploy, ending: str, *, sent: int = 1, receives: int = 1) -> tuple[Stack, Any]:
-    """Send messages to a queue with a function that ends so; return the stack, and what the function printed."""
+    """Send messages to a queue whose function ends like this; return the stack, and the function's prints."""
     redrive = {"deadLetterTargetArn": attribute("Queue"), "maxReceiveCount": receives}
     types = {"FunctionResponseTypes": ["ReportBatchItemFailures"], "BatchSize": 1}
     event = {"Type": "SQS", "Properties": {"Queue": attribute("Source"), **types}}
@@ -38,9 +38,9 @@ def processed(cloud: LocalAws, deploy: Deploy, ending: str, *, sent: int = 1, re
 
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_a_failed_message_comes_back_soon_and_later_each_time(engine: LocalAws, deploy: Deploy, ending: str) -> None:
-    """Though it should stay hidden for an hour, it is tried as often as the queue lets it, and then moved on.
+    """Despite a visibility timeout of an hour it is soon received again, up to maxReceiveCount, and then moved on.
 
-    It does not use up what it may be received in the time for which the lease of a killed run still holds.
+    The pauses grow, so that it does not use up its receives while the lease of a killed run still holds.
     """
     stack, runs = processed(engine, deploy, ENDINGS[ending], receives=6)
     assert [run["received"] for run in runs] == [1, 2, 3, 4, 5, 6]

@@ -45,7 +45,7 @@ def endpoint(name: str) -> dict[str, Any]:
 
 
 class Pair:
-    """Buses of one name in two regions, each with a queue of what it handed over, and an endpoint over them."""
+    """Buses of one name in two regions, each with a rule to a queue, and an endpoint over them."""
 
     def __init__(self, cloud: LocalAws, name: str) -> None:
         self.cloud = cloud
@@ -68,7 +68,7 @@ class Pair:
         put_through_endpoint(self.cloud, f"{self.name.lower()}.local", entry)
 
     def seen(self, region: str) -> list[tuple[str, str]]:
-        """What the bus of a region has handed over so far: sources, and where they were ingested."""
+        """Return the delivered events of a region's bus: their sources, and the regions that ingested them."""
         sqs = self.cloud.client("sqs", region=region)
         messages = sqs.receive_message(QueueUrl=self.queues[region], MaxNumberOfMessages=10, VisibilityTimeout=0)
         events = [json.loads(message["Body"]) for message in messages.get("Messages", [])]
@@ -96,7 +96,7 @@ def test_an_event_reaches_both_buses_and_says_where_it_was_ingested(pair: Pair, 
 def test_a_health_check_that_is_disabled_and_inverted_sends_events_to_the_secondary(
     pair: Pair, engine: LocalAws
 ) -> None:
-    """An operator can steer, and steer back."""
+    """An operator can steer producers to the secondary and back."""
     route53 = engine.client("route53")
     route53.update_health_check(HealthCheckId=pair.check, Disabled=True, Inverted=True)
     pair.put("a")
@@ -106,7 +106,7 @@ def test_a_health_check_that_is_disabled_and_inverted_sends_events_to_the_second
 
 
 def test_a_late_region_accepts_events_that_arrive_when_it_has_recovered(pair: Pair, engine: LocalAws) -> None:
-    """Until then they wait, and the endpoint hands later ones to the other region."""
+    """Events wait for the recovery, and the endpoint hands later ones to the other region."""
     outage(engine, late=[HOME])
     engine.client("events").put_events(Entries=[{"Source": "a", "EventBusName": pair.name, **EVENT}])
     pair.put("b")
@@ -126,7 +126,7 @@ def test_an_endpoint_that_is_not_there_is_refused(engine: LocalAws) -> None:
 
 
 def roles(cloud: LocalAws, name: str, description: str = "first") -> set[str]:
-    """Deploy one stack in two regions, and return how its role is called in each."""
+    """Deploy one stack in two regions, and return the names of its role."""
     document = {"Version": "2012-10-17", "Statement": []}
     properties = {"AssumeRolePolicyDocument": document, "Description": description}
     body = template({"Role": {"Type": "AWS::IAM::Role", "Properties": properties}})

@@ -45,7 +45,7 @@ LOGS_POLICY: Resource = {
 
 
 def handed_to(target: Any, *, body: Any = PRINTS, retries: Any = None, **more: Any) -> Any:
-    """A bus whose rule hands events to a target with a dead-letter queue, a function and a queue to hand them to."""
+    """A bus with a rule that has a target and a dead-letter queue, and a function and a queue to be the target."""
     arn = attribute(target) if isinstance(target, str) else target
     policy = {"RetryPolicy": retries} if retries else {}
     return {
@@ -78,12 +78,12 @@ def test_a_missing_function_ends_in_the_rules_queue(engine: LocalAws, deploy: De
 
 
 def queued(cloud: LocalAws, stack: Stack) -> list[Any]:
-    """What the queue was handed."""
+    """Return the details of the queue's events."""
     return [message["body"]["detail"] for message in messages(cloud, stack)]
 
 
 def logged(cloud: LocalAws, stack: Stack) -> list[Any]:
-    """What the log group was handed: one line for each event, with all that other targets get."""
+    """Return the details of the log group's events, each of which is one line with all that other targets get."""
     events = [json.loads(line) for line in lines(cloud, stack.resources["Group"])]
     assert all({"id", "time", "source", "detail-type", "region", "account"} <= event.keys() for event in events)
     return [event["detail"] for event in events]
@@ -107,7 +107,7 @@ def test_a_target_takes_only_what_its_policy_allows(
     seen: Callable[[LocalAws, Stack], list[Any]],
     more: dict[str, Resource],
 ) -> None:
-    """Without the target's permission for the rule an event is dead-lettered, with it all events arrive in order."""
+    """Without the target's permission for the rule an event is dead-lettered; with it all events arrive."""
     put(engine, deploy(**handed_to(target, **more)), {"ride": 0})
     stack = deploy(**handed_to(target, **more, **allowed))
     put(engine, stack, *({"ride": ride} for ride in range(1, 20)))
@@ -139,7 +139,7 @@ def test_a_dead_letter_queue_without_a_policy_takes_nothing(engine: LocalAws, de
 
 
 def throttled(cloud: LocalAws, name: str, **retries: int) -> Stack:
-    """A rule whose function has room for one event, and three events put."""
+    """Put three events for a function that has room for one."""
     slow = f"time.sleep(0.3)\n{PRINTS}"
     resources = handed_to("Function", body=slow, retries=retries, Permission=permission("Function"))
     stack = cloud.deploy_fast(name, template(resources))
@@ -149,7 +149,7 @@ def throttled(cloud: LocalAws, name: str, **retries: int) -> Stack:
 
 
 def test_a_throttled_target_is_retried_as_the_policy_says(small: LocalAws) -> None:
-    """A throttled event is retried until it is taken; one whose retries are used up is dead-lettered, and says so."""
+    """A throttled event is retried until the function takes it, or dead-lettered when its retries are used up."""
     patient = throttled(small, "patient", MaximumRetryAttempts=185, MaximumEventAgeInSeconds=86400)
     assert sorted(each["ride"] for each in records(small, patient)) == [0, 1, 2]
     assert messages(small, patient, "Dlq") == []

@@ -24,7 +24,7 @@ def log(cloud: LocalAws, stack: Stack) -> list[str]:
 
 
 def test_an_exception_leaves_the_process_alive(engine: LocalAws, deploy: Deploy) -> None:
-    """A handler that raises is answered and logged with its stack trace; the next call meets the same process."""
+    """An exception is in the answer and in the log with its stack trace; the next call runs in the same process."""
     stack = deploy(Function=function('if event: raise KeyError("no such ride")\nreturn os.getpid()'))
     before = call(engine, stack, 0)[1]
     kind, error = call(engine, stack, 1)
@@ -59,7 +59,7 @@ def test_the_death_of_a_process_fails_the_invocation(
 
 
 def test_every_line_of_the_log_arrives_whole(engine: LocalAws, deploy: Deploy) -> None:
-    """Lines of any length and number, also of a program that was started, are in the log once the call is answered."""
+    """Once the call is answered, the log has all lines of any length, also those of a started program."""
     body = """
 for number in range(2000): print(json.dumps({"line": number}))
 print(json.dumps({"long": "x" * 300_000}))
@@ -116,7 +116,7 @@ def test_the_functions_own_module_wins_over_a_layers(engine: LocalAws, tmp_path:
 
 
 def test_a_preloaded_file_runs_before_the_functions_code(tmp_path: Path) -> None:
-    """It finds the modules that the function finds, and changes them in every process of every function."""
+    """It can import and change the function's modules, in every process of every function."""
     preload = tmp_path / "preload.py"
     preload.write_text("import extra\nextra.WHO = 'preload'")
     with LocalAws(f"--preload={preload}") as cloud:
@@ -126,7 +126,7 @@ def test_a_preloaded_file_runs_before_the_functions_code(tmp_path: Path) -> None
 def test_a_killed_process_is_followed_by_one_with_the_same_copy_of_its_layer(
     engine: LocalAws, tmp_path: Path, name: str
 ) -> None:
-    """A package is unpacked once, and what Python has compiled of it is still there."""
+    """A package is unpacked once, and its compiled modules stay."""
     body = """
 import os
 import shared

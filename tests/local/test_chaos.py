@@ -72,7 +72,7 @@ def test_poison_is_expected_in_the_queue_of_each_consumer_that_is_handed_it() ->
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_whatever_is_wrong_makes_it_unsound_and_is_said(changes: dict[str, Any], said: str) -> None:
+def test_any_problem_makes_it_unsound_and_is_named(changes: dict[str, Any], said: str) -> None:
     """One thing is enough, and the result names it."""
     assert SOUND.sound
     result = dataclasses.replace(SOUND, **changes)

@@ -1,4 +1,4 @@
-"""How the commands read their command lines, what they report and how they end, without an engine."""
+"""The commands' options, reports and endings, without an engine."""
 
 import signal
 import subprocess
