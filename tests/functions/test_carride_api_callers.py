@@ -157,7 +157,7 @@ def test_a_caller_is_staff_by_group_scope_or_role(authorizer: dict[str, Any], na
     ],
 )
 def test_a_caller_without_a_name_is_refused(world: World, authorizer: dict[str, Any] | None) -> None:
-    """Two callers without a name would own each other's rides and keys: only a laptop accepts them."""
+    """Two callers without a name would own each other's rides and keys: only stage `local` accepts them."""
     world.handler = world.process(DEV)
     for method, path, body in (
         ("POST", "/carrides", BOOKING),

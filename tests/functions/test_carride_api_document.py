@@ -61,7 +61,7 @@ def test_every_route_is_served_as_described(world: World, route: openapi.Route) 
     ],
 )
 def test_every_route_of_the_document_asks_who_calls(parameters: dict[str, str], callers: list[str]) -> None:
-    """API Gateway routes what is described, and asks with the authorizer that was chosen, outside of a laptop."""
+    """API Gateway routes what is described, and asks with the authorizer that was chosen, outside stage `local`."""
     assert schemes(stack(**parameters)) == {(route.path, route.method): callers for route in openapi.ROUTES}
 
 

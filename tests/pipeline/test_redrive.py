@@ -13,20 +13,20 @@ def site(pipeline: Pipeline) -> Site:
     """Return the stack as the operator's code reaches it."""
 
     def client(service: str, region: str) -> Any:
-        return pipeline.laptop.client(service, region=region)
+        return pipeline.cloud.client(service, region=region)
 
-    return Site(pipeline.stack.name, pipeline.laptop.region, client)
+    return Site(pipeline.stack.name, pipeline.cloud.region, client)
 
 
 def test_what_a_rule_could_not_hand_over_reaches_its_target(pipeline: Pipeline) -> None:
     """Every event takes effect after all, and in that consumer only."""
-    functions = pipeline.laptop.client("lambda")
+    functions = pipeline.cloud.client("lambda")
     function = pipeline.stack.resources["RideHistoryFunction"]
     statement = pipeline.stack.resources["RideHistoryRulePermission"]
     functions.remove_permission(FunctionName=function, StatementId=statement)
     ledger = pipeline.simulate(rides=2, seed=4)
     rule = site(pipeline).named("AWS::Events::Rule")["RideHistoryRule"]
-    described = pipeline.laptop.client("events").describe_rule(
+    described = pipeline.cloud.client("events").describe_rule(
         Name=rule, EventBusName=pipeline.stack.outputs["CarRideBusName"]
     )
     functions.add_permission(

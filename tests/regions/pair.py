@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from carride.entry import Entry
 from local.bookings import book
-from local.local_aws import Laptop, Stack
+from local.local_aws import LocalAws, Stack
 from local.simulated_gateway import GatewayServer
 from ops import fleet, regions
 from ops.audit import CONSUMERS, audit
@@ -25,16 +25,16 @@ _CARS: Final = 12
 _QUIET_SECONDS: Final = 120.0
 
 
-class OnLaptop:
+class OnLocalAws:
     """Deploys what was built with CloudFormation alone, which takes a tenth of the time."""
 
-    def __init__(self, laptop: Laptop) -> None:
-        self._laptop = laptop
+    def __init__(self, cloud: LocalAws) -> None:
+        self._cloud = cloud
         self.taken: list[str] = []
 
     def describe(self, place: Place) -> Deployed | None:
         """Return the stack of a place, or None where there is none."""
-        client = self._laptop.client("cloudformation", region=place.region)
+        client = self._cloud.client("cloudformation", region=place.region)
         stacks = [each for each in client.describe_stacks()["Stacks"] if each["StackName"] == place.stack]
         stacks = [each for each in stacks if each["StackStatus"] != "DELETE_COMPLETE"]
         return next(
@@ -50,15 +50,15 @@ class OnLaptop:
 
     def deploy(self, place: Place, parameters: Mapping[str, str]) -> None:
         """Deploy the template."""
-        self._laptop.deploy_fast(place.stack, None, region=place.region, **parameters)
+        self._cloud.deploy_fast(place.stack, None, region=place.region, **parameters)
 
     def delete(self, place: Place) -> None:
         """Delete a stack."""
-        self._laptop.delete_stack(place.stack, region=place.region)
+        self._cloud.delete_stack(place.stack, region=place.region)
 
     def stream(self, region: str, table: str) -> str:
         """Return the ARN of a table's stream."""
-        described = self._laptop.client("dynamodb", region=region).describe_table(TableName=table)
+        described = self._cloud.client("dynamodb", region=region).describe_table(TableName=table)
         arn: str = described["Table"]["LatestStreamArn"]
         return arn
 
@@ -76,29 +76,29 @@ class OnLaptop:
 class Regions:
     """Both regions, with cars in their one fleet."""
 
-    def __init__(self, laptop: Laptop, gateway: GatewayServer) -> None:
-        self.laptop = laptop
+    def __init__(self, cloud: LocalAws, gateway: GatewayServer) -> None:
+        self.cloud = cloud
         given = {"PaymentGatewayUrl": gateway.url}
         self.pair = Pair(Place("primary", HOME, NAME, given), Place("secondary", AWAY, NAME, given))
-        self.deployer = OnLaptop(laptop)
+        self.deployer = OnLocalAws(cloud)
         regions.deploy(self.pair, self.deployer, self.deployer.step)
         self.primary, self.secondary = (Site(NAME, region, self.client) for region in (HOME, AWAY))
         fleet.seed(self.primary.client("dynamodb"), self.primary.outputs["CarTableName"], _CARS)
 
     def client(self, service: str, region: str) -> Any:
         """Return a client of the engine."""
-        return self.laptop.client(service, region=region)
+        return self.cloud.client(service, region=region)
 
     def stack(self, region: str) -> Stack:
         """Describe the stack of a region."""
-        return self.laptop.stack(NAME, region=region)
+        return self.cloud.stack(NAME, region=region)
 
     def publish(self, entries: Sequence[Entry]) -> None:
         """Publish through the global endpoint, as a producer does."""
         for entry in entries:
             request = entry.to_request(self.primary.outputs["CarRideBusName"])
             put_through_endpoint(
-                self.laptop,
+                self.cloud,
                 self.primary.outputs["CarRideEndpointId"],
                 {**request, "Time": entry.time.timestamp()},
             )
@@ -112,12 +112,12 @@ class Regions:
 
     def book(self, region: str, rides: int) -> None:
         """Book rides over the HTTP API of a region, which tells them by its outbox."""
-        for _ in book(self.laptop, self.stack(region), rides):
+        for _ in book(self.cloud, self.stack(region), rides):
             pass
 
     def settle(self) -> None:
         """Wait until nothing more will happen by itself."""
-        self.laptop.wait_until_quiet(timeout=_QUIET_SECONDS)
+        self.cloud.wait_until_quiet(timeout=_QUIET_SECONDS)
 
     def ledger(self) -> Ledger:
         """Return the ledger of both regions."""
