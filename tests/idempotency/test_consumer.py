@@ -10,9 +10,9 @@ from typing import Any, cast
 import pytest
 
 from idempotency import TRANSPORT_ID, ConfigurationError, Consumer, MemoryStore, Operation, Policy, Put, lambda_deadline
+from idempotency.concurrency import Threads
 from idempotency.dead_letters import CONTRACT
 from idempotency.errors import MissingKeyError, OutOfTimeError, PayloadMismatchError, StoreUnavailableError
-from idempotency.heartbeat import Heartbeat
 from idempotency.policy import DAY
 from idempotency.sources import SNS
 from idempotency.testing import Invocation, ManualClock
@@ -342,22 +342,24 @@ class TestHeartbeat:
             return True
 
         before = set(threading.enumerate())
-        with Heartbeat(renew, 0.001):
+        with Threads().repeat(renew, 0.001):
             assert all(beats.acquire(timeout=DEADLINE_S) for _ in range(3))
         assert set(threading.enumerate()) == before
 
     def test_stops_when_the_lease_is_lost(self) -> None:
         """A lease that another attempt holds is not asked for again."""
-        beats: list[bool] = []
+        beats: list[threading.Thread] = []
+        began = threading.Event()
 
         def renew() -> bool:
-            beats.append(False)
+            beats.append(threading.current_thread())
+            began.set()
             return False
 
-        heartbeat = Heartbeat(renew, 0.001)
-        with heartbeat:
-            heartbeat._thread.join(DEADLINE_S)  # noqa: SLF001 - it has to end by itself
-        assert beats == [False]
+        with Threads().repeat(renew, 0.001):
+            assert began.wait(DEADLINE_S)
+            beats[0].join(DEADLINE_S)
+        assert len(beats) == 1
 
     def test_work_without_a_deadline_is_renewed_in_the_background(self, local: World) -> None:
         """An operation outside Lambda, whose lease is short, has a heartbeat; one under a short deadline needs none."""

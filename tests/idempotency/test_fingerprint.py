@@ -8,7 +8,6 @@ from decimal import Decimal
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-import attr
 import msgspec
 import pydantic
 import pytest
@@ -54,14 +53,6 @@ class AsModel(pydantic.BaseModel):
     status: Status
 
 
-@attr.define
-class AsAttrs:
-    """The same as an attrs class."""
-
-    passengers: Seats
-    status: Status
-
-
 @dataclass
 class WithFactories:
     """A dataclass with a default that is always the same, and one that may not be."""
@@ -87,7 +78,6 @@ SAME: dict[str, list[Any]] = {
         AsDataclass(2, Status.ACCEPTED),
         AsStruct("accepted", 2.0),
         AsModel(passengers=Decimal(2), status=Status.ACCEPTED),
-        AsAttrs(Seats.TWO, Status.ACCEPTED),
         {"passengers": 2, "status": "accepted"},
     ],
     "enums": [Status.ACCEPTED, "accepted"],

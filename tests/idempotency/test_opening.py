@@ -74,6 +74,7 @@ def test_nonsense_is_refused_without_repeating_a_password(address: str) -> None:
 def test_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where valkey-py is not deployed, the error says what to add."""
     monkeypatch.setitem(sys.modules, "valkey", None)
+    monkeypatch.delitem(sys.modules, "idempotency.stores.valkey_client", raising=False)
     with pytest.raises(ConfigurationError, match="package valkey"):
         open_store("valkey://localhost:6379")
 

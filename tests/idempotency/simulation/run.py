@@ -5,9 +5,8 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from idempotency import codec
+from idempotency import codec, release
 from idempotency.dead_letters import BEYOND_WINDOW, QUARANTINED, UNKNOWN, DeadLetter
-from idempotency.operators import release
 from idempotency.record import COMPLETED
 from tests.idempotency.simulation.engine import Line, RestlessError, Simulation
 from tests.idempotency.simulation.handlers import Shop

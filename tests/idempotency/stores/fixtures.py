@@ -124,9 +124,9 @@ def named_dynamodb() -> Iterator[Opener]:
 @pytest.fixture(scope="session")
 def guides_sqlite() -> Opener:
     """The store of the guide for authors of stores: the page's own code."""
-    page = (servers.ROOT / "docs/writing-a-store.md").read_text()
+    page = (servers.ROOT / "docs/stores.md").read_text()
     namespace: dict[str, Any] = {}
     for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
-        exec(compile(block, "docs/writing-a-store.md", "exec"), namespace)  # noqa: S102 - this repository's own page
+        exec(compile(block, "docs/stores.md", "exec"), namespace)  # noqa: S102 - this repository's own page
     opener: Opener = namespace["open_sqlite"]
     return opener
