@@ -2,7 +2,7 @@
 
 import re
 
-from local.local_aws import Laptop
+from local.local_aws import LocalAws
 from tests.pipeline.pipeline import HISTORY, Pipeline
 
 BROKEN = ["data.passengers", "idempotencyid", "idempotencyid", "type"]
@@ -44,7 +44,7 @@ def test_poison_is_quarantined_and_harms_nobody_else(pipeline: Pipeline) -> None
 
 def test_an_event_that_cannot_be_handed_over_lies_in_the_rules_queue(pipeline: Pipeline) -> None:
     """Without the permission to invoke the consumer, the rule keeps the event; the consumer's queue stays empty."""
-    functions = pipeline.laptop.client("lambda")
+    functions = pipeline.cloud.client("lambda")
     function = pipeline.stack.resources["RideHistoryFunction"]
     statement = pipeline.stack.resources["RideHistoryRulePermission"]
     functions.remove_permission(FunctionName=function, StatementId=statement)
@@ -56,7 +56,7 @@ def test_an_event_that_cannot_be_handed_over_lies_in_the_rules_queue(pipeline: P
 
 def test_an_event_whose_consumer_cannot_start_lies_in_the_consumers_queue(pipeline: Pipeline) -> None:
     """A function that raises before it can tell anybody is retried by Lambda, which then keeps the event."""
-    functions = pipeline.laptop.client("lambda")
+    functions = pipeline.cloud.client("lambda")
     function = pipeline.stack.resources["RideHistoryFunction"]
     variables = functions.get_function_configuration(FunctionName=function)["Environment"]["Variables"]
     del variables["RIDE_TABLE"]
@@ -71,9 +71,9 @@ def test_an_event_whose_consumer_cannot_start_lies_in_the_consumers_queue(pipeli
     assert "RIDE_TABLE" in letter["responsePayload"]["errorMessage"]
 
 
-def test_what_is_deployed_injects_no_faults(laptop: Laptop) -> None:
+def test_what_is_deployed_injects_no_faults(cloud: LocalAws) -> None:
     """No built module or template has code or a setting for faults; only the simulator's events name them."""
-    with laptop.built() as build:
+    with cloud.built() as build:
         texts = {path: path.read_text(encoding="utf-8") for path in [*build.rglob("*.py"), build / "template.yaml"]}
     marks = r"inject_fault|SimulatedFault|simulatedfault|FAULTS:"
     assert {path.name for path, text in texts.items() if re.search(marks, text)} == {"simulation.py"}

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from local.local_aws import FAULTS, Laptop
+from local.local_aws import FAULTS, LocalAws
 from local.simulated_gateway import Books, GatewayServer, Troubles
 from ops import fleet
 from tests.pipeline.saga.town import CARS, DECLINED, SEED, Town
@@ -17,11 +17,11 @@ def town() -> Iterator[Town]:
     troubles = Troubles(declined=DECLINED)
     with (
         GatewayServer(Books(troubles, seed=SEED)) as gateway,
-        Laptop(retry_delays=(0.02, 0.02), preload=[FAULTS]) as laptop,
+        LocalAws("--retry-delays=0.02,0.02", FAULTS) as cloud,
     ):
-        laptop.build()
-        stack = laptop.deploy_fast("every-path", PaymentGatewayUrl=gateway.url)
-        fleet.seed(laptop.client("dynamodb"), stack.outputs["CarTableName"], CARS)
-        town = Town(laptop, stack, gateway)
+        cloud.build()
+        stack = cloud.deploy_fast("every-path", PaymentGatewayUrl=gateway.url)
+        fleet.seed(cloud.client("dynamodb"), stack.outputs["CarTableName"], CARS)
+        town = Town(cloud, stack, gateway)
         go_down_every_path(town)
         yield town

@@ -26,7 +26,7 @@ _LONG_AGO: Final = NOW - timedelta(days=1)
 
 def go_down_every_path(town: Town) -> None:
     """Have the stack do everything that it can."""
-    _ask_the_api(Api(town.laptop, town.stack))
+    _ask_the_api(Api(town.cloud, town.stack))
     _simulate(town)
     _ride(town)
     _break(town)
@@ -42,7 +42,7 @@ def _ask_the_api(api: Api) -> None:
     assert booked == again
     ride = f"/carrides/{booked['orderID']}"
     api.send("PUT", ride, {"action": "accept", "version": booked["version"]}, key="accept")
-    api.laptop.wait_until_quiet()
+    api.cloud.wait_until_quiet()
     for path in (ride, f"/carrides?customer={BOOKING['customerID']}", "/openapi.json"):
         assert api.send("GET", path).status == 200, path
     assert api.send("POST", "/carrides/simulate", {"rides": 1, "seed": 7}, key="simulate").status == 202
@@ -52,7 +52,7 @@ def _ask_the_api(api: Api) -> None:
 def _simulate(town: Town) -> None:
     """Duplicates, late, malformed and poisoned events; some that the bus refuses."""
     request = {"rides": 4, "seed": 3, "duplicates": 0.5, "malformed": 12, "late": 2, "crashes": 1, "poison": 1}
-    for _ in publish(town.laptop, town.stack, request):
+    for _ in publish(town.cloud, town.stack, request):
         pass
     town.settle()
 
@@ -84,14 +84,14 @@ def _reconcile(town: Town) -> None:
     town.hear(town.ride().accepted)
     town.reconcile()
     reconciler = town.stack.outputs["ReconcilerFunctionName"]
-    town.laptop.client("lambda").invoke(FunctionName=reconciler, InvocationType="Event", Payload=b"{}")
+    town.cloud.client("lambda").invoke(FunctionName=reconciler, InvocationType="Event", Payload=b"{}")
     town.settle()
 
 
 def _hold_up_the_pipe(town: Town) -> None:
     """An item of the outbox that no bus takes: the pipe gives it up in the end."""
-    item = {"id": "nobody's", "region": town.laptop.region, "source": "", "time": NOW.isoformat()}
-    town.laptop.client("dynamodb").put_item(
+    item = {"id": "nobody's", "region": town.cloud.region, "source": "", "time": NOW.isoformat()}
+    town.cloud.client("dynamodb").put_item(
         TableName=town.stack.outputs["OutboxTableName"], Item={name: {"S": value} for name, value in item.items()}
     )
 
@@ -100,7 +100,7 @@ def _invoke_samples(town: Town) -> None:
     """Every sample, by the function that it is for."""
     for sample in SAMPLES:
         function = next(name for beginning, name in FUNCTIONS.items() if sample.name.startswith(beginning))
-        town.laptop.client("lambda").invoke(FunctionName=town.stack.resources[function], Payload=_payload(sample))
+        town.cloud.client("lambda").invoke(FunctionName=town.stack.resources[function], Payload=_payload(sample))
 
 
 def _payload(sample: Path) -> bytes:

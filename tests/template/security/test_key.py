@@ -9,17 +9,17 @@ from tests.pipeline.saga.town import Town
 
 def test_a_stack_with_a_key_of_its_own_works(town: Town) -> None:
     """The key's template deploys, its output is the application's parameter, and no event is lost or doubled."""
-    laptop = town.laptop
-    key = laptop.deploy_fast(
+    cloud = town.cloud
+    key = cloud.deploy_fast(
         "with-key-key",
         yaml_parse((ROOT / "infrastructure" / "key.yaml").read_text(encoding="utf-8")),
         ApplicationStackName="with-key",
     )
-    stack = laptop.deploy_fast("with-key", KmsKeyArn=key.outputs["KmsKeyArn"])
-    attributes = laptop.client("sqs").get_queue_attributes(
+    stack = cloud.deploy_fast("with-key", KmsKeyArn=key.outputs["KmsKeyArn"])
+    attributes = cloud.client("sqs").get_queue_attributes(
         QueueUrl=stack.outputs["DispatchQueueUrl"], AttributeNames=["KmsMasterKeyId"]
     )
     assert attributes["Attributes"]["KmsMasterKeyId"] == key.outputs["KmsKeyArn"]
-    ledger = Pipeline(laptop, stack).simulate(rides=3, seed=1)
+    ledger = Pipeline(cloud, stack).simulate(rides=3, seed=1)
     assert ledger.balanced
-    laptop.delete_stack("with-key")
+    cloud.delete_stack("with-key")

@@ -18,8 +18,8 @@ from tests.template.stack import stack
 NOT_ASKED_FOR: Final = {
     "logs:CreateLogStream": "the engine writes a function's log itself",
     "logs:PutLogEvents": "the engine writes a function's log itself",
-    "xray:PutTraceSegments": "there is no X-Ray on a laptop",
-    "xray:PutTelemetryRecords": "there is no X-Ray on a laptop",
+    "xray:PutTraceSegments": "there is no X-Ray on this machine",
+    "xray:PutTelemetryRecords": "there is no X-Ray on this machine",
     "sqs:ReceiveMessage": "the engine's poller reads the queue itself",
     "sqs:DeleteMessage": "the engine's poller reads the queue itself",
     "sqs:GetQueueAttributes": "the engine's poller reads the queue itself",
@@ -32,7 +32,7 @@ NOT_ASKED_FOR: Final = {
 
 
 OF_A_SERVICE: Final = frozenset({"ReconcilerScheduleRole"})
-"""Roles that no function has. The schedule is disabled on a laptop."""
+"""Roles that no function has. The schedule is disabled in stage `local`."""
 
 
 class Permission(NamedTuple):
@@ -46,7 +46,7 @@ class Permission(NamedTuple):
 
 def granted(town: Town, template: Template) -> Iterator[Permission]:
     """Yield what the deployed roles of functions and pipes allow."""
-    iam = town.laptop.client("iam")
+    iam = town.cloud.client("iam")
     for logical_id in roles(template):
         name = town.stack.resources[logical_id]
         for policy in iam.list_role_policies(RoleName=name)["PolicyNames"]:
@@ -87,7 +87,7 @@ def allowed(town: Town) -> list[Permission]:
 def needs(town: Town) -> set[Asked]:
     """Return what roles of the stack asked for in the run, under their logical ids."""
     names = {physical: logical for logical, physical in town.stack.resources.items()}
-    return {asked._replace(role=names[asked.role]) for asked in town.laptop.asked() if asked.role in names}
+    return {asked._replace(role=names[asked.role]) for asked in town.cloud.asked() if asked.role in names}
 
 
 def covered(need: Asked, by: list[Permission]) -> bool:

@@ -16,7 +16,7 @@ PERSONAL: Final = re.compile(r"customer_(?!id\b)\w+|sector_\d+|\b\d{13,16}\b")
 
 def lines(town: Town, group: str) -> Iterator[str]:
     """Yield the lines of a log group."""
-    pages = town.laptop.client("logs").get_paginator("filter_log_events").paginate(logGroupName=group)
+    pages = town.cloud.client("logs").get_paginator("filter_log_events").paginate(logGroupName=group)
     for page in pages:
         yield from (event["message"] for event in page["events"])
 
@@ -37,7 +37,7 @@ def _without_times(line: str) -> str:
 
 def test_the_log_of_all_events_is_the_only_one_with_rides(town: Town) -> None:
     """It holds events whole, on purpose: it is the audit's evidence. So the pattern does find what it is to find."""
-    pages = town.laptop.client("logs").get_paginator("describe_log_groups").paginate()
+    pages = town.cloud.client("logs").get_paginator("describe_log_groups").paginate()
     names = [group["logGroupName"] for page in pages for group in page["logGroups"]]
     groups = [name for name in names if re.search(rf"\b{town.stack.name}\b", name)]
     assert len(groups) == sum(each["Type"] == "AWS::Logs::LogGroup" for each in source()["Resources"].values())
