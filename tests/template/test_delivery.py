@@ -43,7 +43,7 @@ def holders(deployed: Stack, names: Mapping[str, object]) -> Iterator[tuple[str,
 
 
 def test_only_a_gradual_deployment_goes_through_aliases(deployed: Stack) -> None:
-    """Then everything that invokes a function names its alias; by default nothing does, and changes take effect at once."""
+    """Then everything that invokes a function names its alias; by default nothing does."""
     aliases = deployed.of_type("AWS::Lambda::Alias")
     groups = deployed.of_type("AWS::CodeDeploy::DeploymentGroup")
     configs = deployed.of_type("AWS::Lambda::EventInvokeConfig").values()

@@ -48,7 +48,7 @@ def test_cfn_lint_accepts_what_is_deployed(role: str) -> None:
     }
     left = {"Parameters": parameters, "Resources": deployed.resources, "Outputs": deployed.outputs}
     text = json.dumps(left | {"Mappings": template["Mappings"]})
-    # The house rules are for the template as written; some parameters matter only to conditions, which are decided here.
+    # House rules are for the template as written; some parameters matter only to conditions, decided here.
     found = lint(text, config=ManualArgs(regions=["us-east-1"], ignore_checks=["E9", "W2001", "W7001"]))
     assert [str(match) for match in found] == []
 

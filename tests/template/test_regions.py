@@ -60,7 +60,7 @@ def test_only_the_primary_has_the_endpoint() -> None:
 
 
 def test_the_endpoint_replicates_and_follows_its_health_check() -> None:
-    """It copies events between the regions' buses, and leaves a primary that is late for five minutes, not a quiet one."""
+    """It copies events between the buses, and leaves a primary that is late for five minutes, not a quiet one."""
     (endpoint,) = PRIMARY.of_type("AWS::Events::Endpoint").values()
     arn = "arn:${{AWS::Partition}}:events:${{{}}}:${{AWS::AccountId}}:event-bus/${{CarRideBus}}"
     buses = [{"EventBusArn": {"Fn::Sub": arn.format(region)}} for region in ("AWS::Region", "PeerRegion")]

@@ -40,7 +40,7 @@ def test_everything_is_kept_as_long_as_the_chosen_preset_says() -> None:
 
 
 def test_tables_scale_in_every_direction_or_have_no_capacity(deployed: Stack) -> None:
-    """If provisioned, each table, index and replica scales its reads and writes; on demand, nothing costs while idle."""
+    """If provisioned, each table, index and replica scales reads and writes; on demand, nothing costs while idle."""
     tables = deployed.of_type("AWS::DynamoDB::GlobalTable")
     if deployed.parameters["TableBilling"] == "on-demand":
         assert all(table["BillingMode"] == "PAY_PER_REQUEST" for table in tables.values())

@@ -1,4 +1,4 @@
-"""One run of the whole pipeline, down every path that it has, and what it left behind."""
+"""One run of the whole pipeline down every path."""
 
 from collections.abc import Iterator
 
@@ -13,7 +13,7 @@ from tests.template.security.run import go_down_every_path
 
 @pytest.fixture(scope="session")
 def town() -> Iterator[Town]:
-    """A stack on an engine of its own, in which everything has happened that can."""
+    """Return a stack, on an engine of its own, that has gone down every path."""
     troubles = Troubles(declined=DECLINED)
     with (
         GatewayServer(Books(troubles, seed=SEED)) as gateway,

@@ -1,11 +1,9 @@
-"""Everything that the functions can be made to do: each path that asks AWS for something is taken at least once."""
+"""Every path of the functions on which they ask AWS for something."""
 
-import json
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from carride.events import Fact
 from local.demo import publish
 from local.local_aws import ROOT
 from tests.functions.api.client import BOOKING, Api
@@ -19,13 +17,11 @@ FUNCTIONS: Final = {
     for name, resource in source()["Resources"].items()
     if resource["Type"] == "AWS::Serverless::Function"
 }
-"""The function that a sample is for, by the beginning of the sample's name."""
-
-_LONG_AGO: Final = NOW - timedelta(days=1)
+"""The function that a sample is for, by the prefix of the sample's name."""
 
 
 def go_down_every_path(town: Town) -> None:
-    """Have the stack do everything that it can."""
+    """Send the stack down every path."""
     _ask_the_api(Api(town.laptop, town.stack))
     _simulate(town)
     _ride(town)
@@ -37,7 +33,7 @@ def go_down_every_path(town: Town) -> None:
 
 
 def _ask_the_api(api: Api) -> None:
-    """Every operation, and a copy of one request."""
+    """Call every operation, and repeat one request."""
     booked, again = (api.send("POST", "/carrides", BOOKING, key="book").body for _ in range(2))
     assert booked == again
     ride = f"/carrides/{booked['orderID']}"
@@ -50,7 +46,7 @@ def _ask_the_api(api: Api) -> None:
 
 
 def _simulate(town: Town) -> None:
-    """Duplicates, late, malformed and poisoned events; some that the bus refuses."""
+    """Publish duplicates, late, malformed and poisoned events, and some that the bus refuses."""
     request = {"rides": 4, "seed": 3, "duplicates": 0.5, "malformed": 12, "late": 2, "crashes": 1, "poison": 1}
     for _ in publish(town.laptop, town.stack, request):
         pass
@@ -58,29 +54,22 @@ def _simulate(town: Town) -> None:
 
 
 def _ride(town: Town) -> None:
-    """A car is assigned and freed, is taken and given back at once, and is never found; money is taken and refunded."""
+    """Assign and free cars, also in the wrong order, and take and refund money."""
     paid, backwards, cancelled, broke = town.ride(), town.ride(), town.ride(), town.ride(broke=True)
     town.hear(paid.accepted, paid.completed, backwards.completed, backwards.accepted)
     town.hear(cancelled.accepted, cancelled.cancelled, broke.accepted, broke.completed)
 
 
 def _break(town: Town) -> None:
-    """Events that each consumer acts on, too late for it, or broken."""
+    """Publish events that each consumer acts on, late or broken."""
     for fact in (town.ride().accepted, town.ride().assigned):
-        town.put_details(_late(fact), _broken(fact))
+        late = event_of(fact, expirytime=NOW - timedelta(days=1)).to_detail()
+        town.put_details(late, event_of(fact).to_detail() | {"idempotencyid": None})
     town.settle()
 
 
-def _late(fact: Fact) -> dict[str, Any]:
-    return event_of(fact, expirytime=_LONG_AGO).to_detail()
-
-
-def _broken(fact: Fact) -> dict[str, Any]:
-    return event_of(fact).to_detail() | {"idempotencyid": None}
-
-
 def _reconcile(town: Town) -> None:
-    """A booking is cancelled, a ride that was not booked is settled, and a run is given up."""
+    """Cancel a booking, settle a ride that was not booked, and dead-letter a run."""
     town.hear(town.ride().accepted)
     town.reconcile()
     reconciler = town.stack.outputs["ReconcilerFunctionName"]
@@ -89,7 +78,7 @@ def _reconcile(town: Town) -> None:
 
 
 def _hold_up_the_pipe(town: Town) -> None:
-    """An item of the outbox that no bus takes: the pipe gives it up in the end."""
+    """Write an item of the outbox that no bus accepts, so that the pipe dead-letters it."""
     item = {"id": "nobody's", "region": town.laptop.region, "source": "", "time": NOW.isoformat()}
     town.laptop.client("dynamodb").put_item(
         TableName=town.stack.outputs["OutboxTableName"], Item={name: {"S": value} for name, value in item.items()}
@@ -97,11 +86,7 @@ def _hold_up_the_pipe(town: Town) -> None:
 
 
 def _invoke_samples(town: Town) -> None:
-    """Every sample, by the function that it is for."""
+    """Invoke a function with each sample."""
     for sample in SAMPLES:
-        function = next(name for beginning, name in FUNCTIONS.items() if sample.name.startswith(beginning))
-        town.laptop.client("lambda").invoke(FunctionName=town.stack.resources[function], Payload=_payload(sample))
-
-
-def _payload(sample: Path) -> bytes:
-    return json.dumps(json.loads(sample.read_text(encoding="utf-8"))).encode()
+        function = next(name for prefix, name in FUNCTIONS.items() if sample.name.startswith(prefix))
+        town.laptop.client("lambda").invoke(FunctionName=town.stack.resources[function], Payload=sample.read_bytes())

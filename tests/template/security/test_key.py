@@ -1,4 +1,4 @@
-"""A stack whose data a customer's key encrypts: it deploys, and works as any other. The engine encrypts nothing."""
+"""A stack with a customer's key deploys and works. The engine encrypts nothing."""
 
 from samtranslator.yaml_helper import yaml_parse
 
@@ -8,7 +8,7 @@ from tests.pipeline.saga.town import Town
 
 
 def test_a_stack_with_a_key_of_its_own_works(town: Town) -> None:
-    """The key's template deploys, its output is the application's parameter, and no event is lost or doubled."""
+    """The output of the key's template is the application's parameter, and no event is lost or doubled."""
     laptop = town.laptop
     key = laptop.deploy_fast(
         "with-key-key",
