@@ -5,7 +5,6 @@ every check as they are. docs/add-a-consumer.md says what next.
 """
 
 import argparse
-import contextlib
 import keyword
 import sys
 from collections.abc import Mapping
@@ -22,7 +21,11 @@ _YAML_WORDS: Final = frozenset({"null", "true", "false", "yes", "no", "on", "off
 _BLOCK: Final = "  # `make new-consumer` adds consumers here.\n"
 _ROWS: Final = (
     # file, the line before which a text stands, the text
-    ("template.yaml", "\n  # Partition keys of the tables that a loop makes.\n", '    {Noun}: {{ Name: "{kebab}", Retries: 2 }}\n'),
+    (
+        "template.yaml",
+        "\n  # Partition keys of the tables that a loop makes.\n",
+        '    {Noun}: {{ Name: "{kebab}", Retries: 2 }}\n',
+    ),
     ("template.yaml", "]]\n        BusName", ", !Ref {Noun}LogGroup"),
     ("ops/audit/evidence.py", ")\n\nLOG_RULE_DLQ", '    AuditedConsumer("{kebab}", "{Noun}"),\n'),
     ("pyproject.toml", "]\naddopts", ', "functions/{module}"'),
@@ -53,7 +56,7 @@ class NewConsumerError(Exception):
 
 
 def make(name: str, root: Path = ROOT) -> list[Path]:
-    """Make a consumer, and return the files that were written or changed: all of them, or after an error none.
+    """Make a consumer, and return the files that were written or changed.
 
     Args:
         name: in lower case, words joined by underscores.
@@ -88,7 +91,9 @@ def make(name: str, root: Path = ROOT) -> list[Path]:
         line = template[template.index(beginning) :].partition("\n")[0]
         template = template.replace(line, f"{line.removesuffix(']')}, {forms['Noun']}]")
     changed[root / "template.yaml"] = _before(_BLOCK, _text("template.yaml.txt", forms), template, "template.yaml")
-    _write(new | changed)
+    for path, text in (new | changed).items():
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
     return [*new, *changed]
 
 
@@ -126,26 +131,6 @@ def _check(name: str, root: Path) -> None:
     installed = any((Path(folder) / found).exists() for folder in sys.path for found in (name, f"{name}.py"))
     if name in modules | sys.stdlib_module_names or installed:
         raise NewConsumerError(f"NAME={name!r} would hide what `import {name}` finds now: choose another name")
-
-
-def _write(files: Mapping[Path, str]) -> None:
-    """Write all files, or leave everything as it was."""
-    before = {path: path.read_text(encoding="utf-8") if path.exists() else None for path in files}
-    folders = [path.parent for path in files if not path.parent.exists()]
-    try:
-        for path, text in files.items():
-            path.parent.mkdir(exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-    except BaseException:
-        for path, old in before.items():
-            if old is None:
-                path.unlink(missing_ok=True)
-            else:
-                path.write_text(old, encoding="utf-8")
-        for folder in folders:
-            with contextlib.suppress(OSError):
-                folder.rmdir()
-        raise
 
 
 def main() -> None:

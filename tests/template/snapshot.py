@@ -1,7 +1,7 @@
 """`make snapshot`: print what a change of the template changes in what is deployed, by role among the regions.
 
-The transformed template of the working tree is compared with that of a commit (ARGS=<commit>; left out, HEAD). The
-hashes by which SAM tells versions apart are left out: they change with the code.
+It compares the transformed template of the working tree with that of a commit (ARGS=<commit>; by default HEAD), without
+the hashes by which SAM tells versions apart.
 """
 
 import difflib

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
 from samtranslator.translator.transform import transform
@@ -53,14 +54,6 @@ NO_VALUE: Final = {"Ref": "AWS::NoValue"}
 type Properties = dict[str, Any]
 
 
-class NoManagedPolicies:
-    """The template names no AWS managed policy, so the transform needs no account to look one up in."""
-
-    def load(self) -> dict[str, str]:
-        """Return the ARN of each managed policy by its name: none."""
-        return {}
-
-
 @dataclass(frozen=True)
 class Stack:
     """The transformed template of one choice of parameters: what is deployed, with every condition decided."""
@@ -77,16 +70,6 @@ class Stack:
             for name, resource in self.resources.items()
             if resource["Type"] == resource_type
         }
-
-    def choose(self, value: object) -> object:
-        """Resolve ``Fn::If`` and references to parameters."""
-        match value:
-            case {"Fn::If": [str(condition), chosen, otherwise]}:
-                return self.choose(chosen if self.conditions[condition] else otherwise)
-            case {"Ref": str(name)} if name in self.parameters:
-                return self.parameters[name]
-            case _:
-                return value
 
 
 def source(path: Path = TEMPLATE) -> dict[str, Any]:
@@ -136,7 +119,7 @@ def stack(path: Path = TEMPLATE, /, **chosen: str) -> Stack:
     """Return the transformed template for the given parameters and the defaults of the others."""
     template = _packaged(source(path))
     parameters = {name: str(spec["Default"]) for name, spec in template["Parameters"].items()} | chosen
-    result = transform(template, parameters, NoManagedPolicies())
+    result = transform(template, parameters, SimpleNamespace(load=dict))  # no managed policies
     declared = template["Conditions"]
     conditions = {name: holds(condition, parameters, declared) for name, condition in declared.items()}
     deployed = {

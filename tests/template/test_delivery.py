@@ -93,45 +93,38 @@ def test_a_message_stays_hidden_six_times_as_long_as_its_function_may_run(deploy
         assert queue["VisibilityTimeout"] >= 6 * functions(deployed)[named(mapping["FunctionName"])]["Timeout"]
 
 
-def timeout_of(*logical_ids: str) -> int:
-    """Return the shortest time, in seconds, that one of the functions may take."""
-    return min(int(functions(stack())[name]["Timeout"]) for name in logical_ids)
-
-
 DEAD_LETTER: Final = DeadLetter("CONTRACT", "it breaks the contract", "ride-history", None, 0, {})
-CONSUMERS: Final = ("RideHistoryFunction", "DispatchFunction", "PaymentFunction")
-CLIENTS: Final[dict[str, tuple[Callable[[], object], tuple[str, ...]]]] = {
-    "events": (clients.events_client, ("CarRideSimulatorFunction",)),
-    "lambda": (clients.lambda_client, ("CarRideApiFunction",)),
-    "sqs": (clients.sqs_client, ("CarRideSimulatorFunction",)),
-    "tables": (clients.dynamodb_client, ("DispatchFunction", "PaymentFunction", "ReconcilerFunction")),
-    "tables-of-the-api": (lambda: clients.dynamodb_client(connect_s=0.7, read_s=0.8), ("CarRideApiFunction",)),
-    "dead-letters": (lambda: SqsDeadLetters("https://queue").send(DEAD_LETTER), CONSUMERS),
-    "records": (botocore_transport, (*CONSUMERS, "CarRideApiFunction", "ReconcilerFunction")),
-}
-"""What makes a client of AWS, and which functions wait for its answers."""
+OF_THE_API: Final = (
+    clients.lambda_client,
+    lambda: clients.dynamodb_client(connect_s=0.7, read_s=0.8),
+    botocore_transport,
+)
+OF_OTHERS: Final = (
+    *(clients.events_client, clients.sqs_client, clients.dynamodb_client, botocore_transport),
+    lambda: SqsDeadLetters("https://queue").send(DEAD_LETTER),
+)
 
 
-def longest_call_s(config: Any) -> float:
-    """Return after how many seconds a call without an answer is given up, with the waits between the attempts."""
-    attempts = config.retries["total_max_attempts"]
-    return float((config.connect_timeout + config.read_timeout) * attempts + sum(2**n for n in range(attempts - 1)))
-
-
-@pytest.mark.parametrize("client", CLIENTS)
-def test_a_call_is_given_up_before_the_function_is(client: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An SDK left to itself waits for 60 seconds: a function would be killed before it could say what it waited for."""
-    configs: list[object] = []
+@pytest.mark.parametrize(
+    ("make", "api"), [*((make, True) for make in OF_THE_API), *((make, False) for make in OF_OTHERS)]
+)
+def test_a_call_is_given_up_before_the_function_is(
+    make: Callable[[], object], api: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All attempts of a call, with the waits between them, end before the function is killed, so that it can report."""
+    configs: list[Any] = []
 
     def create(_session: object, _service: str, *, config: object) -> Mock:
         configs.append(config)
         return Mock()
 
     monkeypatch.setattr(botocore.session.Session, "create_client", create)
-    make, waiting = CLIENTS[client]
     make()
     (config,) = configs
-    assert longest_call_s(config) < timeout_of(*waiting)
+    attempts = config.retries["total_max_attempts"]
+    longest_s = (config.connect_timeout + config.read_timeout) * attempts + sum(2**n for n in range(attempts - 1))
+    waiting = {name: each for name, each in functions(stack()).items() if (name == "CarRideApiFunction") is api}
+    assert longest_s < min(int(function["Timeout"]) for function in waiting.values())
 
 
 def test_reserved_concurrency_leaves_an_account_enough(deployed: Stack) -> None:

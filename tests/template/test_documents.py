@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import botocore.session
 import pytest
@@ -150,23 +150,15 @@ def names_in(path: Path) -> frozenset[str]:
 # ── Commands ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class Command(NamedTuple):
-    """A command of the AWS CLI in a document."""
-
-    service: str
-    operation: str
-    options: tuple[str, ...]
-
-
-def commands(text: str) -> Iterator[Command]:
-    """Yield every command of the AWS CLI in a text, also those in `$(…)`."""
+def commands(text: str) -> Iterator[tuple[str, str, set[str]]]:
+    """Yield service, operation and options of every command of the AWS CLI in a text, also of those in `$(…)`."""
     text = text.replace("\\\n", " ")
     parts = []
     while inner := INNERMOST.search(text):
         parts.append(inner[1])
         text = text[: inner.start()] + "…" + text[inner.end() :]
     for service, operation, rest in (found for part in (*parts, text) for found in AWS.findall(part)):
-        yield Command(service, operation, tuple(OPTION.findall(rest)))
+        yield service, operation, set(OPTION.findall(rest))
 
 
 @cache
@@ -184,11 +176,11 @@ def options_of(service: str) -> Mapping[str, frozenset[str]]:
 @documents
 def test_every_command_is_understood(path: Path) -> None:
     """The AWS CLI and `make ops` know each command and its options."""
-    for command in commands(code(path)):
-        if command[:2] not in MADE_BY_THE_CLI:
-            known = options_of(command.service)
-            assert command.operation in known, command
-            assert set(command.options) <= known[command.operation] | OF_THE_CLI, command
+    for service, operation, options in commands(code(path)):
+        if (service, operation) not in MADE_BY_THE_CLI:
+            known = options_of(service)
+            assert operation in known, service
+            assert options <= known[operation] | OF_THE_CLI, f"{service} {operation}"
     for quoted, word in OPS.findall(code(path)):
         if word != "--help":
             assert command_line().parse_args(shlex.split(quoted or word)).command

@@ -57,20 +57,6 @@ def test_everybody_may_do_what_the_graph_requires_and_nothing_else(deployed: Sta
     assert named <= {(grant.who, grant.what) for grant in allowed}
 
 
-def test_the_pipe_may_read_the_stream_that_it_reads(deployed: Stack) -> None:
-    """A secondary's pipe reads the secondary's own replica."""
-    (pipe,) = deployed.of_type("AWS::Pipes::Pipe").values()
-    own = (
-        {"Fn::GetAtt": ["OutboxTable", "StreamArn"]}
-        if deployed.conditions["OwnsTables"]
-        else {"Ref": "OutboxStreamArn"}
-    )
-    (policy,) = deployed.of_type("AWS::IAM::Role")[one(pipe["RoleArn"])]["Policies"]
-    resources = [statement["Resource"] for statement in policy["PolicyDocument"]["Statement"]]
-    assert pipe["Source"] == own
-    assert own in resources
-
-
 def test_the_bus_reaches_every_consumer(deployed: Stack) -> None:
     """Each function with a dead-letter queue of its own is behind a rule of the bus, directly or behind a queue."""
     after: dict[str, set[str]] = {}

@@ -3,30 +3,29 @@
 The house rules require the alarms of every function, pipe, API and queue (E9103, E9304).
 """
 
-import dataclasses
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from idempotency import observation
-from infrastructure.rules.house_rules import listed, mentioned
-from tests.template.stack import ROOT, Stack, source, stack
+from tests.template.stack import ROOT, Stack, source
 
 NAMESPACE: Final = {"Fn::Sub": "CarRide/${AWS::StackName}"}
 PAGE: Final = re.compile(r"docs/runbooks/[\w-]+\.md")
 OUTCOMES: Final = set(observation.PROTECTED)
 """What a consumer counts."""
+OF_CONSUMERS: Final = (observation.TAKEOVER, observation.LOST_LEASE, observation.QUARANTINED)
 WATCHED: Final = {
     ("IngestionToInvocationStartLatency", "AWS/Events"),
-    ("InvocationsFailedToBeSentToDlq", "CarRideBus"),
-    ("ExecutionThrottled", "OutboxPipe"),
-    ("EventCount", "OutboxPipe"),
-    (observation.NEW, "carride-api"),
-    ("Rejected", "carride-simulator"),
-    ("Overdue", "reconciler"),
-    (observation.EXPIRED, "dispatch"),
-    (observation.EXPIRED, "payment"),
+    ("InvocationsFailedToBeSentToDlq", "${CarRideBus}"),
+    ("ExecutionThrottled", '{"Ref": "OutboxPipe"}'),
+    ("EventCount", '{"Ref": "OutboxPipe"}'),
+    (observation.NEW, '"carride-api"'),
+    ("Rejected", '"carride-simulator"'),
+    ("Overdue", '"reconciler"'),
+    (observation.EXPIRED, '"dispatch"'),
+    (observation.EXPIRED, '"payment"'),
 }
 """Metrics with an alarm, besides those of every function, queue and consumer, and what they are of."""
 
@@ -40,24 +39,11 @@ def alarms(resources: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def metrics(alarm: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield each metric that an alarm watches, with its resource or service."""
-    for query in alarm.get("Metrics", [{"MetricStat": {"Metric": alarm}}]):
-        metric = query.get("MetricStat", {}).get("Metric")
-        if metric is None:  # an expression: of other queries, or of Metrics Insights
-            for name in mentioned(query.get("Expression")):
-                yield str(query["Expression"]["Fn::Sub"]).partition("(")[2].partition(")")[0], name
-            continue
-        values = [each.get("Value") for each in listed(metric.get("Dimensions")) if each]
-        subjects = sorted(mentioned(values)) or [str(value) for value in values] or [str(metric["Namespace"])]
-        yield str(metric["MetricName"]), subjects[0]
-
-
 def unwatched(resources: Mapping[str, Any]) -> set[tuple[str, str]]:
     """Return the metrics that lack their alarm."""
-    watched = {each for alarm in alarms(resources).values() if alarm["AlarmActions"] for each in metrics(alarm)}
-    of_consumers = (observation.TAKEOVER, observation.LOST_LEASE, observation.QUARANTINED)
-    return (WATCHED | {(outcome, service) for outcome in of_consumers for service in services(resources)}) - watched
+    texts = [json.dumps(alarm) for alarm in alarms(resources).values() if alarm["AlarmActions"]]
+    wanted = WATCHED | {(outcome, f'"{service}"') for outcome in OF_CONSUMERS for service in services(resources)}
+    return {(metric, of) for metric, of in wanted if not any(metric in text and of in text for text in texts)}
 
 
 def services(resources: Mapping[str, Any]) -> set[str]:
@@ -133,37 +119,3 @@ def test_saved_queries_are_of_every_function(deployed: Stack) -> None:
     for name, query in deployed.of_type("AWS::Logs::QueryDefinition").items():
         expected = {"CarRideEventsLogGroup"} if name.startswith("Events") else groups
         assert {group["Ref"] for group in query["LogGroupNames"]} == expected, name
-
-
-# ── Documents ─────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def table(heading: str, after: str = "\n") -> list[str]:
-    """Return the names in the first column of the first table after a text under a heading."""
-    text = (ROOT / "docs" / "observability.md").read_text(encoding="utf-8")
-    section = text.split(f"\n## {heading}\n", 1)[1].split("\n## ", 1)[0].split(after, 1)[-1]
-    lines = section[section.index("| ---") :].split("\n\n")[0].splitlines()[1:]
-    return [name for line in lines for name in re.findall(r"`([^`]+)`", line.split("|")[1])]
-
-
-def test_names_that_others_rest_on_are_documented() -> None:
-    """Dashboards and alarms of others depend on the names of metrics and saved queries."""
-    assert set(table("Metrics")) == OUTCOMES
-    assert table("Metrics", "A producer counts") == ["Published", "Rejected"]
-    queries = [
-        resource["Properties"]["Name"]["Fn::Sub"].removeprefix("${AWS::StackName}/")
-        for resource in source()["Resources"].values()
-        if resource["Type"] == "AWS::Logs::QueryDefinition"
-    ]
-    assert table("Logs", "Saved queries") == queries
-
-
-def test_the_price_of_watching_counts_what_alarms_watch() -> None:
-    """CloudWatch bills each metric of an alarm, and each rule of the alarm on all rules."""
-    deployed = stack()
-    added = tuple(set(source()["Mappings"]["Services"]) - {"RideHistory", "Dispatch", "Payment"})  # by the reader
-    kept = {name: each for name, each in deployed.resources.items() if not name.startswith(added)}
-    queries = [alarm.get("Metrics", [{"MetricStat": alarm}]) for alarm in alarms(kept).values()]
-    count = sum("MetricStat" in each for metrics in queries for each in metrics)
-    count += len(dataclasses.replace(deployed, resources=kept).of_type("AWS::Events::Rule"))
-    assert f"| metrics that alarms watch | {count} |" in (ROOT / "docs" / "costs.md").read_text(encoding="utf-8")
