@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
+from infrastructure.rules.house_rules import listed
 from tests.template.stack import Properties, Stack
 
 WRITTEN_FOR: Final = ("logs", "xray", "kms")
@@ -30,18 +31,14 @@ class Grant(NamedTuple):
     what: str
 
 
-def edges(deployed: Stack) -> set[Edge]:
-    """Return along which edges events go."""
-    return set(_edges(deployed))
-
-
 def grants(deployed: Stack) -> set[Grant]:
     """Return what is allowed."""
     every = (*_of_roles(deployed), *_of_policies(deployed), *_of_permissions(deployed))
     return {grant for grant in every if not grant.action.startswith(WRITTEN_FOR)}
 
 
-def _edges(deployed: Stack) -> Iterator[Edge]:
+def edges(deployed: Stack) -> Iterator[Edge]:
+    """Yield along which edges events go."""
     for name, bus in deployed.of_type("AWS::Events::EventBus").items():
         yield Edge(name, one(bus["DeadLetterConfig"]["Arn"]), dead=True)
     for name, rule in deployed.of_type("AWS::Events::Rule").items():
@@ -85,8 +82,8 @@ def _of_roles(deployed: Stack) -> Iterator[Grant]:
     ]
     for role, document in documents:
         for statement in document["Statement"]:
-            for resource in several(statement["Resource"]):
-                for action in several(statement["Action"]):
+            for resource in listed(statement["Resource"]):
+                for action in listed(statement["Action"]):
                     yield Grant(holders.get(role, role), action, one(resource))
 
 
@@ -110,11 +107,6 @@ def _of_permissions(deployed: Stack) -> Iterator[Grant]:
         service = "events" if source.endswith("Rule") else "apigateway"
         who = source if permission["Principal"] == f"{service}.amazonaws.com" else permission["Principal"]
         yield Grant(who, permission["Action"], one(permission["FunctionName"]))
-
-
-def several(value: Any) -> list[Any]:
-    """Return the elements of a list; a single value is a list of one."""
-    return value if isinstance(value, list) else [value]
 
 
 def one(value: Any) -> str:

@@ -196,12 +196,3 @@ def holds(condition: dict[str, Any], parameters: dict[str, str], declared: dict[
             return not holds(negated, parameters, declared)
         case _:
             raise NotImplementedError(f"teach this function the condition {condition}")
-
-
-def named(reference: Properties) -> str:
-    """Return the logical id that ``Ref`` or ``Fn::GetAtt`` names; for a function's alias, the function's."""
-    match reference:
-        case {"Ref": str(name)} | {"Fn::GetAtt": [str(name), _]}:
-            return name.removesuffix("Aliaslive")
-        case _:
-            return ""

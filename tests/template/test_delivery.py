@@ -11,7 +11,8 @@ from carride import clients
 from idempotency.dead_letters import DeadLetter, SqsDeadLetters
 from idempotency.stores.transport import botocore_transport
 from infrastructure.rules.house_rules import mentioned
-from tests.template.stack import Properties, Stack, named, options, source, stack
+from tests.template.graph import one
+from tests.template.stack import Properties, Stack, options, source, stack
 
 RELEASE: Final = "0123456789"
 STRATEGIES: Final = [name for name in options()["DeploymentStrategy"] if name != "AllAtOnce"]
@@ -89,8 +90,8 @@ def test_a_release_publishes_every_function() -> None:
 def test_a_message_stays_hidden_six_times_as_long_as_its_function_may_run(deployed: Stack) -> None:
     """AWS recommends it, so that throttled batches are tried again before their messages return."""
     for mapping in deployed.of_type("AWS::Lambda::EventSourceMapping").values():
-        queue = deployed.of_type("AWS::SQS::Queue")[named(mapping["EventSourceArn"])]
-        assert queue["VisibilityTimeout"] >= 6 * functions(deployed)[named(mapping["FunctionName"])]["Timeout"]
+        queue = deployed.of_type("AWS::SQS::Queue")[one(mapping["EventSourceArn"])]
+        assert queue["VisibilityTimeout"] >= 6 * functions(deployed)[one(mapping["FunctionName"])]["Timeout"]
 
 
 DEAD_LETTER: Final = DeadLetter("CONTRACT", "it breaks the contract", "ride-history", None, 0, {})

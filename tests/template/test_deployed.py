@@ -12,8 +12,8 @@ import fleet
 import payments
 from carride.events import Fact
 from infrastructure.rules.house_rules import listed
-from tests.template.graph import several
-from tests.template.stack import ROLES, Properties, Stack, every_choice, named, options, source, stack
+from tests.template.graph import one
+from tests.template.stack import ROLES, Properties, Stack, every_choice, options, source, stack
 
 OF_AWS: Final = {"CarRideBusDlq"}
 """Queues that a key of AWS always encrypts; the template gives the reason."""
@@ -52,7 +52,7 @@ def test_an_event_that_breaks_the_contract_reaches_a_consumer(deployed: Stack) -
     assert set(rules["RideHistoryRule"]["EventPattern"]) - {"$or"} == {"source", "detail-type"}
     consumers = deployed.of_type("AWS::Lambda::Function") | deployed.of_type("AWS::SQS::Queue")
     for name, rule in rules.items():
-        if any(named(target["Arn"]) in consumers for target in rule["Targets"]):
+        if any(one(target["Arn"]) in consumers for target in rule["Targets"]):
             detail = rule["EventPattern"].get("detail", {})
             for alternative in detail.get("$or", [detail]):
                 assert set(alternative) <= {"type", "attributes"}, name
@@ -94,14 +94,14 @@ def test_whoever_needs_the_customers_key_may_use_it(deployed: Stack) -> None:
     """A role that calls DynamoDB or SQS may use the key through them, and nobody may use it in another way."""
     granted: dict[str, list[Properties]] = {}
     for name, role in deployed.of_type("AWS::IAM::Role").items():
-        granted[name] = [one for policy in role.get("Policies", []) for one in policy["PolicyDocument"]["Statement"]]
+        granted[name] = [each for policy in role.get("Policies", []) for each in policy["PolicyDocument"]["Statement"]]
     for policy in deployed.of_type("AWS::IAM::Policy").values():
         for role in policy["Roles"]:
             granted[role["Ref"]] += policy["PolicyDocument"]["Statement"]
     through = {name: {"Fn::Sub": f"{name}.${{AWS::Region}}.amazonaws.com"} for name in ("dynamodb", "sqs")}
     for name, allowed in granted.items():
-        called = {action.partition(":")[0] for one in allowed for action in several(one["Action"])} & set(through)
-        uses = [one for one in allowed if one["Resource"] == {"Ref": "KmsKeyArn"}]
+        called = {action.partition(":")[0] for each in allowed for action in listed(each["Action"])} & set(through)
+        uses = [each for each in allowed if each["Resource"] == {"Ref": "KmsKeyArn"}]
         assert len(uses) == (1 if deployed.conditions["HasKmsKey"] and called else 0), name
         for use in uses:
             services = listed(use["Condition"]["StringEquals"]["kms:ViaService"])

@@ -30,18 +30,10 @@ WATCHED: Final = {
 """Metrics with an alarm, besides those of every function, queue and consumer, and what they are of."""
 
 
-def alarms(resources: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the properties of every alarm by its logical id."""
-    return {
-        name: resource["Properties"]
-        for name, resource in resources.items()
-        if resource["Type"] == "AWS::CloudWatch::Alarm"
-    }
-
-
 def unwatched(resources: Mapping[str, Any]) -> set[tuple[str, str]]:
     """Return the metrics that lack their alarm."""
-    texts = [json.dumps(alarm) for alarm in alarms(resources).values() if alarm["AlarmActions"]]
+    alarms = [each["Properties"] for each in resources.values() if each["Type"] == "AWS::CloudWatch::Alarm"]
+    texts = [json.dumps(alarm) for alarm in alarms if alarm["AlarmActions"]]
     wanted = WATCHED | {(outcome, f'"{service}"') for outcome in OF_CONSUMERS for service in services(resources)}
     return {(metric, of) for metric, of in wanted if not any(metric in text and of in text for text in texts)}
 
@@ -71,7 +63,7 @@ def test_every_alarm_reports_and_names_its_runbook(deployed: Stack) -> None:
     for name, function in deployed.of_type("AWS::Lambda::Function").items():
         assert function["Environment"]["Variables"]["POWERTOOLS_METRICS_NAMESPACE"] == NAMESPACE, name
     composites = deployed.of_type("AWS::CloudWatch::CompositeAlarm")
-    for name, alarm in (alarms(deployed.resources) | composites).items():
+    for name, alarm in (deployed.of_type("AWS::CloudWatch::Alarm") | composites).items():
         assert alarm["AlarmActions"] == alarm["OKActions"] == [{"Ref": "AlarmTopic"}], name
         pages = PAGE.findall(json.dumps(alarm["AlarmDescription"]))
         assert pages, name
@@ -92,7 +84,7 @@ def test_the_apis_composite_alarm_has_every_alarm_of_the_api(deployed: Stack) ->
     separator, of_the_function = names["OfTheFunction"]["Fn::Join"]
     assert separator == '") OR ALARM("'
     found = {"CarRideApiServerErrorsAlarm", *(each["Ref"] for each in of_the_function)}
-    assert found == {name for name in alarms(deployed.resources) if name.startswith("CarRideApi")}
+    assert found == {name for name in deployed.of_type("AWS::CloudWatch::Alarm") if name.startswith("CarRideApi")}
 
 
 # ── Dashboard and queries ─────────────────────────────────────────────────────────────────────────────────────────────

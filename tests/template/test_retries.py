@@ -8,7 +8,8 @@ import pytest
 
 from carride.publisher import Publisher
 from idempotency import Policy
-from tests.template.stack import ROOT, named, source
+from tests.template.graph import one
+from tests.template.stack import ROOT, source
 
 RESOURCES: Final = source()["Resources"]
 CONSUMERS: Final = {name: each["Name"] for name, each in source()["Mappings"]["Services"].items()}
@@ -29,11 +30,9 @@ def deliveries(consumer: str) -> tuple[int, str]:
     config = RESOURCES.get(f"{consumer}InvokeConfig")
     if config is not None:
         properties = config["Properties"]
-        return 1 + properties["MaximumRetryAttempts"], named(
-            properties["DestinationConfig"]["OnFailure"]["Destination"]
-        )
+        return 1 + properties["MaximumRetryAttempts"], one(properties["DestinationConfig"]["OnFailure"]["Destination"])
     redrive = RESOURCES[f"{consumer}Queue"]["Properties"]["RedrivePolicy"]
-    return redrive["maxReceiveCount"], named(redrive["deadLetterTargetArn"])
+    return redrive["maxReceiveCount"], one(redrive["deadLetterTargetArn"])
 
 
 @pytest.mark.parametrize("consumer", CONSUMERS)

@@ -11,9 +11,9 @@ from urllib.parse import unquote
 
 import pytest
 
+from infrastructure.rules.house_rules import listed
 from local.local_aws import Asked
 from tests.pipeline.saga.town import Town
-from tests.template.graph import several
 from tests.template.stack import stack
 
 NOT_ASKED_FOR: Final = {
@@ -48,7 +48,7 @@ def granted(town: Town) -> Iterator[Permission]:
         for policy in iam.list_role_policies(RoleName=name)["PolicyNames"]:
             document = iam.get_role_policy(RoleName=name, PolicyName=policy)["PolicyDocument"]
             for statement in (document if isinstance(document, dict) else json.loads(unquote(document)))["Statement"]:
-                for action, resource in product(several(statement["Action"]), several(statement["Resource"])):
+                for action, resource in product(listed(statement["Action"]), listed(statement["Resource"])):
                     yield Permission(logical_id, action, resource)
 
 
