@@ -1,7 +1,4 @@
-"""Rules over all resources of the deployed template, for every choice of parameters.
-
-The house rules (infrastructure/rules/house_rules.py) check the template as it is written.
-"""
+"""Rules over all resources of the deployed template, for every choice of parameters."""
 
 import json
 from typing import Final

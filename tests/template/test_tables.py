@@ -21,7 +21,6 @@ def test_the_window_outlasts_every_road_back(preset: str) -> None:
     assert days["WindowDays"] * DAY > days["ArchiveDays"] * DAY + ROADS_BACK
     assert days["OutboxDays"] > 1  # longer than the stream that carries it
     assert days["LogDays"] >= days["ArchiveDays"]
-    assert days["LogDays"] in {1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365}  # what a log group takes
 
 
 def test_everything_is_kept_as_long_as_the_chosen_preset_says() -> None:
