@@ -1,10 +1,10 @@
-# What a developer runs. `make` lists the targets; each installs what it needs the first time, and only then.
+# `make` lists the targets. Each installs what it needs the first time.
 
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
 
 PYTHON := .venv-dev/bin/python
-# The SAM CLI and, for its builds, a Python 3.13 with pip come first; AWS is never asked by the checks.
+# The SAM CLI, and a Python 3.13 with pip for its builds, come first.
 export PATH := $(CURDIR)/.venv-sam/bin:$(PATH)
 export SAM_CLI_TELEMETRY := 0
 

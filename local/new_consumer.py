@@ -21,8 +21,12 @@ _YAML_WORDS: Final = frozenset({"null", "true", "false", "yes", "no", "on", "off
 _BLOCK: Final = "  # `make new-consumer` adds consumers here.\n"
 _ROWS: Final = (
     # file, the line before which a text stands, the text
-    ("template.yaml", "\n  # The partition keys of tables that a loop makes.\n", '    {Noun}: {{ Name: "{kebab}" }}\n'),
-    ("template.yaml", "        BusName: !Ref CarRideBus\n        LogRuleArn", "            - !Ref {Noun}LogGroup\n"),
+    (
+        "template.yaml",
+        "\n  # Partition keys of the tables that a loop makes.\n",
+        '    {Noun}: {{ Name: "{kebab}", Retries: 2 }}\n',
+    ),
+    ("template.yaml", "]]\n        BusName", ", !Ref {Noun}LogGroup"),
     ("ops/audit/evidence.py", ")\n\nLOG_RULE_DLQ", '    AuditedConsumer("{kebab}", "{Noun}"),\n'),
     ("pyproject.toml", "]\naddopts", ', "functions/{module}"'),
     ("pyproject.toml", "]\nexplicit_package_bases", ', "functions/{module}"'),
