@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 TESTS: Final = Path(__file__).parent
 PROOFS: Final = tuple(
-    TESTS / "idempotency" / folder for folder in ("bench", "differential", "explorer", "features", "simulation")
+    TESTS / "idempotency" / name
+    for name in ("bench", "differential", "explorer", "simulation", "test_store_conformance.py")
 )
 INTEGRATION: Final = tuple(
     TESTS / folder for folder in ("engine", "functions/api", "idempotency/stores", "pipeline", "regions", "template")
