@@ -326,7 +326,9 @@ class Laptop:
         else:
             body = self._package(template, region) if isinstance(template, Path) else dict(template)
         cloudformation = self.client("cloudformation", region=region)
-        given = {name: value for name, value in _defaults().items() if name in body.get("Parameters", {})} | parameters
+        given = {
+            name: value for name, value in machine_parameters().items() if name in body.get("Parameters", {})
+        } | parameters
         request = {
             "StackName": stack_name,
             "TemplateURL": self._upload_template(json.dumps(body).encode(), region),
@@ -411,7 +413,7 @@ class Laptop:
                 return
 
     def _sam(self, command: str, *options: str, parameters: Mapping[str, str] | None = None) -> None:
-        overrides = [f"{name}={value}" for name, value in (_defaults() | dict(parameters or {})).items()]
+        overrides = [f"{name}={value}" for name, value in (machine_parameters() | dict(parameters or {})).items()]
         tools = ROOT / ".venv-sam" / "bin"
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
         done = subprocess.run(
@@ -520,7 +522,7 @@ def _clean_environment(folder: Path) -> dict[str, str]:
     return {"PATH": path, "HOME": str(folder), "TMPDIR": str(folder), "LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1"}
 
 
-def _defaults() -> dict[str, str]:
+def machine_parameters() -> dict[str, str]:
     """Template parameters of this machine; functions run on its own Python, hence on its own processor."""
     machine = platform.machine().lower()
     return {"Stage": "local", "Architecture": "arm64" if machine in {"arm64", "aarch64"} else "x86_64"}

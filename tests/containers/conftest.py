@@ -1,0 +1,72 @@
+"""A container engine of the tests' own: podman, with its images, containers and network in a temporary folder."""
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from local.containers import SamLocal, host_address, reachable
+from local.local_aws import ROOT, Laptop
+from local.simulated_gateway import Books, GatewayServer
+
+_CONTAINERS = """\
+[containers]
+default_ulimits = ["nofile=1024:1024", "nproc=1024:1024"]
+[engine]
+cgroup_manager = "cgroupfs"
+runtime = "runc"
+"""
+_START_SECONDS = 30.0
+
+
+@pytest.fixture(scope="session")
+def podman(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Run podman's service, with the base image of the functions."""
+    if os.geteuid() or not (shutil.which("podman") and shutil.which("runc")):
+        pytest.skip("needs root, podman and runc: `.ci/run` installs them")
+    folder = tmp_path_factory.mktemp("podman")
+    address = f"unix://{folder}/podman.sock"
+    (folder / "containers.conf").write_text(_CONTAINERS)
+    (folder / "storage.conf").write_text(
+        f'[storage]\ndriver = "overlay"\ngraphroot = "{folder}/images"\nrunroot = "{folder}/run"\n'
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CONTAINERS_CONF", str(folder / "containers.conf"))
+        patch.setenv("CONTAINERS_STORAGE_CONF", str(folder / "storage.conf"))
+        patch.setenv("DOCKER_HOST", address)
+        subprocess.run([ROOT / "scripts" / "lambda-base-image"], check=True)
+        service = subprocess.Popen(["podman", "system", "service", "--time=0", address])
+        try:
+            _wait_for(folder / "podman.sock")
+            yield
+        finally:
+            service.terminate()
+            service.wait()
+            subprocess.run(["podman", "system", "reset", "--force"], check=False, capture_output=True)
+
+
+def _wait_for(path: Path) -> None:
+    deadline = time.monotonic() + _START_SECONDS
+    while not path.exists():
+        assert time.monotonic() < deadline, "podman's service did not start"
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def sam_local(podman: None, laptop: Laptop, name: str) -> Iterator[SamLocal]:
+    """Yield a fresh stack, whose functions run in containers."""
+    address = host_address()
+    with (
+        GatewayServer(Books()) as gateway,
+        reachable(address, gateway.url) as gateway_url,
+        reachable(address, laptop.endpoint_url) as endpoint_url,
+    ):
+        laptop.deploy_fast(name, PaymentGatewayUrl=gateway.url)
+        stack = SamLocal(laptop, name, AWS_ENDPOINT_URL=endpoint_url, PAYMENT_GATEWAY_URL=gateway_url)
+        yield stack
+        stack.close()
+        laptop.delete_stack(name)
