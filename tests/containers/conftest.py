@@ -26,7 +26,8 @@ _START_SECONDS = 30.0
 @pytest.fixture(scope="session")
 def podman(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Run podman's service, with the base image of the functions."""
-    if os.geteuid() or not (shutil.which("podman") and shutil.which("runc")):
+    program = shutil.which("podman")
+    if os.geteuid() or program is None or shutil.which("runc") is None:
         pytest.skip("needs root, podman and runc: `.ci/run` installs them")
     folder = tmp_path_factory.mktemp("podman")
     address = f"unix://{folder}/podman.sock"
@@ -39,14 +40,14 @@ def podman(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv("CONTAINERS_STORAGE_CONF", str(folder / "storage.conf"))
         patch.setenv("DOCKER_HOST", address)
         subprocess.run([ROOT / "scripts" / "lambda-base-image"], check=True)
-        service = subprocess.Popen(["podman", "system", "service", "--time=0", address])
+        service = subprocess.Popen([program, "system", "service", "--time=0", address])
         try:
             _wait_for(folder / "podman.sock")
             yield
         finally:
             service.terminate()
             service.wait()
-            subprocess.run(["podman", "system", "reset", "--force"], check=False, capture_output=True)
+            subprocess.run([program, "system", "reset", "--force"], check=False, capture_output=True)
 
 
 def _wait_for(path: Path) -> None:

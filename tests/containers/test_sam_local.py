@@ -54,7 +54,7 @@ def test_requests_are_answered(sam_local: SamLocal) -> None:
 
 
 def test_rides_are_simulated_and_reconciled(sam_local: SamLocal) -> None:
-    """The simulator publishes or refuses what its samples ask for; a second run of the reconciler repeats its answer."""
+    """The simulator publishes one sample and refuses the other; a second run of the reconciler repeats its answer."""
     published, _ = sam_local.invoke("CarRideSimulatorFunction", sample("carride_simulator_request.json"))
     assert published["resume"] is None
     refused, _ = sam_local.invoke("CarRideSimulatorFunction", sample("carride_simulator_bad_request.json"))
