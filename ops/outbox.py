@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
-from carride.entry import Entry
+from carride.entry import BusEntry
 from carride.publisher import Outcome, Publisher, PublishError
 from ops.stack import OperatorError, StackRef
 
@@ -50,7 +50,7 @@ def republish(
     return Republished(len(receipts) - len(refused), len(refused))
 
 
-def written(stack: StackRef, region: str, since: datetime, until: datetime) -> Iterator[Entry]:
+def written(stack: StackRef, region: str, since: datetime, until: datetime) -> Iterator[BusEntry]:
     """Yield what a region wrote to its outbox, in the form in which its pipe publishes it.
 
     An event happens shortly before it is written, so both ends of the window are extended by a minute.
@@ -70,7 +70,7 @@ def written(stack: StackRef, region: str, since: datetime, until: datetime) -> I
         yield from map(entry_of, page["Items"])
 
 
-def entry_of(item: dict[str, dict[str, Any]]) -> Entry:
+def entry_of(item: dict[str, dict[str, Any]]) -> BusEntry:
     """Return the entry that the template's pipe makes of an item of the outbox."""
     texts = {name: item[name]["S"] for name in _TEXTS}
     detail = {
@@ -80,4 +80,4 @@ def entry_of(item: dict[str, dict[str, Any]]) -> Entry:
         "data_base64": base64.b64encode(item["data"]["B"]).decode(),
     }
     time = datetime.fromisoformat(texts["time"]).astimezone(UTC)
-    return Entry(source=texts["source"], detail=json.dumps(detail), time=time)
+    return BusEntry(source=texts["source"], detail=json.dumps(detail), time=time)

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from carride import telemetry
 from carride.dedup import is_attribute
-from carride.events import DETAIL_TYPE, SOURCES, TRUSTED_SOURCES, ContractError, parse_event
+from carride.events import DETAIL_TYPE, SOURCES, ContractError, parse_event
 from idempotency import marshalling, observation
 from ops.audit import evidence
 from ops.audit.evidence import ALWAYS, CONSUMERS, AuditedConsumer, Delivered, Evidence, GatewayPayment, Published
@@ -94,7 +94,7 @@ def _published(event: Any, text: str, name: str, time: datetime) -> Published | 
     """Return a published event, under ``name`` if it is unreadable; None if it is no ride event."""
     match event:
         case {"id": str(event_id), "source": str(source), "detail-type": str(detail_type)}:
-            if source not in SOURCES | TRUSTED_SOURCES or detail_type != DETAIL_TYPE:
+            if source not in SOURCES or detail_type != DETAIL_TYPE:
                 return None
         case _:
             return Published(id_in(text) or name, None, None, time=time)

@@ -11,7 +11,8 @@ import boto3
 import pytest
 from moto import mock_aws
 
-from carride.events import CarRideCreated, RideEvent
+from carride.events import RideEvent
+from carride.facts import CarRideCreated
 from idempotency import marshalling
 from ops.audit.evidence import ALWAYS, CONSUMERS, NEVER, DeadLettered, Delivered, Effect, Named, Published, RideItem
 from ops.audit.queues import dead_letter, peek

@@ -9,7 +9,7 @@ import boto3
 import pytest
 from moto import mock_aws
 
-from carride.entry import Entry
+from carride.entry import BusEntry
 from ops import redrive
 from ops.audit.queues import peek
 from ops.stack import StackRef
@@ -54,7 +54,7 @@ def ref() -> Iterator[StackRef]:
         yield stack(lambda service, _: services[service], AWAY, rules, CarRideBusName="bus", **queues)
 
 
-def envelope(kept: Entry, **changes: Any) -> str:
+def envelope(kept: BusEntry, **changes: Any) -> str:
     """Return an event in EventBridge's envelope."""
     fields = {"source": kept.source, "detail-type": kept.detail_type, "time": kept.time.isoformat()}
     return json.dumps({**fields, "detail": json.loads(kept.detail)} | changes)

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pytest
 
-from local.local_aws import Laptop
+from local.local_aws import LocalAws
 from ops import fence
 from ops.stack import OperatorError, StackRef
 from tests.pipeline.pipeline import HISTORY, Pipeline
@@ -18,16 +18,16 @@ CHANGES: Final = ("put_", "delete_", "update_", "disable_", "enable_", "stop_", 
 
 
 @pytest.fixture
-def gradual(laptop: Laptop) -> Iterator[Pipeline]:
+def gradual(cloud: LocalAws) -> Iterator[Pipeline]:
     """A stack with aliases and reserved concurrency; without a gateway, so that the rule of payment is off."""
-    stack = laptop.deploy_fast(
+    stack = cloud.deploy_fast(
         "fenced",
         DeploymentStrategy="Canary10Percent5Minutes",
         Release="0000000001",
         ReservedConcurrency=str(RESERVED),
     )
-    yield Pipeline(laptop, stack)
-    laptop.reset()
+    yield Pipeline(cloud, stack)
+    cloud.reset()
 
 
 class MachineGoneError(Exception):
@@ -53,8 +53,8 @@ def reference(pipeline: Pipeline, at: int = -1) -> StackRef:
     changes = itertools.count()
     return StackRef(
         pipeline.stack.name,
-        pipeline.laptop.region,
-        lambda service, region: Interrupted(pipeline.laptop.client(service, region=region), changes, at),
+        pipeline.cloud.region,
+        lambda service, region: Interrupted(pipeline.cloud.client(service, region=region), changes, at),
     )
 
 

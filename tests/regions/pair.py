@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final, override
 
-from carride.entry import Entry
+from carride.entry import BusEntry
 from local.bookings import book
-from local.local_aws import Laptop
+from local.local_aws import LocalAws
 from local.simulated_gateway import GatewayServer
 from ops import fleet, regions
 from ops.audit import CONSUMERS, audit
@@ -28,8 +28,8 @@ _QUIET_SECONDS: Final = 120.0
 class LocalDeployer(Deployer):
     """Deploys what was built with CloudFormation alone, which takes a tenth of the time."""
 
-    def __init__(self, laptop: Laptop) -> None:
-        self._laptop = laptop
+    def __init__(self, cloud: LocalAws) -> None:
+        self._laptop = cloud
 
     @override
     def deploy(self, environment: Environment, parameters: Mapping[str, str]) -> None:
@@ -44,8 +44,8 @@ class LocalDeployer(Deployer):
 class Regions:
     """Both regions, with cars in their one fleet."""
 
-    def __init__(self, laptop: Laptop, gateway: GatewayServer) -> None:
-        self.laptop = laptop
+    def __init__(self, cloud: LocalAws, gateway: GatewayServer) -> None:
+        self.cloud = cloud
         self.primary, self.secondary = (StackRef(NAME, region, self.client) for region in (HOME, AWAY))
         given = {"PaymentGatewayUrl": gateway.url}
         self.pair = Environment("primary", self.primary, given), Environment("secondary", self.secondary, given)
@@ -53,23 +53,23 @@ class Regions:
         fleet.seed(self.primary.client("dynamodb"), self.primary.outputs["CarTableName"], _CARS)
 
     def _carry_out(self, steps: Sequence[Step]) -> None:
-        regions.carry_out(steps, self.pair, LocalDeployer(self.laptop), report=lambda text: None)
+        regions.carry_out(steps, self.pair, LocalDeployer(self.cloud), report=lambda text: None)
 
     def client(self, service: str, region: str) -> Any:
         """Return a client of the engine."""
-        return self.laptop.client(service, region=region)
+        return self.cloud.client(service, region=region)
 
-    def publish(self, entries: Sequence[Entry]) -> None:
+    def publish(self, entries: Sequence[BusEntry]) -> None:
         """Publish through the global endpoint, as a producer does."""
         for entry in entries:
             request = entry.to_request(self.primary.outputs["CarRideBusName"])
             put_through_endpoint(
-                self.laptop,
+                self.cloud,
                 self.primary.outputs["CarRideEndpointId"],
                 {**request, "Time": entry.time.timestamp()},
             )
 
-    def publish_to(self, region: str, entries: Sequence[Entry]) -> None:
+    def publish_to(self, region: str, entries: Sequence[BusEntry]) -> None:
         """Put entries on the bus of a region, whatever the endpoint would do."""
         bus = self.primary.outputs["CarRideBusName"]
         for entry in entries:
@@ -78,11 +78,11 @@ class Regions:
 
     def book(self, stack: StackRef, rides: int) -> None:
         """Book rides over a region's HTTP API, which publishes them through its outbox."""
-        list(book(self.laptop, self.laptop.stack(stack.name, region=stack.region), rides))
+        list(book(self.cloud, self.cloud.stack(stack.name, region=stack.region), rides))
 
     def settle(self) -> None:
         """Wait until nothing more will happen by itself."""
-        self.laptop.wait_until_quiet(timeout=_QUIET_SECONDS)
+        self.cloud.wait_until_quiet(timeout=_QUIET_SECONDS)
 
     def ledger(self) -> Ledger:
         """Return the ledger of both regions."""
@@ -92,7 +92,7 @@ class Regions:
         """Return how many deliveries the consumers of a region have logged."""
         return sum(1 for consumer in CONSUMERS for _ in deliveries(stack, consumer))
 
-    def published(self, entries: Sequence[Entry]) -> set[str]:
+    def published(self, entries: Sequence[BusEntry]) -> set[str]:
         """Return the ids of the events in entries and in the outbox."""
         table = self.secondary.outputs["OutboxTableName"]
         facts = {json.loads(entry.detail)["idempotencyid"] for entry in entries}

@@ -6,7 +6,7 @@ import platform
 import subprocess
 import sys
 
-from local.local_aws import ROOT, Laptop
+from local.local_aws import ROOT, LocalAws
 from ops.regions import configured
 from ops.stack import StackRef
 
@@ -15,14 +15,14 @@ TABLES = 7
 HERE = ("--set", "Stage=local", "--set", f"Architecture={MACHINE}")
 
 
-def run(laptop: Laptop, *command: str, status: int = 0) -> str:
+def run(cloud: LocalAws, *command: str, status: int = 0) -> str:
     """Run a command against this engine, and return what it printed."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
     path = f"{ROOT / '.venv-sam' / 'bin'}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
         [sys.executable, "-m", "ops", *command],
         cwd=ROOT,
-        env={**inherited, **laptop.environment(), "PATH": path, "SAM_CLI_TELEMETRY": "0"},
+        env={**inherited, **cloud.environment(), "PATH": path, "SAM_CLI_TELEMETRY": "0"},
         capture_output=True,
         text=True,
         check=False,
@@ -31,17 +31,17 @@ def run(laptop: Laptop, *command: str, status: int = 0) -> str:
     return done.stdout + (done.stderr if status else "")
 
 
-def test_two_regions_by_command(laptop: Laptop) -> None:
+def test_two_regions_by_command(cloud: LocalAws) -> None:
     """The stack is deployed, replayed, failed over and back, and deleted, as samconfig.toml says; nothing is left.
 
     The secondary creates no table and has all of them; the endpoint is over both buses.
     """
-    pair = configured(lambda service, region: laptop.client(service, region=region))
-    assert run(laptop, "deploy-regions", *HERE).count("sam deploy") == 4
-    run(laptop, "deploy-regions", "--yes", *HERE)
+    pair = configured(lambda service, region: cloud.client(service, region=region))
+    assert run(cloud, "deploy-regions", *HERE).count("sam deploy") == 4
+    run(cloud, "deploy-regions", "--yes", *HERE)
     primary, secondary = (each.stack for each in pair)
     assert [primary.role, secondary.role] == ["primary", "secondary"]
-    assert run(laptop, "deploy-regions", *HERE).count("sam deploy") == 2
+    assert run(cloud, "deploy-regions", *HERE).count("sam deploy") == 2
     owned = primary.named("AWS::DynamoDB::GlobalTable")
     assert len(owned) == TABLES
     assert secondary.named("AWS::DynamoDB::GlobalTable") == {}
@@ -52,14 +52,14 @@ def test_two_regions_by_command(laptop: Laptop) -> None:
     assert secondary.outputs["CarRideEndpointId"] == primary.outputs["CarRideEndpointId"]
 
     replay = ("replay", "--since", "1h", "--region", primary.region, "--yes")
-    replayed = json.loads(run(laptop, *replay, "--json"))
+    replayed = json.loads(run(cloud, *replay, "--json"))
     assert replayed["replay"].startswith(f"{primary.region}.")
-    moved = json.loads(run(laptop, "failover", "--runs-end-in", "0s", "--archived-in", "0s", "--json", "--yes"))
+    moved = json.loads(run(cloud, "failover", "--runs-end-in", "0s", "--archived-in", "0s", "--json", "--yes"))
     assert moved["drained"]
-    assert "is fenced" in run(laptop, *replay, status=2)
-    run(laptop, "unfence", "--yes")
+    assert "is fenced" in run(cloud, *replay, status=2)
+    run(cloud, "unfence", "--yes")
 
-    run(laptop, "delete-regions", "--yes")
+    run(cloud, "delete-regions", "--yes")
     for stack in (primary, secondary):
         assert not set(owned.values()) & tables(stack)
         assert stack.client("events").list_event_buses(NamePrefix=stack.name)["EventBuses"] == []

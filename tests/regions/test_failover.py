@@ -38,11 +38,11 @@ class Run:
 
     def until_the_outage(self) -> None:
         """Let the primary work, then be late: events that it accepts wait, and so does its outbox."""
-        outage(self.regions.laptop, lagging=True)  # a replica always shows an effect later than the bus its event
+        outage(self.regions.cloud, lagging=True)  # a replica always shows an effect later than the bus its event
         self.regions.publish(self.parts[0])
         self.regions.settle()
-        outage(self.regions.laptop, lagging=False)
-        outage(self.regions.laptop, late=[HOME], lagging=True)
+        outage(self.regions.cloud, lagging=False)
+        outage(self.regions.cloud, late=[HOME], lagging=True)
         self.regions.publish_to(HOME, self.parts[1])  # the health check has not noticed
         self.regions.book(self.regions.primary, BOOKED)
 
@@ -87,7 +87,7 @@ def test_a_fenced_primary_loses_and_doubles_nothing(run: Run) -> None:
         if not waited:
             run.publish_late()
         waited.append(seconds)
-        outage(regions.laptop, lagging=False)
+        outage(regions.cloud, lagging=False)
 
     outcome = run.failover(regions.primary, catch_up).run(run.since, None, AT_ONCE)
     assert waited, "the tables lag: the drain has to wait for them"
@@ -100,7 +100,7 @@ def test_a_fenced_primary_loses_and_doubles_nothing(run: Run) -> None:
 
     # Late events arrive in the primary: while it is fenced, and when it has started again.
     done = regions.deliveries(regions.primary)
-    outage(regions.laptop, late=[])
+    outage(regions.cloud, late=[])
     regions.settle()
     assert regions.deliveries(regions.primary) == done, "a fenced region works on nothing"
     fence.forget(regions.primary)  # whoever deleted it: everything starts
@@ -114,7 +114,7 @@ def test_a_fenced_primary_loses_and_doubles_nothing(run: Run) -> None:
     assert (ledger.lost, ledger.doubled) == (0, 0), ledger.to_text()
     assert ledger.replayed
     assert fence.fenced(regions.primary) is None
-    assert {each for each in regions.laptop.asked() if not each.allowed} == set(), "no role lacks a permission"
+    assert {each for each in regions.cloud.asked() if not each.allowed} == set(), "no role lacks a permission"
 
 
 def test_without_the_fence_effects_are_doubled(run: Run) -> None:
@@ -130,9 +130,9 @@ def test_without_the_fence_effects_are_doubled(run: Run) -> None:
     assert not outcome.drained
     assert reconciling(regions) == [AWAY]
     regions.settle()
-    outage(regions.laptop, late=[])  # the primary was late, not dead, and its replicas have seen nothing of all that
+    outage(regions.cloud, late=[])  # the primary was late, not dead, and its replicas have seen nothing of all that
     regions.settle()
-    outage(regions.laptop, lagging=False)
+    outage(regions.cloud, lagging=False)
     regions.settle()
     ledger = regions.ledger()
     assert ledger.doubled > 0, ledger.to_text()
