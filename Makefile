@@ -97,6 +97,9 @@ delete-regions: .venv-dev/.synced .venv-sam/.synced ## Show how to delete the st
 ops: .venv-dev/.synced ## Audit, replay, redrive, fail over and back, release keys (ARGS="failover --help", ARGS=--help)
 	@$(PYTHON) -m ops $(ARGS)
 
+verify: .venv-dev/.synced ## Check every statement about a deployed stack that code can check (ARGS="--stack carride --drills")
+	@$(PYTHON) -m ops verify $(ARGS)
+
 ##@ Housekeeping
 
 .PHONY: format contract snapshot new-consumer clean help
