@@ -4,6 +4,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
+from botocore.session import get_session
+
 import fleet
 from assignments import Reader, Tables, effects
 from carride.clients import dynamodb_client
@@ -34,8 +36,9 @@ def make_handler(settings: Settings) -> Callable[[dict[str, Any], Any], Any]:
     """Return the Lambda handler."""
     tables = Tables(settings.assignment_table, settings.car_table)
     outbox = settings.outbox()
-    reader = Reader(tables, dynamodb_client())
-    consumer = ride_consumer("dispatch", settings, POLICY)
+    session = get_session()  # shared: a session reads the description of DynamoDB once
+    reader = Reader(tables, dynamodb_client(session))
+    consumer = ride_consumer("dispatch", settings, POLICY, session)
 
     @consumer.batch_handler
     def handler(event: RideEvent, operation: Operation) -> None:

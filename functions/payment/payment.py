@@ -4,6 +4,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
+from botocore.session import get_session
 from msgspec import Meta
 
 import payments
@@ -43,8 +44,9 @@ def make_handler(settings: Settings, gateway: Gateway) -> Callable[[dict[str, An
     """Return the Lambda handler."""
     table = settings.payment_table
     outbox = settings.outbox()
-    client = dynamodb_client()
-    consumer = ride_consumer("payment", settings, policy(settings.lease_seconds))
+    session = get_session()  # shared: a session reads the description of DynamoDB once
+    client = dynamodb_client(session)
+    consumer = ride_consumer("payment", settings, policy(settings.lease_seconds), session)
 
     @consumer.event_handler
     def handler(event: RideEvent, operation: Operation) -> None:

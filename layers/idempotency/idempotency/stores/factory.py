@@ -1,7 +1,7 @@
 """Opens the store that one line of settings names."""
 
 import re
-from typing import Final
+from typing import Any, Final
 
 from idempotency.errors import ConfigurationError
 from idempotency.stores import Store
@@ -18,7 +18,7 @@ _PORT: Final = 6379
 _HIGHEST_PORT: Final = 65_535
 
 
-def open_store(address: str) -> Store:
+def open_store(address: str, *, session: Any = None) -> Store:
     """Open the store at ``address``. It imports only what that store needs, and sends no request yet.
 
     Args:
@@ -29,6 +29,7 @@ def open_store(address: str) -> Store:
 
             - ``cluster=true``: the endpoint belongs to a cluster, which names its nodes. It has no databases.
             - ``eviction=accepted``: do not check at the first step that the server evicts no keys.
+        session: the botocore session for DynamoDB. Default: a new one, which reads the description of DynamoDB again.
 
     Raises:
         ConfigurationError: it is none of these, or valkey-py is not installed. The first step raises it, too, if the
@@ -36,8 +37,9 @@ def open_store(address: str) -> Store:
     """
     if table := _TABLE.fullmatch(address):
         from idempotency.stores.dynamodb import DynamoDBStore
+        from idempotency.stores.transport import botocore_transport
 
-        return DynamoDBStore(table["table"])
+        return DynamoDBStore(table["table"], transport=botocore_transport(session=session))
     server = _SERVER.fullmatch(address)
     options = set(filter(None, (server["options"] or "").split("&"))) if server else set()
     port = int(server["port"] or _PORT) if server else 0
