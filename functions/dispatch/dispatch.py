@@ -32,7 +32,9 @@ class Settings(SagaSettings, frozen=True, kw_only=True):
     car_table: str
 
 
-def make_handler(settings: Settings) -> Callable[[dict[str, Any], Any], Any]:
+def make_handler(
+    settings: Settings, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)
+) -> Callable[[dict[str, Any], Any], Any]:
     """Return the Lambda handler."""
     tables = Tables(settings.assignment_table, settings.car_table)
     outbox = settings.outbox()
@@ -47,7 +49,7 @@ def make_handler(settings: Settings) -> Callable[[dict[str, Any], Any], Any]:
         if fleet.wants_car(seen.assignment, event.data):
             car = fleet.nearest(event.data.pickup, event.subject, lambda zone: reader.free_cars(zone, skipped))
         decision = fleet.decide(seen.assignment, event.data, car)
-        operation.write(*effects(tables, event, seen, decision, outbox=outbox, now=datetime.now(UTC)))
+        operation.write(*effects(tables, event, seen, decision, outbox=outbox, now=now()))
         if skipped:
             report("CarRowSkipped", len(skipped), rows=skipped)
         if CarReleased in decision.facts and not seen.holds:

@@ -40,7 +40,9 @@ def policy(lease_seconds: float) -> Policy:
     )
 
 
-def make_handler(settings: Settings, gateway: Gateway) -> Callable[[dict[str, Any], Any], Any]:
+def make_handler(
+    settings: Settings, gateway: Gateway, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)
+) -> Callable[[dict[str, Any], Any], Any]:
     """Return the Lambda handler."""
     table = settings.payment_table
     outbox = settings.outbox()
@@ -57,17 +59,17 @@ def make_handler(settings: Settings, gateway: Gateway) -> Callable[[dict[str, An
             lost=lambda: operation.lost,
         )
         if payments.plan(seen.payment, event.data) in {Action.REFUND, Action.UNDO}:
-            seen = owe_undo(client, table, event.subject, seen, datetime.now(UTC))
+            seen = owe_undo(client, table, event.subject, seen, now())
         try:
             charge = carry_out(gateway, call, seen.payment, event)
         except GatewayError:
             # What was asked for may come about later, and a cancellation that came meanwhile may have found nothing.
             late = read(client, table, event.subject)
             if late.stored.state == State.CANCELLED:
-                owe_undo(client, table, event.subject, late, datetime.now(UTC))
+                owe_undo(client, table, event.subject, late, now())
             raise
         decision = payments.conclude(seen.payment, event.data, charge)
-        operation.write(*effects(table, event, seen, decision, outbox=outbox, now=datetime.now(UTC)))
+        operation.write(*effects(table, event, seen, decision, outbox=outbox, now=now()))
 
     return handler
 

@@ -20,7 +20,6 @@ from idempotency import (
     Consumer,
     EffectConflictError,
     LambdaContext,
-    Policy,
     lambda_deadline,
     open_store,
 )
@@ -58,7 +57,7 @@ class Reconciler:
     def __init__(self, settings: Settings) -> None:
         session = get_session()  # shared: a session reads the description of DynamoDB once
         store = open_store(f"dynamodb:{settings.idempotency_table}", session=session)
-        self.consumer = Consumer[None]("reconciler", store, policy=Policy())
+        self.consumer: Consumer[None] = Consumer("reconciler", store)
         self.limit = timedelta(hours=settings.overdue_hours)
         self._bookings = settings.booking_table
         self._outbox = Outbox(settings.outbox_table, settings.aws_region, timedelta(days=settings.outbox_days))
