@@ -19,7 +19,7 @@ import payments
 import reconciler
 import ride_history
 from api.service import Settings
-from carride.events import FACTS, SOURCE, Fact, RideEvent
+from carride.events import FACTS, SOURCE, Fact, RideEvent, parse_event
 from carride.overdue import LIMIT, Stage
 from idempotency import Consumer, DynamoDBStore, lambda_deadline, marshalling
 from idempotency.clock import epoch_ms
@@ -127,7 +127,7 @@ class World:
         """
         raw = dict(event) | {"time": self.now().isoformat()}
         raw = self.batch(raw, attempt=attempt) if consumer == "dispatch" else raw
-        context = Invocation(self.clock, request_id=delivery or event["id"], timeout_s=170)
+        context = Invocation(self.clock, request_id=delivery or event["id"], timeout_s=180)
         outcome: str = self.handlers[consumer](raw, context).get("outcome", "")
         return outcome
 
@@ -246,10 +246,10 @@ class World:
         """Return the ride of each car."""
         return {item["carID"]: item.get("rideID") for item in self.items("cars")}
 
-    def outbox(self) -> list[dict[str, Any]]:
-        """Return the events in the outbox in the order of their commits, as the pipe puts them on the bus."""
-        return [piped(item) for item in self.items("outbox")]
+    def outbox(self) -> list[RideEvent]:
+        """Return the events in the outbox, in the order of their commits, as consumers read them."""
+        return [parse_event({"detail": piped(item)}) for item in self.items("outbox")]
 
     def emitted(self) -> list[str]:
         """Return the types of the events in the outbox."""
-        return [event["type"] for event in self.outbox()]
+        return [event.type for event in self.outbox()]
