@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-import fleet
+import assignments
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -13,11 +13,11 @@ _STRIDE: Final = 27
 """Steps of this length visit every sector once before any of them twice: it and their number have no common divisor."""
 
 
-def cars(count: int) -> Iterator[fleet.Car]:
+def cars(count: int) -> Iterator[assignments.Car]:
     """Yield cars whose stands are spread over the city: any number of them, evenly."""
-    sectors = fleet.BLOCKS * fleet.BLOCKS
+    sectors = assignments.BLOCKS * assignments.BLOCKS
     for number in range(count):
-        yield fleet.Car(f"car_{number + 1:03d}", f"sector_{number * _STRIDE % sectors + 1:02d}")
+        yield assignments.Car(f"car_{number + 1:03d}", f"sector_{number * _STRIDE % sectors + 1:02d}")
 
 
 def seed(dynamodb: "DynamoDBClient", table: str, count: int) -> int:
@@ -30,7 +30,7 @@ def seed(dynamodb: "DynamoDBClient", table: str, count: int) -> int:
     """
     added = 0
     for car in cars(count):
-        zone = fleet.zone(car.sector)
+        zone = assignments.zone(car.sector)
         assert zone is not None, f"{car.sector} is a sector of the city"  # noqa: S101 - it was made from one above
         try:
             dynamodb.put_item(

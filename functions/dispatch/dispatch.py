@@ -6,8 +6,8 @@ from typing import Any
 
 from botocore.session import get_session
 
-import fleet
-from assignments import Reader, Tables, effects
+import assignments
+from assignment_table import Reader, Tables, effects
 from carride.clients import dynamodb_client
 from carride.consumer import SagaSettings, ride_consumer
 from carride.events import CarReleased, RideEvent
@@ -46,9 +46,9 @@ def make_handler(
     def handler(event: RideEvent, operation: Operation) -> None:
         seen, skipped = reader.ride(event.subject), list[str]()
         car = None
-        if fleet.wants_car(seen.assignment, event.data):
-            car = fleet.nearest(event.data.pickup, event.subject, lambda zone: reader.free_cars(zone, skipped))
-        decision = fleet.decide(seen.assignment, event.data, car)
+        if assignments.wants_car(seen.assignment, event.data):
+            car = assignments.nearest(event.data.pickup, event.subject, lambda zone: reader.free_cars(zone, skipped))
+        decision = assignments.decide(seen.assignment, event.data, car)
         operation.write(*effects(tables, event, seen, decision, outbox=outbox, now=now()))
         if skipped:
             report("CarRowSkipped", len(skipped), rows=skipped)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import assignment_table
 import assignments
-import fleet
 from carride.events import CarAssigned, Fact
 from carride.items import Outbox
 from dispatch import POLICY
@@ -19,7 +19,7 @@ from local import faults
 from tests.functions.saga import NOW, Life, event_of
 from tests.functions.world import World
 
-TABLES = assignments.Tables("assignments", "cars")
+TABLES = assignment_table.Tables("assignments", "cars")
 OUTBOX = Outbox("outbox", "us-east-1")
 
 
@@ -57,16 +57,18 @@ def test_what_is_emitted_follows_from_what_was_heard(world: World) -> None:
 def test_every_write_by_itself_refuses_what_is_out_of_date(world: World) -> None:
     """A decision on an older ride is refused by the ride's item and by its car's."""
     ride, late = Life(), Life("order_02")
-    reader = assignments.Reader(TABLES, world.dynamodb)  # type: ignore[arg-type] # a fake client
+    reader = assignment_table.Reader(TABLES, world.dynamodb)
     deliver(world, late.completed)
     unserved, car = reader.ride("order_02"), reader.free_cars("zone_01", [])[0]
     deliver(world, ride.accepted)
     assigned = reader.ride("order_01")
-    stale = [(late.accepted, unserved, fleet.decide(unserved.assignment, late.accepted, car))]
+    stale: list[tuple[Any, assignment_table.Seen, assignments.Decision]] = [
+        (late.accepted, unserved, assignments.decide(unserved.assignment, late.accepted, car))
+    ]
     deliver(world, ride.completed, late.accepted, Life("order_03").accepted)
-    stale += [(ride.declined, assigned, fleet.decide(assigned.assignment, ride.declined))]
+    stale += [(ride.declined, assigned, assignments.decide(assigned.assignment, ride.declined))]
     for fact, seen, decision in stale:
-        writes = assignments.effects(TABLES, event_of(fact), seen, decision, outbox=OUTBOX, now=NOW)
+        writes = assignment_table.effects(TABLES, event_of(fact), seen, decision, outbox=OUTBOX, now=NOW)
         conditional = [write.action() for write in writes if isinstance(write, Check | Update)]
         assert len(conditional) == 2
         for action in conditional:

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 import payment
-from carride.events import Fact
+from carride.events import Fact, PaymentDeclined
 from gateway import GatewayAnswerError, GatewayUnavailableError
 from idempotency import BusyError
 from local import faults
@@ -56,7 +56,7 @@ def test_a_ride_is_paid(world: Payment) -> None:
     assert world.charge()["currency"] == "CHF"
     assert world.send(RIDE.completed) == "New"
     assert world.settled() == ("captured", "captured", ["PaymentAuthorized", "PaymentCaptured"])
-    assert {event.data.payment_id for event in world.outbox()} == {world.charge()["id"]}
+    assert {getattr(event.data, "payment_id", None) for event in world.outbox()} == {world.charge()["id"]}
 
 
 def test_a_killed_run_is_over_before_lambda_tries_again() -> None:
@@ -116,8 +116,9 @@ def test_a_refusal_becomes_an_event_whatever_the_gateway_says_with_it(world: Pay
     world.gateway.books = Books(Troubles(**{trouble: 1.0}), strict=Strict())
     assert world.send(RIDE.assigned) == "New"
     (event,) = world.outbox()
+    assert isinstance(event.data, PaymentDeclined)
     reason = event.data.reason
-    assert (event.type, reason.isprintable()) == ("PaymentDeclined", True)
+    assert reason.isprintable()
     assert trouble == "declined" or reason == "the gateway refused with 422 expired_card"
     assert (world.send(RIDE.completed), world.state("payments")) == ("New", "declined")
 

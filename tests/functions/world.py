@@ -10,10 +10,10 @@ from zlib import crc32
 
 import pytest
 
+import assignments
 import carride.consumer
 import carride_api
 import dispatch
-import fleet
 import payment
 import payments
 import reconciler
@@ -33,7 +33,7 @@ from tests.idempotency.fake_dynamodb import FakeDynamoDB, Item
 
 CONSUMED: Final[Mapping[str, Collection[type]]] = {
     "ride-history": frozenset(FACTS.values()),
-    "dispatch": fleet.CONSUMED,
+    "dispatch": assignments.CONSUMED,
     "payment": payments.CONSUMED,
 }
 """The facts that the rule of each consumer passes on."""
@@ -219,7 +219,7 @@ class World:
     def park(self, *car_ids: str, sector: str = "sector_01") -> None:
         """Add free cars."""
         for car_id in car_ids:
-            self.put("cars", {"zone": fleet.zone(sector), "carID": car_id, "sector": sector})
+            self.put("cars", {"zone": assignments.zone(sector), "carID": car_id, "sector": sector})
 
     def put(self, table: str, item: Mapping[str, object]) -> None:
         """Write an item unconditionally."""

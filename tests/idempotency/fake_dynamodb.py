@@ -15,7 +15,7 @@ from botocore.exceptions import ClientError
 from idempotency.clock import epoch_ms
 from idempotency.stores.transport import ServiceError
 
-type Attribute = Mapping[str, Any]
+type Attribute = dict[str, Any]
 type Item = dict[str, Attribute]
 type Request = Mapping[str, Any]
 type Key = tuple[str, ...]

@@ -2,7 +2,7 @@
 
 import pytest
 
-import fleet
+import assignments
 import payments
 from carride.events import Fact
 from tests.template.stack import source
@@ -17,7 +17,7 @@ def types_of(rule: str) -> list[set[str]]:
 @pytest.mark.parametrize(
     ("rule", "consumed", "emitted"),
     [
-        ("DispatchRule", fleet.CONSUMED, fleet.EMITTED),
+        ("DispatchRule", assignments.CONSUMED, assignments.EMITTED),
         ("PaymentRule", payments.CONSUMED, payments.EMITTED),
     ],
 )
