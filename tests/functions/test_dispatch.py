@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 import pytest
@@ -144,6 +145,26 @@ def test_a_row_that_holds_no_car_is_skipped_and_reported(
     assert [vars(line)["rows"] for line in caplog.records if line.message == "CarRowSkipped"] == (
         [[f"{row['zone']}/{row['carID']}"]] if skipped else []
     )
+
+
+def test_each_car_has_one_ride_however_many_reach_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thirty rides from one place reach for twelve cars in threads: twelve get one each; then all cars are free."""
+    monkeypatch.setattr(World, "concurrency", None)
+    world = World()
+    world.park(*(f"car_{number:02d}" for number in range(12)))
+    rides = [Life(f"order_{number:02d}", pickup="sector_28") for number in range(30)]
+
+    def batch(*facts: Fact) -> Any:
+        return world.handlers["dispatch"](world.batch(*map(world.envelope, facts)), Invocation(world.clock))
+
+    with ThreadPoolExecutor(3) as pool:
+        answers = pool.map(lambda first: batch(*(ride.accepted for ride in rides[first::3])), range(3))
+        assert [*answers] == [{"batchItemFailures": []}] * 3
+    taken = {item["orderID"]: item["carID"] for item in world.items("assignments") if item["state"] == "assigned"}
+    assert {car: ride for ride, car in taken.items()} == world.cars()
+    assert sorted(world.emitted()) == ["CarAssigned"] * 12 + ["NoCarAvailable"] * 18
+    assert batch(*(ride.completed for ride in rides)) == {"batchItemFailures": []}
+    assert set(world.cars().values()) == {None}
 
 
 def test_poison_is_alone_in_its_batch(world: World) -> None:

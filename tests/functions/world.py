@@ -74,7 +74,12 @@ class World:
 
     Args:
         gateway: the payment gateway; by default one that declines nobody.
+
+    Attributes:
+        concurrency: how the messages of a batch run; None: in threads, as deployed.
     """
+
+    concurrency: Inline | None = Inline()
 
     def __init__(self, gateway: FakeGateway | None = None) -> None:
         self.clock = ManualClock(int(NOW.timestamp() * 1000))
@@ -96,7 +101,7 @@ class World:
         store = DynamoDBStore("idempotency", transport=self.dynamodb, **timed)
         with pytest.MonkeyPatch.context() as patch:
             for module in (carride.consumer, reconciler):
-                patch.setattr(module, "Consumer", partial(Consumer, concurrency=Inline(), **timed))
+                patch.setattr(module, "Consumer", partial(Consumer, concurrency=self.concurrency, **timed))
                 patch.setattr(module, "open_store", lambda _, session: store)
             for module in (dispatch, payment, reconciler):
                 patch.setattr(module, "dynamodb_client", lambda _: self.dynamodb)
