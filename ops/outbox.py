@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from carride.entry import Entry
+from carride.entry import BusEntry
 from ops.site import Site
 
 _MARGIN: Final = timedelta(minutes=1)
@@ -18,7 +18,7 @@ _TEXTS: Final = (
 )  # fmt: skip
 
 
-def written(site: Site, region: str, since: datetime, until: datetime) -> Iterator[Entry]:
+def written(site: Site, region: str, since: datetime, until: datetime) -> Iterator[BusEntry]:
     """Yield what was written to the outbox in a region, as the pipe of that region would publish it.
 
     Args:
@@ -43,7 +43,7 @@ def written(site: Site, region: str, since: datetime, until: datetime) -> Iterat
             yield entry_of(item)
 
 
-def entry_of(item: dict[str, dict[str, Any]]) -> Entry:
+def entry_of(item: dict[str, dict[str, Any]]) -> BusEntry:
     """Return the entry that the template's pipe makes of an item of the outbox."""
     texts = {name: item[name]["S"] for name in _TEXTS}
     detail = {
@@ -52,6 +52,6 @@ def entry_of(item: dict[str, dict[str, Any]]) -> Entry:
         "datacontenttype": "application/json",
         "data_base64": base64.b64encode(item["data"]["B"]).decode(),
     }
-    return Entry(
+    return BusEntry(
         source=texts["source"], detail=json.dumps(detail), time=datetime.fromisoformat(texts["time"]).astimezone(UTC)
     )

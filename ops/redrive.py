@@ -13,8 +13,8 @@ from typing import Any, Final
 from botocore.exceptions import ClientError
 from msgspec import Struct
 
-from carride.decoding import ShapeError, shaped
-from carride.entry import Entry
+from carride.decoding import FieldError, shaped
+from carride.entry import BusEntry
 from carride.events import ContractError
 from carride.publisher import Outcome, Publisher
 from idempotency import release as release_key
@@ -172,7 +172,7 @@ def _why_refused(send: Callable[[], object]) -> str | None:
     return None
 
 
-def entry_in(event: Mapping[str, Any]) -> Entry:
+def entry_in(event: Mapping[str, Any]) -> BusEntry:
     """Return the entry that a letter of the publisher keeps.
 
     Raises:
@@ -181,11 +181,11 @@ def entry_in(event: Mapping[str, Any]) -> Entry:
     try:
         envelope = shaped(event, _Envelope)
         time = envelope.time.astimezone(UTC) if envelope.time.tzinfo else envelope.time.replace(tzinfo=UTC)
-    except ShapeError as error:
+    except FieldError as error:
         raise ContractError(error.field, error.problem) from error
     except OverflowError as error:
         raise ContractError("time", "not in the calendar of UTC") from error
-    return Entry(
+    return BusEntry(
         source=envelope.source,
         detail_type=envelope.detail_type,
         detail=envelope.detail if isinstance(envelope.detail, str) else _json(envelope.detail),

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 TESTS: Final = Path(__file__).parent
 PROOFS: Final = tuple(
-    TESTS / "idempotency" / folder for folder in ("bench", "differential", "explorer", "features", "simulation")
+    TESTS / "idempotency" / name
+    for name in ("bench", "differential", "explorer", "simulation", "test_store_conformance.py")
 )
 INTEGRATION: Final = tuple(
     TESTS / folder for folder in ("engine", "functions/api", "idempotency/stores", "pipeline", "regions", "template")
@@ -55,6 +56,13 @@ os.environ |= {
 
 # AWS's descriptions of its services are megabytes of JSON, which every session of botocore's would read for itself.
 botocore.session.create_loader = functools.cache(botocore.session.create_loader)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Skip the folders of a tier that is not run: importing them takes seconds."""
+    tiers = {"not integration": INTEGRATION, "not proof": PROOFS}
+    left_out = [folders for tier, folders in tiers.items() if tier in config.option.markexpr]
+    return any(collection_path.is_relative_to(folder) for folders in left_out for folder in folders) or None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

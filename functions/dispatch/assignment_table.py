@@ -8,7 +8,8 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from assignments import OPEN, Assignment, Car, Decision, State, parked, zone
-from carride.events import CarAssigned, CarReleased, RideEvent
+from carride.events import RideEvent
+from carride.facts import CarAssigned, CarReleased
 from carride.items import Outbox, Stored, step
 from idempotency import Check, Put, Update, marshalling
 

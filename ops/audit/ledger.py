@@ -14,7 +14,8 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from carride.events import FACTS, RideChange, idempotency_id
+from carride.events import idempotency_id
+from carride.facts import FACTS, RideChange
 from idempotency import Policy, observation
 from ops.audit.evidence import ALWAYS, NEVER, AuditedConsumer, DeadLettered, Evidence, Named
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from carride import telemetry
 from carride.dedup import is_attribute
-from carride.events import DETAIL_TYPE, SOURCES, TRUSTED_SOURCES, ContractError, parse_event
+from carride.events import DETAIL_TYPE, SOURCES, ContractError, parse_event
 from idempotency import marshalling, observation
 from ops.audit.evidence import (
     ALWAYS,
@@ -124,7 +124,7 @@ def _published(event: Any, text: str, name: str, time: datetime) -> Published | 
     """Return an event that the bus accepted; None where it is no ride event, and a nameless one if it is unreadable."""
     match event:
         case {"id": str(event_id), "source": str(source), "detail-type": str(detail_type)}:
-            if source not in SOURCES | TRUSTED_SOURCES or detail_type != DETAIL_TYPE:
+            if source not in SOURCES or detail_type != DETAIL_TYPE:
                 return None
         case _:
             return Published(id_in(text) or name, None, None, time=time)

@@ -4,7 +4,8 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from carride import ride as rides
-from carride.events import (
+from carride.events import RideEvent
+from carride.facts import (
     CarAssigned,
     CarRideAccepted,
     CarRideCancelled,
@@ -15,7 +16,6 @@ from carride.events import (
     Fact,
     NoCarAvailable,
     PaymentDeclined,
-    RideEvent,
 )
 from idempotency import marshalling
 
@@ -46,7 +46,7 @@ class Life:
         self.no_car = NoCarAvailable.of(accepted)
         self.declined = PaymentDeclined.of(accepted, amount=price, reason="insufficient funds")
         self.overdue = CarRideOverdue.of(started, outcome="cancelled")
-        self.overdue_driven = CarRideOverdue.of(self.completed.ride(), outcome="completed")
+        self.overdue_driven = CarRideOverdue.of(self.completed, outcome="completed")
 
 
 def event_of(fact: Fact, **attributes: Any) -> RideEvent:

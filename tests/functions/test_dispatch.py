@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 import assignment_table
 import assignments
-from carride.events import CarAssigned, Fact
+from carride.facts import CarAssigned, Fact
 from carride.items import Outbox
 from dispatch import POLICY
 from idempotency import Check, Update
+from idempotency.effects import action_of
 from idempotency.testing import Invocation
 from local import faults
 from tests.functions.saga import NOW, Life, event_of
@@ -70,7 +71,7 @@ def test_every_write_by_itself_refuses_what_is_out_of_date(world: World) -> None
     stale += [(ride.declined, assigned, assignments.decide(assigned.assignment, ride.declined))]
     for fact, seen, decision in stale:
         writes = assignment_table.effects(TABLES, event_of(fact), seen, decision, outbox=OUTBOX, now=NOW)
-        conditional = [write.action() for write in writes if isinstance(write, Check | Update)]
+        conditional = [action_of(write) for write in writes if isinstance(write, Check | Update)]
         assert len(conditional) == 2
         for action in conditional:
             with pytest.raises(world.dynamodb.exceptions.TransactionCanceledException):

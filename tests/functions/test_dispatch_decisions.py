@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import assignments
 from assignments import Assignment, Car, State
 from carride import simulation
-from carride.events import FACTS, CarAssigned, CarReleased, Fact, NoCarAvailable
+from carride.facts import FACTS, CarAssigned, CarReleased, Fact, NoCarAvailable
 from tests.functions.saga import Life
 
 LIFE = Life()

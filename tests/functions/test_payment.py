@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 import payment
-from carride.events import Fact, PaymentDeclined
+from carride.facts import Fact, PaymentDeclined
 from gateway import GatewayAnswerError, GatewayUnavailableError
 from idempotency import BusyError
 from local import faults

@@ -5,14 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import payments
-from carride.events import (
-    FACTS,
-    Fact,
-    PaymentAuthorized,
-    PaymentCaptured,
-    PaymentDeclined,
-    PaymentRefunded,
-)
+from carride.facts import FACTS, Fact, PaymentAuthorized, PaymentCaptured, PaymentDeclined, PaymentRefunded
 from gateway import Charge, Status
 from payments import Action, Payment, State, UnexpectedStatusError
 from tests.functions.saga import Life

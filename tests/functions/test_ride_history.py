@@ -8,6 +8,7 @@ import pytest
 import timeline
 from carride.history import timeline_of
 from carride.settings import SettingsError, from_environment
+from idempotency.effects import action_of
 from ride_history import Settings
 from tests.functions.saga import NOW, Life, event_of
 from tests.functions.world import World
@@ -34,7 +35,7 @@ def world() -> History:
 def test_an_effect_that_took_place_twice_shows(world: History) -> None:
     """The item counts two effects and has one entry, by which the ledger notices."""
     world.send(world.envelope(RIDE.accepted), world.envelope(RIDE.created))
-    again = timeline.effect("rides", event_of(RIDE.created)).action()
+    again = action_of(timeline.effect("rides", event_of(RIDE.created)))
     world.dynamodb.transact_write_items(TransactItems=[again])
     item = world.item("rides")
     assert [entry.type for entry in timeline_of(item)] == ["CarRideCreated", "CarRideAccepted"]

@@ -19,7 +19,8 @@ import payments
 import reconciler
 import ride_history
 from api.service import Settings
-from carride.events import FACTS, SOURCE, Fact, RideEvent, parse_event
+from carride.events import SOURCE, RideEvent, parse_event
+from carride.facts import FACTS, Fact
 from carride.overdue import LIMIT, Stage
 from idempotency import Consumer, DynamoDBStore, lambda_deadline, marshalling
 from idempotency.clock import epoch_ms

@@ -9,7 +9,8 @@ import boto3
 import pytest
 from moto import mock_aws
 
-from carride.events import Fact, RideEvent
+from carride.events import RideEvent
+from carride.facts import Fact
 from carride.outbox import outbox_item
 from idempotency import marshalling
 from ops.failover import Failover

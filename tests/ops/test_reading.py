@@ -12,7 +12,8 @@ import pytest
 from moto import mock_aws
 
 from carride import ride as rides
-from carride.events import CarRideCreated, RideEvent
+from carride.events import RideEvent
+from carride.facts import CarRideCreated
 from idempotency import marshalling
 from ops.audit.evidence import (
     ALWAYS,

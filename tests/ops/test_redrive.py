@@ -8,7 +8,7 @@ import boto3
 import pytest
 from moto import mock_aws
 
-from carride.entry import Entry
+from carride.entry import BusEntry
 from ops import redrive
 from ops.audit.queues import peek
 from ops.site import Resource, Site
@@ -57,7 +57,7 @@ def site() -> Iterator[Site]:
         yield site
 
 
-def letter(kept: Entry, **changes: Any) -> str:
+def letter(kept: BusEntry, **changes: Any) -> str:
     """Return an event in EventBridge's envelope."""
     time = kept.time.isoformat()
     envelope = {"source": kept.source, "detail-type": kept.detail_type, "time": time, "detail": json.loads(kept.detail)}

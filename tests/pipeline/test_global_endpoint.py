@@ -20,7 +20,7 @@ from io import BytesIO
 from botocore.awsrequest import AWSResponse
 
 from carride.clients import events_client, sqs_client
-from carride.entry import Entry
+from carride.entry import BusEntry
 from carride.publisher import PublishError, Publisher
 
 endpoint_id, queue_url, network = sys.argv[1:]
@@ -42,7 +42,7 @@ def keep(request, **_):
 events = events_client()
 events.meta.events.register("before-send.events.PutEvents", keep)
 publisher = Publisher(events, sqs_client(), "bus", queue_url, endpoint_id=endpoint_id, max_attempts=1)
-entry = Entry(source="acr.com.car-ride", detail="{}", time=datetime.now(UTC))
+entry = BusEntry(source="acr.com.car-ride", detail="{}", time=datetime.now(UTC))
 try:
     (receipt,) = publisher.publish([entry], lambda: 30_000)
 except PublishError as error:

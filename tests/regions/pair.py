@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
-from carride.entry import Entry
+from carride.entry import BusEntry
 from local.bookings import book
 from local.local_aws import Laptop, Stack
 from local.simulated_gateway import GatewayServer
@@ -93,7 +93,7 @@ class Regions:
         """Describe the stack of a region."""
         return self.laptop.stack(NAME, region=region)
 
-    def publish(self, entries: Sequence[Entry]) -> None:
+    def publish(self, entries: Sequence[BusEntry]) -> None:
         """Publish through the global endpoint, as a producer does."""
         for entry in entries:
             request = entry.to_request(self.primary.outputs["CarRideBusName"])
@@ -103,7 +103,7 @@ class Regions:
                 {**request, "Time": entry.time.timestamp()},
             )
 
-    def publish_to(self, region: str, entries: Sequence[Entry]) -> None:
+    def publish_to(self, region: str, entries: Sequence[BusEntry]) -> None:
         """Put entries on the bus of a region, whatever the endpoint would do."""
         bus = self.primary.outputs["CarRideBusName"]
         for entry in entries:
@@ -128,7 +128,7 @@ class Regions:
         site = Site(NAME, region, self.client)
         return sum(1 for consumer in CONSUMERS for _ in deliveries(site, consumer))
 
-    def published(self, entries: Sequence[Entry]) -> set[str]:
+    def published(self, entries: Sequence[BusEntry]) -> set[str]:
         """Return the facts of entries, and those that were committed to be told."""
         table = self.secondary.outputs["OutboxTableName"]
         facts = {json.loads(entry.detail)["idempotencyid"] for entry in entries}

@@ -23,7 +23,7 @@ from tests.regions.pair import AWAY, HOME, NAME, Regions
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from carride.entry import Entry
+    from carride.entry import BusEntry
 
 AT_ONCE: Final = Patience(runs=timedelta(), archive=timedelta(), catching_up=timedelta(minutes=1))
 """The engine archives at once, and says by itself when the last invocation has ended."""
@@ -42,7 +42,7 @@ class Run:
         entries = [each.entry for each in Simulation(Spec(rides=RIDES, seed=7, duplicates=0.3), now).entries()]
         self.entries = entries
         third = len(entries) // 3
-        self.parts: Sequence[Sequence[Entry]] = (entries[:third], entries[third : 2 * third], entries[2 * third :])
+        self.parts: Sequence[Sequence[BusEntry]] = (entries[:third], entries[third : 2 * third], entries[2 * third :])
         self.said: list[str] = []
 
     def until_the_outage(self) -> None:

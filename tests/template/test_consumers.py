@@ -4,7 +4,7 @@ import pytest
 
 import assignments
 import payments
-from carride.events import Fact
+from carride.facts import Fact
 from tests.template.stack import source
 
 

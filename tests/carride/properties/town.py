@@ -9,9 +9,9 @@ from random import Random
 from typing import Any, Final, NamedTuple
 
 from carride import ride as rides
-from carride.events import (
+from carride.events import SOURCE, RideEvent, parse_event
+from carride.facts import (
     FACTS,
-    SOURCE,
     CarRideAccepted,
     CarRideCancelled,
     CarRideCompleted,
@@ -20,8 +20,6 @@ from carride.events import (
     CarRideOverdue,
     CarRideStarted,
     Fact,
-    RideEvent,
-    parse_event,
 )
 from carride.overdue import LIMIT
 from carride.ride import Ride
@@ -287,7 +285,7 @@ class Town(World):
             steps[chance.randrange(len(steps)) :] = ["cancel"] * chance.choice((0, 1, 1))
         for step in steps:
             fact = self._next(step, ride)
-            ride = fact.ride()
+            ride = fact
             yield fact
 
     def _next(self, step: str, ride: Ride) -> Fact:

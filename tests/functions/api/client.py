@@ -1,4 +1,4 @@
-"""A client of the deployed API, and what stands in the tables behind it."""
+"""A client of the deployed API, and of the tables behind it."""
 
 import http.client
 import json
@@ -16,7 +16,7 @@ from local.local_aws import HOST, Laptop, Stack
 BOOKING: Final = {"customerID": "customer_a", "pickup": "sector_01", "destination": "sector_03", "price": 1250}
 
 OWN: Final = "CarRide"
-"""Beginning of the types of the events that this API tells."""
+"""The prefix of the types of the API's events."""
 
 TIMEOUT_S: Final = 60
 
@@ -24,7 +24,7 @@ _COPIES: Final = 5
 
 
 class Answer(NamedTuple):
-    """What the API answers."""
+    """An answer of the API."""
 
     status: int
     headers: Mapping[str, str]
@@ -41,7 +41,7 @@ class Api:
 
     @property
     def url(self) -> str:
-        """Where the API is."""
+        """The URL of the API."""
         return f"{self.laptop.endpoint_url}{self.path}"
 
     def send(
@@ -71,7 +71,7 @@ class Api:
             connection.close()
 
     def insist(self, method: str, path: str, body: object, *, key: str) -> Answer:
-        """Send a request until the function answers, as a client does: under its key, another copy does no harm.
+        """Send a request under one key until the function answers.
 
         Ten functions that start at once can take longer than the API waits for them, which it answers with 5xx.
         """
@@ -82,12 +82,12 @@ class Api:
         return answer
 
     def items(self, output: str) -> list[dict[str, Any]]:
-        """Return what is in a table, which an output of the stack names."""
+        """Return the items of a table, which an output of the stack names."""
         pages = self.laptop.client("dynamodb").get_paginator("scan").paginate(TableName=self.stack.outputs[output])
         return [marshalling.values(item) for page in pages for item in page["Items"]]
 
     def outbox(self) -> list[dict[str, Any]]:
-        """Return the items of the outbox that this API wrote; consumers tell events of their own there."""
+        """Return the outbox items that the API wrote; consumers write items too."""
         return [item for item in self.items("OutboxTableName") if item["type"].startswith(OWN)]
 
     def published(self) -> list[dict[str, Any]]:

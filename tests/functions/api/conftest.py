@@ -1,4 +1,4 @@
-"""The API of a stack that is a test's own."""
+"""The API of a test's own stack."""
 
 from collections.abc import Iterator
 
@@ -10,6 +10,6 @@ from tests.functions.api.client import Api
 
 @pytest.fixture
 def api(laptop: Laptop, name: str) -> Iterator[Api]:
-    """The API of a stack that nobody has used."""
+    """The API of a new stack."""
     yield Api(laptop, laptop.deploy_fast(name))
     laptop.delete_stack(name)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Any, Final
 
-from carride.events import Fact
+from carride.facts import Fact
 from local.demo import reconcile, site_of
 from local.local_aws import Laptop, Stack
 from local.simulated_gateway import Books, GatewayServer, Request, Troubles

@@ -5,7 +5,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from carride.events import Fact
+from carride.facts import Fact
 from local.demo import publish
 from local.local_aws import ROOT
 from tests.functions.api.client import BOOKING, Api
