@@ -1,10 +1,10 @@
-# What a developer runs. `make` lists the targets; each installs what it needs the first time, and only then.
+# `make` lists the targets. Each installs what it needs the first time.
 
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
 
 PYTHON := .venv-dev/bin/python
-# The SAM CLI and, for its builds, a Python 3.13 with pip come first; AWS is never asked by the checks.
+# The SAM CLI, and a Python 3.13 with pip for its builds, come first.
 export PATH := $(CURDIR)/.venv-sam/bin:$(PATH)
 export SAM_CLI_TELEMETRY := 0
 
@@ -82,11 +82,11 @@ mutants: .venv-dev/.synced ## Remove each rule of the idempotency layer in turn,
 ##@ Operate
 
 .PHONY: deploy-regions delete-regions ops
-deploy-regions: .venv-dev/.synced .venv-sam/.synced ## Deploy what was built into two regions (ARGS=--dry-run, ARGS=--help)
-	@$(PYTHON) -m ops.regions deploy $(ARGS)
+deploy-regions: .venv-dev/.synced .venv-sam/.synced ## Show how to deploy what was built to two regions, or do it (ARGS=--yes)
+	@$(PYTHON) -m ops deploy-regions $(ARGS)
 
-delete-regions: .venv-dev/.synced .venv-sam/.synced ## Delete the stack from both regions, in the right order (ARGS=--dry-run)
-	@$(PYTHON) -m ops.regions delete $(ARGS)
+delete-regions: .venv-dev/.synced .venv-sam/.synced ## Show how to delete the stack from both regions, or do it (ARGS=--yes)
+	@$(PYTHON) -m ops delete-regions $(ARGS)
 
 ops: .venv-dev/.synced ## Audit, replay, redrive, fail over and back, release keys (ARGS="failover --help", ARGS=--help)
 	@$(PYTHON) -m ops $(ARGS)

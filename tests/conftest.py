@@ -13,7 +13,7 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from local.local_aws import Laptop
+    from local.local_aws import LocalAws
 
 TESTS: Final = Path(__file__).parent
 PROOFS: Final = tuple(
@@ -77,11 +77,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def laptop() -> "Iterator[Laptop]":
+def cloud() -> "Iterator[LocalAws]":
     """An engine, with what `sam build` makes of the template; Lambda's retries follow soon."""
-    from local.local_aws import FAULTS, Laptop  # noqa: PLC0415 - most tests need no engine
+    from local.local_aws import FAULTS, LocalAws  # noqa: PLC0415 - most tests need no engine
 
-    with Laptop(retry_delays=(0.2, 0.4), preload=[FAULTS]) as started:
+    with LocalAws("--retry-delays=0.2,0.4", FAULTS) as started:
         started.build()
         yield started
 

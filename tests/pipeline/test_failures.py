@@ -2,8 +2,8 @@
 
 import re
 
-from local.demo import site_of
-from local.local_aws import Laptop
+from local.demo import stack_ref
+from local.local_aws import LocalAws
 from ops import redrive
 from tests.pipeline.pipeline import HISTORY, Pipeline
 
@@ -46,7 +46,7 @@ def test_poison_is_quarantined_and_harms_nobody_else(pipeline: Pipeline) -> None
 
 def test_an_event_that_cannot_be_handed_over_lies_in_the_rules_queue(pipeline: Pipeline) -> None:
     """Without the permission to invoke the consumer, the rule keeps it; redriven, it reaches that consumer only."""
-    functions = pipeline.laptop.client("lambda")
+    functions = pipeline.cloud.client("lambda")
     function = pipeline.stack.resources["RideHistoryFunction"]
     functions.remove_permission(
         FunctionName=function, StatementId=pipeline.stack.resources["RideHistoryRulePermission"]
@@ -56,8 +56,8 @@ def test_an_event_that_cannot_be_handed_over_lies_in_the_rules_queue(pipeline: P
     assert before.consumers[HISTORY].effects == 0
     assert before.balanced
 
-    site = site_of(pipeline.laptop, pipeline.stack)
-    rule = pipeline.laptop.client("events").describe_rule(
+    site = stack_ref(pipeline.cloud, pipeline.stack)
+    rule = pipeline.cloud.client("events").describe_rule(
         Name=site.named("AWS::Events::Rule")["RideHistoryRule"], EventBusName=pipeline.stack.outputs["CarRideBusName"]
     )
     functions.add_permission(
@@ -88,9 +88,9 @@ def test_an_event_whose_consumer_cannot_start_lies_in_the_consumers_queue(pipeli
     assert "RIDE_TABLE" in letter["responsePayload"]["errorMessage"]
 
 
-def test_what_is_deployed_injects_no_faults(laptop: Laptop) -> None:
+def test_what_is_deployed_injects_no_faults(cloud: LocalAws) -> None:
     """No built module or template has code or a setting for faults; only the simulator's events name them."""
-    with laptop.built() as build:
+    with cloud.built() as build:
         texts = {path: path.read_text(encoding="utf-8") for path in [*build.rglob("*.py"), build / "template.yaml"]}
     marks = r"inject_fault|SimulatedFault|simulatedfault|FAULTS:"
     assert {path.name for path, text in texts.items() if re.search(marks, text)} == {"simulation.py"}

@@ -2,16 +2,16 @@
 
 import pytest
 
-from local.demo import site_of
+from local.demo import stack_ref
 from ops import redrive
-from ops.site import OperatorError
+from ops.stack import OperatorError
 from tests.pipeline.pipeline import Pipeline
 
 
 def test_what_no_redrive_changes_stays(pipeline: Pipeline) -> None:
     """Broken events stay, and so does an event whose key is quarantined, until it is released."""
     pipeline.simulate(rides=2, seed=3, poison=1, malformed=6)
-    history = site_of(pipeline.laptop, pipeline.stack)
+    history = stack_ref(pipeline.cloud, pipeline.stack)
     stayed = {"CONTRACT": 4, "its key is quarantined": 1}
     assert redrive.waiting(history, "RideHistoryDlq") == {"CONTRACT": 4, "QUARANTINED": 1}
     assert redrive.redrive(history, "RideHistoryDlq") == stayed
@@ -25,7 +25,7 @@ def test_what_no_redrive_changes_stays(pipeline: Pipeline) -> None:
 def test_what_the_bus_refuses_again_stays(pipeline: Pipeline) -> None:
     """It is not dead-lettered a second time, and not counted as sent."""
     pipeline.simulate(rides=1, seed=1, malformed=6)
-    assert redrive.redrive(site_of(pipeline.laptop, pipeline.stack), "ProducerDlq") == {
+    assert redrive.redrive(stack_ref(pipeline.cloud, pipeline.stack), "ProducerDlq") == {
         "refused: EntryTooLarge": 1,
         "refused: MalformedDetail": 1,
     }
@@ -36,4 +36,4 @@ def test_what_the_bus_refuses_again_stays(pipeline: Pipeline) -> None:
 def test_a_queue_that_cannot_be_redriven_says_so(pipeline: Pipeline, queue: str) -> None:
     """Its page in the runbooks does, or there is none."""
     with pytest.raises(OperatorError, match=r"docs/runbooks|has no queue"):
-        redrive.redrive(site_of(pipeline.laptop, pipeline.stack), queue)
+        redrive.redrive(stack_ref(pipeline.cloud, pipeline.stack), queue)

@@ -11,7 +11,7 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
 from idempotency import marshalling
-from local.local_aws import HOST, Laptop, Stack
+from local.local_aws import HOST, LocalAws, Stack
 
 BOOKING: Final = {"customerID": "customer_a", "pickup": "sector_01", "destination": "sector_03", "price": 1250}
 
@@ -34,15 +34,15 @@ class Answer(NamedTuple):
 class Api:
     """The API of one stack."""
 
-    def __init__(self, laptop: Laptop, stack: Stack) -> None:
-        self.laptop = laptop
+    def __init__(self, cloud: LocalAws, stack: Stack) -> None:
+        self.cloud = cloud
         self.stack = stack
         self.path = f"/_aws/execute-api/{stack.resources['CarRideApi']}/$default"
 
     @property
     def url(self) -> str:
         """The URL of the API."""
-        return f"{self.laptop.endpoint_url}{self.path}"
+        return f"{self.cloud.endpoint_url}{self.path}"
 
     def send(
         self,
@@ -60,9 +60,9 @@ class Api:
             headers["Idempotency-Key"] = key
         if sign:
             request = AWSRequest(method, f"{self.url}{path}", headers=headers, data=content)
-            SigV4Auth(Credentials("test", "test"), "execute-api", self.laptop.region).add_auth(request)
+            SigV4Auth(Credentials("test", "test"), "execute-api", self.cloud.region).add_auth(request)
             headers = dict(request.headers.items())
-        connection = http.client.HTTPConnection(HOST, self.laptop.port, timeout=TIMEOUT_S)
+        connection = http.client.HTTPConnection(HOST, self.cloud.port, timeout=TIMEOUT_S)
         try:
             connection.request(method, f"{self.path}{path}", content, headers)
             response = connection.getresponse()
@@ -83,7 +83,7 @@ class Api:
 
     def items(self, output: str) -> list[dict[str, Any]]:
         """Return the items of a table, which an output of the stack names."""
-        pages = self.laptop.client("dynamodb").get_paginator("scan").paginate(TableName=self.stack.outputs[output])
+        pages = self.cloud.client("dynamodb").get_paginator("scan").paginate(TableName=self.stack.outputs[output])
         return [marshalling.values(item) for page in pages for item in page["Items"]]
 
     def outbox(self) -> list[dict[str, Any]]:
@@ -93,7 +93,7 @@ class Api:
     def published(self) -> list[dict[str, Any]]:
         """Return every event of this API, or of a simulation, that the bus accepted."""
         pages = (
-            self.laptop.client("logs")
+            self.cloud.client("logs")
             .get_paginator("filter_log_events")
             .paginate(logGroupName=self.stack.outputs["CarRideEventsLogGroupName"])
         )
@@ -102,4 +102,4 @@ class Api:
 
     def wait(self) -> None:
         """Wait until every event has reached its end."""
-        self.laptop.wait_until_quiet(timeout=TIMEOUT_S)
+        self.cloud.wait_until_quiet(timeout=TIMEOUT_S)

@@ -2,7 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
-from local.local_aws import Laptop
+from local.local_aws import LocalAws
 from tests.functions.api.client import BOOKING, OWN, Api
 
 
@@ -80,11 +80,11 @@ def test_the_document_is_served(api: Api) -> None:
     assert api.send("GET", "/openapi.json").body["info"]["title"] == "CarRide"
 
 
-def test_nobody_is_let_in_unsigned_outside_of_a_laptop(laptop: Laptop, name: str) -> None:
+def test_nobody_is_let_in_unsigned_outside_stage_local(cloud: LocalAws, name: str) -> None:
     """In every stage but `local`, each route refuses a request that carries no signature."""
-    api = Api(laptop, laptop.deploy_fast(name, Stage="dev"))
+    api = Api(cloud, cloud.deploy_fast(name, Stage="dev"))
     routes = [("POST", "/carrides"), ("GET", "/carrides?customer=customer_a"), ("PUT", "/carrides/order_01")]
     routes += [("GET", "/carrides/order_01"), ("POST", "/carrides/simulate"), ("GET", "/openapi.json")]
     assert {api.send(method, path, BOOKING, key="key").status for method, path in routes} == {403}
     assert api.send("POST", "/carrides", BOOKING, key="key", sign=True).status == 201
-    laptop.delete_stack(name)
+    cloud.delete_stack(name)

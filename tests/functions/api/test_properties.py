@@ -8,7 +8,7 @@ import schemathesis
 from hypothesis import settings
 from schemathesis.specs.openapi.checks import positive_data_acceptance, unsupported_method
 
-from local.local_aws import ROOT, Laptop
+from local.local_aws import ROOT, LocalAws
 from tests.functions.api.client import Api
 
 schema: Final = schemathesis.openapi.from_path(ROOT / "docs" / "openapi.json")
@@ -21,10 +21,10 @@ NOT_ASKED: Final = [
 
 
 @pytest.fixture(scope="module")
-def shared_api(laptop: Laptop) -> Iterator[Api]:
+def shared_api(cloud: LocalAws) -> Iterator[Api]:
     """One stack for all requests of this module."""
-    yield Api(laptop, laptop.deploy_fast("properties"))
-    laptop.delete_stack("properties")
+    yield Api(cloud, cloud.deploy_fast("properties"))
+    cloud.delete_stack("properties")
 
 
 @schema.parametrize()

@@ -4,7 +4,7 @@ import argparse
 
 from aws_lambda_powertools.shared.version import VERSION
 
-from local.options import positive
+from local.command import positive
 from tests.idempotency.bench.measures import Row, own_cpu, start_up
 
 

@@ -23,7 +23,7 @@ from valkey.retry import Retry
 
 from idempotency.clock import Clock
 from local import valkey_server
-from local.local_aws import Laptop
+from local.local_aws import LocalAws
 from tests.conftest import SHELL
 from tests.idempotency.stores.backends import Backend, Opener, dynamodb, open_memory, open_valkey
 
@@ -98,7 +98,7 @@ def real_valkey(valkey_client: Any) -> Opener:
 def engine_dynamodb() -> Iterator[Opener]:
     """DynamoDBStore on the local engine's DynamoDB."""
     with (
-        Laptop() as engine,
+        LocalAws() as engine,
         dynamodb(boto3.client("dynamodb", endpoint_url=engine.endpoint_url, config=_ONE_TRY)) as opener,
     ):
         yield opener
