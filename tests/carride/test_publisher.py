@@ -2,7 +2,6 @@ import json
 import random
 from collections import Counter
 from collections.abc import Callable
-from itertools import repeat
 from typing import Any, Final
 
 import pytest
@@ -20,8 +19,6 @@ from carride.events import parse_event
 from carride.publisher import (
     ENTRY_TOO_LARGE,
     MESSAGE_TOO_LARGE,
-    NEEDED_MS,
-    OUT_OF_TIME,
     RETRYABLE,
     Outcome,
     PublishError,
@@ -154,16 +151,6 @@ def test_an_answer_that_does_not_match_the_request_is_no_answer(answered: int | 
     assert [receipt.attempts for receipt in publish(entries(2), Short())] == [2, 2]
 
 
-def test_nothing_is_sent_to_the_bus_in_the_time_that_the_dead_letters_need() -> None:
-    """When the time gets short, what is pending goes to the dead-letter queue while there is time for that."""
-    time, queue = FakeTime(NEEDED_MS + 250), FakeQueue()
-    bus = FakeBus(on_call=lambda _: time.work(100))
-    receipts = publish(entries(60), bus, queue, time)
-    assert len(bus.requests) == 3
-    assert Counter(receipt.code for receipt in receipts) == {None: 30, OUT_OF_TIME: 30}
-    assert queue.reasons() == [OUT_OF_TIME] * 30
-
-
 def test_every_request_names_the_global_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
     """With an endpoint the first attempt and the later ones go to it."""
     monkeypatch.setitem(AUTH_TYPE_MAPS, "v4a", object)
@@ -208,24 +195,3 @@ def test_what_fits_into_no_dead_letter_comes_back() -> None:
         (Outcome.UNSENT, 0, ENTRY_TOO_LARGE),
         (Outcome.DEAD_LETTERED, 1, "MalformedDetail"),
     ]
-
-
-@pytest.mark.parametrize(
-    "queue",
-    [
-        FakeQueue(failures=repeat(EndpointConnectionError(endpoint_url=URL))),
-        FakeQueue(failures=repeat(client_error("AWS.SimpleQueueService.NonExistentQueue", 400))),
-        FakeQueue(lambda _: "InvalidMessageContents", sender_fault=True),
-        FakeQueue(lambda _: "InternalError"),
-    ],
-    ids=["away", "missing", "refuses", "fails"],
-)
-def test_events_that_are_in_neither_come_back_in_the_error(queue: FakeQueue) -> None:
-    """When even the dead-letter queue fails, the caller has the events, and the receipts of all of them."""
-    asked = entries(3)
-    bus = FakeBus(lambda request: "MalformedDetail" if order(request) == "order_1" else None)
-    with pytest.raises(PublishError, match="MalformedDetail") as failure:
-        publish(asked, bus, queue)
-    assert failure.value.entries == [asked[1]]
-    outcomes = [receipt.outcome for receipt in failure.value.receipts]
-    assert outcomes == [Outcome.PUBLISHED, Outcome.UNSENT, Outcome.PUBLISHED]

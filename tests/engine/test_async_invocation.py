@@ -51,28 +51,6 @@ def test_every_attempt_has_the_same_request_id(engine: LocalAws, deploy: Deploy)
     assert ids[0] != ids[1]
 
 
-def test_a_failed_event_ends_at_the_destination(engine: LocalAws, deploy: Deploy) -> None:
-    """When the retries are used up, the destination gets AWS's record: the event, its id, the count and the error."""
-    stack = deploy(**failing(1))
-    invoke(engine, stack, 1)
-    engine.wait_until_quiet()
-    [message] = messages(engine, stack)
-    record = message["body"]
-    assert record["requestContext"] == {
-        "requestId": records(engine, stack)[1]["id"],
-        "functionArn": f"arn:aws:lambda:us-east-1:000000000000:function:{stack.resources['Function']}:$LATEST",
-        "condition": "RetriesExhausted",
-        "approximateInvokeCount": 2,
-    }
-    assert record["requestPayload"] == {"ride": 1}
-    assert record["responseContext"] == {
-        "statusCode": 200,
-        "executedVersion": "$LATEST",
-        "functionError": "Unhandled",
-    }
-    assert record["responsePayload"]["errorType"] == "KeyError"
-
-
 def test_a_destination_needs_the_roles_permission(engine: LocalAws, deploy: Deploy) -> None:
     """A function whose role may not send to its destination loses the event, as on AWS."""
     document = {"Version": "2012-10-17", "Statement": []}

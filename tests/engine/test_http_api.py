@@ -36,10 +36,3 @@ def test_a_route_of_the_document_reaches_its_function(engine: LocalAws, deploy: 
     stack = deploy(**api())
     assert request(engine, stack) == (201, '["PUT /rides/{ride}", "7"]')
     assert request(engine, stack, "DELETE")[0] == 404
-
-
-def test_a_route_with_iam_refuses_an_unsigned_call(engine: LocalAws, deploy: Deploy) -> None:
-    """Where the document asks for a signature, a call without one is refused and a signed one is not."""
-    stack = deploy(**api(EnableIamAuthorizer=True, DefaultAuthorizer="AWS_IAM"))
-    assert request(engine, stack)[0] == 403
-    assert request(engine, stack, signed=True)[0] == 201

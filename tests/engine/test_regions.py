@@ -93,29 +93,6 @@ def test_an_event_reaches_both_buses_and_says_where_it_was_ingested(pair: Pair, 
     assert events.describe_archive(ArchiveName=pair.name[:48])["EventCount"] == 1
 
 
-def test_a_health_check_that_is_disabled_and_inverted_sends_events_to_the_secondary(
-    pair: Pair, engine: LocalAws
-) -> None:
-    """An operator can steer producers to the secondary and back."""
-    route53 = engine.client("route53")
-    route53.update_health_check(HealthCheckId=pair.check, Disabled=True, Inverted=True)
-    pair.put("a")
-    route53.update_health_check(HealthCheckId=pair.check, Disabled=False, Inverted=False)
-    pair.put("b")
-    assert pair.seen(AWAY) == [("a", AWAY), ("b", HOME)]
-
-
-def test_a_late_region_accepts_events_that_arrive_when_it_has_recovered(pair: Pair, engine: LocalAws) -> None:
-    """Events wait for the recovery, and the endpoint hands later ones to the other region."""
-    outage(engine, late=[HOME])
-    engine.client("events").put_events(Entries=[{"Source": "a", "EventBusName": pair.name, **EVENT}])
-    pair.put("b")
-    assert pair.seen(HOME) == []
-    assert pair.seen(AWAY) == [("a", HOME), ("b", AWAY)]
-    outage(engine, late=[])
-    assert pair.seen(HOME) == [("a", HOME), ("b", AWAY)]
-
-
 def test_an_endpoint_that_is_not_there_is_refused(engine: LocalAws) -> None:
     """A wrong id is an error, and no event is put anywhere."""
     with pytest.raises(AssertionError, match="ResourceNotFoundException"):

@@ -115,14 +115,6 @@ def test_the_functions_own_module_wins_over_a_layers(engine: LocalAws, tmp_path:
     assert call(engine, layered(engine, tmp_path, name))[1] == ["function", "layer"]
 
 
-def test_a_preloaded_file_runs_before_the_functions_code(tmp_path: Path) -> None:
-    """It can import and change the function's modules, in every process of every function."""
-    preload = tmp_path / "preload.py"
-    preload.write_text("import extra\nextra.WHO = 'preload'")
-    with LocalAws(f"--preload={preload}") as cloud:
-        assert call(cloud, layered(cloud, tmp_path, "preloaded"))[1] == ["function", "preload"]
-
-
 def test_a_killed_process_is_followed_by_one_with_the_same_copy_of_its_layer(
     engine: LocalAws, tmp_path: Path, name: str
 ) -> None:

@@ -1,11 +1,8 @@
-from collections.abc import Iterator
 from typing import Any
 
-import boto3
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from moto import mock_aws
 
 import carride_simulator
 from api.simulations import Simulate, start
@@ -160,22 +157,3 @@ def test_a_global_endpoint_that_cannot_be_signed_for_fails_the_start(monkeypatch
     environment = {"EVENT_BUS_NAME": "bus", "PRODUCER_DLQ_URL": "https://sqs", "EVENT_ENDPOINT_ID": "abcde.veo "}
     with pytest.raises(SettingsError, match="EVENT_ENDPOINT_ID"):
         from_environment(Settings, environment)
-
-
-@pytest.fixture
-def account() -> Iterator[Settings]:
-    """Return the settings of a function in a simulated account."""
-    with mock_aws():
-        boto3.client("events").create_event_bus(Name="carride-bus")
-        yield Settings("carride-bus", boto3.client("sqs").create_queue(QueueName="producer-dlq")["QueueUrl"])
-
-
-def test_the_clients_take_what_the_publisher_sends(account: Settings) -> None:
-    """With botocore's own clients, every event that the bus refuses is in the queue with its reason."""
-    summary = make_handler(account)({"rides": 3, "malformed": 6}, FakeTime(30_000))
-    messages = boto3.client("sqs").receive_message(
-        QueueUrl=account.producer_dlq_url, MaxNumberOfMessages=10, MessageAttributeNames=["All"]
-    )["Messages"]
-    reasons = [message["MessageAttributes"]["ERROR_CODE"]["StringValue"] for message in messages]
-    assert sorted(reasons) == sorted(summary["reasons"]) == sorted([ENTRY_TOO_LARGE, "MalformedDetail"])
-    assert summary["deadLettered"] == 2

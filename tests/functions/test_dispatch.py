@@ -1,7 +1,6 @@
 """Dispatch on the tables of this process: one car to a ride, one ride to a car, and what it emits."""
 
 import itertools
-import json
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
@@ -13,7 +12,6 @@ import assignment_table
 import assignments
 from carride.facts import CarAssigned, Fact
 from carride.items import Outbox
-from dispatch import POLICY
 from idempotency import Check, Update
 from idempotency.effects import action_of
 from idempotency.testing import Invocation
@@ -168,25 +166,3 @@ def test_each_car_has_one_ride_however_many_reach_for_it(monkeypatch: pytest.Mon
     assert sorted(world.emitted()) == ["CarAssigned"] * 12 + ["NoCarAvailable"] * 18
     assert batch(*(ride.completed for ride in rides)) == {"batchItemFailures": []}
     assert set(world.cars().values()) == {None}
-
-
-def test_poison_is_alone_in_its_batch(world: World) -> None:
-    """Broken events and poison are dead-lettered with the reason and the attempt; a neighbour takes effect at once."""
-    fine, broken = world.envelope(Life().accepted), world.envelope(Life("order_02").accepted)
-    bad = world.envelope(Life("order_03").accepted, extensions={"simulatedfault": "poison"})
-    broken["detail"]["data"]["passengers"] = "two"
-
-    def failed(attempt: int) -> list[str]:
-        context = Invocation(world.clock)
-        failures = world.handlers["dispatch"](world.batch(fine, bad, broken, attempt=attempt), context)
-        return [failure["itemIdentifier"] for failure in failures["batchItemFailures"]]
-
-    assert failed(1) == [bad["id"]]
-    assert world.cars() == {"car_01": "order_01"}
-    (letter,) = world.dead_letters()
-    assert (letter.reason, "passengers" in letter.message) == ("CONTRACT", True)
-    assert [failed(attempt) for attempt in range(2, POLICY.max_attempts + 1)] == [[bad["id"]], []]
-    (letter,) = [letter for letter in world.dead_letters() if letter.reason != "CONTRACT"]
-    assert (letter.reason, letter.consumer, letter.attempt) == ("QUARANTINED", "dispatch", POLICY.max_attempts)
-    assert isinstance(letter.event, dict)
-    assert json.loads(letter.event["body"]) == bad

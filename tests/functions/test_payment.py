@@ -8,10 +8,9 @@ from msgspec.structs import replace
 import payment
 from carride.facts import Fact, PaymentDeclined
 from gateway import GatewayAnswerError, GatewayUnavailableError
-from idempotency import BusyError
 from local import faults
 from local.simulated_gateway import Books, Reply, Strict, Troubles
-from tests.functions.gateways import FakeGateway, KilledError
+from tests.functions.gateways import FakeGateway
 from tests.functions.saga import Life
 from tests.functions.world import World
 
@@ -77,30 +76,6 @@ def test_a_run_that_was_taken_over_changes_nothing(world: Payment) -> None:
     assert world.send(RIDE.assigned, "first") == "LostLease"
     assert world.settled() == ("authorized", "authorized", ["PaymentAuthorized"])
     assert world.item("payments")["effects"] == 1
-
-
-def test_the_retry_of_a_killed_run_waits_for_its_lease(world: Payment) -> None:
-    """A retry that comes too early waits a little, and is not acknowledged: it is all that stands for the event."""
-    world.gateway.then_die()
-    with pytest.raises(KilledError):
-        world.send(RIDE.assigned)
-    with pytest.raises(BusyError):
-        world.send(RIDE.assigned)
-    world.clock.advance(15)
-    assert world.send(RIDE.assigned) == "Takeover"
-
-
-def test_poison_is_quarantined_and_its_charge_can_be_found(world: Payment) -> None:
-    """After three attempts the event is dead-lettered, and the gateway has one payment, not three."""
-    poison = {"simulatedfault": "poison"}
-    for _ in range(2):
-        with pytest.raises(faults.SimulatedFaultError):
-            world.send(RIDE.assigned, extensions=poison)
-    assert world.send(RIDE.assigned, extensions=poison) == "DeadLettered"
-    (letter,) = world.dead_letters()
-    assert (letter.reason, letter.attempt, letter.consumer) == ("QUARANTINED", 3, "payment")
-    assert world.charge()["status"] == "authorized"
-    assert world.gateway.asked.count("payments") == 1
 
 
 def test_facts_of_others_cost_no_request(world: Payment) -> None:

@@ -49,14 +49,6 @@ def test_a_ride_whose_end_was_lost_ends_as_it_did(world: World, way: list[str], 
     assert world.open() == set()
 
 
-def test_a_driven_ride_is_paid_though_payment_never_heard_of_it(world: World) -> None:
-    """Car and completion were lost on their way to payment; dispatch knows that there was a car."""
-    world.book("accept", "start", "complete")
-    world.flow(lambda consumer, fact_type: consumer == "payment" or fact_type == "CarRideCompleted")
-    world.reconcile()
-    assert [charge["captures"] for charge in world.gateway.ledger()] == [[1250]]
-
-
 def test_a_run_takes_effect_once(world: World) -> None:
     """The schedule's second delivery of one tick returns what the first did, and does nothing."""
     world.book("accept")

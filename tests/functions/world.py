@@ -25,6 +25,7 @@ from carride.overdue import LIMIT, Stage
 from idempotency import Consumer, DynamoDBStore, lambda_deadline, marshalling
 from idempotency.clock import epoch_ms
 from idempotency.dead_letters import DeadLetter
+from idempotency.observation import Observation
 from idempotency.testing import DeadLetterBox, Invocation, ManualClock
 from tests.carride.pipe import piped
 from tests.functions import api_world
@@ -77,6 +78,7 @@ class World:
         gateway: the payment gateway; by default one that declines nobody.
 
     Attributes:
+        observations: what the consumers have observed.
         concurrency: how the messages of a batch run; None: in threads, as deployed.
     """
 
@@ -88,6 +90,7 @@ class World:
         self.dynamodb.inserted = self._inserted
         self.gateway = gateway or FakeGateway()
         self._dead_letters = DeadLetterBox()
+        self.observations = list[Observation]()
         self._on_the_bus: list[Mapping[str, Any]] = []
         self._requests = iter(range(1_000_000))
 
@@ -107,7 +110,7 @@ class World:
             for module in (dispatch, payment, reconciler):
                 patch.setattr(module, "dynamodb_client", lambda _: self.dynamodb)
             patch.setattr(carride.consumer, "SqsDeadLetters", lambda _: self._dead_letters)
-            patch.setattr(carride.consumer, "observe", lambda _: None)
+            patch.setattr(carride.consumer, "observe", self.observations.append)
             return {
                 "ride-history": ride_history.make_handler(ride_history.Settings(ride_table="rides", **_SHARED)),
                 "dispatch": dispatch.make_handler(

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any, Final
 
 from carride.history import TimelineEntry, timeline_of
@@ -15,7 +15,6 @@ from ops.audit.queues import peek
 
 HISTORY: Final = "ride-history"
 QUIET_SECONDS: Final = 60.0
-HOUR: Final = timedelta(hours=1)
 
 
 class Pipeline:
@@ -31,17 +30,19 @@ class Pipeline:
             pass
         return self.ledger()
 
-    def put(self, detail: Mapping[str, Any]) -> str:
-        """Put one ride event on the bus, past every producer of this project, and return its id."""
-        entry = {
+    def put(self, *details: Mapping[str, Any]) -> list[str]:
+        """Put ride events on the bus at once, past every producer of this project, and return their ids."""
+        bus = {
             "EventBusName": self.stack.outputs["CarRideBusName"],
             "Source": "acr.com.car-ride",
             "DetailType": "CarRideEvent",
-            "Detail": json.dumps(detail),
         }
-        answer = self.cloud.client("events").put_events(Entries=[entry])
-        event_id: str = answer["Entries"][0]["EventId"]
-        return event_id
+        entries = [{**bus, "Detail": json.dumps(detail)} for detail in details]
+        return [each["EventId"] for each in self.cloud.client("events").put_events(Entries=entries)["Entries"]]
+
+    def settle(self) -> None:
+        """Wait until every event has run its course."""
+        self.cloud.wait_until_quiet(timeout=QUIET_SECONDS)
 
     def break_history(self) -> str:
         """Take away a variable without which the ride history cannot start, and return the function's name."""
@@ -51,25 +52,13 @@ class Pipeline:
         functions.update_function_configuration(FunctionName=function, Environment={"Variables": variables})
         return function
 
-    def replay(self, name: str) -> None:
-        """Replay everything that the archive holds."""
-        bus = self.cloud.client("events").describe_event_bus(Name=self.stack.outputs["CarRideBusName"])
-        now = datetime.now(UTC)
-        self.cloud.client("events").start_replay(
-            ReplayName=name,
-            EventSourceArn=self.stack.outputs["CarRideArchiveArn"],
-            EventStartTime=now - HOUR,
-            EventEndTime=now + HOUR,
-            Destination={"Arn": bus["Arn"]},
-        )
-
     def ledger(self) -> Ledger:
         """Wait until every event has reached its end, and return the ledger."""
         return self.audit().ledger
 
     def audit(self) -> Report:
         """Wait until every event has reached its end, and audit the stack."""
-        self.cloud.wait_until_quiet(timeout=QUIET_SECONDS)
+        self.settle()
         return audit(stack_ref(self.cloud, self.stack), grace=timedelta())
 
     def killed(self, consumer: str) -> int:

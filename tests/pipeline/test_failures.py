@@ -78,7 +78,7 @@ def test_an_event_that_cannot_be_handed_over_lies_in_the_rules_queue(pipeline: P
 def test_an_event_whose_consumer_cannot_start_lies_in_the_consumers_queue(pipeline: Pipeline) -> None:
     """A function that raises before it can tell anybody is retried by Lambda, which then keeps the event."""
     pipeline.break_history()
-    event_id = pipeline.put({"specversion": "1.0"})
+    (event_id,) = pipeline.put({"specversion": "1.0"})
     ledger = pipeline.ledger()
     assert ledger.dead_lettered == {"RideHistoryDlq": {"RetriesExhausted": 1}}
     assert ledger.balanced

@@ -2,6 +2,7 @@
 
 import pytest
 
+from local.demo import replay
 from tests.pipeline.pipeline import HISTORY, Pipeline
 
 
@@ -35,7 +36,7 @@ def test_the_same_simulation_again_has_no_effects(pipeline: Pipeline) -> None:
 def test_a_replay_of_the_archive_has_no_effects(pipeline: Pipeline) -> None:
     """Every archived event is delivered once more, and none takes effect once more."""
     first = pipeline.simulate(rides=5, seed=3)
-    pipeline.replay("everything")
+    replay(pipeline.cloud, pipeline.stack, "everything")
     again = pipeline.ledger()
     assert again.balanced
     assert again.published == again.replayed == first.published

@@ -1,30 +1,22 @@
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
-import boto3
 import pytest
-from moto import mock_aws
 
-import carride.consumer
-import dispatch
-import payment
-import ride_history
 from carride.decoding import FieldError, shaped
 from carride.entry import BusEntry
 from carride.simulation import Simulation
 from carride_simulator import Request
 from contract.samples import TIME
-from idempotency.clock import epoch_ms
+from idempotency.dead_letters import SqsDeadLetters
 from idempotency.testing import Invocation
 from tests.carride.fakes import FakeQueue, publish
-from tests.functions.gateways import FakeGateway
-from tests.functions.saga import create_table
+from tests.functions.world import World
 
 EVENTS: Final = Path(__file__).parents[3] / "events"
 FILES: Final = sorted(EVENTS.glob("*.json"))
@@ -46,19 +38,6 @@ def test_the_readme_lists_every_sample() -> None:
 # ── What each function makes of its samples ───────────────────────────────────────────────────────────────────────────
 
 
-@pytest.fixture
-def account(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Yield the URL of a dead-letter queue, beside the tables of every consumer, in an account of this process."""
-    with mock_aws():
-        dynamodb = boto3.client("dynamodb")
-        create_table(dynamodb, "idempotency", "idempotencyKey")
-        create_table(dynamodb, "outbox", "id")
-        create_table(dynamodb, "cars", "zone", "carID")
-        for table in ("rides", "assignments", "payments"):
-            create_table(dynamodb, table, "orderID")
-        yield boto3.client("sqs").create_queue(QueueName="dlq")["QueueUrl"]
-
-
 def rows(function: str) -> list[tuple[str, str]]:
     """Return the samples of a function with the outcomes that events/README.md gives them, in its order."""
     found = re.findall(
@@ -68,73 +47,29 @@ def rows(function: str) -> list[tuple[str, str]]:
     return found
 
 
-type Handler = Callable[[dict[str, Any], Invocation], dict[str, Any]]
+def outcomes(world: World, function: str, event: dict[str, Any]) -> list[str]:
+    """Deliver an event as it is to a function, and return the outcome of each of its messages."""
+    world.observations.clear()
+    world.handlers[function](event, Invocation(world.clock, timeout_s=180))
+    return sorted(each.outcome for each in world.observations)
 
 
-@pytest.fixture
-def history(account: str) -> Handler:
-    """Return the handler of the ride history."""
-    settings = ride_history.Settings(
-        idempotency_store="dynamodb:idempotency", ride_table="rides", dead_letter_queue_url=account
-    )
-    return ride_history.make_handler(settings)
+@pytest.mark.parametrize("function", ["ride-history", "dispatch", "payment"])
+def test_each_function_does_what_the_readme_says(function: str) -> None:
+    """In the order of the table in events/README.md, each sample has the outcomes of its row; one ride is charged."""
+    world = World()
+    for name, expected in rows(function.replace("-", "_")):
+        assert (name, outcomes(world, function, sample(name))) == (name, sorted(expected.split(", ")))
+    assert len(world.gateway.ledger()) == (function == "payment")
 
 
-def test_the_ride_history_does_what_the_readme_says(history: Handler) -> None:
-    """Run in the order of the table in events/README.md, each sample has the outcome that stands there."""
-    for name, outcome in rows("ride_history"):
-        assert (name, history(sample(name), Invocation(epoch_ms))["outcome"]) == (name, outcome)
-
-
-def test_an_event_from_before_a_field_is_a_duplicate_of_the_event_with_it(history: Handler) -> None:
+def test_an_event_from_before_a_field_is_a_duplicate_of_the_event_with_it() -> None:
     """An archived event without a currency, replayed after the same fact was published with one, has no effect."""
-    now = sample("ride_history_live")
+    now, world = sample("ride_history_live"), World()
     data = {name: value for name, value in now["detail"]["data"].items() if name != "currency"}
     before = now | {"detail": now["detail"] | {"data": data}}
     assert before != now
-    outcomes = [history(event, Invocation(epoch_ms))["outcome"] for event in (now, before)]
-    assert outcomes == ["New", "Duplicate"]
-
-
-def test_dispatch_does_what_the_readme_says(account: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each message has the outcome that stands there, and none comes again."""
-    outcomes: list[str] = []
-    monkeypatch.setattr(carride.consumer, "observe", lambda observation: outcomes.append(observation.outcome))
-    # One at a time: moto's transactions are not isolated, and the order is that of the table.
-    monkeypatch.setattr(dispatch, "POLICY", replace(dispatch.POLICY, concurrency=1))
-    handler = dispatch.make_handler(
-        dispatch.Settings(
-            idempotency_store="dynamodb:idempotency",
-            assignment_table="assignments",
-            car_table="cars",
-            outbox_table="outbox",
-            dead_letter_queue_url=account,
-            aws_region="us-east-1",
-        )
-    )
-    for name, expected in rows("dispatch"):
-        outcomes.clear()
-        assert handler(sample(name), Invocation(epoch_ms)) == {"batchItemFailures": []}
-        assert (name, sorted(outcomes)) == (name, sorted(expected.split(", ")))
-
-
-def test_payment_does_what_the_readme_says(account: str) -> None:
-    """Each sample has the outcome that stands there, and the one ride is charged once."""
-    gateway = FakeGateway()
-    handler = payment.make_handler(
-        payment.Settings(
-            idempotency_store="dynamodb:idempotency",
-            payment_table="payments",
-            outbox_table="outbox",
-            payment_gateway_url="http://127.0.0.1:9",
-            dead_letter_queue_url=account,
-            aws_region="us-east-1",
-        ),
-        gateway,
-    )
-    for name, outcome in rows("payment"):
-        assert (name, handler(sample(name), Invocation(epoch_ms, timeout_s=180))["outcome"]) == (name, outcome)
-    assert len(gateway.ledger()) == 1
+    assert [outcomes(world, "ride-history", event) for event in (now, before)] == [["New"], ["Duplicate"]]
 
 
 # ── Dead letters ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -158,12 +93,14 @@ def test_the_producers_dead_letter_is_one() -> None:
     assert sent | {"ERROR_MESSAGE": attributes["ERROR_MESSAGE"]} == attributes
 
 
-def test_the_consumers_dead_letter_is_one(history: Handler, account: str) -> None:
+def test_the_consumers_dead_letter_is_one() -> None:
     """An event that the ride history gives up is in its queue in this form."""
-    history(sample("ride_history_malformed"), Invocation(epoch_ms))
-    (message,) = boto3.client("sqs").receive_message(QueueUrl=account, MessageAttributeNames=["All"])["Messages"]
-    sent = {name: value["StringValue"] for name, value in message["MessageAttributes"].items()}
-    assert (json.loads(message["Body"]), sent) == dead_letter("ride_history_dlq_given_up")
+    world, sent = World(), dict[str, Any]()
+    outcomes(world, "ride-history", sample("ride_history_malformed"))
+    (letter,) = world.dead_letters()
+    SqsDeadLetters("dlq", client=SimpleNamespace(send_message=lambda **message: sent.update(message))).send(letter)
+    attributes = {name: value["StringValue"] for name, value in sent["MessageAttributes"].items()}
+    assert (json.loads(sent["MessageBody"]), attributes) == dead_letter("ride_history_dlq_given_up")
 
 
 def test_the_other_dead_letters_hold_their_events() -> None:

@@ -41,45 +41,6 @@ def test_ten_equal_requests_at_once_book_one_ride(api: Api) -> None:
     assert len(api.published()) == 1
 
 
-def test_ten_changes_at_once_make_one_of_them(api: Api) -> None:
-    """Of ten clients that change a ride at the same version, one succeeds; the others get the present version."""
-    path = api.send("POST", "/carrides", BOOKING, key="book").headers["Location"]
-    change = {"action": "accept", "version": 1}
-    with ThreadPoolExecutor(10) as pool:
-        answers = list(pool.map(lambda number: api.insist("PUT", path, change, key=f"client-{number}"), range(10)))
-    assert sorted(answer.status for answer in answers) == [200] + [409] * 9
-    assert {answer.body["version"] for answer in answers} == {2}
-    api.wait()
-    assert [event["detail"]["sequence"] for event in api.published()] == ["00000001", "00000002"]
-
-
-def test_what_the_outbox_holds_is_published_once_and_whole(api: Api) -> None:
-    """Fifty rides make fifty events on the bus, with the ids of their items."""
-    for number in range(50):
-        assert api.send("POST", "/carrides", BOOKING, key=f"ride-{number}").status == 201
-    api.wait()
-    published = api.published()
-    assert sorted(event["detail"]["id"] for event in published) == sorted(str(item["id"]) for item in api.outbox())
-    assert len(api.items("RideTableName")) == 50
-    assert {(event["source"], event["detail-type"]) for event in published} == {("acr.com.car-ride", "CarRideEvent")}
-    assert all(event["detail"]["time"].startswith(event["time"].removesuffix("Z")) for event in published)
-
-
-def test_a_simulation_runs_after_its_answer(api: Api) -> None:
-    """A simulation that was started over HTTP publishes its rides once for one key."""
-    for _ in range(2):
-        assert api.send("POST", "/carrides/simulate", {"rides": 5}, key="same").status == 202
-    api.wait()
-    assert len(api.items("RideTableName")) == 5
-    ids = [event["detail"]["id"] for event in api.published()]
-    assert len(ids) == len(set(ids))
-
-
-def test_the_document_is_served(api: Api) -> None:
-    """The API serves its description."""
-    assert api.send("GET", "/openapi.json").body["info"]["title"] == "CarRide"
-
-
 def test_nobody_is_let_in_unsigned_outside_stage_local(cloud: LocalAws, name: str) -> None:
     """In every stage but `local`, each route refuses a request that carries no signature."""
     api = Api(cloud, cloud.deploy_fast(name, Stage="dev"))

@@ -54,7 +54,7 @@ def test_a_copy_in_the_older_envelope_is_recognised_as_one(town: Town) -> None:
     topic, ride = town.stack.outputs["PartnersTopicArn"], town.ride()
     queue = subscribe(town.cloud.client("sns"), town.cloud.client("sqs"), topic, "both-envelopes")
     fact = event_of(ride.created)
-    town.put_details(fact.to_detail(), older_envelope(fact))
+    town.put(fact.to_detail(), older_envelope(fact))
     town.settle()
     partner = Partner(MemoryStore())
     assert partner.poll(town.cloud.client("sqs"), queue) == 2

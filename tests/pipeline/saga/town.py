@@ -1,8 +1,7 @@
 """A stack with cars and a gateway, and how tests have rides happen in it."""
 
 import itertools
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any, Final
 
@@ -13,21 +12,19 @@ from local.simulated_gateway import Books, GatewayServer, Request, Troubles
 from ops.audit import gateway_payments, read
 from ops.audit.saga import Saga, check
 from tests.functions.saga import Life, event_of
+from tests.pipeline.pipeline import Pipeline
 
 CARS: Final = 2
 SEED: Final = 1
 DECLINED: Final = 0.5
 """Share of the rides that the gateway declines."""
 
-_QUIET_SECONDS: Final = 60.0
 
-
-class Town:
+class Town(Pipeline):
     """Dispatch, payment and a gateway, deployed from the real template."""
 
     def __init__(self, cloud: LocalAws, stack: Stack, gateway: GatewayServer) -> None:
-        self.cloud = cloud
-        self.stack = stack
+        super().__init__(cloud, stack)
         self.gateway = gateway
         self._solvent, self._broke = (itertools.filterfalse(is_broke, names()), filter(is_broke, names()))
 
@@ -38,30 +35,8 @@ class Town:
     def hear(self, *facts: Fact) -> None:
         """Put facts on the bus one after the other, each when the one before has run its course."""
         for fact in facts:
-            self.put(fact)
+            self.put(event_of(fact).to_detail())
             self.settle()
-
-    def settle(self) -> None:
-        """Wait until every event has run its course."""
-        self.cloud.wait_until_quiet(timeout=_QUIET_SECONDS)
-
-    def put(self, *facts: Fact) -> None:
-        """Put facts on the bus, all at once."""
-        self.put_details(*(event_of(fact).to_detail() for fact in facts))
-
-    def put_details(self, *details: Mapping[str, Any]) -> None:
-        """Put events on the bus, all at once."""
-        entries = [
-            {
-                "EventBusName": self.stack.outputs["CarRideBusName"],
-                "Source": "acr.com.car-ride",
-                "DetailType": "CarRideEvent",
-                "Detail": json.dumps(detail),
-            }
-            for detail in details
-        ]
-        answer = self.cloud.client("events").put_events(Entries=entries)
-        assert answer["FailedEntryCount"] == 0
 
     def saga(self, *rides: Life) -> Saga:
         """Return how these rides have ended, by all evidence."""
