@@ -9,9 +9,6 @@ from msgspec.structs import replace
 from carride.events import ContractError, RideEvent, idempotency_id, parse_event, sequence
 from carride.facts import FACTS, CarRideAccepted, CarRideCreated
 from carride.ride import accept
-from contract.samples import delivered, received
-from idempotency import Consumer, MemoryStore
-from idempotency.testing import DeadLetterBox, Invocation, ManualClock
 from tests.carride.rides import NOW, booked, event, every_fact
 
 DETAIL = event(traceparent="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", expirytime=NOW).to_detail()
@@ -227,24 +224,3 @@ def test_every_source_derives_its_ids() -> None:
         foreign = changed(detail, path, idempotency_id("order_02", "CarRideCreated", 1)) | {"source": "somebody.else"}
         with pytest.raises(ContractError, match="idempotencyid"):
             parse_event({"source": "somebody.else", "detail": foreign})
-
-
-def test_an_event_that_cannot_be_read_leaves_its_batch_at_once() -> None:
-    """An unreadable event is dead-lettered with the reason, and the other events of its batch take effect."""
-    deep = changed(DETAIL, "data") | {"data_base64": base64.b64encode(b"[" * 20_000 + b"]" * 20_000).decode()}
-    forged = changed(DETAIL, "idempotencyid", idempotency_id("order_02", "CarRideCreated", 1))
-    clock, box, done = ManualClock(), DeadLetterBox(), list[str]()
-    consumer = Consumer(
-        "dispatch",
-        MemoryStore(),
-        parse=parse_event,
-        key=lambda event: event.idempotencyid,
-        payload=lambda event: event.payload,
-        dead_letters=box,
-        clock=clock,
-    )
-    handler = consumer.batch_handler(lambda event, operation: done.append(event.subject))
-    batch = received(*(delivered(detail, number) for number, detail in enumerate([deep, DETAIL, forged])))
-    assert handler(batch, Invocation(clock)) == {"batchItemFailures": []}
-    assert [letter.reason for letter in box.letters] == ["CONTRACT", "CONTRACT"]
-    assert done == ["order_01"]

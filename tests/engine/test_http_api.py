@@ -1,8 +1,6 @@
-from typing import Any, Final
+from typing import Final
 
-from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
-from botocore.credentials import Credentials
 from botocore.httpsession import URLLib3Session
 
 from local.local_aws import LocalAws, Stack
@@ -12,20 +10,18 @@ from tests.engine.support import Resource, function, needed
 ANSWERS: Final = 'return {"statusCode": 201, "body": json.dumps([event["routeKey"], event["pathParameters"]["ride"]])}'
 
 
-def api(**auth: Any) -> dict[str, Resource]:
+def api() -> dict[str, Resource]:
     """A function behind one route of an HTTP API."""
     route = {"Type": "HttpApi", "Properties": {"ApiId": {"Ref": "Api"}, "Path": "/rides/{ride}", "Method": "put"}}
     return {
-        "Api": {"Type": "AWS::Serverless::HttpApi", "Properties": {"Auth": auth} if auth else {}},
+        "Api": {"Type": "AWS::Serverless::HttpApi", "Properties": {}},
         "Function": function(ANSWERS, Events={"Ride": route}),
     }
 
 
-def request(cloud: LocalAws, stack: Stack, method: str = "PUT", *, signed: bool = False) -> tuple[int, str]:
+def request(cloud: LocalAws, stack: Stack, method: str = "PUT") -> tuple[int, str]:
     """Call the API; return status and answer."""
     call = AWSRequest(method, f"{cloud.endpoint_url}/_aws/execute-api/{stack.resources['Api']}/$default/rides/7")
-    if signed:
-        SigV4Auth(Credentials("test", "test"), "execute-api", cloud.region).add_auth(call)
     answer = URLLib3Session().send(call.prepare())
     return answer.status_code, answer.text
 

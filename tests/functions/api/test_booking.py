@@ -1,44 +1,28 @@
-"""Rides over HTTP, from the request to the read model, on the deployed template."""
+"""What only the deployed API shows: simultaneous copies of a request, and who is let in."""
 
 from concurrent.futures import ThreadPoolExecutor
 
 from local.local_aws import LocalAws
-from tests.functions.api.client import BOOKING, OWN, Api
+from tests.functions.api.client import BOOKING, Answer, Api
 
 
-def test_a_ride_is_booked_driven_and_read(api: Api) -> None:
-    """Each request makes one event, which reaches the bus by the outbox and the read model by its consumer."""
-    booked = api.send("POST", "/carrides", BOOKING, key="book")
-    assert booked.status == 201
-    path = booked.headers["Location"]
-    for version, action in enumerate(("accept", "start", "complete"), start=1):
-        changed = api.send("PUT", path, {"action": action, "version": version}, key=action)
-        assert (changed.status, changed.body["version"]) == (200, version + 1)
-    api.wait()
-    read = api.send("GET", path)
-    assert (read.status, read.body["status"]) == (200, "completed")
-    assert [entry["type"] for entry in read.body["timeline"] if entry["type"].startswith(OWN)] == [
-        "CarRideCreated",
-        "CarRideAccepted",
-        "CarRideStarted",
-        "CarRideCompleted",
-    ]
-    listed = api.send("GET", "/carrides?customer=customer_a")
-    assert [ride["orderID"] for ride in listed.body["rides"]] == [booked.body["orderID"]]
+def test_ten_equal_requests_at_once_book_one_ride(cloud: LocalAws, name: str) -> None:
+    """Ten simultaneous copies of a request get one answer or a 409, and make one booking and one event."""
+    api = Api(cloud, cloud.deploy_fast(name))
 
+    def book(_: int) -> Answer:
+        # Functions that start at once can take longer than API Gateway waits: it answers 5xx, and the client retries.
+        answers = (api.send("POST", "/carrides", BOOKING, key="same") for _ in range(5))
+        return next(answer for answer in answers if answer.status < 500)
 
-def test_ten_equal_requests_at_once_book_one_ride(api: Api) -> None:
-    """Ten simultaneous copies of a request get one answer or a 409, and book one ride."""
     with ThreadPoolExecutor(10) as pool:
-        answers = list(pool.map(lambda _: api.insist("POST", "/carrides", BOOKING, key="same"), range(10)))
+        answers = list(pool.map(book, range(10)))
     booked = [answer for answer in answers if answer.status != 409]
-    assert booked
     assert {answer.status for answer in booked} == {201}
     assert all(answer.body == booked[0].body for answer in booked)
     assert all("Retry-After" in answer.headers for answer in answers if answer.status == 409)
-    api.wait()
-    assert len(api.items("BookingTableName")) == len(api.outbox()) == 1
-    assert len(api.published()) == 1
+    assert len(api.items("BookingTableName")) == len(api.items("OutboxTableName")) == 1
+    cloud.delete_stack(name)
 
 
 def test_nobody_is_let_in_unsigned_outside_stage_local(cloud: LocalAws, name: str) -> None:

@@ -80,7 +80,7 @@ def _break(town: Town) -> None:
     """Publish events that each consumer acts on, late or broken."""
     for fact in (town.ride().accepted, town.ride().assigned):
         late = event_of(fact, expirytime=NOW - timedelta(days=1)).to_detail()
-        town.put_details(late, event_of(fact).to_detail() | {"idempotencyid": None})
+        town.put(late, event_of(fact).to_detail() | {"idempotencyid": None})
     town.settle()
 
 
