@@ -161,12 +161,12 @@ def _tables(deployment: Deployment) -> str:
     wrong = []
     for logical, name in tables.items():
         description = client.describe_table(TableName=name)["Table"]
-        expires = client.describe_time_to_live(TableName=name)["TimeToLiveDescription"]["TimeToLiveStatus"]
-        if logical in {"IdempotencyTable", "OutboxTable"} and expires not in {"ENABLED", "ENABLING"}:
-            wrong.append(f"{logical} never deletes expired items")
         if deployment.parameters["Stage"] == "prod" and not description.get("DeletionProtectionEnabled"):
             wrong.append(f"{logical} is not protected from deletion")
-        if deployment.parameters["Stage"] != "local":
+        if deployment.parameters["Stage"] != "local":  # the engine keeps neither
+            expires = client.describe_time_to_live(TableName=name)["TimeToLiveDescription"]["TimeToLiveStatus"]
+            if logical in {"IdempotencyTable", "OutboxTable"} and expires not in {"ENABLED", "ENABLING"}:
+                wrong.append(f"{logical} never deletes expired items")
             backups = client.describe_continuous_backups(TableName=name)["ContinuousBackupsDescription"]
             if backups["PointInTimeRecoveryDescription"]["PointInTimeRecoveryStatus"] != "ENABLED":
                 wrong.append(f"{logical} has no point-in-time recovery")
