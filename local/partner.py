@@ -112,15 +112,21 @@ def subscribe(sns: Any, sqs: "SQSClient", topic: str, name: str, *, visibility_s
         visibility_s: Seconds after which a failed message comes again.
     """
     url = sqs.create_queue(QueueName=name, Attributes={"VisibilityTimeout": str(visibility_s)})["QueueUrl"]
+    arn = allow(sqs, url, "sns", topic)
+    sns.subscribe(TopicArn=topic, Protocol="sqs", Endpoint=arn, Attributes={"RawMessageDelivery": "true"})
+    return url
+
+
+def allow(sqs: "SQSClient", url: str, service: str, source: str) -> str:
+    """Let a topic or a rule, by its service and ARN, send to a queue, and return the queue's ARN."""
     arn = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
     statement = {
         "Effect": "Allow",
-        "Principal": {"Service": "sns.amazonaws.com"},
+        "Principal": {"Service": f"{service}.amazonaws.com"},
         "Action": "sqs:SendMessage",
         "Resource": arn,
-        "Condition": {"ArnEquals": {"aws:SourceArn": topic}},
+        "Condition": {"ArnEquals": {"aws:SourceArn": source}},
     }
     policy = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
     sqs.set_queue_attributes(QueueUrl=url, Attributes={"Policy": policy})
-    sns.subscribe(TopicArn=topic, Protocol="sqs", Endpoint=arn, Attributes={"RawMessageDelivery": "true"})
-    return url
+    return arn

@@ -1,9 +1,6 @@
 import json
 from typing import Final
 
-import pytest
-from botocore.exceptions import ClientError
-
 from local.local_aws import LocalAws, Stack
 from tests.engine.conftest import Deploy
 from tests.engine.support import (
@@ -14,7 +11,6 @@ from tests.engine.support import (
     messages,
     needed,
     records,
-    template,
     until,
 )
 
@@ -78,13 +74,3 @@ def test_a_throttled_event_waits(engine: LocalAws, deploy: Deploy) -> None:
     engine.wait_until_quiet()
     assert sorted(each["event"]["ride"] for each in records(engine, stack)) == [0, 1, 2]
     assert messages(engine, stack) == []
-
-
-def test_an_event_that_finds_no_room_is_refused(small: LocalAws) -> None:
-    """A full queue refuses the next event and loses none that it accepted."""
-    stack = small.deploy_fast("small", template({"Function": function(f"{PRINTS}\ntime.sleep(0.2)")}))
-    invoke(small, stack, 1)
-    with pytest.raises(ClientError, match="TooManyRequestsException"):
-        invoke(small, stack, 2)
-    small.wait_until_quiet()
-    assert [each["event"] for each in records(small, stack)] == [{"ride": 1}]

@@ -15,7 +15,6 @@ from carride.items import Outbox
 from idempotency import Check, Update
 from idempotency.effects import action_of
 from idempotency.testing import Invocation
-from local import faults
 from tests.functions.saga import NOW, Life, event_of
 from tests.functions.world import World
 
@@ -24,9 +23,8 @@ OUTBOX = Outbox("outbox", "us-east-1")
 
 
 @pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> World:
-    """The functions, with faults injected and one car."""
-    faults.install(monkeypatch.setattr)
+def world() -> World:
+    """The functions, with one car."""
     world = World()
     world.park("car_01")
     return world

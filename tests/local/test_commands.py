@@ -97,14 +97,6 @@ def test_a_bad_option_is_refused_before_anything_starts(
         assert f"argument --{option}" in capsys.readouterr().err
 
 
-def test_the_options_are_the_simulators_request() -> None:
-    """The simulator gets the options of the command line, and none of the demo's own."""
-    options = demo.parse(["--rides", "7", "--out-of-order", "0.5", "--keep"])
-    request = demo.specification(options)
-    assert (request["rides"], request["outOfOrder"], request["duplicates"]) == (7, 0.5, 0.3)
-    assert not request.keys() & {"keep", "json", "bookings", "out_of_order"}
-
-
 @pytest.mark.parametrize(
     ("function", "event", "said"),
     [

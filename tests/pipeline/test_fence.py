@@ -62,28 +62,16 @@ def running(stack: StackRef) -> dict[str, Any]:
     """Return the state of everything that a fence stops."""
     events, functions, pipes = stack.client("events"), stack.client("lambda"), stack.client("pipes")
     bus = stack.outputs["CarRideBusName"]
-    return {
-        **{
-            logical: events.describe_rule(Name=name, EventBusName=bus)["State"]
-            for logical, name in stack.named("AWS::Events::Rule").items()
-        },
-        **{
-            logical: functions.get_event_source_mapping(UUID=name)["State"]
-            for logical, name in stack.named("AWS::Lambda::EventSourceMapping").items()
-        },
-        **{
-            logical: pipes.describe_pipe(Name=name)["CurrentState"]
-            for logical, name in stack.named("AWS::Pipes::Pipe").items()
-        },
-        **{
-            logical: functions.get_function_concurrency(FunctionName=name).get("ReservedConcurrentExecutions")
-            for logical, name in stack.named("AWS::Lambda::Function").items()
-        },
-        **{
-            logical: stack.client("scheduler").get_schedule(Name=name)["State"]
-            for logical, name in stack.named(fence.SCHEDULE).items()
-        },
+    looks: dict[str, Callable[[str], Any]] = {
+        "AWS::Events::Rule": lambda name: events.describe_rule(Name=name, EventBusName=bus)["State"],
+        "AWS::Lambda::EventSourceMapping": lambda name: functions.get_event_source_mapping(UUID=name)["State"],
+        "AWS::Pipes::Pipe": lambda name: pipes.describe_pipe(Name=name)["CurrentState"],
+        "AWS::Lambda::Function": lambda name: functions.get_function_concurrency(FunctionName=name).get(
+            "ReservedConcurrentExecutions"
+        ),
+        fence.SCHEDULE: lambda name: stack.client("scheduler").get_schedule(Name=name)["State"],
     }
+    return {logical: look(name) for kind, look in looks.items() for logical, name in stack.named(kind).items()}
 
 
 def settings(stack: StackRef) -> dict[str, Any]:

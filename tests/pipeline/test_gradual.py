@@ -15,8 +15,10 @@ from tests.pipeline.pipeline import HISTORY, Pipeline
 @pytest.fixture
 def gradual(cloud: LocalAws, name: str) -> Iterator[Pipeline]:
     """A stack that is deployed gradually, in its first release."""
-    options = {"DeploymentStrategy": "Canary10Percent5Minutes", "ReservedConcurrency": "10", "Release": "0000000001"}
-    yield Pipeline(cloud, cloud.deploy_fast(name, **options))
+    strategy = "Canary10Percent5Minutes"
+    yield Pipeline(
+        cloud, cloud.deploy_fast(name, DeploymentStrategy=strategy, ReservedConcurrency="10", Release="0000000001")
+    )
     cloud.reset()
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from carride.simulation import older_envelope
 from idempotency import MemoryStore
-from local.partner import Partner, subscribe
+from local.partner import Partner, allow, subscribe
 from tests.functions.saga import event_of
 from tests.pipeline.saga.town import Town
 
@@ -67,18 +67,9 @@ def test_a_rule_and_a_queue_do_as_well(town: Town) -> None:
     events, sqs = town.cloud.client("events"), town.cloud.client("sqs")
     bus = town.stack.outputs["CarRideBusName"]
     url = sqs.create_queue(QueueName="by-rule")["QueueUrl"]
-    arn = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
     pattern = {"detail": {"type": ["CarRideCancelled"]}}
     rule = events.put_rule(Name="by-rule", EventBusName=bus, EventPattern=json.dumps(pattern))["RuleArn"]
-    statement = {
-        "Effect": "Allow",
-        "Principal": {"Service": "events.amazonaws.com"},
-        "Action": "sqs:SendMessage",
-        "Resource": arn,
-        "Condition": {"ArnEquals": {"aws:SourceArn": rule}},
-    }
-    policy = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
-    sqs.set_queue_attributes(QueueUrl=url, Attributes={"Policy": policy})
+    arn = allow(sqs, url, "events", rule)
     events.put_targets(Rule="by-rule", EventBusName=bus, Targets=[{"Id": "queue", "Arn": arn}])
     ride = town.ride()
     town.hear(ride.created, ride.cancelled)
