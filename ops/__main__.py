@@ -15,7 +15,7 @@ import boto3
 from botocore.exceptions import BotoCoreError, ClientError
 
 from carride.overdue import LIMIT
-from ops import fleet, outbox, redrive, replay
+from ops import fence, fleet, outbox, redrive, replay
 from ops import regions as two_regions
 from ops.audit import DEFAULT_GRACE, audit, gateway_payments
 from ops.failover import ARCHIVED_IN, LOST_WINDOW, Failover, Patience
@@ -23,7 +23,7 @@ from ops.stack import ClientFactory, OperatorError, StackRef, aws_clients
 
 DESCRIPTION: Final = """\
 The operator's commands for a deployed stack. Each command shows what it will do, and does
-it only with --yes; audit changes nothing. A command works in the region for which AWS's
+it only with --yes; audit and fenced change nothing. A command works in the region for which AWS's
 tools are configured, or in that of --region. deploy-regions, delete-regions, failover and
 unfence work on [primary] and [secondary] of samconfig.toml.
 
@@ -155,6 +155,15 @@ def _failover(options: argparse.Namespace) -> Plan:
     )
 
 
+def _fenced(options: argparse.Namespace) -> Plan:
+    """Fail if the region is fenced: then the stack must not be deployed.
+
+    A deployment enables rules that the fence has disabled. There need not be a stack.
+    """
+    fence.refuse_deployment(_stack(options))
+    return Plan([], lambda: {"fenced": False})
+
+
 def _unfence(options: argparse.Namespace) -> Plan:
     """Go back to the primary region.
 
@@ -205,8 +214,11 @@ def _deploy_regions(options: argparse.Namespace) -> Plan:
 
     Both deploy what was built last: run `sam build` first. The first deployment takes four
     steps, later ones two. An interrupted deployment continues when it is run again.
+    While a region is fenced, it is refused.
     """
     pair = two_regions.configured(options.clients, overrides=dict(map(two_regions.assignment, options.overrides)))
+    for each in pair:
+        fence.refuse_deployment(each.stack)
     return _changes(two_regions.deployment(*pair), pair, options)
 
 
@@ -240,7 +252,7 @@ def command_line() -> argparse.ArgumentParser:
         if regions == 1:
             added.add_argument("--stack", help="name of the stack (that of samconfig.toml)")
             added.add_argument("--region", help="region of the stack (that for which AWS's tools are configured)")
-        if run is _audit:
+        if run in {_audit, _fenced}:
             added.set_defaults(yes=True)
         else:
             added.add_argument("--yes", action="store_true", help="do it; without this, only show what would be done")
@@ -267,6 +279,7 @@ def command_line() -> argparse.ArgumentParser:
     over.add_argument("--runs-end-in", **span, help="how long running invocations may take (the longest timeout)")
     over.add_argument("--archived-in", **span, default=ARCHIVED_IN, help="how long archiving an event may take (10m)")
 
+    command(_fenced)
     command(_unfence, regions=2)
 
     on = command(_redrive)

@@ -17,6 +17,7 @@ from ops import fence
 from ops.failover import Failover, Patience
 from ops.stack import OperatorError, StackRef
 from tests.engine.support import outage
+from tests.functions.api.client import BOOKING
 from tests.regions.pair import AWAY, HOME, NAME, Regions
 
 AT_ONCE: Final = Patience(runs=timedelta(), archive=timedelta(), catching_up=timedelta(minutes=1))
@@ -98,6 +99,8 @@ def test_a_fenced_primary_loses_and_doubles_nothing(run: Run) -> None:
     regions.settle()
     assert regions.published(run.entries) <= regions.applied(), "the secondary has caught up with everything"
 
+    assert regions.ask(regions.primary, "GET") == (200, None)
+    assert regions.ask(regions.primary, "POST", BOOKING) == (503, "30"), "a fenced region accepts no booking"
     # Late events arrive in the primary: while it is fenced, and when it has started again.
     done = regions.deliveries(regions.primary)
     outage(regions.cloud, late=[])
