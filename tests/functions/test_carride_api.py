@@ -110,7 +110,7 @@ def test_a_fenced_region_reads_and_writes_nothing(world: World) -> None:
 
     world.dynamodb.delete_item(TableName="idempotency", Key=mark(SETTINGS.aws_region))
     world.later, world.read_error = 2 * KNOWN_FOR, "ProvisionedThroughputExceededException"
-    assert world.change(order_id, "start", 2).problem == "unavailable"
+    assert world.book(key="third").problem == "unavailable"
     world.read_error = None
     assert world.change(order_id, "start", 2).status == 200
 
