@@ -18,7 +18,7 @@ from carride.overdue import LIMIT
 from ops import fence, fleet, outbox, redrive, replay
 from ops import regions as two_regions
 from ops.audit import DEFAULT_GRACE, audit, gateway_payments
-from ops.failover import ARCHIVED_IN, LOST_WINDOW, Failover, Patience
+from ops.failover import ARCHIVED_IN, LOST_WINDOW, PATIENCE, Failover, Patience
 from ops.stack import ClientFactory, OperatorError, StackRef, aws_clients
 
 DESCRIPTION: Final = """\
@@ -147,7 +147,10 @@ def _failover(options: argparse.Namespace) -> Plan:
     what both regions then work on can take effect twice. See docs/runbooks/failover.md.
     """
     primary, secondary = (each.stack for each in two_regions.configured(options.clients))
-    failover, patience = Failover(primary, secondary, options.say), Patience(options.runs_end_in, options.archived_in)
+    failover, patience = (
+        Failover(primary, secondary, options.say),
+        Patience(options.runs_end_in, options.archived_in, options.catches_up_in),
+    )
     accepted = options.accept_duplicates
     return Plan(
         failover.plan(options.since, options.until),
@@ -173,7 +176,7 @@ def _unfence(options: argparse.Namespace) -> Plan:
     """
     primary, secondary = (each.stack for each in two_regions.configured(options.clients))
     step = f"start {primary.region} as it was, when it has what {secondary.region} wrote, and steer producers back"
-    return Plan([step], Failover(primary, secondary, options.say).undo)
+    return Plan([step], partial(Failover(primary, secondary, options.say).undo, options.catches_up_in))
 
 
 def _redrive(options: argparse.Namespace) -> Plan:
@@ -280,7 +283,10 @@ def command_line() -> argparse.ArgumentParser:
     over.add_argument("--archived-in", **span, default=ARCHIVED_IN, help="how long archiving an event may take (10m)")
 
     command(_fenced)
-    command(_unfence, regions=2)
+    back = command(_unfence, regions=2)
+    for each in (over, back):
+        limit = "how long comparing both regions' tables may take (30m)"
+        each.add_argument("--catches-up-in", **span, default=PATIENCE.catching_up, help=limit)
 
     on = command(_redrive)
     on.add_argument("queue", metavar="QUEUE", help="logical id: RideHistoryDlq, DispatchRuleDlq, ProducerDlq, …")

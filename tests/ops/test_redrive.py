@@ -120,7 +120,7 @@ def test_a_message_that_its_target_refuses_does_not_stop_the_others(ref: StackRe
 def test_a_key_whose_attempts_all_crashed_is_released_first(
     ref: StackRef, attempt: int, lease_s: int, stays: bool, by_lambda: bool
 ) -> None:
-    """Its next delivery would be given up without a run. A running attempt is not released; one that is left is sent."""
+    """Its next delivery would be given up without a run. A running attempt is not released."""
     crashed, dynamodb = json.loads(envelope(entry("order_01"))), ref.client("dynamodb")
     key = {"idempotencyKey": {"S": f"ride-history#{crashed['detail']['idempotencyid']}"}}
     numbers = {"attempt": attempt, "leaseExpiry": int(time.time() + lease_s) * 1000, "createdAt": 1, "updatedAt": 1}
