@@ -180,7 +180,7 @@ def _unfence(options: argparse.Namespace) -> Plan:
 
 
 def _redrive(options: argparse.Namespace) -> Plan:
-    """Send dead-lettered messages to their target.
+    """Send dead letters to their target.
 
     Other targets do not receive them. Messages that would only return stay in the queue.
     """
@@ -292,7 +292,7 @@ def command_line() -> argparse.ArgumentParser:
     on.add_argument("queue", metavar="QUEUE", help="logical id: RideHistoryDlq, DispatchRuleDlq, ProducerDlq, …")
     on.add_argument("--release", action="store_true", help="release quarantined keys first; their cause is fixed")
 
-    command(_release).add_argument("key", metavar="CONSUMER#KEY", help="from a dead-lettered message or a log line")
+    command(_release).add_argument("key", metavar="CONSUMER#KEY", help="from a dead letter or a log line")
     command(_cars).add_argument("--count", type=int, default=64, metavar="N", help="size of the fleet (64)")
     command(_deploy_regions, regions=2).add_argument(
         "--set", action="append", default=[], dest="overrides", metavar="NAME=VALUE",

@@ -1,4 +1,4 @@
-"""Sends dead-lettered messages to the target that they were meant for, and releases quarantined keys.
+"""Sends dead letters to the target that they were meant for, and releases quarantined keys.
 
 A message is deleted after its event was sent. If the command is interrupted in between, the event is sent again, and
 consumers recognise it.
@@ -194,7 +194,7 @@ def _send(stack: StackRef, arn: str, event: Mapping[str, Any]) -> str | None:
 
 
 def entry_in(event: Mapping[str, Any]) -> BusEntry:
-    """Return the entry in a dead-lettered message of the publisher.
+    """Return the entry in a dead letter of the publisher.
 
     Raises:
         ContractError: a part of the envelope is missing or has another form.
