@@ -32,7 +32,7 @@ _ROWS: Final = (
     ("pyproject.toml", "]\nexplicit_package_bases", ', "functions/{module}"'),
     (
         "events/README.md",
-        "## Dead-lettered messages\n",
+        "## Dead letters\n",
         (
             "## {Noun}Function\n\n| file | outcome | what happens |\n| --- | --- | --- |\n"
             "| `{module}_live.json` | New | the first event of the ride `order_01` |\n\n"

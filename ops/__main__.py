@@ -15,17 +15,17 @@ import boto3
 from botocore.exceptions import BotoCoreError, ClientError
 
 from carride.overdue import LIMIT
-from ops import fleet, outbox, redrive, replay, verify
+from ops import fence, fleet, outbox, redrive, replay, verify
 from ops import regions as two_regions
 from ops.audit import DEFAULT_GRACE, audit, gateway_payments
-from ops.failover import ARCHIVED_IN, LOST_WINDOW, Failover, Patience
+from ops.failover import ARCHIVED_IN, LOST_WINDOW, PATIENCE, Failover, Patience
 from ops.stack import ClientFactory, OperatorError, StackRef, aws_clients
 from ops.verify.checks import CHECKS
 
 DESCRIPTION: Final = """\
 The operator's commands for a deployed stack. Each command shows what it will do, and does
-it only with --yes; audit changes nothing, and verify publishes rides at once. A command
-works in the region for which AWS's tools are configured, or in that of --region.
+it only with --yes; audit and fenced change nothing, and verify publishes rides at once. A
+command works in the region for which AWS's tools are configured, or in that of --region.
 deploy-regions, delete-regions, failover and unfence work on [primary] and [secondary] of
 samconfig.toml.
 
@@ -173,12 +173,24 @@ def _failover(options: argparse.Namespace) -> Plan:
     what both regions then work on can take effect twice. See docs/runbooks/failover.md.
     """
     primary, secondary = (each.stack for each in two_regions.configured(options.clients))
-    failover, patience = Failover(primary, secondary, options.say), Patience(options.runs_end_in, options.archived_in)
+    failover, patience = (
+        Failover(primary, secondary, options.say),
+        Patience(options.runs_end_in, options.archived_in, options.catches_up_in),
+    )
     accepted = options.accept_duplicates
     return Plan(
         failover.plan(options.since, options.until),
         lambda: failover.run(options.since, options.until, patience, accept_duplicates=accepted)._asdict(),
     )
+
+
+def _fenced(options: argparse.Namespace) -> Plan:
+    """Fail if the region is fenced: then the stack must not be deployed.
+
+    A deployment enables rules that the fence has disabled. There need not be a stack.
+    """
+    fence.refuse_deployment(_stack(options))
+    return Plan([], lambda: {"fenced": False})
 
 
 def _unfence(options: argparse.Namespace) -> Plan:
@@ -190,11 +202,11 @@ def _unfence(options: argparse.Namespace) -> Plan:
     """
     primary, secondary = (each.stack for each in two_regions.configured(options.clients))
     step = f"start {primary.region} as it was, when it has what {secondary.region} wrote, and steer producers back"
-    return Plan([step], Failover(primary, secondary, options.say).undo)
+    return Plan([step], partial(Failover(primary, secondary, options.say).undo, options.catches_up_in))
 
 
 def _redrive(options: argparse.Namespace) -> Plan:
-    """Send dead-lettered messages to their target.
+    """Send dead letters to their target.
 
     Other targets do not receive them. Messages that would only return stay in the queue.
     """
@@ -231,8 +243,11 @@ def _deploy_regions(options: argparse.Namespace) -> Plan:
 
     Both deploy what was built last: run `sam build` first. The first deployment takes four
     steps, later ones two. An interrupted deployment continues when it is run again.
+    While a region is fenced, it is refused.
     """
     pair = two_regions.configured(options.clients, overrides=dict(map(two_regions.assignment, options.overrides)))
+    for each in pair:
+        fence.refuse_deployment(each.stack)
     return _changes(two_regions.deployment(*pair), pair, options)
 
 
@@ -266,7 +281,7 @@ def command_line() -> argparse.ArgumentParser:
         if regions == 1:
             added.add_argument("--stack", help="name of the stack (that of samconfig.toml)")
             added.add_argument("--region", help="region of the stack (that for which AWS's tools are configured)")
-        if run in (_audit, _verify):
+        if run in (_audit, _fenced, _verify):
             added.set_defaults(yes=True)
         else:
             added.add_argument("--yes", action="store_true", help="do it; without this, only show what would be done")
@@ -297,13 +312,17 @@ def command_line() -> argparse.ArgumentParser:
     over.add_argument("--runs-end-in", **span, help="how long running invocations may take (the longest timeout)")
     over.add_argument("--archived-in", **span, default=ARCHIVED_IN, help="how long archiving an event may take (10m)")
 
-    command(_unfence, regions=2)
+    command(_fenced)
+    back = command(_unfence, regions=2)
+    for each in (over, back):
+        limit = "how long comparing both regions' tables may take (30m)"
+        each.add_argument("--catches-up-in", **span, default=PATIENCE.catching_up, help=limit)
 
     on = command(_redrive)
     on.add_argument("queue", metavar="QUEUE", help="logical id: RideHistoryDlq, DispatchRuleDlq, ProducerDlq, …")
     on.add_argument("--release", action="store_true", help="release quarantined keys first; their cause is fixed")
 
-    command(_release).add_argument("key", metavar="CONSUMER#KEY", help="from a dead-lettered message or a log line")
+    command(_release).add_argument("key", metavar="CONSUMER#KEY", help="from a dead letter or a log line")
     command(_cars).add_argument("--count", type=int, default=64, metavar="N", help="size of the fleet (64)")
     command(_deploy_regions, regions=2).add_argument(
         "--set", action="append", default=[], dest="overrides", metavar="NAME=VALUE",

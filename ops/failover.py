@@ -103,7 +103,7 @@ class Failover:
             self.report(f"steering producers to {there}, then fencing {here}")
             self._steer(away=True)
             put_up = fence.put_up(self.primary, datetime.now(UTC))
-            compared, drained, schedules = self.drain(put_up, patience), True, put_up.schedules
+            compared, drained, schedules = self.drain(put_up, since, patience), True, put_up.schedules
         except (BotoCoreError, ClientError, OperatorError) as error:
             if not accept_duplicates:
                 raise OperatorError(
@@ -126,8 +126,10 @@ class Failover:
         fence.switch_schedules(self.secondary, schedules, on=True)
         return Outcome(drained, compared, republished, refused, name)
 
-    def drain(self, put_up: Fence, patience: Patience) -> int:
+    def drain(self, put_up: Fence, since: datetime, patience: Patience) -> int:
         """Wait until the primary's work has ended and its tables have caught up, and return how many items have.
+
+        Replication was not behind before ``since``, when the trouble began.
 
         Raises:
             OperatorError: it takes too long.
@@ -144,9 +146,14 @@ class Failover:
             self.sleep(_POLL_SECONDS)
         self.report(f"waiting until {self.secondary.region} has everything that {self.primary.region} wrote")
         left = max(deadline - time.monotonic(), 0)
-        return replicas.wait_until_caught_up(self.primary, self.secondary, patience=left, sleep=self.sleep)
+        return self._catch_up(self.primary, self.secondary, since, left)
 
-    def undo(self) -> Mapping[str, int]:
+    def _catch_up(self, source: StackRef, target: StackRef, since: datetime, patience: float) -> int:
+        return replicas.wait_until_caught_up(
+            source, target, since=since, patience=patience, report=self.report, sleep=self.sleep
+        )
+
+    def undo(self, catching_up: timedelta = PATIENCE.catching_up) -> Mapping[str, int]:
         """Go back to the primary: it gets what the secondary wrote, starts as it was, and then has the producers.
 
         Returns how many parts were started, by kind.
@@ -165,8 +172,8 @@ class Failover:
         self.report(f"stopping the reconciler's schedule in {there}")
         fence.switch_schedules(self.secondary, put_up.schedules, on=False)
         self.report(f"waiting until {here} has everything that {there} wrote")
-        patience = PATIENCE.catching_up.total_seconds()
-        replicas.wait_until_caught_up(self.secondary, self.primary, patience=patience, sleep=self.sleep)
+        # Before the fence the endpoint may already have sent events to the secondary.
+        self._catch_up(self.secondary, self.primary, put_up.since - LOST_WINDOW, catching_up.total_seconds())
         self.report(f"starting {here} again")
         fence.take_down(self.primary, put_up)
         self.report(f"steering producers back to {here}")

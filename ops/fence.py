@@ -1,4 +1,6 @@
-"""A fence stops everything of a stack in one region until it is taken down.
+"""A fence stops the processing of events in one region until it is taken down. The API still answers reads.
+
+It stops what consumes and produces events. A mark in the idempotency table makes the API refuse writes.
 
 The former state is stored in a parameter of the region's Parameter Store, so that another operator can take the fence
 down. A fence that was interrupted half-way can be put up or taken down again.
@@ -11,11 +13,15 @@ from typing import Final
 import msgspec
 from botocore.exceptions import ClientError
 
+from carride.region_fence import KNOWN_FOR, mark
 from ops.stack import OperatorError, StackRef
 
 LOG_RULE: Final = "CarRideLogRule"
 """The rule that a fence does not stop: it logs which events arrive."""
+API: Final = "CarRideApiFunction"
+"""The function that a fence does not switch off: it answers reads."""
 SCHEDULE: Final = "AWS::Scheduler::Schedule"
+_FUNCTION: Final = "AWS::Lambda::Function"
 
 
 class Fence(msgspec.Struct, frozen=True):
@@ -45,8 +51,21 @@ def fenced(stack: StackRef) -> Fence | None:
         return None
 
 
+def refuse_deployment(stack: StackRef) -> None:
+    """Refuse to deploy while the region is fenced. There need not be a stack.
+
+    Raises:
+        OperatorError: the region is fenced.
+    """
+    if fence := fenced(stack):
+        raise OperatorError(
+            f"{stack.region} is fenced since {fence.since:%Y-%m-%d %H:%M:%S %Z}: a deployment enables rules that the "
+            "fence has disabled. Deploy after `make ops ARGS=unfence`"
+        )
+
+
 def put_up(stack: StackRef, now: datetime) -> Fence:
-    """Stop everything of a stack: first what delivers events, then what processes them.
+    """Stop the API's writes, then what delivers events, then what processes them.
 
     Running invocations continue until they end; `ops.failover` waits for them.
 
@@ -61,6 +80,7 @@ def put_up(stack: StackRef, now: datetime) -> Fence:
                 "docs/runbooks/failover.md"
             )
         fence = remember(stack, _running(stack, now))
+    stack.client("dynamodb").put_item(TableName=stack.outputs["IdempotencyTableName"], Item=mark(stack.region))
     _switch_rules(stack, fence, on=False)
     switch_schedules(stack, fence.schedules, on=False)
     _switch_mappings(stack, fence, on=False)
@@ -71,7 +91,7 @@ def put_up(stack: StackRef, now: datetime) -> Fence:
 
 
 def take_down(stack: StackRef, fence: Fence) -> None:
-    """Restore the former state: first what processes events, then what delivers them.
+    """Restore the former state: first what processes events, then what delivers them, then the API's writes.
 
     The region counts as fenced until `forget`.
     """
@@ -85,6 +105,7 @@ def take_down(stack: StackRef, fence: Fence) -> None:
     _switch_mappings(stack, fence, on=True)
     switch_schedules(stack, fence.schedules, on=True)
     _switch_rules(stack, fence, on=True)
+    stack.client("dynamodb").delete_item(TableName=stack.outputs["IdempotencyTableName"], Key=mark(stack.region))
 
 
 def remember(stack: StackRef, fence: Fence) -> Fence:
@@ -105,7 +126,7 @@ def forget(stack: StackRef) -> None:
 
 
 def is_forgotten(stack: StackRef) -> bool:
-    """Return whether a stack without a stored fence is fenced: every function is switched off."""
+    """Return whether a stack without a stored fence is fenced: every function but the API's is switched off."""
     reserved = _concurrency(stack).values()
     return bool(reserved) and all(each == 0 for each in reserved)
 
@@ -118,10 +139,10 @@ def is_still(stack: StackRef, fence: Fence) -> bool:
 
 
 def longest_run(stack: StackRef, fence: Fence) -> float:
-    """Return the longest timeout of the stopped functions, in seconds."""
-    functions = stack.client("lambda")
-    timeouts = (functions.get_function_configuration(FunctionName=each)["Timeout"] for each in fence.functions)
-    return float(max(timeouts, default=0))
+    """Return for how many seconds the stopped functions, and writes of the API, may still run after `put_up`."""
+    functions, names = stack.client("lambda"), {*fence.functions, stack.named(_FUNCTION)[API]}
+    timeouts = (functions.get_function_configuration(FunctionName=each)["Timeout"] for each in names)
+    return float(max(timeouts)) + KNOWN_FOR.total_seconds()
 
 
 def switch_schedules(stack: StackRef, logical_ids: Collection[str], *, on: bool) -> None:
@@ -136,14 +157,14 @@ def switch_schedules(stack: StackRef, logical_ids: Collection[str], *, on: bool)
 
 
 def everything(stack: StackRef, now: datetime) -> Fence:
-    """Return a fence that names everything of a stack, without reserved concurrency."""
+    """Return a fence that names everything that a fence can stop, without reserved concurrency."""
     return Fence(
         now.astimezone(UTC),
         tuple(name for logical, name in stack.named("AWS::Events::Rule").items() if logical != LOG_RULE),
         tuple(stack.named(SCHEDULE)),
         tuple(stack.named("AWS::Lambda::EventSourceMapping").values()),
         tuple(stack.named("AWS::Pipes::Pipe").values()),
-        dict.fromkeys(stack.named("AWS::Lambda::Function").values()),
+        dict.fromkeys(_functions(stack)),
     )
 
 
@@ -163,12 +184,16 @@ def _running(stack: StackRef, now: datetime) -> Fence:
 
 
 def _concurrency(stack: StackRef) -> dict[str, int | None]:
-    """Return the reserved concurrency of every function, None where nothing is reserved."""
+    """Return the reserved concurrency of the functions that a fence stops, None where nothing is reserved."""
     functions = stack.client("lambda")
     return {
         name: functions.get_function_concurrency(FunctionName=name).get("ReservedConcurrentExecutions")
-        for name in stack.named("AWS::Lambda::Function").values()
+        for name in _functions(stack)
     }
+
+
+def _functions(stack: StackRef) -> list[str]:
+    return [name for logical_id, name in stack.named(_FUNCTION).items() if logical_id != API]
 
 
 def _switch_rules(stack: StackRef, fence: Fence, *, on: bool) -> None:

@@ -1,4 +1,4 @@
-"""Sends dead-lettered messages to the target that they were meant for, and releases quarantined keys.
+"""Sends dead letters to the target that they were meant for, and releases quarantined keys.
 
 A message is deleted after its event was sent. If the command is interrupted in between, the event is sent again, and
 consumers recognise it.
@@ -18,13 +18,13 @@ from carride.decoding import FieldError, shaped
 from carride.entry import BusEntry
 from carride.events import ContractError
 from carride.publisher import Outcome, Publisher
-from idempotency import DynamoDBStore
+from idempotency import DynamoDBStore, Policy
 from idempotency import release as release_record
 from idempotency.decision import is_corrupt
-from idempotency.record import QUARANTINED
+from idempotency.record import IN_PROGRESS, QUARANTINED, Record
 from idempotency.stores.transport import BotocoreTransport
 from ops.audit.evidence import CONSUMERS
-from ops.audit.queues import UNREADABLE, opened, peek
+from ops.audit.queues import UNREADABLE, fact_of, opened, peek
 from ops.stack import OperatorError, StackRef
 
 PRODUCER_DLQ: Final = "ProducerDlq"
@@ -35,6 +35,8 @@ _HIDDEN_SECONDS: Final = 600
 _MANY: Final = 10
 _NEEDS_RELEASE: Final = frozenset({"QUARANTINED", "UNKNOWN", "CORRUPT_RECORD"})
 """Reasons that are stored in a key's record: the consumer gives the event up again until the key is released."""
+_CRASHED: Final = frozenset({"RetriesExhausted", "ReceivesExhausted"})
+"""Reasons of the transport. If attempts under the key crashed, they may be used up, which its record shows."""
 _PERMANENT: Final = frozenset({"CONTRACT", "MISSING_KEY", "BEYOND_WINDOW", "PAYLOAD_MISMATCH", UNREADABLE})
 """Reasons that no redrive changes."""
 
@@ -92,7 +94,7 @@ def redrive(stack: StackRef, queue: str, *, release: bool = False) -> Counter[st
             left -= len(messages)
             stayed += [message["ReceiptHandle"] for message in messages]
             for message in messages:
-                why = _why_it_stays(stack, message, release=release) or _send(stack, target, opened(message)[1])
+                why = _why_it_stays(stack, queue, message, release=release) or _send(stack, target, opened(message)[1])
                 if why is None:
                     sqs.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
                     stayed.remove(message["ReceiptHandle"])
@@ -117,13 +119,13 @@ def checked_key(key: str) -> str:
 
 
 def release_key(stack: StackRef, key: str) -> str:
-    """Release a quarantined key, whose next delivery is then attempt 1, and return it.
+    """Release a quarantined or crashed key, whose next delivery is then attempt 1, and return it.
 
     Raises:
-        OperatorError: the key is not quarantined.
+        OperatorError: the key is neither.
     """
     if not release_record(_store(stack), key):
-        raise OperatorError(f"{key} is not quarantined: there is nothing to release")
+        raise OperatorError(f"{key} is neither quarantined nor crashed: there is nothing to release")
     return key
 
 
@@ -137,21 +139,37 @@ def _receive(sqs: Any, url: str, most: int) -> list[Any]:
     return list(sqs.receive_message(QueueUrl=url, WaitTimeSeconds=1, **request).get("Messages", []))
 
 
-def _why_it_stays(stack: StackRef, message: Any, *, release: bool) -> str | None:
+def _why_it_stays(stack: StackRef, queue: str, message: Any, *, release: bool) -> str | None:
     """Return why a message must not be sent, or None."""
     reason, event = opened(message)
     if reason in _PERMANENT:
         return reason
     if not isinstance(event, Mapping) or event.get("detail") is None or "detailBytes" in event:
         return "the event is not in it"
-    if reason in _NEEDS_RELEASE:
-        key = str(json.loads(message["Body"]).get("key"))
+    key = _key_to_look_at(queue, reason, message, event)
+    if key is not None:
         store = _store(stack)
         record = store.read(key)
-        held = record is not None and (record.status == QUARANTINED or is_corrupt(record))
-        if held and not (release and release_record(store, key)):
-            return "its key is quarantined"  # the consumer would acknowledge the event without processing it
+        if record is not None and _gives_up(record) and not (release and release_record(store, key)):
+            quarantined = record.status == QUARANTINED or is_corrupt(record)
+            # The consumer would not process the event.
+            return "its key is quarantined" if quarantined else "its attempts are used up"
     return None
+
+
+def _key_to_look_at(queue: str, reason: str, message: Any, event: Any) -> str | None:
+    """Return the key whose record decides whether a message may be sent, or None."""
+    if reason in _NEEDS_RELEASE:
+        return str(json.loads(message["Body"]).get("key"))
+    consumer = next((each.name for each in CONSUMERS if queue == f"{each.resources}Dlq"), None)
+    fact = fact_of(event) if reason in _CRASHED else None
+    return f"{consumer}#{fact}" if consumer and fact else None
+
+
+def _gives_up(record: Record) -> bool:
+    """Return whether the next delivery of a key is not run. Every consumer has the default number of attempts."""
+    used_up = record.status == IN_PROGRESS and record.attempt >= Policy().max_attempts
+    return used_up or record.status == QUARANTINED or is_corrupt(record)
 
 
 def _send(stack: StackRef, arn: str, event: Mapping[str, Any]) -> str | None:
@@ -176,7 +194,7 @@ def _send(stack: StackRef, arn: str, event: Mapping[str, Any]) -> str | None:
 
 
 def entry_in(event: Mapping[str, Any]) -> BusEntry:
-    """Return the entry in a dead-lettered message of the publisher.
+    """Return the entry in a dead letter of the publisher.
 
     Raises:
         ContractError: a part of the envelope is missing or has another form.

@@ -9,7 +9,8 @@ import subprocess
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
+from uuid import uuid4
 
 from botocore.exceptions import WaiterError
 
@@ -19,6 +20,8 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 _STREAM: Final = "OutboxStreamArn"
 _ENDPOINT: Final = "GlobalEndpointId"
 _POLL_SECONDS: Final = 5
+_LONGEST_SECONDS: Final = 2 * 60 * 60
+"""Adding a replica to a table with data takes long, and so does deleting tables with replicas."""
 
 
 class Environment(NamedTuple):
@@ -61,7 +64,8 @@ class Deployer:
         """Deploy the template that was built last."""
         role, stack = environment.role, environment.stack
         command = ["sam", "deploy", "--config-env", role, "--region", stack.region, "--stack-name", stack.name]
-        command += ["--no-confirm-changeset", "--parameter-overrides", *map("=".join, parameters.items())]
+        command += ["--max-wait-duration", str(_LONGEST_SECONDS // 60), "--no-confirm-changeset"]
+        command += ["--parameter-overrides", *map("=".join, parameters.items())]
         try:
             subprocess.run(command, cwd=ROOT, check=True)
         except FileNotFoundError:
@@ -71,13 +75,29 @@ class Deployer:
 
     def delete(self, stack: StackRef) -> None:
         """Delete a stack, and wait until it is gone."""
-        client = stack.client("cloudformation")
-        client.delete_stack(StackName=stack.name)
+        if (described := stack.describe()) is None:
+            return
+        client, request = stack.client("cloudformation"), str(uuid4())
+        waiting = {"Delay": _POLL_SECONDS, "MaxAttempts": _LONGEST_SECONDS // _POLL_SECONDS}
+        # The id still finds a deleted stack, and no other stack of that name.
+        client.delete_stack(StackName=described["StackId"], ClientRequestToken=request)
         try:
-            waiter = client.get_waiter("stack_delete_complete")
-            waiter.wait(StackName=stack.name, WaiterConfig={"Delay": _POLL_SECONDS})
+            client.get_waiter("stack_delete_complete").wait(StackName=described["StackId"], WaiterConfig=waiting)
         except WaiterError as error:
-            raise OperatorError(f"the stack {stack.name} in {stack.region} could not be deleted: {error}") from error
+            why = _first_failure(client, described["StackId"], request) or error
+            raise OperatorError(f"the stack {stack.name} in {stack.region} could not be deleted: {why}") from error
+
+
+def _first_failure(client: Any, stack_id: str, request: str) -> str | None:
+    """Return which resource failed first in one operation on a stack, and why. Events are listed latest first."""
+    pages = client.get_paginator("describe_stack_events").paginate(StackName=stack_id)
+    failed = [
+        f"{event['LogicalResourceId']}: {event.get('ResourceStatusReason', event['ResourceStatus'])}"
+        for page in pages
+        for event in page["StackEvents"]
+        if event.get("ClientRequestToken") == request and event["ResourceStatus"].endswith("_FAILED")
+    ]
+    return failed[-1] if failed else None
 
 
 def deployment(primary: Environment, secondary: Environment) -> list[Step]:

@@ -2,6 +2,8 @@
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from itertools import batched
 from typing import Any, Final
 
@@ -10,6 +12,8 @@ from ops.stack import OperatorError, StackRef
 
 _MOST_KEYS: Final = 100
 """Of a BatchGetItem request."""
+_AT_ONCE: Final = 8
+"""BatchGetItem requests, each of which takes a round trip between the regions."""
 _POLL_SECONDS: Final = 1.0
 
 type Wire = dict[str, dict[str, Any]]
@@ -19,24 +23,45 @@ type Items = Mapping[str, Wire]
 
 
 def wait_until_caught_up(
-    source: StackRef, target: StackRef, *, patience: float, sleep: Callable[[float], None] = time.sleep
+    source: StackRef,
+    target: StackRef,
+    *,
+    since: datetime,
+    patience: float,
+    report: Callable[[str], None] = print,
+    sleep: Callable[[float], None] = time.sleep,
 ) -> int:
     """Wait until each item of the source's replicas has been the same in both regions at some moment.
 
     The source must be fenced. Then the last write to each item there has arrived in the target, or a later write has
-    replaced it, whatever the target writes meanwhile. Returns the number of compared items.
+    replaced it, whatever the target writes meanwhile. Records of the idempotency table, which are most of all items,
+    are compared only if they were written after ``since``; items of other tables do not carry the time of their last
+    write. Reports how many items a table has before it is read. Returns the number of compared items.
 
     Raises:
-        OperatorError: items have not arrived within ``patience`` seconds for all tables together.
+        OperatorError: items have not been compared or have not arrived within ``patience`` seconds for all tables
+            together.
     """
     deadline = time.monotonic() + patience
     compared = 0
-    for table in sorted(value for name, value in source.outputs.items() if name.endswith("TableName")):
+    for output, table in sorted(source.outputs.items()):
+        if not output.endswith("TableName"):
+            continue
         tables = source.client("dynamodb")
-        schema = tables.describe_table(TableName=table)["Table"]["KeySchema"]
-        names = [key["AttributeName"] for key in schema]
+        described = tables.describe_table(TableName=table)["Table"]
+        names = [key["AttributeName"] for key in described["KeySchema"]]
+        report(f"reading {table}: some {described['ItemCount']} items, {described['TableSizeBytes'] / 1e6:.0f} MB")
+        request: dict[str, Any] = {"TableName": table, "ConsistentRead": True}
+        if output == "IdempotencyTableName":
+            request["FilterExpression"] = "attribute_not_exists(updatedAt) OR updatedAt >= :since"
+            request["ExpressionAttributeValues"] = {":since": {"N": str(int(since.timestamp() * 1000))}}
         behind: list[Wire] = []
-        for page in tables.get_paginator("scan").paginate(TableName=table, ConsistentRead=True):
+        for page in tables.get_paginator("scan").paginate(**request):
+            if time.monotonic() > deadline:
+                raise OperatorError(
+                    f"{table} is not compared after {patience:g} s, with {compared} items compared so far: run it "
+                    "again with a longer --catches-up-in"
+                )
             keys = [{name: item[name] for name in names} for item in page["Items"]]
             compared += len(keys)
             behind += _differing(keys, _by_key(page["Items"], names), _get(target, table, keys))
@@ -65,11 +90,17 @@ def _by_key(items: Iterable[Wire], names: Iterable[str]) -> dict[str, Wire]:
 
 
 def _get(stack: StackRef, table: str, keys: list[Wire]) -> dict[str, Wire]:
-    found: dict[str, Wire] = {}
-    for some in batched(keys, _MOST_KEYS, strict=False):
+    client = stack.client("dynamodb")
+
+    def get(some: tuple[Wire, ...]) -> dict[str, Wire]:
+        found: dict[str, Wire] = {}
         request: dict[str, Any] = {table: {"Keys": list(some), "ConsistentRead": True}}
         while request:
-            answer = stack.client("dynamodb").batch_get_item(RequestItems=request)
+            answer = client.batch_get_item(RequestItems=request)
             found |= _by_key(answer["Responses"].get(table, []), list(some[0]))
             request = answer.get("UnprocessedKeys", {})
-    return found
+        return found
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        parts = pool.map(get, batched(keys, _MOST_KEYS, strict=False))
+        return {key: item for part in parts for key, item in part.items()}

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from botocore.exceptions import BotoCoreError, ClientError
 from botocore.session import get_session
 
 from api.problems import TYPES, Kind, refused
@@ -15,10 +16,11 @@ from api.requests import Requests, fingerprinted, record_key
 from api.service import Service, Settings, StartSimulator
 from api.tables import Tables
 from carride.clients import dynamodb_client
+from carride.region_fence import RegionFence
 from carride.settings import from_environment
-from carride.telemetry import observe
+from carride.telemetry import logger, observe
 from idempotency import Consumer, DynamoDBStore, EffectConflictError, Policy
-from idempotency.http import HttpHandler
+from idempotency.http import HttpHandler, HttpProblemError
 from idempotency.invocation import LambdaContext
 from idempotency.stores.transport import Transport, botocore_transport
 
@@ -30,6 +32,10 @@ if TYPE_CHECKING:
 _CLAIMED: Final = Policy(window=86_400, max_attempts=1_000)
 # A conflict means that another request has changed the ride: decide again, on the changed ride.
 _ATOMIC: Final = Policy(window=86_400, max_attempts=1_000, atomic=True, conflict_reruns=2)
+_WRITES: Final = ("POST ", "PUT ")
+"""How the routes begin that a fenced region refuses."""
+_RETRY_AFTER: Final = {"Retry-After": "30"}
+"""Seconds; a fence stays up for longer than a request, so a client does not hurry."""
 
 
 def make_handler(
@@ -58,6 +64,9 @@ def make_handler(
     tables = Tables(dynamodb, settings.booking_table, settings.ride_table)
     service = Service(settings, tables, store, start_simulator, now)
     requests = Requests(settings.stage, settings.staff_group)
+    # A stack in one region is never fenced, and spends no read on it.
+    has_peer = settings.stack_role != "standalone"
+    fence = RegionFence(dynamodb, settings.idempotency_table, settings.aws_region, now) if has_peer else None
 
     def http_handler(name: str, policy: Policy) -> HttpHandler:
         consumer = Consumer(
@@ -76,6 +85,9 @@ def make_handler(
     simulations = http_handler("carride-api-simulate", _CLAIMED)  # an invocation is not part of a transaction
 
     def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
+        if fence and event.get("routeKey", "").startswith(_WRITES) and (refusal := _refusal(fence)):
+            problem = HttpProblemError(503, detail=refusal, type=Kind.UNAVAILABLE, headers=_RETRY_AFTER)
+            return problem.response(TYPES)
         match event.get("routeKey"):
             case "GET /openapi.json":
                 from api.openapi import document  # noqa: PLC0415 - most processes are never asked for it
@@ -91,6 +103,15 @@ def make_handler(
             return refused(Kind.KEY_FORGOTTEN, detail, field="Idempotency-Key").response(TYPES)
 
     return handler
+
+
+def _refusal(fence: RegionFence) -> str | None:
+    """Return why a write is refused, or None. If the fence cannot be read, the write could not be stored either."""
+    try:
+        return "this region accepts no writes at present: the other one does" if fence.is_up() else None
+    except (ClientError, BotoCoreError) as error:
+        logger.warning("DynamoDB did not answer", exc_info=error)
+        return "an AWS service did not answer"
 
 
 handler = make_handler(from_environment(Settings))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mypy_boto3_sqs.type_defs import MessageTypeDef
 
 UNREADABLE: Final = "UNREADABLE"
-"""The reason of a dead-lettered message that is no JSON object."""
+"""The reason of a dead letter that is no JSON object."""
 
 _HIDDEN_SECONDS: Final = 120
 """How long messages stay hidden while a queue is read. It is doubled if reading takes longer."""
@@ -24,7 +24,7 @@ _MANY: Final = 10
 _LARGEST: Final = 2**26
 """The most bytes of a compressed event."""
 _LEVELS: Final = MOST_LEVELS + 16
-"""The most levels of a log line or a dead-lettered message, which wraps an event."""
+"""The most levels of a log line or a dead letter, which wraps an event."""
 _event_id: Final = re.compile(r"""\\?"version\\?": ?\\?"0\\?", ?\\?"id\\?": ?\\?"([0-9a-f-]{36})""").search
 """Finds EventBridge's id, with which the envelope begins, in unreadable text."""
 
@@ -78,14 +78,14 @@ def peek(sqs: "SQSClient", url: str) -> Iterator["MessageTypeDef"]:
 
 
 def dead_letter(queue: str, consumer: str | None, message: "MessageTypeDef") -> DeadLettered:
-    """Return a dead-lettered message as evidence, whoever sent it: its queue's logical id, and the consumer if any."""
+    """Return a dead letter as evidence, whoever sent it: its queue's logical id, and the consumer if any."""
     reason, event = opened(message)
     event_id = event.get("id") if isinstance(event, Mapping) else id_in(message["Body"])
     return DeadLettered(queue, reason, consumer, event_id if isinstance(event_id, str) else None, fact_of(event))
 
 
 def opened(message: "MessageTypeDef") -> tuple[str, Any]:
-    """Return the reason of a dead-lettered message and its event, None if that is missing or unreadable."""
+    """Return the reason of a dead letter and its event, None if that is missing or unreadable."""
     body = read(message["Body"])
     event: Any
     if body is None:

@@ -3,6 +3,7 @@
 import base64
 import json
 from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple, Self
 from urllib.parse import urlencode
 
@@ -128,6 +129,8 @@ class World:
         self._reads.meta.events.register("before-call.dynamodb", self._count, unique_id="world")
         self.read_error: str | None = None
         """The error code of refused reads."""
+        self.later = timedelta()
+        """How far the clock of the function's processes is ahead."""
         self._spent: list[str] = []
         self.simulations: list[Mapping[str, Any]] = []
         self.simulator_error: Exception | None = None
@@ -136,7 +139,13 @@ class World:
     def process(self, settings: Settings = SETTINGS) -> HttpHandler:
         """Start another process of the function, with an empty memory."""
         start = self._start_simulator
-        return make_handler(settings, dynamodb=self._reads, transport=self.transport, start_simulator=start)
+        return make_handler(
+            settings,
+            dynamodb=self._reads,
+            transport=self.transport,
+            start_simulator=start,
+            now=lambda: datetime.now(UTC) + self.later,
+        )
 
     def _start_simulator(self, function: str, spec: Mapping[str, Any]) -> None:
         assert function == SETTINGS.simulator_function_name

@@ -9,8 +9,9 @@ from msgspec.structs import replace
 
 import carride_simulator
 from carride.decoding import shaped
+from carride.region_fence import KNOWN_FOR, mark
 from tests.functions.api_fixtures import *  # noqa: F403 - the fixtures
-from tests.functions.api_world import BOOKING, DEV, STAFF, Answer, World, request
+from tests.functions.api_world import BOOKING, DEV, KEYS, SETTINGS, STAFF, Answer, World, request
 
 TRACE: Final = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 XRAY: Final = "Root=1-4bf92f35-77b34da6a3ce929d0e0e4736;Parent=00f067aa0ba902b7;Sampled=1"
@@ -86,6 +87,32 @@ def test_a_request_costs_one_transaction_and_its_copies_get_its_answer(world: Wo
     assert world.spent() == ["TransactWriteItems"]
     assert world.change(order_id, "accept", 1) == accepted.replayed()  # though its version is stale by now
     assert len(world.published()) == 3
+
+
+def test_a_fenced_region_reads_and_writes_nothing(world: World) -> None:
+    """Within five seconds of a fence every write is a 503 with Retry-After and stores nothing; reads are answered.
+
+    The fence is read once in five seconds, and never in a stack without a peer. A write that cannot read it is refused.
+    """
+    world.handler = world.process(replace(SETTINGS, stack_role="primary"))
+    order_id = world.booked()
+    assert world.spent() == ["consistent GetItem", "TransactWriteItems"]
+    world.dynamodb.put_item(TableName="idempotency", Item=mark(SETTINGS.aws_region))
+    assert world.change(order_id, "accept", 1).status == 200
+    world.later = KNOWN_FOR
+    stored = [world.items(table) for table in KEYS]
+    simulation = request("POST", "/carrides/simulate", {"rides": 5}, key="other")
+    for answer in (world.change(order_id, "start", 2), world.book(key="other"), world.send(simulation)):
+        assert (answer.status, answer.problem, answer.headers["Retry-After"]) == (503, "unavailable", "30")
+    assert [world.items(table) for table in KEYS] == stored
+    listed = world.send(request("GET", "/carrides", query={"customer": "customer_a"}))
+    assert [ride["orderID"] for ride in listed.body["rides"]] == [order_id]
+
+    world.dynamodb.delete_item(TableName="idempotency", Key=mark(SETTINGS.aws_region))
+    world.later, world.read_error = 2 * KNOWN_FOR, "ProvisionedThroughputExceededException"
+    assert world.book(key="third").problem == "unavailable"
+    world.read_error = None
+    assert world.change(order_id, "start", 2).status == 200
 
 
 def test_a_refusal_is_stored_by_one_write(world: World) -> None:

@@ -1,13 +1,17 @@
 """The operator's commands: what they show, and how they refuse."""
 
 import json
+import shlex
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from ops.__main__ import main
 from tests.ops.world import AWAY, HOME, World
 
+WORKFLOW = Path(__file__).parents[2] / ".github" / "workflows" / "deploy.yml"
 AT_HOME = ("--region", HOME, "--stack", "carride")
 
 
@@ -55,6 +59,29 @@ def test_a_mistake_is_explained(arguments: list[str], problem: str, capsys: pyte
         run(*arguments)
     assert ended.value.code == 2
     assert problem in capsys.readouterr().err
+
+
+def deploying() -> list[list[str]]:
+    """Return the commands that must be refused during a fence: the tool's, and those of the deployment's workflow."""
+    steps = yaml.safe_load(WORKFLOW.read_text())["jobs"]["deploy"]["steps"]
+    scripts = [step.get("run", "").replace("$STAGE", "dev") for step in steps]
+    [deploys] = (number for number, script in enumerate(scripts) if "sam deploy" in script)
+    before = (shlex.split(script) for script in scripts[:deploys])
+    return [["deploy-regions"], *(words[3:] for words in before if words[1:3] == ["-m", "ops"])]
+
+
+@pytest.mark.parametrize("command", deploying(), ids=" ".join)
+def test_nothing_is_deployed_to_a_fenced_region(
+    command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The workflow asks before it deploys, and the tool asks itself; without a fence both go on."""
+    monkeypatch.setenv("AWS_DEFAULT_REGION", HOME)
+    assert len(deploying()) == 2
+    run(*command)
+    with pytest.raises(SystemExit) as ended:
+        run(*command, fenced={HOME})
+    assert ended.value.code == 2
+    assert "us-west-2 is fenced since 2026-11-21 12:00:00 UTC" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Which dead-lettered messages a redrive sends, and which ones it leaves in their queue."""
 
 import json
+import time
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, Final
@@ -15,6 +16,7 @@ from ops.audit.queues import peek
 from ops.stack import StackRef
 from tests.carride.fakes import FakeBus, client_error
 from tests.carride.rides import NOW, entry
+from tests.functions.saga import create_table
 from tests.ops.world import AWAY, stack
 
 RULE: Final = "RideHistoryRule"
@@ -46,12 +48,26 @@ def ref() -> Iterator[StackRef]:
     """A stack with two dead-letter queues."""
     with mock_aws():
         sqs = boto3.client("sqs", region_name=AWAY)
-        services: dict[str, Any] = {"sqs": sqs, "events": Bus(), "lambda": SimpleNamespace(invoke=invoke)}
+        dynamodb = boto3.client("dynamodb", region_name=AWAY)
+        create_table(dynamodb, "records", "idempotencyKey")
+        services: dict[str, Any] = {
+            "dynamodb": dynamodb,
+            "sqs": sqs,
+            "events": Bus(),
+            "lambda": SimpleNamespace(invoke=invoke),
+        }
         queues = {
             f"{name}Url": sqs.create_queue(QueueName=name)["QueueUrl"] for name in ("ProducerDlq", "RideHistoryDlq")
         }
         rules = {"AWS::Events::Rule": {RULE: RULE}}
-        yield stack(lambda service, _: services[service], AWAY, rules, CarRideBusName="bus", **queues)
+        yield stack(
+            lambda service, _: services[service],
+            AWAY,
+            rules,
+            CarRideBusName="bus",
+            IdempotencyTableName="records",
+            **queues,
+        )
 
 
 def envelope(kept: BusEntry, **changes: Any) -> str:
@@ -93,6 +109,34 @@ def test_a_message_that_its_target_refuses_does_not_stop_the_others(ref: StackRe
     """It stays, with AWS's error code as the reason."""
     put(ref, "RideHistoryDlq", envelope(entry("order_01")), envelope(entry(size=5_000)), envelope(entry("order_03")))
     assert redrive.redrive(ref, "RideHistoryDlq") == {"sent": 2, "refused: RequestEntityTooLargeException": 1}
+
+
+@pytest.mark.parametrize("by_lambda", [True, False], ids=["RetriesExhausted", "ReceivesExhausted"])
+@pytest.mark.parametrize(
+    ("attempt", "lease_s", "stays"),
+    [(2, -600, False), (3, -600, True), (3, 600, True)],
+    ids=["left", "crashed", "runs"],
+)
+def test_a_key_whose_attempts_all_crashed_is_released_first(
+    ref: StackRef, attempt: int, lease_s: int, stays: bool, by_lambda: bool
+) -> None:
+    """Its next delivery would be given up without a run. A running attempt is not released."""
+    crashed, dynamodb = json.loads(envelope(entry("order_01"))), ref.client("dynamodb")
+    key = {"idempotencyKey": {"S": f"ride-history#{crashed['detail']['idempotencyid']}"}}
+    numbers = {"attempt": attempt, "leaseExpiry": int(time.time() + lease_s) * 1000, "createdAt": 1, "updatedAt": 1}
+    texts = {"status": "IN_PROGRESS", "owner": "one", "fingerprint": "f", "delivery": "d", "region": AWAY}
+    record = {name: {"N": str(number)} for name, number in numbers.items()}
+    record |= {name: {"S": text} for name, text in texts.items()}
+    dynamodb.put_item(TableName="records", Item=key | record)
+    message = {"requestContext": {"condition": "RetriesExhausted"}, "requestPayload": crashed}
+    put(ref, "RideHistoryDlq", json.dumps(message if by_lambda else crashed))
+    assert redrive.redrive(ref, "RideHistoryDlq") == ({"its attempts are used up": 1} if stays else {"sent": 1})
+    if stays:
+        released = lease_s < 0
+        done = redrive.redrive(ref, "RideHistoryDlq", release=True)
+        assert done == ({"sent": 1} if released else {"its attempts are used up": 1})
+        found = dynamodb.get_item(TableName="records", Key=key)["Item"]
+        assert (found["status"]["S"], found["attempt"]["N"]) == (("FAILED", "0") if released else ("IN_PROGRESS", "3"))
 
 
 def test_an_interrupted_redrive_hides_no_message(ref: StackRef) -> None:

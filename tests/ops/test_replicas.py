@@ -1,6 +1,7 @@
 """Whether one region's replicas hold what another region's do."""
 
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import Any, Final
 
 import boto3
@@ -10,9 +11,11 @@ from moto import mock_aws
 from ops.replicas import wait_until_caught_up
 from ops.stack import OperatorError
 from tests.functions.saga import create_table
-from tests.ops.world import AWAY, HOME, stack
+from tests.ops.world import AWAY, HOME, NOW, stack
 
 TABLE: Final = "carride-RideTable"
+RECORDS: Final = "carride-IdempotencyTable"
+OUTPUTS: Final = {"RideTableName": TABLE, "IdempotencyTableName": RECORDS, "AlarmTopicArn": "arn"}
 ONE: Final = {"effects": {"N": "1"}}
 TWO: Final = {"effects": {"N": "2"}}
 
@@ -26,6 +29,7 @@ def clients() -> Iterator[dict[str, Any]]:
         clients = {region: boto3.client("dynamodb", region_name=region) for region in (HOME, AWAY)}
         for client in clients.values():
             create_table(client, TABLE, "orderID")
+            create_table(client, RECORDS, "idempotencyKey")
         yield clients
 
 
@@ -43,11 +47,10 @@ def put(clients: dict[str, Any]) -> Put:
 @pytest.fixture
 def wait(clients: dict[str, Any]) -> Callable[..., int]:
     """Waits until the home region's items have arrived."""
-    home, away = (
-        stack(lambda _, region: clients[region], region, RideTableName=TABLE, AlarmTopicArn="arn")
-        for region in (HOME, AWAY)
+    home, away = (stack(lambda _, region: clients[region], region, None, **OUTPUTS) for region in (HOME, AWAY))
+    return lambda sleep, patience=60.0, report=lambda text: None: wait_until_caught_up(
+        home, away, since=NOW, patience=patience, report=report, sleep=sleep
     )
-    return lambda sleep, patience=60.0: wait_until_caught_up(home, away, patience=patience, sleep=sleep)
 
 
 def test_equal_tables_are_compared_and_done(put: Put, wait: Callable[..., int]) -> None:
@@ -57,6 +60,29 @@ def test_equal_tables_are_compared_and_done(put: Put, wait: Callable[..., int]) 
         put({"facts": {"SS": ["b", "a"]}}, AWAY, number=number)
     put({}, AWAY, number=200)
     assert wait(pytest.fail) == 120
+
+
+def test_records_from_before_the_trouble_are_not_compared(
+    clients: dict[str, Any], put: Put, wait: Callable[..., int]
+) -> None:
+    """What has no time of its last write is compared, and so is the mark of a fence; sizes are reported first."""
+    put({"updatedAt": {"N": "1"}}, HOME, AWAY)
+    for key, updated in (("old", NOW - timedelta(seconds=1)), ("new", NOW), ("mark", None)):
+        item = {"idempotencyKey": {"S": key}}
+        if updated is not None:
+            item["updatedAt"] = {"N": f"{updated.timestamp() * 1000:.0f}"}
+        for region in (HOME,) if key == "old" else (HOME, AWAY):
+            clients[region].put_item(TableName=RECORDS, Item=item)
+    said: list[str] = []
+    assert wait(pytest.fail, report=said.append) == 3
+    assert said == [f"reading {RECORDS}: some 3 items, 0 MB", f"reading {TABLE}: some 1 items, 0 MB"]
+
+
+def test_reading_that_takes_too_long_is_given_up(put: Put, wait: Callable[..., int]) -> None:
+    """The operator bounds it, and learns how far it has come."""
+    put(ONE, HOME, AWAY)
+    with pytest.raises(OperatorError, match=r"not compared after -1 s, with 0 items compared so far"):
+        wait(pytest.fail, patience=-1.0)
 
 
 @pytest.mark.parametrize("before", [None, ONE], ids=["missing", "older"])
@@ -81,5 +107,5 @@ def test_an_item_that_is_behind_is_waited_for(
 def test_items_that_do_not_arrive_end_the_patience(put: Put, wait: Callable[..., int]) -> None:
     """The message has their number and their table."""
     put(ONE, HOME)
-    with pytest.raises(OperatorError, match=rf"1 items of {TABLE} have not arrived in {AWAY} after 0 s"):
-        wait(lambda seconds: None, patience=0.0)
+    with pytest.raises(OperatorError, match=rf"1 items of {TABLE} have not arrived in {AWAY} after 0.3 s"):
+        wait(lambda seconds: None, patience=0.3)

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import pytest
 
+from carride.region_fence import mark
 from local.local_aws import LocalAws
 from ops import fence
 from ops.stack import OperatorError, StackRef
@@ -74,6 +75,12 @@ def running(stack: StackRef) -> dict[str, Any]:
     return {logical: look(name) for kind, look in looks.items() for logical, name in stack.named(kind).items()}
 
 
+def marked(stack: StackRef) -> bool:
+    """Return whether the API sees the fence."""
+    table, key = stack.outputs["IdempotencyTableName"], mark(stack.region)
+    return "Item" in stack.client("dynamodb").get_item(TableName=table, Key=key)
+
+
 def settings(stack: StackRef) -> dict[str, Any]:
     """Return the settings of the reconciler's schedule, without its state and times."""
     schedule = stack.client("scheduler").get_schedule(Name=stack.named(fence.SCHEDULE)["ReconcilerSchedule"])
@@ -105,13 +112,14 @@ def test_a_fence_is_put_up_and_taken_down_wherever_it_was_interrupted(gradual: P
     assert changes > len(stack.named("AWS::Lambda::Function"))
     stopped = running(stack)
     assert settings(stack) == schedule, "an update of a schedule resets what it leaves out"
-    assert {state for name, state in stopped.items() if name != fence.LOG_RULE} == {
+    assert {state for name, state in stopped.items() if name not in {fence.LOG_RULE, fence.API}} == {
         "DISABLED",
         "Disabled",
         "STOPPED",
         0,
     }
-    assert stopped[fence.LOG_RULE] == "ENABLED"
+    assert (stopped[fence.LOG_RULE], stopped[fence.API]) == ("ENABLED", RESERVED)
+    assert marked(stack)
     put_up = fence.fenced(stack)
     assert put_up is not None
     assert fence.put_up(stack, datetime.now(UTC)) == put_up, "what there was before is what there was at first"
@@ -122,6 +130,7 @@ def test_a_fence_is_put_up_and_taken_down_wherever_it_was_interrupted(gradual: P
     fence.forget(stack)
     assert fence.fenced(stack) is None
     assert running(stack) == before
+    assert not marked(stack)
     ledger = gradual.simulate(rides=2, seed=1)
     assert ledger.balanced
     assert ledger.consumers[HISTORY].effects == ledger.distinct

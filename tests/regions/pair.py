@@ -16,6 +16,7 @@ from ops.audit.reading import deliveries, outbox, ride_items
 from ops.regions import Deployer, Environment, Step
 from ops.stack import StackRef
 from tests.engine.support import put_through_endpoint
+from tests.functions.api.client import Api
 
 HOME: Final = "us-west-2"
 AWAY: Final = "us-east-2"
@@ -79,6 +80,13 @@ class Regions:
     def book(self, stack: StackRef, rides: int) -> None:
         """Book rides over a region's HTTP API, which publishes them through its outbox."""
         list(book(self.cloud, self.cloud.stack(stack.name, region=stack.region), rides))
+
+    def ask(self, stack: StackRef, method: str, body: object = None) -> tuple[int, str | None]:
+        """Book or list rides over a region's HTTP API, and return status and Retry-After of the answer."""
+        api = Api(self.cloud, self.cloud.stack(stack.name, region=stack.region))
+        path = "/carrides" if body else "/carrides?customer=customer_a"
+        answer = api.send(method, path, body, key="asked")
+        return answer.status, answer.headers.get("Retry-After")
 
     def settle(self) -> None:
         """Wait until nothing more will happen by itself."""

@@ -6,12 +6,14 @@ that at once; events are copied to the other bus; the replication of tables stan
 catches up item by item, and the last writer of an item wins. Only an account shows how long each of these takes.
 """
 
+import time
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import pytest
 from botocore.exceptions import EndpointConnectionError
 
+from carride.region_fence import KNOWN_FOR
 from carride.simulation import Simulation, Spec
 from ops import fence
 from ops.failover import Failover, Patience
@@ -98,6 +100,10 @@ def test_a_fenced_primary_loses_and_doubles_nothing(run: Run) -> None:
     regions.settle()
     assert regions.published(run.entries) <= regions.applied(), "the secondary has caught up with everything"
 
+    assert regions.ask(regions.primary, "GET") == (200, None)
+    deadline = time.monotonic() + 2 * KNOWN_FOR.total_seconds()
+    while regions.ask(regions.primary, "POST", {"no": "booking"}) != (503, "30"):
+        assert time.monotonic() < deadline, "a fenced region accepts no write"
     # Late events arrive in the primary: while it is fenced, and when it has started again.
     done = regions.deliveries(regions.primary)
     outage(regions.cloud, late=[])

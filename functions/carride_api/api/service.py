@@ -58,6 +58,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     stage: Literal["local", "dev", "prod"]
     outbox_days: int = 7
     staff_group: str = ""
+    stack_role: Literal["standalone", "primary", "secondary"] = "standalone"
 
 
 @dataclass(frozen=True)

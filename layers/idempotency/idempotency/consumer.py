@@ -12,7 +12,7 @@ from idempotency import observation
 from idempotency.clock import Clock, epoch_ms
 from idempotency.concurrency import Concurrency
 from idempotency.dead_letters import DeadLetters
-from idempotency.decision import is_corrupt, released
+from idempotency.decision import has_crashed, is_corrupt, released
 from idempotency.errors import BatchFailedError, ConfigurationError
 from idempotency.handlers import require_plain
 from idempotency.invocation import LambdaContext, LambdaInvocation
@@ -282,7 +282,9 @@ class Consumer[E = dict[str, Any]]:
 
 
 def release(store: Store, key: str, *, window: int = 30 * DAY, clock: Clock = epoch_ms) -> bool:
-    """Release a key that is quarantined, or whose record is corrupt: its next delivery is attempt 1.
+    """Release a key that is quarantined, whose last attempt crashed, or whose record is corrupt.
+
+    Its next delivery is attempt 1.
 
     Args:
         store: where the record is.
@@ -293,9 +295,9 @@ def release(store: Store, key: str, *, window: int = 30 * DAY, clock: Clock = ep
     Returns:
         Whether there was something to release.
     """
-    seen = store.read(key)
-    if seen is None or not (seen.status == QUARANTINED or is_corrupt(seen)):
+    seen, now_ms = store.read(key), clock()
+    if seen is None or not (seen.status == QUARANTINED or is_corrupt(seen) or has_crashed(seen, now_ms)):
         return False
-    free = released(seen, os.urandom(16).hex(), clock(), window)
+    free = released(seen, os.urandom(16).hex(), now_ms, window)
     found = store.compare_and_swap(seen, free)
     return found is not None and found.owner == free.owner

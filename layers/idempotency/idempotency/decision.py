@@ -318,6 +318,11 @@ def is_corrupt(record: Record) -> bool:
     return record.status not in STATUSES or (record.status == IN_PROGRESS and record.lease_ms is None)
 
 
+def has_crashed(record: Record, now_ms: int) -> bool:
+    """Return whether a claim's lease ended without an answer, with a minute for clocks that differ."""
+    return record.status == IN_PROGRESS and record.lease_ms is not None and record.lease_ms + 60_000 < now_ms
+
+
 def is_takeover(step: object, request: ClaimRequest) -> bool:
     """Return whether ``step`` would run a key whose earlier attempt ended without an answer."""
     return (
