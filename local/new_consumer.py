@@ -27,6 +27,11 @@ _ROWS: Final = (
         '    {Noun}: {{ Name: "{kebab}", Retries: 2 }}\n',
     ),
     ("template.yaml", "]]\n        BusName", ", !Ref {Noun}LogGroup"),
+    (
+        "template.yaml",
+        "]]\n        LatencyAlarm",
+        ",\n            !Ref {Noun}UndeliveredAlarm, !Ref {Noun}RuleDlqAlarm, !Ref {Noun}DlqAlarm",
+    ),
     ("ops/audit/evidence.py", ")\n\nLOG_RULE_DLQ", '    AuditedConsumer("{kebab}", "{Noun}"),\n'),
     ("pyproject.toml", "]\naddopts", ', "functions/{module}"'),
     ("pyproject.toml", "]\nexplicit_package_bases", ', "functions/{module}"'),
