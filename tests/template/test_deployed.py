@@ -52,6 +52,15 @@ def test_the_bus_has_a_dead_letter_queue_only_with_a_key(deployed: Stack) -> Non
     assert ("CarRideBusDlqUrl" in deployed.outputs) is has_key
 
 
+def test_pipe_and_api_are_what_their_runbooks_expect() -> None:
+    """Operators find the pipe by the stack's name, as its log group; an API with a mistake is refused, not deployed."""
+    resources = stack().resources
+    assert resources["OutboxPipe"]["Properties"]["Name"] == {"Fn::Sub": "${AWS::StackName}-outbox"}
+    group = resources["OutboxPipeLogGroup"]["Properties"]["LogGroupName"]["Fn::Sub"]
+    assert group.endswith("/${AWS::StackName}-outbox")
+    assert resources["CarRideApi"]["Properties"]["FailOnWarnings"] is True
+
+
 def test_every_queue_is_an_output(deployed: Stack) -> None:
     """Operators find the queue of a dead letter among the outputs."""
     values = [output["Value"] for output in deployed.outputs.values()]
