@@ -9,6 +9,7 @@ from contract import asyncapi, parameters
 from contract.layout import text
 from contract.samples import samples
 from contract.schemas import BreakingChangeError, registry
+from ops.verify import page as checklist
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 
@@ -27,18 +28,22 @@ def documents(root: Path = ROOT) -> dict[str, str]:
         "docs/openapi.json": text(openapi.document()),
         "docs/asyncapi.json": text(asyncapi.document()),
         "docs/parameters.md": parameters.page(),
+        "docs/on-an-account.md": checklist.current((root / "docs/on-an-account.md").read_text(encoding="utf-8")),
         **{f"events/{name}": text(sample) for name, sample in samples().items()},
     }
 
 
 def main() -> None:
-    """Write every generated file, or none after a breaking change."""
+    """Write every generated file that has changed and print its name, or write none after a breaking change."""
     try:
         files = documents()
     except BreakingChangeError as error:
         sys.exit(str(error))
     for name, content in files.items():
-        (ROOT / name).write_text(content, encoding="utf-8")
+        path = ROOT / name
+        if not path.exists() or path.read_text(encoding="utf-8") != content:
+            path.write_text(content, encoding="utf-8")
+            print(f"changed  {name}")
 
 
 if __name__ == "__main__":

@@ -18,15 +18,14 @@ SHARED: Final = {"ProducerDlq": "CarRideSimulatorFunction"}
 """Dead-letter queues that are not named after their source."""
 
 
-def type_of(name: str) -> str:
-    """Return the last part of a resource's type, as the template declares it."""
-    return str(source()["Resources"][name]["Type"]).rpartition("::")[2]
+TYPES: Final = {name: str(each["Type"]).rpartition("::")[2] for name, each in source()["Resources"].items()}
+"""The last part of each resource's type, as the template declares it."""
 
 
 def needed(deployed: Stack) -> Iterator[Grant]:
     """Yield what the edges require, and a wildcard for each resource that a function's environment names."""
     for edge in edges(deployed):
-        match type_of(edge.source), type_of(edge.target):
+        match TYPES[edge.source], TYPES[edge.target]:
             case (("EventBus" | "Rule" | "Function" | "Schedule" | "Pipe"), "Queue"):
                 yield Grant(edge.source, "sqs:SendMessage", edge.target)
             case (("Rule" | "Schedule"), "Function"):
@@ -39,7 +38,7 @@ def needed(deployed: Stack) -> Iterator[Grant]:
                 yield Grant(edge.source, "events:PutEvents", edge.target)
     for name, function in deployed.of_type("AWS::Lambda::Function").items():
         for value in function["Environment"]["Variables"].values():
-            if (what := one(value)) in source()["Resources"] and type_of(what) != "Endpoint":
+            if TYPES.get(what := one(value), "Endpoint") != "Endpoint":
                 yield Grant(name, "*", what)
 
 
@@ -83,7 +82,7 @@ def test_every_dead_letter_queue_belongs_to_one_source(deployed: Stack) -> None:
         name for name in deployed.of_type("AWS::SQS::Queue") if name.endswith("Dlq")
     }
     asynchronous = {one(each["FunctionName"]) for each in deployed.of_type("AWS::Lambda::EventInvokeConfig").values()}
-    polled = {edge.target for edge in edges(deployed) if type_of(edge.source) == "Queue" and not edge.dead}
+    polled = {edge.target for edge in edges(deployed) if TYPES[edge.source] == "Queue" and not edge.dead}
     assert asynchronous | polled == set(deployed.of_type("AWS::Lambda::Function")) - {"CarRideApiFunction"}
 
 
@@ -96,3 +95,8 @@ def test_only_the_bus_writes_its_logs(deployed: Stack) -> None:
         "CatchAllRuleWritesEvents": {"ArnEquals": {"aws:SourceArn": "${CarRideLogRule.Arn}"}},
         "BusWritesErrors": {"StringEquals": {"aws:SourceAccount": "${AWS::AccountId}"}},
     }
+
+
+def test_every_queue_has_its_address_among_the_outputs(deployed: Stack) -> None:
+    """The audit, the operator's commands and the runbooks find a queue by the output ``…Url``."""
+    assert {f"{name}Url" for name in deployed.of_type("AWS::SQS::Queue")} - deployed.outputs.keys() == set()

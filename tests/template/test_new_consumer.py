@@ -30,6 +30,7 @@ TESTS: Final = (
 OF_THE_TEMPLATE: Final = (
     *("tests/template", "--ignore=tests/template/test_new_consumer.py"),
     "--deselect=tests/template/test_deployed.py::test_every_value_and_condition_is_chosen",
+    "--deselect=tests/template/test_deploy_role.py::test_nothing_is_allowed_that_no_type_needs",
 )
 TEST_OF_THE_POINTS: Final = """
 from points import effect, points
@@ -139,7 +140,7 @@ def test_a_second_consumer_can_follow(copied: Path, tmp_path: Path) -> None:
         ("YAML", ["null", "true", "yes", "on", "n"]),
         ("PartnersRule", ["partners"]),
         ("ProducerDlq", ["producer"]),
-        ("import", ["json", "fleet", "idempotency", "local", "botocore", "timeline"]),
+        ("import", ["json", "assignments", "idempotency", "local", "botocore", "timeline"]),
     ],
 )
 def test_a_name_that_cannot_be_used_is_refused(copied: Path, problem: str, names: list[str]) -> None:
