@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import pytest
 
-from ops.audit.reading import SOURCES
+from carride.events import SOURCES
 from tests.template.graph import Edge, Grant, edges, grants
 from tests.template.stack import NO_VALUE, ROLES, Stack, holds, source, stack
 
