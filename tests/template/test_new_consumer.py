@@ -112,7 +112,7 @@ def test_the_walkthrough_leads_to_a_consumer_that_passes(project: Path, tmp_path
             replace(path, *("".join(line[1:] or line for line in lines if line[0] != left_out) for left_out in "+-"))
     (copy / "tests" / "functions" / "test_points.py").write_text(TEST_OF_THE_POINTS, encoding="utf-8")
     rules = (f"tests/template/test_{name}.py" for name in ("lint_rules", "graph", "deployed"))
-    run(copy, *TESTS, "tests/functions/test_points.py", *rules, OF_THE_TEMPLATE[-1])
+    run(copy, *TESTS, "tests/functions/test_points.py", *rules, *OF_THE_TEMPLATE[2:])
     run(copy, "ruff", "check", "--no-cache", f"functions/{NAME}", "ops", "tests/conftest.py")
     run(copy, "mypy", "--no-incremental", f"functions/{NAME}", f"tests/functions/test_{NAME}.py", "ops")
 

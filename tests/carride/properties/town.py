@@ -171,29 +171,29 @@ class Town(World):
         at_the_commit = self._chance.random() < _AT_THE_COMMIT
         left = self._chance.randrange(1, 7)
 
-        def strike(operation: str) -> None:
+        def fail(operation: str) -> None:
             nonlocal left
             left -= 1
             if not met and (operation == "TransactWriteItems" if at_the_commit else left <= 0):
                 met.append(kind)
-                self._strike(kind, delivery, NoAnswerError())
+                self._lose_answer(kind, delivery, NoAnswerError())
 
-        def strike_at_gateway() -> None:
+        def fail_at_gateway() -> None:
             met.append(kind)
-            self._strike(kind, delivery, GatewayUnavailableError())
+            self._lose_answer(kind, delivery, GatewayUnavailableError())
 
         outer = self.dynamodb.before, self.dynamodb.after
         if delivery.consumer == "payment" and self._chance.random() < 0.3:
-            self.gateway.then(strike_at_gateway)
+            self.gateway.then(fail_at_gateway)
         else:
-            setattr(self.dynamodb, place, strike)
+            setattr(self.dynamodb, place, fail)
         try:
             yield met
         finally:
             self.dynamodb.before, self.dynamodb.after = outer
             self.gateway.no_longer()
 
-    def _strike(self, kind: str, delivery: Delivery, lost: Exception) -> None:
+    def _lose_answer(self, kind: str, delivery: Delivery, lost: Exception) -> None:
         if kind == "overtaken":
             self._overtake(delivery)
             return
