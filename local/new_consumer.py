@@ -27,6 +27,11 @@ _ROWS: Final = (
         '    {Noun}: {{ Name: "{kebab}", Retries: 2 }}\n',
     ),
     ("template.yaml", "]]\n        BusName", ", !Ref {Noun}LogGroup"),
+    (
+        "template.yaml",
+        "]]\n        LatencyAlarm",
+        ",\n            !Ref {Noun}UndeliveredAlarm, !Ref {Noun}RuleDlqAlarm, !Ref {Noun}DlqAlarm",
+    ),
     ("ops/audit/evidence.py", ")\n\nLOG_RULE_DLQ", '    AuditedConsumer("{kebab}", "{Noun}"),\n'),
     ("pyproject.toml", "]\naddopts", ', "functions/{module}"'),
     ("pyproject.toml", "]\nexplicit_package_bases", ', "functions/{module}"'),
@@ -82,11 +87,12 @@ def make(name: str, root: Path = ROOT) -> list[Path]:
         if path.exists():
             raise NewConsumerError(f"{path.relative_to(root)} exists already: choose another name, or remove it")
     changed = {root / file: (root / file).read_text("utf-8") for file, _, _ in _ROWS}
-    for file, mark, row in _ROWS:
-        changed[root / file] = _before(mark, row.format_map(forms), changed[root / file], file)
     template = changed[root / "template.yaml"]
     if f"  {forms['Noun']}Rule:\n" in template or f"!Ref {forms['Noun']}Dlq" in template:
         raise NewConsumerError(f"template.yaml has {forms['Noun']}Rule or {forms['Noun']}Dlq: choose another name")
+    for file, mark, row in _ROWS:
+        changed[root / file] = _before(mark, row.format_map(forms), changed[root / file], file)
+    template = changed[root / "template.yaml"]
     for beginning in _LISTS:
         line = template[template.index(beginning) :].partition("\n")[0]
         template = template.replace(line, f"{line.removesuffix(']')}, {forms['Noun']}]")

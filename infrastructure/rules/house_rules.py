@@ -106,7 +106,9 @@ def mentioned(value: Value) -> set[str]:
 
 
 def with_nested(template: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Return a template with the resources of its nested templates in place of the stacks.
+    """Return a template with the resources and conditions of its nested templates in place of the stacks.
+
+    A condition of a nested template that has the name of one of the template has to mean the same.
 
     Args:
         template: with its loops expanded.
@@ -114,6 +116,7 @@ def with_nested(template: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     outputs: dict[str, Any] = {}
+    conditions: dict[str, Any] = {}
     for name, resource in template["Resources"].items():
         if resource.get("Type") != "AWS::CloudFormation::Stack":
             found[name] = resource
@@ -125,11 +128,13 @@ def with_nested(template: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         }
         condition = {"Condition": resource["Condition"]} if "Condition" in resource else {}
         found |= {inner: condition | _filled(each, given) for inner, each in nested["Resources"].items()}
+        conditions |= _filled(nested.get("Conditions", {}), given)
         outputs |= {
             f"{name}.Outputs.{output}": _filled(each["Value"], given)
             for output, each in nested.get("Outputs", {}).items()
         }
     linked = {section: _linked(template.get(section, {}), outputs) for section in ("Conditions", "Outputs")}
+    linked["Conditions"] = conditions | linked["Conditions"]
     return {**template, **linked, "Resources": _linked(found, outputs)}
 
 
@@ -200,7 +205,7 @@ class House:
         ]
 
     def alarms(self, namespace: str, metric: str, dimension: str, name: str) -> list[str]:
-        """Return the alarms that watch a metric of a resource and report to a topic."""
+        """Return the alarms that watch a metric of a resource."""
         return [
             alarm
             for alarm, properties in self.of_type("AWS::CloudWatch::Alarm")
@@ -208,7 +213,6 @@ class House:
             and properties.get("MetricName") == metric
             and name in {watched for each in at(properties, "Dimensions", "Value") for watched in named(each)}
             and dimension in at(properties, "Dimensions", "Name")
-            and self.is_a(mentioned(properties.get("AlarmActions")), TOPIC)
         ]
 
     def dead_letter_queues(self) -> set[str]:

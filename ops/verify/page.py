@@ -41,6 +41,8 @@ BY_HAND: Final = {
         "the log group of all events in the other region, after a replay",
     "two regions: the health check follows its alarm, the endpoint follows it, and how long both take":
         "`aws cloudwatch set-alarm-state`, then `aws route53 get-health-check-status`",
+    "two regions: the heartbeat gives `IngestionToInvocationStartLatency` data each minute":
+        "`aws cloudwatch get-metric-statistics`",
     "two regions: a health check that is disabled and inverted moves producers": "`aws route53 update-health-check`",
     "two regions: the lag of replicas": "the metric `ReplicationLatency`",
     "two regions: the drill loses and doubles nothing": '`make ops ARGS="failover --since 1h --yes"`, then `unfence`',

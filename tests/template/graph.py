@@ -40,12 +40,12 @@ def grants(deployed: Stack) -> set[Grant]:
 def edges(deployed: Stack) -> Iterator[Edge]:
     """Yield along which edges events go."""
     for name, bus in deployed.of_type("AWS::Events::EventBus").items():
-        yield Edge(name, one(bus["DeadLetterConfig"]["Arn"]), dead=True)
+        yield from _to_the_dlq(name, bus)
     for name, rule in deployed.of_type("AWS::Events::Rule").items():
         yield Edge(one(rule["EventBusName"]), name)
         for target in rule["Targets"]:
             yield Edge(name, one(target["Arn"]))
-            yield Edge(name, one(target["DeadLetterConfig"]["Arn"]), dead=True)
+            yield from _to_the_dlq(name, target)
     for name, queue in deployed.of_type("AWS::SQS::Queue").items():
         if "RedrivePolicy" in queue:
             yield Edge(name, one(queue["RedrivePolicy"]["deadLetterTargetArn"]), dead=True)
@@ -56,12 +56,17 @@ def edges(deployed: Stack) -> Iterator[Edge]:
         yield Edge(one(config["FunctionName"]), one(failed), dead=True)
     for name, schedule in deployed.of_type("AWS::Scheduler::Schedule").items():
         yield Edge(name, one(schedule["Target"]["Arn"]))
-        yield Edge(name, one(schedule["Target"]["DeadLetterConfig"]["Arn"]), dead=True)
+        yield from _to_the_dlq(name, schedule["Target"])
     for name, pipe in deployed.of_type("AWS::Pipes::Pipe").items():
         yield Edge(one(pipe["Source"]), name)
         yield Edge(name, one(pipe["Target"]))
         failed = pipe["SourceParameters"]["DynamoDBStreamParameters"]["DeadLetterConfig"]["Arn"]
         yield Edge(name, one(failed), dead=True)
+
+
+def _to_the_dlq(source: str, properties: Properties) -> Iterator[Edge]:
+    if "DeadLetterConfig" in properties:
+        yield Edge(source, one(properties["DeadLetterConfig"]["Arn"]), dead=True)
 
 
 def _of_roles(deployed: Stack) -> Iterator[Grant]:

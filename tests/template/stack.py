@@ -37,6 +37,7 @@ KEY: Final = "arn:aws:kms:us-east-1:123456789012:key/0a1b2c3d-0000-4000-8000-000
 SWITCHES: Final[dict[str, tuple[str, ...]]] = {
     "KmsKeyArn": ("", KEY),
     "PaymentGatewayUrl": ("", "https://gateway.example"),
+    "AlarmEmail": ("", "you@example.com"),
 }
 """Parameters of free text that matter by being empty or not."""
 COMPANIONS: Final = {
@@ -123,11 +124,14 @@ def stack(path: Path = TEMPLATE, /, **chosen: str) -> Stack:
     declared = template["Conditions"]
     conditions = {name: holds(condition, parameters, declared) for name, condition in declared.items()}
     deployed = {
-        name: {key: value for key, value in _decided(resource, conditions).items() if key != "Condition"}
-        for name, resource in result["Resources"].items()
-        if "Condition" not in resource or conditions[resource["Condition"]]
+        section: {
+            name: {key: value for key, value in _decided(each, conditions).items() if key != "Condition"}
+            for name, each in result[section].items()
+            if "Condition" not in each or conditions[each["Condition"]]
+        }
+        for section in ("Resources", "Outputs")
     }
-    return Stack(parameters, conditions, deployed, _decided(result["Outputs"], conditions))
+    return Stack(parameters, conditions, deployed["Resources"], deployed["Outputs"])
 
 
 @cache

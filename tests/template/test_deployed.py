@@ -33,6 +33,34 @@ def test_every_value_and_condition_is_chosen() -> None:
     assert all({each[name] for each in conditions} == {True, False} for name in conditions[0])
 
 
+def test_what_production_must_not_lose_is_kept(deployed: Stack) -> None:
+    """In `prod`, queues, archive and the logs that the audit reads outlive their stack; elsewhere they end with it."""
+    logs = {each["LoggingConfig"]["LogGroup"]["Ref"] for each in deployed.of_type("AWS::Lambda::Function").values()}
+    kept = {*deployed.of_type("AWS::Events::Archive"), *deployed.of_type("AWS::SQS::Queue")} - OF_AWS
+    policies = ("RetainExceptOnCreate", "Retain") if deployed.conditions["IsProd"] else ("Delete", "Delete")
+    for name in kept | logs | {"CarRideEventsLogGroup"}:
+        resource = deployed.resources[name]
+        assert (resource["DeletionPolicy"], resource["UpdateReplacePolicy"]) == policies, name
+
+
+def test_the_bus_has_a_dead_letter_queue_only_with_a_key(deployed: Stack) -> None:
+    """A bus dead-letters only what it cannot encrypt or decrypt."""
+    has_key = deployed.conditions["HasKmsKey"]
+    assert ("DeadLetterConfig" in deployed.resources["CarRideBus"]["Properties"]) is has_key
+    for name in ("CarRideBusDlq", "CarRideBusDlqPolicy", "CarRideBusDlqAlarm"):
+        assert (name in deployed.resources) is has_key, name
+    assert ("CarRideBusDlqUrl" in deployed.outputs) is has_key
+
+
+def test_pipe_and_api_are_what_their_runbooks_expect() -> None:
+    """Operators find the pipe by the stack's name, as its log group; an API with a mistake is refused, not deployed."""
+    resources = stack().resources
+    assert resources["OutboxPipe"]["Properties"]["Name"] == {"Fn::Sub": "${AWS::StackName}-outbox"}
+    group = resources["OutboxPipeLogGroup"]["Properties"]["LogGroupName"]["Fn::Sub"]
+    assert group.endswith("/${AWS::StackName}-outbox")
+    assert resources["CarRideApi"]["Properties"]["FailOnWarnings"] is True
+
+
 def test_every_queue_is_an_output(deployed: Stack) -> None:
     """Operators find the queue of a dead letter among the outputs."""
     values = [output["Value"] for output in deployed.outputs.values()]

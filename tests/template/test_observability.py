@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from idempotency import observation
-from tests.template.stack import ROOT, Stack, source
+from tests.template.stack import ROOT, Stack, source, stack
 
 NAMESPACE: Final = {"Fn::Sub": "CarRide/${AWS::StackName}"}
 PAGE: Final = re.compile(r"docs/runbooks/[\w-]+\.md")
@@ -19,6 +19,8 @@ OF_CONSUMERS: Final = (observation.TAKEOVER, observation.LOST_LEASE, observation
 WATCHED: Final = {
     ("IngestionToInvocationStartLatency", "AWS/Events"),
     ("InvocationsFailedToBeSentToDlq", "${CarRideBus}"),
+    ("AccountProvisionedReadCapacityUtilization", "AWS/DynamoDB"),
+    ("AccountProvisionedWriteCapacityUtilization", "AWS/DynamoDB"),
     ("ExecutionThrottled", '{"Ref": "OutboxPipe"}'),
     ("EventCount", '{"Ref": "OutboxPipe"}'),
     (observation.NEW, '"carride-api"'),
@@ -33,8 +35,10 @@ WATCHED: Final = {
 def unwatched(resources: Mapping[str, Any]) -> set[tuple[str, str]]:
     """Return the metrics that lack their alarm."""
     alarms = [each["Properties"] for each in resources.values() if each["Type"] == "AWS::CloudWatch::Alarm"]
-    texts = [json.dumps(alarm) for alarm in alarms if alarm["AlarmActions"]]
+    texts = [json.dumps(alarm) for alarm in alarms]
     wanted = WATCHED | {(outcome, f'"{service}"') for outcome in OF_CONSUMERS for service in services(resources)}
+    tables = [name for name, each in resources.items() if each["Type"] == "AWS::DynamoDB::GlobalTable"]
+    wanted |= {("ThrottledRequests", f"TableName = '${{AWS::StackName}}-{name}'") for name in tables}
     return {(metric, of) for metric, of in wanted if not any(metric in text and of in text for text in texts)}
 
 
@@ -58,13 +62,14 @@ def test_whatever_can_go_wrong_is_watched() -> None:
     assert services(resources) == {each["Name"] for each in source()["Mappings"]["Services"].values()}
 
 
-def test_every_alarm_reports_and_names_its_runbook(deployed: Stack) -> None:
-    """It reports its beginning and its end, names a page that exists, and has the stack's own namespace."""
+def test_only_the_composite_alarms_notify_and_every_alarm_names_its_runbook(deployed: Stack) -> None:
+    """Composites report beginning and end; each alarm names a page that exists and has the stack's own namespace."""
     for name, function in deployed.of_type("AWS::Lambda::Function").items():
         assert function["Environment"]["Variables"]["POWERTOOLS_METRICS_NAMESPACE"] == NAMESPACE, name
     composites = deployed.of_type("AWS::CloudWatch::CompositeAlarm")
     for name, alarm in (deployed.of_type("AWS::CloudWatch::Alarm") | composites).items():
-        assert alarm["AlarmActions"] == alarm["OKActions"] == [{"Ref": "AlarmTopic"}], name
+        actions = [{"Ref": "AlarmTopic"}] if name in composites else None
+        assert alarm.get("AlarmActions") == alarm.get("OKActions") == actions, name
         pages = PAGE.findall(json.dumps(alarm["AlarmDescription"]))
         assert pages, name
         assert all((ROOT / page).exists() for page in pages), name
@@ -77,14 +82,38 @@ def test_every_alarm_reports_and_names_its_runbook(deployed: Stack) -> None:
                 assert metric["Namespace"] == NAMESPACE, name
 
 
-def test_the_apis_composite_alarm_has_every_alarm_of_the_api(deployed: Stack) -> None:
-    """The alarms of the API and its function are in it, each as a quoted name."""
-    rule, names = deployed.resources["ApiAlarm"]["Properties"]["AlarmRule"]["Fn::Sub"]
-    assert rule == 'ALARM("${CarRideApiServerErrorsAlarm}") OR ALARM("${OfTheFunction}")'
-    separator, of_the_function = names["OfTheFunction"]["Fn::Join"]
-    assert separator == '") OR ALARM("'
-    found = {"CarRideApiServerErrorsAlarm", *(each["Ref"] for each in of_the_function)}
-    assert found == {name for name in deployed.of_type("AWS::CloudWatch::Alarm") if name.startswith("CarRideApi")}
+def watched_by(deployed: Stack, composite: str) -> set[str]:
+    """Return the alarms in a composite alarm; each must be a quoted name."""
+    rule = deployed.resources[composite]["Properties"]["AlarmRule"]["Fn::Sub"]
+    text, names = rule if isinstance(rule, list) else (rule, {})
+    for name, value in names.items():
+        match value:
+            case {"Fn::Join": ['") OR ALARM("', members]}:
+                text = text.replace(f"${{{name}}}", '") OR ALARM("'.join(f"${{{each['Ref']}}}" for each in members))
+            case _:
+                text = text.replace(f"${{{name}}}", value["Fn::Sub"] if value else "")
+    text = text.replace("${LatencyAlarm}", "${CarRideLatencyAlarm}")  # which the nested stack gets as a parameter
+    assert re.fullmatch(r'ALARM\("\$\{\w+\}"\)( OR ALARM\("\$\{\w+\}"\))*', text), text
+    return set(re.findall(r"\$\{(\w+)\}", text))
+
+
+def test_composite_alarms_have_every_alarm_of_their_kind(deployed: Stack) -> None:
+    """Somebody is notified of every dead letter, of everything that is stuck, and of every alarm of the API."""
+    every = set(deployed.of_type("AWS::CloudWatch::Alarm"))
+    lost = {name for name in every if name.endswith(("DlqAlarm", "UndeliveredAlarm", "LostAlarm", "ExpiredAlarm"))}
+    assert watched_by(deployed, "LostAlarm") == lost
+    pipe = {name for name in every if name.startswith("OutboxPipe")} - lost
+    stuck = pipe | {"DispatchQueueAlarm", "OverdueAlarm"} | ({"CarRideLatencyAlarm"} & every)
+    assert watched_by(deployed, "StuckAlarm") == stuck
+    of_the_api = {name for name in every if name.startswith("CarRideApi")}
+    assert watched_by(deployed, "ApiAlarm") == of_the_api
+
+
+def test_an_address_can_be_notified() -> None:
+    """`AlarmEmail` subscribes an address to the topic; without one, nothing is subscribed."""
+    (subscription,) = stack(AlarmEmail="you@example.com").of_type("AWS::SNS::Subscription").values()
+    assert subscription == {"TopicArn": {"Ref": "AlarmTopic"}, "Protocol": "email", "Endpoint": {"Ref": "AlarmEmail"}}
+    assert stack().of_type("AWS::SNS::Subscription") == {}
 
 
 # ── Dashboard and queries ─────────────────────────────────────────────────────────────────────────────────────────────

@@ -5,7 +5,8 @@ from typing import Any, Final
 
 import pytest
 
-from tests.template.graph import grants
+from carride.events import SOURCES
+from tests.template.graph import Edge, Grant, edges, grants
 from tests.template.stack import NO_VALUE, ROLES, Stack, holds, source, stack
 
 HERE: Final = "eu-west-1"
@@ -56,11 +57,10 @@ def test_only_the_primary_has_the_endpoint() -> None:
         assert set(deployed.outputs) == set(STANDALONE.outputs)
         for name, output in deployed.outputs.items():
             assert output["Value"] not in ("", NO_VALUE), name
-            assert "Condition" not in output, name
 
 
 def test_the_endpoint_replicates_and_follows_its_health_check() -> None:
-    """It copies events between the buses, and leaves a primary that is late for five minutes, not a quiet one."""
+    """It copies events between the buses, and leaves a primary that is late or silent for five minutes."""
     (endpoint,) = PRIMARY.of_type("AWS::Events::Endpoint").values()
     arn = "arn:${{AWS::Partition}}:events:${{{}}}:${{AWS::AccountId}}:event-bus/${{CarRideBus}}"
     buses = [{"EventBusArn": {"Fn::Sub": arn.format(region)}} for region in ("AWS::Region", "PeerRegion")]
@@ -76,11 +76,29 @@ def test_the_endpoint_replicates_and_follows_its_health_check() -> None:
     ((name, check),) = PRIMARY.of_type("AWS::Route53::HealthCheck").items()
     assert f"${{{name}}}" in failover["Primary"]["HealthCheck"]["Fn::Sub"]
     config = check["HealthCheckConfig"]
-    assert config["InsufficientDataHealthStatus"] == "LastKnownStatus"
+    assert config["InsufficientDataHealthStatus"] == "Unhealthy"  # what CloudWatch in a dead region reports
     alarm = PRIMARY.resources[config["AlarmIdentifier"]["Name"]["Ref"]]["Properties"]
-    assert alarm["TreatMissingData"] == "missing"
+    assert alarm["TreatMissingData"] == "breaching"
     assert (alarm["MetricName"], alarm["Threshold"]) == ("IngestionToInvocationStartLatency", 30_000)
     assert (alarm["Period"], alarm["EvaluationPeriods"]) == (60, 5)
+
+
+def test_a_quiet_primary_has_a_heartbeat_that_nobody_consumes() -> None:
+    """An event each minute reaches one target, so data is missing only in a dead region; it is no ride event."""
+    beat = PRIMARY.resources["CarRideHeartbeat"]["Properties"]
+    assert (beat["ScheduleExpression"], beat["State"]) == ("rate(1 minute)", "ENABLED")
+    assert stack(**ROLES["primary"], Stage="local").resources["CarRideHeartbeat"]["Properties"]["State"] == "DISABLED"
+    assert Grant("CarRideHeartbeat", "events:PutEvents", "CarRideBus") in grants(PRIMARY)
+    assert Edge("CarRideHeartbeat", "CarRideBus") in set(edges(PRIMARY))
+    source_of, kind = (beat["Target"]["EventBridgeParameters"][name] for name in ("Source", "DetailType"))
+    for name, rule in PRIMARY.of_type("AWS::Events::Rule").items():
+        pattern = rule["EventPattern"]
+        taken = source_of in pattern["source"] and kind in pattern["detail-type"]
+        assert taken is False if name != "CarRideLogRule" else pattern == {"source": [{"prefix": ""}]}, name
+    assert PRIMARY.resources["CarRideArchive"]["Properties"]["EventPattern"] == {
+        "source": [{"anything-but": source_of}]
+    }
+    assert source_of not in SOURCES  # the audit counts only these
 
 
 # ── Rules ─────────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -39,7 +39,10 @@ def test_everything_is_kept_as_long_as_the_chosen_preset_says() -> None:
 
 
 def test_tables_scale_in_every_direction_or_have_no_capacity(deployed: Stack) -> None:
-    """If provisioned, each table, index and replica scales reads and writes; on demand, nothing costs while idle."""
+    """If provisioned, each table, index and replica scales reads and writes; on demand, nothing costs while idle.
+
+    CloudFormation switches an existing table, to or back from `provisioned`, only with a `SeedCapacity` for each.
+    """
     tables = deployed.of_type("AWS::DynamoDB::GlobalTable")
     if deployed.parameters["TableBilling"] == "on-demand":
         assert all(table["BillingMode"] == "PAY_PER_REQUEST" for table in tables.values())
@@ -48,6 +51,7 @@ def test_tables_scale_in_every_direction_or_have_no_capacity(deployed: Stack) ->
     scaling = {
         "MinCapacity": {"Ref": "MinCapacity"},
         "MaxCapacity": {"Ref": "MaxCapacity"},
+        "SeedCapacity": {"Ref": "MinCapacity"},
         "TargetTrackingScalingPolicyConfiguration": {"TargetValue": {"Ref": "TargetUtilization"}},
     }
     writes, reads = {"WriteCapacityAutoScalingSettings": scaling}, {"ReadCapacityAutoScalingSettings": scaling}
