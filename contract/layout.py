@@ -1,9 +1,9 @@
-"""JSON for readers: lines of up to 120 columns, and no line for a closing bracket."""
+"""JSON for readers: lines of up to 140 columns, and no line for a closing bracket."""
 
 import json
 from typing import Any, Final
 
-_WIDTH: Final = 120
+_WIDTH: Final = 140
 
 
 def text(value: Any) -> str:

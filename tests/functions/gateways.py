@@ -49,14 +49,6 @@ class FakeGateway(HttpGateway):
 
         self.then(die)
 
-    def then_drop(self) -> None:
-        """Have the answer to the next request get lost."""
-
-        def drop() -> None:
-            raise GatewayUnavailableError("the answer was lost")
-
-        self.then(drop)
-
     def ledger(self) -> list[dict[str, Any]]:
         """Return every payment."""
         payments: list[dict[str, Any]] = self.books.look_up("/ledger", {}).body["payments"]
