@@ -1,4 +1,4 @@
-"""JSON for readers: lines of up to 140 columns, and no line for a closing bracket."""
+"""JSON for readers: lines of up to 140 columns, after which closing brackets may stand."""
 
 import json
 from typing import Any, Final
