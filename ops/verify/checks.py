@@ -27,7 +27,7 @@ def _require(problems: Mapping[str, object] | list[str], what: str) -> None:
 # ── What is deployed ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@check("The stack and its nested stacks are complete")
+@check("The stack and its nested stacks are complete; in stage prod, deleting the stack is protected")
 def _stacks(deployment: Deployment) -> str:
     client = deployment.stack.client("cloudformation")
     nested = deployment.stack.named("AWS::CloudFormation::Stack").values()
@@ -37,6 +37,9 @@ def _stacks(deployment: Deployment) -> str:
         states[described["StackName"]] = described["StackStatus"]
     complete = {"CREATE_COMPLETE", "UPDATE_COMPLETE", "IMPORT_COMPLETE"}
     _require({name: state for name, state in states.items() if state not in complete}, "not complete")
+    described = deployment.stack.describe() or {}
+    if deployment.parameters["Stage"] == "prod" and not described.get("EnableTerminationProtection"):
+        raise FailedError("nothing protects the stack: `aws cloudformation update-termination-protection` does")
     return f"{len(states)} stacks"
 
 
