@@ -13,6 +13,7 @@ from local.engine import (
     http_api,
     in_flight,
     log_paging,
+    nested_updates,
     packages,
     pipes,
     put_events,
@@ -41,6 +42,7 @@ def apply(settings: Settings) -> None:
     put_events.apply()
     global_endpoints.apply()  # over put_events, which an event reaches in the region that ingests it
     generated_names.apply()
+    nested_updates.apply()
     serverless_transform.apply()
     log_paging.apply()
     pipes.apply(settings)

@@ -65,3 +65,29 @@ def test_a_global_table_is_in_every_region_of_its_replicas(engine: LocalAws, dep
     assert name not in west.list_tables()["TableNames"]
     engine.delete_stack(stack.name)
     assert name not in east.list_tables()["TableNames"]
+
+
+@needed("nested_updates")
+def test_an_update_of_a_nested_stack_keeps_the_attributes_of_what_it_leaves(
+    engine: LocalAws, name: str, tmp_path: Path
+) -> None:
+    """`Fn::GetAtt` of an unchanged resource gives the same value after another resource of its stack has changed."""
+    group = {"Type": "AWS::Logs::LogGroup", "Properties": {"LogGroupName": f"/{name}"}}
+    queue = {"Type": "AWS::SQS::Queue", "Properties": {"MessageRetentionPeriod": {"Ref": "Seconds"}}}
+    inner = {
+        "Parameters": {"Seconds": {"Type": "Number"}},
+        "Resources": {"Group": group, "Queue": queue},
+        "Outputs": {"Arn": {"Value": {"Fn::GetAtt": ["Group", "Arn"]}}},
+    }
+    (tmp_path / "inner.yaml").write_text(yaml.safe_dump(inner))
+    arns = []
+    for seconds in (60, 120):
+        nested = {"TemplateURL": "inner.yaml", "Parameters": {"Seconds": seconds}}
+        outer = {
+            "Resources": {"Inner": {"Type": "AWS::CloudFormation::Stack", "Properties": nested}},
+            "Outputs": {"Arn": {"Value": {"Fn::GetAtt": ["Inner", "Outputs.Arn"]}}},
+        }
+        (tmp_path / "outer.yaml").write_text(yaml.safe_dump(outer))
+        arns.append(engine.deploy_fast(name, tmp_path / "outer.yaml").outputs["Arn"])
+    assert arns[0] == arns[1]
+    assert name in arns[0]
