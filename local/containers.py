@@ -10,7 +10,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -98,17 +97,18 @@ class SamLocal:
     Args:
         cloud: the engine.
         stack: name of the stack.
+        folder: where the variables of the functions are written.
         **variables: environment variables of every function that replace the stack's, such as `AWS_ENDPOINT_URL`.
     """
 
-    def __init__(self, cloud: LocalAws, stack: str, **variables: str) -> None:
+    def __init__(self, cloud: LocalAws, stack: str, folder: Path, **variables: str) -> None:
         self._cloud = cloud
         found = environments(cloud.client("cloudformation"), cloud.client("lambda"), stack)
         replaced = {
             function: each | {name: variables[name] for name in variables if name in {*each, "AWS_ENDPOINT_URL"}}
             for function, each in found.items()
         }
-        self._variables = Path(tempfile.mkstemp(prefix="sam-local-", suffix=".json")[1])
+        self._variables = folder / "env.json"
         self._variables.write_text(json.dumps(replaced), encoding="utf-8")
 
     def invoke(self, function: str, event: Any) -> tuple[Any, str]:
@@ -138,10 +138,6 @@ class SamLocal:
         if done.returncode:
             raise EngineError(f"sam local invoke failed:\n{done.stderr}")
         return json.loads(done.stdout), done.stderr
-
-    def close(self) -> None:
-        """Remove its file."""
-        self._variables.unlink(missing_ok=True)
 
 
 def _with_endpoint(build: Path) -> Path:

@@ -9,7 +9,8 @@ from typing import Any, Final
 import boto3
 from botocore.exceptions import BotoCoreError, ClientError
 
-ROOT: Final = Path(__file__).resolve().parent.parent
+from local.engine.process import ROOT
+
 FILE: Final = ROOT / ".aws-sam" / "env.json"
 
 

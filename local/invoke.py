@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from local.command import ending_in_order
@@ -91,8 +92,8 @@ def in_containers(cloud: LocalAws, stack: Stack, gateway: GatewayServer) -> Iter
     address = host_address()
     with ExitStack() as running:
         urls = [running.enter_context(reachable(address, url)) for url in (cloud.endpoint_url, gateway.url)]
-        sam = SamLocal(cloud, stack.name, AWS_ENDPOINT_URL=urls[0], PAYMENT_GATEWAY_URL=urls[1])
-        running.callback(sam.close)
+        folder = Path(running.enter_context(TemporaryDirectory()))
+        sam = SamLocal(cloud, stack.name, folder, AWS_ENDPOINT_URL=urls[0], PAYMENT_GATEWAY_URL=urls[1])
         yield sam.invoke
 
 

@@ -414,6 +414,7 @@ def _permission(deployment: Deployment) -> str:
 
 @check("A replay of the archive has no further effects", drill=True)
 def _replay(deployment: Deployment) -> str:
+    deployment.only_if("Stage", "local", "dev")
     stack = deployment.stack
     name = replay.name_for(stack.region, datetime.now(UTC))
     replay.check(stack)

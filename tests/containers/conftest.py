@@ -3,15 +3,14 @@
 import os
 import shutil
 import subprocess
-import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from local.invoke import Invoke, in_containers
 from local.local_aws import ROOT, LocalAws
 from local.simulated_gateway import Books, GatewayServer
+from tests.engine.support import until
 
 _CONTAINERS = """\
 [containers]
@@ -42,19 +41,12 @@ def podman(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         subprocess.run([ROOT / "scripts" / "lambda-base-image"], check=True)
         service = subprocess.Popen([program, "system", "service", "--time=0", address])
         try:
-            _wait_for(folder / "podman.sock")
+            assert until((folder / "podman.sock").exists, _START_SECONDS), "podman's service did not start"
             yield
         finally:
             service.terminate()
             service.wait()
             subprocess.run([program, "system", "reset", "--force"], check=False, capture_output=True)
-
-
-def _wait_for(path: Path) -> None:
-    deadline = time.monotonic() + _START_SECONDS
-    while not path.exists():
-        assert time.monotonic() < deadline, "podman's service did not start"
-        time.sleep(0.05)
 
 
 @pytest.fixture

@@ -213,6 +213,16 @@ class TestRule4Failure:
         assert world.deliver() == {"outcome": "Retried", "key": KEY, "attempt": 1}
         assert world.effects == 1
 
+    def test_crashed_key_is_released_when_no_attempt_can_run(self, world: DynamoDBWorld) -> None:
+        """A key whose attempts all crashed is released a minute after the last lease, and not before."""
+        for _ in range(2):
+            world.crash(max_attempts=2)
+            world.clock.advance(60)
+        assert not world.consumer().release("k1")
+        world.clock.advance(60)
+        assert world.consumer().release("k1")
+        assert world.deliver(max_attempts=2)["attempt"] == 1
+
     def test_back_off_holds_a_failed_key_back(self, world: DynamoDBWorld) -> None:
         """A failed key is not run before its back-off is over."""
         policy: Any = {"backoff": lambda attempt: 10.0 * attempt}
