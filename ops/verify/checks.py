@@ -72,8 +72,9 @@ def _functions(deployment: Deployment) -> str:
             wrong.append(f"{logical} is {found.get('State')}, {found.get('LastUpdateStatusReason', 'not updated')}")
         if found["Architectures"] != [deployment.parameters["Architecture"]]:
             wrong.append(f"{logical} runs on {found['Architectures']}")
-        if reserved and client.get_function_concurrency(FunctionName=name).get("ReservedConcurrentExecutions") is None:
-            wrong.append(f"{logical} has no reserved concurrency")
+        kept = client.get_function_concurrency(FunctionName=name).get("ReservedConcurrentExecutions", 0)
+        if kept != reserved:
+            wrong.append(f"{logical} has {kept} reserved invocations, not {reserved}")
     _require(wrong, "functions")
     return f"{len(functions)} functions"
 
@@ -180,8 +181,9 @@ def _tables(deployment: Deployment) -> str:
 @check("Provisioned tables and their indexes scale")
 def _scaling(deployment: Deployment) -> str:
     deployment.only_if("TableBilling", "provisioned")
-    targets = deployment.stack.client("application-autoscaling").describe_scalable_targets(ServiceNamespace="dynamodb")
-    mine = {each["ResourceId"] for each in targets["ScalableTargets"] if deployment.stack.name in each["ResourceId"]}
+    pages = deployment.stack.client("application-autoscaling").get_paginator("describe_scalable_targets")
+    targets = [each for page in pages.paginate(ServiceNamespace="dynamodb") for each in page["ScalableTargets"]]
+    mine = {each["ResourceId"] for each in targets if deployment.stack.name in each["ResourceId"]}
     tables = deployment.stack.named("AWS::DynamoDB::GlobalTable").values()
     _require([name for name in tables if f"table/{name}" not in mine], "these do not scale")
     return f"{len(mine)} targets"
@@ -209,7 +211,7 @@ def _aliases(deployment: Deployment) -> str:
     return ", ".join(f"{name} {version}" for name, version in versions.items())
 
 
-@check("The archive keeps events for as long as Retention says")
+@check("The archive is enabled, and its days of retention are those that you expect")
 def _archive(deployment: Deployment) -> str:
     name = deployment.stack.outputs["CarRideArchiveArn"].rpartition("/")[2]
     archive = deployment.stack.client("events").describe_archive(ArchiveName=name)
