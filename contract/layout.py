@@ -1,9 +1,9 @@
-"""JSON for readers: lines of up to 140 columns, after which closing brackets may stand."""
+"""JSON for readers: lines of up to 150 columns, after which closing brackets may stand."""
 
 import json
 from typing import Any, Final
 
-_WIDTH: Final = 140
+_WIDTH: Final = 150
 
 
 def text(value: Any) -> str:

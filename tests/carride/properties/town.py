@@ -8,17 +8,15 @@ from datetime import timedelta
 from random import Random
 from typing import Any, Final, NamedTuple
 
+import msgspec
+
+from api.commands import AnyChange, change
 from carride import ride as rides
 from carride.events import SOURCE, RideEvent, parse_event
 from carride.facts import (
     FACTS,
-    CarRideAccepted,
-    CarRideCancelled,
-    CarRideCompleted,
     CarRideCreated,
-    CarRideDestinationChanged,
     CarRideOverdue,
-    CarRideStarted,
     Fact,
 )
 from carride.overdue import LIMIT
@@ -280,27 +278,21 @@ class Town(World):
         yield CarRideCreated.of(ride)
         steps = ["accept", "start", "complete"]
         for _ in range(chance.choice((0, 0, 1, 2))):
-            steps.insert(chance.randrange(len(steps)), "redirect")
+            steps.insert(chance.randrange(len(steps)), "changeDestination")
         if chance.random() < 0.5:
             steps[chance.randrange(len(steps)) :] = ["cancel"] * chance.choice((0, 1, 1))
         for step in steps:
-            fact = self._next(step, ride)
-            ride = fact
+            ride = fact = self._next(step, ride)
             yield fact
 
     def _next(self, step: str, ride: Ride) -> Fact:
-        match step:
-            case "accept":
-                return CarRideAccepted.of(rides.accept(ride))
-            case "start":
-                return CarRideStarted.of(rides.start(ride))
-            case "complete":
-                return CarRideCompleted.of(rides.complete(ride))
-            case "cancel":
-                return CarRideCancelled.of(rides.cancel(ride), reason="changed plans")
-        destination = "sector_63" if ride.destination == "sector_64" else "sector_64"
-        changed = rides.change_destination(ride, destination, self._chance.choice(_PRICES))
-        return CarRideDestinationChanged.of(changed, previous_destination=ride.destination, previous_price=ride.price)
+        price, elsewhere = self._chance.choice(_PRICES), "sector_63" if ride.destination == "sector_64" else "sector_64"
+        added: dict[str, dict[str, object]] = {
+            "cancel": {"reason": "changed plans"},
+            "changeDestination": {"destination": elsewhere, "price": price},
+        }
+        command = {"action": step, "version": ride.version} | added.get(step, {})
+        return change(msgspec.convert(command, AnyChange), ride)[1]
 
     # ── What has to be ────────────────────────────────────────────────────────────────────────────────────────────────
 
