@@ -13,7 +13,7 @@ from ops.failover import ARCHIVED_IN, LOST_WINDOW, PATIENCE, Failover, Patience
 _LOST: Any = Parameter(show_default=lambda _: "24h: EventBridge's retries")
 
 
-@acts("failover run")
+@acts("failover run", "--since 6h", "--since 6h --yes")
 def failover_run(
     session: Session,
     *,
@@ -78,7 +78,7 @@ def unfence(session: Session, *, catches_up_in: Span = PATIENCE.catching_up) -> 
     )
 
 
-@acts("deploy-regions", chooses=False)
+@acts("deploy-regions", "", "--set Stage=prod --yes", chooses=False)
 def deploy_regions(session: Session, *, set_: Annotated[tuple[str, ...], Parameter(name="--set")] = ()) -> Plan:
     """Deploy the stack to the two regions of samconfig.toml.
 

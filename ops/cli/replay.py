@@ -6,7 +6,7 @@ from ops import outbox, replay
 from ops.cli.verbs import Moment, Plan, Session, Steps, acts, before
 
 
-@acts("replay run")
+@acts("replay run", "--since 2h", "--since 2h --only PaymentRule --yes")
 def replay_run(
     session: Session,
     *,
@@ -33,7 +33,7 @@ def replay_run(
     return Plan(Steps((step,)), lambda: {"replay": replay.run(stack, name, since, end, only=only)}, (stack,))
 
 
-@acts("republish")
+@acts("republish", "--since 1d --yes")
 def republish(session: Session, *, since: Moment, until: Moment | None = None) -> Plan:
     """Publish again the events in the outbox of a region that its pipe may not have published.
 

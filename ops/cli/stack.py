@@ -28,7 +28,7 @@ _CALL_SECONDS: Final = 10
 """How long one call of the simulator takes with a rate: less than a client waits for its answer."""
 
 
-@reads("audit", status=lambda report: report.status)
+@reads("audit", "", "--grace 0s --json", status=lambda report: report.status)
 def audit_stack(
     session: Session,
     *,
@@ -71,13 +71,13 @@ def _(found: Verification) -> RenderableType:
     return Text(f"{found['passed']} passed, {found['failed']} failed, {found['skipped']} skipped")
 
 
-@reads("verify", status=lambda found: bool(found["failed"]))
-def verify_stack(session: Session, *, rides: int = 20, drills: bool = False) -> Verification:
+@acts("verify", "--yes", "--drills --yes", status=lambda found: bool(found["failed"]))
+def verify_stack(session: Session, *, rides: int = 20, drills: bool = False) -> Plan:
     """Check every statement about a deployed stack that code can check.
 
     Publish simulated rides, book rides over the API, audit the stack, and go through the checklist of
-    docs/on-an-account.md. With --drills, break and mend a few things as well. The results are in .aws-sam/verify.json
-    and .aws-sam/verify.md.
+    docs/on-an-account.md. With --drills, break and mend a few things as well. In stage prod, publish and break nothing.
+    The results are in .aws-sam/verify.json and .aws-sam/verify.md.
 
     Status 0: no check failed; 1: at least one failed.
 
@@ -86,18 +86,22 @@ def verify_stack(session: Session, *, rides: int = 20, drills: bool = False) -> 
         drills: Also break and mend what the checklist calls a drill.
     """
     checks = [each for each in CHECKS if drills or not each.drill]
-    results: list[verify.Result] = []
-    for result in verify.verify(verify.Deployment(session.stack, rides=rides), checks):
-        results.append(result)
-        session.say(result)
-    found = Verification(verify.to_json(results))
-    _VERIFIED.mkdir(exist_ok=True)
-    (_VERIFIED / "verify.json").write_text(json.dumps(found, indent=2), encoding="utf-8")
-    (_VERIFIED / "verify.md").write_text(verify.to_markdown(results), encoding="utf-8")
-    return found
+
+    def run() -> Verification:
+        results: list[verify.Result] = []
+        for result in verify.verify(verify.Deployment(session.stack, rides=rides), checks):
+            results.append(result)
+            session.say(result)
+        found = Verification(verify.to_json(results))
+        _VERIFIED.mkdir(exist_ok=True)
+        (_VERIFIED / "verify.json").write_text(json.dumps(found, indent=2), encoding="utf-8")
+        (_VERIFIED / "verify.md").write_text(verify.to_markdown(results), encoding="utf-8")
+        return found
+
+    return Plan(Steps(tuple(f"check: {each.statement}" for each in checks)), run, (session.stack,))
 
 
-@acts("fleet")
+@acts("fleet", "--cars 64 --yes")
 def fleet(session: Session, *, cars_: Annotated[int, Parameter(name="--cars")] = 64) -> Plan:
     """Park cars all over the city, for dispatch to assign. Existing cars are left as they are.
 
@@ -109,7 +113,7 @@ def fleet(session: Session, *, cars_: Annotated[int, Parameter(name="--cars")] =
     return Plan(Steps((step,)), lambda: {"added": cars.seed(stack.client("dynamodb"), table, cars_)}, (stack,))
 
 
-@acts("simulate")
+@acts("simulate", "--rides 100 --duplicates 0.3 --crashes 2 --yes", "--rides 1000 --rate 20 --yes")
 def simulate(
     session: Session,
     *,
