@@ -3,7 +3,7 @@
 import json
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
 from cyclopts import Parameter
@@ -16,12 +16,14 @@ from carride.simulation import Simulation, Spec
 from ops import fleet as cars
 from ops import simulation, verify
 from ops.audit import DEFAULT_GRACE, Report, audit, gateway_payments
-from ops.cli.show import show
+from ops.cli.show import show, table
 from ops.cli.verbs import Plan, Session, Span, Steps, acts, reads
+from ops.doctor import Finding, examine
 from ops.regions import ROOT
 from ops.simulation import AT_ONCE, Published
 from ops.stack import OperatorError
 from ops.verify.checks import CHECKS
+from ops.words import counted
 
 _VERIFIED: Final = ROOT / ".aws-sam"
 _CALL_SECONDS: Final = 10
@@ -157,7 +159,7 @@ def simulate(
         raise OperatorError(f"the simulator would refuse {error}") from error
     stack = session.stack
     function = stack.outputs["CarRideSimulatorFunctionName"]
-    step = f"have {function} publish {entries:,} events of {rides:,} rides"
+    step = f"have {function} publish {counted(entries, 'event')} of {counted(rides, 'ride')}"
 
     def publish() -> Published:
         request, at_once = msgspec.to_builtins(spec), AT_ONCE if rate is None else max(1, round(rate * _CALL_SECONDS))
@@ -166,3 +168,32 @@ def simulate(
         return progress
 
     return Plan(Steps((step,)), publish, (stack,))
+
+
+class Checkup(NamedTuple):
+    """What `doctor` has found."""
+
+    findings: tuple[Finding, ...]
+
+    @property
+    def complete(self) -> bool:
+        """Whether everything is there that is needed."""
+        return all(each.found or not each.needed for each in self.findings)
+
+
+@show.register
+def _(checkup: Checkup) -> RenderableType:
+    rows = table("", "what", "found, or how to get it", "needed for")
+    for each in checkup.findings:
+        mark = Text("ok", "green") if each.found else Text("missing", "red" if each.needed else "yellow")
+        rows.add_row(mark, each.what, each.found or each.how, each.why)
+    return rows
+
+
+@reads("doctor", status=lambda checkup: not checkup.complete)
+def doctor(session: Session) -> Checkup:
+    """Show what is missing on this machine or in the account, and how to get it.
+
+    Status 0: everything that is needed is there; 1: something is missing.
+    """
+    return Checkup(tuple(examine(lambda: session.stack)))

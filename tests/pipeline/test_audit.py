@@ -79,7 +79,7 @@ def message_is_hidden(pipeline: Pipeline) -> None:
         (log_is_emptied, 3, "cannot tell: the log of events holds nothing, though consumers have "),
         (log_rule_is_disabled, 3, "cannot tell: CarRideLogRule is DISABLED"),
         (partners_get_nothing, 3, "cannot tell: PartnersRule is DISABLED"),
-        (message_is_hidden, 3, "cannot tell: 1 events of ride-history may be among messages that could not be read"),
+        (message_is_hidden, 3, "cannot tell: 1 event of ride-history may be among messages that could not be read"),
     ],
 )
 def test_the_audit_of_a_stack_is_not_fooled(
@@ -94,7 +94,7 @@ def test_the_audit_of_a_stack_is_not_fooled(
 
 def test_the_operators_command_prints_the_audit(pipeline: Pipeline, capsys: pytest.CaptureFixture[str]) -> None:
     """As text and as JSON; an event that is younger than the grace is in flight, not lost."""
-    assert pipeline.simulate(rides=1, seed=1, poison=1).verdict.startswith("balanced, 1 messages waiting")
+    assert pipeline.simulate(rides=1, seed=1, poison=1).verdict.startswith("balanced, 1 message waiting")
     rules(pipeline, *CONSUMERS)
     assert pipeline.simulate(rides=2, seed=2).lost > 0
 
