@@ -60,8 +60,8 @@ def wait_until_caught_up(
         for page in tables.get_paginator("scan").paginate(**request):
             if time.monotonic() > deadline:
                 raise OperatorError(
-                    f"{table} is not compared after {patience:g} s, with {counted(compared, 'item')} compared so far: run "
-                    "it again with a longer --catches-up-in"
+                    f"{table} is not compared after {patience:g} s, only {counted(compared, 'item')} of it: run it "
+                    "again with a longer --catches-up-in"
                 )
             keys = [{name: item[name] for name in names} for item in page["Items"]]
             compared += len(keys)
@@ -69,8 +69,8 @@ def wait_until_caught_up(
         while behind:
             if time.monotonic() > deadline:
                 raise OperatorError(
-                    f"{counted(len(behind), 'item')} of {table} had not arrived in {target.region} after {patience:g} s, "
-                    f"only in {source.region}; run it again, or take --accept-duplicates"
+                    f"{counted(len(behind), 'item')} of {table} had not arrived in {target.region} after "
+                    f"{patience:g} s, and waited in {source.region}; run it again, or take --accept-duplicates"
                 )
             sleep(_POLL_SECONDS)
             behind = _differing(behind, _get(source, table, behind), _get(target, table, behind))

@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 
 from ops import outbox, replay
 from ops.cli.verbs import Moment, Plan, Session, Steps, acts, before
+from ops.words import counted
 
 
 @acts("replay run", "--since 2h", "--since 2h --only PaymentRule --yes")
@@ -44,5 +45,6 @@ def republish(session: Session, *, since: Moment, until: Moment | None = None) -
         until: Time of the newest event; now by default.
     """
     end, stack = before(since, until), session.stack
-    step = f"publish what was written to the outbox in {stack.region} from {since} to {end}"
+    events = counted(sum(1 for _ in outbox.written(stack, stack.region, since, end)), "event")
+    step = f"publish {events} that were written to the outbox in {stack.region} from {since} to {end}"
     return Plan(Steps((step,)), lambda: outbox.republish(stack, stack.region, since, end, session.say), (stack,))

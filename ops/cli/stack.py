@@ -1,7 +1,7 @@
 """The verbs that look at a whole stack, and those that give it something to do."""
 
 import json
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -19,6 +19,7 @@ from ops.audit import DEFAULT_GRACE, Report, audit, gateway_payments
 from ops.cli.show import show, table
 from ops.cli.verbs import Plan, Session, Span, Steps, acts, reads
 from ops.doctor import Finding, examine
+from ops.finding import is_quiet
 from ops.regions import ROOT
 from ops.simulation import AT_ONCE, Published
 from ops.stack import OperatorError
@@ -34,7 +35,7 @@ _CALL_SECONDS: Final = 10
 def audit_stack(
     session: Session,
     *,
-    grace: Span = DEFAULT_GRACE,
+    grace: Span | None = None,
     overdue: Span = LIMIT,
     payments: Path | None = None,
 ) -> Report:
@@ -47,7 +48,7 @@ def audit_stack(
     in flight. EventBridge and Lambda may retry for 30 hours.
 
     Args:
-        grace: Age from which an event is judged.
+        grace: Age from which an event is judged; 15m by default, and 0s for a local stack in which nothing moves.
         overdue: How long a ride may need something.
         payments: File with the gateway's ledger as JSON, to compare with.
     """
@@ -55,6 +56,8 @@ def audit_stack(
         known = None if payments is None else gateway_payments(payments.read_text())
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise OperatorError(f"{payments} is no ledger of the gateway: {error!r}") from error
+    if grace is None:
+        grace = timedelta() if is_quiet(session.stack) else DEFAULT_GRACE
     stacks = [each for each in (session.stack, session.stack.peer()) if each is not None]
     return audit(*stacks, grace=grace, payments=known, overdue_after=overdue)
 
