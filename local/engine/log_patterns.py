@@ -5,32 +5,27 @@ of them with `?`. Terms are case-sensitive, and quoted ones may contain spaces.
 
 Stock MiniStack: a pattern in braces matches every line, `?` is part of the term, and quotes end at a space.
 
-Plugs into `cloudwatch_logs._filter_log_events` and `_compile_filter_pattern`. Patterns in brackets, regular expressions
-and wildcards for an array's index are not read.
+Plugs into `cloudwatch_logs._filter_log_events` and `_compile_filter_pattern`. In braces it reads comparisons
+that `&&` and `||` connect, without parentheses, and refuses others.
 """
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
 from ministack.core.responses import error_response_json
 from ministack.services import cloudwatch_logs
 
-type Matches = Callable[[Any], bool]
-
-_TERM: Final = re.compile(r'([?-]?)(?:"((?:[^"\\]|\\.)*)"|(\S+))')
-_TOKEN: Final = re.compile(r'\s*("(?:[^"\\]|\\.)*"|&&|\|\||[()]|[<>!]?=|[<>]|[^\s()=<>!&|]+)')
-_PART: Final = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]")
+_TERM: Final = re.compile(r'([?-]?)(?:"([^"]*)"|(\S+))')
+_COMPARISON: Final = re.compile(r'\s*\$((?:\.\w+)+)\s*(!?=|[<>]=?)\s*(?:"([^"]*)"|([\w.*-]+))\s*')
 _ORDERS: Final[dict[str, Callable[[float, float], bool]]] = {
     "<": lambda a, b: a < b,
     "<=": lambda a, b: a <= b,
     ">": lambda a, b: a > b,
     ">=": lambda a, b: a >= b,
 }
-_STATES: Final[dict[str, Any]] = {"NULL": None, "TRUE": True, "FALSE": False}
-_ABSENT: Final = object()
 
 
 def compiled(pattern: str | None) -> Callable[[str], bool]:
@@ -41,12 +36,9 @@ def compiled(pattern: str | None) -> Callable[[str], bool]:
     """
     pattern = (pattern or "").strip()
     if pattern.startswith("{") and pattern.endswith("}"):
-        tokens = _TOKEN.findall(pattern[1:-1])
-        matches = _any(tokens)
-        if tokens:
-            raise ValueError(f"the filter pattern {pattern} goes on after its end: {' '.join(tokens)}")
-        return lambda line: _in_json(line, matches)
-    found = [(sign, quoted.replace('\\"', '"') or plain) for sign, quoted, plain in _TERM.findall(pattern)]
+        either = [[_comparison(each) for each in both.split("&&")] for both in pattern[1:-1].split("||")]
+        return lambda line: any(all(holds(_object(line)) for holds in both) for both in either)
+    found = [(sign, quoted or plain) for sign, quoted, plain in _TERM.findall(pattern)]
     every = [term for sign, term in found if not sign]
     some = [term for sign, term in found if sign == "?"] if not every else []  # AWS ignores `?` beside other terms
     none = [term for sign, term in found if sign == "-"]
@@ -58,71 +50,30 @@ def compiled(pattern: str | None) -> Callable[[str], bool]:
     return in_text
 
 
-def _in_json(line: str, matches: Matches) -> bool:
+def _object(line: str) -> Any:
     try:
-        return matches(json.loads(line))
+        return json.loads(line)
     except ValueError:
-        return False
+        return None
 
 
-def _any(tokens: list[str]) -> Matches:
-    found = list(_split(tokens, "||", lambda: _all(tokens)))
-    return lambda value: any(matches(value) for matches in found)
+def _comparison(text: str) -> Callable[[Any], bool]:
+    match = _COMPARISON.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text.strip()!r} is no comparison that this engine reads in a filter pattern")
+    path, operator, operand = match[1].split(".")[1:], match[2], match[3] or match[4] or ""
 
+    def holds(value: Any) -> bool:
+        for name in path:
+            if not isinstance(value, dict) or name not in value:
+                return False
+            value = value[name]
+        if operator in _ORDERS:
+            return isinstance(value, int | float) and _ORDERS[operator](value, float(operand))
+        written = value if isinstance(value, str) else json.dumps(value)
+        return fnmatchcase(written, operand) is (operator == "=")
 
-def _all(tokens: list[str]) -> Matches:
-    found = list(_split(tokens, "&&", lambda: _one(tokens)))
-    return lambda value: all(matches(value) for matches in found)
-
-
-def _split(tokens: list[str], by: str, read: Callable[[], Matches]) -> Iterator[Matches]:
-    yield read()
-    while tokens and tokens[0] == by:
-        tokens.pop(0)
-        yield read()
-
-
-def _one(tokens: list[str]) -> Matches:
-    """Read a comparison, or a pattern in parentheses."""
-    try:
-        first = tokens.pop(0)
-        if first == "(":
-            inner = _any(tokens)
-            if tokens.pop(0) != ")":
-                raise ValueError("a filter pattern lacks a closing parenthesis")
-            return inner
-        operator, operand = tokens.pop(0), tokens.pop(0)
-    except IndexError:
-        raise ValueError("a filter pattern ends too early") from None
-    if not first.startswith("$"):
-        raise ValueError(f"a filter pattern compares properties, which begin with $, not {first}")
-    return lambda value: _holds(_property(value, first), operator, operand)
-
-
-def _property(value: Any, path: str) -> Any:
-    for name, index in _PART.findall(path):
-        try:
-            value = value[int(index)] if index else value[name]
-        except (KeyError, IndexError, TypeError):
-            return _ABSENT
-    return value
-
-
-def _holds(value: Any, operator: str, operand: str) -> bool:
-    if operator == "NOT":
-        return value is _ABSENT
-    if operator == "IS":
-        return value is _STATES[operand]
-    if value is _ABSENT:
-        return False
-    if operator in _ORDERS:
-        return isinstance(value, int | float) and _ORDERS[operator](value, float(operand))
-    if isinstance(value, int | float) and not isinstance(value, bool) and not operand.startswith('"'):
-        equal = fnmatchcase(str(value), operand) if "*" in operand else value == float(operand)
-    else:
-        text = value if isinstance(value, str) else json.dumps(value)
-        equal = fnmatchcase(text, operand.strip('"').replace("[", "[[]").replace("?", "[?]"))
-    return equal if operator == "=" else not equal
+    return holds
 
 
 def apply() -> None:

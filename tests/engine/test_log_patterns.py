@@ -8,9 +8,9 @@ from local.local_aws import LocalAws
 from tests.engine.support import needed
 
 LINES = {
-    "new": json.dumps({"outcome": "New", "status": 200, "ride": {"id": "a b"}, "parts": [{"n": 1}]}),
-    "takeover": json.dumps({"outcome": "Takeover", "status": 503, "cold": True}),
-    "lost": json.dumps({"outcome": "LostLease", "status": 500, "error": None}),
+    "new": json.dumps({"outcome": "New", "status": 200, "ride": {"id": "a b"}}),
+    "takeover": json.dumps({"outcome": "Takeover", "status": 503}),
+    "lost": json.dumps({"outcome": "LostLease", "status": 500}),
     "exited": "RequestId: 1 Error: Runtime exited with signal: killed",
     "timeout": "2026-11-21 Task timed out after 3.00 seconds",
 }
@@ -19,15 +19,11 @@ PATTERNS = {
     '{ $.outcome = "Takeover" || $.outcome = "LostLease" }': {"takeover", "lost"},
     '{ $.outcome = "Lost*" }': {"lost"},
     "{ $.outcome = New }": {"new"},
-    '{ $.outcome != "New" && ($.status >= 500 || $.cold IS TRUE) }': {"takeover", "lost"},
-    "{ ($.status = 200) || ($.status = 503) }": {"new", "takeover"},
+    '{ $.outcome != "New" && $.status > 500 || $.status = 200 }': {"takeover", "new"},
     '{ $.status = "5*" }': {"takeover", "lost"},
     "{ $.status = 5* }": {"takeover", "lost"},
     "{ $.status < 500 }": {"new"},
     '{ $.ride.id = "a b" }': {"new"},
-    "{ $.parts[0].n = 1 }": {"new"},
-    "{ $.cold NOT EXISTS }": {"new", "lost"},
-    "{ $.error IS NULL }": {"lost"},
     '"Runtime exited"': {"exited"},
     '"runtime exited"': set(),
     "Runtime Error": {"exited"},

@@ -59,9 +59,9 @@ def test_two_regions_by_command(cloud: LocalAws) -> None:
     states = json.loads(run(cloud, "failover", "status", "--json"))["regions"]
     assert [each["fenced_since"] is not None for each in states] == [True, False]
     assert "is fenced" in run(cloud, *replay, status=2)
-    run(cloud, "unfence", "--yes")
     drill = ("failover", "drill", "--since", "1h", "--runs-end-in", "0s", "--archived-in", "0s", "--json", "--yes")
-    assert json.loads(run(cloud, *drill))["audit"]["balanced"]
+    assert json.loads(run(cloud, *drill))["audit"]["balanced"], "it continues the failover, and goes back"
+    assert "is not fenced" in run(cloud, "unfence", "--yes", status=2)
 
     run(cloud, "delete-regions", "--yes")
     for stack in (primary, secondary):

@@ -93,8 +93,8 @@ def run(client: Callable[[str], Any], here: Path, words: list[str]) -> str:
             of_the_cli[option] = values[0]
     answer = getattr(sdk, method)(**request)
     answer.pop("ResponseMetadata", None)
-    for file in files:
-        file.write_bytes(answer.pop("Payload").read())
+    if "Payload" in answer:
+        files[0].write_bytes(answer.pop("Payload").read())
     found = jmespath.search(of_the_cli.get("query", "@"), answer)
     return (
         f"{_text(found)}\n" if of_the_cli.get("output") == "text" else json.dumps(found, default=str, indent=2) + "\n"

@@ -16,7 +16,7 @@ RUNBOOKS: Final = ROOT / "docs" / "runbooks"
 ELSEWHERE: Final = {
     "kms ": "the local stack has no key of its own",
     "CarRideHealthCheckId": "a stack in one region has no health check",
-    "failover run": "two regions: tests/regions/test_commands.py runs it",
+    "failover ": "two regions: tests/regions/test_commands.py runs it",
     "unfence": "two regions: as above",
     "--region us-east-2": "two regions: as above",
     "get-account-settings": "the engine has no limits of an account",
