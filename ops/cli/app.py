@@ -104,13 +104,18 @@ def _command(verb: Verb, clients: ClientFactory | None) -> Callable[..., int]:
         stack, region, yes, as_json = (options.pop(name, None) for name in ("stack", "region", "yes", "json"))
         say = console(sys.stderr if as_json else sys.stdout)
         session = Session(lambda data: say.print(show(data)), clients, stack, region)
-        result = verb.run(session, *given, **options)
-        if isinstance(result, Plan):
-            return _carry_out(verb, result, session, yes=yes, as_json=as_json)
-        if isinstance(result, Iterator):
-            for each in result:
-                _print(each, as_json=as_json, indent=None)
-            return 0
+        try:
+            result = verb.run(session, *given, **options)
+            if isinstance(result, Plan):
+                return _carry_out(verb, result, session, yes=yes, as_json=as_json)
+            if isinstance(result, Iterator):
+                for each in result:
+                    _print(each, as_json=as_json, indent=None)
+                return 0
+        except KeyboardInterrupt:
+            if verb.is_tool:
+                raise
+            return 0  # a verb that is no tool runs until Ctrl-C
         if result is not None:
             _print(result, as_json=as_json)
         return verb.status(result)
