@@ -1,10 +1,10 @@
-# What a developer runs. `make` lists the targets; each installs what it needs the first time, and only then.
+# `make` lists the targets. Each installs what it needs the first time.
 
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
 
 PYTHON := .venv-dev/bin/python
-# The SAM CLI and, for its builds, a Python 3.13 with pip come first; AWS is never asked by the checks.
+# The SAM CLI, and a Python 3.13 with pip for its builds, come first.
 export PATH := $(CURDIR)/.venv-sam/bin:$(PATH)
 export SAM_CLI_TELEMETRY := 0
 
@@ -40,7 +40,7 @@ test: test-unit test-proofs test-integration ## Run every test
 test-unit: .venv-dev/.synced ## Run the tests that need nothing but this process: seconds, no network
 	@$(PYTHON) -m pytest -q -n 2 -m "not integration and not proof" $(UNIT) $(ARGS)
 
-test-proofs: .venv-dev/.synced ## Run the features, the explorer, the simulation and the comparison with Powertools
+test-proofs: .venv-dev/.synced ## Run the explorer, the simulation, the conformance suite and the comparison with Powertools
 	@$(PYTHON) -m pytest -q -n 2 -m proof $(UNIT) $(ARGS)
 
 test-integration: $(ENVIRONMENTS) ## Run the tests of the template and of the pipeline on the local engine
@@ -63,15 +63,12 @@ check: lint test ## Check everything, as CI does
 
 ##@ Measure
 
-.PHONY: compare bench bench-publish explore simulate mutants
-compare: .venv-dev/.synced ## Show what Powertools and this layer do in the same adversities (ARGS=--json)
+.PHONY: compare bench explore simulate mutants
+compare: .venv-dev/.synced ## Show what Powertools and this layer do in the same adversities (ARGS=--help)
 	@$(PYTHON) -m tests.idempotency.differential $(ARGS)
 
-bench: .venv-dev/.synced ## Measure round trips, CPU, import time and batches beside Powertools (ARGS=--help)
+bench: .venv-dev/.synced ## Measure CPU, import time and memory beside Powertools (ARGS=--help)
 	@$(PYTHON) -m tests.idempotency.bench $(ARGS)
-
-bench-publish: .venv-dev/.synced ## Measure requests and CPU of 10,000 events published straight to a bus (ARGS=--help)
-	@$(PYTHON) -m tests.idempotency.bench.publishing $(ARGS)
 
 explore: .venv-dev/.synced ## Explore every order of the steps of a few deliveries of one key (ARGS=--help)
 	@$(PYTHON) -m tests.idempotency.explorer $(ARGS)
@@ -85,11 +82,11 @@ mutants: .venv-dev/.synced ## Remove each rule of the idempotency layer in turn,
 ##@ Operate
 
 .PHONY: deploy-regions delete-regions ops
-deploy-regions: .venv-dev/.synced .venv-sam/.synced ## Deploy what was built into two regions (ARGS=--dry-run, ARGS=--help)
-	@$(PYTHON) -m ops.regions deploy $(ARGS)
+deploy-regions: .venv-dev/.synced .venv-sam/.synced ## Show how to deploy what was built to two regions, or do it (ARGS=--yes)
+	@$(PYTHON) -m ops deploy-regions $(ARGS)
 
-delete-regions: .venv-dev/.synced .venv-sam/.synced ## Delete the stack from both regions, in the right order (ARGS=--dry-run)
-	@$(PYTHON) -m ops.regions delete $(ARGS)
+delete-regions: .venv-dev/.synced .venv-sam/.synced ## Show how to delete the stack from both regions, or do it (ARGS=--yes)
+	@$(PYTHON) -m ops delete-regions $(ARGS)
 
 ops: .venv-dev/.synced ## Audit, replay, redrive, fail over and back, release keys (ARGS="failover --help", ARGS=--help)
 	@$(PYTHON) -m ops $(ARGS)
@@ -111,7 +108,7 @@ new-consumer: .venv-dev/.synced ## Add a consumer, with everything that belongs 
 	@$(PYTHON) -m local.new_consumer "$(NAME)"
 
 clean: ## Remove what builds, demos and tests left behind (not the environments)
-	@rm -rf .aws-sam .demo .bench .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	@rm -rf .aws-sam .demo .hypothesis .mypy_cache .pytest_cache .ruff_cache
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } \

@@ -1,1 +1,1 @@
-"""Everything that follows from the event's types, written by ``make contract``. Never part of a deployed function."""
+"""Generates the files that follow from the event types, for ``make contract``. Not deployed."""

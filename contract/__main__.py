@@ -1,4 +1,4 @@
-"""Write what follows from the event's types and the template: ``python -m contract``, or ``make contract``."""
+"""Write the files that follow from the event types and the template: ``make contract``."""
 
 import sys
 from pathlib import Path
@@ -17,7 +17,7 @@ def documents(root: Path = ROOT) -> dict[str, str]:
     """Return each generated file by its path.
 
     Args:
-        root: where the schemas are that are published already.
+        root: the project with the published schemas.
 
     Raises:
         BreakingChangeError: see `registry`.
@@ -32,7 +32,7 @@ def documents(root: Path = ROOT) -> dict[str, str]:
 
 
 def main() -> None:
-    """Write every generated file, or none if a schema cannot be replaced."""
+    """Write every generated file, or none after a breaking change."""
     try:
         files = documents()
     except BreakingChangeError as error:

@@ -6,7 +6,9 @@ import msgspec
 
 import fleet
 import payments
-from carride.events import FACTS, Attributes, CarRideCancelled, CarRideOverdue, Fact, RideChange
+from api.openapi import added_to_ride
+from carride.events import Attributes
+from carride.facts import FACTS, CarRideCancelled, CarRideOverdue, Fact, RideChange
 from carride.ride import Ride
 from contract.schemas import DATA_BASE64, ONE_DATA, resolved
 
@@ -23,21 +25,20 @@ _OPERATIONS: Final = {
     ),
     "keepRideHistory": ("receive", "The ride history keeps every event.", frozenset(FACTS.values())),
     "dispatchCars": ("receive", "Dispatch assigns and releases cars.", fleet.CONSUMED),
-    "reportCars": ("send", "Dispatch says which car a ride has.", fleet.EMITTED),
+    "reportCars": ("send", "Dispatch reports which car a ride has.", fleet.EMITTED),
     "payRides": ("receive", "Payment reserves, takes and gives back money.", payments.CONSUMED),
-    "reportPayments": ("send", "Payment says what became of the money.", payments.EMITTED),
+    "reportPayments": ("send", "Payment reports what became of the money.", payments.EMITTED),
     "settleRides": (
         "send",
-        "The reconciler cancels booked rides that are overdue, and has the others settled.",
+        "The reconciler cancels overdue booked rides, and has the other overdue rides settled.",
         frozenset(_SETTLED),
     ),
 }
-"""What the functions do with events: the direction, a summary, and the types."""
+"""The functions' operations on events: direction, summary and types."""
 
 
 def document() -> dict[str, Any]:
     """Return the document, in JSON's types."""
-    references = {name: {"$ref": f"#/components/messages/{name}"} for name in FACTS}
     return {
         "asyncapi": "3.0.0",
         "info": {
@@ -56,7 +57,10 @@ def document() -> dict[str, Any]:
                 "address": "{bus}",
                 "description": "The event bus of a stack.",
                 "parameters": {"bus": {"description": "Name of the bus: the stack's output `CarRideBusName`."}},
-                "messages": references,
+                "messages": {
+                    name: {"summary": fact.__doc__, "payload": {"$ref": f"{_SCHEMAS}/{name}"}}
+                    for name, fact in FACTS.items()
+                },
             }
         },
         "operations": {
@@ -68,39 +72,24 @@ def document() -> dict[str, Any]:
             }
             for operation, (action, summary, facts) in _OPERATIONS.items()
         },
-        "components": {
-            "messages": {name: _message(fact) for name, fact in FACTS.items()},
-            "correlationIds": {"request": {"location": "$message.payload#/correlationid"}},
-            "schemas": _schemas(),
-        },
-    }
-
-
-def _message(fact: type[Fact]) -> dict[str, Any]:
-    return {
-        "summary": fact.__doc__,
-        "correlationId": {"$ref": "#/components/correlationIds/request"},
-        "payload": {"$ref": f"{_SCHEMAS}/{fact.__name__}"},
+        "components": {"schemas": _schemas()},
     }
 
 
 def _schemas() -> dict[str, Any]:
-    """Return the envelope, the ride, and each event as the envelope with what its fact adds to the ride."""
+    """Return the schemas of the envelope, of the ride, and of each event in terms of both."""
     _, found = msgspec.json.schema_components([Attributes, Ride, *FACTS.values()], ref_template="{name}")
     schemas = resolved(found, found)
-    event, ride = schemas["Attributes"], schemas["Ride"]
+    event = schemas["Attributes"]
+    properties = event["properties"] | {"data": {"type": "object"}, "data_base64": DATA_BASE64}
     shared = {
-        "Event": event
-        | {"title": "Event", "oneOf": ONE_DATA}
-        | {"properties": event["properties"] | {"data": {"type": "object"}, "data_base64": DATA_BASE64}},
-        "Ride": ride,
+        "Event": event | {"title": "Event", "oneOf": ONE_DATA, "properties": properties},
+        "Ride": schemas["Ride"],
     }
-    return shared | {name: _event(name, schemas[name], ride) for name in FACTS}
-
-
-def _event(name: str, fact: dict[str, Any], ride: dict[str, Any]) -> dict[str, Any]:
-    data: dict[str, Any] = {"$ref": f"{_SCHEMAS}/Ride"}
-    if added := {key: rule for key, rule in fact["properties"].items() if key not in ride["properties"]}:
-        required = [key for key in fact["required"] if key in added]
-        data = {"allOf": [data], "properties": added, "required": required}
-    return {"allOf": [{"$ref": f"{_SCHEMAS}/Event"}], "properties": {"type": {"const": name}, "data": data}}
+    return shared | {
+        name: {
+            "allOf": [{"$ref": f"{_SCHEMAS}/Event"}],
+            "properties": {"type": {"const": name}, "data": added_to_ride(schemas, name)},
+        }
+        for name in FACTS
+    }

@@ -1,10 +1,9 @@
-"""JSON for readers: whatever fits is on one line of 120 columns."""
+"""JSON for readers: lines of up to 120 columns, and no line for a closing bracket."""
 
 import json
 from typing import Any, Final
 
 _WIDTH: Final = 120
-_STEP: Final = "  "
 
 
 def text(value: Any) -> str:
@@ -18,30 +17,20 @@ def compact(value: Any) -> str:
 
 
 def _laid_out(value: Any, indent: str, used: int) -> str:
-    """Return a value as JSON. ``used`` are the columns that its first line needs before and behind it."""
+    """Return a value as JSON on one line if it fits beside ``used`` columns, else as indented lines, filled up."""
     line = json.dumps(value, ensure_ascii=False)
     if not isinstance(value, dict | list) or used + len(line) <= _WIDTH:
         return line
-    inner = indent + _STEP
-    if isinstance(value, dict):
-        names = [f"{json.dumps(name, ensure_ascii=False)}: " for name in value]
-        parts = [
-            name + _laid_out(each, inner, len(inner) + len(name) + len(","))
-            for name, each in zip(names, value.values(), strict=True)
-        ]
-        return "{\n" + ",\n".join(inner + part for part in parts) + f"\n{indent}}}"
-    parts = [_laid_out(each, inner, len(inner) + len(",")) for each in value]
-    if not any(isinstance(each, dict | list) for each in value):
-        parts = _filled(parts, _WIDTH - len(inner))
-    return "[\n" + ",\n".join(inner + part for part in parts) + f"\n{indent}]"
-
-
-def _filled(parts: list[str], width: int) -> list[str]:
-    """Return short texts joined to lines."""
-    lines = parts[:1]
-    for part in parts[1:]:
-        if len(lines[-1]) + len(part) + len(", ,") <= width:
+    indent += "  "
+    items = value.items() if isinstance(value, dict) else (("", each) for each in value)
+    lines: list[str] = []
+    for name, each in items:
+        label = f"{json.dumps(name, ensure_ascii=False)}: " if isinstance(value, dict) else ""
+        part = label + _laid_out(each, indent, len(indent) + len(label) + len(","))
+        joins = lines and "\n" not in lines[-1] + part and not (label and isinstance(each, dict))
+        if joins and len(indent) + len(lines[-1]) + len(part) + len(", ,") <= _WIDTH:
             lines[-1] += f", {part}"
         else:
             lines.append(part)
-    return lines
+    opening, closing = "{}" if isinstance(value, dict) else "[]"
+    return f"{opening}\n{indent}" + f",\n{indent}".join(lines) + closing

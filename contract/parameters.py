@@ -1,4 +1,4 @@
-"""docs/parameters.md, written from the descriptions in template.yaml."""
+"""Generates docs/parameters.md from the descriptions in template.yaml."""
 
 from pathlib import Path
 from typing import Any, Final

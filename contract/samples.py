@@ -1,8 +1,7 @@
 """Sample events, one file for each situation and function.
 
-They are for ``sam local invoke``, ``make invoke`` and tests. They lie in the future, because a consumer refuses what is
-older than the time for which it remembers keys. Dead letters, in a folder of their own, are messages as
-``aws sqs receive-message`` shows them.
+They are for ``sam local invoke``, ``make invoke`` and tests. Their times are in the future, because a consumer refuses
+events that are older than its window. Dead letters are messages as ``aws sqs receive-message`` shows them.
 """
 
 import hashlib
@@ -13,7 +12,8 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from carride.events import DETAIL_TYPE, SOURCE, CarAssigned, RideEvent
+from carride.events import DETAIL_TYPE, SOURCE, RideEvent
+from carride.facts import CarAssigned
 from carride.simulation import Kind, broken, older_envelope, predefined, to_event
 from contract.layout import compact
 
@@ -26,7 +26,7 @@ _ACCOUNT: Final = "123456789012"
 
 
 class Life:
-    """The events of one ride that is driven, a minute apart, and of the car that it is assigned."""
+    """The events of one completed ride, a minute apart, and of the assignment of its car."""
 
     def __init__(self, order_id: str, time: datetime = TIME, expirytime: datetime | None = None) -> None:
         facts = [replace(fact, order_id=order_id) for fact in predefined(0, 0)]
@@ -35,7 +35,7 @@ class Life:
             for step in range(4)
         )
         self.assigned = RideEvent.of(
-            CarAssigned.of(facts[1].ride(), car_id="car_01"),
+            CarAssigned.of(facts[1], car_id="car_01"),
             source=SOURCE,
             time=time + timedelta(minutes=1, seconds=2),
             cause=self.accepted,
@@ -44,7 +44,7 @@ class Life:
 
 
 def samples() -> dict[str, Json]:
-    """Return every sample by file name: the function's name, then the situation."""
+    """Return every sample by its file name, which is the function's name and the situation."""
     one, spoilt, other = Life("order_01"), Life("order_03"), Life("order_04")
     late = Life("order_02", _EXPIRED, expirytime=_EXPIRED + timedelta(minutes=10))
     live = delivered(one.created.to_detail(), 1)
@@ -96,7 +96,7 @@ _RIDE: Final = "f7edccfcd8e682a161818fb49463189a"
 
 
 def _requests() -> dict[str, Json]:
-    """Return requests in the order in which the README sends them."""
+    """Return requests in the order of the README."""
     missing = {name: value for name, value in _BOOKING.items() if name != "pickup"}
     accept = {"action": "accept", "version": 1}
     redirect = {"action": "changeDestination", "version": 2, "destination": "sector_09", "price": 2000}
@@ -144,7 +144,7 @@ def _request(method: str, path: str, body: Json | None = None, *, key: int | Non
 
 
 def _dead_letters(spoilt: Life, live: Json, malformed: Json) -> dict[str, Json]:
-    """Return one message for each form of dead letters, by the queue that they lie in."""
+    """Return one message for each form of dead letters, named after its queue."""
     entry = broken(spoilt.created, Kind.MALFORMED_DETAIL)
     refused = {
         "source": entry.source,
@@ -177,7 +177,7 @@ def _dead_letters(spoilt: Life, live: Json, malformed: Json) -> dict[str, Json]:
     }
     given_up = {
         "reason": "CONTRACT",
-        "message": "MalformedDataError: data.passengers: Expected `int`, got `str` - at `$.passengers`",
+        "message": "ContractError: data.passengers: Expected `int`, got `str` - at `$.passengers`",
         "consumer": "ride-history",
         "key": None,
         "attempt": 0,
@@ -226,7 +226,7 @@ def _message(number: int, body: Json, texts: Mapping[str, str] | None = None, **
 
 
 def received(*events: Json) -> Json:
-    """Return events as Lambda hands over the messages of dispatch's queue that hold them."""
+    """Return events in the form in which Lambda passes messages of dispatch's queue to the function."""
     sent = str(int(TIME.timestamp() * 1000))
     return {
         "Records": [

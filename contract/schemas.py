@@ -1,8 +1,7 @@
-"""JSON Schemas of the events, in the template that publishes them in EventBridge's schema registry.
+"""JSON Schemas of the events, and the template that publishes them in EventBridge's schema registry.
 
-Draft 4: the registry takes no later one. A schema is replaced only by one that old and new readers agree on; any other
-change needs a higher ``schema_version``, which adds a schema. The template keeps every version, because archives hold
-their events.
+The registry accepts draft 4 at most. A schema is replaced only by a compatible one; any other change needs a higher
+``schema_version``, which adds a schema. The template keeps every version, because archives hold events of it.
 """
 
 import json
@@ -12,7 +11,8 @@ from typing import Any, Final
 import msgspec
 from samtranslator.yaml_helper import yaml_parse
 
-from carride.events import FACTS, Attributes, Fact
+from carride.events import Attributes
+from carride.facts import FACTS, Fact
 from contract.layout import compact
 
 type Schema = dict[str, Any]
@@ -27,7 +27,7 @@ DATA_BASE64: Final = {
 ONE_DATA: Final = [{"required": ["data"]}, {"required": ["data_base64"]}]
 
 _REGISTRY: Final = """\
-# The event contract, for whoever writes a producer or a consumer. Written by `make contract`; do not edit.
+# The event contract, for authors of producers and consumers. Written by `make contract`; do not edit.
 AWSTemplateFormatVersion: "2010-09-09"
 Description: JSON Schema of the detail of every ride event, by type and version.
 
@@ -55,7 +55,7 @@ _RESOURCE: Final = """
 
 
 class BreakingChangeError(Exception):
-    """Raised when existing readers or existing events do not agree with a changed schema."""
+    """Raised when a changed schema is incompatible with existing readers or events."""
 
 
 def schema_name(fact: type[Fact]) -> str:
@@ -64,7 +64,7 @@ def schema_name(fact: type[Fact]) -> str:
 
 
 def schema(fact: type[Fact]) -> Schema:
-    """Return the schema of the ``detail`` of a fact's event; its ``data`` has the id that ``dataschema`` names."""
+    """Return the schema of the ``detail`` of a fact's event. The id of its ``data`` is the event's ``dataschema``."""
     references, definitions = msgspec.json.schema_components([Attributes, fact], ref_template="#/definitions/{name}")
     envelope, data = (resolved(reference, definitions) for reference in references)
     fact_type = {"description": envelope["properties"]["type"]["description"], "enum": [fact.__name__]}
@@ -81,13 +81,10 @@ def schema(fact: type[Fact]) -> Schema:
 
 
 def breaking_changes(old: Schema, new: Schema) -> Iterator[str]:
-    """Yield what makes ``new`` no replacement for ``old``, for events that exist or for readers that do.
-
-    Compatible is only what both sides can ignore: another optional field.
-    """
+    """Yield the changes that existing events or readers do not agree with. Only a new optional field is compatible."""
     old_required, new_required = set(old["required"]), set(new["required"])
-    yield from (f"{name} is required now, and events that exist lack it" for name in new_required - old_required)
-    yield from (f"{name} is required no more, and readers that exist need it" for name in old_required - new_required)
+    yield from (f"{name} is required now, and existing events lack it" for name in new_required - old_required)
+    yield from (f"{name} is no longer required, and existing readers need it" for name in old_required - new_required)
     for name, before in old["properties"].items():
         after = new["properties"].get(name)
         if after is None:
@@ -97,11 +94,11 @@ def breaking_changes(old: Schema, new: Schema) -> Iterator[str]:
         elif _rules(before) != _rules(after):
             yield f"{name} was {_rules(before)} and is {_rules(after)}"
     if old.get("oneOf") != new.get("oneOf"):
-        yield "what is one of several can be other ones"
+        yield "the alternatives of oneOf changed"
 
 
 def published(template: str) -> dict[str, Schema]:
-    """Return the schemas that a template of `registry` publishes, by their names."""
+    """Return the schemas in a template of `registry`, by name."""
     resources = (resource["Properties"] for resource in yaml_parse(template)["Resources"].values())
     return {each["SchemaName"]: json.loads(each["Content"]) for each in resources if "Content" in each}
 
@@ -110,10 +107,10 @@ def registry(before: str) -> str:
     """Return the CloudFormation template that publishes the schema of every event.
 
     Args:
-        before: the template as it was; older versions of schemas are taken from it.
+        before: the present template, which holds the older versions.
 
     Raises:
-        BreakingChangeError: readers or events that exist do not agree with a changed schema.
+        BreakingChangeError: a changed schema is incompatible with existing readers or events.
     """
     old, new = published(before), {schema_name(fact): schema(fact) for fact in FACTS.values()}
     changes = [
@@ -147,7 +144,7 @@ def resolved(part: Any, definitions: Mapping[str, Schema]) -> Any:
 
 
 def _rules(part: Any) -> Any:
-    """Return a part of a schema without its prose."""
+    """Return a part of a schema without titles, descriptions and defaults."""
     match part:
         case dict():
             return {key: _rules(value) for key, value in part.items() if key not in _PROSE}

@@ -1,1 +1,1 @@
-"""The laptop's AWS: a local engine that the real template is deployed on. Never part of a deployed function."""
+"""The real template on a local engine: demo, chaos and fault injection. Never part of a deployed function."""

@@ -1,28 +1,26 @@
-"""Customers of the deployed API: they book rides over HTTP, and send a request again when they feel like it."""
+"""Customers of the deployed API: they book rides over HTTP and sometimes repeat a request."""
 
 import http.client
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from local.local_aws import HOST, Laptop, LaptopError, Stack
+from local.local_aws import HOST, EngineError, LocalAws, Stack
 
 _TIMEOUT_SECONDS: Final = 60
-_STEPS: Final = ("accept", "start", "complete")
-"""What becomes of a ride after it is booked; every fifth one is cancelled instead of started."""
 _CREATED: Final = 201
 
 
-def book(laptop: Laptop, stack: Stack, rides: int) -> Iterator[int]:
-    """Book rides and drive them; yield how many are done.
+def book(cloud: LocalAws, stack: Stack, rides: int) -> Iterator[int]:
+    """Book rides and drive them; every fifth one is cancelled. Yield how many are done.
 
-    Every third request is sent twice under its idempotency key, as by a client that has not heard the first answer.
+    Every third request is sent twice under its idempotency key, as by a client that lost the first answer.
 
     Raises:
-        LaptopError: the API refused what it should do, or answered a repeated request with something else.
+        EngineError: The API refused a request, or gave a repeated request another answer.
     """
     path = f"/_aws/execute-api/{stack.resources['CarRideApi']}/$default/carrides"
-    connection = http.client.HTTPConnection(HOST, laptop.port, timeout=_TIMEOUT_SECONDS)
+    connection = http.client.HTTPConnection(HOST, cloud.port, timeout=_TIMEOUT_SECONDS)
     try:
         for number in range(1, rides + 1):
             order = {
@@ -32,8 +30,7 @@ def book(laptop: Laptop, stack: Stack, rides: int) -> Iterator[int]:
                 "price": 1000 + 10 * number,
             }
             ride = send(connection, "POST", path, order, key=f"demo-{number}-book", twice=number % 3 == 0)
-            steps = (_STEPS[0], "cancel") if number % 5 == 0 else _STEPS
-            for step in steps:
+            for step in ("accept", "cancel") if number % 5 == 0 else ("accept", "start", "complete"):
                 change = {"action": step, "version": ride["version"]}
                 if step == "cancel":
                     change["reason"] = "changed my mind"
@@ -47,21 +44,21 @@ def book(laptop: Laptop, stack: Stack, rides: int) -> Iterator[int]:
 def send(
     connection: http.client.HTTPConnection, method: str, path: str, body: Mapping[str, Any], *, key: str, twice: bool
 ) -> dict[str, Any]:
-    """Send a request under its key, ``twice`` where the first answer is taken for lost, and return the answered ride.
+    """Send a request under its key, ``twice`` as if the first answer was lost, and return the answered ride.
 
     Raises:
-        LaptopError: the API refused it, or gave two answers.
+        EngineError: The API refused the request, or gave two answers.
     """
-    answers = []
+    answers = set()
     for _ in range(2 if twice else 1):
         headers = {"Content-Type": "application/json", "Idempotency-Key": key}
         connection.request(method, path, json.dumps(body), headers)
         answer = connection.getresponse()
         content = answer.read()
         if answer.status not in (200, _CREATED):
-            raise LaptopError(f"{method} {path} was answered with {answer.status}: {content.decode(errors='replace')}")
-        answers.append(content)
-    if len(set(answers)) > 1:
-        raise LaptopError(f"{method} {path} was answered in two ways under one idempotency key: {answers}")
-    ride: dict[str, Any] = json.loads(answers[0])
+            raise EngineError(f"{method} {path} was answered with {answer.status}: {content.decode(errors='replace')}")
+        answers.add(content)
+    if len(answers) > 1:
+        raise EngineError(f"{method} {path} had two answers under one idempotency key: {answers}")
+    ride: dict[str, Any] = json.loads(answers.pop())
     return ride

@@ -1,4 +1,4 @@
-"""`make chaos`: the worst mix of everything that can go wrong, and whether anything was lost or doubled in it."""
+"""`make chaos`: run the pipeline under the worst mix of faults, and check that nothing was lost or doubled."""
 
 import argparse
 import hashlib
@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import msgspec
 
@@ -18,10 +18,9 @@ from idempotency import MemoryStore
 from idempotency.stores import Store
 from idempotency.stores.valkey import ValkeyStore
 from local import valkey_server
-from local.demo import Progress, publish, reconcile, site_of
-from local.interrupts import end_in_order
-from local.local_aws import FAULTS, ROOT, Laptop, LaptopError, Stack
-from local.options import count, positive, share
+from local.command import WRONG, Progress, count, ending_in_order, leave, positive, share
+from local.demo import DECLINED, publish, reconcile, replay, stack_ref, write
+from local.local_aws import FAULTS, ROOT, EngineError, LocalAws, Stack
 from local.partner import Partner, subscribe
 from local.simulated_gateway import Books, GatewayServer, Strict, Troubles
 from ops import audit, fleet
@@ -41,52 +40,44 @@ lost, doubled, broken, left open, given up without need or changed by the replay
 something was, and 2 if it could not be run. The figures are also written to .demo/chaos.json."""
 
 REPORT: Final = ROOT / ".demo" / "chaos.json"
-UNPROTECTED: Final = ROOT / "local" / "unprotected.py"
 
-_DECLINED: Final = 0.05
 _STUMBLES: Final = 0.05
-_REPLAYED: Final = ("RideTable", "AssignmentTable", "CarTable", "PaymentTable", "OutboxTable")
-"""What a replay may not change."""
-_HOUR: Final = timedelta(hours=1)
-_RETRY_DELAYS: Final = (4.5, 4.5)
-"""In seconds. As on AWS, a retry comes when the lease of a killed run of payment is over: a sooner one would wait for
-that, and keep a process from its work."""
+"""Share of the events at which the partner's first attempt fails."""
+_TABLES: Final = ("RideTable", "AssignmentTable", "CarTable", "PaymentTable", "OutboxTable")
+"""Tables that a replay must not change."""
 _SOCKET_SECONDS: Final = 30.0
-"""Whoever gives up waiting for an answer, on a machine with much else to do, does not know what has become of it."""
+"""Long, because the partner does not know whether a request took effect once it gives up waiting for the answer."""
 _DRAIN_SECONDS: Final = 120.0
-_PATIENCE_SECONDS: Final = 240.0
+_PATIENCE_SECONDS: Final = 240.0  # a message that fails again and again takes a while until it is given up
 _PAUSE_SECONDS: Final = 30.0
 _POLL_SECONDS: Final = 0.1
-_UNSOUND: Final = 1
-_FAILED: Final = 2
-_INTERRUPTED: Final = 130
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mix:
-    """What is published, and what goes wrong with it."""
+    """The events and the faults of one run. All but the first three are shares."""
 
     rides: int = 500
     cars: int = 14
-    """So few that there is not one for every ride."""
+    """Fewer than the rides need."""
     at_once: int = 100
-    """Events that are published before the next ones wait until most of them have run their course. Some rides are
-    heard of from end to end in one moment, and others get as far as a car and a charge before they are called off."""
+    """Events that are published before the next ones wait until most of them are processed. So some rides are published
+    from end to end at once, and others have a car and a charge before they are cancelled."""
     duplicates: float = 0.5
-    """Share of the facts that come twice."""
+    """Events that are published twice."""
     out_of_order: float = 0.3
-    """Share of the rides in which an event overtakes another."""
+    """Rides in which an event overtakes another."""
     older: float = 0.1
-    """Share of the events in the older envelope."""
+    """Events in the older envelope."""
     crashes: float = 0.05
-    """Share of the facts that kill each of their consumers, once."""
+    """Events that kill each of their consumers once."""
     poison: float = 0.02
-    """Share of the facts that fail their consumers at every attempt."""
+    """Events that fail their consumers at every attempt."""
     gateway: float = 0.05
-    """Share of the gateway's requests that go wrong."""
+    """Requests to the gateway that go wrong."""
 
     def spec(self, seed: int) -> Spec:
-        """Return what is to be simulated."""
+        """Return the simulator's request."""
         plain = Simulation(Spec(rides=self.rides, seed=seed), datetime.now(UTC))
         return Spec(
             rides=self.rides,
@@ -98,45 +89,48 @@ class Mix:
             poison=round(self.poison * len(plain)),
         )
 
+    def troubles(self) -> Troubles:
+        """Return the troubles of the gateway."""
+        mixed = Troubles.mixed(self.gateway, declined=DECLINED)
+        return mixed._replace(refused=self.gateway / 2, pending=self.gateway, capped=0.5)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What one seed has come to."""
+    """The outcome of one seed."""
 
     seed: int
     seconds: float
     ledger: Ledger
     saga: saga.Saga
     overdue: int
-    """Rides that were reconciled, and need something still."""
+    """Rides that still need something after the reconciler ran."""
     partner_lost: int
     partner_doubled: int
     gateway: Mapping[str, int]
-    """What went wrong at the gateway, and how often."""
+    """Requests to the gateway that went wrong, by trouble."""
     poison: int
-    """How many dead letters there have to be: one for each fact and consumer."""
+    """Dead letters that the poison must lead to: one for each event and consumer."""
     unexpected: Sequence[str]
-    """Dead letters that are no poison, and poison that has none."""
+    """Dead letters without poison, and poison without dead letters."""
     not_replayed: int
-    """How many of the published events the replay of the archive has left out."""
+    """Published events that the replay of the archive left out."""
     changed_by_replay: Sequence[str]
-    """What the replay has changed."""
 
     @property
     def lost(self) -> int:
-        """How many events left no trace."""
+        """Events that left no trace."""
         return self.ledger.lost + self.partner_lost
 
     @property
     def doubled(self) -> int:
-        """How many effects there are beyond one for each fact and consumer."""
+        """Effects beyond one for each event and consumer."""
         return self.ledger.doubled + self.partner_doubled
 
     @property
     def sound(self) -> bool:
-        """Whether nothing was lost, doubled, broken, left open, given up without need or changed by the replay."""
-        wrong = (not self.ledger.balanced, not self.saga.sound, self.overdue, self.unexpected, self.not_replayed)
-        return self.saga.settled and not any((self.lost, self.doubled, *wrong, self.changed_by_replay))
+        """Whether nothing is wrong."""
+        return not self.wrong()
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as JSON-ready values."""
@@ -144,7 +138,7 @@ class Result:
         return asdict(self) | nested | {"lost": self.lost, "doubled": self.doubled, "sound": self.sound}
 
     def figures(self) -> dict[str, int | float]:
-        """Return what the table shows, row by row."""
+        """Return the rows of the table."""
         accounts = self.ledger.consumers.values()
         return {
             "seconds": round(self.seconds),
@@ -162,7 +156,7 @@ class Result:
             "rides captured": self.saga.captured,
             "rides refunded": self.saga.refunded,
             "rides reconciled": self.saga.reconciled,
-            "rides overdue still": self.overdue,
+            "rides still overdue": self.overdue,
             "cars held": self.saga.cars_held,
             "dead letters expected": self.poison,
             "dead letters unexpected": len(self.unexpected),
@@ -173,100 +167,91 @@ class Result:
         }
 
     def wrong(self) -> list[str]:
-        """Return what is wrong, in words."""
+        """Return everything that is wrong, one sentence each."""
+        partner = f"the partner: lost {self.partner_lost}, doubled {self.partner_doubled}"
+        found = {
+            f"{self.ledger.verdict}: {', '.join(self.ledger.named())}": not self.ledger.balanced,
+            "rides are open, or cars held, although they were reconciled": not self.saga.settled,
+            f"{self.overdue} rides are still overdue": self.overdue,
+            f"{self.not_replayed} events were not replayed": self.not_replayed,
+            partner: self.partner_lost + self.partner_doubled,
+        }
         return [
-            *([] if self.ledger.balanced else [f"{self.ledger.verdict}: {', '.join(self.ledger.named())}"]),
+            *(problem for problem, is_wrong in found.items() if is_wrong),
             *(f"{ride}: {'; '.join(problems)}" for ride, problems in self.saga.problems.items()),
             *(f"{ride}: overdue {since}" for ride, since in self.saga.overdue.items()),
             *self.unexpected,
-            *([] if self.saga.settled else ["rides are open, or cars held, although they were reconciled"]),
-            *([f"{self.overdue} rides are overdue still"] if self.overdue else []),
-            *([f"{self.not_replayed} events were not replayed"] if self.not_replayed else []),
             *(f"{name}: changed by the replay" for name in self.changed_by_replay),
-            *(
-                [f"the partner: lost {self.partner_lost}, doubled {self.partner_doubled}"]
-                if self._partner_is_wrong
-                else []
-            ),
         ]
 
-    @property
-    def _partner_is_wrong(self) -> bool:
-        return self.partner_lost + self.partner_doubled > 0
 
-
-def laptop_without(unprotected: Collection[str] = ()) -> Laptop:
+def cloud_without(unprotected: Collection[str] = ()) -> LocalAws:
     """Return an engine that injects faults and takes the idempotency off these consumers."""
-    preload = [UNPROTECTED, FAULTS] if unprotected else [FAULTS]
-    variables = {"UNPROTECTED": ",".join(unprotected)}
-    return Laptop(retry_delays=_RETRY_DELAYS, workers=3, preload=preload, variables=variables)
+    # As on AWS, a retry comes after the lease of a killed run of payment has ended: a sooner one would wait for that.
+    options = ("--retry-delays=4.5,4.5", "--workers=3", FAULTS)
+    return LocalAws(*options, variables={"UNPROTECTED": ",".join(unprotected)})
 
 
 # ── One seed ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def rehearse(
-    laptop: Laptop,
-    mix: Mix,
-    *,
-    seed: int,
-    store: Store,
-    progress: Progress,
-) -> Result:
-    """Put a new stack through the mix, and return what it has come to.
+def rehearse(cloud: LocalAws, mix: Mix, *, seed: int, store: Store, progress: Progress) -> Result:
+    """Put a new stack through the mix, and return the outcome.
 
     Args:
-        laptop: with the template built.
-        mix: what goes wrong.
-        seed: of all that is left to chance.
-        store: where the partner's application remembers what it has done.
-        progress: shows how far this has come.
+        cloud: With the template built.
+        mix: The events and the faults.
+        seed: Of all random choices.
+        store: Idempotency records of the partner's application.
+        progress: Shows how far this has come.
     """
     began = time.monotonic()
-    troubles = Troubles.mixed(mix.gateway, declined=_DECLINED)
-    troubles = troubles._replace(refused=mix.gateway / 2, pending=mix.gateway, capped=0.5)
-    books = Books(troubles, seed=seed, strict=Strict())
+
+    def settle(step: str) -> None:
+        with progress.step(f"seed {seed}: {step}"):
+            cloud.wait_until_quiet(_PATIENCE_SECONDS, progress.note)
+
     with ExitStack() as running:
+        books = Books(mix.troubles(), seed=seed, strict=Strict())
         gateway = running.enter_context(GatewayServer(books))
         with progress.step(f"seed {seed}: deploying"):
-            stack = laptop.deploy_fast(f"chaos-{seed}", None, PaymentGatewayUrl=gateway.url)
-            running.callback(laptop.delete_stack, stack.name)
-            fleet.seed(laptop.client("dynamodb"), stack.outputs["CarTableName"], mix.cars)
-        sqs, partner = laptop.client("sqs"), Partner(store, before=_stumble)
-        topic = stack.outputs["PartnersTopicArn"]
-        queue = subscribe(laptop.client("sns"), sqs, topic, f"partner-{seed}", visibility_s=2)
-        spec = mix.spec(seed)
+            stack = cloud.deploy_fast(f"chaos-{seed}", None, PaymentGatewayUrl=gateway.url)
+            running.callback(cloud.delete_stack, stack.name)
+            fleet.seed(cloud.client("dynamodb"), stack.outputs["CarTableName"], mix.cars)
+        sqs, partner, spec = cloud.client("sqs"), Partner(store, before=_stumble), mix.spec(seed)
+        queue = subscribe(
+            cloud.client("sns"), sqs, stack.outputs["PartnersTopicArn"], f"partner-{seed}", visibility_s=2
+        )
         with partner.polling(sqs, queue):
             with progress.step(f"seed {seed}: publishing {mix.rides:,} rides"):
-                for done, total in publish(laptop, stack, msgspec.to_builtins(spec), at_once=mix.at_once):
+                for done, total in publish(cloud, stack, msgspec.to_builtins(spec), at_once=mix.at_once):
                     progress.note(f"{done:,} of {total:,} events")
-                    _pause(laptop, until=mix.at_once // 4)
-            _settle(laptop, progress, f"seed {seed}: waiting until every event is processed")
-            settling = f"seed {seed}: reconciling rides that stand still"
-            overdue = reconcile(laptop, stack, lambda: _settle(laptop, progress, settling))
+                    _pause(cloud, until=mix.at_once // 4)
+            settle("waiting until every event is processed")
+            overdue = reconcile(cloud, stack, lambda: settle("reconciling rides that stand still"))
         _drain(partner, sqs, queue)
-        site = site_of(laptop, stack)
-        found = audit.read(site, grace=timedelta(), payments=audit.gateway_payments(gateway.ledger()))
+        ref = stack_ref(cloud, stack)
+        found = audit.read(ref, grace=timedelta(), payments=audit.gateway_payments(gateway.ledger()))
         report = audit.judge(found)
-        letters = {(letter.consumer, letter.fact, letter.reason) for letter in found.dead_letters}
+        dead_letters = {(letter.consumer, letter.fact, letter.reason) for letter in found.dead_letters}
         poison = set(_poison(spec))
         published = {event.fact for event in found.published if event.fact is not None}
         lost, doubled = len(published - set(partner.points)), partner.points.total() - len(partner.points)
 
-        def snapshot() -> dict[str, str]:
-            return _tables(laptop, stack) | {
-                "gateway": _digest(gateway.ledger()),
-                "partner": _digest(partner.points),
-                "dead-letter queues": _digest(sorted(map(str, audit.read(site).dead_letters))),
+        def snapshot() -> dict[str, object]:
+            return _tables(cloud, stack) | {
+                "gateway": gateway.ledger(),
+                "partner": partner.points.copy(),
+                "dead-letter queues": sorted(map(str, audit.read(ref).dead_letters)),
             }
 
         before = snapshot()
         with partner.polling(sqs, queue):
-            _replay(laptop, stack)
-            _settle(laptop, progress, f"seed {seed}: replaying the archive")
+            replay(cloud, stack, f"{stack.name}-{time.time_ns()}")  # a replay's name cannot be used again
+            settle("replaying the archive")
         _drain(partner, sqs, queue)
         after = snapshot()
-        events = reading.published(laptop.client("logs"), stack.outputs["CarRideEventsLogGroupName"])
+        events = reading.published(cloud.client("logs"), stack.outputs["CarRideEventsLogGroupName"])
         return Result(
             seed=seed,
             seconds=time.monotonic() - began,
@@ -278,40 +263,24 @@ def rehearse(
             gateway=dict(books.met),
             poison=len(poison),
             unexpected=[
-                *(
-                    f"{consumer}: dead-lettered {fact} ({why})"
-                    for consumer, fact, why in sorted(letters - poison, key=str)
-                ),
-                *(f"{consumer}: not dead-lettered {fact} ({why})" for consumer, fact, why in sorted(poison - letters)),
+                f"{consumer}: {'' if given_up else 'not '}dead-lettered {fact} ({why})"
+                for given_up, some in ((True, dead_letters - poison), (False, poison - dead_letters))
+                for consumer, fact, why in sorted(some, key=str)
             ],
             not_replayed=report.ledger.published - sum(event.replayed for event in events),
             changed_by_replay=[name for name in before if before[name] != after[name]],
         )
 
 
-def _settle(laptop: Laptop, progress: Progress, what: str) -> None:
-    """Wait until nothing is in flight; a message that fails again and again takes a while until it is given up."""
-    deadline = time.monotonic() + _PATIENCE_SECONDS
-    fewest: int | None = None
-    with progress.step(what):
-        while left := sum(laptop.in_flight().values()):
-            progress.note(f"{left:,} in flight")
-            if fewest is None or left < fewest:
-                fewest, deadline = left, time.monotonic() + _PATIENCE_SECONDS
-            if time.monotonic() > deadline:
-                raise LaptopError(f"{left} events were in flight for {_PATIENCE_SECONDS:g} s and became no fewer")
-            time.sleep(_POLL_SECONDS)
-
-
-def _pause(laptop: Laptop, *, until: int) -> None:
-    """Wait until no more events than that are in flight, but not for those which fail again and again."""
+def _pause(cloud: LocalAws, *, until: int) -> None:
+    """Wait until no more events than that are in flight, but not for events that fail again and again."""
     deadline = time.monotonic() + _PAUSE_SECONDS
-    while sum(laptop.in_flight().values()) > until and time.monotonic() < deadline:
+    while sum(cloud.in_flight().values()) > until and time.monotonic() < deadline:
         time.sleep(_POLL_SECONDS)
 
 
 def _drain(partner: Partner, sqs: Any, queue: str) -> None:
-    """Have the partner take what is left in its queue, including what failed and comes again."""
+    """Let the partner process all that is left in its queue, including failed messages."""
     names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
     deadline = time.monotonic() + _DRAIN_SECONDS
     while time.monotonic() < deadline:
@@ -319,7 +288,7 @@ def _drain(partner: Partner, sqs: Any, queue: str) -> None:
         if not any(int(attributes[name]) for name in names):
             return
         partner.poll(sqs, queue)
-    raise LaptopError(f"the partner's queue was not empty after {_DRAIN_SECONDS:g} s: {attributes}")
+    raise EngineError(f"the partner's queue was not empty after {_DRAIN_SECONDS:g} s: {attributes}")
 
 
 def _stumble(event: Mapping[str, Any], attempt: int) -> None:
@@ -330,7 +299,7 @@ def _stumble(event: Mapping[str, Any], attempt: int) -> None:
 
 
 def _poison(spec: Spec) -> Iterator[tuple[str | None, str | None, str]]:
-    """Yield the dead letters that there have to be: consumer, fact and reason."""
+    """Yield the dead letters that the poison must lead to: consumer, fact and reason."""
     for entry in Simulation(spec, datetime.now(UTC)).entries():
         if entry.fault is Fault.POISON:
             fact_type = json.loads(entry.entry.detail)["type"]
@@ -339,36 +308,17 @@ def _poison(spec: Spec) -> Iterator[tuple[str | None, str | None, str]]:
                     yield consumer.name, entry.fact, "QUARANTINED"
 
 
-def _replay(laptop: Laptop, stack: Stack) -> None:
-    """Replay everything that the archive holds."""
-    bus = laptop.client("events").describe_event_bus(Name=stack.outputs["CarRideBusName"])
-    now = datetime.now(UTC)
-    laptop.client("events").start_replay(
-        ReplayName=f"{stack.name}-{time.time_ns()}",  # a replay's name cannot be used again
-        EventSourceArn=stack.outputs["CarRideArchiveArn"],
-        EventStartTime=now - _HOUR,
-        EventEndTime=now + 48 * _HOUR,  # the reconciler runs as if it were tomorrow
-        Destination={"Arn": bus["Arn"]},
-    )
-
-
-def _tables(laptop: Laptop, stack: Stack) -> dict[str, str]:
-    """Return what the tables hold, as something that can be compared."""
-    scan = laptop.client("dynamodb").get_paginator("scan").paginate
+def _tables(cloud: LocalAws, stack: Stack) -> dict[str, object]:
+    """Return the items of the tables that a replay must not change."""
+    scan = cloud.client("dynamodb").get_paginator("scan").paginate
     return {
-        table: _digest(
-            sorted(
-                json.dumps(item, sort_keys=True, default=repr)
-                for page in scan(TableName=stack.outputs[f"{table}Name"])
-                for item in page["Items"]
-            )
+        table: sorted(
+            json.dumps(item, sort_keys=True, default=repr)
+            for page in scan(TableName=stack.outputs[f"{table}Name"])
+            for item in page["Items"]
         )
-        for table in _REPLAYED
+        for table in _TABLES
     }
-
-
-def _digest(value: object) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 # ── The command ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -379,17 +329,14 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="make chaos ARGS=…", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rides", type=positive, default=500, metavar="N", help="rides for each seed (500)")
-    parser.add_argument("--cars", type=positive, default=14, metavar="N", help="cars of the fleet (14)")
-    parser.add_argument(
-        "--seeds", type=positive, default=1, metavar="N", help="how many seeds, one after the other (1)"
-    )
-    parser.add_argument("--first-seed", type=count, default=1, metavar="N", help="the first of them (1)")
-    parser.add_argument(
-        "--gateway", type=share, default=0.05, metavar="S", help="share of the gateway's troubles (0.05)"
-    )
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON only; progress goes to stderr")
-    parser.add_argument(
+    add = parser.add_argument
+    add("--rides", type=positive, default=500, metavar="N", help="rides for each seed (500)")
+    add("--cars", type=positive, default=14, metavar="N", help="cars of the fleet (14)")
+    add("--seeds", type=positive, default=1, metavar="N", help="how many seeds, one after the other (1)")
+    add("--first-seed", type=count, default=1, metavar="N", help="the first of them (1)")
+    add("--gateway", type=share, default=0.05, metavar="S", help="share of the gateway's troubles (0.05)")
+    add("--json", action="store_true", help="print the figures as JSON only; progress goes to stderr")
+    add(
         "--unprotected",
         choices=[consumer.name for consumer in audit.CONSUMERS],
         action="append",
@@ -402,48 +349,30 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 def main() -> None:
     """Run the chaos."""
     options = parse()
-    end_in_order()
-    progress = Progress(sys.stderr if options.json else sys.stdout)
-    try:
-        results = run(options, progress)
-    except LaptopError as error:
-        _leave(_FAILED, f"error: {error}")
-    except KeyboardInterrupt:
-        _leave(_INTERRUPTED, "\nstopped; nothing is left running")
-    document = json.dumps([result.to_json() for result in results], indent=2)
-    REPORT.parent.mkdir(exist_ok=True)
-    REPORT.write_text(document + "\n", encoding="utf-8")
-    print(document if options.json else f"\n{table(results)}\n\nAs JSON: {REPORT.relative_to(ROOT)}", flush=True)
-    wrong = [f"seed {result.seed}: {problem}" for result in results for problem in result.wrong()]
-    if wrong:
-        _leave(_UNSOUND, "\n".join(wrong))
+    with ending_in_order():
+        results = run(options, Progress(sys.stderr if options.json else sys.stdout))
+    text = write([result.to_json() for result in results], REPORT)
+    print(text if options.json else f"\n{table(results)}\n\nAs JSON: {REPORT.relative_to(ROOT)}", flush=True)
+    if wrong := [f"seed {result.seed}: {problem}" for result in results for problem in result.wrong()]:
+        leave(WRONG, "\n".join(wrong))
 
 
 def run(options: argparse.Namespace, progress: Progress) -> list[Result]:
     """Put one stack after the other through the mix."""
     mix = Mix(rides=options.rides, cars=options.cars, gateway=options.gateway)
-    seeds = range(options.first_seed, options.first_seed + options.seeds)
     installed = valkey_server.program()
     results = []
     with ExitStack() as running:
-        port = None if installed is None else running.enter_context(valkey_server.running(installed))
-        laptop = running.enter_context(laptop_without(options.unprotected))
+        port = installed and running.enter_context(valkey_server.running(installed))
+        cloud = running.enter_context(cloud_without(options.unprotected))
         with progress.step("building the functions and layers (sam build)"):
-            laptop.build()
-        for seed in seeds:
-            store = _partners_store(port, f"partner-{seed}:")
-            results.append(rehearse(laptop, mix, seed=seed, store=store, progress=progress))
+            cloud.build()
+        for seed in range(options.first_seed, options.first_seed + options.seeds):
+            # The partner's records are in Valkey where it is installed. Each seed's keys have a prefix of their own.
+            client = valkey_server.client(int(port), _SOCKET_SECONDS) if port else None
+            store = ValkeyStore(client, prefix=f"partner-{seed}:") if client else MemoryStore()
+            results.append(rehearse(cloud, mix, seed=seed, store=store, progress=progress))
     return results
-
-
-def _partners_store(port: int | None, prefix: str) -> Store:
-    """Return what the partner remembers with: a server where there is one, else its memory.
-
-    The prefix keeps runs apart, since the same seed has the same events.
-    """
-    if port is None:
-        return MemoryStore()
-    return ValkeyStore(valkey_server.client(port, _SOCKET_SECONDS), prefix=prefix)
 
 
 def table(results: Sequence[Result]) -> str:
@@ -452,11 +381,6 @@ def table(results: Sequence[Result]) -> str:
     lines = [f"{'seed':<26}" + "".join(f"{result.seed:>12}" for result in results)]
     lines += [f"{name:<26}" + "".join(f"{column[name]:>12,}" for column in columns) for name in columns[0]]
     return "\n".join(lines)
-
-
-def _leave(status: int, message: str) -> NoReturn:
-    print(message, file=sys.stderr, flush=True)
-    sys.exit(status)
 
 
 if __name__ == "__main__":

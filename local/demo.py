@@ -1,44 +1,36 @@
-"""`make demo`: the whole pipeline on this machine, and the ledger of what happened in it."""
+"""`make demo`: run the whole pipeline on this machine and print its ledger."""
 
 import argparse
 import json
 import shlex
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Final, NoReturn, TextIO
+from typing import Any, Final
 
 from local.bookings import book
-from local.interrupts import end_in_order
-from local.local_aws import FAULTS, ROOT, Laptop, LaptopError, Stack
-from local.options import count, positive, share
+from local.command import WRONG, Progress, count, ending_in_order, leave, positive, share
+from local.local_aws import FAULTS, ROOT, EngineError, LocalAws, Stack
 from local.simulated_gateway import Books, GatewayServer, Troubles
 from ops import fleet
 from ops.audit import Report, audit, gateway_payments
-from ops.site import Site
+from ops.stack import StackRef
 
 LEDGER: Final = ROOT / ".demo" / "ledger.json"
+DECLINED: Final = 0.05
+"""Share of the rides that the simulated payment gateway declines."""
 
 _AT_ONCE: Final = 500
 """Entries that one call of the simulator publishes, so that there is progress to show."""
 _CARS: Final = 64
-_DECLINED: Final = 0.05
-"""Share of the rides that the simulated payment gateway declines."""
-_REPORT_SECONDS: Final = 5.0
-_STUCK_SECONDS: Final = 60.0
-_UNBALANCED: Final = 1
-_FAILED: Final = 2
-_INTERRUPTED: Final = 130
 
 DESCRIPTION: Final = """\
 Run the whole pipeline on this machine: build and deploy template.yaml onto a local
 engine, book rides over HTTP, have the deployed simulator publish more, wait until every
 event is processed, have the reconciler settle rides that stand still, and print how
-the rides ended and a ledger of what the tables, queues and log groups hold afterwards.
+the rides ended and a ledger of the tables, queues and log groups.
 
 It ends with status 0 if nothing is lost, doubled, open or left half-done, 1 if something is, and
 2 if it could not be run. The ledger is also written to .demo/ledger.json."""
@@ -80,150 +72,131 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 def main() -> None:
     """Run the demo."""
     options = parse()
-    end_in_order()
-    try:
+    with ending_in_order():
         report = run(options)
-    except LaptopError as error:
-        _leave(_FAILED, f"error: {error}")
-    except KeyboardInterrupt:
-        _leave(_INTERRUPTED, "\nstopped; nothing is left running")
     if report.status:
-        _leave(_UNBALANCED, report.verdict)
+        leave(WRONG, report.verdict)
     if not report.saga.settled:
-        _leave(_UNBALANCED, "rides are open, or hold a car, although they were reconciled: see above")
+        leave(WRONG, "rides are open, or hold a car, although they were reconciled: see above")
 
 
 def run(options: argparse.Namespace) -> Report:
-    """Deploy, book, publish, wait, audit and print; return what it has come to."""
+    """Deploy, book, publish, wait, audit and print; return the report."""
     progress = Progress(sys.stderr if options.json else sys.stdout)
-    troubles = Troubles(declined=_DECLINED)
-    with GatewayServer(Books(troubles, seed=options.seed)) as gateway, Laptop(preload=[FAULTS]) as laptop:
+    troubles = Troubles(declined=DECLINED)
+    with GatewayServer(Books(troubles, seed=options.seed)) as gateway, LocalAws(FAULTS) as cloud:
         with progress.step("building the functions and layers (sam build)"):
-            laptop.build()
+            cloud.build()
         with progress.step("deploying template.yaml (sam deploy)"):
-            stack = laptop.deploy(PaymentGatewayUrl=gateway.url)
-        fleet.seed(laptop.client("dynamodb"), stack.outputs["CarTableName"], _CARS)
+            stack = cloud.deploy(PaymentGatewayUrl=gateway.url)
+        fleet.seed(cloud.client("dynamodb"), stack.outputs["CarTableName"], _CARS)
         with progress.step(f"booking {options.bookings} rides over HTTP"):
-            for booked in book(laptop, stack, options.bookings):
+            for booked in book(cloud, stack, options.bookings):
                 progress.note(f"{booked:,} of {options.bookings:,} rides")
         with progress.step(f"publishing {options.rides} rides"):
-            for done, total in publish(laptop, stack, specification(options)):
+            for done, total in publish(cloud, stack, specification(options)):
                 progress.note(f"{done:,} of {total:,} events")
         with progress.step("waiting until every event is processed"):
-            for left in settle(laptop):
-                progress.note(f"{left:,} in flight")
+            cloud.wait_until_quiet(report=progress.note)
         with progress.step("reconciling rides that stand still, as if it were tomorrow"):
-            reconcile(laptop, stack, lambda: list(settle(laptop)))
-        report = audit(site_of(laptop, stack), grace=timedelta(), payments=gateway_payments(gateway.ledger()))
-        write(report)
-        print(json.dumps(report.to_json(), indent=2) if options.json else f"\n{report.to_text()}", flush=True)
+            reconcile(cloud, stack, cloud.wait_until_quiet)
+        report = audit(stack_ref(cloud, stack), grace=timedelta(), payments=gateway_payments(gateway.ledger()))
+        text = write(report.to_json(), LEDGER)
+        print(text if options.json else f"\n{report.to_text()}", flush=True)
         if options.keep:
-            print(how_to_talk(laptop, stack), flush=True)
+            print(how_to_talk(cloud, stack), flush=True)
             signal.pause()
     return report
 
 
-def site_of(laptop: Laptop, stack: Stack) -> Site:
-    """Return a stack on the laptop as the operator's commands see it."""
-    return Site(stack.name, laptop.region, lambda service, region: laptop.client(service, region=region))
+def stack_ref(cloud: LocalAws, stack: Stack) -> StackRef:
+    """Return a local stack as the operator's commands see it."""
+    return StackRef(stack.name, cloud.region, lambda service, region: cloud.client(service, region=region))
 
 
 def specification(options: argparse.Namespace) -> dict[str, Any]:
     """Return the simulator's request."""
-    return {
-        "rides": options.rides,
-        "seed": options.seed,
-        "duplicates": options.duplicates,
-        "outOfOrder": options.out_of_order,
-        "older": options.older,
-        "malformed": options.malformed,
-        "late": options.late,
-        "crashes": options.crashes,
-        "fails": options.fails,
-        "poison": options.poison,
-    }
+    request = {name: value for name, value in vars(options).items() if name not in {"bookings", "keep", "json"}}
+    return request | {"outOfOrder": request.pop("out_of_order")}
 
 
 def publish(
-    laptop: Laptop, stack: Stack, request: Mapping[str, Any], *, at_once: int = _AT_ONCE
+    cloud: LocalAws, stack: Stack, request: Mapping[str, Any], *, at_once: int = _AT_ONCE
 ) -> Iterator[tuple[int, int]]:
-    """Have the deployed simulator publish, call by call; yield how many entries are published, and of how many.
+    """Call the deployed simulator until it has published everything; yield the entries published, and all entries.
 
     Args:
-        laptop: where the stack is.
-        stack: of the template.
-        request: what the simulator is to publish.
-        at_once: how many entries of it one call publishes.
+        cloud: Where the stack is.
+        stack: A stack of the template.
+        request: The simulator's request.
+        at_once: Entries that one call publishes.
 
     Raises:
-        LaptopError: the simulator cannot do that, or failed.
+        EngineError: The simulator refused or failed.
     """
-    function = stack.outputs["CarRideSimulatorFunctionName"]
     request = {**request, "limit": at_once}
     while True:
-        answer = laptop.client("lambda").invoke(FunctionName=function, Payload=json.dumps(request))
-        summary = json.load(answer["Payload"])
-        if "FunctionError" in answer:
-            raise LaptopError(f"the simulator failed: {summary.get('errorMessage', summary)}")
+        summary = _invoke(cloud, stack.outputs["CarRideSimulatorFunctionName"], request)
         if "error" in summary:
-            raise LaptopError(f"the simulator cannot do that: {summary['error']}")
+            raise EngineError(f"the simulator refused: {summary['error']}")
         yield summary["resume"] or summary["total"], summary["total"]
         if summary["resume"] is None:
             return
         request |= {"offset": summary["resume"], "time": summary["time"]}
 
 
-def settle(laptop: Laptop) -> Iterator[int]:
-    """Wait until nothing is in flight; yield how much still is, now and then.
-
-    Raises:
-        LaptopError: it has not become less for a minute.
-    """
-    fewest, since = None, time.monotonic()
-    while left := sum(laptop.in_flight().values()):
-        yield left
-        if fewest is None or left < fewest:
-            fewest, since = left, time.monotonic()
-        try:
-            laptop.wait_until_quiet(timeout=_REPORT_SECONDS)
-        except LaptopError:
-            if time.monotonic() - since > _STUCK_SECONDS:
-                raise
-
-
-def reconcile(laptop: Laptop, stack: Stack, settle: Callable[[], object]) -> int:
-    """Run the deployed reconciler until it finds nothing to do; return how many rides it could not have settled.
+def reconcile(cloud: LocalAws, stack: Stack, settle: Callable[[], object]) -> int:
+    """Run the deployed reconciler until nothing is left to do; return the number of rides that are still overdue.
 
     Args:
-        laptop: where the stack is.
-        stack: of the template.
-        settle: waits until nothing is in flight.
+        cloud: Where the stack is.
+        stack: A stack of the template.
+        settle: Waits until nothing is in flight.
 
     Raises:
-        LaptopError: the reconciler failed.
+        EngineError: The reconciler failed.
     """
     time = datetime.now(UTC) + timedelta(days=1)
     while True:
-        payload = json.dumps({"time": time.isoformat()})
-        answer = laptop.client("lambda").invoke(FunctionName=stack.outputs["ReconcilerFunctionName"], Payload=payload)
-        counts = json.load(answer["Payload"])
-        if "FunctionError" in answer:
-            raise LaptopError(f"the reconciler failed: {counts.get('errorMessage', counts)}")
+        counts = _invoke(cloud, stack.outputs["ReconcilerFunctionName"], {"time": time.isoformat()})
         settle()
         if not counts["reconciled"]:
             return int(counts["overdue"])
         time += timedelta(minutes=5)
 
 
-def write(report: Report, path: Path = LEDGER) -> None:
-    """Write the report as JSON."""
+def replay(cloud: LocalAws, stack: Stack, name: str) -> None:
+    """Start a replay of everything that the archive holds."""
+    bus = cloud.client("events").describe_event_bus(Name=stack.outputs["CarRideBusName"])
+    now = datetime.now(UTC)
+    cloud.client("events").start_replay(
+        ReplayName=name,
+        EventSourceArn=stack.outputs["CarRideArchiveArn"],
+        EventStartTime=now - timedelta(hours=1),
+        EventEndTime=now + timedelta(days=2),  # the reconciler runs as if it were tomorrow
+        Destination={"Arn": bus["Arn"]},
+    )
+
+
+def _invoke(cloud: LocalAws, function: str, request: Mapping[str, Any]) -> dict[str, Any]:
+    answer = cloud.client("lambda").invoke(FunctionName=function, Payload=json.dumps(request))
+    result: dict[str, Any] = json.load(answer["Payload"])
+    if "FunctionError" in answer:
+        raise EngineError(f"{function} failed: {result.get('errorMessage', result)}")
+    return result
+
+
+def write(document: Any, path: Path) -> str:
+    """Write a document as JSON, and return its text."""
+    text = json.dumps(document, indent=2)
     path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(report.to_json(), indent=2) + "\n", encoding="utf-8")
+    path.write_text(text + "\n", encoding="utf-8")
+    return text
 
 
-def how_to_talk(laptop: Laptop, stack: Stack) -> str:
-    """Return commands that talk to the running stack."""
-    exports = " ".join(f"{name}={shlex.quote(value)}" for name, value in laptop.environment().items())
+def how_to_talk(cloud: LocalAws, stack: Stack) -> str:
+    """Return commands that call the running stack."""
+    exports = " ".join(f"{name}={shlex.quote(value)}" for name, value in cloud.environment().items())
     outputs = stack.outputs
     return f"""
 Everything is still running. In another terminal (aws is the AWS CLI, sam is .venv-sam/bin/sam):
@@ -236,45 +209,11 @@ Everything is still running. In another terminal (aws is the AWS CLI, sam is .ve
   aws logs tail {outputs["CarRideEventsLogGroupName"]}
   sam logs --stack-name {stack.name} --name RideHistoryFunction
   sam remote invoke CarRideSimulatorFunction --stack-name {stack.name} --event '{{"rides": 5, "seed": 2}}'
-  curl {laptop.endpoint_url}/_aws/execute-api/{stack.resources["CarRideApi"]}/\\$default/carrides \\
+  curl {cloud.endpoint_url}/_aws/execute-api/{stack.resources["CarRideApi"]}/\\$default/carrides \\
     -H 'Content-Type: application/json' -H 'Idempotency-Key: my-first-ride' \\
     -d '{{"customerID": "customer_a", "pickup": "sector_01", "destination": "sector_03", "price": 550}}'
 
 Ctrl-C ends it."""
-
-
-class Progress:
-    """Says on a stream what is going on and how long it took: a line a step, and one a note where it takes longer."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._noted = 0.0
-        self._gap = " "
-
-    @contextmanager
-    def step(self, what: str) -> Iterator[None]:
-        """Announce a step, and say when it is done."""
-        began = self._noted = time.monotonic()
-        self._gap = " "
-        self._say(f"{what} …")
-        yield
-        self._say(f"{self._gap}{time.monotonic() - began:.1f} s\n")
-
-    def note(self, text: str) -> None:
-        """Say how far the step has come, unless that was said a moment ago."""
-        now = time.monotonic()
-        if now - self._noted >= _REPORT_SECONDS:
-            self._noted = now
-            self._gap = "\n  done in "
-            self._say(f"\n  {text}")
-
-    def _say(self, text: str) -> None:
-        print(text, end="", file=self._stream, flush=True)
-
-
-def _leave(status: int, message: str) -> NoReturn:
-    print(message, file=sys.stderr, flush=True)
-    sys.exit(status)
 
 
 if __name__ == "__main__":

@@ -8,19 +8,11 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-from local.interrupts import end_in_order
-from local.local_aws import ROOT, Laptop, LaptopError
+from local.command import ending_in_order
+from local.local_aws import ROOT, EngineError, LocalAws
 from local.simulated_gateway import Books, GatewayServer
 
-EVENTS: Final = ROOT / "events"
-
 _FUNCTION: Final = re.compile(r"^  (\w+):\n    Type: AWS::Serverless::Function$", re.MULTILINE)
-_FAILED: Final = 2
-_INTERRUPTED: Final = 130
-
-
-class UnknownChoiceError(Exception):
-    """Raised for a function or an event that is not there; the message lists those that are."""
 
 
 def functions() -> list[str]:
@@ -28,39 +20,30 @@ def functions() -> list[str]:
     return _FUNCTION.findall((ROOT / "template.yaml").read_text(encoding="utf-8"))
 
 
-def checked_function(name: str) -> str:
-    """Return the name of a function of the template.
+def choose(function: str, path: str) -> Any:
+    """Check the name of the function, and return the event in a JSON file.
 
     Raises:
-        UnknownChoiceError: there is no such function.
+        EngineError: There is no such function or file, or the file holds no JSON; the message lists the choices.
     """
-    if name not in functions():
-        raise UnknownChoiceError(f"there is no function {name!r}: say FUNCTION= one of {', '.join(functions())}.")
-    return name
-
-
-def read_event(path: str) -> Any:
-    """Return the event in a JSON file.
-
-    Raises:
-        UnknownChoiceError: there is no such file, or it holds no JSON.
-    """
+    if function not in functions():
+        raise EngineError(f"there is no function {function!r}: set FUNCTION to one of {', '.join(functions())}")
     file = Path(path)
     if not path or not file.is_file():
-        files = ", ".join(sorted(str(sample.relative_to(ROOT)) for sample in EVENTS.glob("*.json")))
-        raise UnknownChoiceError(f"there is no event {path!r}: say EVENT= a JSON file, such as one of {files}.")
+        files = ", ".join(sorted(str(sample.relative_to(ROOT)) for sample in ROOT.glob("events/*.json")))
+        raise EngineError(f"there is no event {path!r}: set EVENT to a JSON file, such as one of {files}")
     try:
         return json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise UnknownChoiceError(f"{path} holds no JSON: {error}.") from error
+        raise EngineError(f"{path} holds no JSON: {error}") from error
 
 
 def invoke(function: str, event: Any) -> bool:
     """Deploy, run the function once, print its log and its answer; return whether it succeeded."""
-    with Laptop() as laptop, GatewayServer(Books()) as gateway:
-        laptop.build()
-        stack = laptop.deploy_fast("carride", PaymentGatewayUrl=gateway.url)
-        answer = laptop.client("lambda").invoke(
+    with LocalAws() as cloud, GatewayServer(Books()) as gateway:
+        cloud.build()
+        stack = cloud.deploy_fast("carride", PaymentGatewayUrl=gateway.url)
+        answer = cloud.client("lambda").invoke(
             FunctionName=stack.resources[function], Payload=json.dumps(event), LogType="Tail"
         )
         print(base64.b64decode(answer.get("LogResult", "")).decode(errors="replace"), file=sys.stderr)
@@ -76,14 +59,8 @@ def main() -> None:
     parser.add_argument("function", help=f"one of {', '.join(functions())}")
     parser.add_argument("event", help="a JSON file, such as those in events/")
     options = parser.parse_args()
-    end_in_order()
-    try:
-        succeeded = invoke(checked_function(options.function), read_event(options.event))
-    except (UnknownChoiceError, LaptopError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(_FAILED)
-    except KeyboardInterrupt:
-        sys.exit(_INTERRUPTED)
+    with ending_in_order():
+        succeeded = invoke(options.function, choose(options.function, options.event))
     sys.exit(not succeeded)
 
 

@@ -1,82 +1,53 @@
-"""The laptop's AWS, started, deployed to, watched and stopped.
+"""The local AWS: start the engine, deploy to it, call it and wait for it.
 
-    with Laptop() as laptop:
-        stack = laptop.deploy()
-        laptop.client("lambda").invoke(FunctionName=stack.outputs["CarRideSimulatorFunctionName"])
-        laptop.wait_until_quiet()
+    with LocalAws() as cloud:
+        cloud.build()
+        stack = cloud.deploy()
+        cloud.client("lambda").invoke(FunctionName=stack.outputs["CarRideSimulatorFunctionName"])
+        cloud.wait_until_quiet()
 
-The engine is a process of its own in the environment ``.venv-engine``; it holds everything in memory and in one
-temporary folder, and both go when the ``with`` block ends, however it ends.
+The engine is a process of its own in the environment ``.venv-engine``. It ends with the ``with`` block.
 """
 
-import fcntl
-import hashlib
-import io
+import itertools
 import json
-import os
-import platform
-import shutil
-import signal
-import socket
-import subprocess
-import tempfile
+import math
 import time
-import urllib.error
-import urllib.request
-import zipfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, Final, NamedTuple
 
 import boto3
-import yaml
 from botocore.config import Config
 from botocore.exceptions import ClientError, WaiterError
 
-ROOT = Path(__file__).resolve().parent.parent
-REGION = "us-east-1"
-HOST = "127.0.0.1"
-FAULTS = ROOT / "local" / "faults.py"
-"""What the engine preloads so that consumers meet the faults that simulated events ask for."""
+from local import artifacts
+from local.engine.process import HOST, REGION, ROOT, Engine, EngineError
 
-_BUILD = ROOT / ".aws-sam"
-_BUILT = _BUILD / "laptop-build"
-_BUCKET = "laptop-artifacts"
-_ARTIFACTS = {"AWS::Serverless::Function": "CodeUri", "AWS::Serverless::LayerVersion": "ContentUri"}
-_BEGINNINGS = frozenset({"CREATE_IN_PROGRESS", "UPDATE_IN_PROGRESS", "DELETE_IN_PROGRESS"})  # of an operation
-_CAPABILITIES = ["CAPABILITY_IAM", "CAPABILITY_NAMED_IAM", "CAPABILITY_AUTO_EXPAND"]
-_START_SECONDS = 30.0
-_ANSWER_SECONDS = 60.0  # on a machine that has much else to do
-_REMOVE_SECONDS = 5.0
-_POLL_SECONDS = 0.02
-_LONGEST_POLL_SECONDS = 0.1
-_LAST_LINES = 15
+__all__ = ["FAULTS", "HOST", "REGION", "ROOT", "Asked", "EngineError", "LocalAws", "Stack"]
+
+FAULTS: Final = f"--preload={ROOT / 'local' / 'faults.py'}"
+"""The engine's option with which consumers meet the faults that simulated events ask for."""
+
+_OPERATION_BEGINS: Final = frozenset({"CREATE_IN_PROGRESS", "UPDATE_IN_PROGRESS", "DELETE_IN_PROGRESS"})
+_CAPABILITIES: Final = ["CAPABILITY_IAM", "CAPABILITY_NAMED_IAM", "CAPABILITY_AUTO_EXPAND"]
+_POLL_SECONDS: Final = 0.02
+_LONGEST_POLL_SECONDS: Final = 0.1
 
 
-class LaptopError(Exception):
-    """The laptop's AWS cannot do what was asked; the message is one sentence that says why and what to do."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stack:
-    """A deployed stack.
-
-    Attributes:
-        name: The stack's name.
-        outputs: The template's outputs by name.
-        resources: Physical ids by logical id.
-    """
+class Stack(NamedTuple):
+    """A deployed stack."""
 
     name: str
     outputs: Mapping[str, str]
+    """The template's outputs by name."""
     resources: Mapping[str, str]
+    """Physical ids by logical id."""
 
 
 class Asked(NamedTuple):
-    """Something that a role has asked for."""
+    """A request of a role."""
 
     role: str
     """The role's name."""
@@ -87,121 +58,33 @@ class Asked(NamedTuple):
     allowed: bool
 
 
-class _Engine(NamedTuple):
-    process: subprocess.Popen[bytes]
-    folder: Path
-
-    @property
-    def log(self) -> Path:
-        """Its log."""
-        return self.folder / "engine.log"
-
-    def last_lines(self) -> str:
-        """The end of its log."""
-        return "\n".join(self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LAST_LINES:])
-
-
-class Laptop:
-    """Context manager around one engine.
+class LocalAws(Engine):
+    """Run one engine for as long as the ``with`` block lasts, and call it.
 
     Args:
-        retry_delays: Seconds before each retry of an asynchronous invocation (AWS: 60, 120).
-        workers: Processes that one function may have for asynchronous events, or for batches of a queue.
-        queue_limit: Events that wait for one function before it throttles.
-        preload: Python files that run in every function's process before the function's own code, such as `FAULTS`.
-        plug_ins: Modules that extend the engine itself.
+        *options: Options of ``python -m local.engine serve``, such as ``--workers=3`` or `FAULTS`.
         variables: Environment variables of every function, beside the template's.
 
     Raises:
-        LaptopError: The engine could not be started.
+        EngineError: The engine could not be started.
     """
 
-    def __init__(
-        self,
-        *,
-        retry_delays: Sequence[float] = (1.0, 2.0),
-        workers: int = 2,
-        queue_limit: int = 100_000,
-        preload: Sequence[Path] = (),
-        plug_ins: Sequence[str] = (),
-        variables: Mapping[str, str] | None = None,
-    ) -> None:
-        self.region = REGION
-        self.port = 0
-        self._options = [
-            f"--retry-delays={','.join(map(str, retry_delays))}",
-            f"--workers={workers}",
-            f"--queue-limit={queue_limit}",
-            *(f"--preload={file}" for file in preload),
-            *(f"--plug-in={module}" for module in plug_ins),
-        ]
-        self._variables = variables or {}
-        self._engine: _Engine | None = None
+    region: Final = REGION
+
+    def __init__(self, *options: str, variables: Mapping[str, str] | None = None) -> None:
+        super().__init__(ROOT / ".venv-engine" / "bin" / "python", *options, variables=variables)
         self._clients: dict[tuple[str, str], Any] = {}
-
-    # ---- life -------------------------------------------------------------------------------------------------------
-
-    def __enter__(self) -> Self:
-        python = _tool("engine", "python")
-        self.port = _free_port()
-        folder = Path(tempfile.mkdtemp(prefix="carride-laptop-"))
-        with (folder / "engine.log").open("wb") as log:
-            process = subprocess.Popen(
-                [str(python), *self._program(folder)],
-                cwd=ROOT,
-                env={**_clean_environment(folder), **self._variables},
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,  # a group of its own, which ends with everything that functions started
-            )
-        self._engine = _Engine(process, folder)
-        try:
-            self._wait_until_ready()
-        except BaseException:
-            self.stop()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     def stop(self) -> None:
         """End the engine and every function's process, and remove its folder."""
-        clients, self._clients = self._clients, {}
-        for client in clients.values():
+        for client in self._clients.values():
             client.close()
-        engine, self._engine = self._engine, None
-        if engine is None:
-            return
-        with suppress(ProcessLookupError):
-            os.killpg(engine.process.pid, signal.SIGKILL)  # all its state is in memory: nothing would be saved
-        engine.process.wait()
-        if engine.process.stdin is not None:
-            engine.process.stdin.close()
-        _remove(engine.folder)
+        super().stop()
 
-    # ---- talking to it ----------------------------------------------------------------------------------------------
-
-    @property
-    def endpoint_url(self) -> str:
-        """Where the engine listens: what ``AWS_ENDPOINT_URL`` is set to."""
-        return f"http://{HOST}:{self.port}"
-
-    def environment(self) -> dict[str, str]:
-        """The environment variables with which ``aws``, ``sam`` and boto3 talk to this engine."""
-        return {
-            "AWS_ENDPOINT_URL": self.endpoint_url,
-            "AWS_ACCESS_KEY_ID": "test",
-            "AWS_SECRET_ACCESS_KEY": "test",
-            "AWS_DEFAULT_REGION": self.region,
-            "AWS_REGION": self.region,
-        }
+    # ---- Calling it -------------------------------------------------------------------------------------------------
 
     def client(self, service: str, *, region: str | None = None) -> Any:
-        """A boto3 client of this engine, made once for each service and region."""
+        """Return a boto3 client of this engine, made once for each service and region."""
         key = (service, region or self.region)
         if key not in self._clients:
             session: Any = boto3.session.Session()  # typed for literal names only
@@ -216,87 +99,79 @@ class Laptop:
         return self._clients[key]
 
     def reset(self) -> None:
-        """Forget every resource, stack and event, and end the functions' processes."""
-        self._request("/_ministack/reset", method="POST")
+        """Delete every resource, stack and event, and end the functions' processes."""
+        self.request("/_ministack/reset", method="POST")
 
     def control(self, path: str, **body: Any) -> Any:
-        """Ask the engine's control interface: ``GET``, or ``POST`` where there is a body.
+        """Call the engine's control interface: ``GET``, or ``POST`` if there is a body.
 
         Args:
             path: The address below ``/_engine/``; the engine's README lists them.
             **body: Sent as JSON.
         """
         content = json.dumps(body).encode() if body else None
-        return json.loads(self._request(f"/_engine/{path}", method="POST" if body else "GET", body=content))
+        return json.loads(self.request(f"/_engine/{path}", "POST" if body else "GET", content))
 
     def in_flight(self) -> dict[str, int]:
-        """What the engine has not finished, by kind: events queued, waiting for a retry or in hand, replays."""
+        """Return the engine's unfinished work by kind."""
         counts: dict[str, int] = self.control("in-flight")
         return counts
 
     def asked(self) -> set[Asked]:
-        """What roles have asked for since the engine started, whether they got it or not."""
+        """Return the requests of roles since the engine started, allowed or not."""
         return {Asked(*each) for each in self.control("asked")}
 
-    def wait_until_quiet(self, timeout: float = 60.0) -> None:
-        """Wait until nothing more will happen by itself.
+    def wait_until_quiet(self, timeout: float = 60.0, report: Callable[[str], object] = lambda _left: None) -> None:
+        """Wait until nothing more happens by itself.
 
         Args:
-            timeout: Seconds.
+            timeout: Seconds after which to give up if the unfinished work has not become less.
+            report: Called again and again with the amount of unfinished work, as in ``12 in flight``.
 
         Raises:
-            LaptopError: Something was still going on.
+            EngineError: The unfinished work has not become less for that time.
         """
-        deadline, pause = time.monotonic() + timeout, _POLL_SECONDS
-        while busy := {name: count for name, count in self.in_flight().items() if count}:
+        fewest, deadline, pause = math.inf, 0.0, _POLL_SECONDS
+        while left := sum((counts := self.in_flight()).values()):
+            report(f"{left:,} in flight")
+            if left < fewest:
+                fewest, deadline = left, time.monotonic() + timeout
             if time.monotonic() > deadline:
-                left = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in busy.items())
-                raise LaptopError(
-                    f"the engine was still busy after {timeout:g} s ({left}): wait longer, or see {self.log}."
-                )
+                kinds = ", ".join(f"{count} {kind.replace('_', ' ')}" for kind, count in counts.items() if count)
+                raise EngineError(f"the engine was still busy after {timeout:g} s ({kinds}): see {self.log}")
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_POLL_SECONDS)
 
-    @property
-    def log(self) -> Path:
-        """The engine's own log."""
-        return self._running().log
-
-    # ---- deploying --------------------------------------------------------------------------------------------------
+    # ---- Deploying --------------------------------------------------------------------------------------------------
 
     def build(self) -> None:
-        """Run ``sam build``, unless nothing has changed since this machine's last one.
+        """Run ``sam build``, unless nothing has changed since this machine's last build.
 
         Raises:
-            LaptopError: The build failed.
+            EngineError: The build failed.
         """
-        with _locked(fcntl.LOCK_EX):
-            if not _BUILT.exists() or _BUILT.read_text(encoding="utf-8") != _state():
-                self._sam("build", "--config-env", "local")
-                _BUILT.write_text(_state(), encoding="utf-8")
+        artifacts.build(self)
 
-    @contextmanager
-    def built(self) -> Iterator[Path]:
-        """Yield the folder of the last build, which nobody builds anew meanwhile."""
-        with _locked(fcntl.LOCK_SH):
-            yield _BUILD / "build"
+    def built(self) -> AbstractContextManager[Path]:
+        """Yield the folder of the last build; no other process builds meanwhile."""
+        return artifacts.built()
 
     def deploy(self, stack_name: str = "carride", **parameters: str) -> Stack:
         """Deploy what was built with ``sam deploy``.
 
         Args:
             stack_name: Name of the stack.
-            **parameters: Template parameters; ``Stage`` and ``Architecture`` are set for this laptop unless given.
+            **parameters: Template parameters; ``Stage`` and ``Architecture`` are set for this machine unless given.
 
         Raises:
-            LaptopError: The deployment failed; the message names the first resource that did and its reason.
+            EngineError: The deployment failed; the message names the first resource that did and its reason.
         """
         try:
-            with self.built():
-                self._sam("deploy", "--config-env", "local", "--stack-name", stack_name, parameters=parameters)
-        except LaptopError as error:
-            reason = self._first_failure(stack_name)
-            raise LaptopError(f"sam deploy of {stack_name} failed: {reason}") if reason else error from None
+            with artifacts.built():
+                command = ("deploy", "--config-env", "local", "--stack-name", stack_name)
+                self.sam(*command, parameters=artifacts.PARAMETERS | parameters, folder=ROOT)
+        except EngineError as error:
+            raise self._failure("sam deploy", stack_name, error) from error
         return self.stack(stack_name)
 
     def deploy_fast(
@@ -311,56 +186,44 @@ class Laptop:
 
         Args:
             stack_name: Name of the stack.
-            template: A template file, whose code is taken from beside it, or a template without code of its own;
-                where none is given, the project's as it was last built.
-            region: Where to create it, if not in the laptop's own region.
-            **parameters: Template parameters; ``Stage`` and ``Architecture`` are this laptop's if it has them.
+            template: A template file beside its code, or a template without code. Left out: the last build.
+            region: Region of the stack; left out, the engine's default.
+            **parameters: Template parameters; ``Stage`` and ``Architecture`` are set for this machine unless given.
 
         Raises:
-            LaptopError: The deployment failed; the message names the first resource that did and its reason.
+            EngineError: The deployment failed; the message names the first resource that did and its reason.
         """
         region = region or self.region
+        uploads = artifacts.Uploads(self.client("s3", region=region), region, self.endpoint_url)
         if template is None:
-            with self.built() as build:
-                body = self._package(build / "template.yaml", region)
+            with artifacts.built() as build:
+                body = uploads.package(build / "template.yaml")
         else:
-            body = self._package(template, region) if isinstance(template, Path) else dict(template)
-        cloudformation = self.client("cloudformation", region=region)
-        given = {name: value for name, value in _defaults().items() if name in body.get("Parameters", {})} | parameters
-        request = {
-            "StackName": stack_name,
-            "TemplateURL": self._upload_template(json.dumps(body).encode(), region),
-            "Parameters": [{"ParameterKey": name, "ParameterValue": value} for name, value in given.items()],
-            "Capabilities": _CAPABILITIES,
-        }
-        exists = self._status(stack_name, region) is not None
-        operation = cloudformation.update_stack if exists else cloudformation.create_stack
-        try:
-            operation(**request)
-            waiter = cloudformation.get_waiter("stack_update_complete" if exists else "stack_create_complete")
-            waiter.wait(StackName=stack_name, WaiterConfig={"Delay": 0.05, "MaxAttempts": 2400})
-        except (ClientError, WaiterError) as error:
-            reason = self._first_failure(stack_name, region) or str(error)
-            raise LaptopError(f"the stack {stack_name} could not be deployed: {reason}") from error
+            body = uploads.package(template) if isinstance(template, Path) else dict(template)
+        declared = body.get("Parameters", {})
+        given = {name: value for name, value in artifacts.PARAMETERS.items() if name in declared} | parameters
+        stacks = self.client("cloudformation", region=region).describe_stacks()["Stacks"]
+        exists = any(each["StackName"] == stack_name and each["StackStatus"] != "DELETE_COMPLETE" for each in stacks)
+        self._operate(
+            "update_stack" if exists else "create_stack",
+            stack_name,
+            region,
+            TemplateURL=uploads.template(json.dumps(body).encode()),
+            Parameters=[{"ParameterKey": name, "ParameterValue": value} for name, value in given.items()],
+            Capabilities=_CAPABILITIES,
+        )
         return self.stack(stack_name, region=region)
 
     def delete_stack(self, stack_name: str, *, region: str | None = None) -> None:
         """Delete a stack and wait until it is gone.
 
         Raises:
-            LaptopError: A resource could not be deleted.
+            EngineError: A resource could not be deleted.
         """
-        cloudformation = self.client("cloudformation", region=region)
-        cloudformation.delete_stack(StackName=stack_name)
-        try:
-            waiter = cloudformation.get_waiter("stack_delete_complete")
-            waiter.wait(StackName=stack_name, WaiterConfig={"Delay": 0.05, "MaxAttempts": 2400})
-        except WaiterError as error:
-            reason = self._first_failure(stack_name, region) or str(error)
-            raise LaptopError(f"the stack {stack_name} could not be deleted: {reason}") from error
+        self._operate("delete_stack", stack_name, region)
 
     def stack(self, stack_name: str, *, region: str | None = None) -> Stack:
-        """Describe a stack that was deployed."""
+        """Describe a deployed stack."""
         cloudformation = self.client("cloudformation", region=region)
         described = cloudformation.describe_stacks(StackName=stack_name)["Stacks"][0]
         pages = cloudformation.get_paginator("list_stack_resources").paginate(StackName=stack_name)
@@ -371,198 +234,29 @@ class Laptop:
             {resource["LogicalResourceId"]: resource["PhysicalResourceId"] for resource in resources},
         )
 
-    # ---- inside -----------------------------------------------------------------------------------------------------
-
-    def _program(self, folder: Path) -> list[str]:
-        """What the engine's Python is to run."""
-        return ["-m", "local.engine", "serve", f"--port={self.port}", f"--until-stdin-closes={folder}", *self._options]
-
-    def _running(self) -> _Engine:
-        if self._engine is None:
-            raise LaptopError("the engine is not running: use the laptop inside its `with` block.")
-        return self._engine
-
-    def _request(self, path: str, method: str = "GET", body: bytes | None = None) -> bytes:
-        engine = self._running()
-        url = self.endpoint_url + path
-        request = urllib.request.Request(url, body, method=method)  # noqa: S310 - loopback, fixed scheme
-        try:
-            with urllib.request.urlopen(request, timeout=_ANSWER_SECONDS) as answer:  # noqa: S310
-                content: bytes = answer.read()
-        except urllib.error.URLError as error:
-            if engine.process.poll() is not None:
-                raise LaptopError(f"the engine ended by itself; its last lines:\n{engine.last_lines()}") from error
-            raise
-        return content
-
-    def _wait_until_ready(self) -> None:
-        engine = self._running()
-        deadline = time.monotonic() + _START_SECONDS
-        while True:
-            try:
-                self._request("/_ministack/health")
-            except urllib.error.URLError:
-                if time.monotonic() > deadline:
-                    raise LaptopError(
-                        f"the engine was not ready after {_START_SECONDS:g} s; its last lines:\n{engine.last_lines()}"
-                    ) from None
-                time.sleep(_POLL_SECONDS)
-            else:
-                return
-
-    def _sam(self, command: str, *options: str, parameters: Mapping[str, str] | None = None) -> None:
-        overrides = [f"{name}={value}" for name, value in (_defaults() | dict(parameters or {})).items()]
-        tools = ROOT / ".venv-sam" / "bin"
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
-        done = subprocess.run(
-            [str(_tool("sam", "sam")), command, *options, "--parameter-overrides", *overrides],
-            cwd=ROOT,
-            env={
-                **inherited,
-                **self.environment(),
-                "PATH": f"{tools}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
-                "SAM_CLI_TELEMETRY": "0",
-            },
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-        )
-        log = _BUILD / f"{command}.log"
-        log.parent.mkdir(exist_ok=True)
-        log.write_text(done.stdout, encoding="utf-8")
-        if done.returncode:
-            last = (done.stdout.strip().splitlines() or [f"status {done.returncode}"])[-1]
-            raise LaptopError(f"sam {command} failed: {last} (all it said is in {log.relative_to(ROOT)})")
-
-    def _status(self, stack_name: str, region: str) -> str | None:
-        try:
-            stacks = self.client("cloudformation", region=region).describe_stacks(StackName=stack_name)["Stacks"]
-        except ClientError:  # CloudFormation's answer for a stack that is not there
-            return None
-        status: str = stacks[0]["StackStatus"]
-        return status
-
-    def _first_failure(self, stack_name: str, region: str | None = None) -> str | None:
-        """The first resource that failed in the stack's last operation, and why."""
+    def _operate(self, operation: str, stack_name: str, region: str | None, **request: Any) -> None:
+        """Call an operation of CloudFormation, such as ``create_stack``, and wait until it is complete."""
         cloudformation = self.client("cloudformation", region=region)
         try:
-            events = cloudformation.describe_stack_events(StackName=stack_name)["StackEvents"]
-        except ClientError:
-            return None
-        failed: list[dict[str, Any]] = []
-        for event in events:  # the newest comes first
-            if event["ResourceStatus"].endswith("_FAILED"):
-                failed.append(event)
-            if event["LogicalResourceId"] == stack_name and event["ResourceStatus"] in _BEGINNINGS:
-                break
-        if not failed:
-            return None
-        first = failed[-1]
-        what = f"{first['LogicalResourceId']} ({first['ResourceType']})"
-        return f"{what}: {first.get('ResourceStatusReason', 'no reason')}"
+            getattr(cloudformation, operation)(StackName=stack_name, **request)
+            waiter = cloudformation.get_waiter(f"stack_{operation.removesuffix('_stack')}_complete")
+            waiter.wait(StackName=stack_name, WaiterConfig={"Delay": 0.05, "MaxAttempts": 2400})
+        except (ClientError, WaiterError) as error:
+            raise self._failure(operation, stack_name, error, region) from error
 
-    def _bucket(self, region: str) -> Any:
-        s3 = self.client("s3", region=region)
-        where = {} if region == REGION else {"CreateBucketConfiguration": {"LocationConstraint": region}}
-        with suppress(s3.exceptions.BucketAlreadyOwnedByYou, s3.exceptions.BucketAlreadyExists):
-            s3.create_bucket(Bucket=f"{_BUCKET}-{region}", **where)
-        return s3
-
-    def _package(self, template: Path, region: str) -> dict[str, Any]:
-        """The template with its code uploaded, as ``sam package`` does it."""
-        if not template.exists():
-            raise LaptopError(f"{template} is missing: call build() first.")
-        body: dict[str, Any] = yaml.safe_load(template.read_text(encoding="utf-8"))
-        for resource in body["Resources"].values():
-            if isinstance(resource, list):  # a loop of AWS::LanguageExtensions, which has no code
-                continue
-            if resource["Type"] == "AWS::CloudFormation::Stack":
-                nested = (template.parent / resource["Properties"]["TemplateURL"]).read_bytes()
-                resource["Properties"]["TemplateURL"] = self._upload_template(nested, region)
-            place = _ARTIFACTS.get(resource["Type"])
-            code = resource.get("Properties", {}).get(place) if place else None
-            if isinstance(code, str) and not code.startswith("s3://"):
-                resource["Properties"][place] = self._upload((template.parent / code).resolve(), region)
-        return body
-
-    def _upload_template(self, text: bytes, region: str) -> str:
-        key = f"{hashlib.sha256(text).hexdigest()}.template"
-        self._bucket(region).put_object(Bucket=f"{_BUCKET}-{region}", Key=key, Body=text)
-        return f"{self.endpoint_url}/{_BUCKET}-{region}/{key}"
-
-    def _upload(self, folder: Path, region: str) -> str:
-        content = _zip(folder)
-        key = f"{hashlib.sha256(content).hexdigest()}.zip"
-        bucket = f"{_BUCKET}-{region}"
-        self._bucket(region).put_object(Bucket=bucket, Key=key, Body=content)
-        return f"s3://{bucket}/{key}"
-
-
-def _tool(environment: str, program: str) -> Path:
-    path = ROOT / f".venv-{environment}" / "bin" / program
-    if not path.exists():
-        raise LaptopError(f"{path.relative_to(ROOT)} is missing: run `make setup`.")
-    return path
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def _clean_environment(folder: Path) -> dict[str, str]:
-    """What the engine and so every function sees of this machine: nothing but programs, a folder and a language."""
-    path = os.environ.get("PATH", os.defpath)
-    return {"PATH": path, "HOME": str(folder), "TMPDIR": str(folder), "LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1"}
-
-
-def _defaults() -> dict[str, str]:
-    """Template parameters of this machine; functions run on its own Python, hence on its own processor."""
-    machine = platform.machine().lower()
-    return {"Stage": "local", "Architecture": "arm64" if machine in {"arm64", "aarch64"} else "x86_64"}
-
-
-def _remove(folder: Path) -> None:
-    """Remove the folder; killed processes may still write into it while they are going."""
-    deadline = time.monotonic() + _REMOVE_SECONDS
-    shutil.rmtree(folder, ignore_errors=True)
-    while folder.exists() and time.monotonic() < deadline:
-        time.sleep(_POLL_SECONDS)
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _zip(folder: Path) -> bytes:
-    """The folder as an archive; the same content gives the same bytes."""
-    content = io.BytesIO()
-    with zipfile.ZipFile(content, "w", zipfile.ZIP_STORED) as archive:
-        for path in sorted(folder.rglob("*")):
-            if path.is_file() and "__pycache__" not in path.parts:
-                entry = zipfile.ZipInfo(str(path.relative_to(folder)))
-                entry.external_attr = path.stat().st_mode << 16
-                archive.writestr(entry, path.read_bytes())
-    return content.getvalue()
-
-
-@contextmanager
-def _locked(kind: int) -> Iterator[None]:
-    """Lock the folder of the build against other processes: one may write it, or many may read it."""
-    _BUILD.mkdir(exist_ok=True)
-    with (_BUILD / ".lock").open("w") as file:
-        fcntl.flock(file, kind)
-        yield
-
-
-def _state() -> str:
-    """A hash of the sources, and the time of the build, which anybody's ``sam build`` changes."""
-    sources = [ROOT / "template.yaml", ROOT / "samconfig.toml"]
-    for folder in ("functions", "infrastructure", "layers"):
-        sources += (path for path in sorted((ROOT / folder).rglob("*")) if path.is_file() and path.suffix != ".pyc")
-    digest = hashlib.sha256()
-    for path in sources:
-        digest.update(repr((path, path.read_bytes())).encode())
-    template = _BUILD / "build" / "template.yaml"
-    return f"{digest.hexdigest()} {template.stat().st_mtime_ns if template.exists() else 0}"
+    def _failure(self, operation: str, stack_name: str, error: Exception, region: str | None = None) -> EngineError:
+        """Return an error that names the first resource that failed in the stack's last operation, and why."""
+        cloudformation, why = self.client("cloudformation", region=region), str(error)
+        try:
+            events = cloudformation.describe_stack_events(StackName=stack_name)["StackEvents"]  # the newest comes first
+        except ClientError:  # there is no such stack
+            events = []
+        last = itertools.takewhile(
+            lambda each: each["LogicalResourceId"] != stack_name or each["ResourceStatus"] not in _OPERATION_BEGINS,
+            events,
+        )
+        for each in last:
+            if each["ResourceStatus"].endswith("_FAILED"):
+                reason = each.get("ResourceStatusReason", "no reason")
+                why = f"{each['LogicalResourceId']} ({each['ResourceType']}): {reason}"
+        return EngineError(f"{operation} of {stack_name} failed: {why}")

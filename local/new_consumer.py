@@ -1,11 +1,10 @@
 """`make new-consumer NAME=…`: add a consumer that a rule invokes, with everything that belongs to one.
 
 It writes texts at marked places: a handler, its test, a sample event, a block of the template and a few rows. They pass
-every check as they are. docs/add-a-consumer.md says what next.
+every check as they are. docs/add-a-consumer.md describes the next steps.
 """
 
 import argparse
-import contextlib
 import keyword
 import sys
 from collections.abc import Mapping
@@ -14,16 +13,20 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 TEXTS: Final = Path(__file__).resolve().parent / "consumer"
-"""What a consumer is made of; `{module}`, `{kebab}`, `{Noun}`, `{words}` and `{Words}` stand for its name."""
+"""The texts of a consumer; `{module}`, `{kebab}`, `{Noun}`, `{words}` and `{Words}` stand for its name."""
 
 _LONGEST: Final = 40
 _YAML_WORDS: Final = frozenset({"null", "true", "false", "yes", "no", "on", "off", "y", "n"})
-"""What YAML takes for something else than text."""
+"""Words that YAML does not read as text."""
 _BLOCK: Final = "  # `make new-consumer` adds consumers here.\n"
 _ROWS: Final = (
     # file, the line before which a text stands, the text
-    ("template.yaml", "\n  # The partition keys of tables that a loop makes.\n", '    {Noun}: {{ Name: "{kebab}" }}\n'),
-    ("template.yaml", "        BusName: !Ref CarRideBus\n        LogRuleArn", "            - !Ref {Noun}LogGroup\n"),
+    (
+        "template.yaml",
+        "\n  # Partition keys of the tables that a loop makes.\n",
+        '    {Noun}: {{ Name: "{kebab}", Retries: 2 }}\n',
+    ),
+    ("template.yaml", "]]\n        BusName", ", !Ref {Noun}LogGroup"),
     ("ops/audit/evidence.py", ")\n\nLOG_RULE_DLQ", '    AuditedConsumer("{kebab}", "{Noun}"),\n'),
     ("pyproject.toml", "]\naddopts", ', "functions/{module}"'),
     ("pyproject.toml", "]\nexplicit_package_bases", ', "functions/{module}"'),
@@ -45,7 +48,7 @@ _ROWS: Final = (
     ),
 )
 _LISTS: Final = ("      Consumers: [", "      Direct: [")
-"""Beginnings of the lists of the template that name every consumer."""
+"""Beginnings of the template's lists of consumers."""
 
 
 class NewConsumerError(Exception):
@@ -53,14 +56,14 @@ class NewConsumerError(Exception):
 
 
 def make(name: str, root: Path = ROOT) -> list[Path]:
-    """Make a consumer, and return the files that were written or changed: all of them, or after an error none.
+    """Make a consumer, and return the files that were written or changed.
 
     Args:
-        name: in lower case, words joined by underscores.
-        root: the project.
+        name: Lower-case words joined by underscores.
+        root: Root of the project.
 
     Raises:
-        NewConsumerError: the name cannot be used, something of that name is there already, or a marked place is not.
+        NewConsumerError: The name cannot be used or is taken, or a marked place is missing; nothing is written.
     """
     _check(name, root)
     forms = {
@@ -77,7 +80,7 @@ def make(name: str, root: Path = ROOT) -> list[Path]:
     }
     for path in new:
         if path.exists():
-            raise NewConsumerError(f"{path.relative_to(root)} is there already: choose another name, or remove it")
+            raise NewConsumerError(f"{path.relative_to(root)} exists already: choose another name, or remove it")
     changed = {root / file: (root / file).read_text("utf-8") for file, _, _ in _ROWS}
     for file, mark, row in _ROWS:
         changed[root / file] = _before(mark, row.format_map(forms), changed[root / file], file)
@@ -88,12 +91,14 @@ def make(name: str, root: Path = ROOT) -> list[Path]:
         line = template[template.index(beginning) :].partition("\n")[0]
         template = template.replace(line, f"{line.removesuffix(']')}, {forms['Noun']}]")
     changed[root / "template.yaml"] = _before(_BLOCK, _text("template.yaml.txt", forms), template, "template.yaml")
-    _write(new | changed)
+    for path, text in (new | changed).items():
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
     return [*new, *changed]
 
 
 def _text(name: str, forms: Mapping[str, str]) -> str:
-    """Return a text with the forms of the name in it; other braces stay."""
+    """Return a text with the forms of the name filled in; other braces stay."""
     text = (TEXTS / name).read_text("utf-8")
     for form, value in forms.items():
         text = text.replace(f"{{{form}}}", value)
@@ -102,7 +107,7 @@ def _text(name: str, forms: Mapping[str, str]) -> str:
 
 def _before(mark: str, row: str, text: str, file: str) -> str:
     if text.count(mark) != 1:
-        raise NewConsumerError(f"{file} has {mark.strip()!r} {text.count(mark)} times: tell local/new_consumer.py")
+        raise NewConsumerError(f"{file} has {mark.strip()!r} {text.count(mark)} times: correct local/new_consumer.py")
     return text.replace(mark, row + mark)
 
 
@@ -111,54 +116,34 @@ def _check(name: str, root: Path) -> None:
     plain = name.isascii() and name == name.lower() and name[:1].isalpha() and all(word.isalnum() for word in words)
     if not plain or len(name) > _LONGEST or keyword.iskeyword(name):
         raise NewConsumerError(
-            f"NAME={name!r} is no name for a consumer: use lower-case words joined by underscores, like loyalty_points"
+            f"NAME={name!r} cannot name a consumer: use lower-case words joined by underscores, like loyalty_points"
         )
     if name in _YAML_WORDS:
-        raise NewConsumerError(f"NAME={name!r} is no text to YAML, in which the template is written: choose another")
+        raise NewConsumerError(f"NAME={name!r} is not text in YAML: choose another")
     for other in sorted(path.name for path in (root / "functions").iterdir() if path.is_dir()):
         if name == other:
-            raise NewConsumerError(f"functions/{name} is there already: choose another name")
-        # Logical ids have no underscores. A search for the shorter name would find both functions.
+            raise NewConsumerError(f"functions/{name} exists already: choose another name")
+        # Logical ids have no underscores, and a search for the shorter name would find both functions.
         one, two = name.replace("_", ""), other.replace("_", "")
         if one in two or two in one:
             raise NewConsumerError(f"NAME={name!r} and functions/{other} contain one another: choose another name")
     modules = {path.stem for path in (*root.glob("*"), *root.glob("functions/*/*"), *root.glob("layers/*/*"))}
     installed = any((Path(folder) / found).exists() for folder in sys.path for found in (name, f"{name}.py"))
     if name in modules | sys.stdlib_module_names or installed:
-        raise NewConsumerError(f"NAME={name!r} would hide what `import {name}` finds now: choose another name")
-
-
-def _write(files: Mapping[Path, str]) -> None:
-    """Write all files, or leave everything as it was."""
-    before = {path: path.read_text(encoding="utf-8") if path.exists() else None for path in files}
-    folders = [path.parent for path in files if not path.parent.exists()]
-    try:
-        for path, text in files.items():
-            path.parent.mkdir(exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-    except BaseException:
-        for path, old in before.items():
-            if old is None:
-                path.unlink(missing_ok=True)
-            else:
-                path.write_text(old, encoding="utf-8")
-        for folder in folders:
-            with contextlib.suppress(OSError):
-                folder.rmdir()
-        raise
+        raise NewConsumerError(f"NAME={name!r} would hide the module that `import {name}` finds: choose another name")
 
 
 def main() -> None:
     """Make a consumer."""
     parser = argparse.ArgumentParser(prog="make new-consumer NAME=…", description="Add a consumer to the project.")
-    parser.add_argument("name", help="in lower case, words joined by underscores: loyalty_points")
+    parser.add_argument("name", help="lower-case words joined by underscores: loyalty_points")
     try:
         written = make(parser.parse_args().name)
     except NewConsumerError as error:
         sys.exit(f"error: {error}")
     print("written or changed:")
     print("\n".join(f"  {path.relative_to(ROOT)}" for path in written))
-    print("\nIt passes `make test` as it is. docs/add-a-consumer.md says what to do next.")
+    print("\nIt passes `make test` as it is. docs/add-a-consumer.md describes the next steps.")
 
 
 if __name__ == "__main__":

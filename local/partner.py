@@ -1,7 +1,7 @@
-"""A partner's application: one process that gives points for rides. A topic and a queue are all it needs of CarRide.
+"""A partner's application: one process that gives points for rides. It needs a topic of CarRide and a queue.
 
-It subscribes to the partners' topic, whose messages are in the older envelope. Which store remembers what it has done
-is all that changes when it grows: memory for one process, Valkey or DynamoDB for many.
+It subscribes to the partners' topic, whose messages are in the older envelope. When it grows, only the store of the
+idempotency records changes: memory for one process, Valkey or DynamoDB for many.
 """
 
 import json
@@ -22,7 +22,7 @@ _MANY: Final = 10
 
 
 class _Call:
-    """What a Lambda handler is called with, in a process that is no Lambda: it has as much time as it wants."""
+    """The context of a handler in a process outside Lambda, which has no deadline."""
 
     aws_request_id: str = "partner"
 
@@ -34,11 +34,11 @@ class Partner:
     """Gives points for every event of a ride, once.
 
     Args:
-        store: remembers which events were taken.
-        before: called with each event and the attempt before it takes effect; what it raises fails the attempt.
+        store: The idempotency records.
+        before: Called with each event and the attempt before it takes effect; an error fails the attempt.
 
     Attributes:
-        points: how often each event took effect, by its idempotency id. Once is right.
+        points: How often each event took effect, by its idempotency id. Once is right.
     """
 
     def __init__(self, store: Store, *, before: Callable[[Mapping[str, Any], int], None] | None = None) -> None:
@@ -62,7 +62,7 @@ class Partner:
             self.points[event["attributes"]["idempotencyId"]] += 1
 
     def poll(self, sqs: "SQSClient", url: str) -> int:
-        """Take what is waiting in a queue, and return how many messages that was."""
+        """Process the messages that wait in a queue, and return their number."""
         messages = sqs.receive_message(
             QueueUrl=url,
             MaxNumberOfMessages=_MANY,
@@ -75,7 +75,7 @@ class Partner:
         ]
         try:
             failures = self.receive({"Records": records}, _Call())["batchItemFailures"]
-        except BatchFailedError:  # all of them: they stay in the queue
+        except BatchFailedError:  # all messages stay in the queue
             return len(messages)
         failed = {failure["itemIdentifier"] for failure in failures}
         for message in messages:
@@ -102,14 +102,14 @@ class Partner:
 
 
 def subscribe(sns: Any, sqs: "SQSClient", topic: str, name: str, *, visibility_s: int = 30) -> str:
-    """Create a queue that is given every message of a topic as it is, and return its URL.
+    """Create a queue that gets every message of a topic unchanged, and return its URL.
 
     Args:
-        sns: a client for the topic's account and region.
-        sqs: the same.
-        topic: its ARN.
-        name: the queue's.
-        visibility_s: after how many seconds a message that failed comes again.
+        sns: A client for the topic's account and region.
+        sqs: A client for the same.
+        topic: The topic's ARN.
+        name: The queue's name.
+        visibility_s: Seconds after which a failed message comes again.
     """
     url = sqs.create_queue(QueueName=name, Attributes={"VisibilityTimeout": str(visibility_s)})["QueueUrl"]
     arn = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]

@@ -1,21 +1,20 @@
-"""A payment gateway to test against: it keeps its own ledger, and misbehaves in shares that it is given.
+"""A simulated payment gateway: it keeps a ledger of its own, and goes wrong at given shares of the requests.
 
     with GatewayServer(Books(Troubles(dropped=0.05), seed=7)) as gateway:
-        laptop.deploy(PaymentGatewayUrl=gateway.url)
+        cloud.deploy(PaymentGatewayUrl=gateway.url)
 
-Its ledger is the evidence of what was charged. It believes its clients, and charges as often as it is asked: what keeps
-a ride from being charged twice is in the consumer, which sends the same ``Idempotency-Key`` for the same operation, and
-asks what became of a request before it sends it again. No card data is taken.
+Its ledger is the evidence of charges. It charges once for each key. The consumer
+keeps a ride from being charged twice: it sends the same ``Idempotency-Key`` for the same operation, and asks for the
+outcome of a request before it repeats it. The gateway takes no card data.
 
     POST /payments                {"reference", "customer", "amount",    reserves money, or declines to
                                    "currency"}
     POST /payments/ID/adjust      {"amount"}                             reserves more, or declines to
-    POST /payments/ID/capture     {"amount"}                             takes it
+    POST /payments/ID/capture     {"amount"}                             takes the money
     POST /payments/ID/refund      {}                                     gives it back, or releases it
     GET  /payments?reference=…    GET /payments/ID    GET /ledger
 """
 
-import argparse
 import json
 import random
 import threading
@@ -30,22 +29,18 @@ from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 from urllib.parse import parse_qs, urlsplit
 
-from local.interrupts import end_in_order
-
 HOST: Final = "127.0.0.1"
-_LATE_S: Final = 4.0
-_HANGING_S: Final = 30.0
 
 
 class Trouble(StrEnum):
-    """What can become of a request."""
+    """What can happen to a request."""
 
     HANGING = "hanging"
-    """It is never worked on, and gets no answer."""
+    """It has no effect and gets no answer."""
     LATE = "late"
     """It takes effect long after the client has given up waiting."""
     BUSY = "busy"
-    """It is sent away, without effect."""
+    """It is refused for now, without effect."""
     FAILED = "failed"
     """It takes effect, and is answered with an error."""
     DROPPED = "dropped"
@@ -53,7 +48,7 @@ class Trouble(StrEnum):
 
 
 class Troubles(NamedTuple):
-    """Which share of the requests meets which trouble; the rest meets none."""
+    """Shares of requests, rides or keys that meet each trouble."""
 
     hanging: float = 0.0
     late: float = 0.0
@@ -61,46 +56,46 @@ class Troubles(NamedTuple):
     failed: float = 0.0
     dropped: float = 0.0
     declined: float = 0.0
-    """Which share of the rides cannot be paid for."""
+    """Rides that cannot be paid for."""
     forgotten: float = 0.0
-    """Which share of the keys is forgotten as soon as it is used."""
+    """Keys that are forgotten as soon as they are used."""
     refused: float = 0.0
-    """Which share of the rides is refused with a status of 4xx that is not 402, and a body that is no payment."""
+    """Rides that are refused with a status of 4xx other than 402, and a body that is no payment."""
     pending: float = 0.0
-    """Which share of the reservations is made only after a while; see `Strict`."""
+    """Reservations that are made only after a while; see `Strict`."""
     capped: float = 0.0
-    """Which share of the reservations cannot be raised."""
+    """Reservations that cannot be raised."""
 
     @classmethod
     def mixed(cls, share: float, *, declined: float = 0.0) -> Self:
-        """Return troubles of every kind, of which ``share`` is the sum; some of the keys are forgotten too."""
+        """Return troubles of every kind whose sum is ``share``; as many keys are forgotten."""
         each = share / len(Trouble)
         return cls(each, each, each, each, each, declined, forgotten=share)
 
 
 class Strict(NamedTuple):
-    """What a gateway insists on, beyond what the simplest one would.
+    """Rules of a strict gateway.
 
-    Nothing is captured above what is reserved, nothing of no amount is reserved, and its texts are long and unclean.
+    It captures no more than is reserved, reserves no amount of 0, and its texts are long, with control characters.
     """
 
     keys_s: float = 5.0
-    """For how long it knows a key."""
+    """Seconds for which it knows a key."""
     pending_s: float = 3.0
-    """After how long a pending reservation is made."""
+    """Seconds until a pending reservation is made."""
 
 
 class Request(NamedTuple):
-    """A request that is to take effect."""
+    """A request that changes something."""
 
     path: str
     key: str
-    """Of the header ``Idempotency-Key``."""
+    """The header ``Idempotency-Key``."""
     body: Mapping[str, Any]
 
 
 class Reply(NamedTuple):
-    """What a request is answered with."""
+    """The answer to a request."""
 
     status: int
     body: Mapping[str, Any]
@@ -123,7 +118,7 @@ class Payment:
 
 
 class _RefusedError(Exception):
-    """The request cannot take effect; ``reply`` says why."""
+    """The request cannot take effect; ``reply`` gives the reason."""
 
     def __init__(self, status: int, title: str, code: str = "impossible") -> None:
         super().__init__(title)
@@ -132,7 +127,7 @@ class _RefusedError(Exception):
 
 @dataclass(slots=True)
 class _Known:
-    """A request that was taken in."""
+    """A request under its key."""
 
     request: Request
     payment: Payment
@@ -145,10 +140,13 @@ class Books:
     """The gateway without its network: payments, and the keys by which requests are recognised.
 
     Args:
-        troubles: what is to go wrong, and how often.
-        seed: which requests and rides meet it: the same ones for the same seed.
-        strict: what it insists on.
-        clock: seconds, which only grow.
+        troubles: Shares of everything that goes wrong.
+        seed: The same seed gives the same requests and rides the same troubles.
+        strict: Rules of a strict gateway.
+        clock: Seconds, which only grow.
+
+    Attributes:
+        met: Number of requests that met each trouble.
     """
 
     def __init__(
@@ -160,7 +158,6 @@ class Books:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.met: Counter[str] = Counter()
-        """How many requests have met which trouble."""
         self._troubles = troubles or Troubles()
         self._seed = seed
         self._strict = strict
@@ -172,7 +169,7 @@ class Books:
         self._tries: Counter[str] = Counter()
 
     def trouble(self, key: str) -> Trouble | None:
-        """Return what the next request under a key meets."""
+        """Return the trouble of the next request under a key."""
         with self._lock:
             self._tries[key] += 1
             chance = self._chance("trouble", f"{key}/{self._tries[key]}")
@@ -184,7 +181,7 @@ class Books:
         return None
 
     def begin(self, request: Request) -> Reply | None:
-        """Take a request in: return the answer if there is nothing to be done, and None if it is to be finished."""
+        """Accept a request; return None if it has to be finished, else the answer."""
         with self._lock:
             now = self._clock()
             known = self._known.get(request.key)
@@ -199,28 +196,27 @@ class Books:
             return known.reply or _problem(409, "a request with this Idempotency-Key is being worked on")
 
     def finish(self, request: Request) -> Reply:
-        """Have a request that was taken in take effect."""
+        """Let an accepted request take effect, and return the answer."""
         with self._lock:
             known = self._known[request.key]
             try:
-                known.reply = self._settle(known)
+                known.reply = self._settle(known.payment, request)
             except _RefusedError as refused:
                 known.reply = refused.reply
-            if self._chance("forgotten", request.key) < self._troubles.forgotten:
-                self.met["forgotten"] += 1
+            if self._meets("forgotten", request.key):
                 del self._known[request.key]
             return known.reply
 
     def look_up(self, path: str, query: Mapping[str, list[str]]) -> Reply:
         """Answer a question, which changes nothing."""
         with self._lock:
-            self._make_pending_reservations()
-            if path == "/ledger":
-                return Reply(200, {"payments": [asdict(payment) for payment in self._payments.values()]})
-            if path == "/payments":
+            for name in [name for name, due in self._pending.items() if due <= self._clock()]:
+                del self._pending[name]
+                self._payments[name].status = "authorized"
+            if path in ("/ledger", "/payments"):
                 named = query.get("reference", [])
-                found = [asdict(payment) for payment in self._payments.values() if payment.reference in named]
-                return Reply(200, {"payments": found})
+                found = (each for each in self._payments.values() if path == "/ledger" or each.reference in named)
+                return Reply(200, {"payments": [asdict(payment) for payment in found]})
             payment = self._payments.get(path.removeprefix("/payments/"))
             return _problem(404, "there is no such payment") if payment is None else Reply(200, asdict(payment))
 
@@ -235,41 +231,35 @@ class Books:
             case (["payments", name, "capture" | "adjust"], {"amount": int()}) | (["payments", name, "refund"], {}):
                 if name in self._payments:
                     return self._payments[name]
-        raise _RefusedError(404, f"{request.path} is nothing that can be done, or its body is not complete")
+        raise _RefusedError(404, f"{request.path} is not an operation, or its body is not complete")
 
     def _reserve(self, payment: Payment) -> Reply:
-        reason = "insufficient funds" if self._strict is None else f"insufficient\0funds\n{'of the customer ' * 20}"
-        if self._unlucky("refused", payment) or (self._strict and not payment.amount):
-            payment.status, payment.reason = "declined", reason
-            raise _RefusedError(422, f"the card of {payment.customer} has expired", "expired_card")
-        if self._unlucky("declined", payment):
-            payment.status, payment.reason = "declined", reason
+        if (refused := self._meets("refused", payment.reference) or (self._strict and not payment.amount)) or (
+            self._meets("declined", payment.reference)
+        ):
+            long = f"insufficient\0funds\n{'of the customer ' * 20}"
+            payment.status, payment.reason = "declined", long if self._strict else "insufficient funds"
+            if refused:
+                raise _RefusedError(422, f"the card of {payment.customer} has expired", "expired_card")
             return Reply(402, asdict(payment))
-        if self._strict is not None and self._unlucky("pending", payment):
+        if self._strict is not None and self._meets("pending", payment.reference):
             self._pending[payment.id] = self._clock() + self._strict.pending_s
             return Reply(202, asdict(payment))
         payment.status = "authorized"
         return Reply(201, asdict(payment))
 
-    def _make_pending_reservations(self) -> None:
-        now = self._clock()
-        for name in [name for name, due in self._pending.items() if due <= now]:
-            del self._pending[name]
-            self._payments[name].status = "authorized"
-
-    def _settle(self, known: _Known) -> Reply:
-        payment, body = known.payment, known.request.body
-        match known.request.path.rpartition("/")[2], payment.status:
+    def _settle(self, payment: Payment, request: Request) -> Reply:
+        match request.path.rpartition("/")[2], payment.status:
             case "payments", _:
                 return self._reserve(payment)
             case "adjust", "authorized":
-                if self._unlucky("capped", payment):
+                if self._meets("capped", payment.reference):
                     raise _RefusedError(402, f"{payment.customer} has no more", "insufficient_funds")
-                payment.amount = body["amount"]
-            case "capture", "authorized" if self._strict and not 0 < body["amount"] <= payment.amount:
+                payment.amount = request.body["amount"]
+            case "capture", "authorized" if self._strict and not 0 < request.body["amount"] <= payment.amount:
                 raise _RefusedError(422, f"{payment.customer} has {payment.amount} reserved", "amount_too_large")
             case "capture", "authorized" | "captured":
-                payment.status, payment.amount = "captured", body["amount"]
+                payment.status, payment.amount = "captured", request.body["amount"]
                 payment.captures.append(payment.amount)
             case "refund", "authorized" | "captured" | "refunded":
                 payment.status = "refunded"
@@ -278,10 +268,10 @@ class Books:
                 raise _RefusedError(422, f"{payment.id} is {status}: {action} is not possible")
         return Reply(200, asdict(payment))
 
-    def _unlucky(self, trouble: str, payment: Payment) -> bool:
-        """Whether a ride meets a trouble, which is counted."""
+    def _meets(self, trouble: str, name: str) -> bool:
+        """Return whether a ride or a key meets a trouble, and count it."""
         share: float = getattr(self._troubles, trouble)
-        met = self._chance(trouble, payment.reference) < share
+        met = self._chance(trouble, name) < share
         self.met.update([trouble] if met else [])
         return met
 
@@ -293,48 +283,48 @@ def _problem(status: int, title: str) -> Reply:
     return Reply(status, {"status": status, "title": title})
 
 
-class GatewayServer:
-    """The gateway on a loopback port of its own, for as long as the ``with`` block lasts.
+class GatewayServer(ThreadingHTTPServer):
+    """The gateway on a free loopback port, for as long as the ``with`` block lasts.
 
     Args:
-        books: the gateway.
-        port: where to listen; left out, any free port.
-        late_s: how much later a late request takes effect.
-        hanging_s: for how long a hanging one keeps its connection.
+        books: The gateway.
+        late_s: Seconds by which a late request takes effect later.
+        hanging_s: Seconds for which a hanging one keeps its connection.
     """
 
-    def __init__(self, books: Books, *, port: int = 0, late_s: float = _LATE_S, hanging_s: float = _HANGING_S) -> None:
+    daemon_threads = True
+    block_on_close = False  # a hanging request ends with the process
+    request_queue_size = 128
+
+    def __init__(self, books: Books, *, late_s: float = 4.0, hanging_s: float = 30.0) -> None:
+        super().__init__((HOST, 0), _Handler)
         self.books = books
         self._stopping = threading.Event()
-        self._server = _Server((HOST, port), _Handler)
-        self._server.exchange = self._exchange
         self._late_s = late_s
         self._hanging_s = hanging_s
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), name="gateway", daemon=True)
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        threading.Thread(target=self.serve_forever, args=(0.05,), name="gateway", daemon=True).start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stopping.set()
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        self.shutdown()
+        self.server_close()
 
     @property
     def url(self) -> str:
-        """Where it listens."""
-        return f"http://{HOST}:{self._server.server_port}"
+        """The gateway's address."""
+        return f"http://{HOST}:{self.server_port}"
 
     def ledger(self) -> list[dict[str, Any]]:
-        """Return every payment, the oldest first, with everything that was captured and refunded."""
+        """Return every payment, the oldest first, with all captures and refunds."""
         payments: list[dict[str, Any]] = self.books.look_up("/ledger", {}).body["payments"]
         return payments
 
-    def _exchange(self, method: str, target: str, key: str | None, body: object) -> Reply | None:
+    def exchange(self, method: str, target: str, key: str | None, body: object) -> Reply | None:
         """Answer a request; None breaks the connection."""
         url = urlsplit(target)
         if method == "GET":
@@ -354,31 +344,24 @@ class GatewayServer:
                 self._stopping.wait(self._late_s)
             reply = self.books.finish(request)
         if trouble is Trouble.FAILED:
-            return _problem(500, "something went wrong, and nobody knows when")
+            return _problem(500, "something went wrong")
         return None if trouble is Trouble.DROPPED else reply
-
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    block_on_close = False  # a hanging request ends with the process
-    request_queue_size = 128
-    exchange: Callable[[str, str, str | None, object], Reply | None]
 
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
-    server: _Server
+    server: GatewayServer
 
     def do_GET(self) -> None:
         self._answer(None)
 
     def do_POST(self) -> None:
         content = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        try:
-            self._answer(json.loads(content))
-        except json.JSONDecodeError:
-            self._answer(None)
+        body = None
+        with suppress(json.JSONDecodeError):
+            body = json.loads(content)
+        self._answer(body)
 
     def _answer(self, body: object) -> None:
         reply = self.server.exchange(self.command, self.path, self.headers.get("Idempotency-Key"), body)
@@ -395,24 +378,3 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         """Log nothing: the ledger holds every payment."""
-
-
-def main() -> None:
-    """Run a gateway until it is interrupted."""
-    parser = argparse.ArgumentParser(
-        prog="python -m local.simulated_gateway", description="Simulate a payment gateway."
-    )
-    parser.add_argument("--port", type=int, default=0, help="port on 127.0.0.1 (a free one)")
-    parser.add_argument("--trouble", type=float, default=0.0, metavar="SHARE", help="of the requests that go wrong")
-    parser.add_argument("--declined", type=float, default=0.0, metavar="SHARE", help="of the rides that cannot be paid")
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
-    end_in_order()
-    books = Books(Troubles.mixed(options.trouble, declined=options.declined), seed=options.seed)
-    with GatewayServer(books, port=options.port) as gateway, suppress(KeyboardInterrupt):
-        print(f"{gateway.url}  (Ctrl-C ends it; GET /ledger shows what was charged)", flush=True)
-        threading.Event().wait()
-
-
-if __name__ == "__main__":
-    main()

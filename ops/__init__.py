@@ -1,1 +1,1 @@
-"""The operator's tools: never deployed."""
+"""The operator's tools. They are never deployed."""

@@ -1,206 +1,224 @@
 """The operator's commands: ``python -m ops``, or ``make ops ARGS=…``."""
 
 import argparse
+import inspect
 import json
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 import boto3
 from botocore.exceptions import BotoCoreError, ClientError
 
 from carride.overdue import LIMIT
-from idempotency import release
-from ops import fence, records, redrive, replay
-from ops.audit import CONSUMERS, DEFAULT_GRACE, audit, gateway_payments
-from ops.failover import ARCHIVED_IN, LOST_WINDOW, Failover, Patience, Window, plan, unfence
-from ops.regions import RegionsError, configured
-from ops.site import Clients, OperatorError, Site, clients
+from ops import fleet, outbox, redrive, replay
+from ops import regions as two_regions
+from ops.audit import DEFAULT_GRACE, audit, gateway_payments
+from ops.failover import ARCHIVED_IN, LOST_WINDOW, Failover, Patience
+from ops.stack import ClientFactory, OperatorError, StackRef, aws_clients
 
 DESCRIPTION: Final = """\
-What an operator does to a deployed stack. Each command shows what it will do, and does it
-only with --yes; audit changes nothing. It works in the region for which AWS's tools are configured, or in that
-of --region; failover and unfence between [primary] and [secondary] of samconfig.toml.
+The operator's commands for a deployed stack. Each command shows what it will do, and does
+it only with --yes; audit changes nothing. A command works in the region for which AWS's
+tools are configured, or in that of --region. deploy-regions, delete-regions, failover and
+unfence work on [primary] and [secondary] of samconfig.toml.
 
   make ops ARGS="audit --json"                     what is lost, doubled, waiting or overdue
-  make ops ARGS="replay --since 2h"                replay the last two hours of the archive
-  make ops ARGS="replay --since 2h --only DispatchRule --yes"
+  make ops ARGS="replay --since 2h --yes"          replay the last two hours of the archive
   make ops ARGS="failover --since 6h"              show how the secondary would take over
-  make ops ARGS="failover --since 6h --yes"        and let it
-  make ops ARGS="unfence --yes"                    go back to the primary
-  make ops ARGS="redrive RideHistoryDlq"           show which dead letters lie there
-  make ops ARGS="redrive RideHistoryDlq --yes"     and send them to where they were going
-  make ops ARGS="release dispatch#<key> --yes"     let a quarantined key run again
+  make ops ARGS="redrive RideHistoryDlq"           count its messages by reason
 
 A time is written as 90m, 6h or 2d (before now), or as 2026-11-21T10:00:00Z."""
 
-FAILOVER: Final = """\
-Let the secondary take over: steer producers, fence the primary, wait until it has ended
-what it had begun and its tables have caught up, then hand over again what may be lost.
-
-Where the primary cannot be fenced and drained, this refuses, and nothing is handed over:
-a primary that is late, not dead, would work on the same events. Waiting for it loses
-nothing and doubles nothing. --accept-duplicates hands over at once; what both regions
-then work on can take effect twice. docs/runbooks/failover.md goes through it."""
-
-AUDIT: Final = """\
-Compare what the bus, tables, queues and log groups of a stack hold, in both regions where
-there are two: which events are lost or took effect twice, what waits for redrive, which
-rides are broken or overdue, and what the evidence cannot tell.
-
-Status 0: balanced; 1: something is wrong; 3: the evidence is incomplete. An event younger
-than --grace counts as in flight, yet EventBridge and Lambda may retry for 30 hours."""
-
-REPLAY: Final = """\
-Replay a part of the archive. The replay is named for its region, as the rules of two
-regions require, and refused while the other region works on the same events. Consumers
-recognise what has taken effect."""
-
-UNFENCE: Final = """\
-Undo the fence of a failover: the primary starts again as it was, when its tables have
-caught up, and gets the producers back. Choose a quiet time: a ride that is under way
-crosses over between its events."""
-
-REDRIVE: Final = """\
-Send the messages of a dead-letter queue to the target that they were meant for, and to no
-other. Messages that would only come back stay in the queue."""
-
-RELEASE: Final = """\
-Release a quarantined key, when the cause of its failure is mended: its next delivery is
-attempt 1."""
-
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
-_MISUSED: Final = 2
-
-type Say = Callable[[str], None]
-type Result = Mapping[str, Any]
-type Command = Callable[[argparse.Namespace, Clients, Say], Result]
+_FAILED: Final = 2
 
 
-def main(arguments: Sequence[str] | None = None, make: Clients | None = None) -> None:
-    """Run a command.
+class Plan(NamedTuple):
+    """What a command will do."""
 
-    Args:
-        arguments: left out, those of this process.
-        make: makes clients; left out, as the AWS CLI is configured.
-    """
+    steps: Sequence[str]
+    """In words, for people."""
+    do: Callable[[], Mapping[str, Any]]
+    """Does it, and returns JSON-ready values."""
+
+
+def main(arguments: Sequence[str] | None = None, clients: ClientFactory | None = None) -> None:
+    """Run a command: that of this process by default, with clients that are configured as the AWS CLI is."""
     options = command_line().parse_args(arguments)
-
-    def say(text: str) -> None:
-        # What a program reads is by itself on standard output.
-        print(text, file=sys.stderr if options.json else sys.stdout, flush=True)
-
+    options.clients = clients or aws_clients()
+    # With --json only the result is on standard output.
+    options.say = partial(print, file=sys.stderr if options.json else sys.stdout, flush=True)
     try:
-        result = options.command(options, make or clients(), say)
-    except (OperatorError, RegionsError) as error:
-        _leave(str(error))
+        _run(options)
+    except OperatorError as error:
+        _fail(str(error))
     except ClientError as error:
-        _leave(f"AWS refused {error.operation_name}: {error.response['Error'].get('Message', error)}")
+        _fail(f"AWS refused {error.operation_name}: {error.response['Error'].get('Message', error)}")
     except BotoCoreError as error:
-        _leave(f"AWS could not be reached: {error}")
+        _fail(f"AWS could not be reached: {error}")
     except KeyboardInterrupt:
-        _leave("interrupted; run it again to go on")
-    if options.json:
-        print(json.dumps(result, default=str, indent=2))
+        _fail("interrupted; run it again to continue")
     if options.status:
         sys.exit(options.status)
+
+
+def _run(options: argparse.Namespace) -> None:
+    plan: Plan = options.command(options)
+    for number, step in enumerate(plan.steps, 1):
+        options.say(f"{number}. {step}")
+    result = plan.do() if options.yes else {"plan": plan.steps}
+    if not options.yes:
+        options.say("nothing was done; add --yes to do it")
+    elif plan.steps:
+        options.say("done: " + (", ".join(f"{name} {value}" for name, value in result.items()) or "nothing"))
+    if options.json:
+        print(json.dumps(result, default=str, indent=2))
+
+
+def _fail(problem: str) -> NoReturn:
+    print(f"error: {problem}", file=sys.stderr)
+    sys.exit(_FAILED)
 
 
 # ── Commands ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _audit(options: argparse.Namespace, make: Clients, say: Say) -> Result:
-    site = _site(options, make)
+def _audit(options: argparse.Namespace) -> Plan:
+    """Show what is lost, doubled, waiting for redrive or overdue.
+
+    The audit compares what the bus, tables, queues and log groups of a stack hold, in both
+    regions of a stack that has two. It also shows what the evidence does not cover.
+
+    Status 0: balanced; 1: something is wrong; 3: the evidence is incomplete. An event younger
+    than --grace counts as in flight. EventBridge and Lambda may retry for 30 hours.
+    """
+    stack = _stack(options)
     try:
         payments = None if options.payments is None else gateway_payments(options.payments.read_text())
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise OperatorError(f"{options.payments} is no ledger of the gateway: {error!r}") from error
-    sites = [each for each in (site, site.peer()) if each is not None]
-    report = audit(*sites, grace=options.grace, payments=payments, overdue_after=options.overdue)
-    say(report.to_text())
+    stacks = [each for each in (stack, stack.peer()) if each is not None]
+    report = audit(*stacks, grace=options.grace, payments=payments, overdue_after=options.overdue)
+    options.say(report.to_text())
     options.status = report.status
-    return report.to_json()
+    return Plan([], report.to_json)
 
 
-def _replay(options: argparse.Namespace, make: Clients, say: Say) -> Result:
-    site = _site(options, make)
-    now = datetime.now(UTC)
-    until = options.until or now
-    if not options.since < until:
-        raise OperatorError(f"--since has to be before --until, which is {until:%Y-%m-%d %H:%M:%S %Z}")
-    name = replay.name_for(site.region, now)
-    rules = options.only or "every rule"
-    say(f"replay {name} of {site.stack} in {site.region}, for {rules}: what has a time from {options.since} to {until}")
-    replay.check(site, accept_duplicates=options.accept_duplicates)
-    if _is_only_shown(options, say):
-        return {"replay": None}
-    replay.start(site, name, options.since, until, only=options.only)
-    replay.wait(site, name)
-    say("it has ended; consumers have recognised what had taken effect")
-    return {"replay": name}
+def _replay(options: argparse.Namespace) -> Plan:
+    """Replay a part of the archive.
+
+    The replay is named for its region, as the rules of two regions require. It is refused
+    while the other region works on the same events. Consumers recognise what has taken
+    effect.
+    """
+    stack, until = _stack(options), _until(options)
+    replay.check(stack, accept_duplicates=options.accept_duplicates)
+    name = replay.name_for(stack.region, datetime.now(UTC))
+    what = f"replay events of {stack.name} in {stack.region} with a time from {options.since} to {until}"
+    step = f"{what}, for {options.only or 'every rule'}, as {name}"
+    return Plan([step], lambda: {"replay": replay.run(stack, name, options.since, until, only=options.only)})
 
 
-def _failover(options: argparse.Namespace, make: Clients, say: Say) -> Result:
-    primary, secondary = _pair(options, make)
-    window = Window(since=options.since, until=options.until)
-    steps = plan(primary, secondary, window)
-    for number, step in enumerate(steps, 1):
-        say(f"{number}. {step}")
-    if _is_only_shown(options, say):
-        return {"plan": steps}
-    patience = Patience(runs=options.runs_end_in, archive=options.archived_in)
-    outcome = Failover(primary, secondary, report=say).run(
-        window, patience, accept_duplicates=options.accept_duplicates
+def _republish(options: argparse.Namespace) -> Plan:
+    """Publish again the events in the outbox of a region that its pipe may not have published.
+
+    Consumers recognise published events by their ids. Partners receive them again.
+    """
+    stack, until = _stack(options), _until(options)
+    step = f"publish what was written to the outbox in {stack.region} from {options.since} to {until}"
+    window = (stack.region, options.since, until)
+    return Plan([step], lambda: outbox.republish(stack, *window, options.say)._asdict())
+
+
+def _failover(options: argparse.Namespace) -> Plan:
+    """Let the secondary region take over.
+
+    Steer producers away, fence the primary, wait until its running work has ended and its
+    tables have caught up, then process again in the secondary what may be lost.
+
+    If the primary cannot be fenced and drained, the command refuses, and nothing is
+    republished or replayed: a primary that is late, not dead, would work on the same events.
+    Waiting for it loses nothing and doubles nothing. --accept-duplicates continues at once;
+    what both regions then work on can take effect twice. See docs/runbooks/failover.md.
+    """
+    primary, secondary = (each.stack for each in two_regions.configured(options.clients))
+    failover, patience = Failover(primary, secondary, options.say), Patience(options.runs_end_in, options.archived_in)
+    accepted = options.accept_duplicates
+    return Plan(
+        failover.plan(options.since, options.until),
+        lambda: failover.run(options.since, options.until, patience, accept_duplicates=accepted)._asdict(),
     )
-    events = f"{outcome.republished} events republished, {outcome.refused} refused"
-    done = f"{outcome.compared} items compared, {events}, {outcome.replay} replayed"
-    say(f"{secondary.region} has taken over: {done}")
-    return outcome._asdict()
 
 
-def _unfence(options: argparse.Namespace, make: Clients, say: Say) -> Result:
-    primary, secondary = _pair(options, make)
-    say(f"start {primary.region} again as it was, when it has what {secondary.region} wrote, and steer producers back")
-    if _is_only_shown(options, say):
-        return {"fencedSince": fence.fenced_since(primary)}
-    return unfence(primary, secondary, report=say)
+def _unfence(options: argparse.Namespace) -> Plan:
+    """Go back to the primary region.
+
+    Undo the fence of a failover: the primary starts as it was before when its tables have
+    caught up, and gets the producers back. Choose a quiet time: a ride in progress changes
+    regions between its events.
+    """
+    primary, secondary = (each.stack for each in two_regions.configured(options.clients))
+    step = f"start {primary.region} as it was, when it has what {secondary.region} wrote, and steer producers back"
+    return Plan([step], Failover(primary, secondary, options.say).undo)
 
 
-def _redrive(options: argparse.Namespace, make: Clients, say: Say) -> Result:
-    site = _site(options, make)
-    letters = redrive.waiting(site, options.queue)
-    say(f"{letters.total()} letters lie in {options.queue} of {site.stack} in {site.region}: {_counts(letters)}")
-    say(f"they go to {redrive.target_of(site, options.queue)}")
-    if _is_only_shown(options, say):
-        return {"waiting": letters}
-    done = redrive.redrive(site, options.queue, release=options.release)
-    say(_counts(done))
-    return done
+def _redrive(options: argparse.Namespace) -> Plan:
+    """Send dead-lettered messages to their target.
+
+    Other targets do not receive them. Messages that would only return stay in the queue.
+    """
+    stack = _stack(options)
+    messages = redrive.waiting(stack, options.queue)
+    reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(messages.items())) or "nothing"
+    options.say(f"{options.queue} of {stack.name} in {stack.region} has {messages.total()} messages: {reasons}")
+    step = f"send them to {redrive.target_of(stack, options.queue)}"
+    return Plan([step], lambda: redrive.redrive(stack, options.queue, release=options.release))
 
 
-def _counts(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{count} {what}" for what, count in sorted(counts.items())) or "nothing"
+def _release(options: argparse.Namespace) -> Plan:
+    """Let a quarantined key run again.
+
+    Release it when the cause of its failure is fixed, then redrive its message from the
+    dead-letter queue: its next delivery is attempt 1.
+    """
+    key, stack = redrive.checked_key(options.key), _stack(options)
+    return Plan(
+        [f"release {key} of {stack.name} in {stack.region}"], lambda: {"released": redrive.release_key(stack, key)}
+    )
 
 
-def _release(options: argparse.Namespace, make: Clients, say: Say) -> Result:
-    name, _, key = options.key.partition("#")
-    name = name.partition("/")[0]
-    known = [consumer.name for consumer in CONSUMERS] + [records.API]
-    if name not in known or not key:
-        raise OperatorError(f"{options.key!r} is no key: it begins with {' or '.join(f'{each}#' for each in known)}")
-    site = _site(options, make)
-    store = records.store_of(site)
-    table = site.outputs["IdempotencyTableName"]
-    say(f"release {options.key} in {table} in {site.region}: its next delivery is attempt 1")
-    if _is_only_shown(options, say):
-        return {"released": None}
-    if not release(store, options.key):
-        raise OperatorError(f"{options.key} is not quarantined: there is nothing to release")
-    say("released: now redrive its message out of the dead-letter queue (docs/runbooks)")
-    return {"released": options.key}
+def _cars(options: argparse.Namespace) -> Plan:
+    """Park cars all over the city, for dispatch to assign. Existing cars are left as they are."""
+    stack = _stack(options)
+    dynamodb, table = stack.client("dynamodb"), stack.outputs["CarTableName"]
+    step = f"park cars in {table} until there are {options.count}"
+    return Plan([step], lambda: {"added": fleet.seed(dynamodb, table, options.count)})
+
+
+def _deploy_regions(options: argparse.Namespace) -> Plan:
+    """Deploy the stack to two regions.
+
+    Both deploy what was built last: run `sam build` first. The first deployment takes four
+    steps, later ones two. An interrupted deployment continues when it is run again.
+    """
+    pair = two_regions.configured(options.clients, overrides=dict(map(two_regions.assignment, options.overrides)))
+    return _changes(two_regions.deployment(*pair), pair, options)
+
+
+def _delete_regions(options: argparse.Namespace) -> Plan:
+    """Delete the stack from both regions, with all of its data."""
+    pair = two_regions.configured(options.clients)
+    return _changes(two_regions.removal(*pair), pair, options)
+
+
+def _changes(steps: Sequence[two_regions.Step], pair: two_regions.Pair, options: argparse.Namespace) -> Plan:
+    deployer = two_regions.Deployer()
+    return Plan([*map(str, steps)], lambda: {"steps": two_regions.carry_out(steps, pair, deployer, options.say)})
 
 
 # ── Options ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -208,56 +226,60 @@ def _release(options: argparse.Namespace, make: Clients, say: Say) -> Result:
 
 def command_line() -> argparse.ArgumentParser:
     """Return the parser of the commands."""
-    parser = argparse.ArgumentParser(
-        prog="python -m ops", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(prog="python -m ops", description=DESCRIPTION, formatter_class=raw)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     span: dict[str, Any] = {"type": _duration, "metavar": "TIME"}
     moment: dict[str, Any] = {"type": _time, "metavar": "TIME"}
 
-    def command(name: str, run: Command, what: str, description: str, *, regions: int = 1) -> Any:
-        added = commands.add_parser(
-            name, help=what, description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-        )
+    def command(run: Callable[[argparse.Namespace], Plan], *, regions: int = 1) -> argparse.ArgumentParser:
+        name, text = run.__name__.strip("_").replace("_", "-"), str(inspect.getdoc(run))
+        added = commands.add_parser(name, help=text.partition(".\n")[0], description=text, formatter_class=raw)
         added.set_defaults(command=run, status=0)
-        added.add_argument("--stack", help="name of the stack (that of samconfig.toml)")
         added.add_argument("--json", action="store_true", help="print the result as JSON, the rest to standard error")
         if regions == 1:
+            added.add_argument("--stack", help="name of the stack (that of samconfig.toml)")
             added.add_argument("--region", help="region of the stack (that for which AWS's tools are configured)")
+        if run is _audit:
+            added.set_defaults(yes=True)
         else:
-            added.add_argument("--primary", metavar="REGION", help="(that of [primary] in samconfig.toml)")
-            added.add_argument("--secondary", metavar="REGION", help="(that of [secondary] in samconfig.toml)")
-        if run is not _audit:
             added.add_argument("--yes", action="store_true", help="do it; without this, only show what would be done")
         return added
 
-    look = command("audit", _audit, "show what is lost, doubled, waiting for redrive or overdue", AUDIT)
+    look = command(_audit)
     look.add_argument("--grace", **span, default=DEFAULT_GRACE, help="age from which an event is judged (15m)")
     look.add_argument("--overdue", **span, default=LIMIT, help="how long a ride may need something (4h)")
     look.add_argument("--payments", type=Path, metavar="FILE", help="the gateway's ledger, as JSON, to compare with")
 
-    again = command("replay", _replay, "replay a part of the archive", REPLAY)
-    again.add_argument("--since", **moment, required=True, help="time of the oldest event")
-    again.add_argument("--until", **moment, help="time of the newest event (now)")
-    again.add_argument("--only", metavar="RULE", help="logical id of the one rule that gets the events")
+    again = command(_replay)
+    again.add_argument("--only", metavar="RULE", help="logical id of the one rule that receives the events")
     again.add_argument("--accept-duplicates", action="store_true", help="do not ask the other region")
 
-    over = command("failover", _failover, "let the secondary region take over", FAILOVER, regions=2)
+    for each in (again, command(_republish)):
+        each.add_argument("--since", **moment, required=True, help="time of the oldest event")
+        each.add_argument("--until", **moment, help="time of the newest event (now)")
+
+    over = command(_failover, regions=2)
     began = datetime.now(UTC) - LOST_WINDOW
     over.add_argument("--since", **moment, default=began, help="begin of the lost window (24h: EventBridge's retries)")
     over.add_argument("--until", **moment, help="its end (when the primary has been drained)")
-    over.add_argument("--accept-duplicates", action="store_true", help="go on where the primary cannot be fenced")
+    over.add_argument("--accept-duplicates", action="store_true", help="continue if the primary cannot be fenced")
     over.add_argument("--runs-end-in", **span, help="how long running invocations may take (the longest timeout)")
     over.add_argument("--archived-in", **span, default=ARCHIVED_IN, help="how long archiving an event may take (10m)")
 
-    command("unfence", _unfence, "go back to the primary", UNFENCE, regions=2)
+    command(_unfence, regions=2)
 
-    on = command("redrive", _redrive, "send dead-lettered messages to their target", REDRIVE)
+    on = command(_redrive)
     on.add_argument("queue", metavar="QUEUE", help="logical id: RideHistoryDlq, DispatchRuleDlq, ProducerDlq, …")
-    on.add_argument("--release", action="store_true", help="release quarantined keys first; their cause is mended")
+    on.add_argument("--release", action="store_true", help="release quarantined keys first; their cause is fixed")
 
-    free = command("release", _release, "let a quarantined key run again", RELEASE)
-    free.add_argument("key", metavar="CONSUMER#KEY", help="as dead-lettered messages and log lines have it")
+    command(_release).add_argument("key", metavar="CONSUMER#KEY", help="from a dead-lettered message or a log line")
+    command(_cars).add_argument("--count", type=int, default=64, metavar="N", help="size of the fleet (64)")
+    command(_deploy_regions, regions=2).add_argument(
+        "--set", action="append", default=[], dest="overrides", metavar="NAME=VALUE",
+        help="a parameter of the template, for both regions; it takes precedence over samconfig.toml",
+    )  # fmt: skip
+    command(_delete_regions, regions=2)
     return parser
 
 
@@ -280,29 +302,19 @@ def _time(text: str) -> datetime:
     return time
 
 
-def _is_only_shown(options: argparse.Namespace, say: Say) -> bool:
-    if not options.yes:
-        say("nothing was done; add --yes to do it")
-    return not options.yes
+def _until(options: argparse.Namespace) -> datetime:
+    until: datetime = options.until or datetime.now(UTC)
+    if not options.since < until:
+        raise OperatorError(f"--since has to be before --until, which is {until:%Y-%m-%d %H:%M:%S %Z}")
+    return until
 
 
-def _site(options: argparse.Namespace, make: Clients) -> Site:
+def _stack(options: argparse.Namespace) -> StackRef:
     region = options.region or boto3.session.Session().region_name
     if not region:
         raise OperatorError("no region is configured: give --region, or set AWS_REGION")
-    return Site(options.stack or configured().primary.stack, region, make)
-
-
-def _pair(options: argparse.Namespace, make: Clients) -> tuple[Site, Site]:
-    pair = configured()
-    stack = options.stack or pair.primary.stack
-    primary, secondary = options.primary or pair.primary.region, options.secondary or pair.secondary.region
-    return Site(stack, primary, make), Site(stack, secondary, make)
-
-
-def _leave(message: str) -> NoReturn:
-    print(f"error: {message}", file=sys.stderr)
-    sys.exit(_MISUSED)
+    name = options.stack or two_regions.configured(options.clients)[0].stack.name
+    return StackRef(name, region, options.clients)
 
 
 if __name__ == "__main__":

@@ -1,279 +1,209 @@
-"""A failover from the primary region to the secondary, and back: fence, drain, replay.
+"""Moves the processing of events from the primary region to the secondary, and back.
 
-A health check fires on latency: the primary is late, not dead. What it has accepted it will deliver some day, and its
-consumers cannot see at once what the secondary's have done, nor these what they have. So before the secondary is handed
-the events of the lost window, the primary has been stopped, has ended what it had begun, and everything that it wrote
+The health check of the global endpoint reports latency: the primary is late, not dead. It will deliver the events that
+it has accepted, and neither region's consumers see at once what the others have done. The secondary therefore receives
+the events of the lost window only when the primary is stopped, its running work has ended, and everything that it wrote
 has arrived in the secondary.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from carride.publisher import Outcome as Published
-from carride.publisher import Publisher, PublishError
 from idempotency import Policy
 from ops import fence, outbox, replay, replicas
 from ops.fence import Fence
-from ops.site import OperatorError, Site
+from ops.stack import OperatorError, StackRef
 
 LOST_WINDOW: Final = timedelta(hours=24)
-"""EventBridge tries to deliver for that long: what is older has been delivered, or lies in a dead-letter queue."""
+"""EventBridge retries for that long: an older event has been delivered, or lies in a dead-letter queue."""
 ARCHIVED_IN: Final = timedelta(minutes=10)
 """How long an event may take until it is in the archive."""
-PATIENCE: Final = timedelta(minutes=30)
 
 _POLL_SECONDS: Final = 1.0
-_NONE: Final = "none"
-_NO_DEADLINE_MS: Final = 3_600_000.0
-
-type Report = Callable[[str], None]
-"""Called with what is going on."""
-
-
-class Window(NamedTuple):
-    """What is handed over again."""
-
-    since: datetime
-    until: datetime | None = None
-    """Left out, when the primary has been drained: some producers learn late that they are steered away."""
+_NO_HEALTH_CHECK: Final = "none"
 
 
 class Patience(NamedTuple):
-    """How long a failover waits for what."""
+    """How long a failover waits."""
 
     runs: timedelta | None = None
-    """For invocations that had begun; left out, the longest timeout of the functions."""
+    """For running invocations; None is the longest timeout of the functions."""
     archive: timedelta = ARCHIVED_IN
     """For the last events of the window to be in the archive."""
-    catching_up: timedelta = PATIENCE
+    catching_up: timedelta = timedelta(minutes=30)
     """For leases to end and replicas to catch up, at most."""
+
+
+PATIENCE: Final = Patience()
 
 
 class Outcome(NamedTuple):
     """What a failover has done."""
 
     drained: bool
-    """False where the primary could not be fenced and drained, and duplicates were accepted."""
+    """False if the primary could not be fenced and drained, and duplicates were accepted."""
     compared: int
-    """Items of tables that were seen to be the same in both regions."""
+    """Items of tables that were the same in both regions."""
     republished: int
-    """Events out of the primary's outbox that the secondary's bus has accepted."""
+    """Events of the primary's outbox that the secondary's bus has accepted."""
     refused: int
-    """Events out of it that lie in the secondary's ProducerDlq instead."""
+    """Events of the primary's outbox that lie in the secondary's ProducerDlq instead."""
     replay: str
     """Name of the replay of the secondary's archive."""
 
 
-def plan(primary: Site, secondary: Site, window: Window) -> list[str]:
-    """Return the steps of a failover, in words."""
-    here, there = primary.region, secondary.region
-    until = window.until or "the end of the drain"
-    since = f"{window.since:%Y-%m-%d %H:%M:%S %Z}"
-    return [
-        f"steer: the endpoint's health check is forced to unhealthy, so that all producers use {there}",
-        f"fence {here}: rules, event source mappings and pipe stop, the concurrency of every function is 0",
-        f"drain {here}: what had begun ends, leases run out, every item of every table is seen in {there}",
-        f"republish in {there} what was written to the outbox in {here} from {since} until {until}",
-        f"replay the archive of {there} for the same time; consumers recognise what has taken effect",
-    ]
-
-
+@dataclass(frozen=True)
 class Failover:
-    """From one region to the other.
+    """A failover between the regions of a stack. An interrupted one continues when it is run again."""
 
-    Args:
-        primary: the region to leave.
-        secondary: the region to go to.
-        report: called with what is going on.
-        now, monotonic, sleep: the clocks; ``now`` with a time zone, the others in seconds.
-    """
+    primary: StackRef
+    secondary: StackRef
+    report: Callable[[str], None] = print
+    """Called with each step, in words."""
+    sleep: Callable[[float], None] = time.sleep
+    """Waits for some seconds."""
 
-    def __init__(
+    def plan(self, since: datetime, until: datetime | None = None) -> list[str]:
+        """Return the steps of a failover, in words."""
+        here, there = self.primary.region, self.secondary.region
+        window = f"from {since:%Y-%m-%d %H:%M:%S %Z} until {until or 'the end of the drain'}"
+        return [
+            f"steer: the endpoint's health check is forced to unhealthy, so that all producers use {there}",
+            f"fence {here}: rules, schedule, event source mappings and pipe stop; no function has concurrency",
+            f"drain {here}: running work ends, leases expire, every item of every table arrives in {there}",
+            f"republish in {there} what was written to the outbox in {here} {window}",
+            f"replay the archive of {there} for the same time; consumers recognise what has taken effect",
+            f"start the reconciler's schedule in {there}",
+        ]
+
+    def run(
         self,
-        primary: Site,
-        secondary: Site,
+        since: datetime,
+        until: datetime | None = None,
+        patience: Patience = PATIENCE,
         *,
-        report: Report = print,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
-        monotonic: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        self._primary = primary
-        self._secondary = secondary
-        self._report = report
-        self._now = now
-        self._monotonic = monotonic
-        self._sleep = sleep
+        accept_duplicates: bool = False,
+    ) -> Outcome:
+        """Fail over.
 
-    def run(self, window: Window, patience: Patience, *, accept_duplicates: bool = False) -> Outcome:
-        """Fail over; run again, it goes on.
-
-        Args:
-            window: what is handed over again.
-            patience: how long to wait.
-            accept_duplicates: go on where the primary cannot be fenced or drained.
+        By default the lost window ends with the drain, because some producers learn late that they are steered away.
+        With ``accept_duplicates`` it continues if the primary cannot be fenced or drained.
 
         Raises:
-            OperatorError: the primary cannot be fenced or drained. Nothing was handed over again.
+            OperatorError: the primary cannot be fenced or drained. Nothing was republished or replayed.
         """
-        compared, drained = 0, False
+        here, there = self.primary.region, self.secondary.region
+        compared, drained, schedules = 0, False, tuple(self.secondary.named(fence.SCHEDULE))
         try:
-            put_up = self.fence()
-            compared, drained = self.drain(put_up, patience), True
+            self.report(f"steering producers to {there}, then fencing {here}")
+            self._steer(away=True)
+            put_up = fence.put_up(self.primary, datetime.now(UTC))
+            compared, drained, schedules = self.drain(put_up, patience), True, put_up.schedules
         except (BotoCoreError, ClientError, OperatorError) as error:
             if not accept_duplicates:
                 raise OperatorError(
-                    f"{self._primary.region} could not be fenced and drained, and nothing was handed over again: "
-                    f"{error}. Wait for {self._primary.region}: that loses nothing and doubles nothing. To hand over "
-                    "now, and have take effect twice what it works on as well, take --accept-duplicates"
+                    f"{here} could not be fenced and drained, and nothing was republished or replayed: {error}. Wait "
+                    f"for {here}: that loses nothing and doubles nothing. To continue now, and let events that {here} "
+                    "processes as well take effect twice, take --accept-duplicates"
                 ) from error
-            self._report(f"{self._primary.region} is not fenced and drained ({error}); duplicates are accepted")
-        until = window.until or self._now()
-        if going_on := replay.unfinished(self._secondary):
-            raise OperatorError(f"{self._secondary.region} has a replay running: {going_on[0]}")
-        republished, refused = self.republish(window.since, until)
+            self.report(f"{here} is not fenced and drained ({error}); duplicates are accepted")
+        until = until or datetime.now(UTC)
+        _check_no_replay(self.secondary)
+        republished, refused = outbox.republish(self.secondary, here, since, until, self.report)
         archived = until + patience.archive
-        if (left := (archived - self._now()).total_seconds()) > 0:
-            self._report(f"waiting until {archived:%H:%M:%S}, when the archive has the window's last events")
-            self._sleep(left)
-        name = replay.name_for(self._secondary.region, self._now())
-        self._report(f"replaying the archive of {self._secondary.region}: {name}")
-        replay.start(self._secondary, name, window.since, until)
-        replay.wait(self._secondary, name, self._sleep)
-        return Outcome(drained=drained, compared=compared, republished=republished, refused=refused, replay=name)
-
-    def fence(self) -> Fence:
-        """Steer producers away from the primary, and stop everything in it."""
-        self._report(f"steering producers to {self._secondary.region}")
-        steer(self._primary, away=True)
-        self._report(f"fencing {self._primary.region}")
-        return fence.put_up(self._primary, self._now())
+        if (left := (archived - datetime.now(UTC)).total_seconds()) > 0:
+            self.report(f"waiting until {archived:%H:%M:%S}, when the archive has the window's last events")
+            self.sleep(left)
+        name = replay.name_for(there, datetime.now(UTC))
+        self.report(f"replaying the archive of {there}: {name}")
+        replay.run(self.secondary, name, since, until, sleep=self.sleep)
+        self.report(f"starting the reconciler's schedule in {there}")
+        fence.switch_schedules(self.secondary, schedules, on=True)
+        return Outcome(drained, compared, republished, refused, name)
 
     def drain(self, put_up: Fence, patience: Patience) -> int:
-        """Wait until the primary does nothing any more and its tables have caught up.
-
-        Returns:
-            How many items were compared.
+        """Wait until the primary's work has ended and its tables have caught up, and return how many items have.
 
         Raises:
             OperatorError: it takes too long.
         """
-        longest = fence.longest_run(self._primary, put_up) if patience.runs is None else patience.runs.total_seconds()
-        if longest > 0:  # counted from now, since a fence that was put up half-way has only now stopped everything
-            self._report(f"waiting {longest:.0f} s for invocations that had begun")
-            self._sleep(longest)
-        deadline = self._monotonic() + patience.catching_up.total_seconds()
-        self._report("waiting for pipe and mappings to stop, and for leases to end")
-        while going_on := self._going_on(put_up):
-            if self._monotonic() > deadline:
-                raise OperatorError(f"{self._primary.region} is still at work: {', '.join(going_on)}")
-            self._sleep(_POLL_SECONDS)
-        self._report(f"waiting until {self._secondary.region} has everything that {self._primary.region} wrote")
-        return replicas.wait_until_caught_up(
-            self._primary,
-            self._secondary,
-            patience=max(deadline - self._monotonic(), 0),
-            monotonic=self._monotonic,
-            sleep=self._sleep,
-        )
+        longest = fence.longest_run(self.primary, put_up) if patience.runs is None else patience.runs.total_seconds()
+        if longest > 0:  # counted from now: an interrupted fence stops everything only when it is put up again
+            self.report(f"waiting {longest:.0f} s for running invocations")
+            self.sleep(longest)
+        deadline = time.monotonic() + patience.catching_up.total_seconds()
+        self.report("waiting for pipe and mappings to stop, and for leases to end")
+        while running := self._running(put_up):
+            if time.monotonic() > deadline:
+                raise OperatorError(f"{self.primary.region} is still at work: {', '.join(running)}")
+            self.sleep(_POLL_SECONDS)
+        self.report(f"waiting until {self.secondary.region} has everything that {self.primary.region} wrote")
+        left = max(deadline - time.monotonic(), 0)
+        return replicas.wait_until_caught_up(self.primary, self.secondary, patience=left, sleep=self.sleep)
 
-    def republish(self, since: datetime, until: datetime) -> tuple[int, int]:
-        """Publish on the secondary's bus what the primary's pipe may not have published.
+    def undo(self) -> Mapping[str, int]:
+        """Go back to the primary: it gets what the secondary wrote, starts as it was, and then has the producers.
 
-        Returns:
-            How many events the bus has accepted, and how many lie in the ProducerDlq instead.
+        Returns how many parts were started, by kind.
 
         Raises:
-            OperatorError: some are in neither.
+            OperatorError: the primary is not fenced or has not caught up, or the secondary has a replay running.
         """
-        entries = list(outbox.written(self._secondary, self._primary.region, since, until))
-        self._report(f"republishing {len(entries)} events of the outbox")
-        outputs = self._secondary.outputs
-        publisher = Publisher(
-            self._secondary.client("events"),
-            self._secondary.client("sqs"),
-            outputs["CarRideBusName"],
-            outputs["ProducerDlqUrl"],
-            sleep=self._sleep,
-        )
-        try:
-            receipts = publisher.publish(entries, lambda: _NO_DEADLINE_MS)
-        except PublishError as error:
-            raise OperatorError(f"{error}. They are in the outbox still: fail over again") from error
-        refused = [str(receipt.code) for receipt in receipts if receipt.outcome is not Published.PUBLISHED]
-        if refused:
-            self._report(f"{len(refused)} of them lie in the ProducerDlq: {', '.join(sorted(set(refused)))}")
-        return len(receipts) - len(refused), len(refused)
+        here, there = self.primary.region, self.secondary.region
+        put_up = fence.fenced(self.primary)
+        if put_up is None:
+            if not fence.is_forgotten(self.primary):
+                raise OperatorError(f"{here} is not fenced: there is nothing to take down")
+            self.report(f"the former state of {here} is lost, so everything starts (docs/runbooks/failover.md)")
+            put_up = fence.remember(self.primary, fence.everything(self.primary, datetime.now(UTC)))
+        _check_no_replay(self.secondary)
+        self.report(f"stopping the reconciler's schedule in {there}")
+        fence.switch_schedules(self.secondary, put_up.schedules, on=False)
+        self.report(f"waiting until {here} has everything that {there} wrote")
+        patience = PATIENCE.catching_up.total_seconds()
+        replicas.wait_until_caught_up(self.secondary, self.primary, patience=patience, sleep=self.sleep)
+        self.report(f"starting {here} again")
+        fence.take_down(self.primary, put_up)
+        self.report(f"steering producers back to {here}")
+        self._steer(away=False)
+        fence.forget(self.primary)  # last, so that an interrupted command can continue
+        kinds = ("rules", "schedules", "mappings", "pipes", "functions")
+        return {kind: len(getattr(put_up, kind)) for kind in kinds}
 
-    def _going_on(self, put_up: Fence) -> list[str]:
-        """Return what has not stopped in the primary: pipe or mappings, or keys that a claim still holds."""
-        if not fence.is_still(self._primary, put_up):
+    def _running(self, put_up: Fence) -> list[str]:
+        """Return what has not stopped in the primary: pipe or mappings, or the keys that a claim holds."""
+        if not fence.is_still(self.primary, put_up):
             return ["pipe or mappings have not stopped"]
-        return list(self._leases())
+        expired_ms = int((time.time() - Policy().clock_skew) * 1000)
+        request = {
+            "TableName": self.primary.outputs["IdempotencyTableName"],
+            "ConsistentRead": True,
+            "FilterExpression": "#status = :held AND #region = :here AND leaseExpiry >= :now",
+            "ExpressionAttributeNames": {"#status": "status", "#region": "region"},
+            "ExpressionAttributeValues": {
+                ":held": {"S": "IN_PROGRESS"},
+                ":here": {"S": self.primary.region},
+                ":now": {"N": str(expired_ms)},
+            },
+        }
+        pages = self.primary.client("dynamodb").get_paginator("scan").paginate(**request)
+        return [item["idempotencyKey"]["S"] for page in pages for item in page["Items"]]
 
-    def _leases(self) -> Iterator[str]:
-        """Yield the keys that are held by a claim of the primary."""
-        pages = (
-            self._primary.client("dynamodb")
-            .get_paginator("scan")
-            .paginate(
-                TableName=self._primary.outputs["IdempotencyTableName"],
-                ConsistentRead=True,
-                FilterExpression="#status = :held AND #region = :here AND leaseExpiry >= :now",
-                ExpressionAttributeNames={"#status": "status", "#region": "region"},
-                ExpressionAttributeValues={
-                    ":held": {"S": "IN_PROGRESS"},
-                    ":here": {"S": self._primary.region},
-                    ":now": {"N": str(int((self._now().timestamp() - Policy().clock_skew) * 1000))},
-                },
-            )
-        )
-        return (item["idempotencyKey"]["S"] for page in pages for item in page["Items"])
+    def _steer(self, *, away: bool) -> None:
+        """Force the endpoint's health check to unhealthy, or let it follow its alarm again.
 
-
-def unfence(
-    primary: Site, secondary: Site, *, patience: timedelta = PATIENCE, report: Report = print
-) -> Mapping[str, Any]:
-    """Go back to the primary: it gets what the secondary wrote, starts again as it was, and then has the producers.
-
-    Run again, it goes on: the fence is known until the last step is done.
-
-    Returns:
-        What was started, by kind.
-
-    Raises:
-        OperatorError: the primary is not fenced, has not caught up, or the secondary has a replay running.
-    """
-    put_up = fence.fenced(primary)
-    if put_up is None:
-        fence.check_remembered(primary)
-        raise OperatorError(f"{primary.region} is not fenced: there is nothing to take down")
-    if going_on := replay.unfinished(secondary):
-        raise OperatorError(f"{secondary.region} has a replay running: wait until {going_on[0]} has ended")
-    report(f"waiting until {primary.region} has everything that {secondary.region} wrote")
-    replicas.wait_until_caught_up(secondary, primary, patience=patience.total_seconds())
-    report(f"starting {primary.region} again")
-    fence.take_down(primary, put_up)
-    report(f"steering producers back to {primary.region}")
-    steer(primary, away=False)
-    fence.forget(primary)
-    return {
-        "rules": len(put_up.rules),
-        "mappings": len(put_up.mappings),
-        "pipes": len(put_up.pipes),
-        "functions": len(put_up.functions),
-    }
+        Route 53 counts a disabled health check as healthy, and one that is also inverted as unhealthy.
+        """
+        check = self.primary.outputs.get("CarRideHealthCheckId", _NO_HEALTH_CHECK)
+        if check != _NO_HEALTH_CHECK:
+            self.primary.client("route53").update_health_check(HealthCheckId=check, Disabled=away, Inverted=away)
 
 
-def steer(primary: Site, *, away: bool) -> None:
-    """Force the endpoint's health check to unhealthy, or let it follow its alarm again.
-
-    A health check that is disabled counts as healthy, and if it is inverted as well, as unhealthy.
-    """
-    check = primary.outputs.get("CarRideHealthCheckId", _NONE)
-    if check != _NONE:
-        primary.client("route53").update_health_check(HealthCheckId=check, Disabled=away, Inverted=away)
+def _check_no_replay(stack: StackRef) -> None:
+    if running := replay.unfinished(stack):
+        raise OperatorError(f"{stack.region} has a replay running: wait until {running[0]} has ended")

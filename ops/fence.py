@@ -1,198 +1,196 @@
-"""The fence around a region: nothing of the stack runs there any more, until it is taken down.
+"""A fence stops everything of a stack in one region until it is taken down.
 
-What there was before is kept in a parameter of the region's Parameter Store, so that whoever takes the fence down need
-not be who put it up. A fence that was put up or taken down half-way can be put up or taken down again.
+The former state is stored in a parameter of the region's Parameter Store, so that another operator can take the fence
+down. A fence that was interrupted half-way can be put up or taken down again.
 """
 
-import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
-from typing import Any, Final, NamedTuple, Self
+from typing import Final
 
+import msgspec
 from botocore.exceptions import ClientError
 
-from ops.site import OperatorError, Site
+from ops.stack import OperatorError, StackRef
 
-EVIDENCE: Final = "CarRideLogRule"
-"""The rule that stays: what it does is to write down which events there were."""
+LOG_RULE: Final = "CarRideLogRule"
+"""The rule that a fence does not stop: it logs which events arrive."""
+SCHEDULE: Final = "AWS::Scheduler::Schedule"
 
 
-class Fence(NamedTuple):
-    """What a fence has stopped."""
+class Fence(msgspec.Struct, frozen=True):
+    """What a fence has stopped, by name."""
 
     since: datetime
-    rules: tuple[str, ...]
-    mappings: tuple[str, ...]
-    pipes: tuple[str, ...]
-    functions: Mapping[str, int | None]
-    """Reserved concurrency by function."""
-
-    def to_json(self) -> str:
-        """Return it as text."""
-        return json.dumps(self._asdict() | {"since": self.since.isoformat()})
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        """Return what `to_json` made text of."""
-        stored: dict[str, Any] = json.loads(text)
-        lists = {name: tuple(stored[name]) for name in ("rules", "mappings", "pipes")}
-        return cls(**stored | lists | {"since": datetime.fromisoformat(stored["since"])})
+    rules: tuple[str, ...] = ()
+    schedules: tuple[str, ...] = ()
+    """Logical ids, which are the same in both regions."""
+    mappings: tuple[str, ...] = ()
+    pipes: tuple[str, ...] = ()
+    functions: Mapping[str, int | None] = {}
+    """The former reserved concurrency of each function."""
 
 
-def parameter(site: Site) -> str:
-    """Return the name of the parameter that keeps what there was before."""
-    return f"/{site.stack}/fence"
+def parameter(stack: StackRef) -> str:
+    """Return the name of the parameter that stores the fence."""
+    return f"/{stack.name}/fence"
 
 
-def fenced(site: Site) -> Fence | None:
-    """Return the fence around a region, or None where there is none."""
-    ssm = site.client("ssm")
+def fenced(stack: StackRef) -> Fence | None:
+    """Return the fence around a stack, or None if there is none."""
+    ssm = stack.client("ssm")
     try:
-        return Fence.from_json(ssm.get_parameter(Name=parameter(site))["Parameter"]["Value"])
+        return msgspec.json.decode(ssm.get_parameter(Name=parameter(stack))["Parameter"]["Value"], type=Fence)
     except ssm.exceptions.ParameterNotFound:
         return None
 
 
-def fenced_since(site: Site) -> datetime | None:
-    """Return since when a region is fenced, or None where it is not."""
-    fence = fenced(site)
-    return None if fence is None else fence.since
+def put_up(stack: StackRef, now: datetime) -> Fence:
+    """Stop everything of a stack: first what delivers events, then what processes them.
 
-
-def put_up(site: Site, now: datetime) -> Fence:
-    """Stop everything of the stack in a region: first what hands events over, then what works on them.
-
-    Functions end what they have begun: `ops.failover` waits for that.
+    Running invocations continue until they end; `ops.failover` waits for them.
 
     Raises:
-        OperatorError: the region is fenced, and what there was before is not known.
+        OperatorError: the region is fenced, and its former state is lost.
     """
-    fence = fenced(site)
+    fence = fenced(stack)
     if fence is None:
-        fence = _before(site, now)
-        check_remembered(site, fence)
-        site.client("ssm").put_parameter(
-            Name=parameter(site),
-            Value=fence.to_json(),
-            Type="String",
-            Tier="Intelligent-Tiering",  # some twenty consumers take more than the 4 KB of a standard one
-            Overwrite=False,
-        )
-    bus, functions = site.outputs["CarRideBusName"], site.client("lambda")
-    for rule in fence.rules:
-        site.client("events").disable_rule(Name=rule, EventBusName=bus)
-    for mapping in fence.mappings:
-        _mapping(site, mapping, enabled=False)
-    for pipe in fence.pipes:
-        _pipe(site, pipe, "STOPPED")
+        if is_forgotten(stack):
+            raise OperatorError(
+                f"{stack.region} is fenced, and its parameter {parameter(stack)} with the former state is gone: see "
+                "docs/runbooks/failover.md"
+            )
+        fence = remember(stack, _running(stack, now))
+    _switch_rules(stack, fence, on=False)
+    switch_schedules(stack, fence.schedules, on=False)
+    _switch_mappings(stack, fence, on=False)
+    _switch_pipes(stack, fence, on=False)
     for function in fence.functions:
-        functions.put_function_concurrency(FunctionName=function, ReservedConcurrentExecutions=0)
+        stack.client("lambda").put_function_concurrency(FunctionName=function, ReservedConcurrentExecutions=0)
     return fence
 
 
-def take_down(site: Site, fence: Fence) -> None:
-    """Start everything again as it was: first what works on events, then what hands them over.
+def take_down(stack: StackRef, fence: Fence) -> None:
+    """Restore the former state: first what processes events, then what delivers them.
 
     The region counts as fenced until `forget`.
     """
-    bus, functions = site.outputs["CarRideBusName"], site.client("lambda")
+    functions = stack.client("lambda")
     for function, reserved in fence.functions.items():
         if reserved is None:
             functions.delete_function_concurrency(FunctionName=function)
         else:
             functions.put_function_concurrency(FunctionName=function, ReservedConcurrentExecutions=reserved)
-    for pipe in fence.pipes:
-        _pipe(site, pipe, "RUNNING")
-    for mapping in fence.mappings:
-        _mapping(site, mapping, enabled=True)
-    for rule in fence.rules:
-        site.client("events").enable_rule(Name=rule, EventBusName=bus)
+    _switch_pipes(stack, fence, on=True)
+    _switch_mappings(stack, fence, on=True)
+    switch_schedules(stack, fence.schedules, on=True)
+    _switch_rules(stack, fence, on=True)
 
 
-def forget(site: Site) -> None:
-    """Have the region count as not fenced."""
-    site.client("ssm").delete_parameter(Name=parameter(site))
+def remember(stack: StackRef, fence: Fence) -> Fence:
+    """Store a fence."""
+    stack.client("ssm").put_parameter(
+        Name=parameter(stack),
+        Value=msgspec.json.encode(fence).decode(),
+        Type="String",
+        Tier="Intelligent-Tiering",  # some twenty consumers exceed the 4 KB of a standard parameter
+        Overwrite=False,
+    )
+    return fence
 
 
-def check_remembered(site: Site, found: Fence | None = None) -> None:
-    """See to it that a region without a known fence has none.
-
-    Args:
-        site: the region, of which no fence is known.
-        found: what is running there; left out, it is looked up.
-
-    Raises:
-        OperatorError: every function is switched off, so there was a fence, and what it stopped is forgotten.
-    """
-    functions = _concurrency(site) if found is None else found.functions
-    if functions and all(reserved == 0 for reserved in functions.values()):
-        raise OperatorError(
-            f"{site.region} is fenced, and its parameter {parameter(site)}, which says what there was before, is gone: "
-            "docs/runbooks/failover.md says how to start the region by hand"
-        )
+def forget(stack: StackRef) -> None:
+    """Delete the stored fence."""
+    stack.client("ssm").delete_parameter(Name=parameter(stack))
 
 
-def is_still(site: Site, fence: Fence) -> bool:
-    """Whether pipes and mappings, which take a while, have stopped."""
-    mappings = (site.client("lambda").get_event_source_mapping(UUID=each)["State"] for each in fence.mappings)
-    pipes = (site.client("pipes").describe_pipe(Name=each)["CurrentState"] for each in fence.pipes)
+def is_forgotten(stack: StackRef) -> bool:
+    """Return whether a stack without a stored fence is fenced: every function is switched off."""
+    reserved = _concurrency(stack).values()
+    return bool(reserved) and all(each == 0 for each in reserved)
+
+
+def is_still(stack: StackRef, fence: Fence) -> bool:
+    """Return whether mappings and pipes have stopped, which takes them a while."""
+    mappings = (stack.client("lambda").get_event_source_mapping(UUID=each)["State"] for each in fence.mappings)
+    pipes = (stack.client("pipes").describe_pipe(Name=each)["CurrentState"] for each in fence.pipes)
     return all(state == "Disabled" for state in mappings) and all(state == "STOPPED" for state in pipes)
 
 
-def longest_run(site: Site, fence: Fence) -> float:
-    """Return how many seconds an invocation that had begun may still take."""
-    functions = site.client("lambda")
-    configured = (functions.get_function_configuration(FunctionName=each)["Timeout"] for each in fence.functions)
-    return float(max(configured, default=0))
+def longest_run(stack: StackRef, fence: Fence) -> float:
+    """Return the longest timeout of the stopped functions, in seconds."""
+    functions = stack.client("lambda")
+    timeouts = (functions.get_function_configuration(FunctionName=each)["Timeout"] for each in fence.functions)
+    return float(max(timeouts, default=0))
 
 
-def _before(site: Site, now: datetime) -> Fence:
-    """Return what is running."""
-    bus = site.outputs["CarRideBusName"]
-    events, functions, pipes = site.client("events"), site.client("lambda"), site.client("pipes")
-    rules = [name for logical, name in site.named("AWS::Events::Rule").items() if logical != EVIDENCE]
-    mappings = site.named("AWS::Lambda::EventSourceMapping").values()
+def switch_schedules(stack: StackRef, logical_ids: Collection[str], *, on: bool) -> None:
+    """Enable or disable schedules, and keep all of their other settings."""
+    scheduler = stack.client("scheduler")
+    settings = scheduler.meta.service_model.operation_model("UpdateSchedule").input_shape.members
+    for logical_id in logical_ids:
+        schedule = scheduler.get_schedule(Name=stack.named(SCHEDULE)[logical_id])
+        # An update resets every setting that it leaves out.
+        kept = {name: value for name, value in schedule.items() if name in settings}
+        scheduler.update_schedule(**kept | {"State": "ENABLED" if on else "DISABLED"})
+
+
+def everything(stack: StackRef, now: datetime) -> Fence:
+    """Return a fence that names everything of a stack, without reserved concurrency."""
     return Fence(
         now.astimezone(UTC),
-        tuple(each for each in rules if events.describe_rule(Name=each, EventBusName=bus)["State"] == "ENABLED"),
-        tuple(
-            each
-            for each in mappings
-            if functions.get_event_source_mapping(UUID=each)["State"] not in {"Disabled", "Disabling"}
-        ),
-        tuple(
-            each
-            for each in site.named("AWS::Pipes::Pipe").values()
-            if pipes.describe_pipe(Name=each)["DesiredState"] == "RUNNING"
-        ),
-        _concurrency(site),
+        tuple(name for logical, name in stack.named("AWS::Events::Rule").items() if logical != LOG_RULE),
+        tuple(stack.named(SCHEDULE)),
+        tuple(stack.named("AWS::Lambda::EventSourceMapping").values()),
+        tuple(stack.named("AWS::Pipes::Pipe").values()),
+        dict.fromkeys(stack.named("AWS::Lambda::Function").values()),
     )
 
 
-def _concurrency(site: Site) -> dict[str, int | None]:
-    """Return the reserved concurrency of every function; None where there is none."""
-    functions = site.client("lambda")
+def _running(stack: StackRef, now: datetime) -> Fence:
+    """Return what is running."""
+    events, functions, pipes, scheduler = map(stack.client, ("events", "lambda", "pipes", "scheduler"))
+    bus, schedules, every = stack.outputs["CarRideBusName"], stack.named(SCHEDULE), everything(stack, now)
+    stopped = {"Disabled", "Disabling"}
+    return Fence(
+        every.since,
+        tuple(r for r in every.rules if events.describe_rule(Name=r, EventBusName=bus)["State"] == "ENABLED"),
+        tuple(s for s in every.schedules if scheduler.get_schedule(Name=schedules[s])["State"] == "ENABLED"),
+        tuple(m for m in every.mappings if functions.get_event_source_mapping(UUID=m)["State"] not in stopped),
+        tuple(p for p in every.pipes if pipes.describe_pipe(Name=p)["DesiredState"] == "RUNNING"),
+        _concurrency(stack),
+    )
+
+
+def _concurrency(stack: StackRef) -> dict[str, int | None]:
+    """Return the reserved concurrency of every function, None where nothing is reserved."""
+    functions = stack.client("lambda")
     return {
-        each: functions.get_function_concurrency(FunctionName=each).get("ReservedConcurrentExecutions")
-        for each in site.named("AWS::Lambda::Function").values()
+        name: functions.get_function_concurrency(FunctionName=name).get("ReservedConcurrentExecutions")
+        for name in stack.named("AWS::Lambda::Function").values()
     }
 
 
-def _mapping(site: Site, uuid: str, *, enabled: bool) -> None:
-    """Switch a mapping that is not being switched so already: Lambda refuses to change one that is changing."""
-    functions = site.client("lambda")
-    there = {"Enabled", "Enabling"} if enabled else {"Disabled", "Disabling"}
-    if functions.get_event_source_mapping(UUID=uuid)["State"] not in there:
-        functions.update_event_source_mapping(UUID=uuid, Enabled=enabled)
+def _switch_rules(stack: StackRef, fence: Fence, *, on: bool) -> None:
+    events = stack.client("events")
+    for rule in fence.rules:
+        (events.enable_rule if on else events.disable_rule)(Name=rule, EventBusName=stack.outputs["CarRideBusName"])
 
 
-def _pipe(site: Site, name: str, wanted: str) -> None:
-    """Stop or start a pipe that is not asked to be so already."""
-    pipes = site.client("pipes")
-    try:
-        pipes.stop_pipe(Name=name) if wanted == "STOPPED" else pipes.start_pipe(Name=name)
-    except ClientError as error:
-        if error.response["Error"]["Code"] != "ConflictException" or (
-            pipes.describe_pipe(Name=name)["DesiredState"] != wanted
-        ):
-            raise
+def _switch_mappings(stack: StackRef, fence: Fence, *, on: bool) -> None:
+    functions, reached = stack.client("lambda"), {"Enabled", "Enabling"} if on else {"Disabled", "Disabling"}
+    for mapping in fence.mappings:
+        # Lambda refuses to change a mapping that is changing.
+        if functions.get_event_source_mapping(UUID=mapping)["State"] not in reached:
+            functions.update_event_source_mapping(UUID=mapping, Enabled=on)
+
+
+def _switch_pipes(stack: StackRef, fence: Fence, *, on: bool) -> None:
+    pipes, wanted = stack.client("pipes"), "RUNNING" if on else "STOPPED"
+    for pipe in fence.pipes:
+        try:
+            (pipes.start_pipe if on else pipes.stop_pipe)(Name=pipe)
+        except ClientError as error:
+            is_changing = error.response["Error"]["Code"] == "ConflictException"
+            if not is_changing or pipes.describe_pipe(Name=pipe)["DesiredState"] != wanted:
+                raise

@@ -1,34 +1,62 @@
-"""The outbox of another region: the events that its pipe may not have published."""
+"""Publishes the events of a region's outbox that its pipe may not have published."""
 
 import base64
 import json
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from carride.entry import Entry
-from ops.site import Site
+from carride.entry import BusEntry
+from carride.publisher import Outcome, Publisher, PublishError
+from ops.stack import OperatorError, StackRef
 
 _MARGIN: Final = timedelta(minutes=1)
 _SECONDS: Final = "%Y-%m-%dT%H:%M:%S"
-"""How the times of the outbox begin: they can be compared as texts."""
+"""How the times of the outbox begin. They are compared as texts."""
 _TEXTS: Final = (
     "id", "source", "type", "subject", "time", "dataschema", "idempotencyid", "sequence", "partitionkey",
     "correlationid", "causationid", "traceparent", "expirytime",
 )  # fmt: skip
 
 
-def written(site: Site, region: str, since: datetime, until: datetime) -> Iterator[Entry]:
-    """Yield what was written to the outbox in a region, as the pipe of that region would publish it.
+class Republished(NamedTuple):
+    """The result of `republish`."""
 
-    Args:
-        site: whose replica of the table is read.
-        region: where it was written.
-        since: when at the earliest.
-        until: when at the latest. An event happened just before it was written: a little more is yielded at both ends.
+    republished: int
+    """Events that the bus has accepted."""
+    refused: int
+    """Events that lie in the ProducerDlq instead."""
+
+
+def republish(
+    stack: StackRef, region: str, since: datetime, until: datetime, report: Callable[[str], None] = print
+) -> Republished:
+    """Publish again on a stack's bus what a region wrote to its outbox, by the stack's replica of the table.
+
+    Raises:
+        OperatorError: some events are in neither.
+    """
+    entries = list(written(stack, region, since, until))
+    report(f"republishing {len(entries)} events of the outbox")
+    bus, dlq = (stack.outputs[name] for name in ("CarRideBusName", "ProducerDlqUrl"))
+    try:
+        receipts = Publisher(stack.client("events"), stack.client("sqs"), bus, dlq).publish(entries, lambda: math.inf)
+    except PublishError as error:
+        raise OperatorError(f"{error}. They are still in the outbox: run it again") from error
+    refused = [str(receipt.code) for receipt in receipts if receipt.outcome is not Outcome.PUBLISHED]
+    if refused:
+        report(f"{len(refused)} of them lie in the ProducerDlq: {', '.join(sorted(set(refused)))}")
+    return Republished(len(receipts) - len(refused), len(refused))
+
+
+def written(stack: StackRef, region: str, since: datetime, until: datetime) -> Iterator[BusEntry]:
+    """Yield what a region wrote to its outbox, in the form in which its pipe publishes it.
+
+    An event happens shortly before it is written, so both ends of the window are extended by a minute.
     """
     request = {
-        "TableName": site.outputs["OutboxTableName"],
+        "TableName": stack.outputs["OutboxTableName"],
         "ConsistentRead": True,
         "FilterExpression": "#region = :region AND #time BETWEEN :since AND :until",
         "ExpressionAttributeNames": {"#region": "region", "#time": "time"},
@@ -38,12 +66,11 @@ def written(site: Site, region: str, since: datetime, until: datetime) -> Iterat
             ":until": {"S": f"{until.astimezone(UTC) + _MARGIN:{_SECONDS}}"},
         },
     }
-    for page in site.client("dynamodb").get_paginator("scan").paginate(**request):
-        for item in page["Items"]:
-            yield entry_of(item)
+    for page in stack.client("dynamodb").get_paginator("scan").paginate(**request):
+        yield from map(entry_of, page["Items"])
 
 
-def entry_of(item: dict[str, dict[str, Any]]) -> Entry:
+def entry_of(item: dict[str, dict[str, Any]]) -> BusEntry:
     """Return the entry that the template's pipe makes of an item of the outbox."""
     texts = {name: item[name]["S"] for name in _TEXTS}
     detail = {
@@ -52,6 +79,5 @@ def entry_of(item: dict[str, dict[str, Any]]) -> Entry:
         "datacontenttype": "application/json",
         "data_base64": base64.b64encode(item["data"]["B"]).decode(),
     }
-    return Entry(
-        source=texts["source"], detail=json.dumps(detail), time=datetime.fromisoformat(texts["time"]).astimezone(UTC)
-    )
+    time = datetime.fromisoformat(texts["time"]).astimezone(UTC)
+    return BusEntry(source=texts["source"], detail=json.dumps(detail), time=time)

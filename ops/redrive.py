@@ -1,41 +1,42 @@
-"""Sends dead letters on to where they were going, and nowhere else.
+"""Sends dead-lettered messages to the target that they were meant for, and releases quarantined keys.
 
-An event is sent before its letter is deleted: interrupted, it is sent again, and recognised.
+A message is deleted after its event was sent. If the command is interrupted in between, the event is sent again, and
+consumers recognise it.
 """
 
 import json
+import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any, Final
 
 from botocore.exceptions import ClientError
 from msgspec import Struct
 
-from carride.decoding import ShapeError, shaped
-from carride.entry import Entry
+from carride.decoding import FieldError, shaped
+from carride.entry import BusEntry
 from carride.events import ContractError
 from carride.publisher import Outcome, Publisher
-from idempotency import release as release_key
+from idempotency import DynamoDBStore
+from idempotency import release as release_record
 from idempotency.decision import is_corrupt
 from idempotency.record import QUARANTINED
-from ops import records
+from idempotency.stores.transport import BotocoreTransport
 from ops.audit.evidence import CONSUMERS
 from ops.audit.queues import UNREADABLE, opened, peek
-from ops.site import OperatorError, Site
+from ops.stack import OperatorError, StackRef
 
-PRODUCERS: Final = "ProducerDlq"
+PRODUCER_DLQ: Final = "ProducerDlq"
+_API: Final = "carride-api"
+"""The name under which the API stores its answers."""
+_ANSWER_SECONDS: Final = 20.0
 _HIDDEN_SECONDS: Final = 600
 _MANY: Final = 10
-_NO_DEADLINE_MS: Final = 3_600_000.0
-_RELEASED_FIRST: Final = frozenset({"QUARANTINED", "UNKNOWN", "CORRUPT_RECORD"})
-"""Reasons that lie in a key's record: the event would be given up again until the key is released."""
-_ENDS_HERE_AGAIN: Final = frozenset({"CONTRACT", "MISSING_KEY", "BEYOND_WINDOW", "PAYLOAD_MISMATCH"})
+_NEEDS_RELEASE: Final = frozenset({"QUARANTINED", "UNKNOWN", "CORRUPT_RECORD"})
+"""Reasons that are stored in a key's record: the consumer gives the event up again until the key is released."""
+_PERMANENT: Final = frozenset({"CONTRACT", "MISSING_KEY", "BEYOND_WINDOW", "PAYLOAD_MISMATCH", UNREADABLE})
 """Reasons that no redrive changes."""
-
-type Send = Callable[[Mapping[str, Any]], str | None]
-"""Sends an event, and answers why it was not accepted."""
 
 
 class _Envelope(Struct, rename={"detail_type": "detail-type"}):
@@ -46,60 +47,52 @@ class _Envelope(Struct, rename={"detail_type": "detail-type"}):
     resources: tuple[str, ...] = ()
 
 
-def waiting(site: Site, queue: str) -> Counter[str]:
-    """Return how many letters lie in a queue, by reason."""
-    url = _url(site, queue)
-    return Counter(opened(message)[0] for message in peek(site.client("sqs"), url))
+def waiting(stack: StackRef, queue: str) -> Counter[str]:
+    """Count the messages of a dead-letter queue by reason."""
+    messages = peek(stack.client("sqs"), _url(stack, queue))
+    return Counter(opened(message)[0] for message in messages)
 
 
-def target_of(site: Site, queue: str) -> str:
-    """Return where a queue's letters were going, as an ARN.
-
-    Raises:
-        OperatorError: they go nowhere that this command knows.
-    """
-    if queue == PRODUCERS:
-        arn: str = site.client("events").describe_event_bus(Name=site.outputs["CarRideBusName"])["Arn"]
-        return arn
-    for consumer in CONSUMERS:
-        if queue in {f"{consumer.resources}Dlq", f"{consumer.resources}RuleDlq"}:
-            rule = site.named("AWS::Events::Rule")[f"{consumer.resources}Rule"]
-            bus = site.outputs["CarRideBusName"]
-            (target,) = site.client("events").list_targets_by_rule(Rule=rule, EventBusName=bus)["Targets"]
-            return str(target["Arn"])
-    known = [f"{consumer.resources}{kind}" for consumer in CONSUMERS for kind in ("Dlq", "RuleDlq")]
-    raise OperatorError(
-        f"{queue} cannot be redriven by this command: it knows {', '.join([*known, PRODUCERS])}; "
-        "the page of each queue in docs/runbooks says what to do"
-    )
-
-
-def redrive(site: Site, queue: str, *, release: bool = False) -> Counter[str]:
-    """Send the letters that lie in a queue now on to their target; those that would only come back stay.
-
-    Args:
-        site: the stack.
-        queue: logical id of the queue.
-        release: whether to release the keys that are quarantined.
-
-    Returns:
-        How many the target has accepted, as ``sent``, and how many have stayed in the queue, as old as they were, by
-        reason.
+def target_of(stack: StackRef, queue: str) -> str:
+    """Return the ARN of the target that a queue's messages were meant for.
 
     Raises:
-        OperatorError: the queue is not one that can be redriven.
+        OperatorError: this command does not know the target.
     """
-    url, send = _url(site, queue), _sender(site, target_of(site, queue))
-    sqs = site.client("sqs")
+    bus = stack.outputs["CarRideBusName"]
+    if queue == PRODUCER_DLQ:
+        return str(stack.client("events").describe_event_bus(Name=bus)["Arn"])
+    consumers = {f"{each.resources}{kind}": each.resources for each in CONSUMERS for kind in ("Dlq", "RuleDlq")}
+    if queue not in consumers:
+        raise OperatorError(
+            f"{queue} cannot be redriven by this command: it knows {', '.join([*consumers, PRODUCER_DLQ])}; "
+            "the page of each queue in docs/runbooks says what to do"
+        )
+    rule = stack.named("AWS::Events::Rule")[f"{consumers[queue]}Rule"]
+    (target,) = stack.client("events").list_targets_by_rule(Rule=rule, EventBusName=bus)["Targets"]
+    return str(target["Arn"])
+
+
+def redrive(stack: StackRef, queue: str, *, release: bool = False) -> Counter[str]:
+    """Send the messages of a dead-letter queue to their target. Messages that would return stay in the queue.
+
+    Returns the numbers of accepted messages, as ``sent``, and of those that stayed, by reason. These keep their age.
+    With ``release``, quarantined keys are released first.
+
+    Raises:
+        OperatorError: the queue cannot be redriven.
+    """
+    url, target = _url(stack, queue), target_of(stack, queue)
+    sqs = stack.client("sqs")
     done: Counter[str] = Counter()
     stayed: list[str] = []
-    left = sum(waiting(site, queue).values())  # what comes back meanwhile is not sent again
+    left = waiting(stack, queue).total()  # messages that return meanwhile are not sent again
     try:
         while left > 0 and (messages := _receive(sqs, url, min(left, _MANY))):
             left -= len(messages)
             stayed += [message["ReceiptHandle"] for message in messages]
             for message in messages:
-                why = _why_it_stays(site, message, release=release) or send(opened(message)[1])
+                why = _why_it_stays(stack, message, release=release) or _send(stack, target, opened(message)[1])
                 if why is None:
                     sqs.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
                     stayed.remove(message["ReceiptHandle"])
@@ -110,82 +103,92 @@ def redrive(site: Site, queue: str, *, release: bool = False) -> Counter[str]:
     return done
 
 
+def checked_key(key: str) -> str:
+    """Return an idempotency key.
+
+    Raises:
+        OperatorError: it does not name a consumer.
+    """
+    consumer, _, rest = key.partition("#")
+    known = [*(each.name for each in CONSUMERS), _API]
+    if consumer.partition("/")[0] not in known or not rest:
+        raise OperatorError(f"{key!r} is no key: it begins with {' or '.join(f'{each}#' for each in known)}")
+    return key
+
+
+def release_key(stack: StackRef, key: str) -> str:
+    """Release a quarantined key, whose next delivery is then attempt 1, and return it.
+
+    Raises:
+        OperatorError: the key is not quarantined.
+    """
+    if not release_record(_store(stack), key):
+        raise OperatorError(f"{key} is not quarantined: there is nothing to release")
+    return key
+
+
+def _store(stack: StackRef) -> DynamoDBStore:
+    transport = BotocoreTransport(stack.client("dynamodb"), _ANSWER_SECONDS)
+    return DynamoDBStore(stack.outputs["IdempotencyTableName"], transport=transport)
+
+
 def _receive(sqs: Any, url: str, most: int) -> list[Any]:
-    answer = sqs.receive_message(
-        QueueUrl=url,
-        MaxNumberOfMessages=most,
-        VisibilityTimeout=_HIDDEN_SECONDS,
-        WaitTimeSeconds=1,
-        MessageAttributeNames=["All"],
-    )
-    found: list[Any] = answer.get("Messages", [])
-    return found
+    request = {"MaxNumberOfMessages": most, "VisibilityTimeout": _HIDDEN_SECONDS, "MessageAttributeNames": ["All"]}
+    return list(sqs.receive_message(QueueUrl=url, WaitTimeSeconds=1, **request).get("Messages", []))
 
 
-def _why_it_stays(site: Site, message: Any, *, release: bool) -> str | None:
-    """Return why a letter is not sent on, or None where it is."""
+def _why_it_stays(stack: StackRef, message: Any, *, release: bool) -> str | None:
+    """Return why a message must not be sent, or None."""
     reason, event = opened(message)
-    if reason in _ENDS_HERE_AGAIN or reason == UNREADABLE:
+    if reason in _PERMANENT:
         return reason
     if not isinstance(event, Mapping) or event.get("detail") is None or "detailBytes" in event:
         return "the event is not in it"
-    if reason in _RELEASED_FIRST:
+    if reason in _NEEDS_RELEASE:
         key = str(json.loads(message["Body"]).get("key"))
-        store = records.store_of(site)
+        store = _store(stack)
         record = store.read(key)
         held = record is not None and (record.status == QUARANTINED or is_corrupt(record))
-        if held and not (release and release_key(store, key)):
-            return "its key is quarantined"  # it would be acknowledged, and the event be nowhere
+        if held and not (release and release_record(store, key)):
+            return "its key is quarantined"  # the consumer would acknowledge the event without processing it
     return None
 
 
-def _sender(site: Site, arn: str) -> Send:
+def _send(stack: StackRef, arn: str, event: Mapping[str, Any]) -> str | None:
+    """Send an event to a target, and return why it was refused, or None."""
     service, name = arn.split(":")[2], arn.rsplit(":", 1)[-1]
-    sqs = site.client("sqs")
-    if service == "lambda":
-        invoke = partial(site.client("lambda").invoke, FunctionName=arn, InvocationType="Event")
-        return lambda event: _why_refused(lambda: invoke(Payload=_json(event)))
-    if service == "sqs":
-        send = partial(sqs.send_message, QueueUrl=sqs.get_queue_url(QueueName=name)["QueueUrl"])
-        return lambda event: _why_refused(lambda: send(MessageBody=_json(event)))
-    bus, dlq = site.outputs["CarRideBusName"], site.outputs[f"{PRODUCERS}Url"]
-    publisher = Publisher(site.client("events"), sqs, bus, dlq)
-
-    def publish(event: Mapping[str, Any]) -> str | None:
-        try:
-            entry = entry_in(event)
-        except ContractError as error:
-            return f"its {error.field} cannot be read"
-        # Its letter is where it is: what the bus refuses needs no second one.
-        (receipt,) = publisher.put([entry], lambda: _NO_DEADLINE_MS)
-        return None if receipt.outcome is Outcome.PUBLISHED else f"refused: {receipt.code}"
-
-    return publish
-
-
-def _why_refused(send: Callable[[], object]) -> str | None:
-    """Send, and return the code with which AWS refused, if it did."""
+    sqs = stack.client("sqs")
     try:
-        send()
+        if service == "lambda":
+            stack.client("lambda").invoke(FunctionName=arn, InvocationType="Event", Payload=_json(event))
+        elif service == "sqs":
+            sqs.send_message(QueueUrl=sqs.get_queue_url(QueueName=name)["QueueUrl"], MessageBody=_json(event))
+        else:
+            bus, dlq = stack.outputs["CarRideBusName"], stack.outputs[f"{PRODUCER_DLQ}Url"]
+            publisher = Publisher(stack.client("events"), sqs, bus, dlq)
+            (receipt,) = publisher.put([entry_in(event)], lambda: math.inf)  # `put` makes no second message
+            return None if receipt.outcome is Outcome.PUBLISHED else f"refused: {receipt.code}"
+    except ContractError as error:
+        return f"its {error.field} cannot be read"
     except ClientError as error:
         return f"refused: {error.response['Error']['Code']}"
     return None
 
 
-def entry_in(event: Mapping[str, Any]) -> Entry:
-    """Return the entry that a letter of the publisher keeps.
+def entry_in(event: Mapping[str, Any]) -> BusEntry:
+    """Return the entry in a dead-lettered message of the publisher.
 
     Raises:
-        ContractError: a part of the envelope is not there, or has not its form.
+        ContractError: a part of the envelope is missing or has another form.
     """
     try:
         envelope = shaped(event, _Envelope)
         time = envelope.time.astimezone(UTC) if envelope.time.tzinfo else envelope.time.replace(tzinfo=UTC)
-    except ShapeError as error:
+    except FieldError as error:
         raise ContractError(error.field, error.problem) from error
     except OverflowError as error:
         raise ContractError("time", "not in the calendar of UTC") from error
-    return Entry(
+    return BusEntry(
         source=envelope.source,
         detail_type=envelope.detail_type,
         detail=envelope.detail if isinstance(envelope.detail, str) else _json(envelope.detail),
@@ -195,14 +198,14 @@ def entry_in(event: Mapping[str, Any]) -> Entry:
 
 
 def _json(event: object) -> str:
-    """Return JSON in UTF-8, as small as it came, without the two characters of Unicode that SQS refuses."""
+    """Return compact JSON in UTF-8, with the two characters that SQS refuses as escapes."""
     text = json.dumps(event, ensure_ascii=False, separators=(",", ":"))
     return text.replace("\ufffe", r"\ufffe").replace("\uffff", r"\uffff")
 
 
-def _url(site: Site, queue: str) -> str:
+def _url(stack: StackRef, queue: str) -> str:
     try:
-        return site.outputs[f"{queue}Url"]
+        return stack.outputs[f"{queue}Url"]
     except KeyError:
-        known = sorted(name.removesuffix("Url") for name in site.outputs if name.endswith("DlqUrl"))
+        known = sorted(name.removesuffix("Url") for name in stack.outputs if name.endswith("DlqUrl"))
         raise OperatorError(f"the stack has no queue {queue}: it has {', '.join(known)}") from None

@@ -1,334 +1,197 @@
-"""The two regions: which they are, and how the same stack comes into both and out of them again.
+"""Deploys the stack to two regions, and removes it from both.
 
-Each needs something that only the other one gives it, so that it takes several steps: the secondary needs the primary's
-tables, of which it has replicas; the primary's global endpoint needs both buses; the secondary's producers need the
-endpoint's id.
+Each region needs something that only the other one has, so this takes several steps. The secondary needs the streams of
+its replicas, which the primary creates. The primary's global endpoint needs both buses. The secondary's producers need
+the endpoint's id.
 """
 
-import argparse
 import subprocess
-import sys
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple, NoReturn, Protocol, override
+from typing import Final, NamedTuple
 
-import boto3
-from botocore.exceptions import BotoCoreError, ClientError, WaiterError
+from botocore.exceptions import WaiterError
+
+from ops.stack import ClientFactory, OperatorError, StackRef
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-OUTBOX_TABLE: Final = "OutboxTable"
-
-DESCRIPTION: Final = """\
-Deploy the stack into two regions, as the environments [primary] and [secondary] of
-samconfig.toml say, or remove it from both. Both deploy what was built last: run
-`sam build` first, with the architecture of the environments.
-
-The first time it takes four steps: the primary with its tables and bus, the secondary
-with its bus, the primary's global endpoint, the secondary's producers on the endpoint.
-Later it takes two. It can be run again at any time, also after it was interrupted."""
-
+_STREAM: Final = "OutboxStreamArn"
+_ENDPOINT: Final = "GlobalEndpointId"
 _POLL_SECONDS: Final = 5
 
 
-class RegionsError(Exception):
-    """What was asked for cannot be done; the message says why, and what to do."""
-
-
-class Place(NamedTuple):
-    """One of the two regions, and what is deployed there."""
+class Environment(NamedTuple):
+    """One of the two environments of samconfig.toml."""
 
     role: str
-    """``primary`` or ``secondary``, which is also the name of its environment in samconfig.toml."""
-    region: str
-    stack: str
+    """``primary`` or ``secondary``, which is also the environment's name."""
+    stack: StackRef
     parameters: Mapping[str, str]
-    """What samconfig.toml gives to the template."""
+    """The template's parameters."""
 
 
-class Pair(NamedTuple):
-    """The two regions."""
-
-    primary: Place
-    secondary: Place
+type Pair = tuple[Environment, Environment]
+"""The primary and the secondary."""
 
 
-class Deployed(NamedTuple):
-    """A stack that exists."""
+class Step(NamedTuple):
+    """One change of a stack."""
 
-    parameters: Mapping[str, str]
-    outputs: Mapping[str, str]
+    environment: Environment
+    what: str
+    """What changes, in words."""
+    parameters: Mapping[str, str] | None = None
+    """What the stack is deployed with; None deletes the stack."""
+    needs: tuple[str, ...] = ()
+    """Further parameters, whose values are known when the steps before this one are done."""
 
-
-class Deployer(Protocol):
-    """Looks at stacks and changes them; each method may raise RegionsError."""
-
-    def describe(self, place: Place) -> Deployed | None:
-        """Return the stack of a place, or None where there is none."""
-
-    def deploy(self, place: Place, parameters: Mapping[str, str]) -> None:
-        """Deploy the template that was built last, with all parameters that are not left at their defaults."""
-
-    def delete(self, place: Place) -> None:
-        """Delete a stack."""
-
-    def stream(self, region: str, table: str) -> str:
-        """Return the ARN of a table's stream."""
-
-    def endpoint(self, place: Place) -> str:
-        """Return the id of the global endpoint that a primary has."""
+    def __str__(self) -> str:
+        action = "delete the stack"
+        if self.parameters is not None:
+            given = {**self.parameters, **dict.fromkeys(self.needs, "(known by then)")}
+            action = f"sam deploy --config-env {self.environment.role} {' '.join(map('='.join, given.items()))}"
+        return f"{self.environment.role} in {self.environment.stack.region}: {self.what}\n     {action}"
 
 
-type Step = Callable[[Place, str], None]
-"""Called before each step with the place and what is done there."""
+class Deployer:
+    """Deploys stacks with the SAM CLI and deletes them with CloudFormation; it may raise OperatorError."""
+
+    def deploy(self, environment: Environment, parameters: Mapping[str, str]) -> None:
+        """Deploy the template that was built last."""
+        role, stack = environment.role, environment.stack
+        command = ["sam", "deploy", "--config-env", role, "--region", stack.region, "--stack-name", stack.name]
+        command += ["--no-confirm-changeset", "--parameter-overrides", *map("=".join, parameters.items())]
+        try:
+            subprocess.run(command, cwd=ROOT, check=True)
+        except FileNotFoundError:
+            raise OperatorError("sam is missing: run this by `make deploy-regions`, which installs it") from None
+        except subprocess.CalledProcessError as error:
+            raise OperatorError(f"sam deploy failed for the {role} in {stack.region}") from error
+
+    def delete(self, stack: StackRef) -> None:
+        """Delete a stack, and wait until it is gone."""
+        client = stack.client("cloudformation")
+        client.delete_stack(StackName=stack.name)
+        try:
+            waiter = client.get_waiter("stack_delete_complete")
+            waiter.wait(StackName=stack.name, WaiterConfig={"Delay": _POLL_SECONDS})
+        except WaiterError as error:
+            raise OperatorError(f"the stack {stack.name} in {stack.region} could not be deleted: {error}") from error
 
 
-# ── The order ─────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def deploy(pair: Pair, deployer: Deployer, step: Step) -> None:
-    """Deploy both regions.
+def deployment(primary: Environment, secondary: Environment) -> list[Step]:
+    """Return the steps that deploy both regions, or complete their deployment.
 
     Raises:
-        RegionsError: a stack is in the way, or a step failed; run it again when it is mended.
+        OperatorError: another stack is in the way.
     """
-    primary, secondary = pair.primary, pair.secondary
-    there = deployer.describe(secondary)
-    if there is not None and there.parameters.get("Role") != secondary.role:
-        raise RegionsError(
-            f"the stack {secondary.stack} in {secondary.region} is no secondary, and has tables of its own: "
+    there = _parameters(secondary.stack)
+    if there is not None and there.get("Role") != secondary.role:
+        raise OperatorError(
+            f"the stack {secondary.stack.name} in {secondary.stack.region} is no secondary, and has tables of its own: "
             "delete it, or choose another region or name in samconfig.toml"
         )
-    complete = there is not None and deployer.describe(primary) is not None
-    what = "functions, tables and their replicas, bus" + (", global endpoint" if complete else "")
-    step(primary, what)
-    deployer.deploy(primary, {**_given(pair, primary), "GlobalEndpoint": "present" if complete else "absent"})
-
-    known = {"OutboxStreamArn": deployer.stream(secondary.region, f"{secondary.stack}-{OUTBOX_TABLE}")}
+    complete = there is not None and _parameters(primary.stack) is not None
+    here, there = _given(primary, secondary), _given(secondary, primary)
+    present, absent = {"GlobalEndpoint": "present"}, {"GlobalEndpoint": "absent"}
     if complete:
-        known["GlobalEndpointId"] = deployer.endpoint(primary)
-    step(secondary, "functions, bus")
-    deployer.deploy(secondary, _given(pair, secondary) | known)
-    if not complete:
-        step(primary, "global endpoint, over the buses of both regions")
-        deployer.deploy(primary, {**_given(pair, primary), "GlobalEndpoint": "present"})
-        step(secondary, "producers use the endpoint")
-        deployer.deploy(secondary, _given(pair, secondary) | known | {"GlobalEndpointId": deployer.endpoint(primary)})
+        return [
+            Step(primary, "functions, tables and their replicas, bus, global endpoint", here | present),
+            Step(secondary, "functions, bus", there, (_STREAM, _ENDPOINT)),
+        ]
+    return [
+        Step(primary, "functions, tables and their replicas, bus", here | absent),
+        Step(secondary, "functions, bus", there, (_STREAM,)),
+        Step(primary, "global endpoint, over the buses of both regions", here | present),
+        Step(secondary, "producers use the endpoint", there, (_STREAM, _ENDPOINT)),
+    ]
 
 
-def delete(pair: Pair, deployer: Deployer, step: Step) -> None:
-    """Remove the stacks of both regions, or what is left of them.
+def removal(primary: Environment, secondary: Environment) -> list[Step]:
+    """Return the steps that remove the stacks of both regions, or what is left of them."""
+    here = _parameters(primary.stack)
+    steps = []
+    if here is not None and here.get("GlobalEndpoint") == "present":
+        given = {name: value for name, value in here.items() if value}  # the parameters of its last deployment
+        steps.append(Step(primary, "without its global endpoint", given | {"GlobalEndpoint": "absent"}))
+    if _parameters(secondary.stack) is not None:
+        steps.append(Step(secondary, "delete the stack"))
+    if here is not None:
+        steps.append(Step(primary, "delete the stack, with tables and replicas"))
+    return steps
+
+
+def carry_out(steps: Sequence[Step], pair: Pair, deployer: Deployer, report: Callable[[str], None] = print) -> int:
+    """Carry out steps, and return their number.
 
     Raises:
-        RegionsError: a step failed; run it again when it is mended.
+        OperatorError: a step failed. Run the command again when its cause is fixed.
     """
-    primary = deployer.describe(pair.primary)
-    if primary is not None and primary.parameters.get("GlobalEndpoint") == "present":
-        step(pair.primary, "without its global endpoint")
-        given = {name: value for name, value in primary.parameters.items() if value}  # and so the stage stays
-        deployer.deploy(pair.primary, {**given, "GlobalEndpoint": "absent"})
-    if deployer.describe(pair.secondary) is not None:
-        step(pair.secondary, "delete the stack")
-        deployer.delete(pair.secondary)
-    if primary is not None:
-        step(pair.primary, "delete the stack, with tables and replicas")
-        deployer.delete(pair.primary)
+    for number, step in enumerate(steps, 1):
+        report(f"{number}. {step}")
+        if step.parameters is None:
+            deployer.delete(step.environment.stack)
+        else:
+            needed = {name: _known(pair, name) for name in step.needs}
+            deployer.deploy(step.environment, {**step.parameters, **needed})
+    return len(steps)
 
 
-def _given(pair: Pair, place: Place) -> dict[str, str]:
-    peer = pair.secondary if place is pair.primary else pair.primary
-    return {**place.parameters, "Role": place.role, "PeerRegion": peer.region}
+def _known(pair: Pair, parameter: str) -> str:
+    """Return what one region's stack has and the other one's needs."""
+    primary, secondary = (each.stack for each in pair)
+    if parameter == _STREAM:
+        table = secondary.client("dynamodb").describe_table(TableName=f"{secondary.name}-OutboxTable")
+        return str(table["Table"]["LatestStreamArn"])
+    return primary.outputs["CarRideEndpointId"]
 
 
-# ── samconfig.toml ────────────────────────────────────────────────────────────────────────────────────────────────────
+def _parameters(stack: StackRef) -> dict[str, str] | None:
+    """Return the parameters with which a stack was deployed, or None if there is no such stack."""
+    described = stack.describe()
+    if described is None:
+        return None
+    return {each["ParameterKey"]: each["ParameterValue"] for each in described.get("Parameters", [])}
 
 
-def configured(path: Path = ROOT / "samconfig.toml", overrides: Mapping[str, str] | None = None) -> Pair:
-    """Return the two regions that samconfig.toml names.
+def _given(environment: Environment, peer: Environment) -> dict[str, str]:
+    return {**environment.parameters, "Role": environment.role, "PeerRegion": peer.stack.region}
 
-    Args:
-        path: the file.
-        overrides: parameters of the template, for both regions, that go before the file's.
+
+def configured(
+    clients: ClientFactory, path: Path = ROOT / "samconfig.toml", overrides: Mapping[str, str] | None = None
+) -> Pair:
+    """Return the two environments of samconfig.toml. ``overrides`` take precedence over its parameters.
 
     Raises:
-        RegionsError: the file does not say enough.
+        OperatorError: the file does not name two regions of one stack.
     """
     config = tomllib.loads(path.read_text(encoding="utf-8"))
-    places = []
+    found = []
     for role in ("primary", "secondary"):
         settings = config.get(role, {}).get("global", {}).get("parameters", {})
         try:
-            region, stack = settings["region"], settings["stack_name"]
+            stack = StackRef(settings["stack_name"], settings["region"], clients)
         except KeyError as error:
-            raise RegionsError(f"{path.name} has no {error.args[0]} in [{role}.global.parameters]") from None
-        given = dict(_assignment(text) for text in settings.get("parameter_overrides", []))
-        places.append(Place(role, region, stack, given | dict(overrides or {})))
-    pair = Pair(*places)
-    if pair.primary.region == pair.secondary.region:
-        raise RegionsError(f"{path.name} has both environments in {pair.primary.region}: they have to be two regions")
-    if pair.primary.stack != pair.secondary.stack:
-        raise RegionsError(f"{path.name} has two names for the stack: it is by its name that each finds the other")
-    return pair
+            raise OperatorError(f"{path.name} has no {error.args[0]} in [{role}.global.parameters]") from None
+        given = dict(map(assignment, settings.get("parameter_overrides", [])))
+        found.append(Environment(role, stack, given | dict(overrides or {})))
+    primary, secondary = (each.stack for each in found)
+    if primary.region == secondary.region:
+        raise OperatorError(f"{path.name} has both environments in {primary.region}: they have to be two regions")
+    if primary.name != secondary.name:
+        raise OperatorError(f"{path.name} has two names for the stack: each region finds the other by the name")
+    return found[0], found[1]
 
 
-def _assignment(text: str) -> tuple[str, str]:
+def assignment(text: str) -> tuple[str, str]:
+    """Read ``NAME=VALUE``.
+
+    Raises:
+        OperatorError: it has another form.
+    """
     name, equals, value = text.partition("=")
     if not equals or not name:
-        raise RegionsError(f"{text!r} sets no parameter: write NAME=VALUE")
+        raise OperatorError(f"{text!r} sets no parameter: write NAME=VALUE")
     return name, value
-
-
-# ── On an account, or on the local engine where AWS_ENDPOINT_URL says so ──────────────────────────────────────────────
-
-
-class Aws(Deployer):
-    """Deploys with the SAM CLI and deletes with CloudFormation.
-
-    Args:
-        ask: whether the SAM CLI shows what it will change, and asks.
-    """
-
-    def __init__(self, *, ask: bool) -> None:
-        self._ask = ask
-
-    @override
-    def describe(self, place: Place) -> Deployed | None:
-        try:
-            (stack,) = self._cloudformation(place).describe_stacks(StackName=place.stack)["Stacks"]
-        except ClientError as error:
-            # CloudFormation's way to say that there is no such stack.
-            if error.response["Error"]["Code"] == "ValidationError":
-                return None
-            raise
-        if stack["StackStatus"] == "REVIEW_IN_PROGRESS":  # a change set that nobody has executed
-            return None
-        return Deployed(
-            {each["ParameterKey"]: each["ParameterValue"] for each in stack.get("Parameters", [])},
-            {each["OutputKey"]: each["OutputValue"] for each in stack.get("Outputs", [])},
-        )
-
-    @override
-    def deploy(self, place: Place, parameters: Mapping[str, str]) -> None:
-        command = ["sam", "deploy", "--config-env", place.role, "--region", place.region, "--stack-name", place.stack]
-        command += ["--confirm-changeset" if self._ask else "--no-confirm-changeset", "--parameter-overrides"]
-        command += [f"{name}={value}" for name, value in parameters.items()]
-        if subprocess.run(command, cwd=ROOT, check=False).returncode:
-            raise RegionsError(f"sam deploy failed for the {place.role} in {place.region}")
-
-    @override
-    def delete(self, place: Place) -> None:
-        self._cloudformation(place).delete_stack(StackName=place.stack)
-        self._wait(place, "stack_delete_complete")
-
-    @override
-    def stream(self, region: str, table: str) -> str:
-        client: Any = boto3.client("dynamodb", region_name=region)
-        arn: str = client.describe_table(TableName=table)["Table"]["LatestStreamArn"]
-        return arn
-
-    @override
-    def endpoint(self, place: Place) -> str:
-        return self._there(place).outputs["CarRideEndpointId"]
-
-    def _there(self, place: Place) -> Deployed:
-        deployed = Aws.describe(self, place)
-        if deployed is None:
-            raise RegionsError(f"the stack {place.stack} in {place.region} has gone")
-        return deployed
-
-    def _wait(self, place: Place, waiter: str) -> None:
-        client = self._cloudformation(place)
-        try:
-            client.get_waiter(waiter).wait(StackName=place.stack, WaiterConfig={"Delay": _POLL_SECONDS})
-        except WaiterError as error:
-            events = client.describe_stack_events(StackName=place.stack)["StackEvents"]
-            failed = [event for event in events if event["ResourceStatus"].endswith("_FAILED")]
-            reason = f"{failed[-1]['LogicalResourceId']}: {failed[-1].get('ResourceStatusReason')}" if failed else error
-            raise RegionsError(f"the stack {place.stack} in {place.region} could not be changed: {reason}") from error
-
-    @staticmethod
-    def _cloudformation(place: Place) -> Any:
-        return boto3.client("cloudformation", region_name=place.region)
-
-
-# ── The command ───────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-class _Showing(Aws):
-    """Shows every step, and takes none."""
-
-    @override
-    def deploy(self, place: Place, parameters: Mapping[str, str]) -> None:
-        print(f"     sam deploy --config-env {place.role}", *(f"{name}={value}" for name, value in parameters.items()))
-
-    @override
-    def delete(self, place: Place) -> None:
-        print(f"     delete {place.stack}")
-
-    @override
-    def stream(self, region: str, table: str) -> str:
-        return f"(the stream of {table} in {region})"
-
-    @override
-    def endpoint(self, place: Place) -> str:
-        return f"(the endpoint's id in {place.region})"
-
-
-def _numbered() -> Step:
-    numbers: Iterator[int] = iter(range(1, 100))
-
-    def step(place: Place, what: str) -> None:
-        print(f"{next(numbers)}. {place.role} in {place.region}: {what}", flush=True)
-
-    return step
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Deploy both regions, or delete them."""
-    parser = argparse.ArgumentParser(
-        prog="python -m ops.regions", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("action", choices=["deploy", "delete"])
-    parser.add_argument("--dry-run", action="store_true", help="show the steps that would be taken, and take none")
-    parser.add_argument("--yes", action="store_true", help="do not ask before anything is changed")
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        dest="overrides",
-        help="a parameter of the template, for both regions; it goes before what samconfig.toml says",
-    )
-    options = parser.parse_args(arguments)
-    deployer = (_Showing if options.dry_run else Aws)(ask=not options.yes)
-    try:
-        pair = configured(overrides=dict(_assignment(text) for text in options.overrides))
-        if options.action == "deploy":
-            deploy(pair, deployer, _numbered())
-            return
-        if not options.dry_run and not options.yes:
-            _confirm(pair)
-        delete(pair, deployer, _numbered())
-    except RegionsError as error:
-        _leave(str(error))
-    except (BotoCoreError, ClientError) as error:
-        _leave(f"AWS refused or could not be reached: {error}")
-    except FileNotFoundError as error:
-        _leave(f"{error.filename} is missing: run it by `make deploy-regions`, which installs it")
-    except KeyboardInterrupt:
-        _leave("interrupted; run it again to go on")
-
-
-def _confirm(pair: Pair) -> None:
-    name = pair.primary.stack
-    print(f"This deletes the stack {name} in {pair.primary.region} and {pair.secondary.region}, with all of its data.")
-    if input("Type the stack's name to go on: ") != name:
-        raise RegionsError("nothing was deleted")
-
-
-def _leave(message: str) -> NoReturn:
-    sys.exit(f"error: {message}")
-
-
-if __name__ == "__main__":
-    main()

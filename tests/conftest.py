@@ -13,11 +13,12 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from local.local_aws import Laptop
+    from local.local_aws import LocalAws
 
 TESTS: Final = Path(__file__).parent
 PROOFS: Final = tuple(
-    TESTS / "idempotency" / folder for folder in ("bench", "differential", "explorer", "features", "simulation")
+    TESTS / "idempotency" / name
+    for name in ("bench", "differential", "explorer", "simulation", "test_store_conformance.py")
 )
 INTEGRATION: Final = tuple(
     TESTS / folder for folder in ("engine", "functions/api", "idempotency/stores", "pipeline", "regions", "template")
@@ -57,6 +58,13 @@ os.environ |= {
 botocore.session.create_loader = functools.cache(botocore.session.create_loader)
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Skip the folders of a tier that is not run: importing them takes seconds."""
+    tiers = {"not integration": INTEGRATION, "not proof": PROOFS}
+    left_out = [folders for tier, folders in tiers.items() if tier in config.option.markexpr]
+    return any(collection_path.is_relative_to(folder) for folders in left_out for folder in folders) or None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests by tier, and take the network away from those that need none."""
     for item in items:
@@ -69,11 +77,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def laptop() -> "Iterator[Laptop]":
+def cloud() -> "Iterator[LocalAws]":
     """An engine, with what `sam build` makes of the template; Lambda's retries follow soon."""
-    from local.local_aws import FAULTS, Laptop  # noqa: PLC0415 - most tests need no engine
+    from local.local_aws import FAULTS, LocalAws  # noqa: PLC0415 - most tests need no engine
 
-    with Laptop(retry_delays=(0.2, 0.4), preload=[FAULTS]) as started:
+    with LocalAws("--retry-delays=0.2,0.4", FAULTS) as started:
         started.build()
         yield started
 

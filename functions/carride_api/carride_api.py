@@ -1,4 +1,4 @@
-"""The HTTP API: books, changes, lists and shows rides. A request that is sent again takes effect once.
+"""The HTTP API: books, changes, lists and shows rides. Each request takes effect once, however often it is sent.
 
 `Requests.read` reads a request, `Service.answer` decides it, and the idempotency layer commits it with its answer.
 """
@@ -25,10 +25,10 @@ from idempotency.stores.transport import Transport, botocore_transport
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
-# A key is remembered for a day, longer than any client retries. Only outages and bugs fail an attempt, and a client may
-# retry those as often as it likes.
+# A key is remembered for a day, longer than clients retry. Only outages and bugs fail an attempt, and clients may retry
+# those without limit.
 _CLAIMED: Final = Policy(window=86_400, max_attempts=1_000)
-# A conflict means that another request has changed the ride: run again, so that the decision sees that change.
+# A conflict means that another request has changed the ride: decide again, on the changed ride.
 _ATOMIC: Final = Policy(window=86_400, max_attempts=1_000, atomic=True, conflict_reruns=2)
 
 
@@ -44,19 +44,20 @@ def make_handler(
 
     Args:
         settings: the function's environment.
-        dynamodb: reads the tables; by default a client with timeouts that fit inside a request.
-        transport: carries the transactions to DynamoDB; by default a client of its own.
-        start_simulator: starts a simulation; by default an asynchronous invocation.
+        dynamodb: reads the tables; by default a client with timeouts shorter than a request's.
+        transport: carries the transactions to DynamoDB; by default another client.
+        start_simulator: starts a simulation; by default by an asynchronous invocation.
         now: the present, with a time zone.
     """
-    session = get_session()  # shared: a session reads the description of DynamoDB once
-    # On DynamoDB wherever the consumers keep their records: an answer is committed with the ride that it is about.
-    store = DynamoDBStore(settings.idempotency_table, transport=transport or botocore_transport(session=session))
-    client = dynamodb or dynamodb_client(session, connect_s=0.7, read_s=0.8)
+    if dynamodb is None or transport is None:
+        session = get_session()  # shared, because a session reads the description of DynamoDB once
+        dynamodb = dynamodb or dynamodb_client(session, connect_s=0.7, read_s=0.8)
+        transport = transport or botocore_transport(session=session)
+    # Always on DynamoDB, so that an answer is committed together with its ride.
+    store = DynamoDBStore(settings.idempotency_table, transport=transport)
+    tables = Tables(dynamodb, settings.booking_table, settings.ride_table)
+    service = Service(settings, tables, store, start_simulator, now)
     requests = Requests(settings.stage, settings.staff_group)
-    service = Service(
-        settings, Tables(client, settings.booking_table, settings.ride_table), store, start_simulator, now
-    )
 
     def http_handler(name: str, policy: Policy) -> HttpHandler:
         consumer = Consumer(
@@ -72,7 +73,7 @@ def make_handler(
         return consumer.http_handler(problem_types=TYPES)(service.answer)
 
     rides = http_handler("carride-api", _ATOMIC)
-    simulations = http_handler("carride-api-simulate", _CLAIMED)  # what it starts is no write to a table
+    simulations = http_handler("carride-api-simulate", _CLAIMED)  # an invocation is not part of a transaction
 
     def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
         match event.get("routeKey"):
@@ -85,8 +86,8 @@ def make_handler(
                 return simulations(event, context)
         try:
             return rides(event, context)
-        except EffectConflictError:  # only of a booking: a change that conflicts runs again, and is stale then
-            detail = "a ride was booked with this key, and its answer is no longer remembered"
+        except EffectConflictError:  # only of a booking: a change is decided again, and is stale then
+            detail = "a ride was booked with this key, and the answer is no longer stored"
             return refused(Kind.KEY_FORGOTTEN, detail, field="Idempotency-Key").response(TYPES)
 
     return handler

@@ -1,7 +1,7 @@
-"""Publishes simulated rides straight to the bus, in as many calls as it takes.
+"""Publishes simulated rides directly to the bus, in as many calls as it takes.
 
-A call publishes what it has time for and says where the next one continues. The ids of events are derived, so that a
-call or a simulation that is made again only adds copies of known facts.
+A call publishes what it has time for, and returns where the next call continues. The ids of events are derived, so a
+repeated call only adds copies of known facts.
 """
 
 import time
@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from msgspec import Meta, Struct
 
 from carride.clients import events_client, sqs_client
-from carride.decoding import ShapeError, shaped
+from carride.decoding import FieldError, shaped
 from carride.publisher import NEEDED_MS, Outcome, Publisher
 from carride.settings import from_environment
-from carride.simulation import Kind, Simulation, Spec, SpecError
+from carride.simulation import Kind, Simulation, Spec
 from carride.telemetry import count, logger
 
 if TYPE_CHECKING:
     from idempotency.invocation import LambdaContext
 
 CHUNK: Final = 100
-"""How many entries are published between two looks at the clock; with a rate, at most a tenth of a second's."""
+"""The number of entries that are published before the time is checked; with a rate, at most a tenth of a second's."""
 NEEDED_FOR_A_CHUNK_MS: Final = NEEDED_MS + 5_000
 _YEARS: Final = range(2000, 9999)
 
@@ -35,18 +35,18 @@ class Settings(Struct, frozen=True):
     event_bus_name: str
     producer_dlq_url: str
     event_endpoint_id: Annotated[str, Meta(pattern=r"^$|^[A-Za-z0-9-]+\.[A-Za-z0-9-]+$")] = ""
-    """The global endpoint to publish through, as in ``abcde.veo``; empty, to publish to this region's bus."""
+    """The global endpoint to publish through, e.g. ``abcde.veo``; empty for this region's bus."""
 
 
 class Request(Spec, frozen=True, kw_only=True):
-    """What to simulate, and which part of it to publish."""
+    """What to simulate, and the part of it to publish."""
 
     offset: Annotated[int, Meta(ge=0)] = 0
-    """The entry to begin with."""
+    """The index of the first entry."""
     limit: Annotated[int, Meta(ge=1, le=2**31)] | None = None
-    """How many entries to publish at most."""
+    """The largest number of entries to publish."""
     time: Annotated[datetime, Meta(tz=True)] | None = None
-    """The present of the simulation; by default the clock's."""
+    """The present of the simulation; by default the clock's time."""
 
 
 def make_handler(
@@ -78,30 +78,29 @@ def make_handler(
     )
 
     def handler(raw: dict[str, Any], context: "LambdaContext") -> dict[str, Any]:
-        """Publish a simulation, or as much of it as there is time for; at least one chunk.
+        """Publish a simulation, or as much of it as there is time for, but at least one chunk.
 
-        With a rate, no entry is published before it is due, counted from the start of the call; a call that falls
-        behind catches up.
+        With a rate, no entry is published before it is due, counted from the start of the call.
 
         Args:
             raw: a `Request` as JSON; every field has a default.
-            context: says how much time is left.
+            context: has the time that is left.
 
         Returns:
-            Counts of entries: ``requested`` (handled in this call), ``published`` (on the bus), ``distinct`` (facts
-            that this simulation had not published before), ``deadLettered`` (in the ProducerDlq), ``rejected`` (those
-            of them that the bus refused for good), ``reasons`` (all of them by code) and ``total`` (of the whole
-            simulation); ``resume``, the offset to continue with, or None at the end; ``complete``, whether this is the
-            end; ``time``, to continue with. For an invalid request: ``error`` and the invalid ``field``.
+            Counts of entries: ``requested`` (handled in this call), ``published`` (on the bus), ``distinct`` (published
+            facts without copies), ``deadLettered`` (in the ProducerDlq), ``rejected`` (dead-lettered because of a final
+            refusal), ``reasons`` (dead-lettered, by code) and ``total`` (of the whole simulation). ``resume`` and
+            ``time`` are ``offset`` and ``time`` of the next call; ``resume`` is None and ``complete`` true at the end.
+            For an invalid request: ``error`` and the invalid ``field``.
 
         Raises:
-            PublishError: entries reached neither the bus nor the queue; the same request can be made again.
+            PublishError: entries reached neither the bus nor the queue. Repeat the request.
         """
         try:
             request = shaped(raw, Request)
             present = request.time or now()
             simulation = _simulation(request, present)
-        except (ShapeError, SpecError) as error:
+        except FieldError as error:
             logger.warning("bad request", extra={"field": error.field, "problem": str(error)})
             return {"error": str(error), "field": error.field}
 
@@ -133,7 +132,7 @@ def make_handler(
         complete = reached >= total
         end = {"total": total, "resume": None if complete else reached, "complete": complete}
         summary = {**counts, "reasons": dict(reasons), **end, "time": present.isoformat()}
-        # Nobody reads the summary of an asynchronous call: if time ran out, the log says so.
+        # Nobody reads the answer to an asynchronous call, so the log warns if time ran out.
         out_of_time = not complete and counts["requested"] != request.limit
         (logger.warning if out_of_time else logger.info)("simulated", extra={"summary": summary})
         count("carride-simulator", Published=counts["published"], Rejected=counts["deadLettered"])
@@ -143,8 +142,8 @@ def make_handler(
 
 
 def _simulation(request: Request, present: datetime) -> Simulation:
-    if present.year not in _YEARS:  # events are older than the present, and expire after it
-        raise SpecError("time", f"the year must be from {_YEARS[0]} to {_YEARS[-1]}")
+    if present.year not in _YEARS:  # events have times before and after the present
+        raise FieldError("time", f"the year must be from {_YEARS[0]} to {_YEARS[-1]}")
     return Simulation(request, present)
 
 

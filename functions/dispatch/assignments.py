@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-from carride.events import CarAssigned, CarReleased, RideEvent
+from carride.events import RideEvent
+from carride.facts import CarAssigned, CarReleased
 from carride.items import Outbox, Stored, step
 from fleet import OPEN, Assignment, Car, Decision, State, parked, zone
 from idempotency import Check, Put, Update, marshalling

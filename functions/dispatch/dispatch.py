@@ -8,7 +8,8 @@ import fleet
 from assignments import Reader, Tables, effects
 from carride.clients import dynamodb_client
 from carride.consumer import SagaSettings, ride_consumer
-from carride.events import CarReleased, RideEvent
+from carride.events import RideEvent
+from carride.facts import CarReleased
 from carride.settings import from_environment
 from carride.telemetry import count, logger
 from idempotency import Operation, Policy

@@ -21,8 +21,8 @@ from typing import Final, NamedTuple
 import msgspec
 from msgspec import Struct
 
-from carride.decoding import ShapeError, json_name, shaped
-from carride.events import (
+from carride.decoding import FieldError, json_name, shaped
+from carride.facts import (
     CarAssigned,
     CarReleased,
     CarRideAccepted,
@@ -134,7 +134,7 @@ def parked(in_zone: str, row: Mapping[str, object]) -> Car | None:
     """Return the car that a row of a zone holds; None where no event or no street could name it."""
     try:
         car_id, sector = msgspec.structs.astuple(shaped(row, _Row))
-    except ShapeError:
+    except FieldError:
         return None
     return Car(car_id, sector) if zone(sector) == in_zone else None
 

@@ -19,7 +19,7 @@ from urllib.parse import quote
 import urllib3
 from msgspec import Meta, Struct
 
-from carride.decoding import ShapeError, shaped
+from carride.decoding import FieldError, shaped
 from carride.ride import Cents, Currency
 from gateway import Call, Charge, GatewayAnswerError, GatewayRefusedError, GatewayUnavailableError, Status
 
@@ -231,7 +231,7 @@ class HttpGateway:
 def _shaped[S: Struct](answer: object, shape: type[S]) -> S:
     try:
         return shaped(answer, shape)
-    except ShapeError as error:
+    except FieldError as error:
         raise GatewayAnswerError(f"the gateway's answer has no {error.field} that an event can hold") from None
 
 

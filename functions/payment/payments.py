@@ -29,7 +29,7 @@ event of the ride comes next fulfils it, a redriven one too.
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
-from carride.events import (
+from carride.facts import (
     CarAssigned,
     CarRideCancelled,
     CarRideCompleted,

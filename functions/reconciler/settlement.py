@@ -18,7 +18,7 @@ import msgspec
 
 from carride import ride as rides
 from carride.bookings import Booking
-from carride.events import CarRideCancelled, CarRideOverdue
+from carride.facts import CarRideCancelled, CarRideOverdue
 from carride.history import TimelineEntry
 from carride.overdue import is_overdue
 from carride.ride import OPEN, Ride, Status
@@ -69,8 +69,7 @@ def decide(seen: Seen, now: datetime, limit: timedelta) -> Cancellation | Settle
         if not is_overdue(seen.booked_since, now, limit):
             return None
         cancelled = rides.cancel(booking)
-        after = Booking.of(cancelled, booking.booked_at, booking.owner)
-        return Cancellation(CarRideCancelled.of(cancelled, reason=REASON), booking, after)
+        return Cancellation(CarRideCancelled.of(cancelled, reason=REASON), booking, cancelled)
     if not seen.past:
         return Settlement(None)
     # A time that is still to come is its producer's error, and must not keep the ride from being settled.

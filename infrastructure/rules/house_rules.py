@@ -1,16 +1,14 @@
-"""The house rules of template.yaml, as rules of cfn-lint: what AWS accepts, and this project does not.
+"""The house rules of template.yaml, as rules of cfn-lint: stricter than what AWS accepts.
 
-`.cfnlintrc` appends them to cfn-lint's own, so that `make template`, an editor with cfn-lint and `sam validate --lint`
-all report them with the line. docs/security.md lists them.
-
-A resource can be excepted from some of them, with a reason that whoever reads the template sees::
+`.cfnlintrc` adds them to cfn-lint's own rules, so `make template`, an editor with cfn-lint and `sam validate --lint`
+report them with the line. docs/security.md lists them. Metadata excepts a resource from some of them, with a reason::
 
     Metadata:
       HouseRules:
         NoTimeToLive: the fleet does not grow with the traffic
 
-A rule looks at the template with its loops expanded and its nested templates merged, before conditions are decided:
-each branch of an ``Fn::If`` has to keep the rule. Tests prove who reaches whom, and what a customer's key encrypts.
+A rule sees the template with its loops expanded and its nested templates merged, before conditions are decided: each
+branch of an ``Fn::If`` has to keep the rule.
 """
 
 import json
@@ -26,23 +24,19 @@ type Value = Any
 """A value of a template, with intrinsic functions as mappings: ``{"Ref": "…"}``."""
 type Place = list[str | int]
 type Finding = tuple[Place, str]
-"""Where in the template, from the resource's logical id on, and what is wrong there."""
+"""The path in the template, from the resource's logical id on, and what is wrong there."""
 
 FUNCTIONS: Final = frozenset({"AWS::Serverless::Function", "AWS::Lambda::Function"})
 LOG_GROUP: Final = "AWS::Logs::LogGroup"
 QUEUE: Final = "AWS::SQS::Queue"
 TOPIC: Final = "AWS::SNS::Topic"
-RULE: Final = "AWS::Events::Rule"
 TABLE: Final = "AWS::DynamoDB::GlobalTable"
-ROLE: Final = "AWS::IAM::Role"
-API: Final = "AWS::Serverless::HttpApi"
 PIPE: Final = "AWS::Pipes::Pipe"
-NESTED: Final = "AWS::CloudFormation::Stack"
 
 FOURTEEN_DAYS: Final = 14 * 86_400
-"""Seconds; the longest that SQS keeps a message."""
+"""In seconds; the maximum of SQS."""
 WITHOUT_RESOURCES: Final = frozenset({"xray:PutTraceSegments", "xray:PutTelemetryRecords"})
-"""Actions that IAM lets be allowed on "*" only."""
+"""Actions that IAM allows only on "*"."""
 _NO_VALUE: Final = {"Ref": "AWS::NoValue"}
 _NAME: Final = re.compile(r"\$\{(\w+)(?:\.\w+)?\}")
 
@@ -51,7 +45,7 @@ _NAME: Final = re.compile(r"\$\{(\w+)(?:\.\w+)?\}")
 
 
 def branches(value: Value) -> Iterator[Value]:
-    """Yield what a value can be, once the conditions are decided; None where it can be left out."""
+    """Yield every value that the conditions allow; None if it can be left out."""
     match value:
         case {"Fn::If": [_, chosen, otherwise]}:
             yield from branches(chosen)
@@ -63,7 +57,7 @@ def branches(value: Value) -> Iterator[Value]:
 
 
 def at(value: Value, *names: str) -> list[Value]:
-    """Return what can be found under a path of names, in every branch and every element of a list."""
+    """Return the values under a path of names, in every branch and every element of a list."""
     found = list(branches(value))
     for name in names:
         inner: list[Value] = []
@@ -77,7 +71,7 @@ def at(value: Value, *names: str) -> list[Value]:
 
 
 def listed(value: Value) -> list[Value]:
-    """Return the elements that a list can have, in all branches; a single value is a list of one."""
+    """Return the elements of a list, in all branches; a single value is a list of one."""
     found = []
     for each in branches(value):
         for element in each if isinstance(each, list) else [each]:
@@ -112,23 +106,21 @@ def mentioned(value: Value) -> set[str]:
 
 
 def with_nested(template: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Return a template with the resources of its nested templates in place of the stacks, as if all stood in one.
+    """Return a template with the resources of its nested templates in place of the stacks.
 
     Args:
         template: with its loops expanded.
-        folder: from which it names its nested templates.
+        folder: to which the paths of nested templates are relative.
     """
     found: dict[str, Any] = {}
     outputs: dict[str, Any] = {}
     for name, resource in template["Resources"].items():
-        if resource.get("Type") != NESTED:
+        if resource.get("Type") != "AWS::CloudFormation::Stack":
             found[name] = resource
             continue
         nested, _ = decode(str(folder / resource["Properties"]["TemplateURL"]))
-        given = {
-            parameter: value["Fn::Join"][1]
-            if nested["Parameters"][parameter]["Type"] == "CommaDelimitedList"
-            else value
+        given = {  # a joined list is the list again
+            parameter: value["Fn::Join"][1] if isinstance(value, Mapping) and "Fn::Join" in value else value
             for parameter, value in resource["Properties"].get("Parameters", {}).items()
         }
         condition = {"Condition": resource["Condition"]} if "Condition" in resource else {}
@@ -142,7 +134,7 @@ def with_nested(template: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def _filled(value: Value, given: Mapping[str, Value]) -> Value:
-    """Return part of a nested template with the values of its parameters."""
+    """Return part of a nested template with its parameters replaced by their values."""
 
     def written(name: re.Match[str]) -> str:
         match given.get(name[1]):
@@ -163,7 +155,7 @@ def _filled(value: Value, given: Mapping[str, Value]) -> Value:
 
 
 def _linked(value: Value, outputs: Mapping[str, Value]) -> Value:
-    """Return a value in which references to outputs of nested stacks are what these outputs refer to."""
+    """Return a value with the outputs of nested stacks in place of references to them."""
     match value:
         case {"Fn::GetAtt": [str(name), str(attribute)]} if f"{name}.{attribute}" in outputs:
             return outputs[f"{name}.{attribute}"]
@@ -178,7 +170,7 @@ def _inside(value: Value, change: Callable[[Value], Value]) -> Value:
 
 
 class House:
-    """The resources of a template, by what the rules ask of them."""
+    """The resources of a template, with the questions that rules ask."""
 
     def __init__(self, resources: Mapping[str, Any]) -> None:
         self.resources = resources
@@ -195,7 +187,7 @@ class House:
         return bool(names) and all(self.resources.get(name, {}).get("Type") in types for name in names)
 
     def reason(self, name: str, exception: str) -> str:
-        """Return why a resource is excepted; empty if it is not."""
+        """Return the reason for an exception; empty without one."""
         metadata = self.resources[name].get("Metadata") or {}
         return str((metadata.get("HouseRules") or {}).get(exception, "")).strip()
 
@@ -208,7 +200,7 @@ class House:
         ]
 
     def alarms(self, namespace: str, metric: str, dimension: str, name: str) -> list[str]:
-        """Return the alarms that watch a metric of a resource and notify a topic."""
+        """Return the alarms that watch a metric of a resource and report to a topic."""
         return [
             alarm
             for alarm, properties in self.of_type("AWS::CloudWatch::Alarm")
@@ -220,12 +212,12 @@ class House:
         ]
 
     def dead_letter_queues(self) -> set[str]:
-        """Return the queues that nothing takes messages from by itself."""
+        """Return the queues without a redrive policy: nothing polls them."""
         return {name for name, queue in self.of_type(QUEUE) if "RedrivePolicy" not in queue}
 
 
 def is_tls_only(statement: Mapping[str, Any], resource: str, action: str) -> bool:
-    """Whether a statement refuses everybody who does not come over TLS."""
+    """Whether a statement refuses requests without TLS."""
     return (
         statement.get("Effect") == "Deny"
         and statement.get("Principal") == "*"
@@ -236,7 +228,7 @@ def is_tls_only(statement: Mapping[str, Any], resource: str, action: str) -> boo
 
 
 def is_pinned(statement: Mapping[str, Any]) -> bool:
-    """Whether what a statement allows, it allows one service on behalf of a source that it names."""
+    """Whether a statement allows nothing, or one service on behalf of a source that it names."""
     sources = [
         arn
         for operator in ("ArnEquals", "ArnLike")
@@ -252,20 +244,20 @@ def is_pinned(statement: Mapping[str, Any]) -> bool:
 
 
 def functions_log(house: House) -> Iterator[Finding]:
-    """Every function writes to a log group of the template, and every log group forgets."""
+    """Every function writes to a log group of the template, and every log group has a retention."""
     for name, function in house.of_type(*FUNCTIONS):
         for group in at(function, "LoggingConfig", "LogGroup"):
             if not house.is_a(named(group), LOG_GROUP):
                 yield [name, "Properties"], f"{name} needs LoggingConfig.LogGroup, a log group of this template"
     for name, group in house.of_type(LOG_GROUP):
         if None in at(group, "RetentionInDays"):
-            yield [name, "Properties"], f"{name} needs RetentionInDays, or it keeps its entries for ever"
+            yield [name, "Properties"], f"{name} needs RetentionInDays; without it, it keeps its entries for ever"
 
 
 def functions_alarm(house: House) -> Iterator[Finding]:
-    """A topic is notified when a function, an API or a pipe fails, and when what failed could not even be kept."""
+    """Every function, API and pipe has alarms on failures, and on failed events that Lambda cannot dead-letter."""
     wanted = [(name, "AWS/Lambda", "FunctionName", ["Errors", "Throttles"]) for name, _ in house.of_type(*FUNCTIONS)]
-    wanted += [(name, "AWS/ApiGateway", "ApiId", ["5xx"]) for name, _ in house.of_type(API)]
+    wanted += [(name, "AWS/ApiGateway", "ApiId", ["5xx"]) for name, _ in house.of_type("AWS::Serverless::HttpApi")]
     wanted += [(name, "AWS/EventBridge/Pipes", "PipeName", ["ExecutionFailed"]) for name, _ in house.of_type(PIPE)]
     wanted += [
         (name, "AWS/Lambda", "FunctionName", ["DestinationDeliveryFailures"])
@@ -282,8 +274,8 @@ def functions_alarm(house: House) -> Iterator[Finding]:
 
 
 def targets_are_retried(house: House) -> Iterator[Finding]:
-    """What a target does not take is tried again, for as long as the rule says, and then kept."""
-    for name, rule in house.of_type(RULE):
+    """Every target of a rule has a retry policy and a dead-letter queue."""
+    for name, rule in house.of_type("AWS::Events::Rule"):
         for index, target in enumerate(listed(rule.get("Targets"))):
             place: Place = [name, "Properties", "Targets", index]
             for setting in ("MaximumRetryAttempts", "MaximumEventAgeInSeconds"):
@@ -298,7 +290,7 @@ def targets_are_retried(house: House) -> Iterator[Finding]:
 
 
 def queues_have_one_policy(house: House) -> Iterator[Finding]:
-    """A queue or topic has exactly one policy, since two overwrite each other, and it refuses what is not over TLS."""
+    """A queue or topic has exactly one policy, since two overwrite each other, and it refuses requests without TLS."""
     for kind, policy_kind, place, denied in (
         (QUEUE, "AWS::SQS::QueuePolicy", "Queues", "sqs:*"),
         (TOPIC, "AWS::SNS::TopicPolicy", "Topics", "sns:Publish"),
@@ -309,29 +301,29 @@ def queues_have_one_policy(house: House) -> Iterator[Finding]:
                 yield [name], f"{name} needs exactly one policy"
             for policy, statements in policies:
                 if not any(is_tls_only(statement, name, denied) for statement in statements):
-                    yield [policy, "Properties"], f"{policy} does not refuse what does not come over TLS"
+                    yield [policy, "Properties"], f"{policy} needs a statement that denies requests without TLS"
 
 
 def policies_are_pinned(house: House) -> Iterator[Finding]:
-    """Whatever a queue or a topic allows, it allows a service on behalf of one resource, so that nobody borrows it."""
+    """A policy of a queue or a topic admits a service only on behalf of a resource that it names."""
     for name, policy in house.of_type("AWS::SQS::QueuePolicy", "AWS::SNS::TopicPolicy"):
         loose = [each for each in listed(policy.get("PolicyDocument", {}).get("Statement")) if not is_pinned(each)]
         reason = house.reason(name, "NotPinned")
         if loose and not reason:
-            yield [name, "Properties"], f"{name} allows something without naming in aws:SourceArn on whose behalf"
+            yield [name, "Properties"], f"{name} needs a service and aws:SourceArn in each statement that allows"
         if reason and not loose:
-            yield [name, "Metadata"], f"{name} gives a reason for being NotPinned, and is pinned"
+            yield [name, "Metadata"], f"{name} has a reason for NotPinned and is pinned; remove the reason"
 
 
 def queues_keep_messages(house: House) -> Iterator[Finding]:
-    """A queue keeps its messages for 14 days: nobody loses a dead letter over a long weekend."""
+    """A queue keeps its messages for 14 days, which leaves time to fix and redrive."""
     for name, queue in house.of_type(QUEUE):
         if at(queue, "MessageRetentionPeriod") != [FOURTEEN_DAYS]:
             yield [name, "Properties"], f"{name} needs MessageRetentionPeriod: {FOURTEEN_DAYS}, which is 14 days"
 
 
 def queues_alarm(house: House) -> Iterator[Finding]:
-    """One message in a dead-letter queue raises an alarm; where a function works a queue off, an old message does."""
+    """A dead-letter queue alarms at its first message; a queue that a function polls, at an old message."""
     dead_letters = house.dead_letter_queues()
     for name, _ in house.of_type(QUEUE):
         metric = "ApproximateNumberOfMessagesVisible" if name in dead_letters else "ApproximateAgeOfOldestMessage"
@@ -340,25 +332,25 @@ def queues_alarm(house: House) -> Iterator[Finding]:
             yield [name], f"{name} needs an alarm on {metric}"
         for alarm in alarms if name in dead_letters else ():
             if house.resources[alarm]["Properties"].get("Threshold") != 0:
-                yield [alarm, "Properties"], f"{alarm} overlooks the first message in {name}"
+                yield [alarm, "Properties"], f"{alarm} needs Threshold 0, to report the first message in {name}"
 
 
 # ── Tables, keys and roles ────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def tables_expire(house: House) -> Iterator[Finding]:
-    """A table grows without end on purpose only."""
+    """A table expires its items, or has a reason for keeping them."""
     for name, table in house.of_type(TABLE):
         expires = at(table, "TimeToLiveSpecification", "Enabled") == [True]
         reason = house.reason(name, "NoTimeToLive")
         if not expires and not reason:
             yield [name, "Properties"], f"{name} needs TimeToLiveSpecification, or a reason for NoTimeToLive"
         if expires and reason:
-            yield [name, "Metadata"], f"{name} gives a reason for NoTimeToLive, and has one"
+            yield [name, "Metadata"], f"{name} has a reason for NoTimeToLive and a time to live; remove one"
 
 
 def tables_come_back(house: House) -> Iterator[Finding]:
-    """Each replica can be restored to any second of the last 35 days, and says whether it can be deleted."""
+    """Each replica has point-in-time recovery, and deletion protection in production."""
     for name, table in house.of_type(TABLE):
         for index, replica in enumerate(listed(table.get("Replicas"))):
             path: Place = [name, "Properties", "Replicas", index]
@@ -367,17 +359,17 @@ def tables_come_back(house: House) -> Iterator[Finding]:
             if True not in at(replica, "DeletionProtectionEnabled"):
                 yield path, f"{name} needs DeletionProtectionEnabled on every replica, in production at least"
     for name, _ in house.of_type("AWS::DynamoDB::Table", "AWS::Serverless::SimpleTable"):
-        yield [name], f"{name} cannot get a replica later: it has to be an {TABLE} with one replica"
+        yield [name], f"{name} has to be an {TABLE} with one replica; a plain table cannot get a replica later"
 
 
 def roles_are_narrow(house: House) -> Iterator[Finding]:
-    """The role of a function or a pipe names every action and every resource, also in policies beside it."""
+    """The role of a function or a pipe names every action and every resource, without wildcards."""
     holders = [holder for _, holder in house.of_type(*FUNCTIONS, PIPE)]
     used = set().union(*(named(holder.get("Role") or holder.get("RoleArn")) for holder in holders))
-    for role, properties in house.of_type(ROLE):
+    for role, properties in house.of_type("AWS::IAM::Role"):
         if role in used:
             if listed(properties.get("ManagedPolicyArns")):
-                yield [role, "Properties"], f"{role} takes over permissions that nobody here wrote down"
+                yield [role, "Properties"], f"{role} must not have managed policies; write the permissions down"
             for statement in (each for each in at(properties, "Policies", "PolicyDocument", "Statement") if each):
                 yield from _wildcards(role, statement)
     for policy, properties in house.of_type("AWS::IAM::Policy"):
@@ -399,12 +391,12 @@ def _wildcards(holder: str, statements: Value) -> Iterator[Finding]:
 
 
 class _HouseRule:
-    """What makes a rule of cfn-lint of a check."""
+    """Turns a check into a rule of cfn-lint."""
 
     check: Callable[[House], Iterator[Finding]]
 
     def match(self, cfn: Any) -> list[RuleMatch]:
-        """Return what the check finds in a template."""
+        """Return the findings of the check in a template."""
         own = cfn.template.get("Resources") or {}
         folder = Path(cfn.filename).parent if cfn.filename else Path()  # `sam validate` passes the template as text
         found = type(self).check(House(with_nested(cfn.template, folder)["Resources"]))

@@ -5,12 +5,12 @@ import os
 import subprocess
 import sys
 import threading
+from dataclasses import fields
 from pathlib import Path
 
-from local.engine.run import EngineError, run
+from local.engine.process import HOST, EngineError
+from local.engine.run import run
 from local.engine.settings import Settings
-
-_DEFAULTS = Settings(port=0)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -18,34 +18,32 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
 
     serving = commands.add_parser("serve", help="run the engine in the foreground")
-    serving.add_argument("--port", type=int, required=True, help="TCP port to listen on")
-    serving.add_argument("--host", default=_DEFAULTS.host, help="address to listen on (%(default)s)")
-    serving.add_argument(
+    add = serving.add_argument
+    add("--port", type=int, required=True, help="TCP port to listen on")
+    add("--host", default=HOST, help="address to listen on (%(default)s)")
+    add(
         "--retry-delays",
-        default=_DEFAULTS.retry_delays,
+        default="1,2",
         type=lambda text: tuple(float(part) for part in text.split(",")),
         metavar="S,S",
-        help="seconds before each retry of an asynchronous invocation (1,2); AWS waits 60,120",
+        help="seconds before each retry of an asynchronous invocation (%(default)s); AWS waits 60,120",
     )
-    serving.add_argument("--workers", type=int, default=_DEFAULTS.workers, help="processes per function (%(default)s)")
-    serving.add_argument(
-        "--queue-limit", type=int, default=_DEFAULTS.queue_limit, help="events waiting per function (%(default)s)"
-    )
-    serving.add_argument(
-        "--preload", action="append", default=[], metavar="FILE", help="Python file to run in each function's process"
-    )
-    serving.add_argument(
-        "--plug-in", action="append", default=[], dest="plug_ins", metavar="MODULE", help="module to extend the engine"
-    )
-    serving.add_argument(
-        "--until-stdin-closes",
-        metavar="FOLDER",
-        help="end with the process that started the engine, and remove FOLDER",
-    )
+    add("--workers", type=int, default=2, help="processes per function (%(default)s)")
+    add("--queue-limit", type=int, default=100_000, help="events waiting per function (%(default)s)")
+    add("--preload", action="append", default=[], metavar="FILE", help="Python file to run in each function's process")
+    add("--plug-in", action="append", default=[], dest="plug_ins", metavar="MODULE", help="module to extend the engine")
+    add("--stock", action="store_true", help="leave the engine's plug-ins out, to compare with MiniStack itself")
+    add("--until-stdin-closes", metavar="FOLDER", help="end with the process that started it, and remove FOLDER")
 
     running = commands.add_parser("run", help="build and deploy a SAM template, and keep it running until Ctrl-C")
     running.add_argument("template", type=Path, help="path of the SAM template")
-    running.add_argument("parameters", nargs="*", metavar="NAME=VALUE", help="parameters of the template")
+    running.add_argument(
+        "parameters",
+        nargs="*",
+        type=lambda text: text.partition("=")[::2],
+        metavar="NAME=VALUE",
+        help="parameters of the template",
+    )
     running.add_argument("--port", type=int, default=0, help="TCP port to listen on (a free one)")
     running.add_argument("--stack-name", default="local", help="name of the stack (%(default)s)")
     return parser
@@ -55,19 +53,10 @@ def _serve(options: argparse.Namespace) -> None:
     """Set MiniStack's environment, apply the plug-ins and serve until stopped."""
     if options.until_stdin_closes:
         threading.Thread(target=_end_with_parent, args=[options.until_stdin_closes], daemon=True).start()
-    settings = Settings(
-        port=options.port,
-        host=options.host,
-        retry_delays=options.retry_delays,
-        workers=options.workers,
-        queue_limit=options.queue_limit,
-        preload=tuple(options.preload),
-        plug_ins=tuple(options.plug_ins),
-    )
     # MiniStack reads these when it is imported.
     os.environ |= {
-        "GATEWAY_PORT": str(settings.port),
-        "BIND_HOST": settings.host,
+        "GATEWAY_PORT": str(options.port),
+        "BIND_HOST": options.host,
         "AUTH": "true",
         "IOT_MTLS_ENABLED": "0",
         "SFTP_ENABLED": "0",
@@ -77,13 +66,14 @@ def _serve(options: argparse.Namespace) -> None:
 
     from local.engine import plug_ins  # noqa: PLC0415 - imports MiniStack
 
-    plug_ins.apply(settings)
+    plug_ins.apply(Settings(**{field.name: getattr(options, field.name) for field in fields(Settings)}))
     from ministack import app  # noqa: PLC0415 - as above
 
     app.main()
 
 
 def _end_with_parent(folder: str) -> None:
+    """Wait until standard input closes, then kill this process group and remove the folder."""
     sys.stdin.buffer.read()
     group = os.getpgid(0)  # with the functions' processes, which write into the folder until they are gone
     script = 'kill -9 "-$1"; sleep 1; rm -rf -- "$2"'
@@ -97,7 +87,7 @@ def main() -> None:
         _serve(options)
         return
     try:
-        run(options.template, options.parameters, port=options.port, stack=options.stack_name)
+        run(options.template, dict(options.parameters), port=options.port, stack=options.stack_name)
     except EngineError as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:

@@ -1,17 +1,16 @@
 """Asynchronous invocations: a queue, retries under one request id, then the failure's destination.
 
 AWS: an asynchronous event waits in the function's queue. A failed attempt is retried after 1 and then 2 minutes,
-`MaximumRetryAttempts` times and at most `MaximumEventAgeInSeconds` long, as the function, version or alias that was
-invoked says; **every attempt has the same request id**. Then the event goes to the `OnFailure` destination in AWS's
-record format. Throttling costs no attempt; a caller whose event finds no room is refused.
+`MaximumRetryAttempts` times and at most `MaximumEventAgeInSeconds` long, by the settings of the invoked function,
+version or alias; **every attempt has the same request id**. Then the event goes to the `OnFailure` destination in AWS's
+record format. Throttling costs no attempt; a full queue refuses the next event.
 
-Stock MiniStack: each attempt has a new request id; the settings of an alias are not found; the record names neither
-the request id nor the right count. An EventBridge target is invoked once, on a thread of its own for each event, so
-that a burst starts a process for each and loses events.
+Stock MiniStack: gives each attempt a new request id, ignores the settings of an alias, and records neither the request
+id nor the right count. It invokes an EventBridge target once, on a thread for each event, so that a burst starts a
+process for each event and loses events.
 
 Plugs into `lambda_svc.invoke_async_with_retry`, `lambda_svc._invoke`, `eventbridge._dispatch_to_lambda` and
-`lambda_svc.reset`. Delays are scaled down; the destination is SQS, and a function's own `DeadLetterConfig` is not
-served.
+`lambda_svc.reset`. Delays are scaled down; destinations are SQS queues; a function's own `DeadLetterConfig` is ignored.
 """
 
 import json
@@ -48,7 +47,7 @@ class _Event:
 
     @property
     def arn(self) -> str:
-        """The function as it was invoked, in full: with ``$LATEST`` where no qualifier was given."""
+        """The ARN of the invoked function, with its qualifier or ``$LATEST``."""
         account, region = self.scope
         return f"arn:aws:lambda:{region}:{account}:function:{self.function}:{self.qualifier or '$LATEST'}"
 
@@ -69,7 +68,7 @@ class _Functions:
             waiting.close()
 
     def submit(self, arn: str, payload: Any) -> None:
-        """Queue an event for the function that the ARN names.
+        """Queue an event for a function.
 
         Raises:
             QueueFullError: The function has too many events waiting.
@@ -85,7 +84,7 @@ class _Functions:
         self._queues[key].put(event)
 
     def _attempt(self, event: _Event) -> float | None:
-        """Run an event once; the seconds until its next attempt, or ``None`` when there is none."""
+        """Run an event once; return the seconds until its next attempt, or ``None``."""
         event.scope.enter()
         function = lambda_svc._functions.get(event.function)
         record, config = lambda_svc._effective_func_record_for_qualifier(function, event.qualifier)
@@ -96,9 +95,9 @@ class _Functions:
         slot, _ = lambda_svc._acquire_execution_slot(function, config)
         if slot is None:
             result: dict[str, Any] = {}
-            # AWS does not wait for a function whose concurrency is 0: it has been switched off.
+            # AWS does not wait for a function that was switched off by a concurrency of 0.
             exhausted = lambda_svc._reserved_concurrency(function, config) == 0
-            delay = self._settings.retry_delays[0]
+            delay = self._settings.delay(1)
         else:
             event.attempts += 1
             try:
@@ -108,7 +107,7 @@ class _Functions:
             if not result.get("error"):
                 return None
             exhausted = event.attempts > rules.get("MaximumRetryAttempts", _RETRIES)
-            delay = self._settings.retry_delays[min(event.attempts, len(self._settings.retry_delays)) - 1]
+            delay = self._settings.delay(event.attempts)
         too_old = time.time() - event.received + delay > rules.get("MaximumEventAgeInSeconds", _MAX_AGE_SECONDS)
         if exhausted or too_old:
             self._give_up(event, config, rules, "RetriesExhausted" if exhausted else "EventAgeExceeded", result)
@@ -118,7 +117,7 @@ class _Functions:
     def _give_up(
         self, event: _Event, config: dict[str, Any], rules: dict[str, Any], condition: str, result: dict[str, Any]
     ) -> None:
-        """Hand the event to the destination for failures, if there is one."""
+        """Send the event to the destination for failures, if there is one."""
         destination = rules.get("DestinationConfig", {}).get("OnFailure", {}).get("Destination")
         if not destination:
             _logger.warning("%s has no destination for failures; event %s is dropped", event.arn, event.request_id)
@@ -141,23 +140,17 @@ class _Functions:
                 "functionError": result.get("function_error", "Unhandled"),
             }
             record["responsePayload"] = result["body"]
-        self._send(event, config["Role"], destination, json.dumps(record))
-
-    def _send(self, event: _Event, role: str, destination: str, body: str) -> None:
-        """Send a message as the function's role, so that a missing permission shows."""
-        service, name = destination.split(":")[2], destination.rsplit(":", 1)[-1]
-        if service != "sqs":
-            _logger.error("%s: the engine sends failed events to SQS only, not to %s", event.arn, destination)
-            return
-        client = role_clients.client(self._settings, "sqs", role=role, user=event.function)
+        # As the function's role, so that a missing permission shows.
+        client = role_clients.client(self._settings, "sqs", role=config["Role"], user=event.function)
         try:
-            client.send_message(QueueUrl=sqs._queue_url(name), MessageBody=body)
+            url = sqs._queue_url(destination.rsplit(":", 1)[-1])
+            client.send_message(QueueUrl=url, MessageBody=json.dumps(record))
         except (BotoCoreError, ClientError):
-            _logger.exception("%s: event %s could not be sent to %s and is lost", event.arn, event.request_id, name)
+            _logger.exception("%s: event %s could not be sent to %s", event.arn, event.request_id, destination)
 
 
 def _invoke_config(function: dict[str, Any], qualifier: str | None) -> dict[str, Any]:
-    """The settings of what was invoked; a template writes those of the function itself under ``$LATEST``."""
+    """Return the settings of an alias, a version or the function; a template puts the last under ``$LATEST``."""
     found = lambda_svc._event_invoke_config(function, qualifier)
     if found is None and qualifier is None:
         found = lambda_svc._event_invoke_config(function, "$LATEST")

@@ -1,10 +1,10 @@
-"""Two decisions in which MiniStack's access control differs from AWS's, and a list of what roles have asked for.
+"""Permissions for batches of SQS, policies that demand TLS, and the list of roles' requests.
 
 AWS: `SendMessageBatch` needs the permission ``sqs:SendMessage`` (likewise `DeleteMessageBatch` and
-`ChangeMessageVisibilityBatch`). Calls arrive over TLS, so a policy that denies everything else denies nothing.
+`ChangeMessageVisibilityBatch`). Calls arrive over TLS, so a TLS-only policy denies nothing.
 
-Stock MiniStack: asks for ``sqs:SendMessageBatch``, an action that no policy can name; and counts the laptop's loopback
-connection as insecure, so that a TLS-only queue refuses everybody.
+Stock MiniStack: asks for ``sqs:SendMessageBatch``, an action that no policy can name; and counts loopback as
+insecure, so that a TLS-only queue refuses every caller.
 
 Plugs into `iam_actions.extract_iam_action`, `iam_evaluator._request_origin` and `app.pin_request_origin`. Every
 decision passes `iam_evaluator.evaluate`, where the list is kept; ``GET /_engine/asked`` answers it.
@@ -24,6 +24,7 @@ _stock_pin = iam_evaluator.pin_request_origin
 _stock_evaluate = iam_evaluator.evaluate
 
 _asked: dict[tuple[str, str, str], bool] = {}
+"""Whether a role's action on a resource was allowed."""
 
 
 def _action(*request: Any, **more: Any) -> str | None:
@@ -40,20 +41,15 @@ def _evaluate(context: Any, *policies: Any) -> Any:
     _, is_role, role = context.principal_arn.partition(":assumed-role/")
     if is_role:
         asked = (role.partition("/")[0], context.action, context.resource_arn)
-        # The policy of the resource is evaluated too, and mostly has nothing to say.
+        # The resource's policy is evaluated too, and mostly neither allows nor denies.
         _asked[asked] = _asked.get(asked, False) or result.decision == "Allow"
     return result
 
 
-def report() -> list[list[str | bool]]:
-    """What roles have asked for since the engine started: name of the role, action, resource, and whether it may."""
-    return [[*asked, allowed] for asked, allowed in _asked.items()]
-
-
 def apply() -> None:
-    """Decide as AWS does, and remember what was decided on."""
+    """Decide as AWS does, and keep the list."""
     iam_evaluator.evaluate = _evaluate
     iam_actions.extract_iam_action = _action
     iam_evaluator._request_origin = ContextVar("request_origin", default=("127.0.0.1", True))
     app.pin_request_origin = _pin_request_origin
-    control.route("asked", lambda _body: report())
+    control.route("asked", lambda _body: [[*asked, allowed] for asked, allowed in _asked.items()])

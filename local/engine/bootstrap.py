@@ -1,11 +1,10 @@
 """The main program of a function's process: the engine's counterpart of Lambda's Python runtime.
 
 The engine writes JSON lines to the process's standard input: first one that names the code, then one for each
-invocation. It reads one JSON line for each invocation from what was standard output when the process began. Whatever
-the function writes to standard output or standard error is its log; after each invocation a line that ends in
-`END_OF_LOG` closes it.
+invocation. It reads one JSON line for each invocation from the process's original standard output. The function's own
+standard output and standard error are its log; after each invocation a line that ends in `END_OF_LOG` closes it.
 
-This file is read by the engine and run from a folder of its own: it imports the standard library only.
+The engine copies this file to a folder of its own, so it imports the standard library only.
 """
 
 import importlib
@@ -27,7 +26,7 @@ type Handler = Callable[[Any, Any], Any]
 
 
 class Context:
-    """What a handler gets as its second argument."""
+    """The second argument of a handler."""
 
     def __init__(self, call: dict[str, Any], deadline: float) -> None:
         self.aws_request_id = call["request_id"]
@@ -42,12 +41,12 @@ class Context:
         self._deadline = deadline
 
     def get_remaining_time_in_millis(self) -> int:
-        """Milliseconds until the function's timeout, never below 0."""
+        """Return the milliseconds until the function's timeout, never below 0."""
         return max(0, int((self._deadline - time.time()) * 1000))
 
 
 def search_path(code: str, layers: list[str]) -> list[str]:
-    """Where modules come from: the function, then its layers (the last one lies on top), then the runtime.
+    """Return the folders of modules: the function's, then its layers' (the last one first), then the runtime's.
 
     Layers are built for Lambda's Linux. On another system their compiled modules cannot be loaded, so there the
     runtime's own copies go first.
@@ -67,7 +66,7 @@ def _load(module: str, handler: str) -> Handler:
 
 
 def _describe(error: BaseException) -> dict[str, Any]:
-    """The error as Lambda answers it, after writing it to the log with its stack trace."""
+    """Log an error with its stack trace, and return it in the form of Lambda's answer."""
     frames = traceback.format_tb(error.__traceback__)[1:]  # without this file's own
     kind = type(error).__name__
     print(f"[ERROR] {kind}: {error}\n{''.join(traceback.format_exception(error))}", end="", file=sys.stderr)
@@ -78,7 +77,7 @@ def _call(handler: Handler, call: dict[str, Any], event: Any) -> dict[str, Any]:
     context = Context(call, time.time() + float(os.environ["_LAMBDA_TIMEOUT"]))
     try:
         result = handler(event, context)
-    except Exception as error:  # noqa: BLE001 - a handler may raise anything; what it raised is the answer
+    except Exception as error:  # noqa: BLE001 - a handler may raise anything; it is the answer
         return {"error": _describe(error)}
     try:
         json.dumps(result)
@@ -90,8 +89,8 @@ def _call(handler: Handler, call: dict[str, Any], event: Any) -> dict[str, Any]:
 
 def main() -> None:
     """Serve invocations until standard input ends."""
-    # The engine's two pipes are put aside, out of reach of the function and of programs that it starts: what they write
-    # to standard output is log too.
+    # Keep the engine's two pipes out of reach of the function and of programs that it starts, whose standard output
+    # belongs to the log.
     calls = os.fdopen(os.dup(0), encoding="utf-8")
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -101,7 +100,7 @@ def main() -> None:
     start = json.loads(calls.readline())
     os.environ.setdefault("AWS_EXECUTION_ENV", "AWS_Lambda_python3.13")
     sys.path[:] = search_path(start["code_dir"], os.environ.get("_LAMBDA_LAYERS_DIRS", "").split(os.pathsep))
-    # The module is imported within the first call, so that a slow or failing import is that call's.
+    # The first call imports the module, so that a slow or failing import belongs to that call.
     answers.write('{"status": "ready"}\n')
     answers.flush()
 

@@ -1,6 +1,6 @@
-"""How a plug-in teaches MiniStack's CloudFormation a type of resource.
+"""How a plug-in adds a resource type to MiniStack's CloudFormation, or extends one.
 
-MiniStack keeps a handler for each type: `create(logical_id, properties, stack)` answers the physical id and the
+MiniStack keeps a handler for each type: `create(logical_id, properties, stack)` returns the physical id and the
 attributes for `Fn::GetAtt`, `update(physical_id, old, new, stack)` likewise, `delete(physical_id, properties)`
 nothing.
 """
@@ -19,7 +19,7 @@ type Delete = Callable[[str, Properties], None]
 
 
 def handlers(type_name: str) -> dict[str, Callable[..., Any]]:
-    """MiniStack's handlers of a type; what is set here is used from then on."""
+    """Return MiniStack's handlers of a type, to be read or replaced."""
     found: dict[str, Callable[..., Any]] = provisioners._RESOURCE_HANDLERS.setdefault(type_name, {})
     return found
 
@@ -41,19 +41,35 @@ def register(type_name: str, create: Create, delete: Delete, update: Update | No
     handlers(type_name).update(create=create, update=update or replace, delete=delete)
 
 
+def extend(type_name: str, finish: Callable[[str, Properties], None]) -> None:
+    """Call ``finish(physical_id, properties)`` after each creation and update of a type that MiniStack has."""
+    stock = dict(handlers(type_name))
+
+    def create(logical_id: str, properties: Properties, stack: str) -> Resource:
+        resource: Resource = stock["create"](logical_id, properties, stack)
+        finish(resource[0], properties)
+        return resource
+
+    def update(physical_id: str, old: Properties, new: Properties, stack: str, *more: Any) -> Resource:
+        resource: Resource = stock["update"](physical_id, old, new, stack, *more)
+        finish(resource[0], new)
+        return resource
+
+    handlers(type_name).update(create=create, update=update)
+
+
 def physical_name(stack: str, logical_id: str, length: int) -> str:
-    """A name that CloudFormation makes for a resource that the template does not name."""
-    name: str = provisioners._physical_name(stack, logical_id, max_len=length)
-    return name
+    """Return the name that CloudFormation gives a resource without one in the template."""
+    return str(provisioners._physical_name(stack, logical_id, max_len=length))
 
 
-def call(operation: Callable[[Properties], Any], request: Properties) -> Properties:
+def call(operation: Callable[..., Any], *request: Any) -> Properties:
     """Call one of MiniStack's operations as its own client would.
 
     Raises:
-        ValueError: It refused; CloudFormation reports the message as the resource's reason.
+        ValueError: The operation refused; CloudFormation reports the message as the resource's reason.
     """
-    status, _, body = operation(request)
+    status, _, body = operation(*request)
     answer: Properties = json.loads(body or b"{}")
     if status >= 400:  # noqa: PLR2004 - HTTP
         raise ValueError(answer.get("message") or answer.get("Message") or body)

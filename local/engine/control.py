@@ -1,7 +1,4 @@
-"""The engine's control interface: HTTP addresses of its own, in front of MiniStack's.
-
-A plug-in adds an address with `route`. `README.md` lists those that there are.
-"""
+"""The engine's control interface: HTTP addresses of its own, in front of MiniStack's. `README.md` lists them."""
 
 import json
 from collections.abc import Awaitable, Callable
@@ -20,8 +17,8 @@ def route(path: str, answer: Callable[[bytes], object]) -> None:
     """Add an address below ``/_engine/``.
 
     Args:
-        path: its last part.
-        answer: called with the request's body, returns what JSON can hold.
+        path: Its last part.
+        answer: Called with the request's body; returns a value that JSON can hold.
     """
     _routes[f"/_engine/{path}"] = answer
 

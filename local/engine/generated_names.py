@@ -1,11 +1,11 @@
-"""Names that CloudFormation makes for resources which a template does not name.
+"""Names that CloudFormation generates for resources without one in the template.
 
-AWS: they end in something random, so that no two stacks share one; roles have names that count in every region.
+AWS: they end in random characters, so that no two stacks share one. Roles are global to an account.
 
-Stock MiniStack: makes them of the stack's name and the logical id, so that the stacks of one name in two regions share
-their roles, and the second one overwrites those of the first.
+Stock MiniStack: generates them from the stack's name and the logical id. Stacks of one name in two regions share their
+roles, and the second stack overwrites those of the first.
 
-Plugs into `provisioners._physical_name`, whose last characters become a hash that knows the region too.
+Plugs into `provisioners._physical_name`, whose last characters become a hash that includes the region.
 """
 
 import hashlib
@@ -26,5 +26,5 @@ def _name(stack: str, logical_id: str, **options: Any) -> str:
 
 
 def apply() -> None:
-    """Let the region be part of a name."""
+    """Make the region a part of generated names."""
     provisioners._physical_name = _name

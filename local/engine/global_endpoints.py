@@ -1,16 +1,15 @@
 """Global endpoints: PutEvents by `EndpointId`, the health check that routes it, and copies on the other bus.
 
 AWS: an event that is put through an endpoint goes to the bus of the primary region while the endpoint's health check is
-healthy, else to the secondary's. With replication, each event that either bus has ingested is put on the other one too,
-under an id of its own and with the `region` that ingested it. `AWS::Route53::HealthCheck` is a resource; one that is
-disabled counts as healthy, and as unhealthy if it is inverted as well.
+healthy, else to the secondary's. With replication, each event that either bus ingests is put on the other one too,
+under an id of its own and with the `region` that ingested it. `AWS::Route53::HealthCheck` is a resource; a disabled one
+counts as healthy, and as unhealthy if it is also inverted.
 
-Stock MiniStack: accepts `EndpointId` and ignores it, copies nothing, and has health checks but not the resource.
+Stock MiniStack: ignores `EndpointId`, copies nothing, and has health checks but not the resource.
 
-Plugs into `eventbridge._put_events`, in front of it, into `eventbridge._archive_event`, which an ingested event passes,
-and into CloudFormation's handlers. A simulation: a health check is unhealthy while the region of its alarm is
-impaired (`local.engine.scope`), with no evaluation in between; the copies are made at once, by no rule and no
-role; a replay is not copied.
+Plugs into `eventbridge._put_events`, in front of it, into `eventbridge._archive_event`, which every ingested event
+passes, and into CloudFormation's handlers. This is a simulation: a health check is unhealthy while the region of its
+alarm is impaired (`local.engine.scope`); copies are made at once, without a rule or a role; replays are not copied.
 """
 
 import uuid
@@ -27,19 +26,19 @@ type _Endpoint = dict[str, Any]
 
 
 def _endpoints() -> Iterator[_Endpoint]:
-    """The endpoints of the account, in whichever region they are."""
+    """Return the account's endpoints in all regions."""
     account = Scope.current().account
     return (endpoint for (owner, _, _), endpoint in eventbridge._endpoints.all_items() if owner == account)
 
 
 def _buses(endpoint: _Endpoint) -> list[tuple[str, str]]:
-    """The regions and names of the endpoint's buses, the primary's first."""
+    """Return the regions and names of the endpoint's buses, the primary's first."""
     arns = [bus["EventBusArn"] for bus in endpoint["EventBuses"]]
     return [(arn.split(":")[3], arn.rsplit("/", 1)[-1]) for arn in arns]
 
 
 def _is_healthy(endpoint: _Endpoint) -> bool:
-    """Whether the endpoint uses its primary."""
+    """Return whether the endpoint uses its primary."""
     arn = endpoint["RoutingConfig"]["FailoverConfig"]["Primary"]["HealthCheck"]
     config = route53._health_checks.get(arn.rsplit("/", 1)[-1], {"config": {}})["config"]
     alarm = config.get("AlarmIdentifier", {})
@@ -48,7 +47,7 @@ def _is_healthy(endpoint: _Endpoint) -> bool:
 
 
 def region_of(endpoint_id: str) -> str | None:
-    """The region that an endpoint hands events to at the moment; None where there is no such endpoint."""
+    """Return the region to which an endpoint hands events now; None if there is no such endpoint."""
     for endpoint in _endpoints():
         if id_of(endpoint) == endpoint_id:
             (primary, _), (secondary, _) = _buses(endpoint)
@@ -57,23 +56,22 @@ def region_of(endpoint_id: str) -> str | None:
 
 
 def id_of(endpoint: _Endpoint) -> str:
-    """The endpoint's id, which has the form of AWS's."""
+    """Return the endpoint's id, in the form of AWS's."""
     return f"{endpoint['Name'].lower()}.local"
 
 
 def _copy(event: dict[str, Any]) -> None:
-    """Put an event that was ingested here on the other bus of each endpoint that this bus has."""
+    """Put an event that was ingested here on the other bus of each of this bus's endpoints."""
     here = Scope.current()
     bus = (here.region, event["EventBusName"])
     for endpoint in list(_endpoints()):
         buses = _buses(endpoint)
         if bus in buses and endpoint["ReplicationConfig"].get("State", "ENABLED") == "ENABLED":
             ((region, name),) = [other for other in buses if other != bus]
-            Scope(here.account, region).enter()
             copied = {**event, "EventId": new_uuid(), "EventBusName": name}
-            eventbridge._dispatch_event(copied)
-            _archive(copied)
-            here.enter()
+            with Scope(here.account, region).entered():
+                eventbridge._dispatch_event(copied)
+                _archive(copied)
 
 
 _archive = eventbridge._archive_event
@@ -114,13 +112,9 @@ def apply() -> None:
         region = region_of(endpoint_id)
         if region is None:
             return error_response_json("ResourceNotFoundException", f"Endpoint {endpoint_id} does not exist.", 400)
-        here = Scope.current()
-        Scope(here.account, region).enter()
         entries = [entry | {"EventBusName": entry["EventBusName"].rsplit("/", 1)[-1]} for entry in data["Entries"]]
-        try:
+        with Scope(Scope.current().account, region).entered():
             return put_events({**data, "Entries": entries}, allow_aws_source)
-        finally:
-            here.enter()
 
     eventbridge._put_events = put
     eventbridge._archive_event = _ingest

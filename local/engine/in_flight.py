@@ -1,7 +1,7 @@
-"""What the engine has not finished, counted by kind.
+"""The engine's unfinished work, counted by kind: tests and demos wait until it is zero.
 
-Tests and demos have to know when every event has reached its end. Each plug-in that keeps events registers a count;
-`apply` adds MiniStack's own work. ``GET /_engine/in-flight`` answers the counts.
+Each plug-in that keeps events registers a count; `apply` adds MiniStack's own work. ``GET /_engine/in-flight`` answers
+the counts.
 """
 
 from collections.abc import Callable
@@ -11,15 +11,15 @@ _kinds: dict[str, Callable[[], int]] = {}
 
 
 def register(kind: str, count: Callable[[], int]) -> None:
-    """Add a count of unfinished things, under the name that it is reported by."""
+    """Add a count of unfinished work, under the name by which it is reported."""
     _kinds[kind] = count
 
 
 def report() -> dict[str, int]:
-    """Count what is unfinished of each kind; all zero when nothing will happen until somebody calls.
+    """Count the unfinished work of each kind; if all are zero, nothing happens until the next call.
 
-    Kinds are counted one after the other, and work moves between them meanwhile: what a function writes becomes a
-    stream's record and then another function's event. So a first look that finds nothing is followed by a second one.
+    Kinds are counted one after the other, and work moves between them meanwhile: a function's write becomes a stream's
+    record and then another function's event. So a first look that finds nothing is followed by a second one.
     """
     counts = _look()
     return counts if any(counts.values()) else _look()
@@ -30,7 +30,7 @@ def _look() -> dict[str, int]:
 
 
 def apply() -> None:
-    """Register what MiniStack itself has in hand."""
+    """Register MiniStack's own work."""
     from ministack.services import eventbridge, lambda_svc, sqs  # noqa: PLC0415 - the counting is tested without them
 
     from local.engine import control  # noqa: PLC0415 - as above
@@ -40,7 +40,7 @@ def apply() -> None:
         return sum(replay.get("State") in {"STARTING", "RUNNING"} for replay in replays)
 
     def mapped_messages() -> int:
-        """Messages in queues that a function polls; others wait for whoever reads them."""
+        """Count messages in queues that a function polls; others wait for their reader."""
         sources = {esm["EventSourceArn"] for esm in lambda_svc._esms.all_values() if esm.get("Enabled", True)}
         return sum(len(queue["messages"]) for arn in sources if (queue := sqs._queue_by_arn(arn)))
 

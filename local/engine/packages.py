@@ -1,9 +1,8 @@
 """Functions' packages and layers, unpacked and compiled once.
 
-AWS prepares a package when it is deployed, and a new environment starts with it. MiniStack unpacks the code and every
-layer anew for each process, also for the one that takes a killed one's place, and each compiles all modules again: more
-work than all that a small function does. Here the folders of a package are links to one copy for all processes, which
-they share with what Python compiles of it. As on AWS, code is to be read only.
+AWS prepares a package when it is deployed. MiniStack unpacks the code and every layer anew for each process, and each
+process compiles all modules again, which takes longer than a small function runs. Here the folders of a package are
+links to one copy for all processes, with its compiled modules. As on AWS, functions must not write there.
 
 Lies over the name `zipfile` of `lambda_runtime`.
 """
@@ -22,10 +21,10 @@ _lock = threading.Lock()
 
 
 class _SharedZipFile(zipfile.ZipFile):
-    """A package of which `extractall` makes links."""
+    """A package whose `extractall` makes links to a shared copy."""
 
     def extractall(self, path: Any = None, members: Any = None, pwd: Any = None) -> None:
-        """Link everything that is at the package's top into a folder."""
+        """Link the entries at the package's top into a folder."""
         package = self.filename
         if package is None or path is None or members is not None:
             super().extractall(path, members, pwd)

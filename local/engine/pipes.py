@@ -1,22 +1,21 @@
 """A pipe from a table's stream to an event bus.
 
 AWS: a pipe reads the stream in batches, drops the records that its filters do not match, makes an event of each as
-`InputTemplate` and `EventBridgeEventBusParameters` say, and puts them on the bus with the pipe's role. What is refused
-is tried again, `MaximumRetryAttempts` times if that is set and for ever if not; then a note of which records they were
-goes to the pipe's dead-letter queue.
+`InputTemplate` and `EventBridgeEventBusParameters` say, and puts them on the bus with the pipe's role. A refused record
+is tried again, `MaximumRetryAttempts` times if that is set and for ever if not; then a note that names the record goes
+to the pipe's dead-letter queue.
 
-Stock MiniStack: holds records whose target is a bus back, drops `SourceParameters` and `TargetParameters` of a
+Stock MiniStack: never delivers records whose target is a bus, drops `SourceParameters` and `TargetParameters` of a
 template, and looks at the stream once a second.
 
-Plugs into `pipes._poll_pipe`, `pipes._poll_loop` and CloudFormation's handlers of the type. A template that is one
-single path gives the text it finds as the event's detail, quotes removed; that this is so on AWS has to be seen there.
+Plugs into `pipes._poll_pipe`, `pipes._poll_loop` and CloudFormation's handlers of the type.
 """
 
 import json
 import logging
 import re
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -25,13 +24,12 @@ from ministack.services import dynamodb, eventbridge, sqs
 from ministack.services import pipes as stock
 
 from local.engine import global_endpoints, in_flight, role_clients
-from local.engine.cloudformation import Properties, Resource, handlers
+from local.engine.cloudformation import Properties, extend
 from local.engine.scope import Scope, impaired
 from local.engine.settings import Settings
 
 _POLL_SECONDS = 0.05
 _BATCH = 100  # records read at once, unless the pipe says otherwise
-_ENTRIES = 10  # of one PutEvents
 _PLACE = re.compile(r"<(\$[^>]*)>")
 
 _logger = logging.getLogger("local.engine")
@@ -42,12 +40,13 @@ type _Record = dict[str, Any]
 
 @dataclass(slots=True)
 class _Batch:
-    """What of the batch at a pipe's position has still to be put."""
+    """The batch at a pipe's position."""
 
     size: int
     left: list[_Record]
+    """Records that are not on the bus yet."""
     attempts: int = 0
-    not_before: float = field(default=0.0)
+    not_before: float = 0.0
 
 
 class _EventBusPipes:
@@ -71,8 +70,7 @@ class _EventBusPipes:
         batch.left = self._put(pipe, batch.left)
         if batch.left:
             batch.attempts += 1
-            delays = self._settings.retry_delays
-            batch.not_before = time.monotonic() + delays[min(batch.attempts, len(delays)) - 1]
+            batch.not_before = time.monotonic() + self._settings.delay(batch.attempts)
             most = _source(pipe).get("MaximumRetryAttempts", -1)
             if 0 <= most < batch.attempts:
                 self._dead_letter(pipe, batch.left)
@@ -91,31 +89,21 @@ class _EventBusPipes:
         return _Batch(size, [record for record in records if _matches(pipe, record)])
 
     def _put(self, pipe: Properties, records: list[_Record]) -> list[_Record]:
-        """Put records on the bus; those that it did not take."""
+        """Put records on the bus, one by one; return those that it did not take."""
         # An endpoint hands the events to the bus of the region that it uses at the moment.
         endpoint = pipe.get("TargetParameters", {}).get("EventBridgeEventBusParameters", {}).get("EndpointId")
         region = global_endpoints.region_of(endpoint) if endpoint else None
         events = role_clients.client(self._settings, "events", role=pipe["RoleArn"], user=pipe["Name"], region=region)
-        refused: list[_Record] = []
-        for start in range(0, len(records), _ENTRIES):
-            chunk = records[start : start + _ENTRIES]
+        refused = []
+        for record in records:
             try:
-                answer = events.put_events(Entries=[_entry(pipe, record) for record in chunk])
+                failed = events.put_events(Entries=[_entry(pipe, record)])["FailedEntryCount"]
             except (BotoCoreError, ClientError) as error:
                 _logger.warning("pipe %s: %s", pipe["Name"], error)
-                refused += self._put_halves(pipe, chunk)
-                continue
-            refused += [
-                record for record, result in zip(chunk, answer["Entries"], strict=True) if "ErrorCode" in result
-            ]
+                failed = 1
+            if failed:
+                refused.append(record)
         return refused
-
-    def _put_halves(self, pipe: Properties, records: list[_Record]) -> list[_Record]:
-        """Find the records for which a call was refused as a whole."""
-        if len(records) == 1:
-            return records
-        middle = len(records) // 2
-        return self._put(pipe, records[:middle]) + self._put(pipe, records[middle:])
 
     def _dead_letter(self, pipe: Properties, records: list[_Record]) -> None:
         queue = _source(pipe).get("DeadLetterConfig", {}).get("Arn")
@@ -142,7 +130,7 @@ class _EventBusPipes:
                 _logger.exception("pipe %s: record %s could not be dead-lettered", pipe["Name"], number)
 
     def behind(self) -> int:
-        """Records that running pipes have not put yet."""
+        """Count the records that running pipes have not put yet."""
         count = 0
         for (account, region, _), pipe in stock._pipes.all_items():
             if _is_ours(pipe) and pipe["CurrentState"] == "RUNNING" and Scope(account, region) not in impaired:
@@ -156,26 +144,22 @@ def _is_ours(pipe: Properties) -> bool:
 
 
 def _source(pipe: Properties) -> Properties:
-    found: Properties = pipe.get("SourceParameters", {}).get("DynamoDBStreamParameters", {})
-    return found
+    return dict(pipe.get("SourceParameters", {}).get("DynamoDBStreamParameters", {}))
 
 
 def _region(pipe: Properties) -> str:
-    region: str = pipe["Arn"].split(":")[3]
-    return region
+    return str(pipe["Arn"].split(":")[3])
 
 
 def _table(pipe: Properties) -> str:
-    name: str = stock._dynamodb_stream_source(pipe["Source"])[1]
-    return name
+    return str(stock._dynamodb_stream_source(pipe["Source"])[1])
 
 
 def _positions(pipe: Properties, account: str) -> tuple[int, int]:
-    """Where the pipe is in its stream, and where the stream ends."""
-    region = _region(pipe)
-    where = {"account_id": account, "region": region}
+    """Return the pipe's position in its stream, and the end of the stream."""
+    where = {"account_id": account, "region": _region(pipe)}
     start = dynamodb.stream_start_position(_table(pipe), **where)
-    position = stock._positions.get_scoped(account, region, pipe["Arn"], 0)
+    position = stock._positions.get_scoped(account, _region(pipe), pipe["Arn"], 0)
     return max(position, start), dynamodb.stream_end_position(_table(pipe), **where)
 
 
@@ -186,7 +170,7 @@ def _matches(pipe: Properties, record: _Record) -> bool:
 
 
 def _find(record: _Record, path: str) -> Any:
-    """What a path like ``$.dynamodb.NewImage.type.S`` leads to; ``None`` where there is nothing."""
+    """Return the value at a path like ``$.dynamodb.NewImage.type.S``; ``None`` if there is none."""
     found: Any = record
     for name in path.removeprefix("$").strip(".").split("."):
         found = found.get(name) if isinstance(found, dict) else None
@@ -194,17 +178,13 @@ def _find(record: _Record, path: str) -> Any:
 
 
 def _value(record: _Record, setting: str) -> str:
-    """A target parameter: a path into the record, or the text itself."""
+    """Return the value of a target parameter, which is a path into the record or plain text."""
     return str(_find(record, setting)) if setting.startswith("$.") else setting
 
 
 def _detail(record: _Record, template: str | None) -> str:
     if template is None:
         return json.dumps(record)
-    only = _PLACE.fullmatch(template.strip())
-    if only:
-        found = _find(record, only[1])
-        return found if isinstance(found, str) else json.dumps(found)
     return _PLACE.sub(lambda place: json.dumps(_find(record, place[1])), template)
 
 
@@ -219,27 +199,12 @@ def _entry(pipe: Properties, record: _Record) -> dict[str, Any]:
     }
     if "Time" in settings:
         entry["Time"] = datetime.fromisoformat(_value(record, settings["Time"]))
-    if "Resources" in settings:
-        entry["Resources"] = [_value(record, each) for each in settings["Resources"]]
     return entry
 
 
-def _keep_parameters() -> None:
-    """Let a template's parameters of source and target reach the pipe."""
-    kept = dict(handlers("AWS::Pipes::Pipe"))
-
-    def with_parameters(resource: Resource, properties: Properties) -> Resource:
-        for name in ("SourceParameters", "TargetParameters"):
-            stock._pipes[resource[0]][name] = properties.get(name, {})
-        return resource
-
-    def create(logical_id: str, properties: Properties, stack: str) -> Resource:
-        return with_parameters(kept["create"](logical_id, properties, stack), properties)
-
-    def update(physical_id: str, old: Properties, new: Properties, stack: str, *more: Any) -> Resource:
-        return with_parameters(kept["update"](physical_id, old, new, stack, *more), new)
-
-    handlers("AWS::Pipes::Pipe").update(create=create, update=update)
+def _keep_parameters(name: str, properties: Properties) -> None:
+    for parameters in ("SourceParameters", "TargetParameters"):
+        stock._pipes[name][parameters] = properties.get(parameters, {})
 
 
 def _poll_loop() -> None:
@@ -266,7 +231,7 @@ def apply(settings: Settings) -> None:
         pipes.reset()
         stock_reset()
 
-    _keep_parameters()
+    extend("AWS::Pipes::Pipe", _keep_parameters)
     stock._poll_pipe = poll_pipe
     stock._poll_loop = _poll_loop
     stock.reset = reset

@@ -3,7 +3,6 @@
 import importlib
 
 from local.engine import (
-    alarm_resources,
     async_invocation,
     authorization,
     control,
@@ -19,7 +18,6 @@ from local.engine import (
     put_events,
     queue_mappings,
     recorded_resources,
-    replays,
     rule_targets,
     serverless_transform,
     table_resources,
@@ -29,30 +27,24 @@ from local.engine.settings import Settings
 
 
 def apply(settings: Settings) -> None:
-    """Apply every plug-in to the MiniStack of this process."""
+    """Apply every plug-in to the MiniStack of this process, or for comparison only the control interface."""
+    control.apply()
     in_flight.apply()
+    if settings.stock:
+        return
     authorization.apply()
     worker.apply(settings)
     packages.apply()
     async_invocation.apply(settings)
     queue_mappings.apply(settings)
     rule_targets.apply()
-    replays.apply()  # over rule_targets: a rule that a replay leaves out is not called at all
     put_events.apply()
-    global_endpoints.apply()  # over put_events, which an event comes to in the region that ingests it
+    global_endpoints.apply()  # over put_events, which an event reaches in the region that ingests it
     generated_names.apply()
     serverless_transform.apply()
     log_paging.apply()
     pipes.apply(settings)
-    for resources in (
-        event_resources,
-        function_resources,
-        table_resources,
-        alarm_resources,
-        recorded_resources,
-        http_api,
-    ):
+    for resources in (event_resources, function_resources, table_resources, recorded_resources, http_api):
         resources.apply()
     for module in settings.plug_ins:
         importlib.import_module(module).apply(settings)
-    control.apply()

@@ -1,13 +1,12 @@
-"""PutEvents: what is refused, and the event's own time.
+"""PutEvents: refused calls and entries, and the event's own time.
 
-AWS: at most 10 entries, below 1 MB in all by the documented formula, or the call is refused. An entry without `Source`,
-`DetailType` or `Detail` fails with ``InvalidArgument``, one whose `Detail` is no JSON object with ``MalformedDetail``;
-the others are accepted. The event carries the entry's `Time`, by which the archive is searched.
+AWS: refuses a call with more than 10 entries, or with 1 MB or more by the documented formula. An entry without
+`Source`, `DetailType` or `Detail` fails with ``InvalidArgument``, one whose `Detail` is no JSON object with
+``MalformedDetail``; the others are accepted. The event carries the entry's `Time`, by which the archive is searched.
 
-Stock MiniStack: an empty `Source` and a malformed `Detail` are accepted, sizes are not looked at, `Time` is replaced
-by now.
+Stock MiniStack: accepts an empty `Source` and a malformed `Detail`, checks no sizes, and replaces `Time` by now.
 
-Plugs into `eventbridge._put_events`, in front of it, and into `eventbridge._now_ts`, which that asks for the time.
+Plugs into `eventbridge._put_events`, in front of it, and into `eventbridge._now_ts`, from which that gets the time.
 """
 
 import json
@@ -17,9 +16,9 @@ from typing import Any
 from ministack.core.responses import error_response_json
 from ministack.services import eventbridge
 
-MAX_ENTRIES = 10
-MAX_BYTES = 1024 * 1024
-MAX_DETAIL_TYPE = 128
+_MAX_ENTRIES = 10
+_MAX_BYTES = 1024 * 1024
+_MAX_DETAIL_TYPE = 128
 _TIME_BYTES = 14
 
 type _Entry = dict[str, Any]
@@ -29,22 +28,17 @@ _stock_now = eventbridge._now_ts
 _time: ContextVar[float | None] = ContextVar("time", default=None)
 
 
-def size_of(entry: _Entry) -> int:
-    """Bytes that an entry counts: 14 for a `Time`, and the UTF-8 bytes of its text and of its resources."""
+def _size_of(entry: _Entry) -> int:
+    """Return an entry's size in bytes: 14 for a `Time`, and the UTF-8 bytes of its texts and resources."""
     texts = [entry.get(name) or "" for name in ("Source", "DetailType", "Detail")] + list(entry.get("Resources") or [])
     return sum(len(str(text).encode()) for text in texts) + (_TIME_BYTES if entry.get("Time") else 0)
 
 
-def error_of(entry: _Entry) -> tuple[str, str] | None:
-    """Code and message with which EventBridge refuses the entry; ``None`` where it takes it."""
+def _error_of(entry: _Entry) -> tuple[str, str] | None:
+    """Return the code and message with which EventBridge refuses the entry; ``None`` if it takes it."""
     for name in ("Source", "DetailType", "Detail"):
-        if not entry.get(name):
-            return "InvalidArgument", f"Parameter {name} is not valid. Reason: {name} is a required argument."
-    if len(entry["DetailType"]) > MAX_DETAIL_TYPE:
-        return (
-            "InvalidArgument",
-            f"Parameter DetailType is not valid. Reason: longer than {MAX_DETAIL_TYPE} characters.",
-        )
+        if not entry.get(name) or (name == "DetailType" and len(entry[name]) > _MAX_DETAIL_TYPE):
+            return "InvalidArgument", f"Parameter {name} is not valid: it is missing or too long."
     try:
         detail = json.loads(entry["Detail"])
     except ValueError:
@@ -54,20 +48,19 @@ def error_of(entry: _Entry) -> tuple[str, str] | None:
     return None
 
 
-def _put_events(data: dict[str, Any], allow_aws_source: bool = False) -> tuple[int, dict[str, str], bytes]:
+def _put_events(data: dict[str, Any], allow_aws_source: bool = False) -> Any:
     entries: list[_Entry] = data.get("Entries") or []
-    if len(entries) > MAX_ENTRIES:
-        return _refuse(
-            f"Value '{len(entries)}' at 'entries' failed to satisfy constraint: at most {MAX_ENTRIES} members"
-        )
-    if sum(map(size_of, entries)) >= MAX_BYTES:
-        return _refuse("Total size of the entries in the request is over the limit.")
+    if len(entries) > _MAX_ENTRIES:
+        message = f"Value '{len(entries)}' at 'entries' failed to satisfy constraint: at most {_MAX_ENTRIES}"
+        return error_response_json("ValidationException", message)
+    if sum(map(_size_of, entries)) >= _MAX_BYTES:
+        return error_response_json("ValidationException", "Total size of the entries in the request is over the limit.")
     results = []
     for entry in entries:
-        if error := error_of(entry):
+        if error := _error_of(entry):
             results.append({"ErrorCode": error[0], "ErrorMessage": error[1]})
             continue
-        # One entry a call, so that the record which MiniStack makes of it gets this entry's time.
+        # One entry a call: the event that MiniStack makes of it gets this entry's time.
         stamped = _time.set(eventbridge._coerce_timestamp(entry.get("Time")))
         try:
             _, _, body = _stock_put_events({**data, "Entries": [entry]}, allow_aws_source)
@@ -77,11 +70,6 @@ def _put_events(data: dict[str, Any], allow_aws_source: bool = False) -> tuple[i
     failed = sum("ErrorCode" in result for result in results)
     answer = {"FailedEntryCount": failed, "Entries": results}
     return 200, {"Content-Type": "application/x-amz-json-1.1"}, json.dumps(answer).encode()
-
-
-def _refuse(message: str) -> tuple[int, dict[str, str], bytes]:
-    answer: tuple[int, dict[str, str], bytes] = error_response_json("ValidationException", message, 400)
-    return answer
 
 
 def _now() -> float:

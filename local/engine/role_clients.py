@@ -1,4 +1,4 @@
-"""Calls that a service makes with a role: signed with the role's session, so that a missing permission is refused."""
+"""Calls of a service with a role: signed with the role's session, so that a missing permission is refused."""
 
 import functools
 from typing import Any
@@ -12,18 +12,18 @@ from local.engine.settings import Settings
 
 
 def client(settings: Settings, service: str, *, role: str, user: str, region: str | None = None) -> Any:
-    """A boto3 client of this engine.
+    """Return a boto3 client of this engine that acts with a role.
 
     Args:
         settings: Where the engine listens.
         service: As boto3 names it.
         role: ARN of the role.
-        user: Name of what uses the role, which names the session.
-        region: Where to call the service, if not in the current region.
+        user: Name of the function or pipe that uses the role; it names the session.
+        region: Region of the service; left out, the current one.
     """
     account, here = Scope.current()
     region = region or here
-    # MiniStack makes sessions for functions only; one is made of an ARN and a role, whatever the ARN's function is.
+    # MiniStack makes sessions for functions only. It looks at the ARN and the role, not at the function.
     arn = f"arn:aws:lambda:{region}:{account}:function:{user}"
     session = {"FunctionArn": arn, "FunctionName": user, "Role": role}
     credentials: dict[str, str] = lambda_runtime.execution_credentials(session)

@@ -1,12 +1,13 @@
-"""What becomes of an event that a rule cannot hand to its target.
+"""Delivery of events to the targets of rules: permissions, retries, dead-letter queues, log groups, named rules.
 
 AWS: a rule calls its target as ``events.amazonaws.com``, so the function's, queue's or log group's policy has to allow
-it. What is missing or forbidden goes straight to the target's dead-letter queue; what is throttled is retried as the
-target's `RetryPolicy` says and then goes there, with attributes that say which rule, which target and why. A
-CloudWatch log group can be a target.
+it. If the target is missing or forbids the call, the event goes to the target's dead-letter queue at once. If the
+target throttles, the event is retried as the target's `RetryPolicy` says and then goes there. Attributes of the message
+name the rule, the target and the reason. A CloudWatch log group can be a target. A replay reaches the rules in its
+`Destination.FilterArns`, or all rules if it has none.
 
-Stock MiniStack: policies of functions and queues are not asked, a missing target is a line in the log, `RetryPolicy`
-and `DeadLetterConfig` are ignored, and a log group is no target.
+Stock MiniStack: checks no policies of functions and queues, logs a missing target, ignores `RetryPolicy`,
+`DeadLetterConfig` and `FilterArns`, and has no log groups as targets.
 
 Plugs into `eventbridge._invoke_target` and `eventbridge._dispatch_to_lambda`, over the asynchronous invocation. A
 target throttles when a function's asynchronous queue is full.
@@ -57,7 +58,7 @@ class _Delivery:
     retries: int = 0
 
     def attempt(self) -> float | None:
-        """Try once; the seconds until the next try, or ``None`` when there is none."""
+        """Try once; return the seconds until the next try, or ``None``."""
         self.scope.enter()
         try:
             self.deliver()
@@ -77,9 +78,10 @@ class _Delivery:
         arn = self.target["Arn"]
         service = arn.split(":")[2]
         if service == "lambda":
-            self._require_function(arn)
+            exists = lambda_svc._get_func_record_for_ref(arn)[0] is not None
+            self._require(lambda_svc.function_policy_for_arn(arn) if exists else None, "lambda:InvokeFunction")
         elif service == "sqs":
-            self._require_queue(arn)
+            self._require(sqs.queue_policy_for_arn(arn), "sqs:SendMessage")
         elif service == "logs":
             self._log(arn)
             return
@@ -88,25 +90,16 @@ class _Delivery:
         if _throttled.get():
             raise QueueFullError(arn)
 
-    def _require_function(self, arn: str) -> None:
-        found, _, _ = lambda_svc._get_func_record_for_ref(arn)
-        policy = lambda_svc.function_policy_for_arn(arn)
-        if found is None or policy is None:
-            raise _RefusedError("NO_RESOURCE", f"Function not found: {arn}")
-        self._require(policy[0], "lambda:InvokeFunction", arn)
-
-    def _require_queue(self, arn: str) -> None:
-        policy = sqs.queue_policy_for_arn(arn)
+    def _require(self, policy: Any, action: str) -> None:
+        """Check that the target exists and that its policy allows the call."""
+        arn = self.target["Arn"]
         if policy is None:
-            raise _RefusedError("NO_RESOURCE", f"The specified queue does not exist: {arn}")
-        self._require(policy[0], "sqs:SendMessage", arn)
-
-    def _require(self, policy: str | dict[str, Any], action: str, arn: str) -> None:
-        if not self._allows(policy, action, arn):
+            raise _RefusedError("NO_RESOURCE", f"The target does not exist: {arn}")
+        if not self._allows(policy[0], action, arn):
             raise _RefusedError("NO_PERMISSIONS", f"{_SERVICE} may not {action} on {arn} for {self.rule['Arn']}")
 
     def _allows(self, policy: str | dict[str, Any] | None, action: str, resource: str) -> bool:
-        """Whether the policy of a resource lets EventBridge act on behalf of the rule; none allows nothing."""
+        """Return whether a resource's policy lets EventBridge act for the rule; no policy allows nothing."""
         account, region = self.scope
         context = EvalContext(
             principal_arn="",
@@ -186,6 +179,10 @@ def apply() -> None:
     retries = DelayedQueue("rule-retries", _Delivery.attempt, workers=1, limit=sys.maxsize)
 
     def invoke_target(target: dict[str, Any], event: dict[str, Any], rule: dict[str, Any], view: Any = None) -> None:
+        replay = eventbridge._replays.get(event.get("ReplayName")) or {}
+        named = replay.get("Destination", {}).get("FilterArns")
+        if named and rule["Arn"] not in named:
+            return
         view = view or eventbridge._pattern_event_view(event)
         delivery = _Delivery(target, event, rule, view, Scope.current(), time.time())
         delay = delivery.attempt()

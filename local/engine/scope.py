@@ -1,9 +1,10 @@
-"""The account and region that MiniStack's stores are read in.
+"""The account and region in which MiniStack reads its stores.
 
-MiniStack keeps them in context variables which a request sets. Work that goes on after the request, on a thread of its
-own, has to set them itself.
+MiniStack keeps them in context variables that a request sets. Work on a thread of its own has to set them itself.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from ministack.core.responses import get_account_id, get_region, set_request_account_id, set_request_region
@@ -17,7 +18,7 @@ class Scope(NamedTuple):
 
     @classmethod
     def current(cls) -> "Scope":
-        """The scope of the request that is being answered."""
+        """Return the scope of the request that is being answered."""
         return cls(get_account_id(), get_region())
 
     def enter(self) -> None:
@@ -25,6 +26,16 @@ class Scope(NamedTuple):
         set_request_account_id(self.account)
         set_request_region(self.region)
 
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """Make this the scope of the calling thread for as long as the ``with`` block lasts."""
+        before = Scope.current()
+        self.enter()
+        try:
+            yield
+        finally:
+            before.enter()
+
 
 impaired: set[Scope] = set()
-"""Where EventBridge stands still: pipes wait and endpoints route elsewhere. Empty, unless a plug-in fills it."""
+"""Where EventBridge delivers nothing: pipes wait and endpoints route elsewhere. Empty, unless a plug-in fills it."""

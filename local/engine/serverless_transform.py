@@ -1,11 +1,11 @@
 """The SAM transform with the parameters of the deployment.
 
-AWS: the transform sees the values that a stack is deployed with; what it publishes and adds can depend on them, such as
-versions on `AutoPublishCodeSha256` and CodeDeploy's resources on `DeploymentPreference`.
+AWS: the transform sees the values of the deployment's parameters. Versions can depend on them through
+`AutoPublishCodeSha256`, and CodeDeploy's resources through `DeploymentPreference`.
 
-Stock MiniStack: transforms with the defaults, whatever the values are.
+Stock MiniStack: always transforms with the defaults.
 
-Plugs into `cloudformation.engine._apply_transforms`, wherever it is used, and into samtranslator's `transform`.
+Plugs into `cloudformation.engine._apply_transforms`, in each module that uses it, and into samtranslator's `transform`.
 """
 
 import logging
@@ -16,12 +16,12 @@ from ministack.services.cloudformation import changesets, engine, handlers
 from samtranslator.translator import transform as sam
 
 _USERS: Final[tuple[Any, ...]] = (engine, changesets, handlers)
-"""Modules, each of which has imported the function under its name."""
+"""Modules that have imported the function by its name."""
 _values: Final[ContextVar[dict[str, Any]]] = ContextVar("parameters of the deployment")
 
 
 def apply() -> None:
-    """Hand the values on."""
+    """Pass the values on."""
     logging.getLogger("samtranslator.metrics").setLevel(logging.ERROR)  # it warns of metrics that nobody collects
     stock_transforms, stock_sam = engine._apply_transforms, sam.transform
 

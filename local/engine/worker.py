@@ -1,12 +1,12 @@
-"""Function processes that end only when they should, and whose log is complete.
+"""Function processes: errors, exits and timeouts, the order of modules, and complete logs.
 
-AWS: a handler that raises keeps its environment; its stack trace is in the log. One that exits, is killed or overruns
-the function's timeout costs the environment and is answered as a failed invocation. The function's own modules come
-before its layers'. Every line that it writes is in the log.
+AWS: a handler that raises keeps its environment, and its stack trace is in the log. A handler that exits, is killed or
+overruns the function's timeout ends the environment and fails the invocation. The function's own modules come before
+its layers'. The log has every line that the function writes.
 
-Stock MiniStack: a handler that raises is killed, its error type is ``Runtime.HandlerError`` and the stack trace is not
-in the answer; a layer's module hides the function's; the log is read with timers, so that lines can be late, be
-counted to the next invocation, or be lost when the process dies; a quiet invocation waits 50 ms for them.
+Stock MiniStack: kills a handler that raises, and answers ``Runtime.HandlerError`` without the stack trace. A layer's
+module hides the function's. The log is read with timers: lines can be late, belong to the next invocation, or be lost
+when the process dies, and a quiet invocation waits 50 ms for them.
 
 Plugs into `lambda_runtime._PYTHON_WORKER_SCRIPT`, `lambda_runtime._worker_class_for` and
 `lambda_svc._execute_function_warm`.
@@ -17,6 +17,7 @@ import logging
 import os
 import queue
 import time
+from contextlib import suppress
 from multiprocessing.connection import wait
 from pathlib import Path
 from subprocess import Popen
@@ -29,9 +30,9 @@ from local.engine.bootstrap import END_OF_LOG, PRELOAD
 from local.engine.settings import Settings
 
 INIT_SECONDS = 10.0
-"""What AWS gives a function to be imported, apart from its timeout."""
+"""Time that AWS gives a function to be imported, apart from its timeout."""
 
-_DRAIN_SECONDS = 1.0  # to read what a process wrote before it died; a child of it may hold the pipe open
+_DRAIN_SECONDS = 1.0  # to read the rest of a dead process's log; a child of it may hold the pipe open
 
 _logger = logging.getLogger("local.engine")
 _stock_worker_class_for = lambda_runtime._worker_class_for
@@ -57,7 +58,7 @@ class PythonWorker(lambda_runtime.Worker):  # type: ignore[misc] # MiniStack has
         """Run one invocation.
 
         Returns:
-            ``result`` or ``error`` (with ``errorType`` and ``errorMessage``), and ``log``.
+            ``result`` or ``error`` (with ``errorType`` and ``errorMessage``), and ``log``, the text that it wrote.
         """
         with self._lock:
             cold = self._proc is None or self._proc.poll() is not None
@@ -68,11 +69,9 @@ class PythonWorker(lambda_runtime.Worker):  # type: ignore[misc] # MiniStack has
                 raise RuntimeError("the worker has no process")
             timeout = int(self.config.get("Timeout", 3))
             answer = ""
-            try:
+            with suppress(BrokenPipeError):  # it has ended: the answer below is empty
                 process.stdin.write(json.dumps({"event": event, "ctx": context}) + "\n")
                 process.stdin.flush()
-            except BrokenPipeError:
-                pass  # it has ended: the answer below is empty
             if wait([process.stdout.fileno()], timeout + (INIT_SECONDS if cold else 0.0)):
                 answer = process.stdout.readline()
                 if not answer:
@@ -89,22 +88,15 @@ class PythonWorker(lambda_runtime.Worker):  # type: ignore[misc] # MiniStack has
         return {"error": {"errorType": kind, "errorMessage": message}, "log": f"{log}\n{message}".lstrip("\n")}
 
     def _log(self) -> str:
-        """What the function wrote during this invocation, up to its end mark or the process's end."""
+        """Return the log of this invocation, up to its end mark or the end of the process."""
         lines: list[str] = []
         deadline = time.monotonic() + _DRAIN_SECONDS
-        while True:
-            try:
-                line = self._stderr_queue.get(timeout=max(0.0, deadline - time.monotonic()))
-            except queue.Empty:
-                break
-            if line is None:
-                break
-            if line.endswith(END_OF_LOG):
-                if unfinished := line.removesuffix(END_OF_LOG):
-                    lines.append(unfinished)
-                break
-            lines.append(line)
-        return "\n".join(lines)
+        with suppress(queue.Empty):
+            while (line := self._stderr_queue.get(timeout=max(0.0, deadline - time.monotonic()))) is not None:
+                lines.append(line.removesuffix(END_OF_LOG))
+                if line.endswith(END_OF_LOG):
+                    break
+        return "\n".join(lines).removesuffix("\n")
 
 
 def _how(process: Popen[str]) -> str:

@@ -1,4 +1,4 @@
-"""What an audit knows: who consumes what, and what the bus, tables, queues and gateway say. Types only, no I/O."""
+"""The types of evidence: who consumes what, and what the bus, tables, queues and gateway hold. No I/O."""
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -12,19 +12,19 @@ PAYMENT: Final = "payment"
 
 
 class AuditedConsumer(NamedTuple):
-    """A consumer, and where the stack's outputs name its resources."""
+    """A consumer, and how the stack names its resources."""
 
     name: str
     resources: str
     """Prefix of the logical ids of its resources."""
     table: str | None = None
-    """Output prefix of the table with its effects: an item per ride, with an attribute per event and a counter of
-    effects. The audit of a consumer without such a table relies on its log."""
+    """Logical id of the table with its effects: an item per ride, with an attribute per event and a counter of effects.
+    A consumer without such a table is audited by its log."""
     acts_on: frozenset[type] | None = None
-    """The facts that it acts on; None is every event of the bus, broken ones included."""
+    """The types of facts that it acts on; None is every event of the bus, broken ones included."""
 
     def takes(self, event_type: str | None) -> bool:
-        """Whether events of a type are for this consumer."""
+        """Return whether the consumer acts on events of a type."""
         return self.acts_on is None or event_type in {fact.__name__ for fact in self.acts_on}
 
 
@@ -37,13 +37,8 @@ CONSUMERS: Final = (
 LOG_RULE_DLQ: Final = "CarRideLogRuleDlq"
 """Its messages are events that the bus accepted and could not log."""
 OTHER_DLQS: Final = (
-    "CarRideBusDlq",
-    LOG_RULE_DLQ,
-    "OutboxPipeDlq",
-    "PartnersRuleDlq",
-    "PartnersOlderRuleDlq",
-    "ProducerDlq",
-    "ReconcilerDlq",
+    *("CarRideBusDlq", LOG_RULE_DLQ, "OutboxPipeDlq", "PartnersRuleDlq", "PartnersOlderRuleDlq"),
+    *("ProducerDlq", "ReconcilerDlq"),
 )
 """Dead-letter queues that belong to no consumer."""
 
@@ -60,14 +55,14 @@ class Named(NamedTuple):
 
 
 class Published(NamedTuple):
-    """One ride event that the bus accepted."""
+    """A ride event that the bus accepted."""
 
     event_id: str
-    """The id that EventBridge gave it."""
+    """EventBridge's id."""
     type: str | None
     """Its type, as rules see it."""
     fact: str | None
-    """Its idempotency id: the same for every copy of one fact. None where the event breaks the contract."""
+    """Its idempotency id, the same for every copy of a fact. None if the event breaks the contract."""
     named: Named | None = None
     expires: datetime | None = None
     time: datetime = ALWAYS
@@ -78,7 +73,7 @@ class Published(NamedTuple):
 
 
 class Delivered(NamedTuple):
-    """One delivery to a consumer, as the consumer logged it."""
+    """A delivery to a consumer, as the consumer logged it."""
 
     consumer: str
     outcome: str
@@ -88,26 +83,26 @@ class Delivered(NamedTuple):
 
 
 class DeadLettered(NamedTuple):
-    """One message in a dead-letter queue."""
+    """A message in a dead-letter queue."""
 
     queue: str
     reason: str
     consumer: str | None
-    """The consumer that did not process the event; None where the queue belongs to no consumer."""
+    """The consumer that did not process the event; None if the queue belongs to no consumer."""
     event_id: str | None
-    """EventBridge's id of the event; None where the bus never accepted it."""
+    """EventBridge's id; None if the bus never accepted the event."""
     fact: str | None
 
 
 class Effect(NamedTuple):
-    """One event that took effect in an item."""
+    """An event that took effect in an item."""
 
     fact: str
     """Its idempotency id."""
     named: Named | None = None
     time: datetime = ALWAYS
     emitted: tuple[str, ...] = ()
-    """Types of the facts that the consumer emitted in the same transaction, about the same version of the ride."""
+    """Types of the events that were emitted in the same transaction, about the same version of the ride."""
 
 
 class RideItem(NamedTuple):
@@ -117,12 +112,12 @@ class RideItem(NamedTuple):
     order_id: str
     effects: tuple[Effect, ...]
     total: int
-    """The item's counter: each effect adds 1, a duplicated one too."""
+    """The item's counter. Each effect adds 1, a duplicated one too."""
     state: str | None = None
     detail: str | int | None = None
     """The car, or the amount in cents."""
     open_since: datetime | None = None
-    """Since when the ride needs something; None where it needs nothing."""
+    """Since when the ride needs something; None if it needs nothing."""
 
     @property
     def facts(self) -> frozenset[str]:
@@ -131,7 +126,7 @@ class RideItem(NamedTuple):
 
 
 class BookedRide(NamedTuple):
-    """A ride in the API's table: each of its versions is one fact."""
+    """A ride in the API's table. Each of its versions is one fact."""
 
     order_id: str
     version: int
@@ -149,7 +144,7 @@ class GatewayPayment(NamedTuple):
     captures: int
     """How often money was taken."""
     refunds: int
-    """How often it was given back, or released."""
+    """How often it was returned or released."""
 
 
 class Evidence(NamedTuple):
@@ -161,18 +156,18 @@ class Evidence(NamedTuple):
     dead_letters: Sequence[DeadLettered] = ()
     items: Sequence[RideItem] = ()
     outbox: Mapping[str, datetime] = {}
-    """Facts that were committed to be published, with their times."""
+    """The facts in the outbox, with their times."""
     bookings: Sequence[BookedRide] = ()
     cars: Mapping[str, str | None] = {}
     """The ride of each car, by the car's id."""
     payments: Sequence[GatewayPayment] | None = None
-    """None where the gateway was not asked."""
+    """None if the gateway was not asked."""
     unread: Mapping[str, int] = {}
-    """Messages that could not be read, by queue: another reader hides them, or a consumer is about to take them."""
+    """Messages that could not be read, by queue: another reader hides them, or a consumer is about to receive them."""
     routes: Mapping[str, str] = {}
-    """What the audit sees of each route whose deliveries it cannot count, by name."""
+    """The state of each route whose deliveries the audit cannot count, by name."""
     broken_routes: Collection[str] = ()
-    """What makes such a route carry nothing."""
+    """Why such routes deliver nothing."""
     archived: int = 0
     """Events in the bus's archive, as far as EventBridge has counted them."""
     at: datetime = NEVER
@@ -180,21 +175,13 @@ class Evidence(NamedTuple):
     grace: timedelta = timedelta()
     """How old an event must be before it is judged."""
     since: datetime = ALWAYS
-    """Since when the log of events is complete: older events are not judged."""
+    """Since when the log of events is complete. Older events are not judged."""
 
     @property
     def log_is_gone(self) -> bool:
-        """Whether the log of events is empty, though other evidence shows that there were events."""
+        """Whether the log of events is empty, although other evidence shows that there were events."""
         return not self.published and bool(self.archived or any(item.total for item in self.items))
 
-    def judges(self, time: datetime) -> bool:
-        """Whether something of that time is neither older than the evidence nor too young."""
-        return self.since <= time and not self.is_young(time)
-
     def is_young(self, time: datetime) -> bool:
-        """Whether something of that time may still be on its way."""
+        """Return whether something of that time may still be in flight."""
         return time >= self.at - self.grace
-
-    def of(self, consumer: str) -> dict[str, RideItem]:
-        """Return a consumer's items by ride."""
-        return {item.order_id: item for item in self.items if item.consumer == consumer}

@@ -1,11 +1,11 @@
-"""What was published, what became of it, and whether anything is lost or duplicated. No I/O.
+"""The ledger: how many events were published, what became of them, and which are lost or duplicated. No I/O.
 
-For each consumer, a published event that it subscribes to is accounted for when its effect is in the consumer's table,
-when it lies in a dead-letter queue of that consumer, or when the consumer dropped it after its expiry time. Every other
-published event is lost, and so is a committed fact that was never published. A fact that took effect more than once is
-duplicated; an effect of a fact that was never published is wrong as well.
+A published event is accounted for at a consumer that subscribes to it if its effect is in the consumer's table, if it
+lies in a dead-letter queue of that consumer, or if the consumer dropped it after its expiry time. Any other published
+event is lost, and so is a committed event that was never published. An event that took effect more than once is
+duplicated. An effect of an event that was never published is wrong as well.
 
-Only what the evidence covers is judged: not what is older than the log of events, and not what is too young.
+Only what the log of events covers is judged: nothing older than the log, and nothing that may still be in flight.
 """
 
 from collections import Counter
@@ -14,21 +14,35 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from carride.events import FACTS, RideChange, idempotency_id
+from carride.events import idempotency_id
+from carride.facts import FACTS, RideChange
 from idempotency import Policy, observation
-from ops.audit.evidence import ALWAYS, NEVER, AuditedConsumer, DeadLettered, Evidence, Named
+from ops.audit.evidence import ALWAYS, NEVER, AuditedConsumer, Evidence, Named
 
 _CHANGES: Final = frozenset(name for name, fact in FACTS.items() if issubclass(fact, RideChange))
-"""The types of facts of which each makes a new version of a ride."""
+"""The types of facts that make a new version of a ride."""
 _CLOCK_SKEW: Final = timedelta(seconds=Policy().clock_skew)
+_MOST_NAMES: Final = 10
+_ROWS: Final = {
+    "distinct": "events to act on",
+    "deliveries": "deliveries",
+    "duplicates_absorbed": "skipped duplicates",
+    "retried": "retried after a failure",
+    "takeovers": "taken over after a crash",
+    "failed": "failed, retried later",
+    "expired": "dropped as expired",
+    "in_flight": "in flight",
+    "effects": "effects",
+}
+"""The rows of the table for an account, with their labels."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
     """What became of the events of one consumer.
 
-    Facts are named by their ids, and events that break the contract by EventBridge's. A killed delivery logs nothing;
-    its retry does. `retried` and `takeovers` are effects of a later attempt, after a failure or a crash.
+    Events are named by their idempotency ids; those that break the contract by EventBridge's id. A killed delivery logs
+    nothing; its retry does. `retried` and `takeovers` count effects of a later attempt, after a failure or a crash.
     """
 
     distinct: int
@@ -39,45 +53,44 @@ class Account:
     failed: int
     expired: int
     dropped_early: tuple[str, ...]
-    """Facts that were dropped before their expiry time; they are lost."""
+    """Events that were dropped before their expiry time. They are lost."""
     effects: int
     in_flight: int
-    """Facts that nothing accounts for, and that are too young to be lost."""
+    """Events that are not accounted for, and too young to be lost."""
     undecided: tuple[str, ...]
-    """Facts that nothing accounts for, while messages of the consumer's queues cannot be read."""
+    """Events that are not accounted for, while messages of the consumer's queues cannot be read."""
     lost_events: tuple[str, ...]
-    """Facts and events that nothing accounts for."""
     doubled_rides: Mapping[str, int]
     """Superfluous effects by ride."""
     effects_unpublished: tuple[str, ...]
-    """Facts that took effect and were never published."""
+    """Events that took effect and were never published."""
 
     @property
     def lost(self) -> int:
-        """How many events left no trace."""
+        """The number of lost events."""
         return len(self.lost_events)
 
     @property
     def doubled(self) -> int:
-        """How many effects there are beyond one for each fact."""
+        """The number of effects beyond one for each event."""
         return sum(self.doubled_rides.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ledger:
-    """The counts, and which events do not add up. Counts that name no consumer are sums over all of them."""
+    """The counts, and which events do not add up. Counts that name no consumer are sums over all consumers."""
 
     published: int
-    """Events that the bus accepted, copies included, replays not."""
+    """Events that the bus accepted, with copies and without replays."""
     replayed: int
     distinct: int
-    """Different facts among the published events that honour the contract."""
+    """Published events without copies, as far as they honour the contract."""
     unpublished: tuple[str, ...]
-    """Committed facts that never reached the bus."""
+    """Committed events that never reached the bus."""
     publishing: int
-    """Committed facts that have not reached the bus, and that are too young to be lost."""
+    """Committed events that have not reached the bus, and are too young to be lost."""
     two_ids: Mapping[str, Sequence[str]]
-    """Facts that were published under more than one id."""
+    """Facts that were published under more than one idempotency id."""
     dead_lettered: Mapping[str, Mapping[str, int]]
     """Messages by queue and reason."""
     consumers: Mapping[str, Account]
@@ -92,18 +105,18 @@ class Ledger:
 
     @property
     def lost(self) -> int:
-        """How many events are lost, each for each consumer that should have had it."""
-        return len(self.unpublished) + sum(account.lost for account in self.consumers.values())
+        """The number of lost events, counted at each consumer."""
+        return len(self.unpublished) + self._sum("lost")
 
     @property
     def doubled(self) -> int:
-        """How many effects there are beyond one for each fact and consumer."""
-        return sum(account.doubled for account in self.consumers.values())
+        """The number of effects beyond one for each event and consumer."""
+        return self._sum("doubled")
 
     @property
     def in_flight(self) -> int:
-        """How many events are too young to be lost, each for each consumer that has not processed it."""
-        return self.publishing + sum(account.in_flight for account in self.consumers.values())
+        """The number of events that are too young to be lost, counted at each consumer."""
+        return self.publishing + self._sum("in_flight")
 
     @property
     def wrong(self) -> list[str]:
@@ -121,54 +134,51 @@ class Ledger:
 
     @property
     def waiting(self) -> int:
-        """How many messages lie in dead-letter queues."""
+        """The number of messages in dead-letter queues."""
         return sum(sum(reasons.values()) for reasons in self.dead_lettered.values())
 
     @property
     def balanced(self) -> bool:
-        """Whether every event is accounted for, once, and the evidence is complete."""
+        """Whether every event is accounted for once, and the evidence is complete."""
         return not self.wrong and not self.blind
 
     @property
     def verdict(self) -> str:
-        """What the audit has found, in one line."""
-        if self.wrong or self.blind:
+        """The result in one line."""
+        if not self.balanced:
             return "; ".join([*self.wrong, *(f"cannot tell: {reason}" for reason in self.blind)])
         notes = {"events in flight": self.in_flight, "messages waiting for redrive": self.waiting}
         return ", ".join(["balanced", *(f"{count} {what}" for what, count in notes.items() if count)])
 
     def to_json(self) -> dict[str, object]:
-        """Return the ledger as JSON-ready values, with what the counts add up to."""
-        accounts = self.consumers.values()
-        sums = {name: sum(getattr(account, name) for account in accounts) for name, _ in _ROWS if name != "distinct"}
+        """Return the ledger and its sums as JSON-ready values."""
+        sums = {name: self._sum(name) for name in _ROWS if name != "distinct"}
         totals = {"lost": self.lost, "doubled": self.doubled, "balanced": self.balanced, "verdict": self.verdict}
         return asdict(self) | sums | totals
 
     def to_text(self) -> str:
         """Return the ledger as a table."""
         first, last, judged = (self.span[name] for name in ("first", "last", "since"))
-        lines = [
-            _row("published events", self.published, note=f"logged from {first} to {last}" if first else ""),
-            *([_row("replayed", self.replayed, note="events out of the archive")] if self.replayed else []),
-            _row("distinct", self.distinct, note="facts among them that honour the contract"),
-            *([f"judged: events since {judged}, when the log begins"] if judged else []),
-            "",
-            _row("", *self.consumers),
-            *(_row(label, *(getattr(account, name) for account in self.consumers.values())) for name, label in _ROWS),
-            "",
-            _row("waiting for redrive", self.waiting),
-            *(
-                _row(f"  {queue}", sum(reasons.values()), note=", ".join(f"{why} {n}" for why, n in reasons.items()))
-                for queue, reasons in self.dead_lettered.items()
-            ),
-            *(_row(f"  {queue}", count, note="hidden, or about to be taken") for queue, count in self.unread.items()),
-            *(f"{route}: {seen}" for route, seen in self.routes.items()),
-            _row("lost", self.lost),
-            _row("doubled", self.doubled),
-            *(f"  {name}" for name in self.named()[:_MOST_NAMES]),
-            *(["  …"] if len(self.named()) > _MOST_NAMES else []),
-        ]
-        return "\n".join(lines)
+        lines = [_row("published events", self.published, note=f"logged from {first} to {last}" if first else "")]
+        if self.replayed:
+            lines.append(_row("replayed", self.replayed, note="events from the archive"))
+        lines.append(_row("distinct", self.distinct, note="events among them that honour the contract, without copies"))
+        if judged:
+            lines.append(f"judged: events since {judged}, when the log begins")
+        lines += ["", _row("", *self.consumers)]
+        for name, label in _ROWS.items():
+            lines.append(_row(label, *(getattr(account, name) for account in self.consumers.values())))
+        lines += ["", _row("waiting for redrive", self.waiting)]
+        for queue, reasons in self.dead_lettered.items():
+            lines.append(
+                _row(f"  {queue}", sum(reasons.values()), note=", ".join(f"{w} {n}" for w, n in reasons.items()))
+            )
+        for queue, count in self.unread.items():
+            lines.append(_row(f"  {queue}", count, note="hidden by another reader, or about to be received"))
+        lines += [f"{route}: {state}" for route, state in self.routes.items()]
+        lines += [_row("lost", self.lost), _row("doubled", self.doubled)]
+        names = self.named()
+        return "\n".join(lines + [f"  {name}" for name in names[:_MOST_NAMES]] + ["  …"] * (len(names) > _MOST_NAMES))
 
     def named(self) -> list[str]:
         """Return everything that does not add up, by consumer."""
@@ -184,6 +194,9 @@ class Ledger:
             *(f"two ids: {name}" for name in self.two_ids),
         ]
 
+    def _sum(self, name: str) -> int:
+        return sum(getattr(account, name) for account in self.consumers.values())
+
 
 def balance(evidence: Evidence) -> Ledger:
     """Compute the ledger."""
@@ -195,6 +208,9 @@ def balance(evidence: Evidence) -> Ledger:
     for event in events:
         if event.named is not None and event.fact is not None:
             ids.setdefault(event.named, set()).add(event.fact)
+    dead_lettered: dict[str, dict[str, int]] = {}
+    for (queue, reason), count in sorted(Counter((each.queue, each.reason) for each in evidence.dead_letters).items()):
+        dead_lettered.setdefault(queue, {})[reason] = count
     times = [event.time for event in events if event.time != ALWAYS]
     consumers = {consumer.name: _account(evidence, consumer, facts) for consumer in evidence.consumers}
     return Ledger(
@@ -204,7 +220,7 @@ def balance(evidence: Evidence) -> Ledger:
         unpublished=tuple(sorted(name for name, time in missing.items() if not evidence.is_young(time))),
         publishing=sum(evidence.is_young(time) for time in missing.values()),
         two_ids={"/".join(map(str, named)): sorted(found) for named, found in ids.items() if len(found) > 1},
-        dead_lettered=_count(evidence.dead_letters),
+        dead_lettered=dead_lettered,
         consumers=consumers,
         unread=dict(evidence.unread),
         routes=dict(evidence.routes),
@@ -219,10 +235,10 @@ def balance(evidence: Evidence) -> Ledger:
 
 
 def _committed(evidence: Evidence) -> Iterator[tuple[str, datetime]]:
-    """Yield each fact that a producer committed, with its time, by every table that shows it.
+    """Yield each event that a producer committed, with its time, from every table that shows it.
 
-    The outbox forgets its items after some days. What follows from the tables is not forgotten: each effect names the
-    facts that were emitted with it, and each version of a booked ride is one fact.
+    Items of the outbox expire after some days. The other tables keep their evidence: each effect names the events that
+    were emitted with it, and each version of a booked ride is one event.
     """
     for item in evidence.items:
         for effect in item.effects:
@@ -246,7 +262,7 @@ def _account(evidence: Evidence, consumer: AuditedConsumer, facts: set[str]) -> 
     name = consumer.name
     wanted = [event for event in evidence.published if consumer.takes(event.type)]
     deliveries = [delivery for delivery in evidence.deliveries if delivery.consumer == name]
-    letters = [letter for letter in evidence.dead_letters if letter.consumer == name]
+    dead_letters = [message for message in evidence.dead_letters if message.consumer == name]
     items = [item for item in evidence.items if item.consumer == name]
 
     outcomes = Counter(delivery.outcome for delivery in deliveries)
@@ -258,24 +274,21 @@ def _account(evidence: Evidence, consumer: AuditedConsumer, facts: set[str]) -> 
     expires: dict[str | None, datetime] = {}
     for event in wanted:
         expires[event.fact] = min(expires.get(event.fact, NEVER), event.expires or NEVER)
-    # The consumer decides by its own clock; when it logged that is known by CloudWatch's.
-    early = {
-        fact
-        for fact, time in dropped.items()
-        if fact in expires and (expires[fact] == NEVER or time + _CLOCK_SKEW < expires[fact])
-    } - applied
+    # The consumer decided by its own clock. CloudWatch's clock shows when it did.
+    early = {fact for fact, time in dropped.items() if fact in expires and time + _CLOCK_SKEW < expires[fact]}
     expired = dropped.keys() - applied - early
-    dead_events = {letter.event_id for letter in letters}
-    accounted = applied | expired | {letter.fact for letter in letters}
+    dead_events = {message.event_id for message in dead_letters}
+    accounted = applied | expired | {message.fact for message in dead_letters}
     missing: dict[str, bool] = {}
+    """Whether all copies of an event that is not accounted for are young."""
     for event in wanted:
         if event.event_id not in dead_events and (event.fact is None or event.fact not in accounted):
             name_of = event.fact or event.event_id
             missing[name_of] = missing.get(name_of, True) and evidence.is_young(event.time)
-    old = sorted(missing_name for missing_name, young in missing.items() if not young)
+    old = sorted(name_of for name_of, young in missing.items() if not young)
     hidden = sum(evidence.unread.get(f"{consumer.resources}{queue}", 0) for queue in ("Queue", "RuleDlq", "Dlq"))
     undecided = old if len(old) <= hidden else []  # each message holds one event
-    # An effect counts once, whatever id its fact came with.
+    # A fact that was published under two ids counts as one effect.
     surplus = {item.order_id: item.total - len({each.named or each.fact for each in item.effects}) for item in items}
     return Account(
         distinct=len({event.fact for event in wanted} - {None}),
@@ -296,16 +309,17 @@ def _account(evidence: Evidence, consumer: AuditedConsumer, facts: set[str]) -> 
 
 
 def _unpublished(evidence: Evidence, consumer: str, facts: set[str]) -> Iterator[str]:
-    """Yield the facts that took effect and are not in the log, unless they are older than the log, or too young."""
+    """Yield the events that took effect and are not in the log, although the log covers their time."""
     oldest: dict[str, datetime] = {}
     for effect in (effect for item in evidence.items for effect in item.effects):
         oldest[effect.fact] = min(effect.time, oldest.get(effect.fact, effect.time))
-    applied = {effect.fact for item in evidence.items if item.consumer == consumer for effect in item.effects}
-    return (fact for fact in applied - facts if evidence.judges(oldest[fact]))
+    applied = {fact for item in evidence.items if item.consumer == consumer for fact in item.facts}
+    is_young, since = evidence.is_young, evidence.since
+    return (fact for fact in applied - facts if since <= oldest[fact] and not is_young(oldest[fact]))
 
 
 def _blind(evidence: Evidence, consumers: Mapping[str, Account]) -> Iterator[str]:
-    """Yield the reasons for which the evidence does not show whether something is lost."""
+    """Yield the reasons why the evidence does not show whether something is lost."""
     yield from evidence.broken_routes
     if evidence.log_is_gone:
         effects = sum(account.effects for account in consumers.values())
@@ -317,28 +331,6 @@ def _blind(evidence: Evidence, consumers: Mapping[str, Account]) -> Iterator[str
         if account.undecided:
             hidden = ", ".join(f"{count} in {queue}" for queue, count in evidence.unread.items())
             yield f"{len(account.undecided)} events of {name} may be among messages that could not be read: {hidden}"
-
-
-_MOST_NAMES: Final = 10
-_ROWS: Final = (
-    ("distinct", "events to act on"),
-    ("deliveries", "deliveries"),
-    ("duplicates_absorbed", "skipped duplicates"),
-    ("retried", "retried after a failure"),
-    ("takeovers", "taken over after a crash"),
-    ("failed", "failed, retried later"),
-    ("expired", "dropped as expired"),
-    ("in_flight", "in flight"),
-    ("effects", "effects"),
-)
-"""What the table shows of an account, and under which label."""
-
-
-def _count(letters: Sequence[DeadLettered]) -> dict[str, dict[str, int]]:
-    counts: dict[str, dict[str, int]] = {}
-    for (queue, reason), count in sorted(Counter((letter.queue, letter.reason) for letter in letters).items()):
-        counts.setdefault(queue, {})[reason] = count
-    return counts
 
 
 def _row(label: str, *values: int | str, note: str = "") -> str:

@@ -1,4 +1,4 @@
-"""Reads dead-letter queues, and leaves everything in them."""
+"""Reads dead-letter queues and leaves every message in them."""
 
 import binascii
 import re
@@ -18,15 +18,15 @@ UNREADABLE: Final = "UNREADABLE"
 """The reason of a dead-lettered message that is no JSON object."""
 
 _HIDDEN_SECONDS: Final = 120
-"""How long a queue's messages stay hidden while all of them are read; longer where that takes longer."""
+"""How long messages stay hidden while a queue is read. It is doubled if reading takes longer."""
 _LONGEST_HIDDEN_SECONDS: Final = 43_200
 _MANY: Final = 10
 _LARGEST: Final = 2**26
-"""Bytes of an event that was compressed."""
+"""The most bytes of a compressed event."""
 _LEVELS: Final = MOST_LEVELS + 16
-"""Of a log line or a dead-lettered message, which wraps an event."""
+"""The most levels of a log line or a dead-lettered message, which wraps an event."""
 _event_id: Final = re.compile(r"""\\?"version\\?": ?\\?"0\\?", ?\\?"id\\?": ?\\?"([0-9a-f-]{36})""").search
-"""Finds EventBridge's id in unreadable text: the envelope begins with it."""
+"""Finds EventBridge's id, with which the envelope begins, in unreadable text."""
 
 
 def waiting(sqs: "SQSClient", url: str, *, taken: bool = True, visible: bool = False) -> int:
@@ -38,17 +38,17 @@ def waiting(sqs: "SQSClient", url: str, *, taken: bool = True, visible: bool = F
 
 
 def peek(sqs: "SQSClient", url: str) -> Iterator["MessageTypeDef"]:
-    """Yield every message of a queue once, and make all of them visible again.
+    """Yield every visible message of a queue once, and make all of them visible again.
 
-    Messages that another reader has taken are hidden from this one too. Where reading takes so long that messages show
-    again, they are hidden for longer; it ends where nothing else is shown.
+    If reading takes so long that messages become visible again, they are hidden for longer. Reading ends when only
+    known messages are received.
     """
     expected = waiting(sqs, url, taken=False, visible=True)
     receipts: dict[str, str] = {}
     shown_again, hidden_s = 0, _HIDDEN_SECONDS
     try:
-        # The count is approximate: read until a read comes back empty. While there should be more, use long polls,
-        # which ask every server that holds a part of the queue.
+        # The count is approximate, so read until a read returns nothing. While more messages are expected, use long
+        # polls, which ask every server that holds a part of the queue.
         while shown_again <= 2 * len(receipts) and (
             messages := sqs.receive_message(
                 QueueUrl=url,
@@ -78,20 +78,14 @@ def peek(sqs: "SQSClient", url: str) -> Iterator["MessageTypeDef"]:
 
 
 def dead_letter(queue: str, consumer: str | None, message: "MessageTypeDef") -> DeadLettered:
-    """Return what a dead-lettered message says, whoever sent it.
-
-    Args:
-        queue: the queue's logical id.
-        consumer: the consumer that did not process it, if any.
-        message: with its attributes.
-    """
+    """Return a dead-lettered message as evidence, whoever sent it: its queue's logical id, and the consumer if any."""
     reason, event = opened(message)
     event_id = event.get("id") if isinstance(event, Mapping) else id_in(message["Body"])
     return DeadLettered(queue, reason, consumer, event_id if isinstance(event_id, str) else None, fact_of(event))
 
 
 def opened(message: "MessageTypeDef") -> tuple[str, Any]:
-    """Return the reason of a dead-lettered message and its event: None where that is missing or unreadable."""
+    """Return the reason of a dead-lettered message and its event, None if that is missing or unreadable."""
     body = read(message["Body"])
     event: Any
     if body is None:
@@ -101,7 +95,7 @@ def opened(message: "MessageTypeDef") -> tuple[str, Any]:
             event = event if event is not None else read(_unpacked(body.get("eventGzip")))
         case {"requestContext": {"condition": str(reason)}, "requestPayload": event}:  # sent by Lambda
             pass
-        case {"context": {"condition": str(reason)}}:  # sent by a pipe, which names the record and leaves it out
+        case {"context": {"condition": str(reason)}}:  # sent by a pipe, which names the record and omits it
             event = None
         case _:  # sent by EventBridge, or by the publisher in the same form; or moved here by SQS, unchanged
             code = message.get("MessageAttributes", {}).get("ERROR_CODE")
@@ -116,7 +110,7 @@ def opened(message: "MessageTypeDef") -> tuple[str, Any]:
 
 
 def fact_of(event: Any) -> str | None:
-    """Return the idempotency id of an event, or None where it breaks the contract."""
+    """Return the idempotency id of an event, or None if it breaks the contract."""
     try:
         return parse_event(event).idempotencyid
     except ContractError:
@@ -124,7 +118,7 @@ def fact_of(event: Any) -> str | None:
 
 
 def read(content: str | None) -> Any:
-    """Return the object of a JSON text, or None where there is none that can be read."""
+    """Return the JSON object in a text, or None if there is none or it is unreadable."""
     try:
         value = None if content is None else read_json(content, "content", levels=_LEVELS)
     except ContractError:
@@ -133,13 +127,13 @@ def read(content: str | None) -> Any:
 
 
 def id_in(text: str) -> str | None:
-    """Return EventBridge's id of an event in unreadable text."""
+    """Return EventBridge's id of an event in unreadable text, or None."""
     found = _event_id(text)
     return found and found[1]
 
 
 def _unpacked(packed: object) -> str | None:
-    """Return text that was compressed and written as base64; None where it is incomplete."""
+    """Return a text that was compressed and encoded as base64, or None if it is incomplete."""
     unpacking = zlib.decompressobj(GZIP)
     try:
         text = unpacking.decompress(binascii.a2b_base64(str(packed)), _LARGEST).decode(errors="surrogatepass")

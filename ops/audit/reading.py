@@ -1,7 +1,7 @@
-"""Reads what a deployed stack's tables, queues, log groups and rules hold. It changes nothing that it reads.
+"""Reads the evidence of a deployed stack from its tables, queues, log groups and rules, and changes nothing.
 
-The evidence of what was published is the log group of the bus's catch-all rule, not what a producer believes. What the
-rule could not log lies in its dead-letter queue, and counts as published too.
+The log group of the bus's catch-all rule shows which events were published. Events that the rule could not log lie in
+its dead-letter queue; they count as published too.
 """
 
 import json
@@ -12,68 +12,41 @@ from typing import Any, Final
 
 from carride import telemetry
 from carride.dedup import is_attribute
-from carride.events import DETAIL_TYPE, SOURCES, TRUSTED_SOURCES, ContractError, parse_event
+from carride.events import DETAIL_TYPE, SOURCES, ContractError, parse_event
 from idempotency import marshalling, observation
-from ops.audit.evidence import (
-    ALWAYS,
-    CONSUMERS,
-    DISPATCH,
-    LOG_RULE_DLQ,
-    OTHER_DLQS,
-    PAYMENT,
-    AuditedConsumer,
-    BookedRide,
-    Delivered,
-    Effect,
-    Evidence,
-    GatewayPayment,
-    Named,
-    Published,
-    RideItem,
-)
+from ops.audit import evidence
+from ops.audit.evidence import ALWAYS, CONSUMERS, AuditedConsumer, Delivered, Evidence, GatewayPayment, Published
 from ops.audit.queues import dead_letter, id_in, opened, peek, read, waiting
-from ops.site import Site
+from ops.stack import StackRef
 
 DEFAULT_GRACE: Final = timedelta(minutes=15)
 
-_DETAILS: Final = {DISPATCH: "carID", PAYMENT: "amount"}
+_DETAILS: Final = {evidence.DISPATCH: "carID", evidence.PAYMENT: "amount"}
 """The attribute of an item that says more than its state, by consumer."""
 _DELIVERY_LINES: Final = f'{{ $.message = "{telemetry.DELIVERY}" }}'
 _ENABLED: Final = "ENABLED"
 
-type Event = Mapping[str, Any]
-"""An event in EventBridge's envelope."""
 
-
-def evidence(
-    site: Site,
-    *,
-    grace: timedelta = DEFAULT_GRACE,
-    payments: Sequence[GatewayPayment] | None = None,
-    now: datetime | None = None,
+def read_evidence(
+    stack: StackRef, *, grace: timedelta = DEFAULT_GRACE, payments: Sequence[GatewayPayment] | None = None
 ) -> Evidence:
-    """Read everything that a stack has to say.
-
-    Args:
-        site: the stack in one region.
-        grace: how old an event must be before it is judged.
-        payments: the gateway's ledger; None where it cannot be asked.
-        now: when reading begins, with a time zone; left out, the present.
-    """
-    at = now or datetime.now(UTC)
-    dynamodb, sqs, outputs = site.client("dynamodb"), site.client("sqs"), site.outputs
-    # A consumer whose rule can be off by parameter says so in an output.
+    """Read all evidence of a stack in one region; arguments as in `ops.audit.read`."""
+    at = datetime.now(UTC)
+    dynamodb, sqs, outputs = stack.client("dynamodb"), stack.client("sqs"), stack.outputs
+    # A consumer whose rule can be disabled by a parameter shows that in an output.
     consumers = [each for each in CONSUMERS if outputs.get(f"{each.resources}RuleState", _ENABLED) == _ENABLED]
-    queues: dict[str, str | None] = dict.fromkeys(queue for queue in OTHER_DLQS if f"{queue}Url" in outputs)
+    queues: dict[str, str | None] = dict.fromkeys(queue for queue in evidence.OTHER_DLQS if f"{queue}Url" in outputs)
     for each in consumers:
         queues |= dict.fromkeys((f"{each.resources}RuleDlq", f"{each.resources}Dlq"), each.name)
-    # State first, then what it follows from: whatever is found has its cause in what is read later. An event moves from
-    # its consumer to a dead-letter queue, so these come after the tables.
-    items = [item for each in consumers if each.table is not None for item in ride_items(site, each)]
-    logs = {each.name: list(deliveries(site, each)) for each in consumers}
-    items += [item for each in consumers if each.table is None for item in reported(each.name, logs[each.name])]
+    # Read effects before their causes, so that the cause of each effect is found. Read the tables before the queues,
+    # because an event moves from its consumer to a dead-letter queue.
+    items = [item for each in consumers if each.table is not None for item in ride_items(stack, each)]
+    logs = {each.name: list(deliveries(stack, each)) for each in consumers}
+    items += [item for each in consumers if each.table is None for item in logged_items(each.name, logs[each.name])]
     bookings = [
-        BookedRide(item["orderID"], item["version"], _time(item.get("bookedAt")), _time_or_none(item.get("openSince")))
+        evidence.BookedRide(
+            item["orderID"], item["version"], _time(item.get("bookedAt")), _time_or_none(item.get("openSince"))
+        )
         for item in scan(dynamodb, outputs["BookingTableName"])
     ]
     cars = rides_of_cars(dynamodb, outputs["CarTableName"])
@@ -82,10 +55,10 @@ def evidence(
     for name in [f"{each.resources}Queue" for each in consumers if f"{each.resources}QueueUrl" in outputs]:
         unread[name] = waiting(sqs, outputs[f"{name}Url"], visible=True)
     messages = [(queue, message) for queue in queues for message in peek(sqs, outputs[f"{queue}Url"])]
-    logged = list(published(site.client("logs"), outputs["CarRideEventsLogGroupName"]))
+    logged = list(published(stack.client("logs"), outputs["CarRideEventsLogGroupName"]))
     known = {event.event_id for event in logged}
-    unlogged = [_unlogged(message) for queue, message in messages if queue == LOG_RULE_DLQ]
-    routes, broken, archived = _routes(site)
+    unlogged = [_unlogged(message) for queue, message in messages if queue == evidence.LOG_RULE_DLQ]
+    routes, broken, archived = _routes(stack)
     return Evidence(
         consumers=consumers,
         published=logged + [event for event in unlogged if event is not None and event.event_id not in known],
@@ -102,17 +75,14 @@ def evidence(
         archived=archived,
         at=at,
         grace=grace,
-        since=_kept_since(site, at),
+        since=_kept_since(stack, at),
     )
 
 
-# ── What was published ────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def published(logs: Any, group: str) -> Iterator[Published]:
-    """Yield every ride event that the log of the bus holds.
+    """Yield every ride event in the log of the bus.
 
-    A line that cannot be read may have been any event: it is yielded too, under the line's id where it shows no other.
+    An unreadable line may have been any event: it is yielded under EventBridge's id, or the line's id if it has none.
     """
     for line in _lines(logs, group):
         text = line["message"]
@@ -121,38 +91,32 @@ def published(logs: Any, group: str) -> Iterator[Published]:
 
 
 def _published(event: Any, text: str, name: str, time: datetime) -> Published | None:
-    """Return an event that the bus accepted; None where it is no ride event, and a nameless one if it is unreadable."""
+    """Return a published event, under ``name`` if it is unreadable; None if it is no ride event."""
     match event:
         case {"id": str(event_id), "source": str(source), "detail-type": str(detail_type)}:
-            if source not in SOURCES | TRUSTED_SOURCES or detail_type != DETAIL_TYPE:
+            if source not in SOURCES or detail_type != DETAIL_TYPE:
                 return None
         case _:
             return Published(id_in(text) or name, None, None, time=time)
-    found = Published(
-        event_id,
-        type_of(event),
-        None,
-        time=time,
-        replayed="replay-name" in event,
-        region=str(event["region"]) if "region" in event else None,
-    )
+    region = str(event["region"]) if "region" in event else None
+    found = Published(event_id, _type_of(event), None, time=time, replayed="replay-name" in event, region=region)
     try:
         parsed = parse_event(event)
     except ContractError:
         return found
-    named = Named(parsed.subject, parsed.type, parsed.data.version)
+    named = evidence.Named(parsed.subject, parsed.type, parsed.data.version)
     return found._replace(fact=parsed.idempotencyid, named=named, expires=parsed.expirytime)
 
 
 def _unlogged(message: Any) -> Published | None:
-    """Return the event that the rule of the log could not log."""
+    """Return the event in a message of the log rule's dead-letter queue."""
     sent = message.get("Attributes", {}).get("SentTimestamp")
     time = ALWAYS if sent is None else _of_ms(int(sent))
     return _published(opened(message)[1], message["Body"], f"message {message['MessageId']}", time)
 
 
-def type_of(event: Event) -> str | None:
-    """Return the type of an event, where rules look for it: in either envelope."""
+def _type_of(event: Mapping[str, Any]) -> str | None:
+    """Return the type of an event in either envelope, as rules see it."""
     match event:
         case {"detail": {"type": str(name)}} | {"detail": {"attributes": {"type": str(name)}}}:
             return name
@@ -160,46 +124,42 @@ def type_of(event: Event) -> str | None:
             return None
 
 
-# ── What the consumers report, and what took effect ───────────────────────────────────────────────────────────────────
-
-
-def deliveries(site: Site, consumer: AuditedConsumer) -> Iterator[Delivered]:
-    """Yield every delivery that a consumer has logged, without the runtime's own lines."""
-    group = site.outputs[f"{consumer.resources}LogGroupName"]
-    for line in _lines(site.client("logs"), group, _DELIVERY_LINES):
+def deliveries(stack: StackRef, consumer: AuditedConsumer) -> Iterator[Delivered]:
+    """Yield every delivery that a consumer has logged."""
+    group = stack.outputs[f"{consumer.resources}LogGroupName"]
+    for line in _lines(stack.client("logs"), group, _DELIVERY_LINES):
         match read(line["message"]):
             case {"message": telemetry.DELIVERY, "consumer": str(name), "outcome": str(outcome), **entry}:
-                _, _, fact = str(entry.get("key", "")).partition("#")  # the logger leaves out what is None
+                _, _, fact = str(entry.get("key", "")).partition("#")  # the logger omits a missing key
                 yield Delivered(name, outcome, fact or None, _logged_at(line))
 
 
-def ride_items(site: Site, consumer: AuditedConsumer) -> Iterator[RideItem]:
-    """Yield what a consumer's table holds of every ride."""
-    for item in scan(site.client("dynamodb"), site.outputs[f"{consumer.table}Name"]):
-        detail = item.get(_DETAILS.get(consumer.name, ""))
-        yield RideItem(
+def ride_items(stack: StackRef, consumer: AuditedConsumer) -> Iterator[evidence.RideItem]:
+    """Yield every ride in a consumer's table."""
+    for item in scan(stack.client("dynamodb"), stack.outputs[f"{consumer.table}Name"]):
+        yield evidence.RideItem(
             consumer.name,
             item["orderID"],
             tuple(_effect(item["orderID"], name, entry) for name, entry in item.items() if is_attribute(name)),
             item["effects"],
             item.get("state"),
-            detail,
+            item.get(_DETAILS.get(consumer.name, "")),
             _time_or_none(item.get("openSince")),
         )
 
 
-def _effect(order_id: str, attribute: str, entry: Mapping[str, Any]) -> Effect:
+def _effect(order_id: str, attribute: str, entry: Mapping[str, Any]) -> evidence.Effect:
     fact = attribute.partition("#")[2]
     if "type" not in entry:
-        return Effect(fact)
-    named = Named(order_id, entry["type"], entry["sequence"])
-    return Effect(fact, named, _time(entry.get("time")), tuple(entry.get("emitted", ())))
+        return evidence.Effect(fact)
+    named = evidence.Named(order_id, entry["type"], entry["sequence"])
+    return evidence.Effect(fact, named, _time(entry.get("time")), tuple(entry.get("emitted", ())))
 
 
-def reported(consumer: str, logged: Iterable[Delivered]) -> Iterator[RideItem]:
-    """Yield what a consumer without a table has done, by its own log: an item for each fact.
+def logged_items(consumer: str, logged: Iterable[Delivered]) -> Iterator[evidence.RideItem]:
+    """Yield the effects of a consumer without a table, by its log: an item for each event.
 
-    A duplicate is a fact that took effect too: the attempt that committed it may have died before it could log that.
+    A duplicate shows that the event took effect: the attempt that committed it may have died before it logged that.
     """
     commits, times = Counter[str](), dict[str, datetime]()
     for delivery in logged:
@@ -207,11 +167,11 @@ def reported(consumer: str, logged: Iterable[Delivered]) -> Iterator[RideItem]:
             commits[delivery.fact] += delivery.outcome != observation.DUPLICATE
             times.setdefault(delivery.fact, delivery.time)
     for fact, count in commits.items():
-        yield RideItem(consumer, fact, (Effect(fact, None, times[fact]),), max(1, count))
+        yield evidence.RideItem(consumer, fact, (evidence.Effect(fact, None, times[fact]),), max(1, count))
 
 
 def rides_of_cars(dynamodb: Any, table: str) -> dict[str, str | None]:
-    """Return the ride of each car. Where several rows name one car, a ride that holds it counts, not a free row."""
+    """Return the ride of each car. If several items name one car, an item with a ride counts."""
     cars: dict[str, str | None] = {}
     for row in scan(dynamodb, table):
         ride = row.get("rideID")
@@ -220,7 +180,7 @@ def rides_of_cars(dynamodb: Any, table: str) -> dict[str, str | None]:
 
 
 def outbox(dynamodb: Any, table: str) -> dict[str, datetime]:
-    """Return the facts that were committed to be published, with their times."""
+    """Return the ids of the events in the outbox, with their times."""
     return {item["idempotencyid"]: _time(item.get("time")) for item in scan(dynamodb, table)}
 
 
@@ -228,7 +188,7 @@ def gateway_payments(ledger: str | Iterable[Mapping[str, Any]]) -> list[GatewayP
     """Return the payments of the gateway's ledger, or of its JSON: a list, or an object with ``payments``.
 
     Raises:
-        ValueError, LookupError, TypeError: it is no such ledger.
+        ValueError, LookupError, TypeError: it has another form.
     """
     loaded = json.loads(ledger) if isinstance(ledger, str) else ledger
     return [
@@ -237,46 +197,40 @@ def gateway_payments(ledger: str | Iterable[Mapping[str, Any]]) -> list[GatewayP
     ]
 
 
-# ── Routes and retention ──────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _routes(site: Site) -> tuple[dict[str, str], list[str], int]:
-    """Return what can be seen of the log's and the partners' routes, what is broken, and how much is archived."""
-    seen, broken, rules = {}, [], site.named("AWS::Events::Rule")
-    for rule, use in (("CarRideLogRule", "events are not logged"), ("PartnersRule", "partners get nothing")):
+def _routes(stack: StackRef) -> tuple[dict[str, str], list[str], int]:
+    """Return the state of the log's and the partners' routes, what is broken, and the number of archived events."""
+    states, broken, rules = {}, [], stack.named("AWS::Events::Rule")
+    events = stack.client("events")
+    for rule, effect in (("CarRideLogRule", "events are not logged"), ("PartnersRule", "partners get nothing")):
         if rule not in rules:
-            broken.append(f"the stack has no {rule}: {use}")
+            broken.append(f"the stack has no {rule}: {effect}")
             continue
-        request = {"EventBusName": site.outputs["CarRideBusName"]}
-        state = site.client("events").describe_rule(Name=rules[rule], **request)["State"]
-        targets = len(site.client("events").list_targets_by_rule(Rule=rules[rule], **request)["Targets"])
-        seen[rule] = f"{state}, {targets} targets"
+        bus = stack.outputs["CarRideBusName"]
+        state = events.describe_rule(Name=rules[rule], EventBusName=bus)["State"]
+        targets = len(events.list_targets_by_rule(Rule=rules[rule], EventBusName=bus)["Targets"])
+        states[rule] = f"{state}, {targets} targets"
         if state != _ENABLED or not targets:
-            broken.append(f"{rule} is {state} with {targets} targets: {use}")
-    topic = site.client("sns").get_paginator("list_subscriptions_by_topic")
-    pages = topic.paginate(TopicArn=site.outputs["PartnersTopicArn"])
+            broken.append(f"{rule} is {state} with {targets} targets: {effect}")
+    topic = stack.client("sns").get_paginator("list_subscriptions_by_topic")
+    pages = topic.paginate(TopicArn=stack.outputs["PartnersTopicArn"])
     subscriptions = sum(len(page.get("Subscriptions", ())) for page in pages)
-    seen["partners' topic"] = f"{subscriptions} subscriptions, whose deliveries the audit cannot see"
-    name = site.outputs["CarRideArchiveArn"].rpartition("/")[2]
-    archive = site.client("events").describe_archive(ArchiveName=name)
+    states["partners' topic"] = f"{subscriptions} subscriptions, whose deliveries the audit cannot see"
+    archive = events.describe_archive(ArchiveName=stack.outputs["CarRideArchiveArn"].rpartition("/")[2])
     archived: int = archive.get("EventCount", 0)
-    seen["CarRideArchive"] = f"{archived:,} events counted, kept for {archive.get('RetentionDays', 0)} days"
-    return seen, broken, archived
+    states["CarRideArchive"] = f"{archived:,} events counted, kept for {archive.get('RetentionDays', 0)} days"
+    return states, broken, archived
 
 
-def _kept_since(site: Site, at: datetime) -> datetime:
+def _kept_since(stack: StackRef, at: datetime) -> datetime:
     """Return since when the log of events is complete."""
-    group = site.outputs["CarRideEventsLogGroupName"]
-    groups = site.client("logs").describe_log_groups(logGroupNamePrefix=group)["logGroups"]
+    group = stack.outputs["CarRideEventsLogGroupName"]
+    groups = stack.client("logs").describe_log_groups(logGroupNamePrefix=group)["logGroups"]
     days = next((each.get("retentionInDays") for each in groups if each["logGroupName"] == group), None)
     return ALWAYS if days is None else at - timedelta(days=days)
 
 
-# ── Reading ───────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def scan(dynamodb: Any, table: str) -> Iterator[dict[str, Any]]:
-    """Yield the items of a table, as Python values."""
+    """Yield the items of a table as Python values."""
     for page in dynamodb.get_paginator("scan").paginate(TableName=table, ConsistentRead=True):
         yield from map(marshalling.values, page["Items"])
 
@@ -295,7 +249,7 @@ def _of_ms(milliseconds: int) -> datetime:
 
 
 def _time(text: object) -> datetime:
-    """Return a stored time; where none can be read, one that is always judged as too old."""
+    """Return a stored time; if it cannot be read, one that is always too old to be judged."""
     return _time_or_none(text) or ALWAYS
 
 

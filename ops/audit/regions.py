@@ -1,4 +1,4 @@
-"""The evidence of a stack in two regions as if it were of one."""
+"""Merges the evidence of a stack's two regions."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -8,40 +8,37 @@ from ops.audit.evidence import Evidence, RideItem
 
 
 def merged(found: Sequence[tuple[str, Evidence]]) -> Evidence:
-    """Return the evidence of both regions, whose replicas of the tables agree.
+    """Return the evidence of both regions, whose replicas of the tables agree, as that of one stack.
 
-    An event counts where it was ingested, not in the other region's copy. What a region logged as taken effect counts
-    as an effect, whatever the tables say: of two writes to one item the last one wins, and hides the other one.
+    An event counts in the region that ingested it, not as the other region's copy. An effect that a region has logged
+    counts even if the tables do not show it: of two writes to one item the later one hides the earlier one.
 
     Args:
-        found: region and evidence.
+        found: regions with their evidence.
     """
     each = [evidence for _, evidence in found]
     deliveries = [delivery for evidence in each for delivery in evidence.deliveries]
-    taken = Counter((one.consumer, one.fact) for one in deliveries if one.outcome in observation.COMMITTED)
+    committed = Counter((one.consumer, one.fact) for one in deliveries if one.outcome in observation.COMMITTED)
     items: dict[tuple[str, str], RideItem] = {}
     for item in (item for evidence in each for item in evidence.items):
         name = (item.consumer, item.order_id)
         known = items.get(name, item)
         effects = tuple({effect.fact: effect for effect in (*known.effects, *item.effects)}.values())
-        reported = sum(taken[item.consumer, effect.fact] for effect in effects)
-        items[name] = item._replace(effects=effects, total=max(known.total, item.total, reported))
-    unread = Counter[str]()
-    for evidence in each:
-        unread.update(evidence.unread)
+        logged = sum(committed[item.consumer, effect.fact] for effect in effects)
+        items[name] = item._replace(effects=effects, total=max(known.total, item.total, logged))
     return each[0]._replace(
         published=[
             event for region, evidence in found for event in evidence.published if event.region in (region, None)
         ],
         deliveries=deliveries,
-        dead_letters=[letter for evidence in each for letter in evidence.dead_letters],
+        dead_letters=[message for evidence in each for message in evidence.dead_letters],
         items=list(items.values()),
         outbox={fact: time for evidence in each for fact, time in evidence.outbox.items()},
-        unread=dict(unread),
-        routes={f"{region}: {name}": seen for region, evidence in found for name, seen in evidence.routes.items()},
-        # A fenced region hands nothing to partners: the other one does.
+        unread=sum((Counter(evidence.unread) for evidence in each), Counter[str]()),
+        routes={f"{region}: {name}": state for region, evidence in found for name, state in evidence.routes.items()},
+        # A fenced region delivers nothing to partners; the other region does.
         broken_routes=[
-            f"{region}: {what}" for region, evidence in found for what in evidence.broken_routes if "Log" in what
+            f"{region}: {why}" for region, evidence in found for why in evidence.broken_routes if "Log" in why
         ],
         archived=sum(evidence.archived for evidence in each),
         at=min(evidence.at for evidence in each),

@@ -1,46 +1,47 @@
 """How every ride ended, and whether cars, payments and events agree about it. No I/O.
 
-A ride ends in one of a few ways: paid, declined, without a car, cancelled. It is open until then, and waiting for
-redrive while one of its events lies in a dead-letter queue or was dropped as expired. Events, the tables of dispatch
-and payment, and the gateway's own ledger all describe it. Where they contradict each other, the ride is broken. Where
-it has needed something for longer than a limit, it is overdue.
+A ride ends in one of a few ways: paid, declined, without a car, cancelled. Until then it is open. It waits for redrive
+while one of its events lies in a dead-letter queue or was dropped as expired. Events, the tables of dispatch and
+payment, and the gateway's ledger all describe it. If they contradict each other, the ride is broken. If it has needed
+something for longer than a limit, it is overdue.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from enum import StrEnum
 from typing import Final, NamedTuple
 
 from carride.overdue import LIMIT
 from idempotency import observation
-from ops.audit.evidence import DISPATCH, PAYMENT, Evidence, GatewayPayment, RideItem
+from ops.audit.evidence import DISPATCH, PAYMENT, DeadLettered, Delivered, Evidence, GatewayPayment, RideItem
 
 _OVERDUE: Final = "CarRideOverdue"
-"""The reconciler's event: the ride is settled by what is known of it."""
+"""The reconciler's event. It settles the ride."""
 _ENDED: Final = frozenset({"CarRideCompleted", "CarRideCancelled", _OVERDUE})
-_OF_DISPATCH: Final[Mapping[str, frozenset[str]]] = {
-    "CarAssigned": frozenset({"assigned", "released"}),
-    "CarReleased": frozenset({"released"}),
-    "NoCarAvailable": frozenset({"unserved"}),
+_EMITTED: Final[Mapping[str, Mapping[str, frozenset[str]]]] = {
+    DISPATCH: {
+        "CarAssigned": frozenset({"assigned", "released"}),
+        "CarReleased": frozenset({"released"}),
+        "NoCarAvailable": frozenset({"unserved"}),
+    },
+    PAYMENT: {
+        "PaymentAuthorized": frozenset({"authorized", "captured"}),
+        "PaymentDeclined": frozenset({"declined"}),
+        "PaymentCaptured": frozenset({"captured"}),
+        "PaymentRefunded": frozenset({"refunded"}),
+    },
 }
-"""What dispatch emits, and the states of a ride in which it has done so."""
-_OF_PAYMENT: Final[Mapping[str, frozenset[str]]] = {
-    "PaymentAuthorized": frozenset({"authorized", "captured"}),
-    "PaymentDeclined": frozenset({"declined"}),
-    "PaymentCaptured": frozenset({"captured"}),
-    "PaymentRefunded": frozenset({"refunded"}),
-}
-"""The same for payment."""
-_EMITTED: Final = frozenset({*_OF_DISPATCH, *_OF_PAYMENT})
+"""What a consumer emits, and the states of a ride in which it has done so."""
+_TYPES: Final = sorted(name for types in _EMITTED.values() for name in types)
 _MAY_PRECEDE: Final[Mapping[str, frozenset[str]]] = {
     "declined": frozenset({"PaymentAuthorized"}),
     "refunded": frozenset({"PaymentAuthorized", "PaymentCaptured"}),
     "undo due": frozenset({"PaymentAuthorized", "PaymentCaptured"}),
 }
-"""What payment may have emitted, or not, before a ride came to a state. A capture can be refused for good after the
-reservation, and money can be given back before anything was emitted about it."""
+"""What payment may have emitted, or not, before a ride reached a state. A capture can be refused permanently after the
+reservation, and money can be returned before an event about it was emitted."""
 _CHARGED: Final = frozenset({"authorized", "captured", "refunded"})
 """The states in which the gateway has a payment with the same status."""
 
@@ -64,7 +65,7 @@ class Saga:
     endings: Mapping[str, int]
     """Rides by how they ended."""
     emitted: Mapping[str, int]
-    """The consumers' own facts by type: compensations are CarReleased and PaymentRefunded."""
+    """Events of dispatch and payment by type. CarReleased and PaymentRefunded are compensations."""
     cars: int
     cars_held: int
     gateway_asked: bool
@@ -73,14 +74,14 @@ class Saga:
     """Rides for which the gateway has a payment that it did not decline."""
     captured: int
     captured_amount: int
-    """In cents, less what was given back."""
+    """In cents, without what was returned."""
     refunded: int
     reconciled: int
-    """Rides that needed something for too long, and were settled for it."""
+    """Rides that were overdue and were settled."""
     problems: Mapping[str, Sequence[str]]
     """What is wrong with each broken ride."""
     overdue: Mapping[str, str]
-    """Since when a ride has needed something, and in which tables, by ride."""
+    """Since when an overdue ride has needed something, and in which tables."""
 
     @property
     def sound(self) -> bool:
@@ -117,54 +118,49 @@ class Saga:
 
 
 class _Ride(NamedTuple):
-    """All that is known of one ride."""
+    """Everything that is known about one ride."""
 
     events: Mapping[str, frozenset[str]]
-    """The ids of the published facts, by type."""
-    dispatch: RideItem | None
-    payment: RideItem | None
+    """The ids of the published events, by type."""
+    items: Mapping[str, RideItem]
+    """Its items by consumer."""
     cars: Sequence[str]
-    """Which cars say that they have it."""
-    charges: Sequence[GatewayPayment] | None
-    """None where the gateway was not asked."""
+    """The cars that hold it, by their own items."""
+    payments: Sequence[GatewayPayment] | None
+    """None if the gateway was not asked."""
+    waits: frozenset[str]
+    """The consumers that have not acted on an event, because it was dead-lettered or dropped."""
     is_judged: bool
-    """Whether the log has all of its events: none is older than the log, and none is still on its way."""
-    dispatch_waits: bool
-    """Whether dispatch has not acted on a fact that was dead-lettered or dropped."""
-    payment_waits: bool
+    """Whether the log has all of its events: none is older than the log, and none may be in flight."""
 
     def count(self, fact_type: str) -> int:
         return len(self.events.get(fact_type, ()))
 
+    def state(self, consumer: str) -> str | None:
+        return self.items[consumer].state if consumer in self.items else None
+
 
 def check(evidence: Evidence, *, overdue_after: timedelta = LIMIT) -> Saga:
-    """Compute how every ride ended.
+    """Compute how every ride ended that an event, a table, a car or the gateway names.
 
-    A ride is known by its published facts, and by whatever a table, a car or the gateway holds of it.
-
-    Args:
-        evidence: of the stack.
-        overdue_after: how long a ride may need something.
+    A ride is overdue if it has needed something for longer than ``overdue_after``.
     """
     rides = _rides(evidence)
     problems = {order_id: tuple(found) for order_id, ride in rides.items() if (found := list(_problems(ride)))}
     endings = Counter(Ending.BROKEN if order_id in problems else _ending(ride) for order_id, ride in rides.items())
-    charges = evidence.payments or ()
-    taken = [charge for charge in charges if charge.captures]
+    emitted = {name: sum(ride.count(name) for ride in rides.values()) for name in _TYPES}
+    payments = evidence.payments or ()
+    taken = [payment for payment in payments if payment.captures]
     return Saga(
         endings={ending.value: endings[ending] for ending in Ending if endings[ending]},
-        emitted={
-            name: count
-            for name in sorted(_EMITTED)
-            if (count := sum(map(_Ride.count, rides.values(), [name] * len(rides))))
-        },
+        emitted={name: count for name, count in emitted.items() if count},
         cars=len(evidence.cars),
         cars_held=sum(ride is not None for ride in evidence.cars.values()),
         gateway_asked=evidence.payments is not None,
-        charged=len({charge.order_id for charge in charges if charge.status != "declined"}),
-        captured=len({charge.order_id for charge in taken}),
-        captured_amount=sum(charge.amount for charge in taken if charge.status == "captured"),
-        refunded=len({charge.order_id for charge in charges if charge.refunds}),
+        charged=len({payment.order_id for payment in payments if payment.status != "declined"}),
+        captured=len({payment.order_id for payment in taken}),
+        captured_amount=sum(payment.amount for payment in taken if payment.status == "captured"),
+        refunded=len({payment.order_id for payment in payments if payment.refunds}),
         reconciled=sum(bool(ride.count(_OVERDUE)) for ride in rides.values()),
         problems=problems,
         overdue=dict(_overdue(evidence, overdue_after)),
@@ -172,64 +168,50 @@ def check(evidence: Evidence, *, overdue_after: timedelta = LIMIT) -> Saga:
 
 
 def _overdue(evidence: Evidence, limit: timedelta) -> Iterator[tuple[str, str]]:
-    since: dict[str, list[tuple[datetime, str]]] = {}
-    for item in evidence.items:
-        if item.open_since is not None:
-            since.setdefault(item.order_id, []).append((item.open_since, f"{item.consumer} has it as {item.state}"))
-    for ride in evidence.bookings:
-        if ride.open_since is not None:
-            since.setdefault(ride.order_id, []).append((ride.open_since, "it is booked"))
+    tables = [(each.order_id, each.open_since, f"{each.consumer} has it as {each.state}") for each in evidence.items]
+    tables += [(each.order_id, each.open_since, "it is booked") for each in evidence.bookings]
+    since = _grouped((order_id, (time, what)) for order_id, time, what in tables if time is not None)
     for order_id, found in sorted(since.items()):
         if evidence.at - min(found)[0] > limit:
-            yield (
-                order_id,
-                f"since {min(found)[0]:%Y-%m-%d %H:%M:%S %Z}: {'; '.join(what for _, what in sorted(found))}",
-            )
+            where = "; ".join(what for _, what in sorted(found))
+            yield order_id, f"since {min(found)[0]:%Y-%m-%d %H:%M:%S %Z}: {where}"
 
 
-# ── One ride ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+def _grouped[T](pairs: Iterable[tuple[str, T]]) -> dict[str, list[T]]:
+    found: dict[str, list[T]] = {}
+    for key, value in pairs:
+        found.setdefault(key, []).append(value)
+    return found
 
 
 def _rides(evidence: Evidence) -> dict[str, _Ride]:
-    events: dict[str, dict[str, frozenset[str]]] = {}
-    for event in evidence.published:
-        if event.named is not None and event.fact is not None:
-            of_ride = events.setdefault(event.named.order_id, {})
-            of_ride[event.named.type] = of_ride.get(event.named.type, frozenset()) | {event.fact}
-    cars: dict[str, list[str]] = {}
-    for car, order_id in evidence.cars.items():
-        if order_id is not None:
-            cars.setdefault(order_id, []).append(car)
-    charges: dict[str, list[GatewayPayment]] = {}
-    for charge in evidence.payments or ():
-        charges.setdefault(charge.order_id, []).append(charge)
-    dispatch, payment = evidence.of(DISPATCH), evidence.of(PAYMENT)
-    unprocessed = {name: _unprocessed(evidence, name) for name in (DISPATCH, PAYMENT)}
-
+    named = [(event.named, event.fact) for event in evidence.published if event.named and event.fact is not None]
+    events = _grouped((name.order_id, (name.type, fact)) for name, fact in named)
+    items = _grouped((item.order_id, item) for item in evidence.items if item.consumer in _EMITTED)
+    cars = _grouped((order_id, car) for car, order_id in evidence.cars.items() if order_id is not None)
+    payments = _grouped((payment.order_id, payment) for payment in evidence.payments or ())
+    unprocessed = {consumer: _unprocessed(evidence, consumer) for consumer in _EMITTED}
     unjudged = set(_unjudged(evidence))
 
-    def waits(consumer: str, order_id: str, item: RideItem | None) -> bool:
-        facts = frozenset[str]().union(*events.get(order_id, {}).values())
-        return bool(facts & unprocessed[consumer] - (frozenset() if item is None else item.facts))
-
-    return {
-        order_id: _Ride(
-            events.get(order_id, {}),
-            dispatch.get(order_id),
-            payment.get(order_id),
+    def ride(order_id: str) -> _Ride:
+        facts = {fact for _, fact in events.get(order_id, ())}
+        of_consumers = {item.consumer: item for item in items.get(order_id, ())}
+        applied = {consumer: item.facts for consumer, item in of_consumers.items()}
+        return _Ride(
+            {name: frozenset(ids) for name, ids in _grouped(events.get(order_id, ())).items()},
+            of_consumers,
             cars.get(order_id, []),
-            None if evidence.payments is None else charges.get(order_id, []),
+            None if evidence.payments is None else payments.get(order_id, []),
+            frozenset(each for each in _EMITTED if facts & unprocessed[each] - applied.get(each, frozenset())),
             order_id not in unjudged,
-            waits(DISPATCH, order_id, dispatch.get(order_id)),
-            waits(PAYMENT, order_id, payment.get(order_id)),
         )
-        for order_id in sorted({*events, *cars, *charges, *dispatch, *payment})
-    }
+
+    return {order_id: ride(order_id) for order_id in sorted({*events, *items, *cars, *payments})}
 
 
 def _unjudged(evidence: Evidence) -> Iterator[str]:
     for item in evidence.items:
-        young = any(evidence.is_young(effect.time) for effect in item.effects if item.consumer in (DISPATCH, PAYMENT))
+        young = any(evidence.is_young(effect.time) for effect in item.effects if item.consumer in _EMITTED)
         if evidence.log_is_gone or young or any(effect.time < evidence.since for effect in item.effects):
             yield item.order_id
     for event in evidence.published:
@@ -237,30 +219,27 @@ def _unjudged(evidence: Evidence) -> Iterator[str]:
             yield event.named.order_id
 
 
-def _unprocessed(evidence: Evidence, consumer: str) -> frozenset[str]:
-    """Return the facts that a consumer may not have acted on: they were dead-lettered, or dropped as expired."""
-    letters = {letter.fact for letter in evidence.dead_letters if letter.consumer == consumer}
-    dropped = {
-        each.fact for each in evidence.deliveries if each.consumer == consumer and each.outcome == observation.EXPIRED
-    }
-    return frozenset(fact for fact in letters | dropped if fact is not None)
+def _unprocessed(evidence: Evidence, consumer: str) -> set[str | None]:
+    """Return the events that a consumer may not have acted on: dead-lettered, or dropped as expired."""
+    expired = [each for each in evidence.deliveries if each.outcome == observation.EXPIRED]
+    lists: tuple[Sequence[DeadLettered | Delivered], ...] = (evidence.dead_letters, expired)
+    return {each.fact for found in lists for each in found if each.consumer == consumer}
 
 
 def _ending(ride: _Ride) -> Ending:
-    if (ride.dispatch_waits or ride.payment_waits) and not ride.count(_OVERDUE):
+    if ride.waits and not ride.count(_OVERDUE):
         return Ending.WAITING
-    state = None if ride.payment is None else ride.payment.state
-    match state, ride.dispatch:
+    match ride.state(PAYMENT), ride.state(DISPATCH):
         case "captured", _:
             return Ending.PAID
         case "declined", _:
             return Ending.DECLINED
         case "undo due", _:
             return Ending.OPEN
-        case _, RideItem(state="unserved"):
+        case _, "unserved":
             return Ending.UNSERVED
-        case "refunded" | "cancelled", RideItem(state="released" | "cancelled") | None:
-            return Ending.CANCELLED  # also where a compensation ended it without a cancellation
+        case "refunded" | "cancelled", "released" | "cancelled" | None:
+            return Ending.CANCELLED  # also if a compensation ended it without a cancellation
     return Ending.CANCELLED if ride.count("CarRideCancelled") or ride.count(_OVERDUE) else Ending.OPEN
 
 
@@ -269,73 +248,74 @@ def _problems(ride: _Ride) -> Iterator[str]:
     yield from _too_much(ride)
     if not ride.is_judged:
         return
-    if not ride.dispatch_waits:
+    if DISPATCH not in ride.waits:
         yield from _contradictions_of_dispatch(ride)
-    if not ride.payment_waits:
+    if PAYMENT not in ride.waits:
         yield from _contradictions_of_payment(ride)
-    if not ride.dispatch_waits and not ride.payment_waits:
+    if not ride.waits:
         yield from _left_undone(ride)
 
 
 def _too_much(ride: _Ride) -> Iterator[str]:
-    """Yield what may never be, whatever else has happened to the ride."""
+    """Yield what must never happen to a ride, in whatever state it is."""
     if len(ride.cars) > 1:
         yield f"has {len(ride.cars)} cars: {', '.join(ride.cars)}"
-    for name in sorted(_EMITTED):
+    for name in _TYPES:
         if (times := ride.count(name)) > 1:
             yield f"{name} was published {times} times"
-    charged = [charge for charge in ride.charges or () if charge.status != "declined"]
+    charged = [payment for payment in ride.payments or () if payment.status != "declined"]
     if len(charged) > 1:
         yield f"was charged {len(charged)} times"
-    for charge in charged:
-        if charge.captures > 1 or charge.refunds > 1:
-            yield f"its payment was captured {charge.captures} and refunded {charge.refunds} times"
+    for payment in charged:
+        if payment.captures > 1 or payment.refunds > 1:
+            yield f"its payment was captured {payment.captures} and refunded {payment.refunds} times"
 
 
 def _contradictions_of_dispatch(ride: _Ride) -> Iterator[str]:
     """Yield where table, fleet and events disagree about the car."""
-    state = "unknown" if ride.dispatch is None else str(ride.dispatch.state)
-    yield from _disagreements(ride, DISPATCH, state, _OF_DISPATCH)
-    holders = [ride.dispatch.detail] if ride.dispatch is not None and state == "assigned" else []
+    yield from _disagreements(ride, DISPATCH)
+    state = ride.state(DISPATCH)
+    holders = [ride.items[DISPATCH].detail] if state == "assigned" else []
     if list(ride.cars) != holders:
-        yield f"dispatch has it as {state}, but the cars that have it are {list(ride.cars)}"
+        yield f"dispatch has it as {state or 'unknown'}, but the cars that have it are {list(ride.cars)}"
 
 
 def _contradictions_of_payment(ride: _Ride) -> Iterator[str]:
     """Yield where table, gateway and events disagree about the money."""
-    state = "unknown" if ride.payment is None else str(ride.payment.state)
-    yield from _disagreements(ride, PAYMENT, state, _OF_PAYMENT)
-    if ride.charges is None or state == "undo due":  # the gateway may hold anything until it is undone
+    yield from _disagreements(ride, PAYMENT)
+    state = ride.state(PAYMENT)
+    if ride.payments is None or state == "undo due":  # the gateway may hold anything until it is undone
         return
-    at_gateway = [(charge.status, charge.amount) for charge in ride.charges]
+    at_gateway = [(payment.status, payment.amount) for payment in ride.payments]
     found = [each for each in at_gateway if each[0] != "declined"]
-    expected = [] if ride.payment is None or state not in _CHARGED else [(state, ride.payment.detail)]
+    expected = [(state, ride.items[PAYMENT].detail)] if state in _CHARGED else []
     if state == "declined":  # a reservation whose capture was refused is released
         agrees = all(status == "refunded" for status, _ in found)
-    else:  # where a cancellation came first, a decline changes nothing
+    else:  # after a cancellation, a decline changes nothing
         agrees = found == expected and (found == at_gateway or state == "cancelled")
     if not agrees:
-        yield f"payment has it as {expected or state}, but the gateway as {at_gateway}"
+        yield f"payment has it as {expected or state or 'unknown'}, but the gateway as {at_gateway}"
 
 
-def _disagreements(ride: _Ride, consumer: str, state: str, emits: Mapping[str, frozenset[str]]) -> Iterator[str]:
-    for name, states in emits.items():
+def _disagreements(ride: _Ride, consumer: str) -> Iterator[str]:
+    state = ride.state(consumer) or "unknown"
+    for name, states in _EMITTED[consumer].items():
         published = bool(ride.count(name))
         if published != (state in states) and name not in _MAY_PRECEDE.get(state, ()):
             yield f"{consumer} has it as {state}, but {name} was published {ride.count(name)} times"
 
 
 def _left_undone(ride: _Ride) -> Iterator[str]:
-    """Yield what a ride that has ended still has."""
-    heard = ride.events.keys() & _ENDED
-    if not heard:
+    """Yield what an ended ride still holds or owes."""
+    ends = ride.events.keys() & _ENDED
+    if not ends:
         return
-    ended = f"{', '.join(sorted(heard))} was published"
+    ended = f"{', '.join(sorted(ends))} was published"
     if ride.cars:
         yield f"{ended}, and it still has {', '.join(ride.cars)}"
-    state = None if ride.payment is None else ride.payment.state
+    state = ride.state(PAYMENT)
     if state == "authorized":
         yield f"{ended}, and its money is still reserved"
-    served = ride.dispatch is not None and ride.dispatch.state == "released"
-    if "CarRideCompleted" in heard and served and state not in {"captured", "declined", "refunded", "undo due"}:
+    served = ride.state(DISPATCH) == "released"
+    if "CarRideCompleted" in ends and served and state not in {"captured", "declined", "refunded", "undo due"}:
         yield f"it was driven, and its payment is {state}"

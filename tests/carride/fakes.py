@@ -1,12 +1,13 @@
-"""Fakes of EventBridge and SQS that hold to the documented limits, and fail when they are told to."""
+"""Fakes of EventBridge and SQS that keep the documented limits and fail on demand."""
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from botocore.exceptions import ClientError
 
-from carride.publisher import Publisher
+from carride.entry import BusEntry
+from carride.publisher import Publisher, Receipt
 
 type Answer = str | None
 """The error code for an entry; None accepts it."""
@@ -15,33 +16,39 @@ MEBIBYTE: Final = 1024 * 1024
 
 
 class FakeTime:
-    """Time that passes only where somebody waits or works."""
+    """Time that passes only while a caller waits or works. It is Lambda's context too."""
+
+    aws_request_id = "request-1"
 
     def __init__(self, remaining_ms: float = 300_000) -> None:
         self._remaining_ms = remaining_ms
         self.sleeps: list[float] = []
 
     def remaining_ms(self) -> float:
-        """Return what is left until the deadline."""
+        """Return the time until the deadline."""
         return self._remaining_ms
 
+    def get_remaining_time_in_millis(self) -> int:
+        """Return the time until the deadline."""
+        return int(self._remaining_ms)
+
     def sleep(self, seconds: float) -> None:
-        """Let time pass in waiting."""
+        """Let time pass while a caller waits."""
         self.sleeps.append(seconds)
         self._remaining_ms -= seconds * 1000
 
     def work(self, milliseconds: float) -> None:
-        """Let time pass in working."""
+        """Let time pass while a caller works."""
         self._remaining_ms -= milliseconds
 
 
-class FakeBus:
-    """EventBridge's PutEvents.
+class _Fake:
+    """A service that takes batches.
 
     Args:
-        answer: decides on an entry, given the entry as requested.
+        answer: decides on an entry or a message, given as it was sent.
         failures: what the calls raise, one after the other; None answers. When it ends, calls answer.
-        on_call: is told of each call.
+        on_call: called with each batch; what it raises is the call's outcome.
     """
 
     def __init__(
@@ -49,56 +56,58 @@ class FakeBus:
         answer: Callable[[dict[str, Any]], Answer] = lambda _: None,
         *,
         failures: Iterable[Exception | None] = (),
-        on_call: Callable[[], object] = lambda: None,
+        on_call: Callable[[list[dict[str, Any]]], object] = lambda _: None,
     ) -> None:
         self._answer = answer
         self._failures = iter(failures)
         self._on_call = on_call
         self.requests: list[list[dict[str, Any]]] = []
-        self.events: list[dict[str, Any]] = []
 
-    def put_events(self, *, Entries: list[dict[str, Any]]) -> dict[str, Any]:  # noqa: N803 - botocore's name
-        """Put entries on the bus, or say which not and why."""
-        self._on_call()
-        self.requests.append(Entries)
+    def _begin(self, entries: list[dict[str, Any]], refusal: str | None) -> None:
+        self._on_call(entries)
+        self.requests.append(entries)
         if (failure := next(self._failures, None)) is not None:
             raise failure
-        if not 1 <= len(Entries) <= 10 or sum(map(entry_bytes, Entries)) >= MEBIBYTE:
-            raise client_error("ValidationException", 400)
+        if not 1 <= len(entries) <= 10 or refusal:
+            raise client_error(refusal or "ValidationException", 400)
+
+
+class FakeBus(_Fake):
+    """EventBridge's PutEvents."""
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.events: list[dict[str, Any]] = []
+        self.endpoints: list[str | None] = []
+        """The global endpoint of each request."""
+
+    def put_events(self, *, Entries: list[dict[str, Any]], EndpointId: str | None = None) -> dict[str, Any]:  # noqa: N803 - botocore's names
+        """Put entries on the bus, or say which not and why."""
+        self.endpoints.append(EndpointId)
+        self._begin(Entries, "ValidationException" if sum(map(entry_bytes, Entries)) >= MEBIBYTE else None)
         answers = []
         for entry in Entries:
             code = self._answer(entry) or malformed(entry)
             if code is None:
                 self.events.append(entry)
-                answers.append({"EventId": f"event-{len(self.events)}"})
+                answers.append({"EventId": str(len(self.events))})
             else:
                 answers.append({"ErrorCode": code, "ErrorMessage": f"{code} of the fake"})
         return {"FailedEntryCount": sum("ErrorCode" in answer for answer in answers), "Entries": answers}
 
 
-class FakeQueue:
-    """SQS's SendMessageBatch; arguments as for `FakeBus`, with ``answer`` given the message."""
+class FakeQueue(_Fake):
+    """SQS's SendMessageBatch. ``sender_fault`` says whether a refusal of a message is final."""
 
-    def __init__(
-        self,
-        answer: Callable[[dict[str, Any]], Answer] = lambda _: None,
-        *,
-        failures: Iterable[Exception | None] = (),
-        sender_fault: bool = False,
-    ) -> None:
-        self._answer = answer
-        self._failures = iter(failures)
+    def __init__(self, *args: Any, sender_fault: bool = False, **settings: Any) -> None:
+        super().__init__(*args, **settings)
         self._sender_fault = sender_fault
-        self.requests: list[list[dict[str, Any]]] = []
         self.messages: list[dict[str, Any]] = []
 
     def send_message_batch(self, *, QueueUrl: str, Entries: list[dict[str, Any]]) -> dict[str, Any]:  # noqa: N803 - as above
         """Put messages into the queue, or say which not and why."""
-        self.requests.append(Entries)
-        if (failure := next(self._failures, None)) is not None:
-            raise failure
-        if not 1 <= len(Entries) <= 10 or sum(map(message_bytes, Entries)) > MEBIBYTE:
-            raise client_error("AWS.SimpleQueueService.BatchRequestTooLong", 400)
+        too_long = sum(map(message_bytes, Entries)) > MEBIBYTE
+        self._begin(Entries, "AWS.SimpleQueueService.BatchRequestTooLong" if too_long else None)
         response: dict[str, Any] = {"Successful": [], "Failed": []}
         for entry in Entries:
             code = self._answer(entry)
@@ -119,7 +128,7 @@ class FakeQueue:
 
 
 def publisher(bus: FakeBus, queue: FakeQueue, time: FakeTime, **settings: Any) -> Publisher:
-    """Return a publisher between the fakes, whose pauses are the longest they can be unless the settings say else."""
+    """Return a publisher between the fakes. By default its pauses are as long as possible."""
     return Publisher(
         bus,  # type: ignore[arg-type]  # has the one operation that is used
         queue,  # type: ignore[arg-type]  # as above
@@ -130,8 +139,20 @@ def publisher(bus: FakeBus, queue: FakeQueue, time: FakeTime, **settings: Any) -
     )
 
 
+def publish(
+    entries: Sequence[BusEntry],
+    bus: FakeBus | None = None,
+    queue: FakeQueue | None = None,
+    time: FakeTime | None = None,
+    **settings: Any,
+) -> list[Receipt]:
+    """Publish entries between the fakes, by default healthy ones with time enough; return the receipts."""
+    time = time or FakeTime()
+    return publisher(bus or FakeBus(), queue or FakeQueue(), time, **settings).publish(entries, time.remaining_ms)
+
+
 def malformed(entry: dict[str, Any]) -> Answer:
-    """Refuse a detail that is no JSON, as EventBridge does."""
+    """Refuse a detail that is not JSON, as EventBridge does."""
     try:
         json.loads(entry["Detail"])
     except ValueError:

@@ -1,24 +1,38 @@
-"""What the template's pipe makes of an item of the outbox, as DynamoDB's stream hands it over."""
+"""The event that the template's pipe makes of an outbox item."""
 
 import base64
 import json
 import re
 from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any, Final
 
+from samtranslator.yaml_helper import yaml_parse
+
 from idempotency import marshalling
-from tests.template.stack import Properties, source
+
+TEMPLATE: Final = Path(__file__).parents[2] / "template.yaml"
 
 PLACE: Final = re.compile(r"<\$\.dynamodb\.NewImage\.(\w+)\.([A-Z]+)>")
-"""Where the pipe puts an attribute of the item, by name and type."""
+"""The place of an item's attribute in the template, with its name and type."""
+
+
+def resource(name: str) -> dict[str, Any]:
+    """Return the properties of a resource of template.yaml, as they are written there."""
+    properties: dict[str, Any] = _resources()[name]["Properties"]
+    return properties
 
 
 @cache
-def pipe() -> Properties:
+def _resources() -> dict[str, Any]:
+    resources: dict[str, Any] = yaml_parse(TEMPLATE.read_text(encoding="utf-8"))["Resources"]
+    return resources
+
+
+def pipe() -> dict[str, Any]:
     """Return the properties of the pipe in the template."""
-    properties: Properties = source()["Resources"]["OutboxPipe"]["Properties"]
-    return properties
+    return resource("OutboxPipe")
 
 
 def template() -> str:
@@ -28,7 +42,7 @@ def template() -> str:
 
 
 def image(item: Mapping[str, object]) -> dict[str, Mapping[str, Any]]:
-    """Return an item as it stands in a stream record: binary is base64 there."""
+    """Return an item in the form of a stream record, with binary in base64."""
     return {
         name: {"B": base64.b64encode(value).decode()} if isinstance(value, bytes) else marshalling.attribute(value)
         for name, value in item.items()

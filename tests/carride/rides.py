@@ -4,9 +4,9 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from carride import ride as rides
-from carride.entry import Entry
-from carride.events import (
-    SOURCE,
+from carride.entry import BusEntry
+from carride.events import SOURCE, RideEvent
+from carride.facts import (
     CarAssigned,
     CarReleased,
     CarRideAccepted,
@@ -22,20 +22,19 @@ from carride.events import (
     PaymentCaptured,
     PaymentDeclined,
     PaymentRefunded,
-    RideEvent,
 )
 from carride.ride import Ride
 
 NOW: Final = datetime(2026, 11, 21, 8, 30, tzinfo=UTC)
 
 
-def booked(order_id: str = "order_01", *, price: int = 550) -> Ride:
+def booked(order_id: str = "order_01", *, price: int = 550, destination: str = "sector_03") -> Ride:
     """Return a ride that was just requested."""
     return rides.request(
         order_id=order_id,
         customer_id="customer_a",
         pickup="sector_01",
-        destination="sector_03",
+        destination=destination,
         passengers=2,
         price=price,
     )
@@ -71,10 +70,10 @@ def event(fact: Fact | None = None, **changes: Any) -> RideEvent:
     return RideEvent.of(fact or CarRideCreated.of(booked()), source=SOURCE, time=NOW, **changes)
 
 
-def entry(order_id: str = "order_01", size: int | None = None) -> Entry:
+def entry(order_id: str = "order_01", size: int | None = None) -> BusEntry:
     """Return an entry, of this size in bytes if one is given."""
-    made = Entry.of(event(CarRideCreated.of(booked(order_id))))
+    made = BusEntry.of(event(CarRideCreated.of(booked(order_id))))
     if size is None:
         return made
     padding = size - made.size - len(',"note":""')
-    return Entry(source=made.source, time=made.time, detail=f'{made.detail[:-1]},"note":"{"x" * padding}"}}')
+    return BusEntry(source=made.source, time=made.time, detail=f'{made.detail[:-1]},"note":"{"x" * padding}"}}')

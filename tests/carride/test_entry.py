@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from carride.entry import Entry, pack, xray_header
+from carride.entry import BusEntry, pack, xray_header
 from tests.carride.rides import NOW, event
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -17,31 +17,31 @@ TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     ],
 )
 def test_an_entry_is_measured_as_documented(parts: dict[str, Any], size: int) -> None:
-    """A time counts 14 bytes, every text what it is in UTF-8."""
-    assert Entry(time=NOW, **parts).size == size
+    """A time counts 14 bytes, every text its length in UTF-8."""
+    assert BusEntry(time=NOW, **parts).size == size
 
 
 def test_a_text_that_is_no_utf_8_has_a_size_too() -> None:
-    """A lone surrogate, which JSON can carry, does not keep an entry from being measured."""
-    assert Entry(source="a", detail_type="b", detail="\ud800", time=NOW).size == 19
+    """An entry with a lone surrogate, which JSON can hold, has a size."""
+    assert BusEntry(source="a", detail_type="b", detail="\ud800", time=NOW).size == 19
 
 
 def test_an_entry_has_no_time_without_a_zone() -> None:
-    """It would be another time on a machine in another zone."""
+    """A time without a zone is refused: it would depend on the machine."""
     with pytest.raises(ValueError, match="no time zone"):
-        Entry(source="a", detail="{}", time=NOW.replace(tzinfo=None))
+        BusEntry(source="a", detail="{}", time=NOW.replace(tzinfo=None))
 
 
 def test_an_entry_asks_for_what_its_event_says() -> None:
     """The request holds source, type, time and detail in the types that PutEvents takes."""
-    told = event(traceparent=TRACE)
-    request = Entry.of(told).to_request("the-bus")
-    assert request["Time"] is told.time
+    emitted = event(traceparent=TRACE)
+    request = BusEntry.of(emitted).to_request("the-bus")
+    assert request["Time"] is emitted.time
     assert request["Resources"] == []
     assert isinstance(request["Detail"], str)
     assert {request["EventBusName"], request["Source"], request["DetailType"]} == {
         "the-bus",
-        told.source,
+        emitted.source,
         "CarRideEvent",
     }
     assert request["TraceHeader"] == "Root=1-0af76519-16cd43dd8448eb211c80319c;Parent=b7ad6b7169203331;Sampled=1"
@@ -57,11 +57,11 @@ def test_an_entry_asks_for_what_its_event_says() -> None:
     ],
 )
 def test_only_a_valid_trace_becomes_a_trace_header(traceparent: str | None, header: str | None) -> None:
-    """EventBridge takes X-Ray's form only; what is no trace is left out."""
+    """A valid trace is converted to X-Ray's form, which EventBridge requires; an invalid one is left out."""
     assert xray_header(traceparent) == header
 
 
 def test_large_entries_are_combined_so_that_requests_are_few() -> None:
-    """Where the order would waste room, a small entry fills up the request of a large one."""
+    """If the order would waste room, a small entry joins the request of a large one."""
     sizes = [600, 600, 300, 300]
     assert sorted(map(sorted, pack(sizes, int, most=10, below=1000))) == [[300, 600], [300, 600]]

@@ -4,26 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from carride.events import (
-    FACTS,
-    CarRideAccepted,
-    CarRideCreated,
-    ContractError,
-    ContradictionError,
-    MalformedAttributeError,
-    MalformedDataError,
-    MissingIdempotencyIdError,
-    PartialIdempotencyIdError,
-    RideEvent,
-    UnknownEnvelopeError,
-    UnknownTypeError,
-    UnreadableError,
-    WrongIdempotencyIdError,
-    idempotency_id,
-    parse_event,
-    sequence,
-)
+from carride.events import ContractError, RideEvent, idempotency_id, parse_event, sequence
+from carride.facts import FACTS, CarRideAccepted, CarRideCreated
 from carride.ride import accept
 from contract.samples import delivered, received
 from idempotency import Consumer, MemoryStore
@@ -57,8 +41,16 @@ def parse(detail: object) -> RideEvent:
     return parse_event({"source": "acr.com.car-ride", "detail-type": "CarRideEvent", "detail": detail})
 
 
+def field_at_fault(detail: object) -> str:
+    """Return the field for which a detail is refused."""
+    with pytest.raises(ContractError) as refusal:
+        parse(detail)
+    assert str(refusal.value).startswith(refusal.value.field)
+    return refusal.value.field
+
+
 def changed(detail: Mapping[str, Any], path: str, value: object = ...) -> dict[str, Any]:
-    """Return a copy in which the value at a dotted path is another, or is gone."""
+    """Return a copy with another value, or with none, at a dotted path."""
     name, _, rest = path.partition(".")
     copy = dict(detail)
     if rest:
@@ -71,7 +63,7 @@ def changed(detail: Mapping[str, Any], path: str, value: object = ...) -> dict[s
 
 
 def nested(levels: int) -> list[Any]:
-    """Return a list in a list, and so on, so many times."""
+    """Return nested lists of this depth."""
     value: list[Any] = []
     for _ in range(levels - 1):
         value = [value]
@@ -82,7 +74,7 @@ def nested(levels: int) -> list[Any]:
 
 
 def test_ids_of_facts_never_change() -> None:
-    """The id of a fact is what it was in every version before: another one would let known facts take effect again."""
+    """The id of a fact never changes; otherwise known facts would take effect again."""
     assert idempotency_id("order_01", "CarRideCreated", 1) == "eb7206e8-7516-5e63-a138-9138a8fc4205"
 
 
@@ -95,13 +87,13 @@ def test_sequences_sort_as_text() -> None:
 
 
 def test_every_type_of_event_is_tried_here() -> None:
-    """The samples of facts leave no type out."""
+    """The tests' facts cover every type."""
     assert {type(fact).__name__ for fact in every_fact()} == set(FACTS)
 
 
 def test_an_event_carries_on_what_its_cause_began() -> None:
-    """Trace and correlation come from the cause, and the cause is named."""
-    cause = event(traceparent=DETAIL["traceparent"])
+    """An event names its cause, and has the trace and the correlation of its cause."""
+    cause = replace(event(traceparent=DETAIL["traceparent"]), correlationid="request-1")
     effect = event(CarRideAccepted.of(accept(booked())), cause=cause)
     assert effect.causationid == cause.id
     assert effect.correlationid == cause.correlationid
@@ -120,75 +112,59 @@ def test_a_time_without_a_zone_is_not_written(times: dict[str, Any]) -> None:
 # ── Reading ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+NOT_WHOLE = DETAIL["idempotencyid"][:18]
+
+
 @pytest.mark.parametrize(
-    ("path", "value", "error", "field"),
+    ("field", "values"),
     [
-        ("idempotencyid", ..., MissingIdempotencyIdError, "idempotencyid"),
-        ("idempotencyid", None, MissingIdempotencyIdError, "idempotencyid"),
-        ("idempotencyid", "", MissingIdempotencyIdError, "idempotencyid"),
-        ("idempotencyid", 17, MalformedAttributeError, "idempotencyid"),
-        ("idempotencyid", DETAIL["idempotencyid"][:18], PartialIdempotencyIdError, "idempotencyid"),
-        ("idempotencyid", DETAIL["idempotencyid"] + "\n", PartialIdempotencyIdError, "idempotencyid"),
-        ("idempotencyid", "2f1e4c1a-8c0f-4a55-9d0a-0a4f5b1f9a55", PartialIdempotencyIdError, "idempotencyid"),
-        ("idempotencyid", idempotency_id("order_02", "CarRideCreated", 1), WrongIdempotencyIdError, "idempotencyid"),
-        ("idempotencyid", idempotency_id("order_01", "CarRideAccepted", 1), WrongIdempotencyIdError, "idempotencyid"),
-        ("idempotencyid", idempotency_id("order_01", "CarRideCreated", 2), WrongIdempotencyIdError, "idempotencyid"),
-        ("type", ..., UnknownTypeError, "type"),
-        ("type", "CarRideTeleported", UnknownTypeError, "type"),
-        ("type", ["CarRideCreated"], UnknownTypeError, "type"),
-        ("specversion", "0.3", MalformedAttributeError, "specversion"),
-        ("id", ..., MalformedAttributeError, "id"),
-        ("source", "", MalformedAttributeError, "source"),
-        ("time", "2026-11-21", MalformedAttributeError, "time"),
-        ("time", "2026-11-21T08:30:00", MalformedAttributeError, "time"),
-        ("sequence", "1", MalformedAttributeError, "sequence"),
-        ("sequence", "00000000", MalformedAttributeError, "sequence"),
-        ("sequence", 1, MalformedAttributeError, "sequence"),
-        ("traceparent", "carRideProcessing", MalformedAttributeError, "traceparent"),
-        ("expirytime", "tomorrow", MalformedAttributeError, "expirytime"),
-        ("data", ..., MalformedDataError, "data"),
-        ("data", [], MalformedDataError, "data"),
-        ("data.passengers", "two", MalformedDataError, "data.passengers"),
-        ("data.passengers", 0, MalformedDataError, "data.passengers"),
-        ("data.price", 5.5, MalformedDataError, "data.price"),
-        ("data.customerID", ..., MalformedDataError, "data.customerID"),
-        ("data.orderID", "order/01", MalformedDataError, "data.orderID"),
-        ("data.status", "flying", MalformedDataError, "data.status"),
-        ("data.note", float("inf"), UnreadableError, "detail"),
-        ("data.note", "\ud800", UnreadableError, "detail"),
-        ("data.note", nested(63), UnreadableError, "detail"),
-        ("data.note", nested(100_000), UnreadableError, "detail"),
-        ("subject", "order_02", ContradictionError, "subject"),
-        ("sequence", "00000002", ContradictionError, "sequence"),
+        ("idempotencyid", [..., None, "", 17, NOT_WHOLE, DETAIL["idempotencyid"] + "\n"]),
+        ("idempotencyid", ["2f1e4c1a-8c0f-4a55-9d0a-0a4f5b1f9a55", idempotency_id("order_02", "CarRideCreated", 1)]),
+        ("idempotencyid", [idempotency_id("order_01", *of) for of in (("CarRideAccepted", 1), ("CarRideCreated", 2))]),
+        ("type", [..., "CarRideTeleported", ["CarRideCreated"]]),
+        ("specversion", ["0.3"]),
+        ("id", [...]),
+        ("source", [""]),
+        ("subject", ["order_02"]),
+        ("time", ["2026-11-21", "2026-11-21T08:30:00"]),
+        ("sequence", ["1", "00000000", 1, "00000002"]),
+        ("traceparent", ["carRideProcessing"]),
+        ("expirytime", ["tomorrow"]),
+        ("data", [..., []]),
+        ("data.passengers", ["two", 0]),
+        ("data.price", [5.5]),
+        ("data.customerID", [...]),
+        ("data.orderID", ["order/01"]),
+        ("data.status", ["flying"]),
     ],
 )
-def test_an_event_that_breaks_the_contract_says_where(
-    path: str, value: object, error: type[ContractError], field: str
-) -> None:
-    """Each way to break the contract raises its own error, which names the field."""
-    with pytest.raises(ContractError) as refusal:
-        parse(changed(DETAIL, path, value))
-    assert type(refusal.value) is error
-    assert refusal.value.field == field
-    assert str(refusal.value).startswith(field)
+def test_an_event_that_breaks_the_contract_says_where(field: str, values: list[object]) -> None:
+    """The error names the field that breaks the contract."""
+    for value in values:
+        assert field_at_fault(changed(DETAIL, field, value)) == field
+
+
+def test_values_that_later_code_would_fail_on_are_refused() -> None:
+    """A number that JSON cannot write, half a surrogate pair and deep nesting break the contract."""
+    for value in (float("inf"), "\ud800", nested(63), nested(100_000)):
+        assert field_at_fault(changed(DETAIL, "data.note", value)) == "detail"
 
 
 @pytest.mark.parametrize("detail", [None, "text", [], {}, {"attributes": "none"}, {"data": DETAIL["data"]}])
-def test_what_is_in_no_known_envelope_is_refused(detail: object) -> None:
-    """A detail that is neither a CloudEvents event nor in the older envelope is refused as such."""
-    with pytest.raises(UnknownEnvelopeError):
-        parse(detail)
+def test_an_unknown_envelope_is_refused(detail: object) -> None:
+    """A detail is a CloudEvents event or in the older envelope."""
+    assert field_at_fault(detail) == "detail"
 
 
 @pytest.mark.parametrize("name", ["subject", "datacontenttype", "dataschema", "partitionkey", "correlationid"])
 @pytest.mark.parametrize("value", [..., None])
 def test_attributes_that_repeat_others_may_be_missing(name: str, value: object) -> None:
-    """A reader fills in what follows from the data, where it is not there or null."""
+    """A reader fills in absent attributes that repeat the data."""
     assert parse(changed(DETAIL, name, value)) == parse(DETAIL)
 
 
-def test_what_a_reader_does_not_know_it_tolerates() -> None:
-    """Fields of later versions are no error; extensions among them are kept, and data is kept in the payload."""
+def test_unknown_fields_are_accepted() -> None:
+    """A reader accepts unknown fields; it keeps valid extensions, and unknown data in the payload."""
     extended = changed(changed(DETAIL, "tenant", "acr"), "data.childSeats", 1)
     read = parse(changed(extended, "notAnExtension", {"a": 1}))
     assert read.extensions == {"tenant": "acr"}
@@ -203,12 +179,11 @@ def encoded(data: object) -> str:
 
 
 def test_data_in_base64_says_the_same() -> None:
-    """An event whose data comes as JSON in base64, as out of the outbox, is the same event."""
+    """An event with its data in base64, as the outbox writes it, is the same event."""
     in_base64 = changed(DETAIL, "data") | {"data_base64": encoded(DETAIL["data"])}
     assert parse(in_base64) == parse(DETAIL)
     assert parse(in_base64 | {"data": None}) == parse(DETAIL)
-    with pytest.raises(MalformedDataError):
-        parse(in_base64 | DETAIL)
+    assert field_at_fault(in_base64 | DETAIL) == "data_base64"
 
 
 @pytest.mark.parametrize(
@@ -219,63 +194,43 @@ def test_data_in_base64_says_the_same() -> None:
     ],
     ids=lambda value: str(value)[:8],
 )
-def test_data_that_is_no_json_in_base64_is_refused(value: object) -> None:
-    """What cannot be decoded breaks the contract and names the member."""
-    with pytest.raises(MalformedDataError) as refusal:
-        parse(changed(DETAIL, "data") | {"data_base64": value})
-    assert refusal.value.field == "data_base64"
+def test_data_that_is_not_json_in_base64_is_refused(value: object) -> None:
+    """Data that cannot be decoded breaks the contract."""
+    assert field_at_fault(changed(DETAIL, "data") | {"data_base64": value}) == "data_base64"
 
 
 # ── The older envelope ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "error", "field"),
+    ("path", "value", "field"),
     [
-        ("attributes.idempotencyId", ..., MissingIdempotencyIdError, "attributes.idempotencyId"),
-        ("attributes.idempotencyId", "", MissingIdempotencyIdError, "attributes.idempotencyId"),
-        ("attributes.idempotencyId", "order_01#", PartialIdempotencyIdError, "attributes.idempotencyId"),
-        ("attributes.idempotencyId", "None#CarRideCreated", PartialIdempotencyIdError, "attributes.idempotencyId"),
-        ("attributes.idempotencyId", "order_01#undefined#1", PartialIdempotencyIdError, "attributes.idempotencyId"),
-        ("attributes.idempotencyId", "order_01#CarRideCreated", WrongIdempotencyIdError, "attributes.idempotencyId"),
-        ("attributes.type", "CarRideTeleported", UnknownTypeError, "attributes.type"),
-        ("attributes.type", ..., MalformedAttributeError, "attributes.type"),
-        ("attributes.eventCount", 0, MalformedAttributeError, "attributes.eventCount"),
-        ("attributes.eventTime", "then", MalformedAttributeError, "attributes.eventTime"),
-        ("data", ..., MalformedDataError, "data"),
-        ("data.price", "550", MalformedDataError, "data.price"),
+        *(("attributes.idempotencyId", value, "attributes.idempotencyId") for value in (..., "", None)),
+        *(("attributes.idempotencyId", value, "idempotencyid") for value in ("order_01#", "order_01#CarRideCreated")),
+        ("attributes.type", "CarRideTeleported", "type"),
+        ("attributes.type", ..., "attributes.type"),
+        ("attributes.eventCount", 0, "attributes.eventCount"),
+        ("attributes.eventCount", 2, "idempotencyid"),
+        ("attributes.eventTime", "then", "attributes.eventTime"),
+        ("data", ..., "data"),
+        ("data.price", "550", "data.price"),
     ],
 )
-def test_the_older_envelope_is_held_to_the_contract_too(
-    path: str, value: object, error: type[ContractError], field: str
-) -> None:
-    """An older event that breaks the contract raises the same errors, with the name that the field has there."""
-    with pytest.raises(ContractError) as refusal:
-        parse(changed(OLDER, path, value))
-    assert type(refusal.value) is error
-    assert refusal.value.field == field
+def test_the_older_envelope_is_held_to_the_contract_too(path: str, value: object, field: str) -> None:
+    """An older event that breaks the contract is refused, with the field at fault."""
+    assert field_at_fault(changed(OLDER, path, value)) == field
 
 
-@pytest.mark.parametrize(
-    ("detail", "path", "other"),
-    [
-        (DETAIL, "idempotencyid", idempotency_id("order_02", "CarRideCreated", 1)),
-        (OLDER, "attributes.idempotencyId", "order_01#CarRideCreated"),
-    ],
-)
-def test_only_a_trusted_source_is_believed_with_ids_of_its_own(
-    detail: Mapping[str, Any], path: str, other: str
-) -> None:
-    """What counts is the source that the bus has checked, and not what the detail says."""
-    foreign = changed(detail, path, other) | {"source": "somebody.else"}
-    assert parse_event({"source": "somebody.else", "detail": foreign}, trusted={"somebody.else"}).idempotencyid == other
-    for claimed in ("acr.com.car-ride", None, ["somebody.else"]):
-        with pytest.raises(WrongIdempotencyIdError):
-            parse_event({"source": claimed, "detail": foreign}, trusted={"somebody.else"})
+def test_every_source_derives_its_ids() -> None:
+    """No source, whatever the envelope says, may give a fact another id."""
+    for detail, path in ((DETAIL, "idempotencyid"), (OLDER, "attributes.idempotencyId")):
+        foreign = changed(detail, path, idempotency_id("order_02", "CarRideCreated", 1)) | {"source": "somebody.else"}
+        with pytest.raises(ContractError, match="idempotencyid"):
+            parse_event({"source": "somebody.else", "detail": foreign})
 
 
 def test_an_event_that_cannot_be_read_leaves_its_batch_at_once() -> None:
-    """It is dead-lettered with the reason, and its neighbour takes effect."""
+    """An unreadable event is dead-lettered with the reason, and the other events of its batch take effect."""
     deep = changed(DETAIL, "data") | {"data_base64": base64.b64encode(b"[" * 20_000 + b"]" * 20_000).decode()}
     forged = changed(DETAIL, "idempotencyid", idempotency_id("order_02", "CarRideCreated", 1))
     clock, box, done = ManualClock(), DeadLetterBox(), list[str]()

@@ -9,18 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from carride.events import (
-    Attributes,
-    CarAssigned,
-    CarRideCreated,
-    ContractError,
-    Fact,
-    PaymentAuthorized,
-    PaymentCaptured,
-    PaymentDeclined,
-    RideEvent,
-    parse_event,
-)
+from carride.events import Attributes, ContractError, RideEvent, parse_event
+from carride.facts import CarAssigned, CarRideCreated, Fact, PaymentAuthorized, PaymentCaptured, PaymentDeclined
 from carride.outbox import KEPT, NEVER, outbox_item
 from tests.carride.contract.test_events import assert_conforms
 from tests.carride.pipe import PLACE, image, pipe, piped, template
@@ -31,22 +21,22 @@ TRACE: Final = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 
 def event(fact: Fact | None = None, **attributes: object) -> RideEvent:
-    """Return an event, of a booked ride if nothing else is said."""
-    told = RideEvent.of(fact or CarRideCreated.of(booked()), source="acr.com.car-ride", time=NOW)
-    return replace(told, **attributes)
+    """Return an event, by default of a booked ride."""
+    emitted = RideEvent.of(fact or CarRideCreated.of(booked()), source="acr.com.car-ride", time=NOW)
+    return replace(emitted, **attributes)
 
 
-def through(told: RideEvent) -> RideEvent:
-    """Return what a consumer reads of an event that was told by the outbox."""
-    return parse_event({"detail": piped(outbox_item(told, region="us-east-1", now=NOW))})
+def through(emitted: RideEvent) -> RideEvent:
+    """Return the event as a consumer reads it behind the outbox and the pipe."""
+    return parse_event({"detail": piped(outbox_item(emitted, region="us-east-1", now=NOW))})
 
 
 @pytest.mark.parametrize("fact", every_fact(), ids=lambda fact: type(fact).__name__)
 def test_every_event_comes_out_as_it_went_in(fact: Fact) -> None:
-    """Nothing of an event that has all attributes is lost or changed on the way."""
-    told = event(fact, traceparent=TRACE, causationid="cause", expirytime=NOW + timedelta(hours=1))
-    assert through(told) == told
-    assert_conforms(piped(outbox_item(told, region="us-east-1", now=NOW)))
+    """An event with all attributes comes out unchanged."""
+    emitted = event(fact, traceparent=TRACE, causationid="cause", expirytime=NOW + timedelta(hours=1))
+    assert through(emitted) == emitted
+    assert_conforms(piped(outbox_item(emitted, region="us-east-1", now=NOW)))
 
 
 @given(
@@ -54,23 +44,23 @@ def test_every_event_comes_out_as_it_went_in(fact: Fact) -> None:
     st.text(min_size=1, max_size=200).filter(str.isprintable),
 )
 def test_any_time_and_any_text_survive(time: datetime, correlation: str) -> None:
-    """Times come out as the same moment, and texts with quotes, backslashes and whatever else as they were."""
-    told = event(time=time, correlationid=correlation, traceparent=TRACE, causationid=correlation, expirytime=time)
-    assert through(told) == told
+    """Times come out as the same moment, and texts of any characters unchanged."""
+    emitted = event(time=time, correlationid=correlation, traceparent=TRACE, causationid=correlation, expirytime=time)
+    assert through(emitted) == emitted
 
 
-def test_what_an_event_lacks_is_said_in_so_many_words() -> None:
-    """No path of the template is ever missing: what is not there is written with the value that says the same."""
-    told = event()
-    assert None in (told.causationid, told.expirytime, told.traceparent)
-    came = through(told)
-    assert (came.causationid, came.expirytime) == (told.id, NEVER)
+def test_a_missing_attribute_is_written_with_its_meaning() -> None:
+    """Every path of the template exists: a missing attribute is written with a value of the same meaning."""
+    emitted = event()
+    assert None in (emitted.causationid, emitted.expirytime, emitted.traceparent)
+    came = through(emitted)
+    assert (came.causationid, came.expirytime) == (emitted.id, NEVER)
     assert came.traceparent is not None
     assert came.traceparent.endswith("-00")
 
 
 def test_an_event_with_extensions_is_refused() -> None:
-    """What the template has no place for is not dropped in silence."""
+    """Attributes for which the template has no place are not dropped silently."""
     with pytest.raises(ValueError, match="simulatedfault"):
         outbox_item(event(extensions={"simulatedfault": "crash"}), region="us-east-1", now=NOW)
 
@@ -87,15 +77,15 @@ def test_an_event_with_extensions_is_refused() -> None:
     ],
 )
 def test_what_no_reader_would_accept_is_not_put_into_the_outbox(fact: type[Fact], wrong: dict[str, Any]) -> None:
-    """Its attempt fails instead: once committed, every consumer would dead-letter it."""
+    """The attempt fails instead: every consumer would dead-letter the committed event."""
     with pytest.raises(ContractError):
         outbox_item(event(fact.of(booked(), **wrong)), region="us-east-1", now=NOW)
 
 
-def test_an_event_that_is_told_again_has_the_same_item() -> None:
+def test_an_event_that_is_emitted_again_has_the_same_item() -> None:
     """Written twice, an event is one item, and the pipe carries new items of its own region only."""
-    told = event()
-    first, second = (outbox_item(told, region="us-east-1", now=NOW + timedelta(hours=hours)) for hours in (0, 1))
+    emitted = event()
+    first, second = (outbox_item(emitted, region="us-east-1", now=NOW + timedelta(hours=hours)) for hours in (0, 1))
     assert first["id"] == second["id"]
     assert first["expiryTimestamp"] == int((NOW + KEPT).timestamp())
     [wanted] = pipe()["SourceParameters"]["FilterCriteria"]["Filters"]

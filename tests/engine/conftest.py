@@ -1,39 +1,42 @@
 """One engine and one stock MiniStack for all tests of this folder; each test has a stack of its own."""
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
 import pytest
 
-from local.local_aws import Laptop, Stack
-from tests.engine.support import Resource, StockMiniStack, template
+from local.local_aws import LocalAws, Stack
+from tests.engine.support import ENGINE, Resource, template
+
+type Deploy = Callable[..., Stack]
 
 
 @pytest.fixture(scope="session")
-def engine() -> Iterator[Laptop]:
-    """The engine, with retries that follow at once."""
-    with Laptop(retry_delays=(0.05, 0.1), plug_ins=["tests.engine.outages"]) as laptop:
-        yield laptop
-
-
-@pytest.fixture(scope="session")
-def stock() -> Iterator[Laptop]:
-    """MiniStack as it is published."""
-    with StockMiniStack() as laptop:
-        yield laptop
-
-
-class Deploy:
-    """Deploys resources as one stack."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __call__(self, laptop: Laptop, **resources: Resource) -> Stack:
-        """Create the stack, or update it to hold just these resources."""
-        return laptop.deploy_fast(self._name, template(resources))
+def start() -> Iterator[Callable[..., LocalAws]]:
+    """Start an engine with the given options, once for each choice of them."""
+    with ExitStack() as running:
+        variables = {"LAMBDA_ASYNC_RETRY_BASE_SECONDS": "0.05"}  # of stock MiniStack
+        yield functools.cache(lambda *options: running.enter_context(LocalAws(*options, variables=variables)))
 
 
 @pytest.fixture
-def deploy(name: str) -> Deploy:
-    """Deploys resources as this test's stack: ``deploy(engine, Queue={…})``."""
-    return Deploy(name)
+def engine(start: Callable[..., LocalAws], request: pytest.FixtureRequest) -> LocalAws:
+    """The engine, with retries that follow at once; or stock MiniStack, in the canary that `needed` adds to a test."""
+    return start(*getattr(request, "param", ENGINE))
+
+
+@pytest.fixture
+def small(start: Callable[..., LocalAws]) -> LocalAws:
+    """An engine with room for one event of each function."""
+    return start("--queue-limit=1", "--workers=1")
+
+
+@pytest.fixture
+def deploy(engine: LocalAws, name: str) -> Deploy:
+    """Create this test's stack, or update it to hold just these resources: ``deploy(Queue={…})``."""
+
+    def deploy(**resources: Resource) -> Stack:
+        return engine.deploy_fast(name, template(resources))
+
+    return deploy

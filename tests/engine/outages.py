@@ -1,12 +1,11 @@
-"""Outages of regions: a plug-in of the engine, for tests of a failover (`Laptop(plug_ins=["tests.engine.outages"])`).
+"""Outages of regions: a plug-in of the engine, for tests of a failover (`LocalAws("--plug-in=tests.engine.outages")`).
 
 ``POST /_engine/outages`` with ``{"late": […], "lagging": …}``; a switch that is left out stays as it is.
 
-- ``late`` names the regions whose EventBridge accepts events and hands none of them over. Their pipes stand still, and
-  endpoints route elsewhere. What waited arrives when the region has recovered.
-- ``lagging`` says whether replicas of global tables see nothing of what is written in other regions. Afterwards the
-  copies are made in the order of the writes; of two writes to one item the later one wins. MiniStack itself copies
-  each write at once.
+- ``late`` names the regions whose EventBridge accepts events and delivers none of them. Their pipes stand still, and
+  endpoints route elsewhere. The waiting events are delivered when the region has recovered.
+- ``lagging``: replicas of global tables see no writes of other regions. Afterwards each item's latest write is copied.
+  MiniStack itself copies each write at once.
 
 Lies over `eventbridge._invoke_target` and `dynamodb._replicate_write`.
 """
@@ -24,11 +23,10 @@ type _Item = dict[str, Any]
 
 
 class _Write(NamedTuple):
-    """A write that its table's other replicas have not seen."""
+    """A write that the other replicas have not seen."""
 
-    number: int
     scope: Scope
-    table: str
+    table: dict[str, Any]
     kind: str
     old: _Item | None
     new: _Item | None
@@ -36,9 +34,8 @@ class _Write(NamedTuple):
 
 _invoke_target, _replicate_write = eventbridge._invoke_target, dynamodb._replicate_write
 _waiting: list[tuple[Scope, tuple[Any, ...]]] = []
-_writes: list[_Write] = []
-_latest: dict[tuple[str, str, Any, Any], int] = {}
-"""By region, table and item, the number of the latest of the writes that were made there."""
+_writes: dict[tuple[Any, ...], _Write] = {}
+"""The latest write of each item, by table and key."""
 _lagging = False
 
 
@@ -51,49 +48,33 @@ def _deliver(*delivery: Any) -> None:
 
 
 def _set_late(regions: list[str]) -> None:
-    here = Scope.current()
     impaired.clear()
-    impaired.update(Scope(here.account, region) for region in regions)
+    impaired.update(Scope(Scope.current().account, region) for region in regions)
     arrived = [waiting for waiting in _waiting if waiting[0] not in impaired]
     _waiting[:] = [waiting for waiting in _waiting if waiting[0] in impaired]
     for scope, delivery in arrived:
-        scope.enter()
-        eventbridge._invoke_target(*delivery)
-    here.enter()
+        with scope.entered():
+            eventbridge._invoke_target(*delivery)
 
 
 def _replicate(table: dict[str, Any], kind: str, old: _Item | None, new: _Item | None) -> None:
     if not _lagging:
         _replicate_write(table, kind, old, new)
     elif dynamodb._replica_group(table):
-        write = _Write(len(_writes), Scope.current(), table["TableName"], kind, old, new)
-        _writes.append(write)
-        _latest[_item_of(table, write, write.scope.region)] = write.number
+        item = new or old or {}
+        key = (table["TableName"], *(str(item.get(table[name])) for name in ("pk_name", "sk_name")))
+        _writes[key] = _Write(Scope.current(), table, kind, old, new)
 
 
 def _set_lagging(lagging: bool) -> None:
     global _lagging  # noqa: PLW0603 - the engine has one switch, as it has one MiniStack
     _lagging = lagging
-    if lagging:
-        return
-    here = Scope.current()
-    for write in _writes:
-        write.scope.enter()
-        if table := dynamodb._tables.get(write.table):
-            regions = dynamodb._replica_group(table)
-            behind = [each for each in regions if _latest.get(_item_of(table, write, each), -1) <= write.number]
-            _replicate_write({**table, "_global_regions": behind}, write.kind, write.old, write.new)
-    _writes.clear()
-    _latest.clear()
-    here.enter()
-
-
-def _item_of(table: dict[str, Any], write: _Write, region: str) -> tuple[str, str, Any, Any]:
-    item = write.new if write.new is not None else write.old or {}
-    keys = [
-        dynamodb._extract_key_val(item.get(name)) if name else None for name in (table["pk_name"], table["sk_name"])
-    ]
-    return region, write.table, *keys  # type: ignore[return-value] # two keys, as MiniStack has them
+    if not lagging:
+        for scope, table, kind, old, new in _writes.values():
+            with scope.entered():
+                if table["TableName"] in dynamodb._tables:
+                    _replicate_write(table, kind, old, new)
+        _writes.clear()
 
 
 def _switch(body: bytes) -> dict[str, Any]:

@@ -1,9 +1,8 @@
-"""What the tests of the engine share: small templates, and what a stack has left behind."""
+"""Small templates for the tests of the engine, and readers of a stack's logs and queues."""
 
 import json
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -12,7 +11,7 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 from botocore.httpsession import URLLib3Session
 
-from local.local_aws import Laptop, Stack
+from local.local_aws import LocalAws, Stack
 
 type Resource = dict[str, Any]
 
@@ -20,56 +19,48 @@ NAME_OF: Final = {"Fn::Sub": "${AWS::StackName}"}
 QUEUE: Final[Resource] = {"Type": "AWS::SQS::Queue"}
 
 
-class StockMiniStack(Laptop):
-    """MiniStack without the engine's plug-ins, to see whether they are still needed."""
-
-    def _program(self, folder: Path) -> list[str]:
-        settings = {
-            "GATEWAY_PORT": str(self.port),
-            "BIND_HOST": "127.0.0.1",
-            "AUTH": "true",
-            "IOT_MTLS_ENABLED": "0",
-            "SFTP_ENABLED": "0",
-            "LOG_LEVEL": "WARNING",
-            "LAMBDA_ASYNC_RETRY_BASE_SECONDS": "0.05",
-        }
-        return ["-c", f"import os; os.environ |= {settings!r}; from ministack.app import main; main()"]
+ENGINE: Final = ("--retry-delays=0.05,0.1", "--plug-in=tests.engine.outages")
+"""Options of the engine of these tests: retries follow at once, and regions can have outages."""
+STOCK: Final = ("--stock",)
+"""Options with which the engine is MiniStack as it is published."""
 
 
-def outage(laptop: Laptop, **switches: Any) -> None:
+def needed(module: str) -> pytest.MarkDecorator:
+    """Run a test on stock MiniStack as well, as a canary: it must fail there while the module is needed."""
+    reason = f"MiniStack lacks it; once this passes, see whether local/engine/{module}.py can go"
+    canary = pytest.param(STOCK, marks=pytest.mark.xfail(strict=True, reason=reason), id="stock")
+    return pytest.mark.parametrize("engine", [pytest.param(ENGINE, id="engine"), canary], indirect=True)
+
+
+def outage(cloud: LocalAws, **switches: Any) -> None:
     """Begin or end outages of regions, on an engine with the plug-in `tests.engine.outages`."""
-    laptop.control("outages", **switches)
+    cloud.control("outages", **switches)
 
 
 def until[T](look: Callable[[], T], timeout: float = 10.0) -> T:
-    """Look again and again until there is something; the last look counts, whatever it saw."""
+    """Call a function until its result is true, or the time is over; return the last result."""
     deadline = time.monotonic() + timeout
     while not (seen := look()) and time.monotonic() < deadline:
         time.sleep(0.02)
     return seen
 
 
-def put_through_endpoint(laptop: Laptop, endpoint_id: str, entry: Mapping[str, Any]) -> None:
-    """Put an event through a global endpoint, signed for one region; botocore would want AWS's CRT, to sign for all.
+def put_through_endpoint(cloud: LocalAws, endpoint_id: str, entry: Mapping[str, Any]) -> None:
+    """Put an event through a global endpoint, signed for one region. To sign for all, botocore needs AWS's CRT.
 
     Raises:
-        AssertionError: the call or the entry was refused.
+        AssertionError: The call or the entry was refused.
     """
     request = AWSRequest(
         "POST",
-        laptop.endpoint_url,
+        cloud.endpoint_url,
         headers={"Content-Type": "application/x-amz-json-1.1", "X-Amz-Target": "AWSEvents.PutEvents"},
         data=json.dumps({"EndpointId": endpoint_id, "Entries": [entry]}),
     )
-    SigV4Auth(Credentials("test", "test"), "events", laptop.region).add_auth(request)
+    SigV4Auth(Credentials("test", "test"), "events", cloud.region).add_auth(request)
     answer = URLLib3Session().send(request.prepare())
     assert answer.status_code == 200, answer.text
     assert json.loads(answer.text)["FailedEntryCount"] == 0, answer.text
-
-
-def needless(behaviour: str, module: str, folder: str = "local/engine") -> None:
-    """Fail, because stock MiniStack has the behaviour that a plug-in adds."""
-    pytest.fail(f"MiniStack has {behaviour} now: delete {folder}/{module}.py")
 
 
 def template(resources: Mapping[str, Resource]) -> dict[str, Any]:
@@ -107,7 +98,7 @@ def rule(target: Mapping[str, Any]) -> Resource:
 
 
 def permission(function_id: str, rule_id: str = "Rule") -> Resource:
-    """Lets the rule invoke the function."""
+    """A permission of the rule to invoke the function."""
     return {
         "Type": "AWS::Lambda::Permission",
         "Properties": {
@@ -127,7 +118,7 @@ def queue_policy(queue_id: str, *statements: Resource) -> Resource:
 
 
 def from_rule(rule_id: str = "Rule") -> Resource:
-    """A statement with which a queue takes messages of a rule."""
+    """A statement that lets the rule send to a queue."""
     return {
         "Effect": "Allow",
         "Principal": {"Service": "events.amazonaws.com"},
@@ -155,33 +146,33 @@ def entry(stack: Stack, detail: Any, **more: Any) -> dict[str, Any]:
     return {"Source": "test", "DetailType": "Test", "Detail": text, "EventBusName": stack.resources["Bus"], **more}
 
 
-def put(laptop: Laptop, stack: Stack, *details: Any) -> None:
-    """Put events on the stack's bus; every one of them has to be accepted."""
+def put(cloud: LocalAws, stack: Stack, *details: Any) -> None:
+    """Put events on the stack's bus, which must accept all of them."""
     for start in range(0, len(details), 10):
         entries = [entry(stack, detail) for detail in details[start : start + 10]]
-        assert laptop.client("events").put_events(Entries=entries)["FailedEntryCount"] == 0
+        assert cloud.client("events").put_events(Entries=entries)["FailedEntryCount"] == 0
 
 
-def lines(laptop: Laptop, group: str) -> list[str]:
-    """Every line of a log group, oldest first; none where nothing was ever logged."""
-    logs = laptop.client("logs")
+def lines(cloud: LocalAws, group: str) -> list[str]:
+    """Return every line of a log group, the oldest first; a missing group has none."""
+    logs = cloud.client("logs")
     if not logs.describe_log_groups(logGroupNamePrefix=group)["logGroups"]:
         return []
     pages = logs.get_paginator("filter_log_events").paginate(logGroupName=group)
     return [event["message"] for page in pages for event in page["events"]]
 
 
-def records(laptop: Laptop, stack: Stack, function_id: str = "Function") -> list[Any]:
-    """What a function of the stack printed as JSON objects."""
-    printed = lines(laptop, f"/aws/lambda/{stack.resources[function_id]}")
+def records(cloud: LocalAws, stack: Stack, function_id: str = "Function") -> list[Any]:
+    """Return the JSON objects that a function of the stack printed."""
+    printed = lines(cloud, f"/aws/lambda/{stack.resources[function_id]}")
     return [json.loads(line) for line in printed if line.startswith("{")]
 
 
-def messages(laptop: Laptop, stack: Stack, queue_id: str = "Queue") -> list[dict[str, Any]]:
-    """The messages in a queue of the stack: ``body`` as JSON and ``attributes`` by name."""
+def messages(cloud: LocalAws, stack: Stack, queue_id: str = "Queue") -> list[dict[str, Any]]:
+    """Receive the messages of a queue of the stack: ``body`` as JSON and ``attributes`` by name."""
     found: list[dict[str, Any]] = []
     request = {"MaxNumberOfMessages": 10, "MessageAttributeNames": ["All"]}
-    while batch := laptop.client("sqs").receive_message(QueueUrl=stack.resources[queue_id], **request).get("Messages"):
+    while batch := cloud.client("sqs").receive_message(QueueUrl=stack.resources[queue_id], **request).get("Messages"):
         for message in batch:
             attributes = {name: value["StringValue"] for name, value in message.get("MessageAttributes", {}).items()}
             found.append({"body": json.loads(message["Body"]), "attributes": attributes})

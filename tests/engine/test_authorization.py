@@ -1,9 +1,9 @@
 import json
 from typing import Any, Final
 
-from local.local_aws import Laptop
+from local.local_aws import LocalAws
 from tests.engine.conftest import Deploy
-from tests.engine.support import TLS_ONLY, Resource, attribute, function, needless, queue_policy
+from tests.engine.support import TLS_ONLY, Resource, attribute, function, needed, queue_policy
 
 SENDS_A_BATCH: Final = """
 import boto3
@@ -26,14 +26,15 @@ def resources(action: str) -> dict[str, Resource]:
     }
 
 
-def answer_with(laptop: Laptop, deploy: Deploy, action: str) -> Any:
-    """What the function answers when its role allows that action: nothing, or its error."""
-    stack = deploy(laptop, **resources(action))
-    answer = laptop.client("lambda").invoke(FunctionName=stack.resources["Function"])
+def answer_with(cloud: LocalAws, deploy: Deploy, action: str) -> Any:
+    """Return the function's answer if its role allows the action: None, or an error."""
+    stack = deploy(**resources(action))
+    answer = cloud.client("lambda").invoke(FunctionName=stack.resources["Function"])
     return json.loads(answer["Payload"].read())
 
 
-def test_a_role_may_send_a_batch_if_it_may_send(engine: Laptop, deploy: Deploy, name: str) -> None:
+@needed("authorization")
+def test_a_role_may_send_a_batch_if_it_may_send(engine: LocalAws, deploy: Deploy, name: str) -> None:
     """`sqs:SendMessage` is the permission for a batch too, and a TLS-only queue takes what comes over loopback."""
     assert answer_with(engine, deploy, "sqs:SendMessage") is None
     count = "ApproximateNumberOfMessages"
@@ -42,21 +43,10 @@ def test_a_role_may_send_a_batch_if_it_may_send(engine: Laptop, deploy: Deploy, 
     assert attributes[count] == "3"
 
 
-def test_a_role_without_the_permission_is_refused(engine: Laptop, deploy: Deploy) -> None:
-    """A function can do what its role allows and nothing else."""
+def test_a_role_without_the_permission_is_refused(engine: LocalAws, deploy: Deploy, name: str) -> None:
+    """A refused action is an error of the function, and is listed under its role like every other request."""
     assert "AccessDenied" in answer_with(engine, deploy, "sqs:GetQueueUrl")["errorMessage"]
-
-
-def test_what_roles_ask_for_is_remembered(engine: Laptop, deploy: Deploy, name: str) -> None:
-    """Each action on each resource is listed by the role that asked for it, with whether it got it."""
-    answer_with(engine, deploy, "sqs:GetQueueUrl")
     stack = engine.stack(name)
     asked = [each for each in engine.asked() if each.role == stack.resources["FunctionRole"]]
     assert [(each.action, each.allowed) for each in asked] == [("sqs:SendMessage", False)]
     assert asked[0].resource.endswith(stack.resources["Queue"].rsplit("/", 1)[-1])
-
-
-def test_stock_refuses_the_batch(stock: Laptop, deploy: Deploy) -> None:
-    """Canary: the plug-in is needed while MiniStack refuses the batch for its action or its loopback connection."""
-    if answer_with(stock, deploy, "sqs:SendMessage") is None:
-        needless("SendMessageBatch by sqs:SendMessage and a loopback that counts as secure", "authorization")

@@ -2,10 +2,9 @@ import time
 from typing import Any
 
 import pytest
-from botocore.exceptions import ClientError
 
-from local.local_aws import Laptop
-from tests.engine.support import lines, needless
+from local.local_aws import LocalAws
+from tests.engine.support import lines, needed
 
 GROUP = "/test/pages"
 COUNT = 10_500
@@ -15,8 +14,8 @@ COUNT = 10_500
 def logged() -> Any:
     """Fills a log group with more lines than a page has, many of them within one millisecond."""
 
-    def fill(laptop: Laptop) -> None:
-        logs = laptop.client("logs")
+    def fill(cloud: LocalAws) -> None:
+        logs = cloud.client("logs")
         logs.create_log_group(logGroupName=GROUP)
         logs.create_log_stream(logGroupName=GROUP, logStreamName="stream")
         now = int(time.time() * 1000)
@@ -27,23 +26,11 @@ def logged() -> Any:
     return fill
 
 
-def test_a_log_group_is_read_to_its_end(engine: Laptop, logged: Any) -> None:
-    """Reading page after page gives every line once and in order, whatever the size of a page."""
+@needed("log_paging")
+def test_a_log_group_is_read_to_its_end(engine: LocalAws, logged: Any) -> None:
+    """Pages of any size give every line once and in order."""
     logged(engine)
     expected = [str(number) for number in range(COUNT)]
     assert lines(engine, GROUP) == expected
     pages = engine.client("logs").get_paginator("filter_log_events").paginate(logGroupName=GROUP, limit=999)
     assert [event["message"] for page in pages for event in page["events"]] == expected
-
-
-def test_a_strange_token_is_refused(engine: Laptop) -> None:
-    """A token that no answer contained is refused."""
-    with pytest.raises(ClientError, match="InvalidParameterException"):
-        engine.client("logs").filter_log_events(logGroupName=GROUP, nextToken="x")
-
-
-def test_stock_stops_after_a_page(stock: Laptop, logged: Any) -> None:
-    """Canary: the plug-in is needed while MiniStack drops what does not fit in one page."""
-    logged(stock)
-    if len(lines(stock, GROUP)) == COUNT:
-        needless("pages in FilterLogEvents", "log_paging")

@@ -3,7 +3,7 @@ from typing import Any, Final
 
 import pytest
 
-from local.local_aws import Laptop, Stack
+from local.local_aws import LocalAws, Stack
 from tests.engine.conftest import Deploy
 from tests.engine.support import QUEUE, attribute, function, messages, records
 
@@ -20,28 +20,27 @@ ENDINGS: Final = {
 RETRY_DELAYS_AND_TWICE_AS_LONG: Final = (0.05, 0.1, 0.2, 0.4, 0.8)
 
 
-def processed(laptop: Laptop, deploy: Deploy, ending: str, *, sent: int = 1, receives: int = 1) -> tuple[Stack, Any]:
-    """Send messages to a queue with a function that ends so; return the stack, and what the function printed."""
+def processed(cloud: LocalAws, deploy: Deploy, ending: str, *, sent: int = 1, receives: int = 1) -> tuple[Stack, Any]:
+    """Send messages to a queue whose function ends like this; return the stack, and the function's prints."""
     redrive = {"deadLetterTargetArn": attribute("Queue"), "maxReceiveCount": receives}
     types = {"FunctionResponseTypes": ["ReportBatchItemFailures"], "BatchSize": 1}
     event = {"Type": "SQS", "Properties": {"Queue": attribute("Source"), **types}}
     stack = deploy(
-        laptop,
         Queue=QUEUE,
         Source={"Type": "AWS::SQS::Queue", "Properties": {"VisibilityTimeout": 3600, "RedrivePolicy": redrive}},
         Function=function(f"{PRINTS}{ending}", Events={"Messages": event}),
     )
     entries = [{"Id": str(number), "MessageBody": '{"ride": 1}'} for number in range(sent)]
-    laptop.client("sqs").send_message_batch(QueueUrl=stack.resources["Source"], Entries=entries)
-    laptop.wait_until_quiet(timeout=30)
-    return stack, records(laptop, stack)
+    cloud.client("sqs").send_message_batch(QueueUrl=stack.resources["Source"], Entries=entries)
+    cloud.wait_until_quiet(timeout=30)
+    return stack, records(cloud, stack)
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_a_failed_message_comes_back_soon_and_later_each_time(engine: Laptop, deploy: Deploy, ending: str) -> None:
-    """Though it should stay hidden for an hour, it is tried as often as the queue lets it, and then moved on.
+def test_a_failed_message_comes_back_soon_and_later_each_time(engine: LocalAws, deploy: Deploy, ending: str) -> None:
+    """Despite a visibility timeout of an hour it is soon received again, up to maxReceiveCount, and then moved on.
 
-    It does not use up what it may be received in the time for which the lease of a killed run still holds.
+    The pauses grow, so that it does not use up its receives while the lease of a killed run still holds.
     """
     stack, runs = processed(engine, deploy, ENDINGS[ending], receives=6)
     assert [run["received"] for run in runs] == [1, 2, 3, 4, 5, 6]
@@ -51,7 +50,7 @@ def test_a_failed_message_comes_back_soon_and_later_each_time(engine: Laptop, de
     assert message["body"] == {"ride": 1}
 
 
-def test_messages_in_hand_stay_hidden_and_processes_are_few(engine: Laptop, deploy: Deploy) -> None:
+def test_messages_in_hand_stay_hidden_and_processes_are_few(engine: LocalAws, deploy: Deploy) -> None:
     """Ten messages are run once each by two processes, however long each takes."""
     _, runs = processed(engine, deploy, "time.sleep(0.2)", sent=10)
     assert [run["received"] for run in runs] == [1] * 10

@@ -6,12 +6,12 @@ from typing import Any, Final
 
 import pytest
 
-from local.local_aws import Laptop
+from local.local_aws import LocalAws
 from tests.engine.support import (
     attribute,
     bus,
     from_rule,
-    needless,
+    needed,
     outage,
     put_through_endpoint,
     queue_policy,
@@ -45,10 +45,10 @@ def endpoint(name: str) -> dict[str, Any]:
 
 
 class Pair:
-    """Buses of one name in two regions, each with a queue of what it handed over, and an endpoint over them."""
+    """Buses of one name in two regions, each with a rule to a queue, and an endpoint over them."""
 
-    def __init__(self, laptop: Laptop, name: str) -> None:
-        self.laptop = laptop
+    def __init__(self, cloud: LocalAws, name: str) -> None:
+        self.cloud = cloud
         self.name = name
         self.queues = {}
         watched = {
@@ -58,31 +58,32 @@ class Pair:
             "Rule": rule({"Arn": attribute("Queue")}),
         }
         for region, more in ((AWAY, {}), (HOME, endpoint(name))):
-            stack = laptop.deploy_fast(name, template(watched | more), region=region)
+            stack = cloud.deploy_fast(name, template(watched | more), region=region)
             self.queues[region] = stack.resources["Queue"]
         self.check = stack.resources["HealthCheck"]
 
     def put(self, source: str) -> None:
         """Put an event through the endpoint."""
         entry = {"Source": source, "EventBusName": self.name, **EVENT}
-        put_through_endpoint(self.laptop, f"{self.name.lower()}.local", entry)
+        put_through_endpoint(self.cloud, f"{self.name.lower()}.local", entry)
 
     def seen(self, region: str) -> list[tuple[str, str]]:
-        """What the bus of a region has handed over so far: sources, and where they were ingested."""
-        sqs = self.laptop.client("sqs", region=region)
+        """Return the delivered events of a region's bus: their sources, and the regions that ingested them."""
+        sqs = self.cloud.client("sqs", region=region)
         messages = sqs.receive_message(QueueUrl=self.queues[region], MaxNumberOfMessages=10, VisibilityTimeout=0)
         events = [json.loads(message["Body"]) for message in messages.get("Messages", [])]
         return sorted((event["source"], event["region"]) for event in events)
 
 
 @pytest.fixture
-def pair(engine: Laptop, name: str) -> Iterator[Pair]:
+def pair(engine: LocalAws, name: str) -> Iterator[Pair]:
     """Two regions of this test's own, without an outage at the end."""
     yield Pair(engine, name)
     outage(engine, late=[], lagging=False)
 
 
-def test_an_event_reaches_both_buses_and_says_where_it_was_ingested(pair: Pair, engine: Laptop) -> None:
+@needed("global_endpoints")
+def test_an_event_reaches_both_buses_and_says_where_it_was_ingested(pair: Pair, engine: LocalAws) -> None:
     """The endpoint uses the primary; the other bus has a copy, which its archive keeps."""
     events = engine.client("events", region=AWAY)
     bus_arn = events.describe_event_bus(Name=pair.name)["Arn"]
@@ -92,8 +93,10 @@ def test_an_event_reaches_both_buses_and_says_where_it_was_ingested(pair: Pair, 
     assert events.describe_archive(ArchiveName=pair.name[:48])["EventCount"] == 1
 
 
-def test_a_health_check_that_is_disabled_and_inverted_sends_events_to_the_secondary(pair: Pair, engine: Laptop) -> None:
-    """An operator can steer, and steer back."""
+def test_a_health_check_that_is_disabled_and_inverted_sends_events_to_the_secondary(
+    pair: Pair, engine: LocalAws
+) -> None:
+    """An operator can steer producers to the secondary and back."""
     route53 = engine.client("route53")
     route53.update_health_check(HealthCheckId=pair.check, Disabled=True, Inverted=True)
     pair.put("a")
@@ -102,8 +105,8 @@ def test_a_health_check_that_is_disabled_and_inverted_sends_events_to_the_second
     assert pair.seen(AWAY) == [("a", AWAY), ("b", HOME)]
 
 
-def test_a_late_region_accepts_events_that_arrive_when_it_has_recovered(pair: Pair, engine: Laptop) -> None:
-    """Until then they wait, and the endpoint hands later ones to the other region."""
+def test_a_late_region_accepts_events_that_arrive_when_it_has_recovered(pair: Pair, engine: LocalAws) -> None:
+    """Events wait for the recovery, and the endpoint hands later ones to the other region."""
     outage(engine, late=[HOME])
     engine.client("events").put_events(Entries=[{"Source": "a", "EventBusName": pair.name, **EVENT}])
     pair.put("b")
@@ -113,100 +116,53 @@ def test_a_late_region_accepts_events_that_arrive_when_it_has_recovered(pair: Pa
     assert pair.seen(HOME) == [("a", HOME), ("b", AWAY)]
 
 
-def test_an_endpoint_that_is_not_there_is_refused(engine: Laptop) -> None:
+def test_an_endpoint_that_is_not_there_is_refused(engine: LocalAws) -> None:
     """A wrong id is an error, and no event is put anywhere."""
     with pytest.raises(AssertionError, match="ResourceNotFoundException"):
         put_through_endpoint(engine, "nowhere.local", {"Source": "a", **EVENT})
 
 
-def test_stock_does_not_route(stock: Laptop) -> None:
-    """Canary: the plug-in is needed while MiniStack takes no notice of an endpoint."""
-    try:
-        put_through_endpoint(stock, "nowhere.local", {"Source": "a", **EVENT})
-    except AssertionError:
-        needless("routing by global endpoints", "global_endpoints")
-
-
 # ── Names ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def roles(laptop: Laptop, name: str, description: str = "first") -> set[str]:
-    """Deploy one stack in two regions, and return how its role is called in each."""
+def roles(cloud: LocalAws, name: str, description: str = "first") -> set[str]:
+    """Deploy one stack in two regions, and return the names of its role."""
     document = {"Version": "2012-10-17", "Statement": []}
     properties = {"AssumeRolePolicyDocument": document, "Description": description}
     body = template({"Role": {"Type": "AWS::IAM::Role", "Properties": properties}})
-    return {laptop.deploy_fast(name, body, region=region).resources["Role"] for region in (HOME, AWAY)}
+    return {cloud.deploy_fast(name, body, region=region).resources["Role"] for region in (HOME, AWAY)}
 
 
-def test_a_role_belongs_to_one_region(engine: Laptop, name: str) -> None:
+@needed("generated_names")
+def test_a_role_belongs_to_one_region(engine: LocalAws, name: str) -> None:
     """Stacks of one name in two regions have roles of their own, though roles are global; an update keeps them."""
     made = roles(engine, name)
     assert len(made) == 2
     assert roles(engine, name, "second") == made
 
 
-def test_stock_shares_roles(stock: Laptop, name: str) -> None:
-    """Canary: the plug-in is needed while stacks of one name share their roles."""
-    if len(roles(stock, name)) == 2:
-        needless("roles that no two stacks share", "generated_names")
-
-
 # ── Tables ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class Replicas:
-    """A global table in two regions."""
-
-    def __init__(self, laptop: Laptop, name: str) -> None:
-        replicas = [{"Region": HOME}, {"Region": AWAY}]
-        stack = laptop.deploy_fast(name, template({"Table": table("GlobalTable", Replicas=replicas)}))
-        self.name = stack.resources["Table"]
-        self.clients = {region: laptop.client("dynamodb", region=region) for region in (HOME, AWAY)}
-
-    def put(self, region: str, key: str, value: str) -> None:
-        """Write an item in a region."""
-        self.clients[region].put_item(TableName=self.name, Item={"key": {"S": key}, "value": {"S": value}})
-
-    def items(self, region: str) -> dict[str, str]:
-        """What a region shows."""
-        items = self.clients[region].scan(TableName=self.name)["Items"]
-        return {item["key"]["S"]: item["value"]["S"] for item in items}
-
-
-@pytest.fixture
-def replicas(engine: Laptop, name: str) -> Iterator[Replicas]:
-    """A table of this test's own, whose replicas do not lag at the end."""
-    yield Replicas(engine, name)
-    outage(engine, lagging=False)
-
-
-def test_a_lagging_replica_sees_nothing_until_it_has_caught_up(replicas: Replicas, engine: Laptop) -> None:
-    """A write or a deletion is seen at once where it was made, and later in the other region."""
-    replicas.put(HOME, "old", "1")
-    outage(engine, lagging=True)
-    replicas.put(HOME, "new", "1")
-    replicas.clients[HOME].delete_item(TableName=replicas.name, Key={"key": {"S": "old"}})
-    assert replicas.items(AWAY) == {"old": "1"}
-    outage(engine, lagging=False)
-    assert replicas.items(AWAY) == replicas.items(HOME) == {"new": "1"}
-
-
 @pytest.mark.parametrize(("first", "last"), [(HOME, AWAY), (AWAY, HOME)])
-def test_the_last_writer_wins(replicas: Replicas, engine: Laptop, first: str, last: str) -> None:
-    """Of two writes to one item while replicas lag, both regions end up with the later one."""
+def test_a_lagging_replica_catches_up_with_the_last_writer(engine: LocalAws, name: str, first: str, last: str) -> None:
+    """While replicas lag, a region sees its own writes only; afterwards both see the later write of each item."""
+    replicas = [{"Region": HOME}, {"Region": AWAY}]
+    engine.deploy_fast(name, template({"Table": table("GlobalTable", TableName=name, Replicas=replicas)}))
+    clients = {region: engine.client("dynamodb", region=region) for region in (HOME, AWAY)}
+
+    def put(region: str, key: str, value: str) -> None:
+        clients[region].put_item(TableName=name, Item={"key": {"S": key}, "value": {"S": value}})
+
+    def items(region: str) -> dict[str, str]:
+        return {item["key"]["S"]: item["value"]["S"] for item in clients[region].scan(TableName=name)["Items"]}
+
+    put(first, "old", "0")
     outage(engine, lagging=True)
-    replicas.put(first, "key", "first")
-    replicas.put(last, "key", "last")
+    put(first, "both", "1")
+    put(first, "new", "2")
+    put(last, "both", "3")
+    clients[first].delete_item(TableName=name, Key={"key": {"S": "old"}})
+    assert (items(first), items(last)) == ({"both": "1", "new": "2"}, {"old": "0", "both": "3"})
     outage(engine, lagging=False)
-    assert replicas.items(HOME) == replicas.items(AWAY) == {"key": "last"}
-
-
-def test_stock_is_never_behind(stock: Laptop, name: str) -> None:
-    """Canary: the plug-in is needed while MiniStack copies every write at once."""
-    here, there = (stock.client("dynamodb", region=region) for region in (HOME, AWAY))
-    here.create_table(TableName=name, **table("Table")["Properties"])
-    here.update_table(TableName=name, ReplicaUpdates=[{"Create": {"RegionName": AWAY}}])
-    for number in range(20):
-        here.put_item(TableName=name, Item={"key": {"S": str(number)}})
-        if there.scan(TableName=name)["Count"] <= number:
-            needless("replicas that lag", "outages", "tests/engine")
+    assert items(first) == items(last) == {"both": "3", "new": "2"}

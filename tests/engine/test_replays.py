@@ -1,91 +1,36 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from local.local_aws import Laptop, Stack
+from local.local_aws import LocalAws
 from tests.engine.conftest import Deploy
-from tests.engine.support import (
-    QUEUE,
-    attribute,
-    bus,
-    entry,
-    from_rule,
-    messages,
-    needless,
-    put,
-    queue_policy,
-    rule,
-    until,
-)
-
-HOUR = timedelta(hours=1)
+from tests.engine.support import QUEUE, attribute, bus, from_rule, messages, needed, put, queue_policy, rule, until
 
 
-def archived(laptop: Laptop, deploy: Deploy) -> Stack:
-    """A bus with two rules to two queues, and an archive made with the operation that stock MiniStack has too."""
+@needed("rule_targets")
+def test_a_replay_goes_to_the_rules_it_names(engine: LocalAws, deploy: Deploy) -> None:
+    """Only the named rules get the replayed events, which carry the replay's name and are not archived again."""
     resources: dict[str, Any] = {"Bus": bus()}
     for name in ("First", "Second"):
         resources[name] = QUEUE
         resources[f"{name}Rule"] = rule({"Arn": attribute(name)})
         resources[f"{name}Policy"] = queue_policy(name, from_rule(f"{name}Rule"))
-    stack = deploy(laptop, **resources)
-    events = laptop.client("events")
-    arn = events.describe_event_bus(Name=stack.resources["Bus"])["Arn"]
-    events.create_archive(ArchiveName=stack.name[:48], EventSourceArn=arn)
-    return stack
-
-
-def rides(laptop: Laptop, stack: Stack, queue: str = "First") -> list[Any]:
-    """Take what a queue was handed."""
-    return sorted(message["body"]["detail"]["ride"] for message in messages(laptop, stack, queue))
-
-
-def replay(laptop: Laptop, stack: Stack, name: str, *rules: str, until_time: datetime | None = None) -> None:
-    """Replay the stack's archive to some of its rules and wait until that is done."""
-    events = laptop.client("events")
-    bus_name, replay_name = stack.resources["Bus"], f"{stack.name[:40]}-{name}"
-    destination = {"Arn": events.describe_event_bus(Name=bus_name)["Arn"]}
-    if rules:
-        names = [stack.resources[each] for each in rules]
-        destination["FilterArns"] = [events.describe_rule(Name=each, EventBusName=bus_name)["Arn"] for each in names]
-    now = datetime.now(UTC)
-    events.start_replay(
-        ReplayName=replay_name,
-        EventSourceArn=events.describe_archive(ArchiveName=stack.name[:48])["ArchiveArn"],
-        EventStartTime=now - HOUR,
-        EventEndTime=until_time or now + HOUR,
-        Destination=destination,
-    )
-    assert until(lambda: events.describe_replay(ReplayName=replay_name)["State"] == "COMPLETED")
-
-
-def test_a_replay_goes_to_the_rules_it_names(engine: Laptop, deploy: Deploy) -> None:
-    """Only the named rules get the replayed events, which carry the replay's name."""
-    stack = archived(engine, deploy)
+    stack, events, now = deploy(**resources), engine.client("events"), datetime.now(UTC)
+    bus_name, archive = stack.resources["Bus"], stack.name[:40]
+    arn = events.describe_event_bus(Name=bus_name)["Arn"]
+    source = events.create_archive(ArchiveName=archive, EventSourceArn=arn)["ArchiveArn"]
     put(engine, stack, {"ride": 1})
-    assert rides(engine, stack, "First") == rides(engine, stack, "Second") == [1]
-    replay(engine, stack, "one", "SecondRule")
-    assert rides(engine, stack, "First") == []
-    [message] = messages(engine, stack, "Second")
-    assert (message["body"]["replay-name"][-4:], message["body"]["detail"]) == ("-one", {"ride": 1})
-
-
-def test_a_replay_is_not_archived_and_takes_events_by_their_own_time(engine: Laptop, deploy: Deploy) -> None:
-    """Each replay brings each event of its window once more, by the times that their producers gave them."""
-    stack = archived(engine, deploy)
-    now = datetime.now(UTC)
-    entries = [entry(stack, {"ride": ride}, Time=time) for ride, time in {1: now - HOUR / 2, 2: now}.items()]
-    engine.client("events").put_events(Entries=entries)
-    assert rides(engine, stack) == [1, 2]
-    for name, end, expected in (("one", None, [1, 2]), ("two", None, [1, 2]), ("early", now - HOUR / 4, [1])):
-        replay(engine, stack, name, until_time=end)
-        assert rides(engine, stack) == expected
-
-
-def test_stock_replays_to_every_rule(stock: Laptop, deploy: Deploy) -> None:
-    """Canary: the plug-in is needed while MiniStack's replays ignore the rules they name."""
-    stack = archived(stock, deploy)
-    put(stock, stack, {"ride": 1})
-    rides(stock, stack)
-    replay(stock, stack, "one", "SecondRule")
-    if not rides(stock, stack):
-        needless("replays to named rules", "replays")
+    for queue in ("First", "Second"):
+        assert [message["body"]["detail"] for message in messages(engine, stack, queue)] == [{"ride": 1}]
+    named = events.describe_rule(Name=stack.resources["SecondRule"], EventBusName=bus_name)["Arn"]
+    for replay in (f"{archive}-one", f"{archive}-two"):
+        events.start_replay(
+            ReplayName=replay,
+            EventSourceArn=source,
+            EventStartTime=now - timedelta(hours=1),
+            EventEndTime=now + timedelta(hours=1),
+            Destination={"Arn": arn, "FilterArns": [named]},
+        )
+        assert until(lambda: all(each["State"] == "COMPLETED" for each in events.list_replays()["Replays"]))
+        assert messages(engine, stack, "First") == []
+        [message] = messages(engine, stack, "Second")
+        assert (message["body"]["replay-name"], message["body"]["detail"]) == (replay, {"ride": 1})

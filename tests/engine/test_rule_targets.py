@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from local.local_aws import Laptop, Stack
+from local.local_aws import LocalAws, Stack
 from tests.engine.conftest import Deploy
 from tests.engine.support import (
     NAME_OF,
@@ -17,7 +17,7 @@ from tests.engine.support import (
     function,
     lines,
     messages,
-    needless,
+    needed,
     permission,
     put,
     queue_policy,
@@ -45,7 +45,7 @@ LOGS_POLICY: Resource = {
 
 
 def handed_to(target: Any, *, body: Any = PRINTS, retries: Any = None, **more: Any) -> Any:
-    """A bus whose rule hands events to a target with a dead-letter queue, a function and a queue to hand them to."""
+    """A bus with a rule that has a target and a dead-letter queue, and a function and a queue to be the target."""
     arn = attribute(target) if isinstance(target, str) else target
     policy = {"RetryPolicy": retries} if retries else {}
     return {
@@ -59,9 +59,9 @@ def handed_to(target: Any, *, body: Any = PRINTS, retries: Any = None, **more: A
     }
 
 
-def test_a_missing_function_ends_in_the_rules_queue(engine: Laptop, deploy: Deploy) -> None:
+def test_a_missing_function_ends_in_the_rules_queue(engine: LocalAws, deploy: Deploy) -> None:
     """An event whose target function is gone is in the rule's dead-letter queue, with AWS's attributes."""
-    stack = deploy(engine, **handed_to("Function", Permission=permission("Function")))
+    stack = deploy(**handed_to("Function", Permission=permission("Function")))
     engine.client("lambda").delete_function(FunctionName=stack.resources["Function"])
     put(engine, stack, {"ride": 1})
     engine.wait_until_quiet()
@@ -77,43 +77,39 @@ def test_a_missing_function_ends_in_the_rules_queue(engine: Laptop, deploy: Depl
     }
 
 
-def printed(laptop: Laptop, stack: Stack) -> list[Any]:
-    """What the function was handed."""
-    return records(laptop, stack)
+def queued(cloud: LocalAws, stack: Stack) -> list[Any]:
+    """Return the details of the queue's events."""
+    return [message["body"]["detail"] for message in messages(cloud, stack)]
 
 
-def queued(laptop: Laptop, stack: Stack) -> list[Any]:
-    """What the queue was handed."""
-    return [message["body"]["detail"] for message in messages(laptop, stack)]
-
-
-def logged(laptop: Laptop, stack: Stack) -> list[Any]:
-    """What the log group was handed: one line for each event, with all that other targets get."""
-    events = [json.loads(line) for line in lines(laptop, stack.resources["Group"])]
+def logged(cloud: LocalAws, stack: Stack) -> list[Any]:
+    """Return the details of the log group's events, each of which is one line with all that other targets get."""
+    events = [json.loads(line) for line in lines(cloud, stack.resources["Group"])]
     assert all({"id", "time", "source", "detail-type", "region", "account"} <= event.keys() for event in events)
     return [event["detail"] for event in events]
 
 
+@needed("rule_targets")
 @pytest.mark.parametrize(
     ("target", "allowed", "seen", "more"),
     [
-        ("Function", {"Permission": permission("Function")}, printed, {}),
+        ("Function", {"Permission": permission("Function")}, records, {}),
         ("Queue", {"QueuePolicy": queue_policy("Queue", from_rule(), TLS_ONLY)}, queued, {}),
         (GROUP_ARN, {"LogsPolicy": LOGS_POLICY}, logged, {"Group": LOG_GROUP}),
     ],
     ids=["function", "queue", "log-group"],
 )
 def test_a_target_takes_only_what_its_policy_allows(
-    engine: Laptop,
+    engine: LocalAws,
     deploy: Deploy,
     target: Any,
     allowed: dict[str, Resource],
-    seen: Callable[[Laptop, Stack], list[Any]],
+    seen: Callable[[LocalAws, Stack], list[Any]],
     more: dict[str, Resource],
 ) -> None:
-    """Without the target's permission for the rule an event is dead-lettered, with it all events arrive in order."""
-    put(engine, deploy(engine, **handed_to(target, **more)), {"ride": 0})
-    stack = deploy(engine, **handed_to(target, **more, **allowed))
+    """Without the target's permission for the rule an event is dead-lettered; with it all events arrive."""
+    put(engine, deploy(**handed_to(target, **more)), {"ride": 0})
+    stack = deploy(**handed_to(target, **more, **allowed))
     put(engine, stack, *({"ride": ride} for ride in range(1, 20)))
     engine.wait_until_quiet()
     assert sorted(detail["ride"] for detail in seen(engine, stack)) == list(range(1, 20))
@@ -121,44 +117,44 @@ def test_a_target_takes_only_what_its_policy_allows(
     assert (message["body"]["detail"], message["attributes"]["ERROR_CODE"]) == ({"ride": 0}, "NO_PERMISSIONS")
 
 
-def test_a_dead_letter_queue_without_a_policy_takes_nothing(engine: Laptop, deploy: Deploy) -> None:
+def test_a_burst_loses_no_event(engine: LocalAws, deploy: Deploy) -> None:
+    """Of 500 events put at once every one reaches the function, exactly once, by two processes at most."""
+    body = f'{PRINTS}\nprint(json.dumps({{"process": os.getpid()}}))'
+    stack = deploy(**handed_to("Function", body=body, Permission=permission("Function")))
+    put(engine, stack, *({"ride": ride} for ride in range(500)))
+    engine.wait_until_quiet()
+    printed = records(engine, stack)
+    assert sorted(each["ride"] for each in printed if "ride" in each) == list(range(500))
+    assert len({each["process"] for each in printed if "process" in each}) <= 2
+
+
+def test_a_dead_letter_queue_without_a_policy_takes_nothing(engine: LocalAws, deploy: Deploy) -> None:
     """EventBridge needs the queue's permission to dead-letter, so a queue without a policy stays empty."""
     resources = handed_to("Function")
     del resources["DlqPolicy"]
-    stack = deploy(engine, **resources)
+    stack = deploy(**resources)
     put(engine, stack, {"ride": 1})
     engine.wait_until_quiet()
     assert messages(engine, stack, "Dlq") == []
 
 
-def throttled(laptop: Laptop, name: str, **retries: int) -> Stack:
-    """A rule whose function has room for one event, and three events put."""
+def throttled(cloud: LocalAws, name: str, **retries: int) -> Stack:
+    """Put three events for a function that has room for one."""
     slow = f"time.sleep(0.3)\n{PRINTS}"
     resources = handed_to("Function", body=slow, retries=retries, Permission=permission("Function"))
-    stack = laptop.deploy_fast(name, template(resources))
-    put(laptop, stack, *({"ride": ride} for ride in range(3)))
-    laptop.wait_until_quiet()
+    stack = cloud.deploy_fast(name, template(resources))
+    put(cloud, stack, *({"ride": ride} for ride in range(3)))
+    cloud.wait_until_quiet()
     return stack
 
 
-def test_a_throttled_target_is_retried_as_the_policy_says() -> None:
-    """A throttled event is retried until it is taken; one whose retries are used up is dead-lettered, and says so."""
-    with Laptop(queue_limit=1, workers=1) as laptop:
-        patient = throttled(laptop, "patient", MaximumRetryAttempts=185, MaximumEventAgeInSeconds=86400)
-        assert sorted(each["ride"] for each in records(laptop, patient)) == [0, 1, 2]
-        assert messages(laptop, patient, "Dlq") == []
-        hasty = throttled(laptop, "hasty", MaximumRetryAttempts=1, MaximumEventAgeInSeconds=60)
-        assert [each["ride"] for each in records(laptop, hasty)] == [0]
-        [first, second] = [message["attributes"] for message in messages(laptop, hasty, "Dlq")]
-        assert first["EXHAUSTED_RETRY_CONDITION"] == second["EXHAUSTED_RETRY_CONDITION"] == "MaximumRetryAttempts"
-        assert (first["ERROR_CODE"], first["RETRY_ATTEMPTS"]) == ("THROTTLING", "1")
-
-
-def test_stock_ignores_a_targets_dead_letter_queue(stock: Laptop, deploy: Deploy) -> None:
-    """Canary: the plug-in is needed while MiniStack neither dead-letters an event nor writes one to a log group."""
-    logs = {"Group": LOG_GROUP, "Policy": LOGS_POLICY, "LogRule": rule({"Arn": GROUP_ARN})}
-    stack = deploy(stock, **handed_to("Function", **logs))
-    stock.client("lambda").delete_function(FunctionName=stack.resources["Function"])
-    put(stock, stack, {"ride": 1})
-    if messages(stock, stack, "Dlq") and lines(stock, stack.resources["Group"]):
-        needless("dead letters of rules and log groups as targets", "rule_targets")
+def test_a_throttled_target_is_retried_as_the_policy_says(small: LocalAws) -> None:
+    """A throttled event is retried until the function takes it, or dead-lettered when its retries are used up."""
+    patient = throttled(small, "patient", MaximumRetryAttempts=185, MaximumEventAgeInSeconds=86400)
+    assert sorted(each["ride"] for each in records(small, patient)) == [0, 1, 2]
+    assert messages(small, patient, "Dlq") == []
+    hasty = throttled(small, "hasty", MaximumRetryAttempts=1, MaximumEventAgeInSeconds=60)
+    assert [each["ride"] for each in records(small, hasty)] == [0]
+    [first, second] = [message["attributes"] for message in messages(small, hasty, "Dlq")]
+    assert first["EXHAUSTED_RETRY_CONDITION"] == second["EXHAUSTED_RETRY_CONDITION"] == "MaximumRetryAttempts"
+    assert (first["ERROR_CODE"], first["RETRY_ATTEMPTS"]) == ("THROTTLING", "1")

@@ -8,19 +8,19 @@ from moto import mock_aws
 
 from carride.clients import dynamodb_client
 from idempotency.stores.transport import botocore_transport
-from tests.functions.api_world import Clients, World
+from tests.functions.api_world import Connections, World
 
 
 @pytest.fixture(scope="module")
-def clients() -> Iterator[Clients]:
+def connections() -> Iterator[Connections]:
     """Keep every AWS call of these tests inside this process."""
     with mock_aws():
         yield boto3.client("dynamodb"), dynamodb_client(), botocore_transport()
 
 
 @pytest.fixture
-def world(clients: Clients) -> Iterator[World]:
+def world(connections: Connections) -> Iterator[World]:
     """A process of the API over empty tables."""
-    world = World(clients)
+    world = World(connections)
     yield world
     world.close()

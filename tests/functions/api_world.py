@@ -1,4 +1,4 @@
-"""The API on an in-process DynamoDB: requests as API Gateway sends them, and what is in the tables afterwards."""
+"""The API on an in-process DynamoDB, with requests as API Gateway sends them."""
 
 import base64
 import json
@@ -16,6 +16,7 @@ from carride.settings import from_environment
 from carride_api import make_handler
 from idempotency import marshalling
 from idempotency.clock import epoch_ms
+from idempotency.effects import action_of
 from idempotency.http import HttpHandler
 from idempotency.stores.transport import Transport
 from idempotency.testing import FaultyTransport, Invocation
@@ -24,7 +25,7 @@ from ops.outbox import entry_of
 SETTINGS: Final = from_environment(Settings)
 DEV: Final = replace(SETTINGS, stage="dev", staff_group="staff")
 STAFF: Final = {"jwt": {"claims": {"sub": "c", "cognito:groups": "[riders staff]"}}}
-"""What API Gateway says about a token of the staff of `DEV`."""
+"""The authorizer of a token of the staff of `DEV`."""
 RIDE: Final = {"customerID": "customer_a", "pickup": "sector_01", "destination": "sector_03"}
 BOOKING: Final = {**RIDE, "passengers": 2, "price": 1250}
 INDEXED: Final = ("customerID", "bookedAt")
@@ -66,7 +67,7 @@ def request(
 
 
 class Answer(NamedTuple):
-    """What a client gets."""
+    """The answer that a client gets."""
 
     status: int
     headers: Mapping[str, str]
@@ -78,12 +79,12 @@ class Answer(NamedTuple):
         return cls(raw["statusCode"], raw.get("headers", {}), json.loads(raw["body"]))
 
     def replayed(self) -> "Answer":
-        """The same answer as whoever asks again gets it."""
+        """The answer that a repeated request gets."""
         return self._replace(headers={**self.headers, "Idempotency-Replayed": "true"})
 
     @property
     def problem(self) -> str:
-        """The kind of problem that it is."""
+        """The kind of the problem."""
         assert self.headers["Content-Type"] == "application/problem+json", self
         assert self.body["status"] == self.status
         kind: str = self.body["type"].removeprefix("urn:acr:car-ride:problem:")
@@ -91,7 +92,7 @@ class Answer(NamedTuple):
 
 
 class Network(FaultyTransport):
-    """The way to DynamoDB, which kills the process before or after a round trip if ``kill`` says so."""
+    """The connection to DynamoDB. ``kill`` ends the process before or after a round trip."""
 
     kill: str | None = None
 
@@ -103,15 +104,15 @@ class Network(FaultyTransport):
         return answer
 
 
-type Clients = tuple[Any, Any, Transport]
-"""To the DynamoDB in this process: for tables, reads and writes. Making them takes longer than a test."""
+type Connections = tuple[Any, Any, Transport]
+"""Connections of the in-process DynamoDB for tables, reads and writes; they are shared because they start slowly."""
 
 
 class World:
     """New tables, and processes of the function over them."""
 
-    def __init__(self, clients: Clients) -> None:
-        self.dynamodb, self._reads, writes = clients
+    def __init__(self, connections: Connections) -> None:
+        self.dynamodb, self._reads, writes = connections
         keys = [{"AttributeName": name, "KeyType": kind} for name, kind in zip(INDEXED, ("HASH", "RANGE"), strict=True)]
         index = {"IndexName": "byCustomer", "KeySchema": keys, "Projection": {"ProjectionType": "ALL"}}
         for table, key in KEYS.items():
@@ -126,14 +127,14 @@ class World:
         self.transport = Network(writes)
         self._reads.meta.events.register("before-call.dynamodb", self._count, unique_id="world")
         self.read_error: str | None = None
-        """The error code with which reads are refused."""
+        """The error code of refused reads."""
         self._spent: list[str] = []
         self.simulations: list[Mapping[str, Any]] = []
         self.simulator_error: Exception | None = None
         self.handler = self.process()
 
     def process(self, settings: Settings = SETTINGS) -> HttpHandler:
-        """Start another process of the function: it remembers nothing by itself."""
+        """Start another process of the function, with an empty memory."""
         start = self._start_simulator
         return make_handler(settings, dynamodb=self._reads, transport=self.transport, start_simulator=start)
 
@@ -156,7 +157,7 @@ class World:
             raise ClientError({"Error": {"Code": self.read_error, "Message": "made by a test"}}, model.name)
 
     def spent(self) -> list[str]:
-        """Return the round trips to DynamoDB since the last time, reads first."""
+        """Return the round trips to DynamoDB since the last call, reads first."""
         trips = self._spent + self.transport.requests
         self._spent.clear()
         self.transport.requests.clear()
@@ -167,7 +168,7 @@ class World:
         return Answer.of(self.handler(event, Invocation(epoch_ms)))
 
     def book(self, *, key: str = "key-1", authorizer: Mapping[str, Any] | None = None, **changes: Any) -> Answer:
-        """Book a ride, as a caller that API Gateway describes so."""
+        """Book a ride, as the caller of an authorizer."""
         return self.send(request("POST", "/carrides", BOOKING | changes, key=key, authorizer=authorizer))
 
     def booked(self) -> str:
@@ -176,17 +177,17 @@ class World:
         return order_id
 
     def change(self, order_id: str, action: str, version: int, *, key: str | None = None, **more: Any) -> Answer:
-        """Change a ride, under a key of the change's own unless one is given."""
+        """Change a ride, by default under a new key for each change."""
         body = {"action": action, "version": version, **more}
         return self.send(request("PUT", f"/carrides/{order_id}", body, key=key or f"{action}-{version}"))
 
-    def update_read_model(self) -> None:
-        """Have the read model receive every event, the latest first."""
-        for event in reversed(self.published()):
-            self.dynamodb.transact_write_items(TransactItems=[timeline.effect("rides", event).action()])
+    def update_read_model(self, ride: str | None = None) -> None:
+        """Deliver every event, or those of one ride, to the read model, the latest first."""
+        for event in reversed([event for event in self.published() if ride in {None, event.subject}]):
+            self.dynamodb.transact_write_items(TransactItems=[action_of(timeline.effect("rides", event))])
 
     def items(self, table: str) -> list[dict[str, Any]]:
-        """Return what is in a table, without what the index of open rides needs."""
+        """Return the items of a table, without the attributes of the index of open rides."""
         items = [marshalling.values(item) for item in self.dynamodb.scan(TableName=table)["Items"]]
         return [{name: item[name] for name in item if name not in {"openSince", "openShard"}} for item in items]
 

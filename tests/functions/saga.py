@@ -8,7 +8,8 @@ import boto3
 import msgspec
 
 from carride import ride as rides
-from carride.events import (
+from carride.events import RideEvent
+from carride.facts import (
     CarAssigned,
     CarRideAccepted,
     CarRideCancelled,
@@ -19,7 +20,6 @@ from carride.events import (
     Fact,
     NoCarAvailable,
     PaymentDeclined,
-    RideEvent,
 )
 from carride.overdue import INDEX
 from idempotency import marshalling
@@ -53,7 +53,7 @@ class Life:
         self.no_car = NoCarAvailable.of(accepted)
         self.declined = PaymentDeclined.of(accepted, amount=price, reason="insufficient funds")
         self.overdue = CarRideOverdue.of(started, outcome="cancelled")
-        self.overdue_driven = CarRideOverdue.of(self.completed.ride(), outcome="completed")
+        self.overdue_driven = CarRideOverdue.of(self.completed, outcome="completed")
 
 
 def event_of(fact: Fact, **attributes: Any) -> RideEvent:

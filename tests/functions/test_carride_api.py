@@ -1,4 +1,4 @@
-"""What the API makes of a request: its answer, the ride, and the event."""
+"""The effects of requests to the API: answer, ride and event."""
 
 from datetime import timedelta
 from typing import Any, Final
@@ -17,7 +17,7 @@ XRAY: Final = "Root=1-4bf92f35-77b34da6a3ce929d0e0e4736;Parent=00f067aa0ba902b7;
 
 
 def test_a_ride_runs_to_its_end(world: World) -> None:
-    """Booking and each change are answered with the ride after it, and published by the event of its version."""
+    """Booking and each change return the ride afterwards, and publish the event of its version."""
     booked = world.book()
     order_id = booked.body["orderID"]
     assert (booked.status, booked.headers["Location"]) == (201, f"/carrides/{order_id}")
@@ -62,7 +62,7 @@ def test_a_ride_has_a_hundred_versions_and_its_end_is_among_them(world: World) -
 def test_events_carry_the_trace_of_the_request(
     world: World, monkeypatch: pytest.MonkeyPatch, header: str, xray: str, trace: str | None
 ) -> None:
-    """An event has the client's trace, or else X-Ray's; without a valid one it is published all the same."""
+    """An event has the client's trace, or else X-Ray's; an invalid trace does not keep it from being published."""
     monkeypatch.setenv("_X_AMZN_TRACE_ID", xray)
     first = world.send(request("POST", "/carrides", BOOKING, headers={"traceparent": header}))
     [event] = world.published()
@@ -71,7 +71,7 @@ def test_events_carry_the_trace_of_the_request(
 
 
 def test_a_request_costs_one_transaction_and_its_copies_get_its_answer(world: World) -> None:
-    """Booking is one round trip, a change a consistent read and one; a copy writes nothing, in whichever process."""
+    """Booking is one round trip, a change is a read and a round trip; a copy writes nothing, in any process."""
     booked = world.book()
     assert world.spent() == ["TransactWriteItems"]
     order_id = booked.body["orderID"]
@@ -89,7 +89,7 @@ def test_a_request_costs_one_transaction_and_its_copies_get_its_answer(world: Wo
 
 
 def test_a_refusal_is_stored_by_one_write(world: World) -> None:
-    """A refusal is stored with its key: the retry gets it too, even where it would succeed by then."""
+    """A refusal is stored with its key; a retry gets it even if it would succeed by then."""
     order_id = world.booked()
     world.spent()
     refused = world.change(order_id, "start", 2, key="hasty")
@@ -100,7 +100,7 @@ def test_a_refusal_is_stored_by_one_write(world: World) -> None:
 
 
 def test_another_request_under_the_same_key_is_refused(world: World) -> None:
-    """One key is for one request: not for another price, for a change of the ride, or for another action."""
+    """A key that was used is refused for another price, another action, or a change of the ride."""
     without = {name: value for name, value in BOOKING.items() if name != "passengers"}
     booked = world.send(request("POST", "/carrides", without, key="same"))
     assert world.book(key="same", passengers=1) == booked.replayed()  # the default is the same request
@@ -124,7 +124,7 @@ def test_callers_do_not_share_keys(world: World) -> None:
 
 
 def test_a_forgotten_key_books_no_second_ride(world: World) -> None:
-    """Once the record of a key is gone, the ride that was booked with it still refuses a second one."""
+    """If the record of a key is gone, its ride refuses a second booking."""
     world.book()
     world.dynamodb.delete_item(TableName="idempotency", Key={"idempotencyKey": {"S": "carride-api#anyone#key-1"}})
     world.handler = world.process()
@@ -133,7 +133,7 @@ def test_a_forgotten_key_books_no_second_ride(world: World) -> None:
 
 
 def test_a_change_that_was_overtaken_is_stale(world: World) -> None:
-    """Where two changes meet at one version, the second is decided again on what the first has made of the ride."""
+    """If two changes meet at one version, the second is decided again on the changed ride."""
     order_id = world.booked()
     world.transport.meanwhile(lambda: world.change(order_id, "cancel", 1, reason="x"))
     answer = world.change(order_id, "accept", 1)
@@ -145,7 +145,7 @@ def test_a_change_that_was_overtaken_is_stale(world: World) -> None:
 @pytest.mark.parametrize("committed", [False, True])
 @pytest.mark.parametrize("action", ["book", "accept"])
 def test_a_killed_request_leaves_ride_and_event_or_neither(world: World, action: str, committed: bool) -> None:
-    """Killed before or after its transaction, a request has changed ride and events alike; its retry mends it."""
+    """A killed request has changed both ride and events or neither; its retry completes it."""
     order_id = world.booked() if action == "accept" else ""
     world.transport.kill = "after" if committed else "before"
     with pytest.raises(SystemExit):
@@ -158,7 +158,7 @@ def test_a_killed_request_leaves_ride_and_event_or_neither(world: World, action:
 
 
 def test_without_an_answer_from_dynamodb_the_client_retries(world: World) -> None:
-    """The retry of a transaction without an answer finds out what became of it; that of a failed read succeeds."""
+    """A retry finds out what a transaction without an answer did; a retry of a failed read succeeds."""
     for _ in range(6):
         world.transport.lose_answer()
     answer = world.book()
@@ -174,7 +174,7 @@ def test_without_an_answer_from_dynamodb_the_client_retries(world: World) -> Non
 
 
 def test_a_ride_is_read_from_the_read_model(world: World) -> None:
-    """The answer is the ride after its latest event, and what happened in order, whatever order it arrived in."""
+    """The answer is the ride after its latest event with a sorted timeline, in any order of arrival."""
     order_id = world.booked()
     world.change(order_id, "accept", 1)
     assert world.send(request("GET", f"/carrides/{order_id}")).problem == "unknown-ride"
@@ -190,7 +190,7 @@ def simulate(world: World, key: str = "key-1", **body: Any) -> Answer:
 
 
 def test_a_simulation_is_started_once(world: World) -> None:
-    """A copy starts nothing, and is told to wait while the first is being started."""
+    """A copy starts nothing; while the first is being started, it is refused for the moment."""
     copies: list[Answer] = []
     world.transport.pass_on()
     world.transport.meanwhile(lambda: copies.append(simulate(world, rides=3, duplicates=0.5)))
@@ -203,7 +203,7 @@ def test_a_simulation_is_started_once(world: World) -> None:
 
 
 def test_the_defaults_of_a_simulation_are_filled_in(world: World) -> None:
-    """Without settings ten rides are simulated, by a seed of the key's own; settings that are given are kept."""
+    """By default ten rides are simulated with a seed from the key; given settings are kept."""
     asked = {"mode": "predefined", "duration": 60.0, "rate": 5.0, "seed": 7}
     one, two, three = (simulate(world, key, **body).body for key, body in (("a", {}), ("b", {}), ("c", asked)))
     assert (one["rides"], one["duration"]) == (10, None)
@@ -212,7 +212,7 @@ def test_the_defaults_of_a_simulation_are_filled_in(world: World) -> None:
 
 
 def test_one_simulation_runs_at_a_time(world: World) -> None:
-    """While one runs, no other starts; its own request, sent again after a failure, does. In production none does."""
+    """While a simulation runs, only its own request can start it again after a failure. In production none starts."""
     world.handler = world.process(DEV)
     world.simulator_error = EndpointConnectionError(endpoint_url="https://lambda")
     assert simulate(world, "a").problem == "unavailable"

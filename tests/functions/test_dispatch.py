@@ -16,11 +16,13 @@ from moto import mock_aws
 import assignments
 import dispatch
 import fleet
-from carride.events import CarAssigned, Fact, parse_event
+from carride.events import parse_event
+from carride.facts import CarAssigned, Fact
 from carride.items import Outbox
 from dispatch import POLICY, Settings, make_handler
 from idempotency import Update
 from idempotency.clock import epoch_ms
+from idempotency.effects import action_of
 from local import faults
 from tests.functions.saga import NOW, Life, client, create_table, event, event_of, invocation, items, outbox
 
@@ -144,7 +146,7 @@ def test_every_write_by_itself_refuses_what_is_out_of_date(world: World) -> None
     world.hear(ride.completed)
     decision = fleet.decide(stale.assignment, ride.declined)
     writes = assignments.effects(TABLES, event_of(ride.declined), stale, decision, outbox=OUTBOX, now=NOW)
-    updates = [write.action()["Update"] for write in writes if isinstance(write, Update)]
+    updates = [action_of(write)["Update"] for write in writes if isinstance(write, Update)]
     assert len(updates) == 2
     for update in updates:
         with pytest.raises(world.dynamodb.exceptions.TransactionCanceledException):

@@ -8,7 +8,7 @@ import pytest
 
 import fleet
 from carride import simulation
-from carride.events import FACTS, CarAssigned, CarReleased, Fact, NoCarAvailable
+from carride.facts import FACTS, CarAssigned, CarReleased, Fact, NoCarAvailable
 from fleet import Assignment, Car, State
 from tests.functions.saga import Life
 

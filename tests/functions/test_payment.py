@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 import carride.consumer
 import payment
-from carride.events import Fact
+from carride.facts import Fact
 from gateway import GatewayAnswerError, GatewayUnavailableError
 from idempotency import BusyError, Consumer
 from idempotency.testing import Invocation, ManualClock

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 import payments
-from carride.events import FACTS, Fact, PaymentAuthorized, PaymentCaptured, PaymentDeclined, PaymentRefunded
+from carride.facts import FACTS, Fact, PaymentAuthorized, PaymentCaptured, PaymentDeclined, PaymentRefunded
 from gateway import Charge, Status
 from payments import Action, Payment, State, UnexpectedStatusError
 from tests.functions.saga import Life

@@ -15,6 +15,7 @@ from carride.history import timeline_of
 from carride.settings import SettingsError, from_environment
 from idempotency import marshalling
 from idempotency.clock import epoch_ms
+from idempotency.effects import action_of
 from idempotency.testing import Invocation
 from ride_history import Settings, make_handler
 from tests.carride.rides import NOW, every_fact
@@ -75,7 +76,7 @@ def world() -> Iterator[World]:
 def test_an_effect_that_took_place_twice_shows(world: World) -> None:
     """The item counts two effects and has one entry, by which the ledger notices."""
     world.deliver(event(EVENTS[1]), event(EVENTS[0]))
-    world.dynamodb.transact_write_items(TransactItems=[timeline.effect("Rides", EVENTS[0]).action()])
+    world.dynamodb.transact_write_items(TransactItems=[action_of(timeline.effect("Rides", EVENTS[0]))])
     [item] = world.items("Rides")
     assert [entry.type for entry in timeline_of(item)] == [EVENTS[0].type, EVENTS[1].type]
     assert item["effects"] == 3

@@ -18,7 +18,7 @@ import payment
 import reconciler
 import ride_history
 from api.service import Settings
-from carride.events import Fact
+from carride.facts import Fact
 from carride.overdue import Stage
 from idempotency.clock import epoch_ms
 from tests.carride.pipe import piped

@@ -10,7 +10,7 @@ from moto import mock_aws
 from idempotency import DynamoDBStore, MemoryStore
 from idempotency.stores.transport import botocore_transport
 from idempotency.testing import DeadLetterBox, FaultyTransport, ManualClock
-from tests.idempotency.samples import RIDES, TABLE, DynamoDBWorld, World
+from tests.idempotency.samples import RIDES, TABLE, DynamoDBWorld, World, create_tables
 
 
 @pytest.fixture(scope="module")
@@ -35,13 +35,7 @@ def way(aws: None) -> Any:
 @pytest.fixture
 def dynamodb(client: Any) -> Iterator[Any]:
     """Two empty tables: the records', and one that effects are written to."""
-    for table, key in ((TABLE, "idempotencyKey"), (RIDES, "id")):
-        client.create_table(
-            TableName=table,
-            KeySchema=[{"AttributeName": key, "KeyType": "HASH"}],
-            AttributeDefinitions=[{"AttributeName": key, "AttributeType": "S"}],
-            BillingMode="PAY_PER_REQUEST",
-        )
+    create_tables(client, {TABLE: "idempotencyKey", RIDES: "id"})
     yield client
     for table in (TABLE, RIDES):
         client.delete_table(TableName=table)

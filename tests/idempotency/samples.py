@@ -1,9 +1,12 @@
 """Events, and a world in which consumers receive them, for tests of the layer."""
 
 from collections.abc import Callable, Mapping
+from io import BytesIO
 from typing import Any
 
 import pytest
+from botocore.awsrequest import AWSResponse
+from botocore.compat import HTTPHeaders
 
 from idempotency import Consumer, DynamoDBStore, Observation, Operation, Policy, Update
 from idempotency.record import Record
@@ -28,6 +31,39 @@ def event(key: str | None = "k1", **data: object) -> dict[str, Any]:
         "region": "eu-west-1",
         "detail": {"idempotencyid": key, "data": {"orderID": "order_01"} | data},
     }
+
+
+class _Body(BytesIO):
+    """A body, as botocore reads it from urllib3."""
+
+    def stream(self, **_: object) -> list[bytes]:
+        """Return the body in one piece."""
+        return [self.read()]
+
+
+def http_answer(request: Any, status: int, body: bytes) -> AWSResponse:
+    """Return what botocore reads from the network."""
+    return AWSResponse(request.url, status, HTTPHeaders(), _Body(body))
+
+
+def create_tables(dynamodb: Any, keys: Mapping[str, str]) -> None:
+    """Create tables, each with this partition key."""
+    for table, key in keys.items():
+        dynamodb.create_table(
+            TableName=table,
+            KeySchema=[{"AttributeName": key, "KeyType": "HASH"}],
+            AttributeDefinitions=[{"AttributeName": key, "AttributeType": "S"}],
+            BillingMode="PAY_PER_REQUEST",
+        )
+
+
+class Text(str):
+    """A string that prints as another one."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return "another"
 
 
 class Crash(BaseException):
@@ -133,7 +169,7 @@ class World:
 
 
 class DynamoDBWorld(World):
-    """A world whose store is DynamoDB, in this process, by way of a transport that fails on demand."""
+    """A world over DynamoDB in this process, with a transport that fails on demand."""
 
     def __init__(
         self, store: DynamoDBStore, clock: ManualClock, box: DeadLetterBox, transport: FaultyTransport, dynamodb: Any

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from idempotency import TRANSPORT_ID, BatchFailedError, BusyError, Operation
-from idempotency.dead_letters import CONTRACT, MISSING_KEY, QUARANTINED
+from idempotency import TRANSPORT_ID, BatchFailedError, BusyError
+from idempotency.dead_letters import CONTRACT, MISSING_KEY
 from idempotency.sources import KAFKA, KINESIS
 from tests.idempotency.samples import SQS_ATTRIBUTES, Crash, World, crash, fail_with
 
@@ -87,7 +87,7 @@ def test_records_run_concurrently(sqs: Batches) -> None:
 
 
 def test_batch_without_records_is_done(sqs: Batches) -> None:
-    """Whoever polls a queue by hand may hand over what it found, even if that is nothing."""
+    """An empty batch succeeds."""
     assert sqs.deliver([], crash) == []
 
 
@@ -108,11 +108,7 @@ def test_equal_keys_share_one_run(sqs: Batches) -> None:
 
 
 def test_equal_keys_share_one_failure(sqs: Batches) -> None:
-    """When the run of a key fails, its other records in the batch come back too, without a second try.
-
-    All records of the batch have failed, so the handler raises: a mapping without ReportBatchItemFailures would
-    otherwise delete them.
-    """
+    """The other records of a failed key fail without a second run; if all records fail, the handler raises."""
     runs: list[str] = []
     with pytest.raises(BatchFailedError) as raised:
         sqs.deliver(messages("k1", "k1"), fails_at("k1", runs.append))
@@ -121,7 +117,7 @@ def test_equal_keys_share_one_failure(sqs: Batches) -> None:
 
 
 def kill(batches: Batches, *keys: str) -> None:
-    """Have a process die while it runs the record of each key in turn, and let the leases end."""
+    """Crash a process at the record of each key in turn, and let the leases end."""
     for key in keys:
         with pytest.raises(Crash):
             batches.deliver(messages(key), crash)
@@ -129,7 +125,7 @@ def kill(batches: Batches, *keys: str) -> None:
 
 
 def test_suspects_of_a_crash_run_alone_and_last(sqs: Batches) -> None:
-    """A record whose earlier attempt ended without an answer starts when no other runs, most crashes last."""
+    """Records whose earlier attempt crashed run alone after the others, those with most crashes last."""
     kill(sqs, "twice", "once", "twice")
     order: list[str] = []
     sqs.deliver(messages("twice", "once", "new1", "new2"), lambda message: order.append(message["id"]))
@@ -138,14 +134,14 @@ def test_suspects_of_a_crash_run_alone_and_last(sqs: Batches) -> None:
 
 
 def test_retries_of_a_failure_run_together(sqs: Batches) -> None:
-    """A record that failed is no suspect, however often it was received: a bad round slows down no queue."""
+    """A record that failed is not a suspect, so its retries run concurrently."""
     together = threading.Barrier(10, timeout=DEADLINE_S)
     with pytest.raises(BatchFailedError):
         sqs.deliver(messages(*TEN), fail_with(TimeoutError()))
     assert sqs.deliver(messages(*TEN, received=2), lambda _: together.wait()) == []
 
 
-def test_suspects_share_the_time_where_there_is_too_little_to_run_alone(sqs: Batches) -> None:
+def test_suspects_run_in_groups_if_time_is_short(sqs: Batches) -> None:
     """Once a run has shown how long it takes, the other suspects run in groups that fit, save on a last try."""
     kill(sqs, "k0", "k1", "k2", "k3", "last", "last")
     running: set[str] = set()
@@ -168,9 +164,7 @@ def test_suspects_share_the_time_where_there_is_too_little_to_run_alone(sqs: Bat
 
 
 @pytest.mark.parametrize(("reserve", "takes_s", "timeout_s"), [(1, 25, 60), (2, 5, 12)])
-def test_nothing_starts_that_the_time_left_does_not_cover(
-    make: Make, reserve: int, takes_s: int, timeout_s: int
-) -> None:
+def test_records_start_only_if_they_fit(make: Make, reserve: int, takes_s: int, timeout_s: int) -> None:
     """A record starts, and is claimed, only if what runs have taken still fits; the others are delivered again."""
     one_by_one = make(policy={"concurrency": 1, "reserve": reserve})
     records = messages("k0", "k1", "k2", "k3")
@@ -180,7 +174,7 @@ def test_nothing_starts_that_the_time_left_does_not_cover(
 
 
 def test_fifo_group_keeps_its_order_and_stops_at_a_failure(sqs: Batches) -> None:
-    """Behind a failed record of a FIFO group nothing of that group is run, and all of it comes back."""
+    """After a failed record of a FIFO group, the rest of the group is not run and comes back."""
     order: list[str] = []
     keys = ["a1", "b1", "a2", "a3"]
     records = [message(key, number, MessageGroupId=key[0]) for number, key in enumerate(keys)]
@@ -188,36 +182,15 @@ def test_fifo_group_keeps_its_order_and_stops_at_a_failure(sqs: Batches) -> None
     assert [key for key in order if key.startswith("a")] == ["a1", "a2"]
 
 
-def test_crash_of_a_redelivered_record_is_seen_though_the_policy_is_atomic(make: Make) -> None:
-    """Only the first receive of a record runs without a claim: later ones have to be told from their neighbours."""
-    atomic = make(policy={"atomic": True})
-    attempts: list[int] = []
-
-    def work(message: Any, operation: Operation) -> None:
-        attempts.append(operation.attempt)
-        if message["id"] == "crasher":
-            raise Crash
-
-    handler = atomic.consumer.batch_handler(work)
-    for received in range(1, 5):
-        with pytest.raises(Crash):
-            handler({"Records": messages("crasher", received=received)}, atomic.world.invocation())
-        atomic.world.clock.advance(60)
-    last = handler({"Records": messages("crasher", "healthy", received=5)}, atomic.world.invocation())
-    assert last == {"batchItemFailures": []}
-    assert attempts == [1, 1, 2, 3, 1]
-    assert atomic.world.reasons == [QUARANTINED]
-
-
 def test_plain_text_is_a_message_where_the_transport_names_it(make: Make) -> None:
-    """With TRANSPORT_ID nothing inside the message is needed, so that it may be anything."""
+    """With TRANSPORT_ID the message may be any text."""
     received: list[object] = []
     make(key=TRANSPORT_ID).deliver([message("k1", 1) | {"body": "hello"}], received.append)
     assert received == ["hello"]
 
 
 def test_records_see_the_context_variables_of_their_caller(sqs: Batches) -> None:
-    """What a tracer or logger keeps for the invocation is there in each record's thread."""
+    """Each record's thread has the caller's context variables."""
     trace = ContextVar("trace", default="none")
     found: list[str] = []
     trace.set("of the invocation")
@@ -226,7 +199,7 @@ def test_records_see_the_context_variables_of_their_caller(sqs: Batches) -> None
 
 
 def test_record_that_cannot_be_read_goes_to_the_dead_letter_queue_alone(sqs: Batches) -> None:
-    """Broken or bottomless JSON and a missing key are dead-lettered with their reasons; their neighbours are done."""
+    """Broken or deeply nested JSON and a missing key are dead-lettered; their neighbours complete."""
     broken = [message("k2", number) | {"body": body} for number, body in enumerate(["{", "[" * 20_000], 1)]
     assert sqs.deliver([message("k1", 0), *broken, message(None, 3)], lambda _: None) == []
     assert sqs.statuses("k1", "k2") == ["COMPLETED", None]
@@ -257,7 +230,7 @@ def overflow(event: Any) -> Any:
     ids=lambda settings: next(iter(settings)),
 )
 def test_mistake_in_the_code_fails_its_record_alone(make: Make, settings: dict[str, Any]) -> None:
-    """Whatever else raises while a record is read is retried by the transport, and harms no neighbour."""
+    """Any other error while a record is read fails that record alone."""
     batches = make(**settings)
     neighbour = message("k2", 1) | ({"body": "{"} if "join" in str(settings) else {})
     assert batches.deliver([message("k1", 0), neighbour], lambda _: None) == ["m0"]
@@ -266,7 +239,7 @@ def test_mistake_in_the_code_fails_its_record_alone(make: Make, settings: dict[s
 
 
 def test_duplicate_message_of_a_running_one_is_acknowledged_and_the_message_itself_comes_back(sqs: Batches) -> None:
-    """SQS delivering the running message once more gets it back; another message of the same key is done with."""
+    """A copy of the running message comes back; another message with the same key is acknowledged."""
     answers: list[list[str]] = []
 
     def work(_: object) -> None:

@@ -1,9 +1,8 @@
-"""Results come back as they were, or are known not to."""
+"""The codec of results, by example."""
 
 import enum
 import json
 import sys
-from collections import defaultdict
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, ClassVar, NamedTuple
@@ -47,14 +46,9 @@ def test_plain_json_is_stored_as_itself() -> None:
 
 
 def test_text_is_the_same_in_every_process() -> None:
-    """The order in which a set happens to be iterated does not show."""
+    """Elements of a set are stored in a fixed order."""
     encoded = codec.encode({f"sector_{number:02}" for number in range(30)})
     assert encoded.index("sector_07") < encoded.index("sector_11") < encoded.index("sector_29")
-
-
-def test_class_variable_is_not_stored() -> None:
-    """Only what belongs to the value is stored."""
-    assert "currencies" not in codec.encode(Fare(Decimal(1)))
 
 
 def _stored(tag: str, kind: str, content: object) -> str:
@@ -64,23 +58,6 @@ def _stored(tag: str, kind: str, content: object) -> str:
 def _model(content: dict[str, Any], extra: dict[str, Any] | None = None, hidden: dict[str, Any] | None = None) -> str:
     parts = {"__dict__": content, "__pydantic_extra__": extra, "__pydantic_private__": hidden}
     return _stored("pydantic", "Receipt", {**parts, "__pydantic_fields_set__": {"$": ["set", []]}})
-
-
-EARLIER: list[tuple[str, Any]] = [
-    (_stored("fields", "Fare", {"amount": 1}), Fare(Decimal(1))),
-    (_model({"order": "o"}), Receipt(order="o")),
-    (_model({"order": "o"}, {"notes": ["a"]}), Receipt(order="o", notes=["a"])),
-]
-
-
-@pytest.mark.parametrize(("text", "value"), EARLIER)
-def test_result_of_an_earlier_version_comes_back(text: str, value: Any) -> None:
-    """A field that its class has gained is filled with its default, of which each value has its own."""
-    for _ in range(2):
-        back = codec.decode(text)
-        assert back == value
-        for name in ("stops", "notes"):
-            getattr(back, name, []).append("changed")
 
 
 class SilentError(Exception):
@@ -134,12 +111,12 @@ CIRCLE.append(CIRCLE)
 
 TOO_MUCH = [CIRCLE, _nested(100_000), 10**5000, "\ud800"]
 RAISING = [Lazy(), Silent(), RefusedError(1)]
-NO_FORM = [object(), len, int, iter(()), _local(), defaultdict(lambda: 0), pydantic.SecretStr("secret")]
+NO_FORM = [object(), len, int, iter(()), _local(), complex(1), pydantic.SecretStr("secret")]
 
 
 @pytest.mark.parametrize("value", [*TOO_MUCH, *RAISING, *NO_FORM], ids=lambda value: type(value).__name__)
 def test_unencodable_value_is_told_by_one_error(value: object) -> None:
-    """What cannot be stored is told by one error, alone or inside something, whose text can itself be stored."""
+    """A value that cannot be stored raises UnencodableResultError, whose text can be stored."""
     for result in (value, {"a": [value]}):
         with pytest.raises(codec.UnencodableResultError) as raised:
             codec.encode(result)
@@ -149,7 +126,7 @@ def test_unencodable_value_is_told_by_one_error(value: object) -> None:
 DAMAGED = """
     {"a": {"$":{}} {"$":["tuple"]} {"$":["list",[]]} {"$":["tuple",[]],"a":1} {"$":["tuple","ab"]}
     {"$":["dict",["ab"]]} {"$":["set",[[]]]} {"$":["bytes","?"]} {"$":["decimal","x"]}
-    {"$":["defaultdict",["print",[]]]} {"$":["enum","antigravity:webbrowser.Error",1]}
+    {"$":["dict",[[1]]]} {"$":["enum","antigravity:webbrowser.Error",1]}
     {"$":["enum","subprocess:Popen",["true"]]} {"$":["fields","subprocess:Popen",["true"]]}
     {"$":["namedtuple","subprocess:Popen",["true"]]}
 """
@@ -170,7 +147,7 @@ CHANGED = [
 
 @pytest.mark.parametrize("text", [*DAMAGED.split(), *CHANGED, "", "[" * 100_000, "1" * 5000])
 def test_undecodable_text_is_told_by_one_error(text: str) -> None:
-    """Whatever cannot be rebuilt is told by the same error; no record makes a process import code or call a class."""
+    """Text that cannot be decoded raises UndecodableResultError, and imports or calls nothing."""
     for stored in (text, f"[{text},1]"):
         with pytest.raises(UndecodableResultError):
             codec.decode(stored)

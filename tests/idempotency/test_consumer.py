@@ -9,12 +9,10 @@ from typing import Any, cast
 
 import pytest
 
-from idempotency import TRANSPORT_ID, ConfigurationError, Consumer, MemoryStore, Operation, Policy, Put, lambda_deadline
+from idempotency import ConfigurationError, Consumer, MemoryStore, Operation, Policy, Put, lambda_deadline
+from idempotency.concurrency import Threads
 from idempotency.dead_letters import CONTRACT
 from idempotency.errors import MissingKeyError, OutOfTimeError, PayloadMismatchError, StoreUnavailableError
-from idempotency.heartbeat import Heartbeat
-from idempotency.policy import DAY
-from idempotency.sources import SNS
 from idempotency.testing import Invocation, ManualClock
 from tests.idempotency.samples import World, event
 
@@ -26,7 +24,7 @@ class TestEventHandler:
     """A handler of single events."""
 
     def test_parsed_event_is_what_the_handler_takes(self, local: World) -> None:
-        """Key and payload are read off the parsed event, and the handler gets that very object."""
+        """Key and payload come from the parsed event, which is also the handler's argument."""
         parsed: list[object] = []
         history = local.consumer(
             parse=lambda raw: (raw["detail"]["idempotencyid"], raw["detail"]["data"]),
@@ -54,7 +52,7 @@ class TestEventHandler:
             handler(event("k2"), cast("Any", None))
 
     def test_without_a_key_a_policy_may_run_it_unprotected_and_count_it(self, local: World) -> None:
-        """Each delivery of an event without a key is run, with its effects, and observed as such."""
+        """With missing_key="run", events without a key run each time and are reported as Unprotected."""
         unprotected = local.consumer(policy={"missing_key": "run"})
         handler = unprotected.event_handler(local.work)
         charge = unprotected.function(key="order_id", name="charge")(
@@ -68,40 +66,24 @@ class TestEventHandler:
         assert local.reasons == []
 
     def test_without_a_dead_letter_queue_a_broken_event_raises(self, local: World) -> None:
-        """The transport's own dead-letter queue takes what no other is configured for."""
+        """Without ``dead_letters`` the error is raised: the transport has a dead-letter queue of its own."""
         handler = local.consumer(dead_letters=None).event_handler(local.work)
         with pytest.raises(MissingKeyError):
             handler(event(None), local.invocation())
 
     def test_two_consumers_of_one_event_each_have_their_effect(self, local: World) -> None:
-        """In a fan-out the first consumer's record does not silence the second."""
+        """Each consumer has its own record of an event."""
         for name in ("history", "payment"):
             local.consumer(name).event_handler(local.work)(event(), local.invocation())
         assert [operation.key for operation in local.work.runs] == ["history#k1", "payment#k1"]
 
     def test_labels_of_the_event_come_with_every_observation(self, local: World) -> None:
-        """Whoever observes can tell which request an event follows from, for a new event and for its duplicate."""
+        """Observations of a new event and of its duplicate have the event's labels."""
         history = local.consumer(labels=lambda event: {"ride": event["detail"]["data"]["orderID"]})
         for request_id in ("r1", "r2"):
             history.event_handler(local.work)(event(), local.invocation(request_id))
         labels = {"ride": "order_01"}
         assert [(each.outcome, each.labels) for each in local.seen] == [("New", labels), ("Duplicate", labels)]
-
-    def test_other_sources_are_read_in_their_own_way(self, local: World) -> None:
-        """An SNS notification's message is what key and handler see."""
-        received: list[object] = []
-        sns = {"Message": '{"id": "k1"}', "MessageId": "m1", "Timestamp": "2027-01-15T08:00:00.000Z"}
-        partner = local.consumer(key="id", source=SNS)
-        handler = partner.event_handler(lambda message, operation: received.append(message))
-        handler({"Records": [{"Sns": sns}]}, local.invocation())
-        assert received == [{"id": "k1"}]
-        assert partner.record("k1") is not None
-
-    def test_transport_id_is_the_key_only_where_asked_for(self, local: World) -> None:
-        """With TRANSPORT_ID the transport's own id names the operation."""
-        history = local.consumer(key=TRANSPORT_ID)
-        history.event_handler(local.work)(event(), local.invocation())
-        assert history.record(event()["id"]) is not None
 
 
 class TestExpiry:
@@ -114,14 +96,14 @@ class TestExpiry:
         return local.consumer(expires=lambda ride: end)
 
     def test_expired_event_is_dropped_and_counted(self, expiring: Consumer[Any], local: World) -> None:
-        """Past its expiry a new event is acknowledged without a run or a record."""
+        """A new event past its expiry is acknowledged without a run or a record."""
         local.clock.advance(120)
         outcome = expiring.event_handler(local.work)(event(), local.invocation())["outcome"]
         assert outcome == local.seen[-1].outcome == "Expired"
         assert (local.work.runs, expiring.record("k1")) == ([], None)
 
     def test_half_done_event_is_finished_though_it_expired(self, expiring: Consumer[Any], local: World) -> None:
-        """An attempt that failed before the expiry is retried after it: half an effect is worse than a late one."""
+        """An attempt that failed before the expiry is still retried after it."""
         local.fail(KeyError("pickup"))
         local.clock.advance(120)
         assert expiring.event_handler(local.work)(event(), local.invocation())["outcome"] == "Retried"
@@ -131,7 +113,7 @@ class TestFunction:
     """Any function, with a named key argument."""
 
     def test_call_with_a_known_key_returns_the_stored_result(self, local: World) -> None:
-        """However the argument is passed, the second call is the first one's result."""
+        """The second call returns the first one's result, with the argument passed by position or by name."""
         runs = []
 
         @local.consumer().function(key="order_id")
@@ -143,7 +125,7 @@ class TestFunction:
         assert runs == ["order_01"]
 
     def test_functions_of_one_consumer_share_no_keys(self, local: World) -> None:
-        """A function's name belongs to its keys: another function, or the handler around it, is another operation."""
+        """Keys contain the function's name: another function, or the handler around it, is another operation."""
         history = local.consumer()
         done: list[Operation] = []
 
@@ -171,7 +153,7 @@ class TestFunction:
         assert all(history.record("k1", name) for name in (None, "charge", "pay-back", "block"))
 
     def test_functions_of_one_name_are_told_apart(self, local: World) -> None:
-        """A second function of the same name, or one without a name, has to be given one."""
+        """A second function of the same name, or one without a name, needs ``name=``."""
         decorate = local.consumer().function(key="order_id")
 
         def named(order_id: str) -> None: ...
@@ -198,7 +180,7 @@ class TestFunction:
             later("order_01", 10, "USD")
 
     def test_payload_names_what_is_fingerprinted(self, local: World) -> None:
-        """Arguments that are no part of what is asked for, such as a trace, may differ between calls."""
+        """Only the arguments in ``payload=`` are compared between calls."""
 
         @local.consumer().function(key="order_id", payload="price")
         def book(order_id: str, price: int, trace: str) -> str:
@@ -221,24 +203,6 @@ class TestFunction:
             book("order_01")
         assert book("order_01") == "order_01"
 
-    def test_threads_do_not_mix_their_keys(self, local: World) -> None:
-        """Calls of one decorated function in many threads each complete their own record."""
-        together = threading.Barrier(8, timeout=DEADLINE_S)
-        history = local.consumer()
-
-        @history.function(key="number")
-        def square(number: int) -> int:
-            together.wait()
-            return number * number
-
-        threads = [threading.Thread(target=square, args=(number,)) for number in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(DEADLINE_S)
-        results = [record and record.result for record in (history.record(number, "square") for number in range(8))]
-        assert results == [str(number * number) for number in range(8)]
-
 
 class TestBlock:
     """One operation in a with block."""
@@ -254,7 +218,7 @@ class TestBlock:
         assert (slow.result, fast.result) == ("the committed one",) * 2
 
     def test_block_completes_with_its_result_and_is_done_the_second_time(self, local: World) -> None:
-        """What complete was given is what the next block finds, with nothing running in it."""
+        """The next block has the completed result and runs nothing."""
         history = local.consumer()
         with history.operation("k1", {"price": 1}) as first:
             first.complete({"charged": 1})
@@ -281,13 +245,13 @@ class TestBlock:
         assert len({*keys[0], *keys[2]}) == 6
 
     def test_operation_cannot_be_changed(self, local: World) -> None:
-        """Nothing that runs can give an operation another key."""
+        """An operation's attributes cannot be set."""
         with local.consumer().operation("k1") as block, pytest.raises(AttributeError, match="immutable"):
             block.operation.key = "other"
 
 
 class TestConfiguration:
-    """Settings that cannot work are refused where they are made."""
+    """Invalid settings raise ConfigurationError."""
 
     @pytest.mark.parametrize(
         ("settings", "says"),
@@ -296,35 +260,28 @@ class TestConfiguration:
             ({"name": "a#b"}, "'#'"),
             ({"key": "detail.["}, "JMESPath"),
             ({"parse": dict}, "payload="),
+            ({"key": None}, "key="),
+            ({"policy": {"atomic": True}}, "atomic"),
         ],
     )
-    def test_consumer_is_checked_when_it_is_built(self, local: World, settings: dict[str, Any], says: str) -> None:
-        """Each mistake is named by the error."""
+    def test_consumer_is_checked_when_it_is_used(self, local: World, settings: dict[str, Any], says: str) -> None:
+        """The error names each mistake: of the consumer, of a handler without a key, of an atomic block."""
+
+        def use(consumer: Consumer[Any]) -> None:
+            consumer.event_handler(local.work)
+            consumer.operation("k1")
+
         with pytest.raises(ConfigurationError, match=says):
-            local.consumer(**settings)
+            use(local.consumer(**settings))
 
     def test_store_without_transactions_refuses_effects(self, clock: ManualClock) -> None:
-        """Effects that could not be committed with the record are refused: atomic ones when the consumer is built."""
+        """A store without transactions refuses effects when they are written, and an atomic policy when it is built."""
         store = MemoryStore(clock=clock)
         with pytest.raises(ConfigurationError, match="transactions"):
             Consumer("history", store, key="id", policy=Policy(atomic=True))
         bare = Consumer("history", store, clock=clock)
         with pytest.raises(ConfigurationError, match="no transactions"), bare.operation("k1") as block:
             block.operation.write(Put("Rides", {"id": "order_01"}))
-
-    def test_handler_needs_a_key(self, local: World) -> None:
-        """A consumer without key= cannot decorate a handler."""
-        with pytest.raises(ConfigurationError, match="key="):
-            local.consumer(key=None).event_handler(local.work)
-
-    def test_block_cannot_be_atomic(self, local: World) -> None:
-        """A block has no function that could be run without a claim."""
-        with pytest.raises(ConfigurationError, match="atomic"):
-            local.consumer(policy={"atomic": True}).operation("k1")
-
-    def test_default_window_outlasts_every_road_back(self) -> None:
-        """EventBridge's day, Lambda's six hours, two weeks in a dead-letter queue and a week's archive fit into it."""
-        assert Policy().window > 1 * DAY + DAY // 4 + 14 * DAY + 7 * DAY
 
 
 class TestHeartbeat:
@@ -342,22 +299,24 @@ class TestHeartbeat:
             return True
 
         before = set(threading.enumerate())
-        with Heartbeat(renew, 0.001):
+        with Threads().repeat(renew, 0.001):
             assert all(beats.acquire(timeout=DEADLINE_S) for _ in range(3))
         assert set(threading.enumerate()) == before
 
     def test_stops_when_the_lease_is_lost(self) -> None:
         """A lease that another attempt holds is not asked for again."""
-        beats: list[bool] = []
+        beats: list[threading.Thread] = []
+        began = threading.Event()
 
         def renew() -> bool:
-            beats.append(False)
+            beats.append(threading.current_thread())
+            began.set()
             return False
 
-        heartbeat = Heartbeat(renew, 0.001)
-        with heartbeat:
-            heartbeat._thread.join(DEADLINE_S)  # noqa: SLF001 - it has to end by itself
-        assert beats == [False]
+        with Threads().repeat(renew, 0.001):
+            assert began.wait(DEADLINE_S)
+            beats[0].join(DEADLINE_S)
+        assert len(beats) == 1
 
     def test_work_without_a_deadline_is_renewed_in_the_background(self, local: World) -> None:
         """An operation outside Lambda, whose lease is short, has a heartbeat; one under a short deadline needs none."""

@@ -12,7 +12,7 @@ import idempotency
 from idempotency import Policy
 from idempotency.clock import epoch_ms
 from idempotency.testing import Invocation
-from tests.idempotency.samples import DynamoDBWorld, event
+from tests.idempotency.samples import DynamoDBWorld, create_tables, event
 
 GUIDE: Final = Path(idempotency.__file__).parents[1] / "README.md"
 TESTS: Final = Path(__file__).parent
@@ -21,13 +21,7 @@ TESTS: Final = Path(__file__).parent
 @pytest.fixture
 def invoices(dynamodb: Any) -> Any:
     """The tables of the five-line consumer."""
-    for table, key in (("IdempotencyTable", "idempotencyKey"), ("Invoices", "id")):
-        dynamodb.create_table(
-            TableName=table,
-            KeySchema=[{"AttributeName": key, "KeyType": "HASH"}],
-            AttributeDefinitions=[{"AttributeName": key, "AttributeType": "S"}],
-            BillingMode="PAY_PER_REQUEST",
-        )
+    create_tables(dynamodb, {"IdempotencyTable": "idempotencyKey", "Invoices": "id"})
     yield dynamodb
     for table in ("IdempotencyTable", "Invoices"):
         dynamodb.delete_table(TableName=table)
@@ -41,7 +35,7 @@ GUIDES: Final = {
 
 @pytest.mark.parametrize("code", GUIDES.values(), ids=GUIDES)
 def test_five_line_consumer_runs(invoices: Any, code: str) -> None:
-    """The consumer that the guide and the package begin with makes one invoice of two deliveries, in five lines."""
+    """The five lines in the guide and in the package make one invoice of two deliveries."""
     lines = [line for line in code.splitlines() if line]
     assert len(lines) == 5
     namespace: dict[str, Any] = {}
@@ -85,7 +79,7 @@ def test_calls_of_each_path_are_as_the_guide_says(world: DynamoDBWorld, path: st
 
 
 def test_every_test_that_the_guide_names_exists() -> None:
-    """Each rule points at tests that are there."""
+    """Each rule of the guide names existing tests."""
     rows = re.findall(r"^\| (\d+) .*? \| (`.*`) \|$", GUIDE.read_text(), re.MULTILINE)
     assert [int(number) for number, _ in rows] == [*range(1, 25), 26]
     for _, cell in rows:

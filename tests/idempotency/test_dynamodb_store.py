@@ -1,17 +1,17 @@
 """What the DynamoDB store asks of DynamoDB, beyond what every store does."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
-from idempotency import DynamoDBStore, EffectConflictError, Put, Update
-from idempotency.errors import EffectsRejectedError, StoreUnavailableError
+from idempotency import DynamoDBStore, EffectConflictError, Update
+from idempotency.errors import StoreUnavailableError
 from idempotency.record import COMPLETED, IN_PROGRESS, Record
 from idempotency.stores.dynamodb import item_of, record_of
 from idempotency.stores.transport import Transport
-from idempotency.testing import FaultyTransport, ManualClock
-from tests.idempotency.samples import RIDES, TABLE
+from idempotency.testing import FaultyTransport
+from tests.idempotency.samples import RIDES
 
 KEY = "history#order_01"
 
@@ -47,136 +47,97 @@ def transport(way: Any, dynamodb: Any) -> Recorder:
     return Recorder(way)
 
 
-@pytest.fixture
-def store(transport: Recorder, clock: ManualClock) -> DynamoDBStore:
-    """A store whose pauses move the test's clock."""
-    return DynamoDBStore(TABLE, transport=transport, clock=clock, sleep=clock.sleep, jitter=lambda: 1.0)
-
-
 def charges(dynamodb: Any) -> int:
     """How often the ride was charged."""
     item = dynamodb.get_item(TableName=RIDES, Key={"id": {"S": "order_01"}}).get("Item", {})
     return int(item.get("charges", {"N": "0"})["N"])
 
 
-class TestRequests:
-    """One conditional request a step."""
+def test_reads_are_consistent(store: DynamoDBStore, transport: Recorder) -> None:
+    """A read sees every write that was answered before it."""
+    store.read(KEY)
+    assert transport.sent[0]["ConsistentRead"] is True
 
-    def test_each_step_is_one_round_trip(self, store: DynamoDBStore, transport: Recorder) -> None:
-        """A refused write brings back what refused it, a read is consistent, effects go with their record."""
+
+def test_attributes_are_those_that_operators_and_ttl_read() -> None:
+    """The names in the table are a contract: with TTL, with the operator's queries, and with older records."""
+    full = CLAIM._replace(result="r", error="e", retry_ms=9, dead_lettered=True, event="{}", revision="never stored")
+    assert item_of(full) == {
+        "idempotencyKey": {"S": KEY},
+        "status": {"S": "IN_PROGRESS"},
+        "owner": {"S": "owner-1"},
+        "attempt": {"N": "1"},
+        "leaseExpiry": {"N": "1800000030000"},
+        "expiryTimestamp": {"N": "1802592000"},
+        "fingerprint": {"S": "1:abc"},
+        "delivery": {"S": "request-1"},
+        "region": {"S": "eu-west-1"},
+        "createdAt": {"N": "7"},
+        "updatedAt": {"N": "8"},
+        "responseData": {"S": "r"},
+        "error": {"S": "e"},
+        "retryAt": {"N": "9"},
+        "deadLettered": {"BOOL": True},
+        "event": {"S": "{}"},
+    }
+    assert record_of(item_of(full)) == full._replace(revision=None)
+
+
+def test_item_that_makes_no_sense_is_read_as_far_as_it_does() -> None:
+    """An attribute of another type counts as absent."""
+    odd: dict[str, dict[str, Any]]
+    odd = {"idempotencyKey": {"S": KEY}, "status": {"N": "1"}, "leaseExpiry": {"S": "soon"}, "more": {"NULL": True}}
+    assert record_of(odd) == Record(KEY, "", None, 0, None, None, None, None, None, 0, 0)
+
+
+def test_refused_by_a_record_that_is_gone(store: DynamoDBStore, transport: Recorder) -> None:
+    """After a refusal without an item, an insert raises StoreUnavailableError and other writes return None."""
+    transport.answer("ConditionalCheckFailedException")
+    with pytest.raises(StoreUnavailableError):
         store.put_if_absent(CLAIM)
-        found = store.put_if_absent(CLAIM._replace(owner="owner-2"))
-        store.compare_and_swap(found, CLAIM._replace(owner="owner-2", attempt=2))
-        store.update_if_owner(DONE._replace(owner="owner-2"))
-        store.put_if_absent(DONE._replace(key="history#order_02"), [CHARGE])
-        store.read(KEY)
-        requests = transport.sent
-        assert transport.requests == [*["PutItem"] * 4, "TransactWriteItems", "GetItem"]
-        assert all(request["ReturnValuesOnConditionCheckFailure"] == "ALL_OLD" for request in requests[:4])
-        assert [list(action) for action in requests[4]["TransactItems"]] == [["Put"], ["Update"]]
-        assert requests[5]["ConsistentRead"] is True
-
-    def test_attributes_are_those_that_operators_and_ttl_read(self) -> None:
-        """The names in the table are a contract: with TTL, with the operator's queries, and with older records."""
-        full = CLAIM._replace(
-            result="r", error="e", retry_ms=9, dead_lettered=True, event="{}", revision="never stored"
-        )
-        assert item_of(full) == {
-            "idempotencyKey": {"S": KEY},
-            "status": {"S": "IN_PROGRESS"},
-            "owner": {"S": "owner-1"},
-            "attempt": {"N": "1"},
-            "leaseExpiry": {"N": "1800000030000"},
-            "expiryTimestamp": {"N": "1802592000"},
-            "fingerprint": {"S": "1:abc"},
-            "delivery": {"S": "request-1"},
-            "region": {"S": "eu-west-1"},
-            "createdAt": {"N": "7"},
-            "updatedAt": {"N": "8"},
-            "responseData": {"S": "r"},
-            "error": {"S": "e"},
-            "retryAt": {"N": "9"},
-            "deadLettered": {"BOOL": True},
-            "event": {"S": "{}"},
-        }
-        assert record_of(item_of(full)) == full._replace(revision=None)
-
-    def test_item_that_makes_no_sense_is_read_as_far_as_it_does(self) -> None:
-        """An attribute of another type is as absent, so that the decision fails closed."""
-        odd: dict[str, dict[str, Any]]
-        odd = {"idempotencyKey": {"S": KEY}, "status": {"N": "1"}, "leaseExpiry": {"S": "soon"}, "more": {"NULL": True}}
-        assert record_of(odd) == Record(KEY, "", None, 0, None, None, None, None, None, 0, 0)
-
-    def test_refused_by_a_record_that_is_gone(self, store: DynamoDBStore, transport: Recorder) -> None:
-        """A refusal without its item says nothing of what is there: an insert is left to the next delivery."""
-        transport.answer("ConditionalCheckFailedException")
-        with pytest.raises(StoreUnavailableError):
-            store.put_if_absent(CLAIM)
-        transport.answer("ConditionalCheckFailedException")
-        assert store.compare_and_swap(CLAIM, CLAIM) is None
-        transport.answer("ConditionalCheckFailedException")
-        assert store.update_if_owner(DONE) is None
+    transport.answer("ConditionalCheckFailedException")
+    assert store.compare_and_swap(CLAIM, CLAIM) is None
+    transport.answer("ConditionalCheckFailedException")
+    assert store.update_if_owner(DONE) is None
 
 
-@pytest.mark.parametrize("lose", [FaultyTransport.lose_request, FaultyTransport.lose_answer])
-def test_each_step_survives_one_fault(
-    store: DynamoDBStore, transport: Recorder, lose: Callable[[FaultyTransport], None]
+@pytest.mark.parametrize("code", [None, "TransactionInProgressException", "TransactionCanceledException"])
+def test_transaction_is_sent_again_as_it_was(
+    store: DynamoDBStore, transport: Recorder, dynamodb: Any, code: str | None
 ) -> None:
-    """A step whose request or answer was lost is sent again, and shows its owner its own record."""
-    second = CLAIM._replace(owner="owner-2", attempt=2)
-    done = DONE._replace(owner="owner-2", attempt=2)
-    steps: list[tuple[Callable[[], Record | None], Record]] = [
-        (lambda: store.put_if_absent(CLAIM), CLAIM),
-        (lambda: store.compare_and_swap(CLAIM, second), second),
-        (lambda: store.update_if_owner(done), done),
-        (lambda: store.read(KEY), done),
-    ]
-    for step, written in steps:
-        lose(transport)
-        assert step() == written
+    """A retry after a lost answer or a conflict has the same token, so its effects take place once."""
+    if code is None:
+        transport.lose_answer()
+    else:
+        reasons = [{"Code": "None"}, {"Code": "TransactionConflict"}]
+        transport.answer(code, body={"CancellationReasons": reasons})
+    assert store.put_if_absent(DONE, [CHARGE]) == DONE
+    assert len(transport.tokens) == 2
+    assert len(set(transport.tokens)) == 1
+    assert charges(dynamodb) == 1
 
 
-class TestTransactions:
-    """Commits with effects."""
+def test_each_commit_has_its_own_token(store: DynamoDBStore, transport: Recorder) -> None:
+    """Another attempt, or another set of effects, has another token."""
+    store.put_if_absent(CLAIM, [CHARGE])
+    store.compare_and_swap(CLAIM, CLAIM._replace(owner="owner-2"), [CHARGE])
+    store.update_if_owner(DONE._replace(owner="owner-2"), [CHARGE, CHARGE._replace(key={"id": "order_02"})])
+    assert len(set(transport.tokens)) == 3
 
-    @pytest.mark.parametrize("code", [None, "TransactionInProgressException", "TransactionCanceledException"])
-    def test_transaction_is_sent_again_as_it_was(
-        self, store: DynamoDBStore, transport: Recorder, dynamodb: Any, code: str | None
-    ) -> None:
-        """After a lost answer, or a conflict, DynamoDB knows it by its token, so that its effects take place once."""
-        if code is None:
-            transport.lose_answer()
-        else:
-            reasons = [{"Code": "None"}, {"Code": "TransactionConflict"}]
-            transport.answer(code, body={"CancellationReasons": reasons})
-        assert store.put_if_absent(DONE, [CHARGE]) == DONE
-        assert len(transport.tokens) == 2
-        assert len(set(transport.tokens)) == 1
-        assert charges(dynamodb) == 1
 
-    def test_each_commit_has_its_own_token(self, store: DynamoDBStore, transport: Recorder) -> None:
-        """A token names one frozen request: another attempt, or another set of effects, is another request."""
-        store.put_if_absent(CLAIM, [CHARGE])
-        store.compare_and_swap(CLAIM, CLAIM._replace(owner="owner-2"), [CHARGE])
-        store.update_if_owner(DONE._replace(owner="owner-2"), [CHARGE, CHARGE._replace(key={"id": "order_02"})])
-        assert len(set(transport.tokens)) == 3
+def test_a_transaction_holds_the_record_and_99_effects(store: DynamoDBStore) -> None:
+    """That is DynamoDB's limit of 100 actions."""
+    assert store.put_if_absent(DONE, [CHARGE._replace(key={"id": f"order_{n}"}) for n in range(99)]) is DONE
 
-    def test_refused_by_an_effect(self, store: DynamoDBStore, transport: Recorder) -> None:
-        """The effect whose condition fails is named by its position, with its item, whatever else has failed."""
-        store.put_if_absent(CLAIM, [CHARGE])
-        with pytest.raises(EffectConflictError) as refusal:
-            store.update_if_owner(DONE, [CHARGE._replace(key={"id": "order_02"}), FIRST_CHARGE])
-        assert (refusal.value.index, refusal.value.item) == (1, {"id": {"S": "order_01"}, "charges": {"N": "1"}})
 
-        reasons = [{"Code": code} for code in ("None", "ConditionalCheckFailed", "TransactionConflict")]
-        transport.answer("TransactionCanceledException", body={"CancellationReasons": reasons})
-        with pytest.raises(EffectConflictError):
-            store.update_if_owner(DONE, [CHARGE, CHARGE])
+def test_refused_by_an_effect(store: DynamoDBStore, transport: Recorder) -> None:
+    """The effect whose condition fails is named by its position, with its item, whatever else has failed."""
+    store.put_if_absent(CLAIM, [CHARGE])
+    with pytest.raises(EffectConflictError) as refusal:
+        store.update_if_owner(DONE, [CHARGE._replace(key={"id": "order_02"}), FIRST_CHARGE])
+    assert (refusal.value.index, refusal.value.item) == (1, {"id": {"S": "order_01"}, "charges": {"N": "1"}})
 
-    def test_more_actions_than_a_transaction_holds(self, store: DynamoDBStore, transport: Recorder) -> None:
-        """The record and 99 effects fit; one more is rejected before anything is sent."""
-        effects = [Put(RIDES, {"id": f"order_{number}"}) for number in range(100)]
-        with pytest.raises(EffectsRejectedError, match="100"):
-            store.put_if_absent(DONE, effects)
-        assert transport.sent == []
-        assert store.put_if_absent(DONE, effects[:99]) is DONE
+    reasons = [{"Code": code} for code in ("None", "ConditionalCheckFailed", "TransactionConflict")]
+    transport.answer("TransactionCanceledException", body={"CancellationReasons": reasons})
+    with pytest.raises(EffectConflictError):
+        store.update_if_owner(DONE, [CHARGE, CHARGE])

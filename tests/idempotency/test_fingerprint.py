@@ -1,4 +1,4 @@
-"""Two payloads are told apart by their content, and by nothing else."""
+"""Fingerprints depend on a payload's content and nothing else."""
 
 import enum
 import uuid
@@ -8,11 +8,11 @@ from decimal import Decimal
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-import attr
 import msgspec
 import pydantic
 import pytest
 
+from idempotency.decision import differ
 from idempotency.fingerprint import fingerprint
 
 
@@ -30,7 +30,7 @@ class Seats(int, enum.Enum):
 
 @dataclass
 class AsDataclass:
-    """A ride as a dataclass, with what is not the ride's: a class variable and a constructor's argument."""
+    """A ride as a dataclass, with a class variable and an argument that are not part of the ride."""
 
     known: ClassVar[int] = 1
     passengers: int
@@ -54,17 +54,9 @@ class AsModel(pydantic.BaseModel):
     status: Status
 
 
-@attr.define
-class AsAttrs:
-    """The same as an attrs class."""
-
-    passengers: Seats
-    status: Status
-
-
 @dataclass
 class WithFactories:
-    """A dataclass with a default that is always the same, and one that may not be."""
+    """A dataclass with a constant default and a default factory."""
 
     stops: list[str] = field(default_factory=list)
     number: int = field(default_factory=lambda: 5)
@@ -87,7 +79,6 @@ SAME: dict[str, list[Any]] = {
         AsDataclass(2, Status.ACCEPTED),
         AsStruct("accepted", 2.0),
         AsModel(passengers=Decimal(2), status=Status.ACCEPTED),
-        AsAttrs(Seats.TWO, Status.ACCEPTED),
         {"passengers": 2, "status": "accepted"},
     ],
     "enums": [Status.ACCEPTED, "accepted"],
@@ -100,7 +91,7 @@ SAME: dict[str, list[Any]] = {
 
 @pytest.mark.parametrize("payloads", SAME.values(), ids=SAME)
 def test_form_makes_no_difference(payloads: list[Any]) -> None:
-    """What can change on the roads by which an event comes back is no mismatch."""
+    """Different forms of the same content have one fingerprint."""
     assert len({fingerprint(payload) for payload in payloads}) == 1
 
 
@@ -119,12 +110,12 @@ DIFFERENT: dict[str, list[Any]] = {
 
 @pytest.mark.parametrize("payloads", DIFFERENT.values(), ids=DIFFERENT)
 def test_content_makes_a_difference(payloads: list[Any]) -> None:
-    """Two operations that share a key are told apart."""
+    """Different content gives different fingerprints."""
     assert len({fingerprint(payload) for payload in payloads}) == len(payloads)
 
 
 def test_fingerprint_has_a_version() -> None:
-    """A change of the form can be told from a change of the payload, and the form of today is fixed."""
+    """The fingerprint names its version, and the current form does not change."""
     assert fingerprint({"orderID": "order_01"}) == "2:725ce63f72473e5e4ebb02c43ddcb000"
 
 
@@ -141,6 +132,13 @@ def test_payload_without_a_stable_form_is_refused(payload: object) -> None:
     "number", [float("nan"), float("inf"), Decimal("NaN"), Decimal("Infinity"), 10**5000], ids=type
 )
 def test_number_that_json_cannot_hold_is_refused(number: float | Decimal) -> None:
-    """A payload with such a number breaks every contract, and is told as a broken value."""
+    """Such a number raises ValueError, as an event that breaks the contract does."""
     with pytest.raises(ValueError):  # noqa: PT011 - whoever parses events treats every ValueError alike
         fingerprint({"price": number})
+
+
+@pytest.mark.parametrize("stored", ["1:a", "2:b", None])
+@pytest.mark.parametrize("ours", ["1:a", "1:b", None])
+def test_payloads_differ_if_their_fingerprints_do(stored: str | None, ours: str | None) -> None:
+    """Fingerprints of two versions cannot be compared, and a missing one differs from none."""
+    assert differ(stored, ours) is ((stored, ours) == ("1:a", "1:b"))

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple, cast
 from urllib.parse import quote, urlencode
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from idempotency import (
@@ -84,7 +84,7 @@ class Answer(NamedTuple):
 
     @classmethod
     def of(cls, raw: Mapping[str, Any]) -> "Answer":
-        """Read what a handler returned. What strangers read of a problem has no name of ours in it."""
+        """Read what a handler returned, and check that a problem contains no internal names."""
         headers = {name: ", ".join(values) for name, values in raw.get("multiValueHeaders", {}).items()}
         answer = cls(raw["statusCode"], headers | raw.get("headers", {}), raw.get("body"))
         if answer.headers.get("Content-Type") == "application/problem+json":
@@ -102,7 +102,7 @@ class Answer(NamedTuple):
         return self._replace(headers=dict(self.headers) | {"Idempotency-Replayed": "true"})
 
     def is_problem(self, status: int, kind: str) -> bool:
-        """Whether it is this problem, with a time to wait where it is worth waiting."""
+        """Whether it is this problem, with Retry-After if the status is 409 or 503."""
         waits = int(self.headers.get("Retry-After", 0)) >= 1
         return (self.status, self.json()["type"], waits) == (status, f"urn:problem-type:{kind}", status in (409, 503))
 
@@ -170,7 +170,7 @@ def rendered(form: str, **more: str) -> dict[str, Any]:
 @pytest.mark.parametrize("again", FORMATS)
 @pytest.mark.parametrize("first", FORMATS)
 def test_an_answer_has_the_format_of_its_request(clock: ManualClock, first: str, again: str) -> None:
-    """Whichever format brought the request that took effect, its copy is answered in the copy's own."""
+    """A copy is answered in its own format, in whichever format the first request came."""
     handler = Consumer(NAME, MemoryStore(), clock=clock).http_handler(lambda request, operation: RESPONSE)
     assert handler(ask(form=first), Invocation(clock)) == rendered(first)
     assert handler(ask(form=again), Invocation(clock)) == rendered(again, **{"Idempotency-Replayed": "true"})
@@ -186,9 +186,10 @@ values = st.recursive(
 queries = st.dictionaries(texts.filter(bool), texts, max_size=3).map(lambda query: list(query.items()))
 
 
+@settings(max_examples=40)
 @given(data=st.data(), content=values, query=queries)
 def test_a_request_is_the_same_in_every_spelling(data: st.DataObject, content: object, query: Pairs) -> None:
-    """Format, order of parameters, spelling of JSON, base64 and quotes around the key do not matter; content does."""
+    """A request's format, parameter order, JSON spelling and base64 do not matter; its content does."""
 
     def spelled(content: object = content, query: Pairs = query, **request: Any) -> Answer:
         text = json.dumps(content, indent=data.draw(st.sampled_from([None, 2])), sort_keys=data.draw(st.booleans()))
@@ -223,7 +224,7 @@ def test_a_body_that_is_no_json_is_told_apart_by_its_bytes(api: Make, content: b
 
 @pytest.mark.parametrize("event", [{}, {"version": "2.0"}, {"httpMethod": "GET", "path": "/"}, {"detail": {}}])
 def test_another_trigger_is_no_request(api: Make, event: dict[str, Any]) -> None:
-    """An event that lacks the fields of every format is not guessed at."""
+    """An event in no known format raises ConfigurationError."""
     with pytest.raises(ConfigurationError, match="no request"):
         api().serve(lambda request: "done")(event)
 
@@ -236,10 +237,7 @@ MALFORMED: Final = ("", " ", "a b", "a,b", '"', '""', '"k1', 'k"1', '"k1";a=1', 
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_the_key_is_the_content_of_the_header(api: Make, form: str) -> None:
-    """A quoted string, or what needs no quotes, under the header's name in any case.
-
-    A key that is missing, malformed, sent twice or without one of its parts is answered 400, and nothing is done.
-    """
+    """The key may be quoted; one that is missing, malformed, sent twice or incomplete is answered with 400."""
     assert {header: idempotency_key(ask(key=header, form=form)) for header in KEYS} == KEYS
     served, scoped = api(), api(key=lambda request: (None, idempotency_key(request)))
     bad = [None, *MALFORMED] + ([["k1", "k2"]] if form != "alb" else [])  # of two values, "alb" sends the last
@@ -251,7 +249,7 @@ def test_the_key_is_the_content_of_the_header(api: Make, form: str) -> None:
 
 
 def test_a_key_of_the_request_takes_the_place_of_the_header(api: Make) -> None:
-    """``key=`` and ``payload=`` see what ``parse=`` made, or are expressions over the event; its own id is no key."""
+    """``key=`` and ``payload=`` get the parsed request, or are expressions; the request's id cannot be the key."""
     made = api(parse=lambda event: event["body"], payload=str, key=lambda body: ("tenant", body[-1]))
     send = made.serve(lambda request: "done")
     assert [send(ask(key=None, body={"body": body})).status for body in ("1 1", "1 1", "2 1")] == [200, 200, 422]
@@ -265,7 +263,7 @@ def test_a_key_of_the_request_takes_the_place_of_the_header(api: Make) -> None:
 @pytest.mark.parametrize("options", [{}, {"methods": ["post"]}])
 @pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"])
 def test_requests_that_change_nothing_run_each_time(api: Make, method: str, options: dict[str, Any]) -> None:
-    """They need no key, leave no record, and have no operation; which they are can be said."""
+    """Methods that are not protected need no key and leave no record; ``methods=`` chooses the protected ones."""
     served = api()
     send = served.serve(lambda request: {"statusCode": 500 if served.runs[-1] is None else 200}, **options)
     protected = method == "POST" if options else method in ("POST", "PUT", "PATCH", "DELETE")
@@ -300,7 +298,7 @@ FAILURES: Final[dict[str, tuple[Callable[[], object], int | type[Exception], str
 @pytest.mark.parametrize("atomic", [False, True])
 @pytest.mark.parametrize("case", ONCE)
 def test_what_is_answered_below_500_is_answered_for_good(api: Make, case: str, atomic: bool) -> None:
-    """Its effects take place once, and not at all where the handler raised; every copy is answered alike."""
+    """The answer is stored with the effects (none if the handler raised), and repeated for every copy."""
     respond, status, charges = ONCE[case]
     seen: list[Observation] = []
     served = api(policy={"atomic": atomic}, observe=seen.append, labels=lambda request: {"path": request["rawPath"]})
@@ -317,10 +315,10 @@ def test_what_is_answered_below_500_is_answered_for_good(api: Make, case: str, a
 @pytest.mark.parametrize("atomic", [False, True])
 @pytest.mark.parametrize("case", FAILURES)
 def test_what_fails_is_recorded_and_not_stored(api: Make, case: str, atomic: bool) -> None:
-    """An answer of 5xx is passed on, an exception raised for Lambda to count; the next copy may succeed.
+    """A 5xx answer is returned, an exception raised; the next copy may succeed, unless the error is permanent.
 
-    What can never succeed is given up: later copies are told so. No request goes to the dead-letter queue. Where the
-    policy keeps it with the record, it is kept without its headers, which hold credentials.
+    Requests are never dead-lettered. With ``keep_event`` the record has the request without its headers, which may hold
+    credentials.
     """
     respond, told, status = FAILURES[case]
     served = api(policy={"atomic": atomic, "keep_event": True})
@@ -350,7 +348,7 @@ def test_an_outage_uses_up_no_attempt(api: Make) -> None:
 
 
 def test_a_client_is_told_when_to_come_back(api: Make) -> None:
-    """While a copy runs, at the end of its lease; after a failure, at the end of the policy's back-off."""
+    """Retry-After is the rest of the lease while a copy runs, and of the back-off after a failure."""
     served = api(policy={"backoff": lambda attempt: 60.0})
     copies: list[Answer] = []
 
@@ -368,10 +366,7 @@ def test_a_client_is_told_when_to_come_back(api: Make) -> None:
 
 
 def test_what_is_unknown_is_called_unknown(transport: FaultyTransport, store: Any, clock: ManualClock) -> None:
-    """A store without an answer, or no time to get one, is 503; the same key finds out what became of the request.
-
-    The consumer's functions inside of a handler know the request's deadline.
-    """
+    """Without the store's answer, or without time for it, the answer is 503, and a retry gets the stored answer."""
     api = Api(Backend(store, clock, "Rides", lambda ride: 0, lambda key: None))
     inner = api.consumer.function(key="key", name="inner")(lambda key: key)
     assert api.serve(lambda request: inner("k2"))(ask("GET"), timeout_s=0.5).is_problem(503, "unavailable")
@@ -408,7 +403,7 @@ JSON: Final = "application/json"
 def test_a_response_may_have_any_usual_form(
     clock: ManualClock, response: object, content_type: str | None, body: bytes
 ) -> None:
-    """What has no status code is JSON, bytes travel in base64, and the replay is what was answered first."""
+    """A response without a status code becomes JSON, and bytes become base64."""
     handler = Consumer(NAME, MemoryStore(), clock=clock).http_handler(lambda request, operation: response)
     for form in FORMATS:
         raw = json.loads(json.dumps(handler(ask(form=form), Invocation(clock))))
@@ -431,7 +426,7 @@ def test_a_response_may_have_any_usual_form(
     ],
 )
 def test_an_answer_that_cannot_be_repeated(api: Make, response: object, error: type[Exception] | None) -> None:
-    """Without a form, or too large to be stored, it ends its operation: no copy is run, and each is told so."""
+    """An answer that cannot be stored completes its operation, and copies get a 500 problem."""
     served = api(policy={"max_result_bytes": 200})
     send = served.serve(lambda request: response)
     if error is None:
@@ -454,7 +449,7 @@ def test_an_answer_that_cannot_be_repeated(api: Make, response: object, error: t
     ],
 )
 def test_nothing_is_remembered_of_what_cannot_be_read(api: Make, error: Exception, told: Any) -> None:
-    """What ``parse`` refuses is answered without a record; any other error of it is a bug, for Lambda to count."""
+    """A problem or ValueError of ``parse`` is answered without a record; any other error of it is raised."""
     served = api(parse=lambda event: fail(error), payload=str)
     send = served.serve(lambda request: "done", problem_types="urn:mine:")
     for method in ("GET", "POST"):

@@ -9,21 +9,13 @@ import pytest
 
 from idempotency.errors import ConfigurationError, KeyExpressionError, MissingKeyError
 from idempotency.keys import LONGEST_KEY, check_name, extractor, record_key
+from tests.idempotency.samples import Text
 
 EVENT: dict[str, Any] = {"detail": {"id": "id-1", "data": {"tenant": "north", "stops": ["a", "b"], "zero": 0}}}
 
 
 Kind = enum.Enum("Kind", {"EXPRESS": "express", "FIRST": 1, "NOTHING": None, "PAIR": ("a", "b")})
 Tenant = enum.Enum("Tenant", {"NORTH": "north"}, type=str)
-
-
-class Text(str):
-    """A string that prints as another one."""
-
-    __slots__ = ()
-
-    def __str__(self) -> str:
-        return "another"
 
 
 class TestExtractor:
@@ -50,7 +42,7 @@ class TestExtractor:
         ["detail.", "[", "", "a b", "detail..id", "[a, lower(b)]", "join('-')", "a[?length(b, c) > `1`]", "not_null()"],
     )
     def test_broken_expression_is_told_when_the_consumer_is_built(self, expression: str) -> None:
-        """An expression that can never be applied is named, with the setting that it was given to."""
+        """An invalid expression raises ConfigurationError, which names the setting."""
         with pytest.raises(ConfigurationError, match="payload="):
             extractor(expression, "payload")
 
@@ -58,7 +50,7 @@ class TestExtractor:
         "expression", ["length(detail.missing)", "join('-', [detail.data.zero])", "detail.data.stops[::0]"]
     )
     def test_expression_that_does_not_fit_is_no_fault_of_the_message(self, expression: str) -> None:
-        """An expression that cannot be applied to a message neither finds nothing in it nor declares it broken."""
+        """An expression that fails on a message raises KeyExpressionError, which is not the message's fault."""
         with pytest.raises(KeyExpressionError, match="key=") as raised:
             extractor(expression, "key")(EVENT)
         assert not isinstance(raised.value, ValueError | MissingKeyError)
@@ -96,13 +88,13 @@ class TestRecordKey:
         ids=lambda found: type(found).__name__,
     )
     def test_what_is_no_name_is_no_key(self, found: object) -> None:
-        """A key that is missing, partly or wholly, or names nothing, is never replaced by what strangers share."""
+        """A key that is missing, partly missing or has no text raises MissingKeyError."""
         for value in (found, ("north", found), [found]):
             with pytest.raises(MissingKeyError):
                 record_key("history", value)
 
     def test_long_key_is_hashed(self) -> None:
-        """What DynamoDB could not take as a key is replaced by its hash, counted in bytes, and keeps its consumer."""
+        """A key that is too long in bytes is replaced by its hash, after the consumer's name."""
         longest = "x" * (LONGEST_KEY - len("history#"))
         assert record_key("history", longest) == f"history#{longest}"
         for text in (f"{longest}x", "ß" * (LONGEST_KEY // 2), "#" * (LONGEST_KEY // 3)):
@@ -110,7 +102,7 @@ class TestRecordKey:
 
     @pytest.mark.parametrize("name", ["", "a#b", "a/b", "\ud83d", "ß" * 128])
     def test_name_that_would_confuse_keys_is_refused(self, name: str) -> None:
-        """A name ends where the key begins, and leaves room for it."""
+        """A name contains no separator and leaves room for a key."""
         check_name("ride-history, ß %" + "x" * 200, "a consumer's name")
         with pytest.raises(ConfigurationError, match="a consumer's name"):
             check_name(name, "a consumer's name")

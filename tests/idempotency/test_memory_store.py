@@ -13,34 +13,32 @@ def record(key: str, status: str = COMPLETED, *, expiry: int | None = None) -> R
     return Record(key, status, "owner-1", 1, None, expiry, None, None, None, 0, 0)
 
 
-class TestCapacity:
-    """The store is bounded, and forgets what can be forgotten."""
+@pytest.mark.parametrize("status", [COMPLETED, FAILED])
+def test_finished_record_that_was_written_longest_ago_makes_room(status: str) -> None:
+    """A full store forgets its oldest finished record, by the last write to it."""
+    store = MemoryStore(capacity=2)
+    for key in ("a", "b"):
+        store.put_if_absent(record(key, status))
+    a = record("a", status)
+    store.compare_and_swap(a, a)
+    store.put_if_absent(record("c"))
+    assert store.read("b") is None
+    assert store.read("a") is not None
 
-    @pytest.mark.parametrize("status", [COMPLETED, FAILED])
-    def test_finished_record_that_was_written_longest_ago_makes_room(self, status: str) -> None:
-        """A full store forgets its oldest finished record, by the last write to it."""
-        store = MemoryStore(capacity=2)
-        for key in ("a", "b"):
-            store.put_if_absent(record(key, status))
-        a = record("a", status)
-        store.compare_and_swap(a, a)
+
+def test_claims_and_quarantined_keys_are_never_forgotten() -> None:
+    """A store full of claims and quarantined keys refuses new keys, and its claims can be completed."""
+    store = MemoryStore(capacity=2)
+    claim = record("a", IN_PROGRESS)
+    store.put_if_absent(claim)
+    store.put_if_absent(record("b", QUARANTINED))
+    with pytest.raises(StoreRefusedError):
         store.put_if_absent(record("c"))
-        assert store.read("b") is None
-        assert store.read("a") is not None
-
-    def test_claims_and_quarantined_keys_are_never_forgotten(self) -> None:
-        """A store that holds nothing else refuses new keys, and lets its claims end; one without room is a mistake."""
-        store = MemoryStore(capacity=2)
-        claim = record("a", IN_PROGRESS)
-        store.put_if_absent(claim)
-        store.put_if_absent(record("b", QUARANTINED))
-        with pytest.raises(StoreRefusedError):
-            store.put_if_absent(record("c"))
-        assert store.read("c") is None
-        done = claim._replace(status=COMPLETED)
-        assert store.update_if_owner(done) is done
-        with pytest.raises(ConfigurationError):
-            MemoryStore(capacity=0)
+    assert store.read("c") is None
+    done = claim._replace(status=COMPLETED)
+    assert store.update_if_owner(done) is done
+    with pytest.raises(ConfigurationError):
+        MemoryStore(capacity=0)
 
 
 def test_record_is_forgotten_when_its_window_ends(clock: ManualClock) -> None:

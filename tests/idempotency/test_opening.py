@@ -1,4 +1,4 @@
-"""The store that a line of settings names."""
+"""Opening a store by its address."""
 
 import os
 import subprocess
@@ -16,7 +16,7 @@ WORD = "hunter2"
 
 @pytest.mark.parametrize("table", ["Idempotency", "arn:aws:dynamodb:eu-west-1:123456789012:table/Idempotency"])
 def test_table_is_opened_by_name_or_arn(table: str) -> None:
-    """What comes after the scheme is what DynamoDB is asked for."""
+    """The store uses the text after the scheme as the table's name."""
     store = open_store(f"dynamodb:{table}")
     assert isinstance(store, DynamoDBStore)
     assert store._table == table  # noqa: SLF001 - what its requests name
@@ -40,7 +40,7 @@ SERVERS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize(("address", "expected"), SERVERS.items())
 def test_server_is_opened_with_what_a_function_needs(address: str, expected: dict[str, Any]) -> None:
-    """It is the server or cluster of the address, not yet asked, with timeouts and without retries."""
+    """The client has the address's settings, timeouts and no retries, and does not connect yet."""
     store = open_store(address)
     assert isinstance(store, ValkeyStore)
     client: Any = store._client  # noqa: SLF001 - what was chosen for it
@@ -64,7 +64,7 @@ NONSENSE = f"""
 
 @pytest.mark.parametrize("address", [*NONSENSE.split(), "", " dynamodb:Idempotency", "redis://localhost\n"])
 def test_nonsense_is_refused_without_repeating_a_password(address: str) -> None:
-    """The error names the forms that there are, and nothing of the address, which may hold a password."""
+    """The error lists the valid forms and does not repeat the address, which may contain a password."""
     with pytest.raises(ConfigurationError, match=r"dynamodb:<table>, or valkey://|cluster has no databases") as refused:
         open_store(address)
     assert WORD not in str(refused.value)
@@ -74,6 +74,7 @@ def test_nonsense_is_refused_without_repeating_a_password(address: str) -> None:
 def test_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where valkey-py is not deployed, the error says what to add."""
     monkeypatch.setitem(sys.modules, "valkey", None)
+    monkeypatch.delitem(sys.modules, "idempotency.stores.valkey_client", raising=False)
     with pytest.raises(ConfigurationError, match="package valkey"):
         open_store("valkey://localhost:6379")
 
@@ -83,7 +84,7 @@ def test_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     [("dynamodb:Idempotency", "eu-west-1", ("valkey", "idempotency.effects")), ("valkey://localhost", "", ("boto",))],
 )
 def test_only_what_was_chosen_is_imported(address: str, region: str, foreign: tuple[str, ...]) -> None:
-    """A function pays no start-up time for the other choice; records in Valkey need neither a region nor an AWS SDK."""
+    """Opening one kind of store does not import the other; Valkey needs neither a region nor an AWS SDK."""
     code = (
         f"import sys; from idempotency import open_store; open_store({address!r});"
         f"print([name for name in sys.modules for part in {foreign} if name.startswith(part)])"

@@ -1,4 +1,4 @@
-"""What a store knows after its last try: the one loop that every backend sends in, and how each reads its errors."""
+"""The retry loop of all stores, and how each store classifies errors."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -46,7 +46,7 @@ def drive(meets: list[Verdict | None], left_ms: int | None = None) -> tuple[obje
 
 @given(st.lists(st.sampled_from([*Verdict, None]), max_size=MOST_TRIES + 1))
 def test_one_unanswered_try_leaves_the_outcome_unknown(meets: list[Verdict | None]) -> None:
-    """A request ends at its answer, a refusal for good or the sixth try; only what was always refused is definite."""
+    """A request ends at an answer, a final refusal or the sixth try; one unanswered try makes its outcome unknown."""
     ends = next((number for number, met in enumerate(meets) if met not in {UNANSWERED, PASSING}), len(meets))
     tried = meets[: min(ends + 1, MOST_TRIES)]
     end, tries_ms = drive(meets)
@@ -64,7 +64,7 @@ def test_one_unanswered_try_leaves_the_outcome_unknown(meets: list[Verdict | Non
 @pytest.mark.parametrize("verdict", [UNANSWERED, PASSING])
 @pytest.mark.parametrize(("left_ms", "tries"), [(-1, 1), (1_524, 1), (1_525, 2), (1_600, 3), (None, MOST_TRIES)])
 def test_no_try_but_the_first_begins_that_cannot_end_in_time(verdict: Verdict, left_ms: int | None, tries: int) -> None:
-    """A further try that could last past ``until_ms`` is not begun; whether to begin at all is the caller's to know."""
+    """No retry begins that could last past ``until_ms``; the first try always begins."""
     _, tries_ms = drive([verdict] * MOST_TRIES, left_ms)
     assert len(tries_ms) == tries
 
@@ -73,7 +73,7 @@ def test_no_try_but_the_first_begins_that_cannot_end_in_time(verdict: Verdict, l
 
 
 class Script:
-    """A transport, or a client's way to run scripts, whose tries meet these errors, and then the last one again."""
+    """A transport or script runner that raises these errors in turn, and then the last one again."""
 
     longest_try_s = 1.5
 
@@ -132,7 +132,7 @@ def service(code: str, status: int = 400) -> ServiceError:
 
 
 def cancelled(*reasons: str, message: str = "") -> ServiceError:
-    """A cancelled transaction of two actions; with as many reasons, or explained less well."""
+    """Make the error of a cancelled transaction of two actions, with these reasons."""
     body = {"CancellationReasons": [{"Code": reason} for reason in reasons]} if reasons else {}
     return ServiceError("TransactionCanceledException", 400, message, body)
 
@@ -169,7 +169,7 @@ CASES: list[tuple[Verdict, tuple[Send, ...], list[Exception]]] = [
     [(verdict, send, error) for verdict, sends, errors in CASES for send in sends for error in errors],
 )
 def test_only_an_answer_is_definite(verdict: Verdict, send: Send, error: Exception) -> None:
-    """A refusal is told with its reason, unless an earlier try of the same step got no answer: then it is unknown."""
+    """A refusal is definite unless an earlier try of the same step got no answer."""
     script = Script(error)
     with pytest.raises(StoreUnavailableError if verdict is UNANSWERED else StoreRefusedError) as ended:
         send(script)
@@ -188,7 +188,7 @@ def test_only_an_answer_is_definite(verdict: Verdict, send: Send, error: Excepti
     ],
 )
 def test_invalid_effects_are_rejected_for_good(error: Exception) -> None:
-    """What DynamoDB finds invalid stays so; after a try without an answer, nothing is said of it."""
+    """An invalid transaction is rejected at once, unless an earlier try got no answer."""
     script = Script(error)
     with pytest.raises(EffectsRejectedError):
         commit(script)

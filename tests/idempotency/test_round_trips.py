@@ -1,17 +1,16 @@
-"""Whatever a handler returns comes back, and whatever an event says is told by its content alone."""
+"""Properties of results, fingerprints, keys and effects."""
 
 import dataclasses
 import enum
 import json
 import sys
-from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
+from collections import namedtuple
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta, timezone
 from decimal import Context, Decimal
 from typing import Any, ClassVar, NamedTuple
 
-import attr
 import jmespath
 import msgspec
 import pydantic
@@ -21,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from idempotency import codec, marshalling
-from idempotency.effects import Put, prepared
+from idempotency.effects import Put, action_of, prepared
 from idempotency.errors import EffectsRejectedError, UndecodableResultError
 from idempotency.fingerprint import fingerprint
 from idempotency.keys import LONGEST_KEY, extractor, record_key
@@ -40,7 +39,7 @@ Mode = enum.IntFlag("Mode", {"FAST": 1, "LOUD": 4})
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Box:
-    """A dataclass that changes what it was given, and has a field that its constructor does not take."""
+    """A dataclass that changes its arguments and has a field outside of its constructor."""
 
     closed: ClassVar[bool] = True
     content: Any
@@ -64,16 +63,16 @@ class Crate(msgspec.Struct, frozen=True):
             raise ValueError("made twice")
         msgspec.structs.force_setattr(self, "label", f"<{self.label}")
 
-    @attr.define
+    @dataclasses.dataclass
     class Sack:
-        """An attrs class that holds anything, and is found through another class."""
+        """A dataclass that holds anything, and is found through another class."""
 
         content: Any
-        count: int = attr.field(init=False, default=7)
+        count: int = dataclasses.field(init=False, default=7)
 
 
 class Parcel(pydantic.BaseModel):
-    """A model that holds anything, under another name in JSON, and things that it does not name."""
+    """A model with an alias and extra fields."""
 
     model_config = pydantic.ConfigDict(extra="allow")
 
@@ -96,7 +95,6 @@ SCALARS = st.one_of(
     st.integers(),
     st.floats(allow_nan=False),
     st.decimals(allow_nan=False),
-    st.complex_numbers(allow_nan=False),
     st.text(max_size=20),
     st.binary(max_size=20),
     st.binary(max_size=20).map(bytearray),
@@ -124,13 +122,9 @@ def containers(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     return st.one_of(
         st.lists(inner, max_size=3),
         st.lists(inner, max_size=3).map(tuple),
-        st.builds(deque, st.lists(inner, max_size=3), st.none() | st.integers(0, 5)),
         st.sets(HASHABLE, max_size=3),
         st.dictionaries(st.text(max_size=5) | st.just("$"), inner, max_size=3),
         pairs,
-        pairs.map(OrderedDict),
-        st.builds(defaultdict, st.sampled_from([None, list, int, dict]), pairs),
-        st.dictionaries(HASHABLE, st.integers(-3, 3), max_size=3).map(Counter),
         st.builds(Box, content=inner, label=st.text(max_size=5)),
         st.builds(Crate, inner, st.just("label")),
         st.builds(lambda content, note: Parcel.model_validate({"Content": content, "note": note}), inner, inner),
@@ -145,14 +139,12 @@ VALUES = st.recursive(SCALARS, containers, max_leaves=8)
 @FIXED
 @given(VALUES)
 def test_result_comes_back_equal_and_of_its_type(value: Any) -> None:
-    """A duplicate gets what the run returned, to the last bit."""
+    """A decoded result equals the encoded one and has its type."""
     text = codec.encode(value)
     back = codec.decode(text)
     assert back == value
     assert type(back) is type(value)
     assert codec.encode(back) == text
-    assert getattr(back, "default_factory", None) is getattr(value, "default_factory", None)
-    assert getattr(back, "maxlen", None) == getattr(value, "maxlen", None)
 
 
 WAYS = st.lists(st.integers(0, 5), max_size=9)
@@ -162,7 +154,7 @@ SCRAPS: st.SearchStrategy[Any] = st.sampled_from(
 
 
 def damaged(stored: Any, way: list[int], scrap: object) -> Any:
-    """Replace what lies at the end of a way into JSON."""
+    """Replace the value at a path in JSON."""
     if not way or not isinstance(stored, list | dict) or not stored:
         return scrap
     place = list(stored)[way[0] % len(stored)] if isinstance(stored, dict) else way[0] % len(stored)
@@ -174,7 +166,7 @@ def damaged(stored: Any, way: list[int], scrap: object) -> Any:
 @FIXED
 @given(VALUES, WAYS, SCRAPS, st.integers(0, 99), st.integers(1, 9))
 def test_damaged_text_is_a_value_or_one_error(value: Any, way: list[int], scrap: Any, start: int, length: int) -> None:
-    """Whatever a stored text has become, nothing but UndecodableResultError is raised."""
+    """Decoding damaged text returns a value or raises UndecodableResultError."""
     text = codec.encode(value)
     for damage in (json.dumps(damaged(json.loads(text), way, scrap)), text[:start] + text[start + length :]):
         with suppress(UndecodableResultError):
@@ -191,13 +183,12 @@ MAKE: dict[str, Callable[..., Any]] = {
     "model dataclass": lambda name, **more: model_dataclass(
         dataclasses.make_dataclass(name, [("order", Any), *((n, Any, pydantic.Field(more[n])) for n in more)])
     ),
-    "attrs": lambda name, **more: attr.make_class(name, {"order": attr.ib(), **{n: attr.ib(more[n]) for n in more}}),
     "named tuple": lambda name, **more: named_tuple(name, ["order", *more], defaults=more.values()),
 }
 
 
 def made(kind: str, name: str, **more: object) -> Any:
-    """Make a class that is found by its name, with the field ``order`` and more that have defaults."""
+    """Make an importable class with the field ``order`` and further fields with defaults."""
     made = MAKE[kind](name, **more)
     made.__module__ = __name__
     setattr(sys.modules[__name__], name, made)
@@ -206,7 +197,7 @@ def made(kind: str, name: str, **more: object) -> Any:
 
 @pytest.mark.parametrize("kind", MAKE)
 def test_stored_result_survives_a_field_that_its_class_gains(kind: str) -> None:
-    """A new version of the code reads old results with defaults, and refuses to read what would lose a field."""
+    """New code fills missing fields with defaults, and raises an error rather than lose a field."""
     old, new = made(kind, "Old"), made(kind, "New", note="none")
     text = codec.encode(old(order=[Decimal(1)])).replace(":Old", ":New")
     assert codec.decode(text) == new(order=[Decimal(1)])
@@ -220,7 +211,7 @@ DEFAULTS: list[Any] = [None, "", "PAID", Status.PAID, 0, 1, True, 1.0, 0.5, Deci
 
 @pytest.mark.parametrize("kind", list(MAKE)[:-1])
 def test_field_that_has_its_default_is_no_part_of_a_fingerprint(kind: str) -> None:
-    """A class that gains a field with a default keeps the fingerprints of its earlier values, and of no others."""
+    """After a class gains a field with a default, earlier values keep their fingerprints."""
     known = fingerprint(made(kind, "Old")(order="order_01"))
     for default in DEFAULTS:
         new = made(kind, "New", note=default)
@@ -255,7 +246,7 @@ def turned(value: Any) -> Any:
 @FIXED
 @given(JSON)
 def test_fingerprint_knows_the_content_by_any_form(payload: Any) -> None:
-    """Writing, reading, reordering and other number types change nothing."""
+    """JSON round trips, key order and number types do not change the fingerprint."""
     known = fingerprint(payload)
     assert fingerprint(json.loads(json.dumps(payload))) == known
     assert fingerprint(json.loads(json.dumps(payload, ensure_ascii=False, indent=1).encode())) == known
@@ -293,7 +284,7 @@ NAMES = st.text(alphabet="ab%:", min_size=1, max_size=2)
 
 
 def meant(key: object) -> object:
-    """The texts of a key's parts, which are all that tells keys apart."""
+    """Return the texts of a key's parts."""
     if isinstance(key, list):
         return [meant(part) for part in key]
     return str(key.value if isinstance(key, enum.Enum) else key)
@@ -304,12 +295,12 @@ def meant(key: object) -> object:
 def test_two_keys_never_meet(
     consumer: str, operation: str | None, key: Any, other_consumer: str, other_operation: str | None, other_key: Any
 ) -> None:
-    """A record belongs to one consumer, operation and key, and every table takes its key."""
+    """Different consumers, operations or keys give different record keys, which fit into DynamoDB."""
     one, other = record_key(consumer, key, operation), record_key(other_consumer, other_key, other_operation)
     same = (consumer, operation, meant(key)) == (other_consumer, other_operation, meant(other_key))
     assert (one == other) == same
     assert len(one.encode()) <= LONGEST_KEY
-    _, _, text = one.partition("#")  # as a key of its own, it is another one, or was written as it is
+    _, _, text = one.partition("#")  # a stored key is another key, unless it was stored unchanged
     assert (record_key(consumer, text, operation) == one) == (text == meant(key))
 
 
@@ -324,7 +315,7 @@ EVENTS = st.recursive(
 @FIXED
 @given(EVENTS, st.lists(MEMBERS, min_size=1, max_size=3))
 def test_dotted_expression_finds_what_jmespath_finds(event: Any, names: list[str]) -> None:
-    """The expressions that are not interpreted mean what they would mean if they were."""
+    """Dotted paths, which are not passed to JMESPath, mean the same as in JMESPath."""
     expression = ".".join(names)
     assert extractor(expression, "key")(event) == jmespath.search(expression, event)
 
@@ -345,7 +336,7 @@ ITEMS = st.recursive(
 
 
 def plain(value: Any) -> Any:
-    """What is read where a value was written: enum members are their values."""
+    """Return the value as it is read back: enum members become their values."""
     match value:
         case enum.Enum():
             return value.value
@@ -360,11 +351,11 @@ def plain(value: Any) -> Any:
 @FIXED
 @given(st.dictionaries(st.text(min_size=1), ITEMS, min_size=1, max_size=4))
 def test_effect_writes_what_it_said_when_it_was_registered(values: dict[str, Any]) -> None:
-    """An effect writes what it says, by AWS's own reading of it and by ours, whatever becomes of its values."""
+    """An effect writes the values that it was registered with, by AWS's reading and by ours."""
     expected = plain(values)
     effect = prepared(Put("Rides", values, condition="attribute_not_exists(id)"))
     values.clear()
-    action: Any = effect.action()
+    action: Any = action_of(effect)
     read: Any = TypeDeserializer().deserialize
     assert {name: read(attribute) for name, attribute in action["Put"]["Item"].items()} == expected
     assert marshalling.values(action["Put"]["Item"]) == expected
@@ -379,7 +370,7 @@ NUMBERS = st.builds(Decimal, st.builds("{}E{}".format, st.integers(-(10**40), 10
 @FIXED
 @given(NUMBERS | st.integers(-(10**40), 10**40) | st.decimals())
 def test_number_is_written_if_dynamodb_can_hold_it(number: Decimal | int) -> None:
-    """What 38 digits and DynamoDB's exponents can express is written as it is, and all else is refused."""
+    """A number that fits into DynamoDB's digits and exponents is written exactly; any other is refused."""
     value = Decimal(number)
     in_range = value.is_finite() and (not value or Decimal("1E-130") <= abs(value) < Decimal("1E126"))
     if in_range and Context(prec=38).plus(value) == value:

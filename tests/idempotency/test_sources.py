@@ -1,4 +1,4 @@
-"""Every usual event source is read by its own words."""
+"""How each event source is read."""
 
 import base64
 import json
@@ -74,11 +74,7 @@ MESSAGES: Final[list[tuple[Source, dict[str, Any], Read]]] = [
 
 @pytest.mark.parametrize(("source", "raw", "read"), MESSAGES, ids=lambda part: getattr(part, "name", ""))
 def test_message_is_read_in_the_words_of_its_source(source: Source, raw: dict[str, Any], read: Read) -> None:
-    """Each source has its own names for id, time, order and receive count, and for what it wants to hear of a failure.
-
-    Times are in milliseconds, whatever the source's unit. Extractors see the decoded message; its text or bytes are
-    there where no decoding is needed. Kafka takes back whole batches alone.
-    """
+    """Each source finds a message's id, text, group, receive count and time in ms, and the id to report on failure."""
     failure_id = source.failure_id and source.failure_id(raw)
     found = Read(source.text(raw), source.message_id(raw), failure_id, source.group(raw), source.attempts(raw))
     assert found == read
@@ -109,13 +105,13 @@ def test_replay_is_known_by_its_name() -> None:
     ],
 )
 def test_payload_is_what_happened(message: object, payload: object) -> None:
-    """An envelope's own fields change between deliveries, and are no part of the fingerprint."""
+    """The fingerprint covers the payload without the envelope."""
     assert payload_of(message) == payload
 
 
 @pytest.mark.parametrize("missing", sorted(EVENT))
 def test_envelope_is_recognised_by_all_of_its_fields(missing: str) -> None:
-    """A message that lacks one of EventBridge's fields is somebody else's, and is taken as it is."""
+    """A message that lacks one of EventBridge's fields is treated as a plain message."""
     message = {name: value for name, value in EVENT.items() if name != missing}
     assert not is_eventbridge(message)
     assert not sources.EVENTBRIDGE.comes_again(message)
@@ -123,5 +119,5 @@ def test_envelope_is_recognised_by_all_of_its_fields(missing: str) -> None:
 
 
 def test_event_is_as_old_as_its_envelope_says() -> None:
-    """A queue stamps its own time on an old event; the envelope inside knows better."""
+    """The time is the envelope's, not the queue's."""
     assert [event_ms(message) for message in (EVENT, {"time": SENT}, "text")] == [SENT_MS, None, None]

@@ -1,24 +1,15 @@
 """The default way to DynamoDB: a botocore client that tries once and soon gives up, otherwise as it was configured."""
 
 import os
-from io import BytesIO
 from typing import Any
 
 import pytest
 from botocore.awsrequest import AWSResponse
-from botocore.compat import HTTPHeaders
 from botocore.exceptions import EndpointConnectionError, ReadTimeoutError
 from botocore.session import get_session
 
 from idempotency.stores.transport import NoAnswerError, ServiceError, botocore_transport
-
-
-class Body(BytesIO):
-    """A body, as botocore reads it from urllib3."""
-
-    def stream(self, **_: object) -> list[bytes]:
-        """Return the body in one piece."""
-        return [self.read()]
+from tests.idempotency.samples import http_answer
 
 
 class Network:
@@ -45,7 +36,7 @@ class Network:
         self.sent.append(request)
         if isinstance(self._answer, Exception):
             raise self._answer
-        return AWSResponse(request.url, self._status, HTTPHeaders(), Body(self._answer))
+        return http_answer(request, self._status, self._answer)
 
 
 @pytest.fixture(autouse=True)
@@ -76,7 +67,7 @@ def test_request_goes_to_the_region_signed_and_says_who_sends_it() -> None:
     ids=lambda error: type(error).__name__,
 )
 def test_request_without_an_answer_is_sent_once(error: Exception) -> None:
-    """Whether it took place is not known; the store, which knows the time that is left, decides on another try."""
+    """The store decides about another try, because it knows the time left."""
     network = Network(error)
     with pytest.raises(NoAnswerError):
         network.get()
@@ -93,7 +84,7 @@ def test_throttled_request_is_sent_once() -> None:
 
 
 def test_request_without_credentials_is_refused_unsent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What could not be signed did not take place, which is more than no answer says."""
+    """An unsigned request was never sent, so it is a definite refusal."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):

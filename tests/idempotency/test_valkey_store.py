@@ -1,8 +1,8 @@
-"""What the Valkey store does with clocks, lost answers and clients, beyond what every store does."""
+"""The Valkey store's clocks, scripts and clients, beyond what every store does."""
 
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
+from unittest.mock import Mock
 
 import fakeredis
 import pytest
@@ -13,7 +13,7 @@ from redis.retry import Retry
 
 from idempotency import ConfigurationError
 from idempotency.errors import StoreRefusedError, StoreUnavailableError
-from idempotency.record import COMPLETED, IN_PROGRESS, Record
+from idempotency.record import IN_PROGRESS, Record
 from idempotency.stores.valkey import ValkeyStore
 from idempotency.testing import ManualClock
 
@@ -21,38 +21,18 @@ KEY = "history#order_01"
 LEASE_MS = 30_000
 HOUR_MS = 3_600_000
 PATIENCE_MS = 20_000
-"""Far more than these tests take, and far less than any time that they compare."""
-
-
-class FlakyValkey(fakeredis.FakeValkey):
-    """A client that loses requests and answers when told to."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self.faults: deque[str] = deque()
-
-    def evalsha(self, *arguments: Any) -> Any:
-        """Run a script, or meet the next fault."""
-        fault = self.faults.popleft() if self.faults else None
-        if fault == "scripts forgotten":
-            self.script_flush()
-        if fault == "request lost":
-            raise valkey.exceptions.ConnectionError(fault)
-        answer = super().evalsha(*arguments)
-        if fault == "answer lost":
-            raise valkey.exceptions.TimeoutError(fault)
-        return answer
+"""Longer than any of these tests, and shorter than the times that they compare."""
 
 
 @pytest.fixture
-def client() -> Iterator[FlakyValkey]:
+def client() -> Iterator[fakeredis.FakeValkey]:
     """A client of an empty server."""
-    with FlakyValkey(socket_timeout=1) as client:
+    with fakeredis.FakeValkey(socket_timeout=1) as client:
         yield client
 
 
 @pytest.fixture
-def store(client: FlakyValkey, clock: ManualClock) -> ValkeyStore:
+def store(client: Any, clock: ManualClock) -> ValkeyStore:
     """A store whose pauses move the test's clock."""
     return ValkeyStore(client, clock=clock, sleep=clock.sleep, jitter=lambda: 1.0)
 
@@ -66,115 +46,80 @@ def claim(clock: ManualClock, owner: str = "owner-1", **changes: Any) -> Record:
     return record._replace(**changes)
 
 
-class TestTime:
-    """Callers speak in their own clock; the server's decides."""
-
-    @pytest.mark.parametrize("ahead_ms", [-HOUR_MS, 0, HOUR_MS, 365 * 24 * HOUR_MS])
-    def test_difference_between_clocks_changes_no_time_that_is_compared(
-        self, store: ValkeyStore, client: FlakyValkey, clock: ManualClock, ahead_ms: int
-    ) -> None:
-        """However wrong a clock is, its reader sees as much of lease, back-off and window as is left."""
-        record = claim(clock, retry_ms=clock() + LEASE_MS)
-        store.put_if_absent(record)
-        found = ValkeyStore(client, clock=lambda: clock() + ahead_ms).read(KEY)
-        assert found is not None
-        assert found.lease_ms is not None
-        assert LEASE_MS - PATIENCE_MS < found.lease_ms - clock() - ahead_ms <= LEASE_MS
-        assert found.retry_ms == pytest.approx(clock() + LEASE_MS + ahead_ms, abs=PATIENCE_MS)
-        assert found.expiry == pytest.approx((clock() + ahead_ms) // 1000 + 7_200, abs=PATIENCE_MS // 1000)
-        assert (found.created_ms, found.updated_ms) == (record.created_ms, record.updated_ms)
-
-    def test_key_expires_with_its_window_by_the_servers_clock(
-        self, store: ValkeyStore, client: FlakyValkey, clock: ManualClock
-    ) -> None:
-        """The window is as long on the server as the caller meant it, whatever the caller's date is."""
-        clock.advance(-HOUR_MS)
-        store.put_if_absent(claim(clock))
-        assert client.ttl(f"idempotency:{KEY}") == pytest.approx(7_200, abs=PATIENCE_MS // 1000)
-        store.update_if_owner(claim(clock, expiry=clock() // 1000 - 1))
-        assert store.read(KEY) is None
-
-    def test_heartbeat_of_an_owner_whose_clock_was_set_back_is_taken(
-        self, store: ValkeyStore, clock: ManualClock
-    ) -> None:
-        """The server's clock says which lease is longer, not the numbers that their owner gave them."""
-        store.put_if_absent(claim(clock, lease_ms=clock() + 2_000))
-        clock.advance(-3_600)
-        renewed = claim(clock)
-        assert store.update_if_owner(renewed) is renewed
-        found = store.read(KEY)
-        assert ((found and found.lease_ms) or 0) - clock() > LEASE_MS - PATIENCE_MS
-
-    def test_takeover_of_a_lease_that_moved_with_its_owners_clock_is_refused(
-        self, store: ValkeyStore, client: FlakyValkey, clock: ManualClock
-    ) -> None:
-        """A renewed lease is another one, even where its owner's clock was set back and gave it the same number."""
-        first = claim(clock, lease_ms=clock() - 10_000)
-        store.put_if_absent(first)
-        seen = store.read(KEY)
-        assert seen is not None
-        clock.advance(-60)
-        store.update_if_owner(first)
-        clock.advance(60)
-        found = store.compare_and_swap(seen, claim(clock, "owner-2", attempt=2))
-        assert found is not None
-        assert found.owner == "owner-1"
+@pytest.mark.parametrize("ahead_ms", [-HOUR_MS, 0, HOUR_MS, 365 * 24 * HOUR_MS])
+def test_difference_between_clocks_changes_no_time_that_is_compared(
+    store: ValkeyStore, client: Any, clock: ManualClock, ahead_ms: int
+) -> None:
+    """A reader with any clock sees how much of lease, back-off and window is left."""
+    record = claim(clock, retry_ms=clock() + LEASE_MS)
+    store.put_if_absent(record)
+    found = ValkeyStore(client, clock=lambda: clock() + ahead_ms).read(KEY)
+    assert found is not None
+    assert found.lease_ms is not None
+    assert LEASE_MS - PATIENCE_MS < found.lease_ms - clock() - ahead_ms <= LEASE_MS
+    assert found.retry_ms == pytest.approx(clock() + LEASE_MS + ahead_ms, abs=PATIENCE_MS)
+    assert found.expiry == pytest.approx((clock() + ahead_ms) // 1000 + 7_200, abs=PATIENCE_MS // 1000)
+    assert (found.created_ms, found.updated_ms) == (record.created_ms, record.updated_ms)
 
 
-@pytest.mark.parametrize("fault", ["request lost", "answer lost", "scripts forgotten"])
-def test_each_step_survives_one_fault(store: ValkeyStore, client: FlakyValkey, clock: ManualClock, fault: str) -> None:
-    """A step that was lost, or a server that has forgotten it in a restart, shows its owner its own record."""
+def test_heartbeat_of_an_owner_whose_clock_was_set_back_is_taken(store: ValkeyStore, clock: ManualClock) -> None:
+    """The server's clock decides which lease is longer."""
+    store.put_if_absent(claim(clock, lease_ms=clock() + 2_000))
+    clock.advance(-3_600)
+    renewed = claim(clock)
+    assert store.update_if_owner(renewed) is renewed
+    found = store.read(KEY)
+    assert ((found and found.lease_ms) or 0) - clock() > LEASE_MS - PATIENCE_MS
+
+
+def test_takeover_of_a_lease_that_moved_with_its_owners_clock_is_refused(
+    store: ValkeyStore, client: Any, clock: ManualClock
+) -> None:
+    """A renewed lease is another one, even where its owner's clock was set back and gave it the same number."""
+    first = claim(clock, lease_ms=clock() - 10_000)
+    store.put_if_absent(first)
+    seen = store.read(KEY)
+    assert seen is not None
+    clock.advance(-60)
+    store.update_if_owner(first)
+    clock.advance(60)
+    found = store.compare_and_swap(seen, claim(clock, "owner-2", attempt=2))
+    assert found is not None
+    assert found.owner == "owner-1"
+
+
+def test_steps_survive_a_restart_of_the_server(store: ValkeyStore, client: Any, clock: ManualClock) -> None:
+    """A server that has forgotten the scripts gets them again."""
     first = claim(clock)
-    done = claim(clock, "owner-2", attempt=2, status=COMPLETED, lease_ms=None)
-    steps: list[tuple[Callable[[], Record | None], tuple[str, int, str]]] = [
-        (lambda: store.put_if_absent(first), ("owner-1", 1, IN_PROGRESS)),
-        (lambda: store.compare_and_swap(first, claim(clock, "owner-2", attempt=2)), ("owner-2", 2, IN_PROGRESS)),
-        (lambda: store.update_if_owner(done), ("owner-2", 2, COMPLETED)),
-        (lambda: store.read(KEY), ("owner-2", 2, COMPLETED)),
-    ]
-    for step, written in steps:
-        client.faults.append(fault)
-        found = step()
-        assert found is not None
-        assert (found.owner, found.attempt, found.status) == written
+    for step in (store.put_if_absent, store.update_if_owner):
+        client.script_flush()
+        assert step(first) is first
 
 
-class TestRecords:
-    """How a record lies in its hash."""
+def test_fields_are_readable_by_an_operator(store: ValkeyStore, client: Any, clock: ManualClock) -> None:
+    """A record is a hash of its own fields, under a prefix of its own."""
+    store.put_if_absent(claim(clock, dead_lettered=True))
+    stored: Any = client.hgetall(f"idempotency:{KEY}")
+    fields = {name.decode(): value.decode() for name, value in stored.items()}
+    assert fields.pop("shift").lstrip("-").isdecimal()
+    assert fields == {
+        "status": "IN_PROGRESS",
+        "owner": "owner-1",
+        "attempt": "1",
+        "lease_ms": str(clock() + LEASE_MS),
+        "expiry": str(clock() // 1000 + 7_200),
+        "created_ms": str(clock()),
+        "updated_ms": str(clock()),
+        "dead_lettered": "1",
+    }
 
-    def test_fields_are_readable_by_an_operator(
-        self, store: ValkeyStore, client: FlakyValkey, clock: ManualClock
-    ) -> None:
-        """A record is a hash of its own fields, under a prefix of its own."""
-        store.put_if_absent(claim(clock, dead_lettered=True))
-        stored: Any = client.hgetall(f"idempotency:{KEY}")
-        fields = {name.decode(): value.decode() for name, value in stored.items()}
-        assert fields.pop("shift").lstrip("-").isdecimal()
-        assert fields == {
-            "status": "IN_PROGRESS",
-            "owner": "owner-1",
-            "attempt": "1",
-            "lease_ms": str(clock() + LEASE_MS),
-            "expiry": str(clock() // 1000 + 7_200),
-            "created_ms": str(clock()),
-            "updated_ms": str(clock()),
-            "dead_lettered": "1",
-        }
 
-    def test_what_another_hand_wrote_is_in_the_way(
-        self, store: ValkeyStore, client: FlakyValkey, clock: ManualClock
-    ) -> None:
-        """A hash without known fields is not overwritten, and a lease that is no number is none: both fail closed."""
-        client.hset(f"idempotency:{KEY}", mapping={"lease_ms": "soon", "unknown": "field"})
-        found = store.put_if_absent(claim(clock))
-        assert (found.status, found.lease_ms) == ("", None)
-        assert client.hgetall(f"idempotency:{KEY}") == {b"lease_ms": b"soon", b"unknown": b"field"}
-
-    def test_prefixes_keep_applications_apart(self, client: FlakyValkey, clock: ManualClock) -> None:
-        """Two stores on one server share nothing but the server."""
-        one, other = ValkeyStore(client, prefix="one:", clock=clock), ValkeyStore(client, prefix="other:", clock=clock)
-        one.put_if_absent(claim(clock))
-        assert other.read(KEY) is None
+def test_what_another_hand_wrote_is_in_the_way(store: ValkeyStore, client: Any, clock: ManualClock) -> None:
+    """A hash without known fields is not overwritten, and a lease that is not a number counts as missing."""
+    client.hset(f"idempotency:{KEY}", mapping={"lease_ms": "soon", "unknown": "field"})
+    found = store.put_if_absent(claim(clock))
+    assert (found.status, found.lease_ms) == ("", None)
+    assert client.hgetall(f"idempotency:{KEY}") == {b"lease_ms": b"soon", b"unknown": b"field"}
 
 
 class Unknown:
@@ -197,24 +142,10 @@ class Unknown:
     ],
 )
 def test_client_that_could_mislead_the_store_is_refused(client: Any, reason: str) -> None:
-    """One that hangs or retries outlasts ``until_ms`` and hides what became of a try; another's errors mean nothing."""
+    """A client without a timeout, with retries of its own, or of an unknown package raises ConfigurationError."""
     with pytest.raises(ConfigurationError, match=reason):
         ValkeyStore(client)
     ValkeyStore(redis.Redis(socket_timeout=1, retry=Retry(NoBackoff(), 0)))
-
-
-class Telling(fakeredis.FakeValkey):
-    """A client whose server tells what the test says."""
-
-    answer: Any = None
-    asked = 0
-
-    def info(self, *sections: Any, **options: Any) -> Any:
-        """Answer, or raise."""
-        self.asked += 1
-        if isinstance(self.answer, Exception):
-            raise self.answer
-        return self.answer
 
 
 @pytest.mark.parametrize(
@@ -232,22 +163,21 @@ class Telling(fakeredis.FakeValkey):
         (valkey.exceptions.NoPermissionError("this user has no permissions to run the 'info' command"), None),
     ],
 )
-def test_eviction_is_checked_before_the_first_step(clock: ManualClock, answer: Any, error: type[Exception]) -> None:
-    """Where a key could be dropped, or the server gives no answer, no step begins; one that may not tell passes."""
-    with Telling(socket_timeout=1) as client:
-        store = ValkeyStore(client, checks_eviction=True, clock=clock, sleep=clock.sleep)
-        client.answer = answer
-        if error:
+def test_eviction_is_checked_before_the_first_step(
+    client: Any, clock: ManualClock, answer: Any, error: type[Exception] | None
+) -> None:
+    """No step begins on a server that could drop a key or does not answer; one that may not say its policy passes."""
+    info = Mock(**{"side_effect" if isinstance(answer, Exception) else "return_value": answer})
+    client.info = info
+    store = ValkeyStore(client, checks_eviction=True, clock=clock, sleep=clock.sleep)
+    if error:
+        for _ in range(2):
             with pytest.raises(error):
-                store.check_eviction()
-            for _ in range(2):
-                with pytest.raises(error):
-                    store.put_if_absent(claim(clock))
-            assert client.dbsize() == 0
-            client.asked, client.answer = 0, {"maxmemory_policy": "noeviction"}
-        store.put_if_absent(claim(clock))
-        store.read(KEY)
-        assert client.asked == 1
-
-        assert ValkeyStore(client, clock=clock).read(KEY) is not None
-        assert client.asked == 1
+                store.put_if_absent(claim(clock))
+        assert client.dbsize() == 0
+        client.info = info = Mock(return_value={"maxmemory_policy": "noeviction"})
+    store.put_if_absent(claim(clock))
+    store.read(KEY)
+    assert info.call_count == 1
+    assert ValkeyStore(client, clock=clock).read(KEY) is not None
+    assert info.call_count == 1

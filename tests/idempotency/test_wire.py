@@ -10,19 +10,11 @@ from typing import Any
 import pytest
 
 from idempotency import marshalling
-from idempotency.effects import Check, Delete, Put, Update, prepared
+from idempotency.effects import Check, Delete, Put, Update, action_of, prepared
 from idempotency.errors import EffectsRejectedError
+from tests.idempotency.samples import Text
 
 Status = enum.Enum("Status", {"PAID": "PAID"}, type=str)
-
-
-class Text(str):
-    """A string that prints as another one."""
-
-    __slots__ = ()
-
-    def __str__(self) -> str:
-        return "another"
 
 
 class Number(int):
@@ -50,7 +42,7 @@ def _nested(levels: int, inner: Any = None, kind: str | None = None) -> Any:
     ],
 )
 def test_value_is_written_as_what_it_stands_for(value: object, written: Any) -> None:
-    """Kinds that DynamoDB does not know are written as the nearest that it knows, and never as how they print."""
+    """Other types are written as the nearest type of DynamoDB's, by their content."""
     assert marshalling.attribute(value) == written
     assert {type(content) for content in marshalling.attribute(value).values()} <= {str, list, dict}
 
@@ -68,7 +60,7 @@ NO_TEXTS: list[Any] = ["\ud83d", {"\ud83d": 1}, {"": 1}, {1: "a"}]
 
 @pytest.mark.parametrize("value", [object(), _nested(32), _circle(), *NO_SETS, *NO_NUMBERS, *NO_TEXTS], ids=type)
 def test_value_that_dynamodb_cannot_hold_is_refused(value: object) -> None:
-    """Nothing is rounded or guessed: what DynamoDB cannot hold as it is, is refused, alone or inside something."""
+    """A value that DynamoDB cannot hold exactly is refused, alone or nested."""
     for within in (value, [value], {"a": value}):
         with pytest.raises(EffectsRejectedError):
             marshalling.attribute(within)
@@ -85,13 +77,13 @@ EFFECTS: list[Any] = [
 
 @pytest.mark.parametrize("effect", EFFECTS, ids=lambda effect: type(effect).__name__)
 def test_effect_is_fixed_when_it_is_registered(effect: Any) -> None:
-    """What is written was decided when the effect was registered; and the effect reads as it was."""
+    """Later changes of the values do not change a registered effect."""
     registered = copy.deepcopy(effect)
     ready = prepared(registered)
     for part in registered:
         if isinstance(part, dict):
             part.clear()
-    assert ready.action() == effect.action()
+    assert action_of(ready) == action_of(effect)
     assert ready == effect
     assert type(ready) is type(effect)
 
@@ -109,7 +101,7 @@ BAD: dict[str, list[object]] = {
 
 @pytest.mark.parametrize(("part", "bad"), [(part, bad) for part, values in BAD.items() for bad in values])
 def test_effect_that_can_never_be_written_is_refused(part: str, bad: object) -> None:
-    """A handler learns so before it has done anything that the commit would come too late for."""
+    """The handler gets the error when it registers the effect."""
     no_effects: list[Any] = [EFFECTS, {"Put": {}}]
     for effect in [*no_effects, *(effect._replace(**{part: bad}) for effect in EFFECTS if part in effect._fields)]:
         with pytest.raises(EffectsRejectedError):

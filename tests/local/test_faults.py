@@ -14,7 +14,7 @@ from tests.carride.rides import event
 
 @pytest.fixture
 def harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """What would have been done to the process, on a machine where no event was seen before."""
+    """Record the faults instead of injecting them, on a machine where no event ran before."""
     done: list[object] = []
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(os, "_exit", lambda code: done.append("exit" if code else "success"))
@@ -23,7 +23,7 @@ def harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
 
 def run(done: list[object], fault: str | None) -> list[object]:
-    """Return what an event that asks for a fault does in its next run."""
+    """Run an event that asks for a fault, and return the injected faults."""
     done.clear()
     try:
         inject_fault(event(extensions={FAULT_EXTENSION: fault} if fault else {}))
@@ -46,7 +46,7 @@ def run(done: list[object], fault: str | None) -> list[object]:
 def test_a_fault_meets_the_first_run_and_poison_every_run(
     harm: list[object], monkeypatch: pytest.MonkeyPatch, fault: str | None, first: list[object], later: list[object]
 ) -> None:
-    """Each function meets the fault by itself, and a process that ended remembers it through its successor."""
+    """Each function meets the fault once, also if its process ended meanwhile."""
     for function in ("one", "another"):
         monkeypatch.setenv("AWS_LAMBDA_FUNCTION_NAME", function)
         assert [run(harm, fault) for _ in range(3)] == [first, later, later]

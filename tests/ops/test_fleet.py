@@ -1,8 +1,6 @@
-"""Parking a fleet: all over the city, and never over a car that is driving."""
+"""Cars are parked all over the city, where dispatch finds them, and never over an existing car."""
 
 from collections import Counter
-from collections.abc import Iterator
-from typing import Any
 
 import boto3
 import pytest
@@ -13,18 +11,9 @@ from ops.fleet import cars, seed
 from tests.functions.saga import create_table, items
 
 
-@pytest.fixture
-def dynamodb() -> Iterator[Any]:
-    """An empty table for cars."""
-    with mock_aws():
-        client = boto3.client("dynamodb")
-        create_table(client, "cars", "zone", "carID")
-        yield client
-
-
 @pytest.mark.parametrize("count", [1, 8, 64, 130])
 def test_stands_are_spread_over_the_city(count: int) -> None:
-    """No sector has two cars before every other one has one; each car has a name of its own and a stand in the city."""
+    """No sector has two cars before every other one has one, and each car has an id of its own."""
     fleet = list(cars(count))
     stands = Counter(car.sector for car in fleet)
     assert len({car.car_id for car in fleet}) == count
@@ -32,17 +21,12 @@ def test_stands_are_spread_over_the_city(count: int) -> None:
     assert max(stands.values()) == -(-count // city.BLOCKS**2)
 
 
-def test_a_fleet_is_parked_where_dispatch_looks_for_it(dynamodb: Any) -> None:
-    """Each item is under its zone, and free."""
-    assert seed(dynamodb, "cars", 10) == 10
-    for item in items(dynamodb, "cars"):
-        assert item["zone"] == city.zone(item["sector"])
-        assert "rideID" not in item
-
-
-def test_seeding_again_leaves_cars_as_they_are(dynamodb: Any) -> None:
-    """A car that has a ride keeps it, and only new cars are added."""
-    seed(dynamodb, "cars", 3)
+@mock_aws
+def test_only_new_cars_are_parked() -> None:
+    """Each new car is free and in its zone; a car with a ride keeps it when the fleet grows."""
+    dynamodb = boto3.client("dynamodb")
+    create_table(dynamodb, "cars", "zone", "carID")
+    assert seed(dynamodb, "cars", 3) == 3
     taken = items(dynamodb, "cars")[0]
     dynamodb.update_item(
         TableName="cars",
@@ -51,5 +35,7 @@ def test_seeding_again_leaves_cars_as_they_are(dynamodb: Any) -> None:
         ExpressionAttributeValues={":ride": {"S": "order_01"}},
     )
     assert seed(dynamodb, "cars", 5) == 2
-    assert [item.get("rideID") for item in items(dynamodb, "cars") if item["carID"] == taken["carID"]] == ["order_01"]
-    assert len(items(dynamodb, "cars")) == 5
+    parked = items(dynamodb, "cars")
+    assert {car["carID"]: car["rideID"] for car in parked if "rideID" in car} == {taken["carID"]: "order_01"}
+    assert len(parked) == 5
+    assert all(car["zone"] == city.zone(car["sector"]) for car in parked)

@@ -1,4 +1,4 @@
-"""What is republished out of the outbox is what its pipe would have told."""
+"""Events of the outbox are republished as its pipe would have published them."""
 
 import json
 from collections.abc import Iterator
@@ -9,29 +9,31 @@ import boto3
 import pytest
 from moto import mock_aws
 
-from carride.events import Fact, RideEvent
+from carride.events import RideEvent
+from carride.facts import Fact
 from carride.outbox import outbox_item
 from idempotency import marshalling
-from ops.failover import Failover
-from ops.outbox import entry_of, written
-from ops.site import OperatorError, Site
-from tests.carride.fakes import FakeBus, FakeQueue
+from ops.outbox import entry_of, republish, written
+from ops.stack import OperatorError
+from tests.carride.fakes import FakeBus, FakeQueue, client_error
 from tests.carride.pipe import piped
 from tests.carride.rides import every_fact
+from tests.functions.saga import create_table
+from tests.ops.world import AWAY, HOME, stack
 
 NOW: Final = datetime(2026, 11, 21, 8, 30, 0, 500_000, tzinfo=UTC)
 HOUR: Final = timedelta(hours=1)
 
 
-def item(fact: Fact, time: datetime = NOW, region: str = "us-west-2") -> dict[str, Any]:
+def item(fact: Fact, time: datetime = NOW, region: str = HOME) -> dict[str, Any]:
     """Return an item of the outbox."""
     event = RideEvent.of(fact, source="acr.com.car-ride", time=time)
     return outbox_item(event, region=region, now=time)
 
 
 @pytest.mark.parametrize("fact", every_fact(), ids=lambda fact: type(fact).__name__)
-def test_an_item_is_republished_as_its_pipe_tells_it(fact: Fact) -> None:
-    """The same detail, source and time: consumers recognise what was told already."""
+def test_an_item_is_republished_as_its_pipe_publishes_it(fact: Fact) -> None:
+    """Detail, source and time are the same, so that consumers recognise a published event."""
     stored = item(fact)
     entry = entry_of(marshalling.item(stored))
     assert json.loads(entry.detail) == piped(stored)
@@ -39,53 +41,39 @@ def test_an_item_is_republished_as_its_pipe_tells_it(fact: Fact) -> None:
 
 
 @pytest.fixture
-def site() -> Iterator[Site]:
-    """A region with an empty outbox."""
+def dynamodb() -> Iterator[Any]:
+    """An empty outbox."""
     with mock_aws():
-        client = boto3.client("dynamodb", region_name="us-east-2")
-        client.create_table(
-            TableName="outbox",
-            KeySchema=[{"AttributeName": "id", "KeyType": "HASH"}],
-            AttributeDefinitions=[{"AttributeName": "id", "AttributeType": "S"}],
-            BillingMode="PAY_PER_REQUEST",
-        )
-        site = Site("carride", "us-east-2", lambda service, region: client)
-        site.__dict__["outputs"] = {"OutboxTableName": "outbox"}
-        yield site
+        client = boto3.client("dynamodb", region_name=AWAY)
+        create_table(client, "outbox", "id")
+        yield client
 
 
-def test_what_the_other_region_wrote_in_the_window_is_republished(site: Site) -> None:
-    """Not what this region wrote, nor what is older; a whole second and a part of one are in order."""
-    fact = every_fact()[0]
+def test_events_that_the_other_region_wrote_in_the_window_are_republished(dynamodb: Any) -> None:
+    """Neither this region's events nor older ones are; whole seconds and fractions compare correctly."""
+    second = NOW.replace(microsecond=0)
     for time, region in (
-        (NOW, "us-west-2"),
-        (NOW.replace(microsecond=0), "us-west-2"),
-        (NOW, "us-east-2"),
-        (NOW - 3 * HOUR, "us-west-2"),
-        (NOW + 3 * HOUR, "us-west-2"),
+        *((NOW, HOME), (second, HOME), (NOW, AWAY)),
+        *((NOW - 3 * HOUR, HOME), (NOW + 3 * HOUR, HOME)),
     ):
-        stored = marshalling.item(item(fact, time, region)) | {"id": {"S": f"{time}{region}"}}
-        site.client("dynamodb").put_item(TableName="outbox", Item=stored)
-    found = written(site, "us-west-2", NOW - HOUR, NOW)
-    assert sorted(entry.time for entry in found) == [NOW.replace(microsecond=0), NOW]
+        stored = marshalling.item(item(every_fact()[0], time, region)) | {"id": {"S": f"{time}{region}"}}
+        dynamodb.put_item(TableName="outbox", Item=stored)
+    found = written(stack(lambda *_: dynamodb, OutboxTableName="outbox"), HOME, NOW - HOUR, NOW)
+    assert sorted(entry.time for entry in found) == [second, NOW]
 
 
-def test_a_failover_says_what_the_bus_refused(site: Site) -> None:
-    """What lies in the dead-letter queue is not counted as republished; what is in neither stops the failover."""
+def test_refused_events_are_reported(dynamodb: Any) -> None:
+    """A dead-lettered event does not count as republished; an event in neither place is an error."""
     for fact in every_fact()[:3]:
-        site.client("dynamodb").put_item(TableName="outbox", Item=marshalling.item(item(fact)))
-    services: dict[str, Any] = {
-        "dynamodb": site.client("dynamodb"),
-        "events": FakeBus(lambda entry: "NotAuthorizedForSource" if "CarRideStarted" in entry["Detail"] else None),
-        "sqs": FakeQueue(),
-    }
-    secondary = Site("carride", "us-east-2", lambda service, region: services[service])
-    secondary.__dict__["outputs"] = {**site.outputs, "CarRideBusName": "bus", "ProducerDlqUrl": "url"}
-    primary = Site("carride", "us-west-2", lambda service, region: None)
-    said: list[str] = []
-    failover = Failover(primary, secondary, report=said.append, sleep=lambda seconds: None)
-    assert failover.republish(NOW - HOUR, NOW) == (2, 1)
-    assert "NotAuthorizedForSource" in said[-1]
-    services["sqs"] = FakeQueue(lambda _: "InternalError")
+        dynamodb.put_item(TableName="outbox", Item=marshalling.item(item(fact)))
+    bus = FakeBus(lambda entry: "NotAuthorizedForSource" if "CarRideStarted" in entry["Detail"] else None)
+    services: dict[str, Any] = {"dynamodb": dynamodb, "events": bus, "sqs": FakeQueue()}
+    ref = stack(
+        lambda service, _: services[service], OutboxTableName="outbox", CarRideBusName="bus", ProducerDlqUrl="url"
+    )
+    reports: list[str] = []
+    assert republish(ref, HOME, NOW - HOUR, NOW, reports.append) == (2, 1)
+    assert "NotAuthorizedForSource" in reports[-1]
+    services["sqs"] = FakeQueue(failures=[client_error("InvalidAddress", 404)])
     with pytest.raises(OperatorError, match="NotAuthorizedForSource"):
-        failover.republish(NOW - HOUR, NOW)
+        republish(ref, HOME, NOW - HOUR, NOW)

@@ -1,120 +1,127 @@
-"""Which steps bring a stack into two regions and out of them, whatever is there already."""
+"""Which steps deploy a stack to two regions and remove it, whatever exists already."""
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from types import SimpleNamespace
+from typing import Any, Final, override
 
 import pytest
 
-from ops.regions import Deployed, Pair, Place, RegionsError, configured, delete, deploy
+from ops.regions import Deployer, Environment, carry_out, configured, deployment, removal
+from ops.stack import OperatorError, StackRef
+from tests.carride.fakes import client_error
+from tests.ops.world import AWAY, HOME
 
-PAIR: Final = Pair(
-    Place("primary", "us-west-2", "carride", {"Stage": "dev"}),
-    Place("secondary", "us-east-2", "carride", {"Stage": "dev"}),
-)
+ROLES: Final = {HOME: "primary", AWAY: "secondary"}
+ENDPOINT: Final = "abc.xyz"
 
 
-class Account:
-    """Stacks, as a deployer sees and changes them."""
+class Account(Deployer):
+    """Stacks by role, with their parameters."""
 
-    def __init__(self, **stacks: Mapping[str, str]) -> None:
-        self.stacks: dict[str, dict[str, str]] = {role: dict(parameters) for role, parameters in stacks.items()}
-        self.steps: list[str] = []
+    def __init__(self, stacks: Mapping[str, Mapping[str, str]]) -> None:
+        self.stacks = {role: dict(parameters) for role, parameters in stacks.items()}
+        self.changed: list[str] = []
+        home, away = (StackRef("carride", region, self.client) for region in ROLES)
+        self.pair = Environment("primary", home, {"Stage": "dev"}), Environment("secondary", away, {"Stage": "dev"})
 
-    def describe(self, place: Place) -> Deployed | None:
-        """Return a stack that is there."""
-        parameters = self.stacks.get(place.role)
-        return None if parameters is None else Deployed(parameters, {"CarRideEndpointId": "abc.xyz"})
+    def client(self, service: str, region: str) -> Any:
+        """Return CloudFormation and DynamoDB of a region."""
 
-    def deploy(self, place: Place, parameters: Mapping[str, str]) -> None:
-        """Deploy a stack; its endpoint needs the other region's bus."""
+        def describe_stacks(**request: Any) -> Any:
+            if (parameters := self.stacks.get(ROLES[region])) is None:
+                raise client_error("ValidationError", 400)
+            given = [{"ParameterKey": key, "ParameterValue": value} for key, value in parameters.items()]
+            has_endpoint = parameters.get("GlobalEndpoint") == "present"
+            outputs = [{"OutputKey": "CarRideEndpointId", "OutputValue": ENDPOINT}] * has_endpoint
+            return {"Stacks": [{"StackStatus": "UPDATE_COMPLETE", "Parameters": given, "Outputs": outputs}]}
+
+        def describe_table(**request: Any) -> Any:
+            assert "primary" in self.stacks, "the primary creates the replicas"
+            return {"Table": {"LatestStreamArn": f"arn:{region}:{request['TableName']}"}}
+
+        return SimpleNamespace(describe_stacks=describe_stacks, describe_table=describe_table)
+
+    @override
+    def deploy(self, environment: Environment, parameters: Mapping[str, str]) -> None:
         if parameters.get("GlobalEndpoint") == "present":
             assert "secondary" in self.stacks, "an endpoint needs both buses"
-        self.stacks[place.role] = dict(parameters)
+        self.stacks[environment.role] = dict(parameters)
+        self.changed.append(environment.role)
 
-    def delete(self, place: Place) -> None:
-        """Delete a stack; an endpoint must not lose a bus."""
-        assert self.stacks.get("primary", {}).get("GlobalEndpoint") != "present"
-        del self.stacks[place.role]
-
-    def stream(self, region: str, table: str) -> str:
-        """Return the stream of a replica, which the primary makes."""
-        assert "primary" in self.stacks, "a replica is made by the primary"
-        return f"arn:{region}:{table}"
-
-    def endpoint(self, place: Place) -> str:
-        """Return the id of the endpoint."""
-        assert self.stacks[place.role]["GlobalEndpoint"] == "present"
-        return "abc.xyz"
-
-    def step(self, place: Place, what: str) -> None:
-        """Remember a step."""
-        self.steps.append(place.role)
+    @override
+    def delete(self, stack: StackRef) -> None:
+        assert self.stacks.get("primary", {}).get("GlobalEndpoint") != "present", "an endpoint must not lose a bus"
+        del self.stacks[ROLES[stack.region]]
 
 
 COMPLETE: Final = {
-    "primary": {"Stage": "dev", "Role": "primary", "PeerRegion": "us-east-2", "GlobalEndpoint": "present"},
+    "primary": {"Stage": "dev", "Role": "primary", "PeerRegion": AWAY, "GlobalEndpoint": "present"},
     "secondary": {
         "Stage": "dev",
         "Role": "secondary",
-        "PeerRegion": "us-west-2",
-        "OutboxStreamArn": "arn:us-east-2:carride-OutboxTable",
-        "GlobalEndpointId": "abc.xyz",
+        "PeerRegion": HOME,
+        "OutboxStreamArn": f"arn:{AWAY}:carride-OutboxTable",
+        "GlobalEndpointId": ENDPOINT,
     },
 }
+PRIMARY: Final = {"primary": COMPLETE["primary"]}
+SECONDARY: Final = {"secondary": COMPLETE["secondary"]}
 
 
 @pytest.mark.parametrize(
-    ("there", "steps"),
+    ("there", "rounds"),
     [
-        ({}, ["primary", "secondary", "primary", "secondary"]),
-        ({"primary": {"Role": "standalone"}}, ["primary", "secondary", "primary", "secondary"]),
-        ({"primary": COMPLETE["primary"]}, ["primary", "secondary", "primary", "secondary"]),
-        ({**COMPLETE, "primary": {"Role": "primary", "GlobalEndpoint": "absent"}}, ["primary", "secondary"]),
-        ({"secondary": COMPLETE["secondary"]}, ["primary", "secondary", "primary", "secondary"]),
-        (COMPLETE, ["primary", "secondary"]),
+        ({}, 2),
+        ({"primary": {"Role": "standalone"}}, 2),
+        (PRIMARY, 2),
+        (COMPLETE | {"primary": {"Role": "primary", "GlobalEndpoint": "absent"}}, 1),
+        (SECONDARY, 2),
+        (COMPLETE, 1),
     ],
     ids=["nothing", "one region", "no secondary any more", "interrupted", "no primary any more", "both"],
 )
-def test_both_regions_end_up_complete(there: dict[str, dict[str, str]], steps: list[str]) -> None:
+def test_both_regions_end_up_complete(there: Mapping[str, Mapping[str, str]], rounds: int) -> None:
     """Each step has what it needs of the other region, from wherever it begins."""
-    account = Account(**there)
-    deploy(PAIR, account, account.step)
+    account = Account(there)
+    carry_out(deployment(*account.pair), account.pair, account, report=lambda text: None)
     assert account.stacks == COMPLETE
-    assert account.steps == steps
+    assert account.changed == ["primary", "secondary"] * rounds
 
 
 def test_a_standalone_stack_in_the_other_region_is_left_alone() -> None:
-    """It has tables of the names that the replicas would have."""
-    account = Account(secondary={"Role": "standalone"})
-    with pytest.raises(RegionsError, match="has tables of its own"):
-        deploy(PAIR, account, account.step)
-    assert account.steps == []
+    """It has tables with the names of the replicas."""
+    with pytest.raises(OperatorError, match="has tables of its own"):
+        deployment(*Account({"secondary": {"Role": "standalone"}}).pair)
 
 
-@pytest.mark.parametrize(
-    "there", [COMPLETE, {"primary": COMPLETE["primary"]}, {"secondary": COMPLETE["secondary"]}, {}]
-)
-def test_nothing_is_left(there: dict[str, dict[str, str]]) -> None:
-    """The endpoint goes before a bus does, and what is left of two regions is removed too."""
-    account = Account(**there)
-    delete(PAIR, account, account.step)
+@pytest.mark.parametrize("there", [COMPLETE, PRIMARY, SECONDARY, {}])
+def test_nothing_is_left(there: Mapping[str, Mapping[str, str]]) -> None:
+    """The endpoint is removed before a bus, and what is left of two regions is removed too."""
+    account = Account(there)
+    carry_out(removal(*account.pair), account.pair, account, report=lambda text: None)
     assert account.stacks == {}
 
 
-def config(primary: str, secondary: str) -> str:
-    """Return a samconfig.toml with these lines in its two environments."""
-    return f"[primary.global.parameters]\n{primary}\n[secondary.global.parameters]\n{secondary}\n"
+def no_client(service: str, region: str) -> Any:
+    """Stand for clients that nobody needs."""
+    pytest.fail(f"{service} was asked")
+
+
+def write(path: Path, primary: str, secondary: str) -> Path:
+    """Write a samconfig.toml with these lines in its two environments."""
+    text = f"[primary.global.parameters]\n{primary}\n[secondary.global.parameters]\n{secondary}\n"
+    (path / "samconfig.toml").write_text(text)
+    return path / "samconfig.toml"
 
 
 def test_samconfig_names_the_regions(tmp_path: Path) -> None:
-    """A parameter that is given goes before the file's, in both regions."""
-    path = tmp_path / "samconfig.toml"
+    """A given parameter takes precedence over the file's, in both regions."""
     given = 'parameter_overrides = ["Stage=dev", "Architecture=arm64"]\nstack_name = "carride"'
-    path.write_text(config(f'{given}\nregion = "us-west-2"', f'{given}\nregion = "us-east-2"'))
-    pair = configured(path, {"Stage": "prod"})
-    assert (pair.primary.region, pair.secondary.region) == ("us-west-2", "us-east-2")
-    assert pair.primary.parameters == pair.secondary.parameters == {"Stage": "prod", "Architecture": "arm64"}
+    path = write(tmp_path, f'{given}\nregion = "us-west-2"', f'{given}\nregion = "us-east-2"')
+    pair = configured(no_client, path, {"Stage": "prod"})
+    assert [each.stack.region for each in pair] == ["us-west-2", "us-east-2"]
+    assert [each.parameters for each in pair] == [{"Stage": "prod", "Architecture": "arm64"}] * 2
 
 
 @pytest.mark.parametrize(
@@ -127,17 +134,15 @@ def test_samconfig_names_the_regions(tmp_path: Path) -> None:
         ('stack_name = "a"\nregion = "x"\nparameter_overrides = ["Stage"]', "", "NAME=VALUE"),
     ],
 )
-def test_a_samconfig_that_cannot_be_says_why(tmp_path: Path, primary: str, secondary: str, problem: str) -> None:
-    """Whoever edits the file is told what it lacks."""
-    path = tmp_path / "samconfig.toml"
-    path.write_text(config(primary, secondary))
-    with pytest.raises(RegionsError, match=problem):
-        configured(path)
+def test_an_impossible_samconfig_is_explained(tmp_path: Path, primary: str, secondary: str, problem: str) -> None:
+    """The message says what is wrong with the file."""
+    with pytest.raises(OperatorError, match=problem):
+        configured(no_client, write(tmp_path, primary, secondary))
 
 
 def test_the_projects_own_samconfig_is_one() -> None:
-    """The file of this project names two regions for one stack, and their roles."""
-    pair = configured()
-    assert {pair.primary.parameters["Role"], pair.secondary.parameters["Role"]} == {"primary", "secondary"}
-    assert pair.primary.parameters["PeerRegion"] == pair.secondary.region
-    assert pair.secondary.parameters["PeerRegion"] == pair.primary.region
+    """It names two regions for one stack, each with its role and the other region."""
+    primary, secondary = configured(no_client)
+    for each, peer in ((primary, secondary), (secondary, primary)):
+        assert each.parameters["Role"] == each.role
+        assert each.parameters["PeerRegion"] == peer.stack.region

@@ -1,4 +1,4 @@
-"""Where a replay may be started, and how it is called."""
+"""Where a replay may be started, and its name."""
 
 import re
 from typing import Any
@@ -6,13 +6,12 @@ from typing import Any
 import pytest
 
 from ops import replay
-from ops.fence import Fence, fenced
-from ops.site import OperatorError
-from tests.ops.sites import AWAY, FENCE, HOME, NOW, World
+from ops.stack import OperatorError, StackRef
+from tests.ops.world import AWAY, HOME, NOW, World
 
 
 def test_a_replay_is_named_for_its_region() -> None:
-    """Rules of two regions take a replay by how its name begins; EventBridge takes letters, digits, `.`, `-`, `_`."""
+    """Rules of two regions accept a replay by the beginning of its name; EventBridge limits its characters."""
     name = replay.name_for(HOME, NOW)
     assert name.startswith(f"{HOME}.")
     assert re.fullmatch(r"[.\-_A-Za-z0-9]{1,64}", name)
@@ -41,22 +40,13 @@ def replaying(state: str) -> list[dict[str, str]]:
 def test_a_replay_is_refused_where_another_region_may_work_on_its_events(
     region: str, changes: dict[str, Any], refused: str | None
 ) -> None:
-    """A fenced region would give them to nobody, and one that does not answer may be at work."""
+    """A fenced region would process nothing, and a region that does not answer may be at work."""
     world = World()
     vars(world).update(changes)
+    stack = StackRef("carride", region, world.client)
     if refused is None:
-        replay.check(world.site(region))
+        replay.check(stack)
     else:
         with pytest.raises(OperatorError, match=refused):
-            replay.check(world.site(region))
-    replay.check(world.site(region), accept_duplicates=True)
-
-
-def test_a_fence_is_kept_as_text() -> None:
-    """Whoever takes it down finds what it has stopped."""
-    fence = Fence(NOW, ("rule",), ("mapping",), ("pipe",), {"one": None, "other": 5})
-    assert Fence.from_json(fence.to_json()) == fence
-    world = World()
-    assert fenced(world.site(HOME)) is None
-    world.fenced.add(HOME)
-    assert fenced(world.site(HOME)) == FENCE
+            replay.check(stack)
+    replay.check(stack, accept_duplicates=True)

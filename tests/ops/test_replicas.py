@@ -1,4 +1,4 @@
-"""Whether one region's replicas have what another one's hold, by what is read."""
+"""Whether one region's replicas hold what another region's do."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, Final
@@ -8,103 +8,78 @@ import pytest
 from moto import mock_aws
 
 from ops.replicas import wait_until_caught_up
-from ops.site import OperatorError, Site
+from ops.stack import OperatorError
+from tests.functions.saga import create_table
+from tests.ops.world import AWAY, HOME, stack
 
-HOME: Final = "us-west-2"
-AWAY: Final = "us-east-2"
 TABLE: Final = "carride-RideTable"
+ONE: Final = {"effects": {"N": "1"}}
+TWO: Final = {"effects": {"N": "2"}}
 
-
-class Regions:
-    """A table in two regions; nothing is replicated but by the test."""
-
-    def __init__(self) -> None:
-        self._made: dict[tuple[str, str], Any] = {}
-        for region in (HOME, AWAY):
-            self.client("dynamodb", region).create_table(
-                TableName=TABLE,
-                KeySchema=[{"AttributeName": "orderID", "KeyType": "HASH"}],
-                AttributeDefinitions=[{"AttributeName": "orderID", "AttributeType": "S"}],
-                BillingMode="PAY_PER_REQUEST",
-            )
-        self.home, self.away = (Site("carride", region, self.client) for region in (HOME, AWAY))
-        for site in (self.home, self.away):
-            site.__dict__["outputs"] = {"RideTableName": TABLE, "AlarmTopicArn": "arn"}
-
-    def client(self, service: str, region: str) -> Any:
-        """Return a client, made once."""
-        if (service, region) not in self._made:
-            self._made[service, region] = boto3.session.Session().client(service, region_name=region)  # type: ignore[call-overload]
-        return self._made[service, region]
-
-    def put(self, region: str, number: int, **attributes: Any) -> None:
-        """Write an item in one region."""
-        item = {"orderID": {"S": f"order_{number:03d}"}, **attributes}
-        self.client("dynamodb", region).put_item(TableName=TABLE, Item=item)
-
-    def wait(self, sleep: Callable[[float], None] = lambda seconds: None, patience: float = 5.0) -> int:
-        """Wait for the home region's items to arrive; each second of sleep passes at once."""
-        passed = [0.0]
-
-        def pass_time(seconds: float) -> None:
-            passed[0] += seconds
-            sleep(seconds)
-
-        return wait_until_caught_up(
-            self.home, self.away, patience=patience, monotonic=lambda: passed[0], sleep=pass_time
-        )
+type Put = Callable[..., None]
 
 
 @pytest.fixture
-def regions() -> Iterator[Regions]:
-    """Two regions of an in-process AWS."""
+def clients() -> Iterator[dict[str, Any]]:
+    """A table in two regions, without replication."""
     with mock_aws():
-        yield Regions()
+        clients = {region: boto3.client("dynamodb", region_name=region) for region in (HOME, AWAY)}
+        for client in clients.values():
+            create_table(client, TABLE, "orderID")
+        yield clients
 
 
-def test_equal_tables_are_compared_and_done(regions: Regions) -> None:
-    """More items than one request takes; a set has no order."""
+@pytest.fixture
+def put(clients: dict[str, Any]) -> Put:
+    """Writes an item in regions."""
+
+    def put(attributes: dict[str, Any], *regions: str, number: int = 1) -> None:
+        for region in regions:
+            clients[region].put_item(TableName=TABLE, Item={"orderID": {"S": f"order_{number:03d}"}, **attributes})
+
+    return put
+
+
+@pytest.fixture
+def wait(clients: dict[str, Any]) -> Callable[..., int]:
+    """Waits until the home region's items have arrived."""
+    home, away = (
+        stack(lambda _, region: clients[region], region, RideTableName=TABLE, AlarmTopicArn="arn")
+        for region in (HOME, AWAY)
+    )
+    return lambda sleep, patience=60.0: wait_until_caught_up(home, away, patience=patience, sleep=sleep)
+
+
+def test_equal_tables_are_compared_and_done(put: Put, wait: Callable[..., int]) -> None:
+    """A table may have more items than one request; a set has no order; only the target's items are ignored."""
     for number in range(120):
-        regions.put(HOME, number, facts={"SS": ["a", "b"]})
-        regions.put(AWAY, number, facts={"SS": ["b", "a"]})
-    assert regions.wait() == 120
+        put({"facts": {"SS": ["a", "b"]}}, HOME, number=number)
+        put({"facts": {"SS": ["b", "a"]}}, AWAY, number=number)
+    put({}, AWAY, number=200)
+    assert wait(pytest.fail) == 120
 
 
-@pytest.mark.parametrize("before", [{}, {"effects": {"N": "1"}}], ids=["missing", "older"])
-def test_an_item_that_is_behind_is_waited_for(regions: Regions, before: dict[str, Any]) -> None:
-    """Whether it is not there yet, or is there as it was."""
-    regions.put(HOME, 1, effects={"N": "2"})
+@pytest.mark.parametrize("before", [None, ONE], ids=["missing", "older"])
+@pytest.mark.parametrize(("arriving", "regions"), [(TWO, [AWAY]), (ONE, [HOME, AWAY])], ids=["arrives", "replaced"])
+def test_an_item_that_is_behind_is_waited_for(
+    put: Put, wait: Callable[..., int], before: Any, arriving: Any, regions: list[str]
+) -> None:
+    """It is the same in both regions when it arrives, or when a later write of the target has come back."""
+    put(TWO, HOME)
     if before:
-        regions.put(AWAY, 1, **before)
-    slept = []
+        put(before, AWAY)
+    slept: list[float] = []
 
-    def arrive(seconds: float) -> None:
+    def replicate(seconds: float) -> None:
         slept.append(seconds)
-        regions.put(AWAY, 1, effects={"N": "2"})
+        put(arriving, *regions)
 
-    assert regions.wait(arrive) == 1
+    assert wait(replicate) == 1
     assert len(slept) == 1
 
 
-def test_a_later_write_of_the_target_replaces_what_is_waited_for(regions: Regions) -> None:
-    """It has come back to the source by then: both regions are the same again."""
-    regions.put(HOME, 1, effects={"N": "2"})
-
-    def replace(seconds: float) -> None:
-        for region in (HOME, AWAY):
-            regions.put(region, 1, effects={"N": "3"})
-
-    assert regions.wait(replace) == 1
-
-
-def test_items_of_the_target_alone_are_its_own(regions: Regions) -> None:
-    """The target goes on working meanwhile."""
-    regions.put(AWAY, 1)
-    assert regions.wait() == 0
-
-
-def test_items_that_do_not_arrive_end_the_patience(regions: Regions) -> None:
-    """How many, and of which table, is said."""
-    regions.put(HOME, 1)
-    with pytest.raises(OperatorError, match=rf"1 items of {TABLE} have not arrived in {AWAY} after 5 s"):
-        regions.wait()
+def test_items_that_do_not_arrive_end_the_patience(put: Put, wait: Callable[..., int]) -> None:
+    """The message has their number and their table."""
+    put(ONE, HOME)
+    with pytest.raises(OperatorError, match=rf"1 items of {TABLE} have not arrived in {AWAY} after 0 s"):
+        wait(lambda seconds: None, patience=0.0)

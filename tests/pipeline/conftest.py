@@ -4,12 +4,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from local.local_aws import Laptop
+from local.local_aws import LocalAws
 from tests.pipeline.pipeline import Pipeline
 
 
 @pytest.fixture
-def pipeline(laptop: Laptop, name: str) -> Iterator[Pipeline]:
+def pipeline(cloud: LocalAws, name: str) -> Iterator[Pipeline]:
     """A stack of the template that nobody has used."""
-    yield Pipeline(laptop, laptop.deploy_fast(name))
-    laptop.reset()  # which ends the functions' processes, too
+    yield Pipeline(cloud, cloud.deploy_fast(name))
+    cloud.reset()  # which ends the functions' processes, too

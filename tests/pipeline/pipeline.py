@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from carride.history import TimelineEntry, timeline_of
 from idempotency import marshalling
-from local.demo import publish, site_of
-from local.local_aws import Laptop, Stack
+from local.demo import publish, stack_ref
+from local.local_aws import LocalAws, Stack
 from ops.audit import CONSUMERS, Report, audit
 from ops.audit.ledger import Ledger
 from ops.audit.queues import peek
@@ -21,13 +21,13 @@ HOUR: Final = timedelta(hours=1)
 class Pipeline:
     """A stack on the local engine."""
 
-    def __init__(self, laptop: Laptop, stack: Stack) -> None:
-        self.laptop = laptop
+    def __init__(self, cloud: LocalAws, stack: Stack) -> None:
+        self.cloud = cloud
         self.stack = stack
 
     def simulate(self, **request: Any) -> Ledger:
         """Have the deployed simulator publish, wait until every event has reached its end, and return the ledger."""
-        for _ in publish(self.laptop, self.stack, request):
+        for _ in publish(self.cloud, self.stack, request):
             pass
         return self.ledger()
 
@@ -39,15 +39,15 @@ class Pipeline:
             "DetailType": "CarRideEvent",
             "Detail": json.dumps(detail),
         }
-        answer = self.laptop.client("events").put_events(Entries=[entry])
+        answer = self.cloud.client("events").put_events(Entries=[entry])
         event_id: str = answer["Entries"][0]["EventId"]
         return event_id
 
     def replay(self, name: str) -> None:
         """Replay everything that the archive holds."""
-        bus = self.laptop.client("events").describe_event_bus(Name=self.stack.outputs["CarRideBusName"])
+        bus = self.cloud.client("events").describe_event_bus(Name=self.stack.outputs["CarRideBusName"])
         now = datetime.now(UTC)
-        self.laptop.client("events").start_replay(
+        self.cloud.client("events").start_replay(
             ReplayName=name,
             EventSourceArn=self.stack.outputs["CarRideArchiveArn"],
             EventStartTime=now - HOUR,
@@ -61,14 +61,14 @@ class Pipeline:
 
     def audit(self) -> Report:
         """Wait until every event has reached its end, and audit the stack."""
-        self.laptop.wait_until_quiet(timeout=QUIET_SECONDS)
-        return audit(site_of(self.laptop, self.stack), grace=timedelta())
+        self.cloud.wait_until_quiet(timeout=QUIET_SECONDS)
+        return audit(stack_ref(self.cloud, self.stack), grace=timedelta())
 
     def killed(self, consumer: str) -> int:
         """Return how many of a consumer's processes have ended half-way, by what Lambda says in its log."""
         (group,) = {self.stack.outputs[f"{each.resources}LogGroupName"] for each in CONSUMERS if each.name == consumer}
         pages = (
-            self.laptop.client("logs")
+            self.cloud.client("logs")
             .get_paginator("filter_log_events")
             .paginate(logGroupName=group, filterPattern='"Runtime exited"')
         )
@@ -76,12 +76,12 @@ class Pipeline:
 
     def dead_letters(self, queue: str) -> list[dict[str, Any]]:
         """Return the bodies of the messages in a queue, which stay there."""
-        messages = peek(self.laptop.client("sqs"), self.stack.outputs[f"{queue}Url"])
+        messages = peek(self.cloud.client("sqs"), self.stack.outputs[f"{queue}Url"])
         return [json.loads(message["Body"]) for message in messages]
 
     def rides(self) -> list[tuple[TimelineEntry, ...]]:
         """Return the timeline of every ride."""
         pages = (
-            self.laptop.client("dynamodb").get_paginator("scan").paginate(TableName=self.stack.outputs["RideTableName"])
+            self.cloud.client("dynamodb").get_paginator("scan").paginate(TableName=self.stack.outputs["RideTableName"])
         )
         return [timeline_of(marshalling.values(item)) for page in pages for item in page["Items"]]

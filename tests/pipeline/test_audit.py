@@ -7,7 +7,7 @@ from typing import Any, Final
 import pytest
 
 from local.bookings import book
-from local.demo import site_of
+from local.demo import stack_ref
 from ops.__main__ import main
 from tests.pipeline.pipeline import Pipeline
 
@@ -17,8 +17,8 @@ CONSUMERS: Final = ("RideHistoryRule", "DispatchRule", "PaymentRule")
 def rules(pipeline: Pipeline, *names: str) -> Any:
     """Return EventBridge, after these rules were disabled."""
     events, known = (
-        pipeline.laptop.client("events"),
-        site_of(pipeline.laptop, pipeline.stack).named("AWS::Events::Rule"),
+        pipeline.cloud.client("events"),
+        stack_ref(pipeline.cloud, pipeline.stack).named("AWS::Events::Rule"),
     )
     for name in names:
         events.disable_rule(Name=known[name], EventBusName=pipeline.stack.outputs["CarRideBusName"])
@@ -36,9 +36,9 @@ def log_rule_fails(pipeline: Pipeline) -> None:
 
 def outbox_expires(pipeline: Pipeline) -> None:
     """Have the outbox forget a booked ride before its pipe has carried it."""
-    stack, dynamodb = pipeline.stack, pipeline.laptop.client("dynamodb")
-    pipeline.laptop.client("pipes").stop_pipe(Name=stack.outputs["OutboxPipeName"])
-    for _ in book(pipeline.laptop, stack, 1):
+    stack, dynamodb = pipeline.stack, pipeline.cloud.client("dynamodb")
+    pipeline.cloud.client("pipes").stop_pipe(Name=stack.outputs["OutboxPipeName"])
+    for _ in book(pipeline.cloud, stack, 1):
         pass
     for item in dynamodb.scan(TableName=stack.outputs["OutboxTableName"])["Items"]:
         dynamodb.delete_item(TableName=stack.outputs["OutboxTableName"], Key={"id": item["id"]})
@@ -47,7 +47,7 @@ def outbox_expires(pipeline: Pipeline) -> None:
 def log_is_emptied(pipeline: Pipeline) -> None:
     """Have the log forget everything."""
     pipeline.simulate(rides=1, seed=1)
-    group, logs = pipeline.stack.outputs["CarRideEventsLogGroupName"], pipeline.laptop.client("logs")
+    group, logs = pipeline.stack.outputs["CarRideEventsLogGroupName"], pipeline.cloud.client("logs")
     logs.delete_log_group(logGroupName=group)
     logs.create_log_group(logGroupName=group)
 
@@ -68,7 +68,7 @@ def message_is_hidden(pipeline: Pipeline) -> None:
     """Have another reader hold a dead-lettered message."""
     pipeline.simulate(rides=1, seed=1, poison=1)
     url = pipeline.stack.outputs["RideHistoryDlqUrl"]
-    assert pipeline.laptop.client("sqs").receive_message(QueueUrl=url, VisibilityTimeout=600)["Messages"]
+    assert pipeline.cloud.client("sqs").receive_message(QueueUrl=url, VisibilityTimeout=600)["Messages"]
 
 
 @pytest.mark.parametrize(
@@ -99,8 +99,8 @@ def test_the_operators_command_prints_the_audit(pipeline: Pipeline, capsys: pyte
     assert pipeline.simulate(rides=2, seed=2).lost > 0
 
     def audit(grace: str) -> Any:
-        arguments = ["--stack", pipeline.stack.name, "--region", pipeline.laptop.region, "--grace", grace, "--json"]
-        main(["audit", *arguments], lambda service, region: pipeline.laptop.client(service, region=region))
+        arguments = ["--stack", pipeline.stack.name, "--region", pipeline.cloud.region, "--grace", grace, "--json"]
+        main(["audit", *arguments], lambda service, region: pipeline.cloud.client(service, region=region))
 
     audit("1h")
     out, err = capsys.readouterr()

@@ -7,9 +7,9 @@ from typing import Any, Final
 
 import pytest
 
-from local.local_aws import Laptop
+from local.local_aws import LocalAws
 from ops import fence
-from ops.site import OperatorError, Site
+from ops.stack import OperatorError, StackRef
 from tests.pipeline.pipeline import HISTORY, Pipeline
 
 NOW: Final = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -18,16 +18,16 @@ CHANGES: Final = ("put_", "delete_", "update_", "disable_", "enable_", "stop_", 
 
 
 @pytest.fixture
-def gradual(laptop: Laptop) -> Iterator[Pipeline]:
+def gradual(cloud: LocalAws) -> Iterator[Pipeline]:
     """A stack with aliases and reserved concurrency; without a gateway, so that the rule of payment is off."""
-    stack = laptop.deploy_fast(
+    stack = cloud.deploy_fast(
         "fenced",
         DeploymentStrategy="Canary10Percent5Minutes",
         Release="0000000001",
         ReservedConcurrency=str(RESERVED),
     )
-    yield Pipeline(laptop, stack)
-    laptop.reset()
+    yield Pipeline(cloud, stack)
+    cloud.reset()
 
 
 class MachineGoneError(Exception):
@@ -48,17 +48,17 @@ class Interrupted:
         return getattr(self._real, name)
 
 
-def site(pipeline: Pipeline, at: int = -1) -> Site:
+def reference(pipeline: Pipeline, at: int = -1) -> StackRef:
     """Return the stack as the operator reaches it, up to a change."""
     changes = itertools.count()
-    return Site(
+    return StackRef(
         pipeline.stack.name,
-        pipeline.laptop.region,
-        lambda service, region: Interrupted(pipeline.laptop.client(service, region=region), changes, at),
+        pipeline.cloud.region,
+        lambda service, region: Interrupted(pipeline.cloud.client(service, region=region), changes, at),
     )
 
 
-def running(stack: Site) -> dict[str, Any]:
+def running(stack: StackRef) -> dict[str, Any]:
     """Return the state of everything that a fence stops."""
     events, functions, pipes = stack.client("events"), stack.client("lambda"), stack.client("pipes")
     bus = stack.outputs["CarRideBusName"]
@@ -79,14 +79,24 @@ def running(stack: Site) -> dict[str, Any]:
             logical: functions.get_function_concurrency(FunctionName=name).get("ReservedConcurrentExecutions")
             for logical, name in stack.named("AWS::Lambda::Function").items()
         },
+        **{
+            logical: stack.client("scheduler").get_schedule(Name=name)["State"]
+            for logical, name in stack.named(fence.SCHEDULE).items()
+        },
     }
 
 
-def interrupted_everywhere(pipeline: Pipeline, work: Callable[[Site], object]) -> int:
+def settings(stack: StackRef) -> dict[str, Any]:
+    """Return the settings of the reconciler's schedule, without its state and times."""
+    schedule = stack.client("scheduler").get_schedule(Name=stack.named(fence.SCHEDULE)["ReconcilerSchedule"])
+    return {name: value for name, value in schedule.items() if name in ("Description", "FlexibleTimeWindow", "Target")}
+
+
+def interrupted_everywhere(pipeline: Pipeline, work: Callable[[StackRef], object]) -> int:
     """Interrupt some work before its first change, and again before the second, until it comes to its end."""
     for at in itertools.count():
         try:
-            work(site(pipeline, at))
+            work(reference(pipeline, at))
         except MachineGoneError:
             continue
         return at
@@ -95,21 +105,25 @@ def interrupted_everywhere(pipeline: Pipeline, work: Callable[[Site], object]) -
 
 def test_a_fence_is_put_up_and_taken_down_wherever_it_was_interrupted(gradual: Pipeline) -> None:
     """Everything stops but the evidence, and is afterwards as it was: reserved concurrency, aliases, what was off."""
-    stack = site(gradual)
-    before = running(stack)
+    stack = reference(gradual)
+    fence.switch_schedules(stack, ["ReconcilerSchedule"], on=True)  # the local stage deploys it disabled
+    before, schedule = running(stack), settings(stack)
+    assert schedule["Target"]["RetryPolicy"]
     assert before["PaymentRule"] == "DISABLED"
+    assert before["ReconcilerSchedule"] == "ENABLED"
     assert before["RideHistoryFunction"] == RESERVED
 
     changes = interrupted_everywhere(gradual, lambda each: fence.put_up(each, NOW))
     assert changes > len(stack.named("AWS::Lambda::Function"))
     stopped = running(stack)
-    assert {state for name, state in stopped.items() if name != fence.EVIDENCE} == {
+    assert settings(stack) == schedule, "an update of a schedule resets what it leaves out"
+    assert {state for name, state in stopped.items() if name != fence.LOG_RULE} == {
         "DISABLED",
         "Disabled",
         "STOPPED",
         0,
     }
-    assert stopped[fence.EVIDENCE] == "ENABLED"
+    assert stopped[fence.LOG_RULE] == "ENABLED"
     put_up = fence.fenced(stack)
     assert put_up is not None
     assert fence.put_up(stack, datetime.now(UTC)) == put_up, "what there was before is what there was at first"
@@ -126,13 +140,15 @@ def test_a_fence_is_put_up_and_taken_down_wherever_it_was_interrupted(gradual: P
 
 
 def test_a_fence_that_is_forgotten_is_not_taken_for_what_there_was_before(pipeline: Pipeline) -> None:
-    """A stack whose functions are all switched off was fenced by somebody; it is said where to read on."""
-    stack = site(pipeline)
-    fence.check_remembered(stack)
+    """A stack whose functions are all switched off is not fenced again; everything of it can be started."""
+    stack = reference(pipeline)
+    before = running(stack)
+    assert not fence.is_forgotten(stack)
     fence.put_up(stack, NOW)
     fence.forget(stack)
-    with pytest.raises(OperatorError, match=r"is gone: docs/runbooks/failover\.md"):
+    assert fence.is_forgotten(stack)
+    with pytest.raises(OperatorError, match=r"is gone: see docs/runbooks/failover\.md"):
         fence.put_up(stack, NOW)
-    with pytest.raises(OperatorError, match=r"is gone: docs/runbooks/failover\.md"):
-        fence.check_remembered(stack)
     assert fence.fenced(stack) is None
+    fence.take_down(stack, fence.everything(stack, NOW))
+    assert running(stack) == before | {"PaymentRule": "ENABLED", "ReconcilerSchedule": "ENABLED"}

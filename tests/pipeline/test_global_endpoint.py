@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pytest
 
-from local.local_aws import ROOT, Laptop
+from local.local_aws import ROOT, LocalAws
 
 PACKAGE: Final = ROOT / ".aws-sam/build/SigV4aLayer/python"
 PUBLISH: Final = """
@@ -20,7 +20,7 @@ from io import BytesIO
 from botocore.awsrequest import AWSResponse
 
 from carride.clients import events_client, sqs_client
-from carride.entry import Entry
+from carride.entry import BusEntry
 from carride.publisher import PublishError, Publisher
 
 endpoint_id, queue_url, network = sys.argv[1:]
@@ -42,7 +42,7 @@ def keep(request, **_):
 events = events_client()
 events.meta.events.register("before-send.events.PutEvents", keep)
 publisher = Publisher(events, sqs_client(), "bus", queue_url, endpoint_id=endpoint_id, max_attempts=1)
-entry = Entry(source="acr.com.car-ride", detail="{}", time=datetime.now(UTC))
+entry = BusEntry(source="acr.com.car-ride", detail="{}", time=datetime.now(UTC))
 try:
     (receipt,) = publisher.publish([entry], lambda: 30_000)
 except PublishError as error:
@@ -51,15 +51,15 @@ print(json.dumps({"sent": sent, "code": receipt.code}))
 """
 
 
-def publish(laptop: Laptop, endpoint_id: str, network: str = "loopback", **environment: str) -> dict[str, Any]:
+def publish(cloud: LocalAws, endpoint_id: str, network: str = "loopback", **environment: str) -> dict[str, Any]:
     """Publish one event in a process of its own, which has the layer; return what was sent, and what became of it."""
-    queue_url = laptop.client("sqs").create_queue(QueueName="producer-dlq")["QueueUrl"]
+    queue_url = cloud.client("sqs").create_queue(QueueName="producer-dlq")["QueueUrl"]
     run = subprocess.run(
         [sys.executable, "-c", PUBLISH, endpoint_id, queue_url, network],
         env={
             "PATH": os.environ["PATH"],
             "PYTHONPATH": f"{PACKAGE}{os.pathsep}{ROOT / 'layers/carride'}",
-            **laptop.environment(),
+            **cloud.environment(),
             **environment,
         },
         capture_output=True,
@@ -72,10 +72,10 @@ def publish(laptop: Laptop, endpoint_id: str, network: str = "loopback", **envir
 
 
 @pytest.fixture
-def endpoint_id(laptop: Laptop) -> Iterator[str]:
+def endpoint_id(cloud: LocalAws) -> Iterator[str]:
     """Yield the id of an endpoint over the buses of two regions."""
     buses = [
-        laptop.client("events", region=region).create_event_bus(Name="bus")["EventBusArn"]
+        cloud.client("events", region=region).create_event_bus(Name="bus")["EventBusArn"]
         for region in ("us-east-1", "us-west-2")
     ]
     endpoint = {
@@ -92,7 +92,7 @@ def endpoint_id(laptop: Laptop) -> Iterator[str]:
             },
         },
     }
-    stack = laptop.deploy_fast(
+    stack = cloud.deploy_fast(
         "endpoint",
         {
             "Resources": {"Endpoint": endpoint},
@@ -100,13 +100,13 @@ def endpoint_id(laptop: Laptop) -> Iterator[str]:
         },
     )
     yield stack.outputs["EndpointId"]
-    laptop.reset()
+    cloud.reset()
 
 
-def test_requests_go_to_the_endpoint_signed_for_every_region(laptop: Laptop) -> None:
+def test_requests_go_to_the_endpoint_signed_for_every_region(cloud: LocalAws) -> None:
     """Where nothing says otherwise, requests go to the endpoint's own address, signed with SigV4A for all regions."""
     answer = publish(
-        laptop, "abcde.veo", "none", AWS_IGNORE_CONFIGURED_ENDPOINT_URLS="true", AWS_DEFAULT_REGION="us-east-1"
+        cloud, "abcde.veo", "none", AWS_IGNORE_CONFIGURED_ENDPOINT_URLS="true", AWS_DEFAULT_REGION="us-east-1"
     )
     ((url, headers),) = answer["sent"]
     assert url == "https://abcde.veo.endpoint.events.amazonaws.com/"
@@ -114,17 +114,17 @@ def test_requests_go_to_the_endpoint_signed_for_every_region(laptop: Laptop) -> 
     assert "*" in headers["X-Amz-Region-Set"]
 
 
-def test_an_event_goes_through_an_endpoint(laptop: Laptop, endpoint_id: str) -> None:
+def test_an_event_goes_through_an_endpoint(cloud: LocalAws, endpoint_id: str) -> None:
     """The engine, which checks such signatures, takes the event."""
-    assert publish(laptop, endpoint_id)["code"] is None
+    assert publish(cloud, endpoint_id)["code"] is None
 
 
-def test_an_event_signed_with_another_secret_does_not(laptop: Laptop, endpoint_id: str) -> None:
+def test_an_event_signed_with_another_secret_does_not(cloud: LocalAws, endpoint_id: str) -> None:
     """A signature by the wrong key is refused, so that the one above shows something."""
-    laptop.client("iam").create_user(UserName="producer")
-    key = laptop.client("iam").create_access_key(UserName="producer")["AccessKey"]["AccessKeyId"]
+    cloud.client("iam").create_user(UserName="producer")
+    key = cloud.client("iam").create_access_key(UserName="producer")["AccessKey"]["AccessKeyId"]
     answer = publish(
-        laptop,
+        cloud,
         endpoint_id,
         AWS_ACCESS_KEY_ID=key,
         AWS_SECRET_ACCESS_KEY="wrong",  # noqa: S106 - which it is

@@ -8,14 +8,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from local.local_aws import Laptop, Stack
+from local.local_aws import LocalAws, Stack
 from tests.functions.api.client import Api
 from tests.pipeline.pipeline import HISTORY, Pipeline
 
 
-def deploy(laptop: Laptop, name: str, *, release: str, level: str = "INFO") -> Stack:
+def deploy(cloud: LocalAws, name: str, *, release: str, level: str = "INFO") -> Stack:
     """Deploy the template gradually."""
-    return laptop.deploy_fast(
+    return cloud.deploy_fast(
         name,
         DeploymentStrategy="Canary10Percent5Minutes",
         ReservedConcurrency="10",
@@ -25,28 +25,28 @@ def deploy(laptop: Laptop, name: str, *, release: str, level: str = "INFO") -> S
 
 
 @pytest.fixture
-def gradual(laptop: Laptop, request: pytest.FixtureRequest) -> Iterator[Pipeline]:
+def gradual(cloud: LocalAws, request: pytest.FixtureRequest) -> Iterator[Pipeline]:
     """A stack that is deployed gradually, in its first release."""
     name = re.sub("[^A-Za-z0-9]+", "-", str(request.node.name))[:40].strip("-")
-    yield Pipeline(laptop, deploy(laptop, name, release="0000000001"))
-    laptop.reset()
+    yield Pipeline(cloud, deploy(cloud, name, release="0000000001"))
+    cloud.reset()
 
 
 def test_events_take_effect_once_behind_an_alias(gradual: Pipeline) -> None:
     """Rule, queue, API and simulator reach their functions through the alias, and each role suffices for that."""
-    api = Api(gradual.laptop, gradual.stack)
+    api = Api(gradual.cloud, gradual.stack)
     assert api.send("POST", "/carrides/simulate", {"rides": 1, "seed": 7}, key="simulate").status == 202
     ledger = gradual.simulate(rides=5, seed=1, duplicates=0.3)
     assert ledger.balanced
     assert ledger.consumers[HISTORY].effects == ledger.distinct
-    asked = [each for each in gradual.laptop.asked() if each.role in gradual.stack.resources.values()]
+    asked = [each for each in gradual.cloud.asked() if each.role in gradual.stack.resources.values()]
     assert "lambda:InvokeFunction" in {each.action for each in asked}
     assert [each for each in asked if not each.allowed] == []
 
 
 def test_what_fails_behind_an_alias_is_kept(gradual: Pipeline) -> None:
     """An event whose version cannot start is retried as the alias says, and lies in the consumer's queue."""
-    functions = gradual.laptop.client("lambda")
+    functions = gradual.cloud.client("lambda")
     function = gradual.stack.resources["RideHistoryFunction"]
     variables = functions.get_function_configuration(FunctionName=function)["Environment"]["Variables"]
     del variables["RIDE_TABLE"]
@@ -64,14 +64,14 @@ def test_what_fails_behind_an_alias_is_kept(gradual: Pipeline) -> None:
 def test_what_runs_is_the_release_and_not_what_came_after(gradual: Pipeline) -> None:
     """A setting that is changed without a new release is not in force behind the alias; with one it is."""
     name = gradual.stack.name
-    functions = gradual.laptop.client("lambda")
+    functions = gradual.cloud.client("lambda")
     function = gradual.stack.resources["RideHistoryFunction"]
 
     def level() -> str:
         live = functions.get_function_configuration(FunctionName=function, Qualifier="live")
         return str(live["Environment"]["Variables"]["LOG_LEVEL"])
 
-    deploy(gradual.laptop, name, release="0000000001", level="DEBUG")
+    deploy(gradual.cloud, name, release="0000000001", level="DEBUG")
     assert level() == "INFO"
-    deploy(gradual.laptop, name, release="0000000002", level="DEBUG")
+    deploy(gradual.cloud, name, release="0000000002", level="DEBUG")
     assert level() == "DEBUG"

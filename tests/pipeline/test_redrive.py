@@ -1,32 +1,22 @@
 """Dead letters go on to where they were going, once what stopped them is mended, and to nobody else."""
 
-from typing import Any
-
 import pytest
 
+from local.demo import stack_ref
 from ops import redrive
-from ops.site import OperatorError, Site
+from ops.stack import OperatorError
 from tests.pipeline.pipeline import HISTORY, Pipeline
-
-
-def site(pipeline: Pipeline) -> Site:
-    """Return the stack as the operator's code reaches it."""
-
-    def client(service: str, region: str) -> Any:
-        return pipeline.laptop.client(service, region=region)
-
-    return Site(pipeline.stack.name, pipeline.laptop.region, client)
 
 
 def test_what_a_rule_could_not_hand_over_reaches_its_target(pipeline: Pipeline) -> None:
     """Every event takes effect after all, and in that consumer only."""
-    functions = pipeline.laptop.client("lambda")
+    functions = pipeline.cloud.client("lambda")
     function = pipeline.stack.resources["RideHistoryFunction"]
     statement = pipeline.stack.resources["RideHistoryRulePermission"]
     functions.remove_permission(FunctionName=function, StatementId=statement)
     ledger = pipeline.simulate(rides=2, seed=4)
-    rule = site(pipeline).named("AWS::Events::Rule")["RideHistoryRule"]
-    described = pipeline.laptop.client("events").describe_rule(
+    rule = stack_ref(pipeline.cloud, pipeline.stack).named("AWS::Events::Rule")["RideHistoryRule"]
+    described = pipeline.cloud.client("events").describe_rule(
         Name=rule, EventBusName=pipeline.stack.outputs["CarRideBusName"]
     )
     functions.add_permission(
@@ -36,7 +26,9 @@ def test_what_a_rule_could_not_hand_over_reaches_its_target(pipeline: Pipeline) 
         Principal="events.amazonaws.com",
         SourceArn=described["Arn"],
     )
-    assert redrive.redrive(site(pipeline), "RideHistoryRuleDlq") == {"sent": ledger.published}
+    assert redrive.redrive(stack_ref(pipeline.cloud, pipeline.stack), "RideHistoryRuleDlq") == {
+        "sent": ledger.published
+    }
     after = pipeline.ledger()
     assert after.dead_lettered == {}
     assert after.consumers[HISTORY].effects == ledger.distinct
@@ -47,7 +39,7 @@ def test_what_a_rule_could_not_hand_over_reaches_its_target(pipeline: Pipeline) 
 def test_what_no_redrive_changes_stays(pipeline: Pipeline) -> None:
     """Broken events stay, and so does an event whose key is quarantined, until it is released."""
     pipeline.simulate(rides=2, seed=3, poison=1, malformed=6)
-    history = site(pipeline)
+    history = stack_ref(pipeline.cloud, pipeline.stack)
     stayed = {"CONTRACT": 4, "its key is quarantined": 1}
     assert redrive.waiting(history, "RideHistoryDlq") == {"CONTRACT": 4, "QUARANTINED": 1}
     assert redrive.redrive(history, "RideHistoryDlq") == stayed
@@ -61,7 +53,7 @@ def test_what_no_redrive_changes_stays(pipeline: Pipeline) -> None:
 def test_what_the_bus_refuses_again_stays(pipeline: Pipeline) -> None:
     """It is no second letter, and not counted as sent."""
     pipeline.simulate(rides=1, seed=1, malformed=6)
-    assert redrive.redrive(site(pipeline), "ProducerDlq") == {
+    assert redrive.redrive(stack_ref(pipeline.cloud, pipeline.stack), "ProducerDlq") == {
         "refused: EntryTooLarge": 1,
         "refused: MalformedDetail": 1,
     }
@@ -72,4 +64,4 @@ def test_what_the_bus_refuses_again_stays(pipeline: Pipeline) -> None:
 def test_a_queue_that_cannot_be_redriven_says_so(pipeline: Pipeline, queue: str) -> None:
     """Its page in the runbooks does, or there is none."""
     with pytest.raises(OperatorError, match=r"docs/runbooks|has no queue"):
-        redrive.redrive(site(pipeline), queue)
+        redrive.redrive(stack_ref(pipeline.cloud, pipeline.stack), queue)

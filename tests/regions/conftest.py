@@ -4,25 +4,25 @@ from collections.abc import Iterator
 
 import pytest
 
-from local.local_aws import Laptop
+from local.local_aws import LocalAws
 from local.simulated_gateway import Books, GatewayServer
 from tests.engine.support import outage
 from tests.regions.pair import Regions
 
 
 @pytest.fixture(scope="session")
-def laptop() -> Iterator[Laptop]:
-    """An engine of its own: these tests ask what it was asked, and hold back what its regions tell each other."""
-    with Laptop(retry_delays=(0.2, 0.4), plug_ins=["tests.engine.outages"]) as started:
+def cloud() -> Iterator[LocalAws]:
+    """An engine of its own: these tests look at every request, and hold back the replication between its regions."""
+    with LocalAws("--retry-delays=0.2,0.4", "--plug-in=tests.engine.outages") as started:
         started.build()
         yield started
 
 
 @pytest.fixture
-def regions(laptop: Laptop) -> Iterator[Regions]:
-    """Both regions, deployed in the order that `make deploy-regions` takes, and removed in that of its undoing."""
+def regions(cloud: LocalAws) -> Iterator[Regions]:
+    """Both regions, deployed in the order of `make deploy-regions`, and removed in that of `make delete-regions`."""
     with GatewayServer(Books()) as gateway:
-        deployed = Regions(laptop, gateway)
+        deployed = Regions(cloud, gateway)
         yield deployed
-        outage(laptop, late=[], lagging=False)
+        outage(cloud, late=[], lagging=False)
         deployed.remove()

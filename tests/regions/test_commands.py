@@ -1,4 +1,4 @@
-"""The operator's own commands, run as processes, with the SAM CLI, against the local engine."""
+"""The operator's commands, run as processes, with the SAM CLI, against the local engine."""
 
 import json
 import os
@@ -6,21 +6,23 @@ import platform
 import subprocess
 import sys
 
-from local.local_aws import ROOT, Laptop
+from local.local_aws import ROOT, LocalAws
 from ops.regions import configured
+from ops.stack import StackRef
 
 MACHINE = "arm64" if platform.machine().lower() in {"arm64", "aarch64"} else "x86_64"
+TABLES = 7
 HERE = ("--set", "Stage=local", "--set", f"Architecture={MACHINE}")
 
 
-def run(laptop: Laptop, *command: str, status: int = 0) -> str:
-    """Run a module with this engine in AWS's place, and return what it printed."""
+def run(cloud: LocalAws, *command: str, status: int = 0) -> str:
+    """Run a command against this engine, and return what it printed."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
     path = f"{ROOT / '.venv-sam' / 'bin'}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
-        [sys.executable, "-m", *command],
+        [sys.executable, "-m", "ops", *command],
         cwd=ROOT,
-        env={**inherited, **laptop.environment(), "PATH": path, "SAM_CLI_TELEMETRY": "0"},
+        env={**inherited, **cloud.environment(), "PATH": path, "SAM_CLI_TELEMETRY": "0"},
         capture_output=True,
         text=True,
         check=False,
@@ -29,29 +31,44 @@ def run(laptop: Laptop, *command: str, status: int = 0) -> str:
     return done.stdout + (done.stderr if status else "")
 
 
-def test_two_regions_by_command(laptop: Laptop) -> None:
-    """Deployed, replayed, failed over and back, and deleted, each as samconfig.toml says, and nothing is left."""
-    pair = configured()
-    assert run(laptop, "ops.regions", "deploy", "--dry-run", *HERE).count("sam deploy") == 4
-    run(laptop, "ops.regions", "deploy", "--yes", *HERE)
-    stacks = {
-        place.role: laptop.stack(place.stack, region=place.region).outputs for place in (pair.primary, pair.secondary)
-    }
-    assert {role: outputs["Role"] for role, outputs in stacks.items()} == {role: role for role in stacks}
-    again = run(laptop, "ops.regions", "deploy", "--dry-run", *HERE)
-    assert [line.split()[1] for line in again.splitlines() if line[0].isdigit()] == ["primary", "secondary"]
+def test_two_regions_by_command(cloud: LocalAws) -> None:
+    """The stack is deployed, replayed, failed over and back, and deleted, as samconfig.toml says; nothing is left.
 
-    replay = ("ops", "replay", "--since", "1h", "--region", pair.primary.region, "--yes")
-    replayed = json.loads(run(laptop, *replay, "--json"))
-    assert replayed["replay"].startswith(f"{pair.primary.region}.")
-    moved = json.loads(run(laptop, "ops", "failover", "--runs-end-in", "0s", "--archived-in", "0s", "--json", "--yes"))
+    The secondary creates no table and has all of them; the endpoint is over both buses.
+    """
+    pair = configured(lambda service, region: cloud.client(service, region=region))
+    assert run(cloud, "deploy-regions", *HERE).count("sam deploy") == 4
+    run(cloud, "deploy-regions", "--yes", *HERE)
+    primary, secondary = (each.stack for each in pair)
+    assert [primary.role, secondary.role] == ["primary", "secondary"]
+    assert run(cloud, "deploy-regions", *HERE).count("sam deploy") == 2
+    owned = primary.named("AWS::DynamoDB::GlobalTable")
+    assert len(owned) == TABLES
+    assert secondary.named("AWS::DynamoDB::GlobalTable") == {}
+    assert set(owned.values()) <= tables(secondary)
+    assert set(primary.outputs) == set(secondary.outputs)
+    endpoint = primary.client("events").describe_endpoint(Name=primary.name)
+    assert [bus["EventBusArn"].split(":")[3] for bus in endpoint["EventBuses"]] == [primary.region, secondary.region]
+    assert secondary.outputs["CarRideEndpointId"] == primary.outputs["CarRideEndpointId"]
+
+    replay = ("replay", "--since", "1h", "--region", primary.region, "--yes")
+    replayed = json.loads(run(cloud, *replay, "--json"))
+    assert replayed["replay"].startswith(f"{primary.region}.")
+    moved = json.loads(run(cloud, "failover", "--runs-end-in", "0s", "--archived-in", "0s", "--json", "--yes"))
     assert moved["drained"]
-    assert "is fenced" in run(laptop, *replay, status=2)
-    run(laptop, "ops", "unfence", "--yes")
+    assert "is fenced" in run(cloud, *replay, status=2)
+    run(cloud, "unfence", "--yes")
 
-    run(laptop, "ops.regions", "delete", "--yes")
-    for place in (pair.primary, pair.secondary):
-        left = laptop.client("cloudformation", region=place.region).describe_stacks()["Stacks"]
+    run(cloud, "delete-regions", "--yes")
+    for stack in (primary, secondary):
+        assert not set(owned.values()) & tables(stack)
+        assert stack.client("events").list_event_buses(NamePrefix=stack.name)["EventBuses"] == []
+        left = stack.client("cloudformation").describe_stacks()["Stacks"]
         assert [each["StackName"] for each in left if each["StackStatus"] != "DELETE_COMPLETE"] == [
             "aws-sam-cli-managed-default"
         ]
+
+
+def tables(stack: StackRef) -> set[str]:
+    """Return the names of a region's tables."""
+    return set(stack.client("dynamodb").list_tables()["TableNames"])

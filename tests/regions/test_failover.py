@@ -1,35 +1,28 @@
-"""A failover half-way through a run: with the fence nothing is lost or doubled, without it something is doubled.
+"""A failover in the middle of a run: with the fence nothing is lost or doubled, without it effects are doubled.
 
-Both roles are deployed from the real template, in the order of `make deploy-regions`, as two regions of the local
-engine, and failed over by the operator's own code. Simulated are, by the engine: that EventBridge, and so its pipes,
-are late in one region (what was accepted waits there and arrives after all); the health check, which knows that at
-once; the copies of events on the other bus; and the replication of tables, which stands still during the outage and
-then catches up item by item, the last writer of an item winning. An account would show how long each of them takes.
+Both roles are deployed from the real template and failed over by the operator's code. The engine simulates the rest:
+EventBridge and its pipes are late in one region, and deliver later what they have accepted; the health check notices
+that at once; events are copied to the other bus; the replication of tables stands still during the outage and then
+catches up item by item, and the last writer of an item wins. Only an account shows how long each of these takes.
 """
 
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pytest
 from botocore.exceptions import EndpointConnectionError
 
 from carride.simulation import Simulation, Spec
 from ops import fence
-from ops.failover import Failover, Patience, Window, unfence
-from ops.site import OperatorError, Site
+from ops.failover import Failover, Patience
+from ops.stack import OperatorError, StackRef
 from tests.engine.support import outage
 from tests.regions.pair import AWAY, HOME, NAME, Regions
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from carride.entry import Entry
-
 AT_ONCE: Final = Patience(runs=timedelta(), archive=timedelta(), catching_up=timedelta(minutes=1))
-"""The engine archives at once, and says by itself when the last invocation has ended."""
+"""The engine archives at once, and the tests wait for its last invocation."""
 RIDES: Final = 9
 BOOKED: Final = 3
-MINUTE: Final = timedelta(minutes=1)
 
 
 class Run:
@@ -38,47 +31,45 @@ class Run:
     def __init__(self, regions: Regions) -> None:
         self.regions = regions
         now = datetime.now(UTC)
-        self.window = Window(since=now - MINUTE)
-        entries = [each.entry for each in Simulation(Spec(rides=RIDES, seed=7, duplicates=0.3), now).entries()]
-        self.entries = entries
-        third = len(entries) // 3
-        self.parts: Sequence[Sequence[Entry]] = (entries[:third], entries[third : 2 * third], entries[2 * third :])
-        self.said: list[str] = []
+        self.since = now - timedelta(minutes=1)
+        self.entries = [each.entry for each in Simulation(Spec(rides=RIDES, seed=7, duplicates=0.3), now).entries()]
+        third = len(self.entries) // 3
+        self.parts = self.entries[:third], self.entries[third : 2 * third], self.entries[2 * third :]
 
     def until_the_outage(self) -> None:
-        """Let the primary work, then be late: what it still accepts waits, and so does its outbox."""
-        outage(self.regions.laptop, lagging=True)  # as ever: a replica shows an effect later than the bus an event
+        """Let the primary work, then be late: events that it accepts wait, and so does its outbox."""
+        outage(self.regions.cloud, lagging=True)  # a replica always shows an effect later than the bus its event
         self.regions.publish(self.parts[0])
         self.regions.settle()
-        outage(self.regions.laptop, lagging=False)
-        outage(self.regions.laptop, late=[HOME], lagging=True)
+        outage(self.regions.cloud, lagging=False)
+        outage(self.regions.cloud, late=[HOME], lagging=True)
         self.regions.publish_to(HOME, self.parts[1])  # the health check has not noticed
-        self.regions.book(HOME, BOOKED)
+        self.regions.book(self.regions.primary, BOOKED)
 
     def in_the_outage(self) -> None:
-        """Publish the rest, which the endpoint hands to the secondary."""
+        """Publish the rest, which the endpoint sends to the secondary."""
         self.regions.publish(self.parts[2])
         self.regions.settle()
         assert {event["region"] for event in self.regions.logged(self.regions.secondary)} == {HOME, AWAY}
 
     def publish_late(self) -> None:
-        """Publish to the fenced primary: for a while yet, some producers do not know that they are steered away."""
+        """Publish to the fenced primary: some producers learn late that they are steered away."""
         late = [each.entry for each in Simulation(Spec(rides=1, seed=8), datetime.now(UTC)).entries()]
         self.entries += late
         self.regions.publish_to(HOME, late)
 
     def without_route53(self, service: str, region: str) -> Any:
-        """Return a client, but none that steers producers."""
-        return Unreachable(service, region) if service == "route53" else self.regions.client(service, region)
+        """Return a client, except one that steers producers."""
+        return (unreachable if service == "route53" else self.regions.client)(service, region)
 
-    def failover(self, primary: Site, sleep: Any = lambda seconds: None) -> Failover:
-        """Return what fails over."""
-        return Failover(primary, self.regions.secondary, report=self.said.append, sleep=sleep)
+    def failover(self, primary: StackRef, sleep: Any = lambda seconds: None) -> Failover:
+        """Return a failover from a primary to the secondary."""
+        return Failover(primary, self.regions.secondary, lambda text: None, sleep)
 
 
 @pytest.fixture
 def run(regions: Regions) -> Run:
-    """A run that has come as far as the outage, with the rest in the secondary."""
+    """A run during the outage, with the rest in the secondary."""
     run = Run(regions)
     run.until_the_outage()
     run.in_the_outage()
@@ -86,56 +77,62 @@ def run(regions: Regions) -> Run:
 
 
 def test_a_fenced_primary_loses_and_doubles_nothing(run: Run) -> None:
-    """Late, fenced, drained and replayed: every event takes effect once, whenever it arrives."""
+    """Every event takes effect once, whenever it arrives, and the reconciler runs in one region."""
     regions = run.regions
+    fence.switch_schedules(regions.primary, ["ReconcilerSchedule"], on=True)  # the local stage deploys it disabled
+    assert reconciling(regions) == [HOME]
     waited: list[float] = []
 
     def catch_up(seconds: float) -> None:
         if not waited:
             run.publish_late()
         waited.append(seconds)
-        outage(regions.laptop, lagging=False)
+        outage(regions.cloud, lagging=False)
 
-    outcome = run.failover(regions.primary, catch_up).run(run.window, AT_ONCE)
+    outcome = run.failover(regions.primary, catch_up).run(run.since, None, AT_ONCE)
     assert waited, "the tables lag: the drain has to wait for them"
     assert outcome.drained
     assert outcome.republished > BOOKED
     assert outcome.replay.startswith(f"{AWAY}.")
+    assert reconciling(regions) == [AWAY]
     regions.settle()
     assert regions.published(run.entries) <= regions.applied(), "the secondary has caught up with everything"
 
-    # What was late arrives in the primary after all: while it is fenced, and when it has started again.
-    done = regions.deliveries(HOME)
-    outage(regions.laptop, late=[])
+    # Late events arrive in the primary: while it is fenced, and when it has started again.
+    done = regions.deliveries(regions.primary)
+    outage(regions.cloud, late=[])
     regions.settle()
-    assert regions.deliveries(HOME) == done, "a fenced region works on nothing"
+    assert regions.deliveries(regions.primary) == done, "a fenced region works on nothing"
+    fence.forget(regions.primary)  # whoever deleted it: everything starts
     with pytest.raises(EndpointConnectionError):
-        unfence(Site(NAME, HOME, run.without_route53), regions.secondary, report=run.said.append)
-    unfence(regions.primary, regions.secondary, report=run.said.append)
+        run.failover(StackRef(NAME, HOME, run.without_route53)).undo()
+    run.failover(regions.primary).undo()
+    assert reconciling(regions) == [HOME]
     regions.settle()
-    assert regions.deliveries(HOME) > done
+    assert regions.deliveries(regions.primary) > done
     ledger = regions.ledger()
     assert (ledger.lost, ledger.doubled) == (0, 0), ledger.to_text()
     assert ledger.replayed
     assert fence.fenced(regions.primary) is None
-    assert {each for each in regions.laptop.asked() if not each.allowed} == set(), "no role lacks a permission"
+    assert {each for each in regions.cloud.asked() if not each.allowed} == set(), "no role lacks a permission"
 
 
 def test_without_the_fence_effects_are_doubled(run: Run) -> None:
-    """A primary out of reach is refused; where duplicates are accepted, both regions take the same events for new."""
+    """An unreachable primary is refused; if duplicates are accepted, both regions process the same events as new."""
     regions = run.regions
-    out_of_reach = Site(NAME, HOME, Unreachable)
+    out_of_reach = StackRef(NAME, HOME, unreachable)
     before = replays(regions)
-    with pytest.raises(OperatorError, match=r"nothing was handed over again.*--accept-duplicates"):
-        run.failover(out_of_reach).run(run.window, AT_ONCE)
+    with pytest.raises(OperatorError, match=r"nothing was republished or replayed.*--accept-duplicates"):
+        run.failover(out_of_reach).run(run.since, None, AT_ONCE)
     assert replays(regions) == before
 
-    outcome = run.failover(out_of_reach).run(run.window, AT_ONCE, accept_duplicates=True)
+    outcome = run.failover(out_of_reach).run(run.since, None, AT_ONCE, accept_duplicates=True)
     assert not outcome.drained
+    assert reconciling(regions) == [AWAY]
     regions.settle()
-    outage(regions.laptop, late=[])  # the primary was late, not dead, and its replicas have seen nothing of all that
+    outage(regions.cloud, late=[])  # the primary was late, not dead, and its replicas have seen nothing of all that
     regions.settle()
-    outage(regions.laptop, lagging=False)
+    outage(regions.cloud, lagging=False)
     regions.settle()
     ledger = regions.ledger()
     assert ledger.doubled > 0, ledger.to_text()
@@ -146,11 +143,16 @@ def replays(regions: Regions) -> list[str]:
     return [each["ReplayName"] for each in regions.client("events", AWAY).list_replays()["Replays"]]
 
 
-class Unreachable:
-    """A service of a region that is out of reach."""
+def reconciling(regions: Regions) -> list[str]:
+    """Return the regions whose schedule starts the reconciler."""
 
-    def __init__(self, service: str, region: str) -> None:
-        self._url = f"https://{service}.{region}.amazonaws.com"
+    def state(stack: StackRef) -> str:
+        name = stack.named(fence.SCHEDULE)["ReconcilerSchedule"]
+        return str(stack.client("scheduler").get_schedule(Name=name)["State"])
 
-    def __getattr__(self, operation: str) -> Any:
-        raise EndpointConnectionError(endpoint_url=self._url)
+    return [stack.region for stack in (regions.primary, regions.secondary) if state(stack) == "ENABLED"]
+
+
+def unreachable(service: str, region: str) -> Any:
+    """Stand for the clients of a region that is out of reach."""
+    raise EndpointConnectionError(endpoint_url=f"https://{service}.{region}.amazonaws.com")

@@ -1,68 +1,75 @@
-"""The transformed template as a graph: who hands what to whom, and who is allowed what on what."""
+"""The transformed template as a graph: along which edges events go, and who may do what to which resource."""
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+from infrastructure.rules.house_rules import listed
 from tests.template.stack import Properties, Stack
 
 WRITTEN_FOR: Final = ("logs", "xray", "kms")
-"""Services that are no edges of the graph: everybody writes a log of their own, and sends traces."""
+"""Services whose grants are no edges: every function writes its log and sends traces."""
 
-_SUBSTITUTE: Final = re.compile(r"\$\{(\w+)(?:\.\w+)?\}")
-_TABLE: Final = re.compile(r":table/\$\{AWS::StackName\}-(.+)$")
+_TABLE: Final = re.compile(r"\$\{AWS::StackName\}-(\w+)")
 _PEER_BUS: Final = re.compile(r":events:\$\{PeerRegion\}:.*:event-bus/\$\{(\w+)\}$")
+_SUBSTITUTE: Final = re.compile(r"\$\{(\w+)(?:\.\w+)?\}")
 
 
-def flows(deployed: Stack) -> set[str]:
-    """Return the edges along which events go: ``A -> B``; and ``A ~> B``, where B gets what A gives up."""
-    return set(_flows(deployed))
+class Edge(NamedTuple):
+    """A way of events from one resource to another; `dead` if the target gets what the source could not deliver."""
+
+    source: str
+    target: str
+    dead: bool = False
 
 
-def grants(deployed: Stack) -> set[str]:
-    """Return what is allowed: ``A may service:Action,… on B``, A having the role, or being named by B's policy."""
-    allowed: dict[tuple[str, str, str], set[str]] = {}
-    for who, action, what in (*_of_roles(deployed), *_of_policies(deployed), *_of_permissions(deployed)):
-        service, _, name = action.partition(":")
-        if service not in WRITTEN_FOR:
-            allowed.setdefault((who, service, what), set()).add(name)
-    return {
-        f"{who} may {service}:{','.join(sorted(names))} on {what}" for (who, service, what), names in allowed.items()
-    }
+class Grant(NamedTuple):
+    """An action that a resource may take on another, by its role or by the other's policy."""
+
+    who: str
+    action: str
+    what: str
 
 
-def _flows(deployed: Stack) -> Iterator[str]:
+def grants(deployed: Stack) -> set[Grant]:
+    """Return what is allowed."""
+    every = (*_of_roles(deployed), *_of_policies(deployed), *_of_permissions(deployed))
+    return {grant for grant in every if not grant.action.startswith(WRITTEN_FOR)}
+
+
+def edges(deployed: Stack) -> Iterator[Edge]:
+    """Yield along which edges events go."""
     for name, bus in deployed.of_type("AWS::Events::EventBus").items():
-        yield f"{name} ~> {one(bus['DeadLetterConfig']['Arn'])}"
+        yield Edge(name, one(bus["DeadLetterConfig"]["Arn"]), dead=True)
     for name, rule in deployed.of_type("AWS::Events::Rule").items():
-        yield f"{one(rule['EventBusName'])} -> {name}"
+        yield Edge(one(rule["EventBusName"]), name)
         for target in rule["Targets"]:
-            yield f"{name} -> {one(target['Arn'])}"
-            yield f"{name} ~> {one(target['DeadLetterConfig']['Arn'])}"
+            yield Edge(name, one(target["Arn"]))
+            yield Edge(name, one(target["DeadLetterConfig"]["Arn"]), dead=True)
     for name, queue in deployed.of_type("AWS::SQS::Queue").items():
         if "RedrivePolicy" in queue:
-            yield f"{name} ~> {one(queue['RedrivePolicy']['deadLetterTargetArn'])}"
+            yield Edge(name, one(queue["RedrivePolicy"]["deadLetterTargetArn"]), dead=True)
     for mapping in deployed.of_type("AWS::Lambda::EventSourceMapping").values():
-        yield f"{one(mapping['EventSourceArn'])} -> {one(mapping['FunctionName'])}"
+        yield Edge(one(mapping["EventSourceArn"]), one(mapping["FunctionName"]))
     for config in deployed.of_type("AWS::Lambda::EventInvokeConfig").values():
-        yield f"{one(config['FunctionName'])} ~> {one(config['DestinationConfig']['OnFailure']['Destination'])}"
+        failed = config["DestinationConfig"]["OnFailure"]["Destination"]
+        yield Edge(one(config["FunctionName"]), one(failed), dead=True)
     for name, schedule in deployed.of_type("AWS::Scheduler::Schedule").items():
-        yield f"{name} -> {one(schedule['Target']['Arn'])}"
-        yield f"{name} ~> {one(schedule['Target']['DeadLetterConfig']['Arn'])}"
+        yield Edge(name, one(schedule["Target"]["Arn"]))
+        yield Edge(name, one(schedule["Target"]["DeadLetterConfig"]["Arn"]), dead=True)
     for name, pipe in deployed.of_type("AWS::Pipes::Pipe").items():
-        yield f"{one(pipe['Source'])} -> {name}"
-        yield f"{name} -> {one(pipe['Target'])}"
-        yield f"{name} ~> {one(pipe['SourceParameters']['DynamoDBStreamParameters']['DeadLetterConfig']['Arn'])}"
+        yield Edge(one(pipe["Source"]), name)
+        yield Edge(name, one(pipe["Target"]))
+        failed = pipe["SourceParameters"]["DynamoDBStreamParameters"]["DeadLetterConfig"]["Arn"]
+        yield Edge(name, one(failed), dead=True)
 
 
-def _of_roles(deployed: Stack) -> Iterator[tuple[str, str, str]]:
+def _of_roles(deployed: Stack) -> Iterator[Grant]:
     holders = {
-        one(properties.get("Role") or properties["RoleArn"]): name
-        for kind in ("AWS::Lambda::Function", "AWS::Pipes::Pipe", "AWS::Events::Endpoint")
-        for name, properties in deployed.of_type(kind).items()
+        one(properties.get("Role") or properties.get("RoleArn") or properties["Target"]["RoleArn"]): name
+        for kind in ("Lambda::Function", "Pipes::Pipe", "Events::Endpoint", "Scheduler::Schedule")
+        for name, properties in deployed.of_type(f"AWS::{kind}").items()
     }
-    schedules = deployed.of_type("AWS::Scheduler::Schedule")
-    holders |= {one(schedule["Target"]["RoleArn"]): name for name, schedule in schedules.items()}
     documents = [
         (role, policy["PolicyDocument"])
         for role, properties in deployed.of_type("AWS::IAM::Role").items()
@@ -75,50 +82,40 @@ def _of_roles(deployed: Stack) -> Iterator[tuple[str, str, str]]:
     ]
     for role, document in documents:
         for statement in document["Statement"]:
-            if statement["Effect"] != "Allow":
-                continue
-            for resource in several(statement["Resource"]):
-                for action in several(statement["Action"]):
-                    yield holders.get(role, role), action, one(resource)
+            for resource in listed(statement["Resource"]):
+                for action in listed(statement["Action"]):
+                    yield Grant(holders.get(role, role), action, one(resource))
 
 
-def _of_policies(deployed: Stack) -> Iterator[tuple[str, str, str]]:
+def _of_policies(deployed: Stack) -> Iterator[Grant]:
     for kind in ("AWS::SQS::QueuePolicy", "AWS::SNS::TopicPolicy"):
         for policy in deployed.of_type(kind).values():
             for statement in policy["PolicyDocument"]["Statement"]:
                 if statement["Effect"] == "Allow":
-                    for action in several(statement["Action"]):
-                        yield _source(statement), action, one(statement["Resource"])
+                    yield Grant(_source(statement), statement["Action"], one(statement["Resource"]))
 
 
 def _source(statement: Properties) -> str:
-    """Return the resource on whose behalf a policy lets a service in, or the service where it names none."""
+    """Return the resource on whose behalf a policy admits a service; the service if the policy names none."""
     arn = statement.get("Condition", {}).get("ArnEquals", {}).get("aws:SourceArn")
-    service: str = statement["Principal"]["Service"]
-    return one(arn) if arn is not None and service == "events.amazonaws.com" else service
+    return one(arn if arn is not None else statement["Principal"]["Service"])
 
 
-def _of_permissions(deployed: Stack) -> Iterator[tuple[str, str, str]]:
-    rules = deployed.of_type("AWS::Events::Rule")
+def _of_permissions(deployed: Stack) -> Iterator[Grant]:
     for permission in deployed.of_type("AWS::Lambda::Permission").values():
         source = one(permission["SourceArn"])
-        service = "events.amazonaws.com" if source in rules else "apigateway.amazonaws.com"
-        who = source if permission["Principal"] == service else permission["Principal"]
-        yield who, permission["Action"], one(permission["FunctionName"])
-
-
-def several(value: Any) -> list[Any]:
-    """Return the elements of a list; a single value is a list of one."""
-    return value if isinstance(value, list) else [value]
+        service = "events" if source.endswith("Rule") else "apigateway"
+        who = source if permission["Principal"] == f"{service}.amazonaws.com" else permission["Principal"]
+        yield Grant(who, permission["Action"], one(permission["FunctionName"]))
 
 
 def one(value: Any) -> str:
-    """Return what an intrinsic stands for, by logical id; an alias is its function, a replica its table."""
+    """Return the logical id that a value names: an alias is its function, an index or a replica its table."""
     match value:
         case {"Ref": "OutboxStreamArn"}:
             return "OutboxTable"
         case {"Ref": str(name)} | {"Fn::GetAtt": [str(name), *_]}:
-            return re.sub(r"Aliaslive$", "", name)
+            return name.removesuffix("Aliaslive")
         case {"Fn::Sub": str(text)} if found := _TABLE.search(text):
             return found[1]
         case {"Fn::Sub": str(text)} if found := _PEER_BUS.search(text):
@@ -126,6 +123,6 @@ def one(value: Any) -> str:
         case {"Fn::Sub": str(text)}:
             return _SUBSTITUTE.findall(text)[-1] if _SUBSTITUTE.search(text) else text
         case Mapping():
-            raise NotImplementedError(f"teach this function {value}")
+            return ""
         case _:
             return str(value)

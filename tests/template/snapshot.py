@@ -1,7 +1,7 @@
 """`make snapshot`: print what a change of the template changes in what is deployed, by role among the regions.
 
-The transformed template of the working tree is compared with that of a commit (ARGS=<commit>; left out, HEAD). The
-hashes by which SAM tells versions apart are left out: they change with the code.
+It compares the transformed template of the working tree with that of a commit (ARGS=<commit>; by default HEAD), without
+the hashes by which SAM tells versions apart.
 """
 
 import difflib
@@ -24,7 +24,7 @@ _HASH: Final = re.compile(r"\b(\w+(?:FunctionVersion|Layer))[0-9a-f]{10}\b")
 
 
 def main(commit: str = "HEAD") -> int:
-    """Print the differences; the exit status is 0, or 2 where there is no such commit."""
+    """Print the differences, and return 0, or 2 if there is no such commit."""
     os.environ.setdefault("AWS_DEFAULT_REGION", "us-east-1")  # the transform wants one, and uses it for nothing
     logging.getLogger("samtranslator").setLevel(logging.ERROR)
     with tempfile.TemporaryDirectory() as folder:
@@ -36,17 +36,15 @@ def main(commit: str = "HEAD") -> int:
             return 2
         with tarfile.open(fileobj=io.BytesIO(packed.stdout)) as members:
             members.extractall(folder, filter="data")
-        before = Path(folder) / "template.yaml"
         for role in ROLES:
-            old, new = (_written(template, role) for template in (before, TEMPLATE))
+            old, new = (_written(template, role) for template in (Path(folder) / "template.yaml", TEMPLATE))
             changes = list(difflib.unified_diff(old, new, f"{role} at {commit}", f"{role} now", n=3, lineterm=""))
             print("\n".join(changes or [f"{role}: nothing changes"]))
     return 0
 
 
 def _written(template: Path, role: str) -> list[str]:
-    resources = stack(template, **ROLES[role]).resources
-    text = yaml.safe_dump(resources, sort_keys=True, width=120, allow_unicode=True)
+    text = yaml.safe_dump(stack(template, **ROLES[role]).resources, sort_keys=True, width=120, allow_unicode=True)
     return _HASH.sub(r"\1", text).splitlines()
 
 

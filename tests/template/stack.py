@@ -1,15 +1,16 @@
 """The template as CloudFormation deploys it: transformed, with the conditions of one choice of parameters decided.
 
-The resources of nested stacks stand beside the template's own, with the values that their parameters are given.
+The resources of nested stacks are merged with the template's own.
 """
 
 import copy
-import itertools
+import random
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
 from samtranslator.translator.transform import transform
@@ -30,34 +31,27 @@ ROLES: Final[dict[str, dict[str, str]]] = {
         "OutboxStreamArn": "arn:aws:dynamodb:eu-west-1:123456789012:table/carride-OutboxTable/stream/2026-01-01T00:00",
     },
 }
-"""What `make deploy-regions` gives to a stack, by its role among the regions."""
-TOLD: Final = frozenset().union(*ROLES.values())
-"""The parameters that it gives."""
+"""Parameters that `make deploy-regions` sets, by the stack's role among the regions."""
 
 KEY: Final = "arn:aws:kms:us-east-1:123456789012:key/0a1b2c3d-0000-4000-8000-000000000000"
 SWITCHES: Final[dict[str, tuple[str, ...]]] = {
     "KmsKeyArn": ("", KEY),
     "PaymentGatewayUrl": ("", "https://gateway.example"),
 }
-"""Parameters of free text that decide what is deployed by being empty or not."""
-COMPANIONS: Final[dict[str, dict[str, str]]] = {
-    "jwt": {"JwtIssuer": "https://issuer.example", "JwtAudience": "carride"},
-    KEY: {"PeerKmsKeyArn": KEY.replace("us-east-1", "eu-west-1")},
+"""Parameters of free text that matter by being empty or not."""
+COMPANIONS: Final = {
+    "JwtIssuer": "https://issuer.example",
+    "JwtAudience": "carride",
+    "PeerKmsKeyArn": KEY.replace("us-east-1", "eu-west-1"),
+    "Release": "abcdefghij",
 }
-"""What has to be given with a value."""
-GRADUALLY: Final = {"Release": "abcdefghij"}
+"""Parameters that others require; they change nothing by themselves."""
+CHOICES: Final = 20
+SEED: Final = 2
 
 NO_VALUE: Final = {"Ref": "AWS::NoValue"}
 
 type Properties = dict[str, Any]
-
-
-class NoManagedPolicies:
-    """The template names no AWS managed policy, so the transform needs no account to look one up in."""
-
-    def load(self) -> dict[str, str]:
-        """Return the ARN of each managed policy by its name: none."""
-        return {}
 
 
 @dataclass(frozen=True)
@@ -70,22 +64,12 @@ class Stack:
     outputs: dict[str, Properties]
 
     def of_type(self, resource_type: str) -> dict[str, Properties]:
-        """Return the properties of every resource of that type by its logical id."""
+        """Return the properties of every resource of a type by logical id."""
         return {
             name: resource.get("Properties", {})
             for name, resource in self.resources.items()
             if resource["Type"] == resource_type
         }
-
-    def choose(self, value: object) -> object:
-        """Follow ``Fn::If`` and references to parameters down to the value that this choice of parameters gives."""
-        match value:
-            case {"Fn::If": [str(condition), chosen, otherwise]}:
-                return self.choose(chosen if self.conditions[condition] else otherwise)
-            case {"Ref": str(name)} if name in self.parameters:
-                return self.parameters[name]
-            case _:
-                return value
 
 
 def source(path: Path = TEMPLATE) -> dict[str, Any]:
@@ -130,13 +114,14 @@ def _expanded(value: Any, items: dict[str, str], mappings: dict[str, Any]) -> An
             return value
 
 
+@cache
 def stack(path: Path = TEMPLATE, /, **chosen: str) -> Stack:
     """Return the transformed template for the given parameters and the defaults of the others."""
     template = _packaged(source(path))
     parameters = {name: str(spec["Default"]) for name, spec in template["Parameters"].items()} | chosen
-    result = transform(template, parameters, NoManagedPolicies())
+    result = transform(template, parameters, SimpleNamespace(load=dict))  # no managed policies
     declared = template["Conditions"]
-    conditions = {name: _holds(condition, parameters, declared) for name, condition in declared.items()}
+    conditions = {name: holds(condition, parameters, declared) for name, condition in declared.items()}
     deployed = {
         name: {key: value for key, value in _decided(resource, conditions).items() if key != "Condition"}
         for name, resource in result["Resources"].items()
@@ -145,55 +130,30 @@ def stack(path: Path = TEMPLATE, /, **chosen: str) -> Stack:
     return Stack(parameters, conditions, deployed, _decided(result["Outputs"], conditions))
 
 
-def every_choice() -> Iterator[dict[str, str]]:
-    """Yield choices of parameters in which each pair of values of two parameters occurs at least once.
-
-    The values are those that the template allows, so that a parameter which is added is chosen too. Of numbers, the
-    first and the last; of the parameters that follow from the role, what the role gives.
-    """
-    options = {name: [*values] for name, values in _options()}
-    names = list(options)
-    pairs = {
-        ((one, a), (other, b))
-        for one, other in itertools.combinations(names, 2)
-        for a in options[one]
-        for b in options[other]
-    }
-    while pairs:
-        chosen: dict[str, str] = dict(min(pairs))
-        for name in names:
-            if name not in chosen:
-                chosen[name] = max(options[name], key=lambda value: len(_pairs(names, {**chosen, name: value}) & pairs))
-        pairs -= _pairs(names, chosen)
-        yield _with_companions({name: chosen[name] for name in names})
-
-
-def _options() -> Iterator[tuple[str, Sequence[str]]]:
+@cache
+def options() -> dict[str, list[str]]:
+    """Return the values to choose from: every allowed one, of numbers the first and the last."""
+    found = {name: list(values) for name, values in SWITCHES.items()}
     for name, spec in source()["Parameters"].items():
         allowed = [str(value) for value in spec.get("AllowedValues", ())]
-        if name in SWITCHES:
-            yield name, SWITCHES[name]
-        elif allowed and (name == "Role" or name not in TOLD):
-            yield name, [allowed[0], allowed[-1]] if spec["Type"] == "Number" else allowed
+        if allowed and name != "GlobalEndpoint":  # which follows from the role
+            found[name] = [allowed[0], allowed[-1]] if spec["Type"] == "Number" else allowed
+    return found
 
 
-def _pairs(names: Sequence[str], chosen: dict[str, str]) -> set[tuple[tuple[str, str], ...]]:
-    return set(itertools.combinations([(name, chosen[name]) for name in names if name in chosen], 2))
-
-
-def _with_companions(chosen: dict[str, str]) -> dict[str, str]:
-    companions = [COMPANIONS.get(value, {}) for value in chosen.values()]
-    if chosen["DeploymentStrategy"] != "AllAtOnce":
-        companions.append(GRADUALLY)
-    return {name: value for each in (chosen, ROLES[chosen["Role"]], *companions) for name, value in each.items()}
+def every_choice() -> Iterator[dict[str, str]]:
+    """Yield random choices of parameters, the same ones in each run, which cover every value."""
+    chance = random.Random(SEED)  # noqa: S311 - a sample, not a secret
+    for _ in range(CHOICES):
+        chosen = {name: chance.choice(values) for name, values in options().items()}
+        yield COMPANIONS | chosen | ROLES[chosen["Role"]]
 
 
 def label(choice: dict[str, str]) -> str:
-    """Return how a test calls a choice: by what differs from the defaults, without what follows from it."""
+    """Return a test id for a choice: the values that differ from the defaults."""
     specs = source()["Parameters"]
-    differs = [name for name, _ in _options() if choice.get(name, "") != str(specs[name]["Default"])]
-    words = [name if name in SWITCHES else choice[name] for name in differs]
-    return "-".join(f"{name}{word}" if word.isdigit() else word for name, word in zip(differs, words, strict=True))
+    words = {name: name if name in SWITCHES else choice[name] for name in options()}
+    return "-".join(word for name, word in words.items() if choice[name] != str(specs[name]["Default"]))
 
 
 def _decided(value: Any, conditions: dict[str, bool]) -> Any:
@@ -220,32 +180,19 @@ def _packaged(template: dict[str, Any]) -> dict[str, Any]:
     return template
 
 
-def _holds(condition: dict[str, Any], parameters: dict[str, str], declared: dict[str, dict[str, Any]]) -> bool:
+def holds(condition: dict[str, Any], parameters: dict[str, str], declared: dict[str, dict[str, Any]]) -> bool:
+    """Evaluate a condition of the template."""
     match condition:
         case {"Condition": str(name)}:
-            return _holds(declared[name], parameters, declared)
+            return holds(declared[name], parameters, declared)
         case {"Fn::And": list(parts)}:
-            return all(_holds(part, parameters, declared) for part in parts)
+            return all(holds(part, parameters, declared) for part in parts)
         case {"Fn::Or": list(parts)}:
-            return any(_holds(part, parameters, declared) for part in parts)
+            return any(holds(part, parameters, declared) for part in parts)
         case {"Fn::Equals": sides}:
             left, right = (parameters[each["Ref"]] if isinstance(each, dict) else str(each) for each in sides)
             return left == right
         case {"Fn::Not": [negated]}:
-            return not _holds(negated, parameters, declared)
+            return not holds(negated, parameters, declared)
         case _:
             raise NotImplementedError(f"teach this function the condition {condition}")
-
-
-def attribute(logical_id: str, name: str = "Arn") -> dict[str, list[str]]:
-    """Return the intrinsic that gives an attribute of a resource."""
-    return {"Fn::GetAtt": [logical_id, name]}
-
-
-def named(reference: Properties) -> str:
-    """Return the logical id that ``Ref`` or ``Fn::GetAtt`` names; for a function's alias, the function's."""
-    match reference:
-        case {"Ref": str(name)} | {"Fn::GetAtt": [str(name), _]}:
-            return name.removesuffix("Aliaslive")
-        case _:
-            return ""

@@ -1,7 +1,6 @@
 """How a new version takes over, how much may run at once, and whether every time fits inside the next longer one."""
 
-import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 from unittest.mock import Mock
 
@@ -11,190 +10,130 @@ import pytest
 from carride import clients
 from idempotency.dead_letters import DeadLetter, SqsDeadLetters
 from idempotency.stores.transport import botocore_transport
-from tests.template.stack import Properties, Stack, named, source, stack
+from infrastructure.rules.house_rules import mentioned
+from tests.template.graph import one
+from tests.template.stack import Properties, Stack, options, source, stack
 
 RELEASE: Final = "0123456789"
-STRATEGIES: Final = [
-    name for name in source()["Parameters"]["DeploymentStrategy"]["AllowedValues"] if name != "AllAtOnce"
-]
+STRATEGIES: Final = [name for name in options()["DeploymentStrategy"] if name != "AllAtOnce"]
+DIRECT: Final = {
+    *("AWS::Lambda::Version", "AWS::Lambda::Alias", "AWS::Lambda::EventInvokeConfig"),
+    "AWS::CloudWatch::Alarm",
+}
+"""Types of resources that name a function, not its alias: they do not invoke it."""
 OF_AN_ACCOUNT, KEPT_UNRESERVED = 1_000, 100
-"""Invocations at once: of an account by default, and those of them that Lambda lets nobody reserve."""
-
-
-@pytest.fixture(scope="module")
-def at_once() -> Stack:
-    """Return the stack as it is deployed by default."""
-    return stack()
-
-
-@pytest.fixture(scope="module", params=STRATEGIES)
-def gradual(request: pytest.FixtureRequest) -> Stack:
-    """Return the stack with each strategy that moves the traffic bit by bit."""
-    return stack(DeploymentStrategy=request.param, Release=RELEASE)
+"""Concurrent invocations: an account's default quota, and the part of it that Lambda keeps unreserved."""
 
 
 def functions(deployed: Stack) -> dict[str, Properties]:
-    """Return every function by its logical id."""
+    """Return the properties of every function by its logical id."""
     return deployed.of_type("AWS::Lambda::Function")
 
 
-def invoked(deployed: Stack) -> Iterator[tuple[str, Properties]]:
-    """Yield everything that invokes a function, or lets it be invoked, with the reference by which it does so."""
-    yield from delivered(deployed)
-    yield from called(deployed)
+def holders(deployed: Stack, names: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+    """Yield each output, and each resource with its type, that names one of these."""
+    for name, resource in deployed.resources.items():
+        if mentioned(resource.get("Properties", {})) & set(names):
+            yield name, resource["Type"]
     for name, output in deployed.outputs.items():
-        if name.endswith("FunctionName"):
-            yield name, output["Value"]
-
-
-def delivered(deployed: Stack) -> Iterator[tuple[str, Properties]]:
-    """Yield the references by which events reach functions."""
-    for name, rule in deployed.of_type("AWS::Events::Rule").items():
-        for target in rule["Targets"]:
-            if named(target["Arn"]) in functions(deployed):
-                yield name, target["Arn"]
-    for name, schedule in deployed.of_type("AWS::Scheduler::Schedule").items():
-        yield name, schedule["Target"]["Arn"]
-    for name, permission in deployed.of_type("AWS::Lambda::Permission").items():
-        yield name, permission["FunctionName"]
-    for name, mapping in deployed.of_type("AWS::Lambda::EventSourceMapping").items():
-        yield name, mapping["FunctionName"]
-
-
-def called(deployed: Stack) -> Iterator[tuple[str, Properties]]:
-    """Yield the references by which the API and its function call functions."""
-    api = deployed.resources["CarRideApi"]["Properties"]["Body"]
-    integrations = api["components"]["x-amazon-apigateway-integrations"]
-    for path, item in api["paths"].items():
-        for method, operation in item.items():
-            _, _, name = operation["x-amazon-apigateway-integration"]["$ref"].rpartition("/")
-            yield f"{method} {path}", integrations[name]["uri"]["Fn::Sub"][1]["Function"]
-    settings = functions(deployed)["CarRideApiFunction"]["Environment"]["Variables"]
-    yield "CarRideApiFunction", settings["SIMULATOR_FUNCTION_NAME"]
-    for statement in deployed.resources["CarRideApiPolicy"]["Properties"]["PolicyDocument"]["Statement"]:
-        if statement["Action"] == "lambda:InvokeFunction":
-            yield "CarRideApiPolicy", statement["Resource"]
+        if mentioned(output) & set(names):
+            yield name, "output"
 
 
 # ── Versions ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_by_default_a_deployment_is_over_when_the_stack_is(at_once: Stack) -> None:
-    """Nothing is invoked through an alias, and nothing goes through CodeDeploy: a changed parameter is in force."""
-    assert not [name for name, resource in at_once.resources.items() if resource["Type"].startswith("AWS::CodeDeploy")]
-    through = dict(invoked(at_once))
-    assert len(through) > len(functions(at_once))
-    for name, reference in through.items():
-        assert "Alias" not in json.dumps(reference), name
-    for name, config in at_once.of_type("AWS::Lambda::EventInvokeConfig").items():
-        assert config["Qualifier"] == "$LATEST", name
+def test_only_a_gradual_deployment_goes_through_aliases(deployed: Stack) -> None:
+    """Then everything that invokes a function names its alias; by default nothing does."""
+    aliases = deployed.of_type("AWS::Lambda::Alias")
+    groups = deployed.of_type("AWS::CodeDeploy::DeploymentGroup")
+    configs = deployed.of_type("AWS::Lambda::EventInvokeConfig").values()
+    if deployed.conditions["DeploysGradually"]:
+        assert {kind for _, kind in holders(deployed, functions(deployed))} <= DIRECT
+        assert {mentioned(each["Qualifier"]).pop() for each in configs} <= set(aliases)
+        assert len(groups) == len(aliases) == len(functions(deployed))
+    else:
+        assert list(holders(deployed, aliases)) == []
+        assert {each["Qualifier"] for each in configs} == {"$LATEST"}
+        assert groups == {}
 
 
-def test_a_gradual_deployment_moves_all_that_invokes(gradual: Stack) -> None:
-    """Whatever invokes a function goes through its alias, and what failed there is kept as well."""
-    for name, reference in invoked(gradual):
-        assert reference == {"Ref": f"{named(reference)}Aliaslive"}, name
-    for name, config in gradual.of_type("AWS::Lambda::EventInvokeConfig").items():
-        assert config["Qualifier"] == "live", name
-        assert gradual.resources[name]["DependsOn"] in gradual.resources, name
-
-
-def test_a_gradual_deployment_turns_back_on_errors(gradual: Stack) -> None:
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_gradual_deployment_rolls_back_on_errors(strategy: str) -> None:
     """Each function has a deployment group of its own, with the chosen steps and its own error alarm."""
+    gradual = stack(DeploymentStrategy=strategy, Release=RELEASE)
     for name in functions(gradual):
-        alias = gradual.resources[f"{name}Aliaslive"]
-        update = alias["UpdatePolicy"]["CodeDeployLambdaAliasUpdate"]
+        update = gradual.resources[f"{name}Aliaslive"]["UpdatePolicy"]["CodeDeployLambdaAliasUpdate"]
         group = gradual.resources[update["DeploymentGroupName"]["Ref"]]["Properties"]
-        assert group["DeploymentConfigName"]["Fn::Sub"][1]["ConfigName"] == gradual.parameters["DeploymentStrategy"]
+        assert group["DeploymentConfigName"]["Fn::Sub"][1]["ConfigName"] == strategy
         assert "DEPLOYMENT_STOP_ON_ALARM" in group["AutoRollbackConfiguration"]["Events"]
         (alarm,) = group["AlarmConfiguration"]["Alarms"]
         watched = gradual.resources[alarm["Name"]["Ref"]]["Properties"]
-        assert (watched["MetricName"], watched["Dimensions"]) == (
-            "Errors",
-            [{"Name": "FunctionName", "Value": {"Ref": name}}],
-        )
-
-
-def versions(**chosen: str) -> set[str]:
-    """Return the logical ids of the versions: one that changes is published."""
-    return set(stack(**chosen).of_type("AWS::Lambda::Version"))
+        dimensions = [{"Name": "FunctionName", "Value": {"Ref": name}}]
+        assert (watched["MetricName"], watched["Dimensions"]) == ("Errors", dimensions)
 
 
 def test_a_release_publishes_every_function() -> None:
-    """New letters publish new versions even if nothing but a parameter, which SAM would overlook, has changed."""
+    """A new release publishes new versions even if only a parameter changed, which SAM overlooks by itself."""
+
+    def versions(**chosen: str) -> set[str]:
+        return set(stack(**chosen).of_type("AWS::Lambda::Version"))
+
     first = versions(DeploymentStrategy=STRATEGIES[0], Release=RELEASE)
     assert first.isdisjoint(versions(DeploymentStrategy=STRATEGIES[0], Release=RELEASE[::-1]))
     assert versions() == versions(LogLevel="DEBUG"), "SAM notices parameters by itself now: Release could go"
 
 
-def test_every_strategy_is_one_of_codedeploys() -> None:
-    """The mapping says of each allowed value whether the traffic moves bit by bit."""
-    mapping = source()["Mappings"]["DeploymentStrategies"]
-    assert {name: each["Gradual"] for name, each in mapping.items()} == {"AllAtOnce": False} | dict.fromkeys(
-        STRATEGIES, True
-    )
-
-
 # ── Times and numbers that fit ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_message_stays_hidden_six_times_as_long_as_its_function_may_run(at_once: Stack) -> None:
-    """What AWS recommends, so that throttled batches are tried again before their messages come back."""
-    for mapping in at_once.of_type("AWS::Lambda::EventSourceMapping").values():
-        queue = at_once.of_type("AWS::SQS::Queue")[mapping["EventSourceArn"]["Fn::GetAtt"][0]]
-        assert queue["VisibilityTimeout"] >= 6 * functions(at_once)[named(mapping["FunctionName"])]["Timeout"]
+def test_a_message_stays_hidden_six_times_as_long_as_its_function_may_run(deployed: Stack) -> None:
+    """AWS recommends it, so that throttled batches are tried again before their messages return."""
+    for mapping in deployed.of_type("AWS::Lambda::EventSourceMapping").values():
+        queue = deployed.of_type("AWS::SQS::Queue")[one(mapping["EventSourceArn"])]
+        assert queue["VisibilityTimeout"] >= 6 * functions(deployed)[one(mapping["FunctionName"])]["Timeout"]
 
 
-def timeout_of(*logical_ids: str) -> int:
-    """Return the shortest time, in seconds, that one of the functions may take."""
-    return min(int(functions(stack())[name]["Timeout"]) for name in logical_ids)
+DEAD_LETTER: Final = DeadLetter("CONTRACT", "it breaks the contract", "ride-history", None, 0, {})
+OF_THE_API: Final = (
+    clients.lambda_client,
+    lambda: clients.dynamodb_client(connect_s=0.7, read_s=0.8),
+    botocore_transport,
+)
+OF_OTHERS: Final = (
+    *(clients.events_client, clients.sqs_client, clients.dynamodb_client, botocore_transport),
+    lambda: SqsDeadLetters("https://queue").send(DEAD_LETTER),
+)
 
 
-LETTER: Final = DeadLetter("CONTRACT", "it breaks the contract", "ride-history", None, 0, {})
-CONSUMERS: Final = ("RideHistoryFunction", "DispatchFunction", "PaymentFunction")
-CLIENTS: Final[dict[str, tuple[Callable[[], object], tuple[str, ...]]]] = {
-    "events": (clients.events_client, ("CarRideSimulatorFunction",)),
-    "lambda": (clients.lambda_client, ("CarRideApiFunction",)),
-    "sqs": (clients.sqs_client, ("CarRideSimulatorFunction",)),
-    "tables": (clients.dynamodb_client, ("DispatchFunction", "PaymentFunction", "ReconcilerFunction")),
-    "tables-of-the-api": (lambda: clients.dynamodb_client(connect_s=0.7, read_s=0.8), ("CarRideApiFunction",)),
-    "dead-letters": (lambda: SqsDeadLetters("https://queue").send(LETTER), CONSUMERS),
-    "records": (botocore_transport, (*CONSUMERS, "CarRideApiFunction", "ReconcilerFunction")),
-}
-"""What makes a client of AWS, and which functions wait for its answers."""
-
-
-def longest_call_s(config: Any) -> float:
-    """Return after how many seconds a call without an answer is given up, with the waits between the attempts."""
-    attempts = config.retries["total_max_attempts"]
-    return float((config.connect_timeout + config.read_timeout) * attempts + sum(2**n for n in range(attempts - 1)))
-
-
-@pytest.mark.parametrize("client", CLIENTS)
-def test_a_call_is_given_up_before_the_function_is(client: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An SDK left to itself waits for 60 seconds: a function would be killed before it could say what it waited for."""
-    configs: list[object] = []
+@pytest.mark.parametrize(
+    ("make", "api"), [*((make, True) for make in OF_THE_API), *((make, False) for make in OF_OTHERS)]
+)
+def test_a_call_is_given_up_before_the_function_is(
+    make: Callable[[], object], api: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All attempts of a call, with the waits between them, end before the function is killed, so that it can report."""
+    configs: list[Any] = []
 
     def create(_session: object, _service: str, *, config: object) -> Mock:
         configs.append(config)
         return Mock()
 
     monkeypatch.setattr(botocore.session.Session, "create_client", create)
-    make, waiting = CLIENTS[client]
     make()
     (config,) = configs
-    assert longest_call_s(config) < timeout_of(*waiting)
+    attempts = config.retries["total_max_attempts"]
+    longest_s = (config.connect_timeout + config.read_timeout) * attempts + sum(2**n for n in range(attempts - 1))
+    waiting = {name: each for name, each in functions(stack()).items() if (name == "CarRideApiFunction") is api}
+    assert longest_s < min(int(function["Timeout"]) for function in waiting.values())
 
 
-def test_reserved_concurrency_leaves_an_account_enough() -> None:
-    """By default nothing is reserved; the most that can be chosen fits into an account with the usual quota."""
-    assert all("ReservedConcurrentExecutions" not in function for function in functions(stack()).values())
-    spec = source()["Parameters"]["ReservedConcurrency"]
-    assert spec["Default"] == 0
-    for number in spec["AllowedValues"][1:]:
-        deployed = stack(ReservedConcurrency=str(number))
-        assert len(functions(deployed)) * number + KEPT_UNRESERVED <= OF_AN_ACCOUNT
-        for name, function in functions(deployed).items():
-            assert function["ReservedConcurrentExecutions"] == {"Ref": "ReservedConcurrency"}, name
-        for mapping in deployed.of_type("AWS::Lambda::EventSourceMapping").values():
-            assert mapping["ScalingConfig"]["MaximumConcurrency"] < number, "SQS would be throttled by its own function"
+def test_reserved_concurrency_leaves_an_account_enough(deployed: Stack) -> None:
+    """By default nothing is reserved; the highest choice fits into an account with the usual quota."""
+    number = int(deployed.parameters["ReservedConcurrency"])
+    reserved = [function.get("ReservedConcurrentExecutions") for function in functions(deployed).values()]
+    assert set(map(str, reserved)) == {str({"Ref": "ReservedConcurrency"} if number else None)}
+    assert len(reserved) * number + KEPT_UNRESERVED <= OF_AN_ACCOUNT
+    least = min(each for each in source()["Parameters"]["ReservedConcurrency"]["AllowedValues"] if each)
+    for mapping in deployed.of_type("AWS::Lambda::EventSourceMapping").values():
+        assert mapping["ScalingConfig"]["MaximumConcurrency"] < least, "SQS would be throttled by its own function"

@@ -5,147 +5,91 @@ from typing import Any, Final
 
 import pytest
 
-from tests.template.stack import NO_VALUE, ROLES, Properties, Stack, source, stack
+from tests.template.graph import grants
+from tests.template.stack import NO_VALUE, ROLES, Stack, holds, source, stack
 
 HERE: Final = "eu-west-1"
 THERE: Final = "us-east-1"
-RULES: Final = ("RideHistoryRule", "DispatchRule", "PaymentRule", "PartnersRule", "PartnersOlderRule")
-ENDPOINT: Final = {
-    "CarRideEndpoint",
-    "CarRideEndpointPolicy",
-    "CarRideEndpointRole",
-    "CarRideHealthCheck",
-    "CarRideLatencyAlarm",
-}
+STANDALONE, PRIMARY, SECONDARY = (stack(**parameters) for parameters in ROLES.values())
+FIRST: Final = stack(**{**ROLES["primary"], "GlobalEndpoint": "absent"})
+"""The primary's first deployment."""
+OF_CONSUMERS: Final = sorted(set(PRIMARY.of_type("AWS::Events::Rule")) - {"CarRideLogRule"})
+"""Every rule except the catch-all, which logs what either region ingested."""
 
 
-@pytest.fixture(scope="module")
-def standalone() -> Stack:
-    """Return the stack of one region by itself."""
-    return stack(**ROLES["standalone"])
-
-
-@pytest.fixture(scope="module")
-def primary() -> Stack:
-    """Return the stack of the primary region."""
-    return stack(**ROLES["primary"])
-
-
-@pytest.fixture(scope="module")
-def secondary() -> Stack:
-    """Return the stack of the secondary region."""
-    return stack(**ROLES["secondary"])
-
-
-# ── Tables ────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_only_the_primary_has_replicas_elsewhere(standalone: Stack, primary: Stack) -> None:
-    """Each table has a replica in the region's own place, and those of the primary one in the other region."""
+def test_only_the_primary_has_replicas_elsewhere() -> None:
+    """Each table has a replica in its own region; the primary's tables have an equally safe one in the other region."""
     own = {"Ref": "AWS::Region"}
-    for name, table in standalone.of_type("AWS::DynamoDB::GlobalTable").items():
+    for name, table in STANDALONE.of_type("AWS::DynamoDB::GlobalTable").items():
         assert [replica["Region"] for replica in table["Replicas"]] == [own], name
-    for name, table in primary.of_type("AWS::DynamoDB::GlobalTable").items():
+        assert table["StreamSpecification"] == {"StreamViewType": "NEW_AND_OLD_IMAGES"}, name  # replicas need it
+    for name, table in PRIMARY.of_type("AWS::DynamoDB::GlobalTable").items():
         here, there = table["Replicas"]
         assert (here["Region"], there["Region"]) == (own, {"Ref": "PeerRegion"}), name
-        assert {**here, "Region": None} == {**there, "Region": None}, f"{name}: as safe there as here"
-    for name, table in standalone.of_type("AWS::DynamoDB::GlobalTable").items():  # replicas ask for it, from the start
-        assert table["StreamSpecification"] == {"StreamViewType": "NEW_AND_OLD_IMAGES"}, name
+        assert {**here, "Region": None} == {**there, "Region": None}, name
 
 
-def test_the_secondary_has_no_table_and_knows_the_names_of_all(secondary: Stack, primary: Stack) -> None:
-    """It calls the primary's replicas by the names that the primary gave them, wherever a table is named."""
-    assert secondary.of_type("AWS::DynamoDB::GlobalTable") == {}
-    tables = primary.of_type("AWS::DynamoDB::GlobalTable")
-    for name, table in tables.items():
+def test_the_secondary_calls_the_replicas_by_their_names() -> None:
+    """It has no table, names no table as its own resource, and names every table that the primary creates."""
+    assert SECONDARY.of_type("AWS::DynamoDB::GlobalTable") == {}
+    text = json.dumps([SECONDARY.resources, SECONDARY.outputs])
+    for name, table in PRIMARY.of_type("AWS::DynamoDB::GlobalTable").items():
         assert table["TableName"] == {"Fn::Sub": f"${{AWS::StackName}}-{name}"}
-    text = json.dumps([secondary.resources, secondary.outputs])
-    for name in tables:
-        assert f'{{"Ref": "{name}"}}' not in text
-        assert f'"Fn::GetAtt": ["{name}"' not in text
         assert f"${{AWS::StackName}}-{name}" in text
+        assert not any(own in text for own in (f'{{"Ref": "{name}"}}', f'"Fn::GetAtt": ["{name}"'))
 
 
-def test_the_pipe_of_the_secondary_reads_its_own_replica(secondary: Stack, primary: Stack) -> None:
-    """Both may read exactly the stream that they read."""
-    for deployed, stream in (
-        (secondary, {"Ref": "OutboxStreamArn"}),
-        (primary, {"Fn::GetAtt": ["OutboxTable", "StreamArn"]}),
-    ):
-        assert deployed.of_type("AWS::Pipes::Pipe")["OutboxPipe"]["Source"] == stream
-        (policy,) = deployed.of_type("AWS::IAM::Role")["OutboxPipeRole"]["Policies"]
-        (reads,) = [each for each in policy["PolicyDocument"]["Statement"] if each["Sid"] == "ReadStream"]
-        assert reads["Resource"] == stream
-
-
-def test_a_pipe_tells_what_its_own_region_wrote() -> None:
-    """The stream of a replica has what every region wrote."""
-    filters = source()["Resources"]["OutboxPipe"]["Properties"]["SourceParameters"]["FilterCriteria"]["Filters"]
-    (pattern,) = [json.loads(each["Pattern"]["Fn::Sub"]) for each in filters]
+def test_a_pipe_publishes_what_its_own_region_wrote() -> None:
+    """The stream of a replica has the items of every region."""
+    (pipe,) = PRIMARY.of_type("AWS::Pipes::Pipe").values()
+    (pattern,) = (
+        json.loads(each["Pattern"]["Fn::Sub"]) for each in pipe["SourceParameters"]["FilterCriteria"]["Filters"]
+    )
     assert pattern["dynamodb"]["NewImage"]["region"] == {"S": ["${AWS::Region}"]}
 
 
-# ── The global endpoint ───────────────────────────────────────────────────────────────────────────────────────────────
+def test_only_the_primary_has_the_endpoint() -> None:
+    """It has the endpoint once both buses exist, and outputs are the same everywhere."""
+    for deployed in (STANDALONE, SECONDARY, FIRST):
+        assert deployed.of_type("AWS::Events::Endpoint") == deployed.of_type("AWS::Route53::HealthCheck") == {}
+    for deployed in (STANDALONE, PRIMARY, SECONDARY, FIRST):
+        assert set(deployed.outputs) == set(STANDALONE.outputs)
+        for name, output in deployed.outputs.items():
+            assert output["Value"] not in ("", NO_VALUE), name
+            assert "Condition" not in output, name
 
 
-def test_only_the_primary_has_the_endpoint(standalone: Stack, primary: Stack, secondary: Stack) -> None:
-    """Endpoint, health check, alarm and role are the primary's, as soon as both buses are there."""
-    first = stack(**{**ROLES["primary"], "GlobalEndpoint": "absent"})
-    assert set(primary.resources) - set(first.resources) >= ENDPOINT
-    for deployed in (standalone, secondary, first):
-        assert not ENDPOINT & set(deployed.resources)
-
-
-def test_the_endpoint_replicates_and_follows_its_health_check(primary: Stack) -> None:
-    """It has the bus of either region, copies events between them, and leaves a primary that is unhealthy."""
-    endpoint = primary.of_type("AWS::Events::Endpoint")["CarRideEndpoint"]
-    regions = ("AWS::Region", "PeerRegion")
+def test_the_endpoint_replicates_and_follows_its_health_check() -> None:
+    """It copies events between the buses, and leaves a primary that is late for five minutes, not a quiet one."""
+    (endpoint,) = PRIMARY.of_type("AWS::Events::Endpoint").values()
     arn = "arn:${{AWS::Partition}}:events:${{{}}}:${{AWS::AccountId}}:event-bus/${{CarRideBus}}"
-    assert endpoint["EventBuses"] == [{"EventBusArn": {"Fn::Sub": arn.format(region)}} for region in regions]
-    assert endpoint["ReplicationConfig"] == {"State": "ENABLED"}
-    assert endpoint["RoleArn"] == {"Fn::GetAtt": ["CarRideEndpointRole", "Arn"]}
+    buses = [{"EventBusArn": {"Fn::Sub": arn.format(region)}} for region in ("AWS::Region", "PeerRegion")]
+    assert (endpoint["EventBuses"], endpoint["ReplicationConfig"]) == (buses, {"State": "ENABLED"})
+    copying = {f"events:{action}" for action in ("DeleteRule", "PutEvents", "PutRule", "PutTargets", "RemoveTargets")}
+    assert {each[1:] for each in grants(PRIMARY) if each.who == "CarRideEndpoint"} == {
+        *((action, "CarRideBus") for action in copying),
+        ("events:PutEvents", "CarRideBus of the peer"),
+        ("iam:PassRole", "CarRideEndpointRole"),
+    }
     failover = endpoint["RoutingConfig"]["FailoverConfig"]
     assert failover["Secondary"] == {"Route": {"Ref": "PeerRegion"}}
-    assert "${CarRideHealthCheck}" in failover["Primary"]["HealthCheck"]["Fn::Sub"]
-
-
-def test_a_quiet_region_is_not_unhealthy(primary: Stack) -> None:
-    """EventBridge has to be late for five minutes; where no event is, nothing fails over."""
-    alarm = primary.of_type("AWS::CloudWatch::Alarm")["CarRideLatencyAlarm"]
-    assert (alarm["Namespace"], alarm["MetricName"]) == ("AWS/Events", "IngestionToInvocationStartLatency")
-    assert (alarm["Statistic"], alarm["Threshold"], alarm["ComparisonOperator"]) == (
-        "Average",
-        30_000,
-        "GreaterThanThreshold",
-    )
-    assert (alarm["Period"], alarm["EvaluationPeriods"]) == (60, 5)
+    ((name, check),) = PRIMARY.of_type("AWS::Route53::HealthCheck").items()
+    assert f"${{{name}}}" in failover["Primary"]["HealthCheck"]["Fn::Sub"]
+    config = check["HealthCheckConfig"]
+    assert config["InsufficientDataHealthStatus"] == "LastKnownStatus"
+    alarm = PRIMARY.resources[config["AlarmIdentifier"]["Name"]["Ref"]]["Properties"]
     assert alarm["TreatMissingData"] == "missing"
-    check = primary.of_type("AWS::Route53::HealthCheck")["CarRideHealthCheck"]["HealthCheckConfig"]
-    assert check["InsufficientDataHealthStatus"] == "LastKnownStatus"
-    assert check["AlarmIdentifier"]["Name"] == {"Ref": "CarRideLatencyAlarm"}
+    assert (alarm["MetricName"], alarm["Threshold"]) == ("IngestionToInvocationStartLatency", 30_000)
+    assert (alarm["Period"], alarm["EvaluationPeriods"]) == (60, 5)
 
 
 # ── Rules ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def pattern(deployed: Stack, rule: str) -> Properties:
-    """Return the pattern of a rule as it is in `HERE`."""
+def takes(deployed: Stack, rule: str, event: dict[str, str]) -> bool:
+    """Whether a rule in `HERE` lets through an event, as EventBridge documents `$or`, `exists` and `prefix`."""
     text = json.dumps(deployed.of_type("AWS::Events::Rule")[rule]["EventPattern"])
-    for ref in ('{"Ref": "AWS::Region"}', '{"Fn::Sub": "${AWS::Region}"}'):
-        text = text.replace(ref, f'"{HERE}"')
-    text = text.replace('{"Fn::Sub": "${AWS::Region}."}', f'"{HERE}."')
-    found: Properties = json.loads(text)
-    return found
-
-
-def alternatives(deployed: Stack, rule: str) -> list[Properties] | None:
-    """Return what a rule lets through of regions and replays; None is everything."""
-    found: list[Properties] | None = pattern(deployed, rule).get("$or")
-    return found
-
-
-def takes(choices: list[Properties] | None, event: dict[str, str]) -> bool:
-    """Whether the alternatives match, by what EventBridge documents of `exists` and `prefix`."""
+    text = text.replace('{"Ref": "AWS::Region"}', f'"{HERE}"').replace('{"Fn::Sub": "${AWS::Region}."}', f'"{HERE}."')
 
     def matches(matcher: Any, value: str | None) -> bool:
         match matcher:
@@ -156,13 +100,13 @@ def takes(choices: list[Properties] | None, event: dict[str, str]) -> bool:
             case _:
                 return bool(value == matcher)
 
-    return choices is None or any(
+    return any(
         all(any(matches(matcher, event.get(field)) for matcher in matchers) for field, matchers in choice.items())
-        for choice in choices
+        for choice in json.loads(text).get("$or", [{}])
     )
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", OF_CONSUMERS)
 @pytest.mark.parametrize(
     ("event", "taken"),
     [
@@ -174,79 +118,40 @@ def takes(choices: list[Properties] | None, event: dict[str, str]) -> bool:
         pytest.param({"region": HERE, "replay-name": f"{HERE}-a"}, False, id="replayed without a name for a region"),
     ],
 )
-def test_a_rule_takes_an_event_in_one_region(
-    rule: str, event: dict[str, str], taken: bool, primary: Stack, secondary: Stack, standalone: Stack
-) -> None:
-    """Where it was ingested, or for which it was replayed; one region by itself takes whatever comes."""
-    assert takes(alternatives(primary, rule), event) is taken
-    assert takes(alternatives(secondary, rule), event) is taken
-    assert takes(alternatives(standalone, rule), event)
+def test_a_rule_takes_an_event_in_one_region(rule: str, event: dict[str, str], taken: bool) -> None:
+    """A rule takes an event where it was ingested or for which it is replayed; a single region takes every event."""
+    assert takes(PRIMARY, rule, event) is taken
+    assert takes(SECONDARY, rule, event) is taken
+    assert takes(STANDALONE, rule, event)
+    assert takes(PRIMARY, "CarRideLogRule", event)
 
 
-def test_every_rule_but_the_evidence_minds_its_region(primary: Stack) -> None:
-    """A rule that is added later is not forgotten; the catch-all writes down what either region has ingested."""
-    minding = {name for name in primary.of_type("AWS::Events::Rule") if alternatives(primary, name)}
-    assert minding == set(primary.of_type("AWS::Events::Rule")) - {"CarRideLogRule"}
-    assert minding >= set(RULES)
+# ── Parameters ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-# ── Parameters and outputs ────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_outputs_are_the_same_for_every_role(standalone: Stack, primary: Stack, secondary: Stack) -> None:
-    """Tools find what they look for in either region."""
-    for name, output in standalone.outputs.items():
-        assert output["Value"] not in ("", NO_VALUE), name
-        assert "Condition" not in output, name
-    assert set(standalone.outputs) == set(primary.outputs) == set(secondary.outputs)
-
-
-def refused(parameters: dict[str, str]) -> list[str]:
-    """Return what the template's own rules have against parameters, by their names."""
+def refused(**chosen: str) -> list[str]:
+    """Return the names of the template's rules that refuse parameters."""
     template = source()
-    given = {name: str(spec["Default"]) for name, spec in template["Parameters"].items()}
-    given |= parameters | {"AWS::Region": HERE}
-
-    def holds(condition: Any) -> bool:
-        match condition:
-            case {"Fn::Equals": [left, right]}:
-                return bool(value(left) == value(right))
-            case {"Fn::Not": [inner]}:
-                return not holds(inner)
-            case {"Fn::And": parts}:
-                return all(holds(part) for part in parts)
-            case {"Fn::Or": parts}:
-                return any(holds(part) for part in parts)
-            case _:
-                raise NotImplementedError(condition)
-
-    def value(expression: Any) -> Any:
-        return given[expression["Ref"]] if isinstance(expression, dict) else expression
-
+    given = {name: str(spec["Default"]) for name, spec in template["Parameters"].items()} | chosen
+    given["AWS::Region"] = HERE
     return [
         name
         for name, rule in template["Rules"].items()
-        if holds(rule.get("RuleCondition", {"Fn::Equals": ["", ""]}))
-        and not all(holds(each["Assert"]) for each in rule["Assertions"])
+        if holds(rule["RuleCondition"], given, {})
+        and not all(holds(each["Assert"], given, {}) for each in rule["Assertions"])
     ]
 
 
-@pytest.mark.parametrize("role", ROLES)
-def test_what_the_command_gives_is_accepted(role: str) -> None:
-    """The template's rules have nothing against what `make deploy-regions` deploys."""
-    assert refused({**ROLES[role], "PeerRegion": THERE} if role != "standalone" else ROLES[role]) == []
-
-
 @pytest.mark.parametrize(
-    ("parameters", "rule"),
+    ("chosen", "rule"),
     [
         ({"PeerRegion": THERE}, "OneRegionHasNoPeer"),
         ({"Role": "primary"}, "TwoRegionsAreTwo"),
         ({"Role": "primary", "PeerRegion": HERE}, "TwoRegionsAreTwo"),
         ({"GlobalEndpoint": "present"}, "TheEndpointIsThePrimarys"),
         ({"Role": "secondary", "PeerRegion": THERE}, "TheSecondaryReadsItsReplica"),
-        ({"OutboxStreamArn": "arn"}, "OnlyTheSecondaryIsTold"),
-        ({"GlobalEndpointId": "id"}, "OnlyTheSecondaryIsTold"),
+        ({"OutboxStreamArn": "arn"}, "OnlyTheSecondaryNamesStreamAndEndpoint"),
+        ({"GlobalEndpointId": "id"}, "OnlyTheSecondaryNamesStreamAndEndpoint"),
         ({"DeploymentStrategy": "Canary10Percent5Minutes"}, "GradualDeploymentNeedsARelease"),
         ({"ApiAuthorization": "jwt", "JwtIssuer": "https://issuer.example"}, "JwtNeedsItsIssuer"),
         ({"ApiAuthorization": "jwt", "JwtAudience": "carride"}, "JwtNeedsItsIssuer"),
@@ -254,6 +159,7 @@ def test_what_the_command_gives_is_accepted(role: str) -> None:
         ({"Role": "primary", "PeerRegion": THERE, "KmsKeyArn": "arn"}, "BothReplicasHaveKeys"),
     ],
 )
-def test_parameters_that_do_not_fit_are_refused(parameters: dict[str, str], rule: str) -> None:
-    """CloudFormation refuses a deployment that could not work, before it begins."""
-    assert refused(parameters) == [rule]
+def test_parameters_that_do_not_fit_are_refused(chosen: dict[str, str], rule: str) -> None:
+    """CloudFormation refuses a deployment that could not work, and accepts those of `make deploy-regions`."""
+    assert refused(**chosen) == [rule]
+    assert refused() == refused(**ROLES["primary"] | {"PeerRegion": THERE}) == refused(**ROLES["secondary"]) == []

@@ -1,6 +1,6 @@
-"""Who calls, and who may do what to which ride. Pure: no I/O.
+"""The callers of the API, and what they may do to which ride. Pure: no I/O.
 
-The table in docs/security.md says the same; a test reads it and asks the API.
+The table in docs/security.md shows the same rules; a test compares it with the API.
 """
 
 from collections.abc import Mapping
@@ -14,13 +14,13 @@ class Caller(NamedTuple):
     """Who sent a request."""
 
     subject: str
-    """The same in all sessions of a caller. It owns the rides that it books, and its idempotency keys."""
+    """The same in all sessions of a caller. It owns rides and idempotency keys."""
     staff: bool
     """Whether the caller works for the company."""
 
 
 class Action(StrEnum):
-    """What callers ask for. A change of a ride has the name of its ``action``."""
+    """What a caller can ask for. A change of a ride is named like its ``action``."""
 
     BOOK = "book"
     LIST = "list"
@@ -36,17 +36,14 @@ class Action(StrEnum):
 _FOR_STAFF: Final = frozenset(
     {Action.ACCEPT, Action.START, Action.COMPLETE, Action.CHANGE_DESTINATION, Action.SIMULATE}
 )
-"""Changing the destination is among them because it sets the price."""
+"""A change of the destination sets the price, so it is for staff."""
 _FOR_OWNERS: Final = frozenset({Action.READ, Action.CANCEL})
 
 
 def refusal(caller: Caller, action: Action, owner: str | None) -> Kind | None:
-    """Return the problem with which an action on a ride is refused; None if the caller may do it.
+    """Return the problem for which an action on a ride is refused; None if it is allowed.
 
-    Args:
-        caller: who asks.
-        action: what for.
-        owner: the subject that booked the ride; None for a ride that was not booked through the API.
+    ``owner`` is the subject that booked the ride; None if it was not booked through the API.
     """
     if caller.staff:
         return None
@@ -56,23 +53,19 @@ def refusal(caller: Caller, action: Action, owner: str | None) -> Kind | None:
 
 
 def require(caller: Caller, action: Action) -> None:
-    """Refuse an action that the caller may not do to any ride, not even to its own.
-
-    Raises:
-        HttpProblemError: 403.
-    """
+    """Raise HttpProblemError (403) for an action that the caller may not do even to its own rides."""
     if refusal(caller, action, caller.subject):
         raise refused(Kind.FORBIDDEN, f"{action} is for staff")
 
 
 def caller_of(event: Mapping[str, Any], *, staff_group: str, everyone: bool) -> Caller:
-    """Return who sent a request, as API Gateway's authorizer reports it.
+    """Return the caller of a request in payload format 2.0, as API Gateway's authorizer reports it.
 
     Args:
-        event: the request in payload format 2.0.
-        staff_group: what makes a caller staff: for a token, a group in ``cognito:groups`` or a scope; for a signed
-            request, the IAM role. If empty, nobody is staff.
-        everyone: whether every caller is staff, and a caller without a name is accepted.
+        event: the request.
+        staff_group: the group or scope of a token, or the IAM role of a signed request, that makes its caller staff;
+            if empty, nobody is staff.
+        everyone: whether all callers are staff, and callers without a name are accepted.
 
     Raises:
         HttpProblemError: 403, because the caller has no name.
@@ -81,11 +74,11 @@ def caller_of(event: Mapping[str, Any], *, staff_group: str, everyone: bool) -> 
     match context.get("authorizer"):
         case {"jwt": {"claims": {"sub": str(subject)} as claims}} if subject:
             name, groups = f"jwt:{subject}", _groups(claims)
-        # All users of an identity pool assume the same role: their identity tells them apart.
+        # All users of an identity pool assume the same role, but have different identities.
         case {"iam": {"cognitoIdentity": {"identityId": str(identity)}} as iam} if identity:
             name, groups = f"identity:{identity}", _role(iam, context.get("accountId"))
         case {"iam": {"userId": str(user)} as iam} if user.partition(":")[0]:
-            name = f"iam:{user.partition(':')[0]}"  # the name of a role's session follows the colon
+            name = f"iam:{user.partition(':')[0]}"  # the name of the session follows the colon
             groups = _role(iam, context.get("accountId"))
         case _ if everyone:
             return Caller("anyone", staff=True)
@@ -97,7 +90,7 @@ def caller_of(event: Mapping[str, Any], *, staff_group: str, everyone: bool) -> 
 def _groups(claims: Mapping[str, Any]) -> list[str]:
     """Return the groups and scopes of a token. API Gateway writes a list of groups as ``[one two]``.
 
-    Neither contains blanks. Claims of other issuers are not read: a group called "not staff" would become two groups.
+    Only Cognito's groups are read, because they contain no blanks: "not staff" would become two groups.
     """
     groups = claims.get("cognito:groups", "")
     listed = groups if isinstance(groups, list) else str(groups).removeprefix("[").removesuffix("]").split()
@@ -105,7 +98,7 @@ def _groups(claims: Mapping[str, Any]) -> list[str]:
 
 
 def _role(iam: Mapping[str, Any], account: object) -> list[str]:
-    """Return the IAM role that a caller of this account has assumed: arn:aws:sts::ACCOUNT:assumed-role/ROLE/SESSION."""
+    """Return the IAM role of a caller from this account: arn:aws:sts::ACCOUNT:assumed-role/ROLE/SESSION."""
     match str(iam.get("userArn", "")).split(":"):
         case ["arn", _, "sts", "", str(number), resource] if number == account:
             kind, role, *_ = [*resource.split("/"), ""]

@@ -1,7 +1,4 @@
-"""The commands that change rides, and what each one makes of a ride. Pure: no I/O, no clock.
-
-A command is the body of a request. It decides on the ride as it is: it returns the fact that follows, or raises.
-"""
+"""The commands that book and change rides: the bodies of requests, and their effect. Pure: no I/O, no clock."""
 
 from collections.abc import Mapping
 from typing import Annotated, Final, Literal, get_args
@@ -12,11 +9,10 @@ from msgspec import Meta, Struct
 from api.callers import Action
 from carride import ride as rides
 from carride.decoding import json_name
-from carride.events import (
+from carride.facts import (
     CarRideAccepted,
     CarRideCancelled,
     CarRideCompleted,
-    CarRideCreated,
     CarRideDestinationChanged,
     CarRideStarted,
     Fact,
@@ -26,11 +22,11 @@ from carride.ride import CURRENCY, CustomerID, OrderID, Passengers, Price, Ride,
 
 # An entry of a ride's timeline takes half a KB, and DynamoDB refuses items of more than 400 KB.
 MOST_VERSIONS: Final = 100
-_TO_THE_END: Final = 3  # versions that are kept for the end of a ride: it is accepted, starts and is completed
+_TO_THE_END: Final = 3  # versions reserved for accepting, starting and completing the ride
 
 
 class TooManyChangesError(RideError):
-    """Raised when the destination of a ride has changed as often as it can."""
+    """Raised when the destination of a ride has changed too often."""
 
     def __init__(self, ride: Ride) -> None:
         super().__init__(
@@ -93,36 +89,40 @@ CHANGES: Final[Mapping[str, type[AnyChange]]] = {
 """The changes by their ``action``."""
 
 
-def book(command: Book, order_id: OrderID) -> Fact:
-    """Return the fact that the ride ``order_id`` was booked.
+def book(command: Book, order_id: OrderID) -> Ride:
+    """Return the new ride ``order_id``.
 
     Raises:
         NoTripError: it would end where it begins.
     """
     fields = msgspec.structs.asdict(command)
-    del fields["currency"]  # there is one
-    return CarRideCreated.of(rides.request(order_id=order_id, **fields))
+    del fields["currency"]  # there is only one
+    return rides.request(order_id=order_id, **fields)
 
 
-def change(command: AnyChange, ride: Ride) -> Fact:
-    """Return the fact that a change makes of a ride.
+def change[R: Ride](command: AnyChange, ride: R) -> tuple[R, Fact]:
+    """Return the ride after a change, and the fact that the change makes.
 
     Raises:
-        RideError: the ride has another version, or its status does not allow the change.
+        RideError: the ride is at another version, or its status does not allow the change.
     """
     seen = command.version
     match command:
         case Accept():
-            return CarRideAccepted.of(rides.accept(ride, seen=seen))
+            changed = rides.accept(ride, seen=seen)
+            return changed, CarRideAccepted.of(changed)
         case Start():
-            return CarRideStarted.of(rides.start(ride, seen=seen))
+            changed = rides.start(ride, seen=seen)
+            return changed, CarRideStarted.of(changed)
         case Complete():
-            return CarRideCompleted.of(rides.complete(ride, seen=seen))
+            changed = rides.complete(ride, seen=seen)
+            return changed, CarRideCompleted.of(changed)
         case Cancel(reason=reason):
-            return CarRideCancelled.of(rides.cancel(ride, seen=seen), reason=reason)
+            changed = rides.cancel(ride, seen=seen)
+            return changed, CarRideCancelled.of(changed, reason=reason)
         case ChangeDestination(destination=destination, price=price):
             changed = rides.change_destination(ride, destination, price, seen=seen)
             if changed.version + _TO_THE_END > MOST_VERSIONS:
                 raise TooManyChangesError(ride)
             before = {"previous_destination": ride.destination, "previous_price": ride.price}
-            return CarRideDestinationChanged.of(changed, **before)
+            return changed, CarRideDestinationChanged.of(changed, **before)

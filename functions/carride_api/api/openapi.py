@@ -1,6 +1,6 @@
-"""The OpenAPI document, written from the types that requests are read with.
+"""The OpenAPI document, generated from the types of requests and answers.
 
-The API serves it. `make contract` writes the copy in the repository.
+The API serves it, and `make contract` writes it to docs/openapi.json.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from api.requests import DEFAULT_PAGE, PageSize, PageToken
 from api.simulations import Simulate
 from api.tables import Page, RideView
 from carride.bookings import Booking
-from carride.ride import CustomerID, OrderID
+from carride.ride import CustomerID, OrderID, Ride
 from idempotency.http import KEY_PATTERN, MEDIA_TYPE, REPLAYED_HEADER
 
 _JSON: Final = "application/json"
@@ -24,13 +24,16 @@ _BODY: Final = (Kind.INVALID_REQUEST, Kind.TOO_LARGE, Kind.UNSUPPORTED_MEDIA_TYP
 _EVERY_WRITE: Final = (*_BODY, Kind.FORBIDDEN, Kind.KEY_REUSED, Kind.IN_PROGRESS, Kind.UNAVAILABLE)
 _CHANGE: Final = (Kind.UNKNOWN_RIDE, Kind.STALE_VERSION, Kind.ILLEGAL_TRANSITION, Kind.TOO_MANY_CHANGES)
 _STORED: Final = {Kind.INVALID_FIELD, Kind.SIMULATION_RUNNING, *_CHANGE}
-"""The refusals that are stored with the key, and replayed when the request is sent again."""
+"""The refusals that are stored with the key and replayed."""
 _RETRIED: Final = {Kind.IN_PROGRESS, Kind.UNAVAILABLE}
 _RETRY_SECONDS: Final = {"type": "integer", "minimum": 1}
 _HEADERS: Final = {
-    REPLAYED_HEADER: {"description": "This is a stored answer.", "schema": {"type": "string", "enum": ["true"]}},
+    REPLAYED_HEADER: {
+        "description": "Marks a stored answer.",
+        "schema": {"type": "string", "enum": ["true"]},
+    },
     "Location": {"description": "The path of the ride.", "schema": {"type": "string"}},
-    "Retry-After": {"description": "Seconds to wait before the next try.", "schema": _RETRY_SECONDS},
+    "Retry-After": {"description": "Seconds to wait before sending the request again.", "schema": _RETRY_SECONDS},
 }
 
 
@@ -42,7 +45,7 @@ class Route(NamedTuple):
     operation_id: str
     summary: str
     answer: tuple[int, str, Any]
-    """The status, what it means, and the type of the body."""
+    """The status, its description, and the type of the body."""
     problems: tuple[Kind, ...]
     body: Any = None
     query: tuple[str, ...] = ()
@@ -64,7 +67,7 @@ ROUTES: Final = (
         "/carrides",
         "listRides",
         "List a customer's rides, newest first",
-        (200, "A page of rides. A ride that was booked just now may still be missing.", Page),
+        (200, "A page of rides. The newest rides may still be missing.", Page),
         (Kind.INVALID_REQUEST, *_EVERY_READ),
         query=("Customer", "Limit", "Next"),
     ),
@@ -89,8 +92,8 @@ ROUTES: Final = (
         "post",
         "/carrides/simulate",
         "simulateRides",
-        "Start a simulation, where the stage allows it",
-        (202, "The simulation was started with these settings.", dict[str, Any]),
+        "Start a simulation, if the stage allows it",
+        (202, "The simulation has started with these settings.", dict[str, Any]),
         (*_EVERY_WRITE, Kind.SIMULATION_RUNNING),
         Simulate,
     ),
@@ -101,7 +104,9 @@ ROUTES: Final = (
 def document() -> dict[str, Any]:
     """Return the document, in JSON's types."""
     types: list[Any] = [route.answer[2] for route in ROUTES] + [route.body for route in ROUTES if route.body]
-    _, schemas = msgspec.json.schema_components([*types, Problem], ref_template=_SCHEMAS)
+    _, schemas = msgspec.json.schema_components([*types, Problem, Ride], ref_template=_SCHEMAS)
+    for name in ("Booking", "RideView"):
+        schemas[name] = {"title": name, "description": schemas[name]["description"]} | added_to_ride(schemas, name)
     paths: dict[str, Any] = {}
     for route in ROUTES:
         paths.setdefault(route.path, {})[route.method] = _operation(route)
@@ -111,11 +116,11 @@ def document() -> dict[str, Any]:
             "title": "CarRide",
             "version": "1.0.0",
             "description": (
-                "Books, changes, lists and shows rides. Every request that changes something carries an "
-                "`Idempotency-Key`. A request that is sent again with the same key takes effect once and gets the "
-                "same answer, also if it was refused, for 24 hours. To try again what was refused, use a new key. "
-                "The caller who books a ride owns it: only its owner and staff can see it. "
-                "Errors are problem details of RFC 9457, whose `type` begins with `urn:acr:car-ride:problem:`."
+                "Books, changes, lists and shows rides. Every POST and PUT request has an `Idempotency-Key`. For 24 "
+                "hours, further requests with the same key have no effect and get the stored answer, even if it is a "
+                "refusal. Use a new key for a new try. The caller who books a ride owns it; only its owner and staff "
+                "can see it. Errors are problem details of RFC 9457, whose `type` begins with "
+                "`urn:acr:car-ride:problem:`."
             ),
         },
         "paths": paths,
@@ -126,6 +131,15 @@ def document() -> dict[str, Any]:
             "schemas": {name: schemas[name] for name in sorted(schemas)},
         },
     }
+
+
+def added_to_ride(schemas: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return the schema of a ride's subclass as the ride's schema and what the subclass adds."""
+    ride, schema = schemas["Ride"]["properties"], schemas[name]
+    added = {field: rule for field, rule in schema["properties"].items() if field not in ride}
+    required = [field for field in schema["required"] if field in added]
+    reference = {"$ref": _SCHEMAS.format(name="Ride")}
+    return {"allOf": [reference], "properties": added, "required": required} if added else reference
 
 
 def _operation(route: Route) -> dict[str, Any]:
@@ -168,11 +182,11 @@ def _parameters() -> dict[str, Any]:
     key = {"type": "string", "pattern": KEY_PATTERN}
     limit = {**_schema(PageSize), "default": DEFAULT_PAGE}
     parameters = {
-        "IdempotencyKey": ("Idempotency-Key", "header", "Identifies this request: a new UUID for each.", key, True),
+        "IdempotencyKey": ("Idempotency-Key", "header", "Identifies the request, e.g. a new UUID for each.", key, True),
         "RideID": ("id", "path", "The ride's orderID.", _schema(OrderID), True),
         "Customer": ("customer", "query", "The customer.", _schema(CustomerID), True),
         "Limit": ("limit", "query", "The largest number of rides in a page.", limit, False),
-        "Next": ("next", "query", "`next` of the page before.", _schema(PageToken), False),
+        "Next": ("next", "query", "`next` of the previous page.", _schema(PageToken), False),
     }
     return {
         component: {"name": name, "in": place, "description": description, "schema": schema, "required": required}

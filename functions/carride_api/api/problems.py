@@ -1,6 +1,6 @@
 """The problems that the API reports, as problem details of RFC 9457. Pure: no I/O.
 
-Clients act on ``type`` and ``field``. ``title`` and ``detail`` are for people, and may change.
+Clients use ``type`` and ``field``. ``title`` and ``detail`` are for people and may change.
 """
 
 from enum import StrEnum
@@ -22,7 +22,7 @@ class Kind(StrEnum):
     title_text: str
 
     def __new__(cls, kind: str, status: int, title: str = "") -> Self:
-        """Make a member; the idempotency layer has titles of its own for the problems without one."""
+        """Make a member. The idempotency layer has titles for the problems without one."""
         member = str.__new__(cls, kind)
         member._value_ = kind
         member.status = status
@@ -45,18 +45,18 @@ class Kind(StrEnum):
     KEY_REUSED = "idempotency-key-reused", 422
     """The key belongs to another request."""
     KEY_FORGOTTEN = "idempotency-key-forgotten", 409, "The idempotency key was used long ago"
-    """A ride was booked with the key, so long ago that the answer is no longer stored."""
+    """A ride was booked with the key, and the answer is no longer stored."""
     IN_PROGRESS = "request-in-progress", 409
-    """The same request is being processed: retry after ``Retry-After`` seconds."""
+    """The same request is being processed: send it again after ``Retry-After`` seconds."""
     UNAVAILABLE = "unavailable", 503
-    """It is unknown whether the request took effect: send it again, with the same key."""
+    """The request may have taken effect: send it again with the same key."""
     FORBIDDEN = "forbidden", 403, "This is not allowed"
-    """Not for this caller, or not in this stage."""
+    """The caller may not do this, or the stage does not allow it."""
     SIMULATION_RUNNING = "simulation-running", 409, "Only one simulation runs at a time"
 
 
 class Problem(Struct, frozen=True, kw_only=True, rename=json_name):
-    """The body of a problem: the members of RFC 9457, and two of this API."""
+    """The body of a problem: the members of RFC 9457, and two that this API adds."""
 
     type: str
     title: str
@@ -69,5 +69,5 @@ class Problem(Struct, frozen=True, kw_only=True, rename=json_name):
 
 
 def refused(kind: Kind, detail: str, *, field: str | None = None, version: int | None = None) -> HttpProblemError:
-    """Return the error that answers a request with a problem; ``detail`` is a sentence about this case."""
+    """Return the error that answers a request with a problem. ``detail`` describes this case."""
     return HttpProblemError(kind.status, kind.title_text, detail, type=kind, field=field, version=version)

@@ -1,4 +1,4 @@
-"""Reads requests. Invalid ones are refused here, before anything is written or a key is remembered."""
+"""Reads requests, and refuses invalid ones before anything is written, even their key."""
 
 import base64
 import re
@@ -11,7 +11,7 @@ from msgspec import Meta, Struct
 from api.callers import Action, Caller, caller_of, require
 from api.commands import CHANGES, AnyChange, Book
 from api.problems import Kind, refused
-from carride.decoding import ShapeError, shaped
+from carride.decoding import FieldError, shaped
 from carride.ride import CustomerID, OrderID
 from carride.telemetry import current_trace
 from idempotency.http import HttpProblemError, idempotency_key
@@ -56,29 +56,23 @@ class Request(NamedTuple):
 
     @property
     def traceparent(self) -> str | None:
-        """The trace of the request, in the format of W3C Trace Context; None if there is none.
-
-        It is the client's, or else the one that X-Ray began with this invocation.
-        """
+        """The request's trace in the format of W3C Trace Context: the client's, or else X-Ray's, or None."""
         traceparent: str = self.event["headers"].get("traceparent", "")
         return traceparent if _is_trace(traceparent) else current_trace()
 
 
 def record_key(request: Request) -> tuple[str, str]:
-    """Return the caller and its idempotency key: two callers never share a record."""
+    """Return the caller and its idempotency key. Two callers never share a record."""
     return request.caller.subject, idempotency_key(request.event)
 
 
 def fingerprinted(request: Request) -> object:
-    """Return the part of a request that must be the same under the same key, besides the route.
-
-    The trace is not part of it: a retry may carry another.
-    """
+    """Return what must be the same under one key, besides the route. The trace of a retry may differ."""
     return msgspec.to_builtins(request.command)
 
 
 class Requests(NamedTuple):
-    """Reads the requests of a stage: in ``local`` every caller is staff, in ``prod`` nothing is simulated."""
+    """Reads the requests of a stage. In ``local`` every caller is staff, in ``prod`` nothing is simulated."""
 
     stage: Literal["local", "dev", "prod"]
     staff_group: str
@@ -125,7 +119,7 @@ def _change(event: Event, caller: Caller) -> AnyChange:
 
 
 def unknown_ride(order_id: str) -> HttpProblemError:
-    """Return the error that answers a request for a ride that does not exist, or that its caller may not see."""
+    """Return the error for a ride that does not exist, or that the caller may not see."""
     return refused(Kind.UNKNOWN_RIDE, f"no ride is known as {order_id!a}, or its first event has not arrived yet")
 
 
@@ -133,7 +127,7 @@ def _path_of(event: Event) -> ReadRide:
     path: Mapping[str, str] = event["pathParameters"]
     try:
         return shaped(path, ReadRide)
-    except ShapeError as error:
+    except FieldError as error:
         raise unknown_ride(path["id"]) from error
 
 
@@ -157,5 +151,5 @@ def _body_of(event: Event) -> dict[str, Any]:
 def _shaped[S: Struct](raw: object, shape: type[S], kind: Kind = Kind.INVALID_FIELD, *, strict: bool = True) -> S:
     try:
         return shaped(raw, shape, strict=strict)
-    except ShapeError as error:
+    except FieldError as error:
         raise refused(kind, error.problem, field=error.field) from error

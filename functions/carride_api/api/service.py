@@ -1,6 +1,6 @@
-"""What the API does. A ride, its event and the stored answer are one transaction.
+"""Answers requests. A ride, its event and the stored answer are one transaction.
 
-A ride's refusal is an answer too: it is stored with its key, so that a retry gets the same one.
+A refusal by the ride is stored too, so that a retry gets the same answer.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,7 +20,8 @@ from api.requests import ListRides, ReadRide, Request, unknown_ride
 from api.tables import Tables
 from carride import ride as rides
 from carride.bookings import Booking, booked, changed
-from carride.events import SOURCE, Fact, RideEvent
+from carride.events import SOURCE, RideEvent
+from carride.facts import CarRideCreated, Fact
 from carride.items import Outbox
 from carride.overdue import text
 from carride.telemetry import logger
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from api.simulations import Simulate
 
 type StartSimulator = Callable[[str, Mapping[str, Any]], None]
-"""Starts a simulation without waiting for it, given the name of the function and the request."""
+"""Starts a simulation without waiting for it, given the name of the simulator's function and the request."""
 
 _REFUSALS: Final[Mapping[type[rides.RideError], tuple[Kind, str]]] = {
     rides.StaleVersionError: (Kind.STALE_VERSION, "version"),
@@ -42,7 +43,7 @@ _REFUSALS: Final[Mapping[type[rides.RideError], tuple[Kind, str]]] = {
     rides.NoTripError: (Kind.INVALID_FIELD, "destination"),
     rides.PriceError: (Kind.INVALID_FIELD, "price"),
 }
-"""How a ride's refusal is reported: the kind of problem, and the field."""
+"""The kind of problem and the field for each refusal by a ride."""
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -61,17 +62,17 @@ class Settings(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Service:
-    """Answers requests that could be read."""
+    """Answers requests."""
 
     settings: Settings
     tables: Tables
     store: Store
-    """Where the lock of the simulations is."""
+    """Holds the lock of the simulations."""
     start_simulator: StartSimulator | None
     now: Callable[[], datetime]
 
     def answer(self, request: Request, operation: Operation) -> object:
-        """Answer a request. What it changes is registered with the operation; a GET has none.
+        """Answer a request, and register its writes with the operation.
 
         Raises:
             HttpProblemError: the request is refused.
@@ -94,38 +95,40 @@ class Service:
             raise RetryableError("an AWS service did not answer") from error
 
     def _book(self, command: Book, request: Request, operation: Operation) -> object:
-        """Book a ride. Its id is derived from the key: not even a forgotten key books a second ride."""
+        """Book a ride. Its id is derived from the key, so even a forgotten key books no second ride."""
+        now = self.now()
         try:
-            fact = commands.book(command, operation.downstream_key)
+            ride = commands.book(command, operation.downstream_key)
         except rides.RideError as error:
             raise _refused(error) from error
-        booking = Booking.of(fact, text(now := self.now()), request.caller.subject)
-        operation.write(booked(self.settings.booking_table, booking, now), self._publish(fact, request, now))
+        booking = Booking.of(ride, booked_at=text(now), owner=request.caller.subject)
+        write = booked(self.settings.booking_table, booking, now)
+        operation.write(write, self._publish(CarRideCreated.of(ride), request, now))
         location = {"Location": f"/carrides/{booking.order_id}"}
         return {"statusCode": 201, "headers": location, "body": msgspec.to_builtins(booking)}
 
     def _change(self, command: AnyChange, request: Request, operation: Operation) -> object:
-        """Change a ride, if it still has the version that the client has read."""
+        """Change a ride, if it is at the version that the client has read."""
         order_id: str = request.event["pathParameters"]["id"]
         seen = self.tables.find_booking(order_id)
         if seen is None or refusal(request.caller, command.action, seen.owner):
             raise unknown_ride(order_id)
         try:
-            fact = commands.change(command, seen)
+            booking, fact = commands.change(command, seen)
         except rides.RideError as error:
             raise _refused(error, seen.version) from error
-        booking, now = Booking.of(fact, seen.booked_at, seen.owner), self.now()
+        now = self.now()
         write = changed(self.settings.booking_table, seen, booking, now)
         operation.write(write, self._publish(fact, request, now))
         return msgspec.to_builtins(booking)
 
     def _list(self, query: ListRides, request: Request) -> object:
-        """List the rides of a customer: for staff all of them, for other callers the ones that they own."""
+        """List the rides of a customer: all of them for staff, otherwise those that the caller owns."""
         owner = None if request.caller.staff else request.caller.subject
         return msgspec.to_builtins(self.tables.list_bookings(query.customer, owner, query.limit, query.next))
 
     def _read(self, path: ReadRide, request: Request) -> object:
-        """Show a ride and what happened to it, if the caller may see it; staff may, whoever owns it."""
+        """Show a ride and what happened to it. Staff may see every ride, other callers their own."""
         booking = None if request.caller.staff else self.tables.find_booking(path.id)
         hidden = refusal(request.caller, Action.READ, booking.owner if booking else None)
         ride = None if hidden else self.tables.find_ride(path.id)
@@ -134,13 +137,20 @@ class Service:
         return msgspec.to_builtins(ride)
 
     def _simulate(self, command: "Simulate", name: str) -> object:
-        from api.simulations import Simulations, invoke  # noqa: PLC0415 - most processes start no simulation
+        from api import simulations  # noqa: PLC0415 - most processes start no simulation
 
-        function, start = self.settings.simulator_function_name, self.start_simulator or invoke
-        return Simulations(self.settings.stage, self.store, function, start, self.now()).start(command, name)
+        start, function = self.start_simulator or simulations.invoke, self.settings.simulator_function_name
+        return simulations.start(
+            command,
+            name,
+            stage=self.settings.stage,
+            store=self.store,
+            now=self.now(),
+            start_simulator=lambda request: start(function, request),
+        )
 
     def _publish(self, fact: Fact, request: Request, now: datetime) -> Put:
-        """Return the effect that publishes a fact: it writes the event to the outbox."""
+        """Return the effect that writes the event of a fact to the outbox."""
         event = RideEvent.of(fact, source=SOURCE, time=now, traceparent=request.traceparent)
         kept = timedelta(days=self.settings.outbox_days)
         return Outbox(self.settings.outbox_table, self.settings.aws_region, kept).put(event, now)

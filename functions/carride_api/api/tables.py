@@ -1,4 +1,4 @@
-"""What the API reads: the rides that it books, and the read model. It writes by effects of `carride.bookings`."""
+"""The API's reads: booked rides and the read model. `carride.bookings` has its writes."""
 
 import base64
 from datetime import datetime
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
 type _Position = tuple[Annotated[datetime, Meta(tz=True)], OrderID]
-"""Where a page ends: bookedAt and orderID. Without the customer: no token leads to another customer's rides."""
+"""The end of a page: bookedAt and orderID, without the customer, so that a token reveals no other customer's rides."""
 
 
 class Page(Struct, frozen=True, kw_only=True):
@@ -29,7 +29,7 @@ class Page(Struct, frozen=True, kw_only=True):
 
 
 class RideView(Ride, frozen=True, kw_only=True):
-    """A ride in the read model: its state after the latest event, whatever order the events arrived in."""
+    """A ride in the read model, after its latest event."""
 
     timeline: Annotated[tuple[TimelineEntry, ...], Meta(description="What happened, in order.")]
 
@@ -49,13 +49,13 @@ class Tables(NamedTuple):
         return Booking.read(answer["Item"]) if "Item" in answer else None
 
     def list_bookings(self, customer_id: str, owner: str | None, limit: int, token: str | None) -> Page:
-        """Return a page of a customer's rides, newest first; a ride that was booked just now may still be missing.
+        """Return a page of a customer's rides, newest first. The newest rides may still be missing.
 
         Args:
             customer_id: the customer.
-            owner: whose rides to show; None shows everybody's. Neither page nor token depends on anybody else's rides.
-            limit: how many rides a page has at most.
-            token: ``next`` of the page before.
+            owner: the owner of the rides to show, on whose rides alone page and token depend; None for all owners.
+            limit: the largest number of rides in a page.
+            token: ``next`` of the previous page.
 
         Raises:
             HttpProblemError: ``token`` is not from an earlier page.
@@ -88,13 +88,13 @@ class Tables(NamedTuple):
         return Page(rides=page, next=_token(page[-1]) if len(rides) > limit else None)
 
     def find_ride(self, order_id: str) -> RideView | None:
-        """Return a ride from the read model; events that are still on their way are missing."""
+        """Return a ride from the read model, after the events that have arrived."""
         answer = self.client.get_item(TableName=self.rides, Key={"orderID": {"S": order_id}})
         if "Item" not in answer:
             return None
         item: dict[str, Any] = dict(answer["Item"])
         timeline = timeline_of(marshalling.values(item))
-        # What the event adds is left out; a field that is newer than the event has its default.
+        # RideView ignores what the fact adds, and has defaults for fields that are newer than the event.
         return msgspec.convert({**timeline[-1].data, "timeline": timeline}, RideView)
 
 

@@ -1,4 +1,4 @@
 """Rides, their events, and how to publish them.
 
-Import from the modules: each function pays at its cold start for those it uses, and for no other.
+Import from the modules, so that a cold start loads only what the function uses.
 """

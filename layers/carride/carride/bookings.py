@@ -1,4 +1,4 @@
-"""Booked rides, as BookingTable holds them: how they are read, and the writes that book and change them."""
+"""The rides in BookingTable, and the effects that write them."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -13,30 +13,24 @@ from idempotency import Put, marshalling
 
 
 class Booking(Ride, frozen=True, kw_only=True):
-    """A ride as the API keeps it."""
+    """A ride that was booked through the API."""
 
-    booked_at: Annotated[str, Meta(description="When it was booked, in ISO 8601, UTC; sorts as text.")]
-    owner: Annotated[str | None, Meta(description="Who booked it: the caller's subject.")] = None
-
-    @classmethod
-    def of(cls, ride: Ride, booked_at: str, owner: str | None) -> Self:
-        """Return a ride that ``owner`` booked at a time which `carride.overdue.text` has written."""
-        fields = {field: getattr(ride, field) for field in Ride.__struct_fields__}
-        return cls(**fields, booked_at=booked_at, owner=owner)
+    booked_at: Annotated[str, Meta(description="When it was booked, in ISO 8601 and UTC. Sorts as text.")]
+    owner: Annotated[str | None, Meta(description="The subject of the caller who booked it.")] = None
 
     @classmethod
     def read(cls, item: Mapping[str, Any]) -> Self:
-        """Return the ride that an item of the table holds."""
+        """Return the ride in an item of the table."""
         return msgspec.convert(marshalling.values(item), cls)
 
 
 def booked(table: str, booking: Booking, now: datetime) -> Put:
-    """Return the effect that writes a new ride; its condition refuses a ride that is there."""
+    """Return the effect that writes a new ride; it is refused if the ride exists."""
     return Put(table, _item(booking, now), "attribute_not_exists(orderID)")
 
 
 def changed(table: str, seen: Ride, booking: Booking, now: datetime) -> Put:
-    """Return the effect that writes a changed ride; its condition refuses any other version than the one seen."""
+    """Return the effect that writes a changed ride; it is refused if the ride is not at the version of ``seen``."""
     return Put(
         table,
         _item(booking, now),

@@ -1,7 +1,6 @@
-"""The AWS clients of functions. Their timeouts fit inside a function's time; botocore's own of 60 s outlive it.
+"""The AWS clients of functions, with timeouts shorter than a function's; botocore's default is 60 s.
 
-Those of the publisher make a single attempt a call: it repeats calls itself, since it knows the deadline and which
-entries are left.
+The publisher's clients make one attempt a call: it repeats calls itself, because it knows the deadline.
 """
 
 from typing import TYPE_CHECKING, Final, cast
@@ -39,18 +38,18 @@ def sqs_client() -> "SQSClient":
 
 
 def lambda_client() -> "LambdaClient":
-    """Make a client for Lambda, which makes up to two attempts a call."""
+    """Make a client for Lambda, with up to two attempts a call."""
     config = _SINGLE_ATTEMPT.merge(Config(retries={"mode": "standard", "total_max_attempts": 2}))
     return cast("LambdaClient", get_session().create_client("lambda", config=config))
 
 
 def dynamodb_client(session: "Session | None" = None, *, connect_s: float = 1, read_s: float = 2) -> "DynamoDBClient":
-    """Make a client for DynamoDB, which makes up to three attempts a call, and is for many threads.
+    """Make a client for DynamoDB, with up to three attempts a call, for many threads.
 
     Args:
-        session: the session to use; a second client of one session costs a tenth of the first one's start.
-        connect_s: after how many seconds an attempt to connect is given up.
-        read_s: after how many seconds an attempt without an answer is given up.
+        session: a session to share; its second client starts ten times faster than the first.
+        connect_s: the connect timeout of an attempt.
+        read_s: the read timeout of an attempt.
     """
     config = Config(
         connect_timeout=connect_s,

@@ -1,4 +1,4 @@
-"""The one wiring of the consumers: the contract, the record of each event, dead letters, logs and metrics."""
+"""The wiring that all consumers share: contract, records, dead letters, logs and metrics."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -13,7 +13,7 @@ from idempotency.policy import DAY
 
 
 class ConsumerSettings(Struct, frozen=True, kw_only=True):
-    """What every consumer reads from its environment."""
+    """The environment of every consumer."""
 
     idempotency_store: str
     dead_letter_queue_url: str
@@ -21,14 +21,14 @@ class ConsumerSettings(Struct, frozen=True, kw_only=True):
 
 
 class SagaSettings(ConsumerSettings, frozen=True, kw_only=True):
-    """What a consumer that emits events reads from its environment."""
+    """The environment of a consumer that emits events."""
 
     outbox_table: str
     aws_region: str
     outbox_days: int = 7
 
     def outbox(self) -> Outbox:
-        """Return where emitted events go."""
+        """Return the outbox for emitted events."""
         return Outbox(self.outbox_table, self.aws_region, timedelta(days=self.outbox_days))
 
 
@@ -38,7 +38,7 @@ def ride_consumer(name: str, settings: ConsumerSettings, policy: Policy) -> Cons
     Args:
         name: the consumer's name, part of every key.
         settings: the function's environment.
-        policy: how its operations are protected; its window is the settings'.
+        policy: the policy of its operations; the window comes from the settings.
     """
     return Consumer(
         name,

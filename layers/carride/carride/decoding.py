@@ -1,17 +1,17 @@
-"""Turns JSON-like values into typed ones, and names the field when it cannot."""
+"""Converts JSON-like values to typed ones; an error names the field."""
 
 import msgspec
 from msgspec import Struct
 
 
 def json_name(name: str) -> str:
-    """Return a field's name in JSON: ``order_id`` is ``orderID``, ``previous_price`` is ``previousPrice``."""
+    """Return a field's name in JSON: ``orderID`` for ``order_id``, ``previousPrice`` for ``previous_price``."""
     first, *rest = name.split("_")
     return first + "".join("ID" if word == "id" else word.capitalize() for word in rest)
 
 
-class ShapeError(ValueError):
-    """Raised when a value has not the shape that was asked for; ``field`` is the one at fault, by its JSON name."""
+class FieldError(ValueError):
+    """Raised for an invalid value; ``field`` is the JSON name of the field at fault."""
 
     def __init__(self, field: str, problem: str) -> None:
         super().__init__(f"{field}: {problem}")
@@ -20,20 +20,20 @@ class ShapeError(ValueError):
 
 
 def shaped[S: Struct](raw: object, shape: type[S], *, strict: bool = True) -> S:
-    """Return ``raw`` as a ``shape``.
+    """Convert ``raw``, a value in JSON's types, to a ``shape``.
 
     Args:
-        raw: what a JSON parser makes of an object.
-        shape: the Struct to make of it.
-        strict: whether a number in a string is refused where a number is asked for.
+        raw: the value.
+        shape: a Struct.
+        strict: whether strings are refused for numbers.
 
     Raises:
-        ShapeError: it does not fit.
+        FieldError: the value does not have the shape.
     """
     try:
         return msgspec.convert(raw, shape, strict=strict)
     except msgspec.ValidationError as error:
-        raise ShapeError(_field_at_fault(raw, shape, strict=strict), str(error)) from error
+        raise FieldError(_field_at_fault(raw, shape, strict=strict), str(error)) from error
 
 
 def _field_at_fault(raw: object, shape: type[Struct], *, strict: bool) -> str:

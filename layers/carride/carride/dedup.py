@@ -1,9 +1,8 @@
-"""How a consumer's item remembers which events took effect: one attribute for each, named after its idempotency id.
+"""The attributes by which a consumer's item remembers events, each named after an event's idempotency id.
 
-Beside them the item counts its effects, so that one which took place twice shows: more effects than attributes.
+The item also counts its effects: more effects than attributes mean that an event took effect twice.
 """
 
-from collections.abc import Iterable
 from typing import Final
 
 from carride.events import RideEvent
@@ -12,15 +11,10 @@ _PREFIX: Final = "event#"
 
 
 def attribute_of(event: RideEvent) -> str:
-    """Return the name of the attribute that stands for an event."""
+    """Return the name of an event's attribute."""
     return f"{_PREFIX}{event.idempotencyid}"
 
 
 def is_attribute(name: str) -> bool:
-    """Whether an attribute of an item stands for an event."""
+    """Say whether an attribute stands for an event."""
     return name.startswith(_PREFIX)
-
-
-def facts_in(item: Iterable[str]) -> frozenset[str]:
-    """Return the idempotency ids of the events that took effect in an item."""
-    return frozenset(name.removeprefix(_PREFIX) for name in item if is_attribute(name))

@@ -1,9 +1,8 @@
-"""One entry of a PutEvents request, and how EventBridge measures it. Pure: no AWS."""
+"""Entries of a PutEvents request, their size, and their distribution over requests. Pure: no AWS."""
 
 import re
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from heapq import heappop, heapreplace
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -15,38 +14,34 @@ if TYPE_CHECKING:
     from mypy_boto3_events.type_defs import PutEventsRequestEntryTypeDef
 
 MOST_ENTRIES: Final = 10
-"""Of a PutEvents request."""
+"""The largest number of entries in a PutEvents request."""
 TOO_LARGE: Final = 1_048_576
-"""Bytes: the entries of a PutEvents request, or a single one, have to stay below it."""
+"""Bytes. The entries of a PutEvents request must stay below it."""
 
 _TIME_BYTES: Final = 14
 _traceparent: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{8})([0-9a-f]{24})-([0-9a-f]{16})-[0-9a-f]([0-9a-f])").fullmatch
 
 
-class Entry(Struct, frozen=True, kw_only=True):
-    """What EventBridge is asked to put on a bus."""
+class BusEntry(Struct, frozen=True, kw_only=True):
+    """An entry to put on a bus."""
 
     source: str
     detail: str
-    """JSON, or what ought to be."""
+    """Usually JSON; EventBridge refuses anything else."""
     time: datetime
     """With a time zone."""
     detail_type: str = DETAIL_TYPE
     resources: tuple[str, ...] = ()
     traceparent: str | None = None
-    """The trace that the event is part of, as W3C Trace Context writes it."""
+    """The event's trace, in the format of W3C Trace Context."""
 
     def __post_init__(self) -> None:
-        """Refuse a time without a zone, which botocore takes for the machine's own.
-
-        Raises:
-            ValueError: the time has no zone.
-        """
+        """Raise ValueError for a time without a zone, which botocore would read in the machine's zone."""
         if self.time.utcoffset() is None:
             raise ValueError(f"{self.time} has no time zone")
 
     @classmethod
-    def of(cls, event: RideEvent) -> "Entry":
+    def of(cls, event: RideEvent) -> "BusEntry":
         """Return the entry for an event."""
         return cls(
             source=event.source,
@@ -57,11 +52,11 @@ class Entry(Struct, frozen=True, kw_only=True):
 
     @property
     def size(self) -> int:
-        """Bytes, by the formula that EventBridge documents: ``Time`` counts 14, the texts what they are in UTF-8."""
+        """The size in bytes by EventBridge's formula: 14 for ``Time``, and the texts in UTF-8."""
         return _TIME_BYTES + sum(map(_bytes, (self.source, self.detail_type, self.detail, *self.resources)))
 
     def to_request(self, bus_name: str) -> "PutEventsRequestEntryTypeDef":
-        """Return the entry in PutEvents' form. A trace that is none is left out: it must not cost the event."""
+        """Return the entry in PutEvents' form, without a trace if the trace is invalid."""
         request: PutEventsRequestEntryTypeDef = {
             "EventBusName": bus_name,
             "Source": self.source,
@@ -80,7 +75,7 @@ def _bytes(text: str) -> int:
 
 
 def xray_header(traceparent: str | None) -> str | None:
-    """Return a W3C trace context as an X-Ray header; None where there is no valid one."""
+    """Return a W3C trace context as an X-Ray header; None for an invalid one."""
     match = _traceparent(traceparent or "")
     if match is None:
         return None
@@ -89,27 +84,23 @@ def xray_header(traceparent: str | None) -> str | None:
 
 
 def pack[T](items: Sequence[T], size: Callable[[T], int], *, most: int, below: int) -> list[list[T]]:
-    """Distribute items over as few batches as possible.
+    """Distribute items over as few batches as possible, in order if that takes no more batches.
 
-    In order where that takes the fewest. Else the largest first: each into the first batch that has room for it, or,
-    where that takes more batches than there have to be, into the least filled one of as many as have to be. Only items
-    of a size that leaves gaps in their batches (a few fill one) can take more batches than a search of all
-    distributions would.
+    Otherwise put the largest items first, each into the first batch with room. A full search could save a batch only
+    for items so large that a few fill a batch.
 
     Args:
-        items: what to distribute, each smaller than ``below``.
-        size: measures one item.
-        most: how many items a batch takes.
-        below: what the sizes in a batch have to stay below.
+        items: the items, each smaller than ``below``.
+        size: measures an item.
+        most: the largest number of items in a batch.
+        below: the sizes in a batch must stay below it.
     """
     sizes = [size(item) for item in items]
     batches = _in_order(sizes, most, below)
-    # No distribution can do with less than this many; so there is nothing to gain.
+    # The lower bound: no distribution takes fewer batches.
     least = max(-(-len(sizes) // most), -(-sum(sizes) // (below - 1)))
     if len(batches) > least:
         batches = min(batches, _largest_first(sizes, most, below), key=len)
-    if len(batches) > least:
-        batches = _evenly(sizes, least, most, below) or batches
     return [[items[index] for index in batch] for batch in batches]
 
 
@@ -127,7 +118,7 @@ def _in_order(sizes: Sequence[int], most: int, below: int) -> list[list[int]]:
 
 def _largest_first(sizes: Sequence[int], most: int, below: int) -> list[list[int]]:
     batches: list[list[int]] = []
-    room: dict[int, int] = {}  # of the batches that are not full
+    room: dict[int, int] = {}  # left in the batches that are not full
     for index in sorted(range(len(sizes)), key=lambda index: -sizes[index]):
         chosen = next((number for number, left in room.items() if sizes[index] < left), len(batches))
         if chosen == len(batches):
@@ -136,20 +127,4 @@ def _largest_first(sizes: Sequence[int], most: int, below: int) -> list[list[int
         room[chosen] = room.get(chosen, below) - sizes[index]
         if len(batches[chosen]) == most:
             del room[chosen]
-    return batches
-
-
-def _evenly(sizes: Sequence[int], number: int, most: int, below: int) -> list[list[int]] | None:
-    """Return exactly so many batches that are about equally large; None where one would be too large."""
-    batches: list[list[int]] = [[] for _ in range(number)]
-    filled = [(0, batch) for batch in range(number)]  # a heap of those that are not full
-    for index in sorted(range(len(sizes)), key=lambda index: -sizes[index]):
-        size, batch = filled[0]
-        if size + sizes[index] >= below:
-            return None
-        batches[batch].append(index)
-        if len(batches[batch]) == most:
-            heappop(filled)
-        else:
-            heapreplace(filled, (size + sizes[index], batch))
     return batches

@@ -1,7 +1,4 @@
-"""A ride's timeline as its item in RideTable stores it: one entry for each event that took effect. No I/O.
-
-The ride history writes the entries; it and the API read them.
-"""
+"""The timeline of a ride in RideTable, with an entry for each event that took effect. No I/O."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -23,6 +20,6 @@ class TimelineEntry(Struct, frozen=True, kw_only=True):
 
 
 def timeline_of(item: Mapping[str, Any]) -> tuple[TimelineEntry, ...]:
-    """Return the entries of an item, given as plain Python values, in the order in which the events happened."""
+    """Return the entries of an item, given as Python values, in the order of the events."""
     entries = [msgspec.convert(entry, TimelineEntry) for name, entry in item.items() if is_attribute(name)]
     return tuple(sorted(entries, key=lambda entry: (entry.sequence, entry.type, entry.time)))

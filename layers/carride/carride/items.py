@@ -1,8 +1,7 @@
-"""A saga's step on the item of its ride: what it writes, and the events that it emits, in one transaction.
+"""The writes of a saga's step: the item of the ride and the emitted events, in one transaction.
 
-An item keeps one entry for each event that was acted on, and counts them: more effects than entries means that
-something took effect twice. State and count are the item's revision too: a decision on an older one is refused, and
-made again.
+An item keeps an entry for each event that took effect, and counts them: more effects than entries mean that an event
+took effect twice. State and count also are the item's revision: a write that was decided on an older one is refused.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,22 +9,23 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from carride.dedup import attribute_of
-from carride.events import SOURCE, Fact, RideEvent
+from carride.events import SOURCE, RideEvent
+from carride.facts import Fact
 from carride.outbox import KEPT, outbox_item
 from carride.overdue import opened
 from idempotency import Put, Update
 
 
 class Stored(NamedTuple):
-    """An item as it was read."""
+    """The state of an item when it was read."""
 
     state: str | None = None
-    """None where there is no item."""
+    """None if there is no item."""
     effects: int = 0
-    """How many events were acted on until then."""
+    """The number of events that took effect so far."""
 
     def unchanged(self) -> tuple[str, dict[str, object]]:
-        """Return the condition that the item is still the same, and the condition's values; ``#state`` is its state."""
+        """Return the condition that the item has not changed, and its values; ``#state`` names the state."""
         if self.state is None:
             return "attribute_not_exists(orderID)", {}
         return "#state = :was AND effects = :seen", {":was": self.state, ":seen": self.effects}
@@ -36,9 +36,9 @@ class Outbox(NamedTuple):
 
     table: str
     region: str
-    """Where this process runs; a pipe carries the events of its own region only."""
+    """The region of this process. A pipe carries only the events of its own region."""
     kept: timedelta = KEPT
-    """For how long an event stays in the table."""
+    """How long an event stays in the table."""
 
     def put(self, event: RideEvent, now: datetime) -> Put:
         """Return the effect that emits an event."""
@@ -61,12 +61,12 @@ def step(
 
     Args:
         table: the items' table, by orderID.
-        event: what was acted on.
-        seen: the item as it was then; if it has changed since, the writes are refused.
+        event: the event that takes effect.
+        seen: the item on which the decision was made; the writes are refused if it has changed.
         state: the item's new state.
         attributes: further attributes to set.
-        facts: what is emitted, in this order.
-        is_open: whether the ride still needs something afterwards.
+        facts: the facts to emit, in order.
+        is_open: whether the ride needs something afterwards.
         outbox: takes the emitted events.
         now: with a time zone.
     """
@@ -100,7 +100,7 @@ def step(
 
 
 def still_open(order_id: str, now: datetime) -> tuple[str, dict[str, str]]:
-    """Return the assignments that keep an item open since it first was, and their values."""
+    """Return the assignments that open an item unless it is open, and their values."""
     found = opened(order_id, now)
     assignments = ", ".join(f"{name} = if_not_exists({name}, :{name})" for name in found)
     return assignments, {f":{name}": value for name, value in found.items()}

@@ -1,12 +1,11 @@
-"""The outbox's wire form: an event as an item that a pipe can turn back into the same event. Pure: no I/O, no AWS.
+"""The form of an event in the outbox, from which a pipe makes the same event again. Pure: no I/O, no AWS.
 
 A function commits the item in one transaction with the state that the event is about. The table's stream and a pipe
-then carry it to the bus. The pipe's input template can quote strings out of a stream record, and nothing more: it makes
-no object of a string, and a stream holds every number as a string. So each CloudEvents attribute is a string attribute
-of its own, and the data is binary, which the stream writes as base64 and CloudEvents carries as ``data_base64``.
+carry it to the bus. The pipe's input template can only copy strings out of a stream record. So each attribute of the
+event is a string attribute, and the data is binary: the stream writes it as base64, for CloudEvents' ``data_base64``.
 
-What a template does where a path is missing is not documented. Therefore nothing that the template names is ever
-missing: an attribute that the event has not is written with the value that says the same.
+AWS does not document what a template does with a missing path. So every path exists: an attribute that the event lacks
+gets a value of the same meaning.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -18,27 +17,27 @@ import msgspec
 from carride.events import RideEvent, parse_event
 
 KEPT: Final = timedelta(days=7)
-"""How long an item stays, for operators and for republishing it. The stream keeps it for a day."""
+"""How long an item stays for operators, who can publish it again. The stream keeps it for a day."""
 
 NEVER: Final = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 """The expiry time of an event that does not expire."""
 
 
 def outbox_item(event: RideEvent, *, region: str, now: datetime, kept: timedelta = KEPT) -> dict[str, object]:
-    """Return the outbox item of ``event``, as Python values.
+    """Return the outbox item of an event, as Python values.
 
-    An item that is written twice is published once: its key is the event's id, and the pipe carries new items only.
+    An item that is written twice is published once: its key is the event's id, and the pipe carries only new items.
 
     Args:
-        event: what to publish. An event without a cause is written as its own cause; one without a trace gets an
-            unsampled one, the same for all events of its correlation.
-        region: where it is written; a pipe carries the events of its own region only.
+        event: the event. Without a cause it becomes its own cause; without a trace it gets an unsampled one, which all
+            events of its correlation share.
+        region: the region of this process; a pipe carries only the events of its own region.
         now: with a time zone.
-        kept: after how long the item expires.
+        kept: how long the item stays.
 
     Raises:
-        ContractError: no reader would accept the event. Committed, it would be dead-lettered by all of its consumers.
-        ValueError: the event has extensions, for which the pipe's template has no place.
+        ContractError: no consumer would accept the event.
+        ValueError: the event has extensions, which the pipe's template cannot carry.
     """
     if event.extensions:
         raise ValueError(f"{event.id} has extensions that the outbox cannot carry: {sorted(event.extensions)}")
@@ -65,7 +64,7 @@ def outbox_item(event: RideEvent, *, region: str, now: datetime, kept: timedelta
 
 
 def _timestamp(time: datetime) -> str:
-    """RFC 3339 in UTC, as EventBridge asks for it."""
+    """Return a time in UTC in the format of RFC 3339, which EventBridge requires."""
     return time.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 

@@ -1,8 +1,8 @@
-"""Since when a ride needs something, and from when on that is too long. Pure: no I/O, no clock.
+"""How long a ride has needed something, and when that is too long. Pure: no I/O, no clock.
 
-An item of a ride has ``openSince`` and ``openShard`` exactly while the ride still needs something from the item's
-owner. The index `INDEX` over both holds open rides only. The shards spread them over a few partitions. An item that
-the reconciler has dealt with moves to a shard of `Stage.RECONCILED`, and stays there until the ride is settled.
+An item of a ride has ``openSince`` and ``openShard`` exactly while the ride needs something from the item's owner. The
+index `INDEX` over both holds only open rides, in a few partitions (shards). An item that the reconciler has dealt with
+stays in a shard of `Stage.RECONCILED` until the ride is settled.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -11,17 +11,17 @@ from typing import Final
 from zlib import crc32
 
 LIMIT: Final = timedelta(hours=4)
-"""For how long a ride may need something."""
+"""How long a ride may need something."""
 INDEX: Final = "byOpenSince"
 SHARDS: Final = 4
 
 
 class Stage(StrEnum):
-    """What has been done about an open ride."""
+    """Whether the reconciler has dealt with an open ride."""
 
     OPEN = "open"
     RECONCILED = "reconciled"
-    """The reconciler has dealt with it once, and does not do so again."""
+    """The reconciler does not deal with it again."""
 
 
 def is_overdue(open_since: str, now: datetime, limit: timedelta = LIMIT) -> bool:
@@ -30,7 +30,7 @@ def is_overdue(open_since: str, now: datetime, limit: timedelta = LIMIT) -> bool
     Args:
         open_since: the item's ``openSince``, in ISO 8601 with a time zone.
         now: with a time zone.
-        limit: how long is not too long.
+        limit: how long it may need something.
     """
     return datetime.fromisoformat(open_since) <= now - limit
 
@@ -51,5 +51,5 @@ def shards(stage: Stage) -> list[str]:
 
 
 def text(time: datetime) -> str:
-    """Return a time as text that sorts, whatever its time zone."""
+    """Return a time in UTC, as text that sorts."""
     return time.astimezone(UTC).isoformat(timespec="microseconds")

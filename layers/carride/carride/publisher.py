@@ -1,8 +1,7 @@
-"""Publishes to EventBridge so that no event is lost silently: it is on the bus, in the ProducerDlq, or handed back.
+"""Publishes to EventBridge without silent losses: each event is on the bus, in the ProducerDlq, or unsent.
 
-PutEvents answers 200 even where it refused entries. Those that it refused for a passing reason are sent again, under
-the same ids; the others go to the dead-letter queue with code and reason. A call whose answer was lost may have been
-carried out: it is repeated, and consumers recognise the second copy.
+PutEvents answers 200 even if it refused entries. Entries that it refused temporarily are sent again; the others go to
+the dead-letter queue with code and reason. A call without an answer is repeated: consumers recognise a second copy.
 """
 
 import binascii
@@ -30,7 +29,7 @@ from botocore.parsers import ResponseParserError
 from msgspec import Struct
 
 from carride.clients import LONGEST_CALL_MS
-from carride.entry import MOST_ENTRIES, TOO_LARGE, Entry, pack
+from carride.entry import MOST_ENTRIES, TOO_LARGE, BusEntry, pack
 from carride.events import ContractError, read_json
 from carride.settings import SettingsError
 
@@ -39,78 +38,94 @@ if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
 
 RETRYABLE: Final = frozenset({"ThrottlingException", "InternalFailure", "InternalException"})
-"""Codes of an entry that may be accepted when it is sent again. Any other code is final."""
-
+"""Error codes of temporary refusals. Any other code is final."""
 ENTRY_TOO_LARGE: Final = "EntryTooLarge"
-"""Code of an entry that no PutEvents request takes."""
+"""The code of an entry that fits into no PutEvents request."""
 OUT_OF_TIME: Final = "OutOfTime"
-"""Code of an entry that there was no time to send."""
+"""The code of an entry that there was no time to send."""
 NO_ANSWER: Final = "NoAnswer"
-"""Code of an entry that a response says nothing about."""
+"""The code of an entry that the response leaves out."""
+MESSAGE_TOO_LARGE: Final = "MessageTooLarge"
+"""The code of an entry that fits into no SQS message, not even compressed."""
 
 LARGEST_MESSAGE: Final = 1_048_576
-"""Bytes of an SQS message, its attributes included, and of a batch of them."""
+"""Bytes of an SQS message with its attributes, and of a batch of messages."""
 GZIP: Final = 31
 """zlib's name for the format."""
-LETTER_TOO_LARGE: Final = "LetterTooLarge"
-"""Code of an entry that does not fit into an SQS message, not even compressed."""
-
 NEEDED_MS: Final = 2 * LONGEST_CALL_MS + 500
-"""What has to be left to send entries to the bus: time for the call, and for one to the dead-letter queue after it."""
+"""Milliseconds that must be left to send entries to the bus: for that call, and for one to the dead-letter queue."""
 
+_FIRST_DELAY_S: Final = 0.1
+_LONGEST_DELAY_S: Final = 5.0
 _SIGV4A: Final = "v4a"
-"""botocore's name for Signature Version 4A, whose signatures hold in every region."""
+"""botocore's name for Signature Version 4A, whose signatures are valid in every region."""
 _SERVER_ERROR: Final = 500
 _TOO_MANY_REQUESTS: Final = 429
 _CONTENT_TOO_LARGE: Final = 413
 _INVALID_REQUEST: Final = frozenset({"ValidationException", "SerializationException"})
 _FAILURES: Final = (ClientError, BotoCoreError, ResponseParserError)
 _NO_CONTACT: Final = (HTTPClientError, ConnectionError, ResponseParserError)
-_LONGEST_MESSAGE: Final = 500
+_LONGEST_REASON: Final = 500
 
 type Remaining = Callable[[], float]
-"""Answers with the milliseconds that are left, as a Lambda context's ``get_remaining_time_in_millis`` does."""
+"""Returns the milliseconds that are left, like a Lambda context's ``get_remaining_time_in_millis``."""
 
 
 class Outcome(StrEnum):
-    """What became of an entry."""
+    """Where an entry is."""
 
     PUBLISHED = "published"
-    """It is on the bus, once or more."""
+    """On the bus, at least once."""
     DEAD_LETTERED = "dead-lettered"
-    """It is in the ProducerDlq."""
+    """In the ProducerDlq."""
     UNSENT = "unsent"
-    """It is in neither, as far as anybody knows."""
+    """In neither, as far as the publisher knows."""
 
 
-class Receipt(NamedTuple):
-    """What became of one entry, and why."""
+class Receipt(Struct, eq=False):
+    """What became of one entry."""
 
-    entry: Entry
-    outcome: Outcome
-    attempts: int
+    entry: BusEntry
+    attempts: int = 0
     """How often it was sent to the bus."""
     event_id: str | None = None
-    """The id that EventBridge gave it."""
+    """EventBridge's id of the published entry."""
     code: str | None = None
-    """Of the last refusal; None for a published entry."""
+    """The error code of the last refusal; None for a published entry."""
     message: str | None = None
     retryable: bool = False
-    """Whether the last refusal was one that may pass."""
+    """Whether the last refusal was temporary."""
+    dead_lettered: bool = False
+    queue_error: str = OUT_OF_TIME
+    """Why an unsent entry is not in the dead-letter queue."""
+
+    @property
+    def outcome(self) -> Outcome:
+        """Where the entry is."""
+        if self.event_id is not None:
+            return Outcome.PUBLISHED
+        return Outcome.DEAD_LETTERED if self.dead_lettered else Outcome.UNSENT
+
+    def refuse(self, code: str, message: str, *, retryable: bool = False) -> None:
+        """Note that the bus did not take the entry."""
+        self.code, self.message, self.retryable = code, message, retryable
 
 
 class PublishError(Exception):
-    """Raised when entries are neither on the bus nor in the dead-letter queue. The caller has them: publish them again.
+    """Raised when entries are neither on the bus nor in the dead-letter queue: publish ``entries`` again.
 
-    ``receipts`` says what became of every entry of the call, ``entries`` holds those that are in neither.
+    ``receipts`` are those of all entries of the call; ``entries`` are the unsent ones.
     """
 
-    def __init__(self, receipts: Sequence[Receipt], why_not_queued: str) -> None:
+    def __init__(self, receipts: Sequence[Receipt]) -> None:
         unsent = [receipt for receipt in receipts if receipt.outcome is Outcome.UNSENT]
-        codes = ", ".join(sorted({str(receipt.code) for receipt in unsent}))
+        bus_errors, queue_errors = (
+            ", ".join(sorted(errors))
+            for errors in ({str(receipt.code) for receipt in unsent}, {receipt.queue_error for receipt in unsent})
+        )
         super().__init__(
-            f"{len(unsent)} of {len(receipts)} entries reached neither the bus ({codes}) nor the dead-letter queue "
-            f"({why_not_queued})"
+            f"{len(unsent)} of {len(receipts)} entries reached neither the bus ({bus_errors}) nor the dead-letter "
+            f"queue ({queue_errors})"
         )
         self.receipts = receipts
         self.entries = [receipt.entry for receipt in unsent]
@@ -120,20 +135,18 @@ class Publisher:
     """Publishes entries to one bus.
 
     Args:
-        events: client for EventBridge, which makes a single attempt a call and gives up within `LONGEST_CALL_MS`.
+        events: client for EventBridge, which makes one attempt a call and gives up within `LONGEST_CALL_MS`.
         sqs: client for SQS, likewise.
         bus_name: the bus.
         dlq_url: the queue for entries that the bus does not take.
-        endpoint_id: of the global endpoint to send entries to, which takes them to the bus of this name in the region
-            that is healthy; left out, the bus is the one of the client's own region.
-        max_attempts: how often an entry, and a dead letter, is sent.
-        first_delay_s: the longest pause before the second attempt; it doubles from one to the next.
-        longest_delay_s: what the pause does not exceed.
+        endpoint_id: the global endpoint to send entries to, which forwards them to the bus of this name in the healthy
+            region; by default entries go to the bus in the client's region.
+        max_attempts: how often an entry is sent to the bus, and to the dead-letter queue.
         sleep: waits, in seconds.
         jitter: a number from 0 to 1, by which each pause is multiplied ("full jitter").
 
     Raises:
-        SettingsError: there is a global endpoint, and this process cannot sign what is sent to it.
+        SettingsError: this process cannot sign requests to the global endpoint.
     """
 
     def __init__(
@@ -145,70 +158,86 @@ class Publisher:
         *,
         endpoint_id: str | None = None,
         max_attempts: int = 8,
-        first_delay_s: float = 0.1,
-        longest_delay_s: float = 5.0,
         sleep: Callable[[float], None] = time.sleep,
         jitter: Callable[[], float] = random.random,
     ) -> None:
-        if endpoint_id is not None:
-            _check_that_it_signs(endpoint_id)
+        # botocore would fail at each call, and every event would go to the dead-letter queue.
+        if endpoint_id and _SIGV4A not in AUTH_TYPE_MAPS:
+            raise SettingsError(
+                f"the global endpoint {endpoint_id} needs requests that are signed with SigV4A, for which botocore "
+                "needs awscrt. In Lambda, give the function the SigV4aLayer of template.yaml; elsewhere, install "
+                "botocore[crt]. BOTO_DISABLE_CRT must not be true."
+            )
         self._put_events = partial(events.put_events, EndpointId=endpoint_id) if endpoint_id else events.put_events
         self._sqs = sqs
         self._bus_name = bus_name
         self._dlq_url = dlq_url
         self._max_attempts = max_attempts
-        self._first_delay_s = first_delay_s
-        self._longest_delay_s = longest_delay_s
         self._sleep = sleep
         self._jitter = jitter
 
-    def publish(self, entries: Iterable[Entry], remaining_ms: Remaining) -> list[Receipt]:
-        """Publish entries, and return what became of each, in their order.
+    def publish(self, entries: Iterable[BusEntry], remaining_ms: Remaining) -> list[Receipt]:
+        """Publish entries, and return their receipts in the same order.
 
-        Nothing is sent to the bus with less than `NEEDED_MS` left: what is pending then goes to the dead-letter queue.
-        So call it with no more entries than there is time for.
+        With less than `NEEDED_MS` left, pending entries go to the dead-letter queue instead of the bus. Pass only as
+        many entries as there is time for.
 
         Raises:
             PublishError: some entries reached neither the bus nor the dead-letter queue.
         """
-        asked = self._put_entries(entries, remaining_ms)
-        why_not_queued = self._dead_letter_all([each for each in asked if each.event_id is None], remaining_ms)
-        receipts = [each.receipt() for each in asked]
+        receipts = self.put(entries, remaining_ms)
+        messages: list[_Message] = []
+        for receipt in receipts:
+            if receipt.outcome is not Outcome.PUBLISHED:
+                message = _message(receipt)
+                if message.size <= LARGEST_MESSAGE:
+                    messages.append(message)
+                else:
+                    receipt.queue_error = MESSAGE_TOO_LARGE
+        self._repeat(self._dead_letter_each_once, messages, remaining_ms, LONGEST_CALL_MS)
         if any(receipt.outcome is Outcome.UNSENT for receipt in receipts):
-            raise PublishError(receipts, why_not_queued)
+            raise PublishError(receipts)
         return receipts
 
-    def put(self, entries: Iterable[Entry], remaining_ms: Remaining) -> list[Receipt]:
-        """Publish entries that are kept elsewhere: like `publish`, but what the bus does not accept is unsent."""
-        return [each.receipt() for each in self._put_entries(entries, remaining_ms)]
+    def put(self, entries: Iterable[BusEntry], remaining_ms: Remaining) -> list[Receipt]:
+        """Publish entries without the dead-letter queue: entries that the bus does not take are unsent."""
+        receipts = [Receipt(entry) for entry in entries]
+        sendable = []
+        for receipt in receipts:
+            if (size := receipt.entry.size) < TOO_LARGE:
+                sendable.append(receipt)
+            else:
+                receipt.refuse(ENTRY_TOO_LARGE, f"{size} bytes; an entry must stay below {TOO_LARGE}")
+        for receipt in self._repeat(self._put_each_once, sendable, remaining_ms, NEEDED_MS):
+            if receipt.code is None:
+                receipt.refuse(OUT_OF_TIME, "there was no time left to send it", retryable=True)
+        return receipts
+
+    def _repeat[T](
+        self, send: Callable[[list[T], Remaining], list[T]], pending: list[T], remaining_ms: Remaining, needed_ms: int
+    ) -> list[T]:
+        """Send items until none is pending or no attempt or time is left; return the pending ones."""
+        for attempt in range(self._max_attempts):
+            if not pending or (attempt and not self._pause(attempt, remaining_ms, needed_ms)):
+                break
+            pending = send(pending, remaining_ms)
+        return pending
+
+    def _pause(self, attempt: int, remaining_ms: Remaining, needed_ms: int) -> bool:
+        """Wait before another attempt; return False if the time does not suffice for it."""
+        longest_s = min(_LONGEST_DELAY_S, _FIRST_DELAY_S * 2 ** (attempt - 1))
+        delay_s = longest_s * self._jitter()
+        if remaining_ms() - delay_s * 1000 < needed_ms:
+            return False
+        self._sleep(delay_s)
+        return True
 
     # ── To the bus ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _put_entries(self, entries: Iterable[Entry], remaining_ms: Remaining) -> list["_PendingEntry"]:
-        asked = [_PendingEntry(entry, entry.size) for entry in entries]
-        sendable = []
-        for each in asked:
-            if each.size < TOO_LARGE:
-                sendable.append(each)
-            else:
-                each.refused(ENTRY_TOO_LARGE, f"{each.size} bytes; an entry has to stay below {TOO_LARGE}")
-        self._put_all(sendable, remaining_ms)
-        return asked
-
-    def _put_all(self, pending: list["_PendingEntry"], remaining_ms: Remaining) -> None:
-        """Send entries until each is accepted, refused for good, tried often enough, or the time is up."""
-        for attempt in range(self._max_attempts):
-            if not pending or (attempt and not self._pause(attempt, remaining_ms, NEEDED_MS)):
-                break
-            pending = self._put_each_once(pending, remaining_ms)
-        for each in pending:
-            if each.code is None:
-                each.refused(OUT_OF_TIME, "the time was up before it could be sent", retryable=True)
-
-    def _put_each_once(self, pending: list["_PendingEntry"], remaining_ms: Remaining) -> list["_PendingEntry"]:
+    def _put_each_once(self, pending: list[Receipt], remaining_ms: Remaining) -> list[Receipt]:
         """Send every entry once, in batches, and return those to send again."""
-        again: list[_PendingEntry] = []
-        batches = deque(pack(pending, lambda each: each.size, most=MOST_ENTRIES, below=TOO_LARGE))
+        again: list[Receipt] = []
+        batches = deque(pack(pending, lambda receipt: receipt.entry.size, most=MOST_ENTRIES, below=TOO_LARGE))
         failed_calls = 0
         while batches:
             if remaining_ms() < NEEDED_MS or (failed_calls and not self._pause(failed_calls, remaining_ms, NEEDED_MS)):
@@ -218,141 +247,83 @@ class Publisher:
             if refusal is None:
                 failed_calls = 0
             elif refusal.by_content and len(batch) > 1:
-                # One entry is at fault, and the others must not suffer for it.
+                # Halve the batch until the entry at fault is alone.
                 middle = len(batch) // 2
                 batches.extendleft([batch[middle:], batch[:middle]])
                 continue
             else:
                 failed_calls += refusal.retryable
-                for each in batch:
-                    each.attempts += 1
-                    each.refused(refusal.code, refusal.message, retryable=refusal.retryable)
-            again += [each for each in batch if each.retryable]
-        for batch in batches:
-            again += batch
-        return again
+                for receipt in batch:
+                    receipt.attempts += 1
+                    receipt.refuse(refusal.code, refusal.message, retryable=refusal.retryable)
+            again += [receipt for receipt in batch if receipt.retryable]
+        return again + [receipt for batch in batches for receipt in batch]
 
-    def _put(self, batch: list["_PendingEntry"]) -> "_Refusal | None":
-        """Send one batch; the answer is None, and each entry's is in the entry, unless the call failed as a whole."""
+    def _put(self, batch: list[Receipt]) -> "_Refusal | None":
+        """Send one batch. Note the answers in the receipts, or return why the whole call failed."""
         try:
-            response = self._put_events(Entries=[each.entry.to_request(self._bus_name) for each in batch])
+            response = self._put_events(Entries=[receipt.entry.to_request(self._bus_name) for receipt in batch])
         except _FAILURES as error:
             return _refusal(error)
         answers: Sequence[Any] = response.get("Entries") or ()
         if len(answers) != len(batch):
             return _Refusal(NO_ANSWER, f"{len(answers)} answers for {len(batch)} entries", retryable=True)
-        for each, answer in zip(batch, answers, strict=True):
-            each.attempts += 1
-            if event_id := answer.get("EventId"):
-                each.accepted(event_id)
+        for receipt, answer in zip(batch, answers, strict=True):
+            receipt.attempts += 1
+            receipt.event_id = answer.get("EventId") or None
+            if receipt.event_id:
+                receipt.code, receipt.message, receipt.retryable = None, None, False
             else:
                 code = answer.get("ErrorCode", NO_ANSWER)
-                each.refused(code, answer.get("ErrorMessage", ""), retryable=code in RETRYABLE or code == NO_ANSWER)
+                receipt.refuse(code, answer.get("ErrorMessage", ""), retryable=code in RETRYABLE | {NO_ANSWER})
         return None
 
     # ── To the dead-letter queue ──────────────────────────────────────────────────────────────────────────────────────
 
-    def _dead_letter_all(self, asked: list["_PendingEntry"], remaining_ms: Remaining) -> str:
-        """Send entries to the queue. Return what went wrong last; the entries know whether they are stored."""
-        written = [_letter(each) for each in asked]
-        letters = [letter for letter in written if letter.size <= LARGEST_MESSAGE]
-        trouble = OUT_OF_TIME if len(letters) == len(written) else LETTER_TOO_LARGE
-        for attempt in range(self._max_attempts):
-            if not letters or (attempt and not self._pause(attempt, remaining_ms, LONGEST_CALL_MS)):
+    def _dead_letter_each_once(self, messages: list["_Message"], remaining_ms: Remaining) -> list["_Message"]:
+        """Send every message once, in batches, and return those to send again."""
+        again: list[_Message] = []
+        for batch in pack(messages, lambda message: message.size, most=MOST_ENTRIES, below=LARGEST_MESSAGE + 1):
+            if remaining_ms() < LONGEST_CALL_MS:
                 break
-            again: list[_Letter] = []
-            for batch in pack(letters, lambda letter: letter.size, most=MOST_ENTRIES, below=LARGEST_MESSAGE + 1):
-                if remaining_ms() < LONGEST_CALL_MS:
-                    return trouble
-                refusals = self._dead_letter(batch)
-                for letter, refusal in zip(batch, refusals, strict=True):
-                    if refusal is not None:
-                        trouble = f"{refusal.code}: {refusal.message}"
-                        again += [letter] if refusal.retryable else []
-            letters = again
-        return trouble
+            for message, refusal in zip(batch, self._dead_letter(batch), strict=True):
+                if refusal is None:
+                    message.receipt.dead_lettered = True
+                else:
+                    message.receipt.queue_error = f"{refusal.code}: {refusal.message}"
+                    again += [message] if refusal.retryable else []
+        return again
 
-    def _dead_letter(self, batch: list["_Letter"]) -> list["_Refusal | None"]:
-        """Send one batch, and return for each letter why it was not stored."""
+    def _dead_letter(self, batch: list["_Message"]) -> list["_Refusal | None"]:
+        """Send one batch, and return for each message why it was not stored."""
         try:
             response = self._sqs.send_message_batch(
                 QueueUrl=self._dlq_url,
                 Entries=[
-                    {"Id": str(number), "MessageBody": letter.body, "MessageAttributes": letter.attributes}
-                    for number, letter in enumerate(batch)
+                    {"Id": str(number), "MessageBody": message.body, "MessageAttributes": message.attributes}
+                    for number, message in enumerate(batch)
                 ],
             )
         except _FAILURES as error:
             return [_refusal(error)] * len(batch)
         refusals: list[_Refusal | None] = [_Refusal(NO_ANSWER, "", retryable=True)] * len(batch)
         for failed in response.get("Failed") or ():
-            number = int(failed["Id"])
-            refusals[number] = _Refusal(failed["Code"], failed.get("Message", ""), retryable=not failed["SenderFault"])
+            refusal = _Refusal(failed["Code"], failed.get("Message", ""), retryable=not failed["SenderFault"])
+            refusals[int(failed["Id"])] = refusal
         for success in response.get("Successful") or ():
-            number = int(success["Id"])
-            refusals[number] = None
-            batch[number].pending.dead_lettered = True
+            refusals[int(success["Id"])] = None
         return refusals
-
-    def _pause(self, attempt: int, remaining_ms: Remaining, needed_ms: int) -> bool:
-        """Wait before another attempt; answer False where the time would not suffice for it."""
-        longest_s = min(self._longest_delay_s, self._first_delay_s * 2 ** (attempt - 1))
-        delay_s = longest_s * self._jitter()
-        if remaining_ms() - delay_s * 1000 < needed_ms:
-            return False
-        self._sleep(delay_s)
-        return True
-
-
-def _check_that_it_signs(endpoint_id: str) -> None:
-    """Fail now: botocore would fail at each call, and every event would go to the dead-letter queue."""
-    if _SIGV4A not in AUTH_TYPE_MAPS:
-        raise SettingsError(
-            f"the global endpoint {endpoint_id} takes requests that are signed with SigV4A, which botocore cannot do "
-            "here: it needs awscrt. In Lambda, give the function the SigV4aLayer of template.yaml; elsewhere, install "
-            "botocore[crt]. BOTO_DISABLE_CRT must not be true."
-        )
-
-
-class _PendingEntry(Struct, eq=False):
-    """An entry, and what has become of it so far."""
-
-    entry: Entry
-    size: int
-    attempts: int = 0
-    event_id: str | None = None
-    code: str | None = None
-    message: str | None = None
-    retryable: bool = False
-    dead_lettered: bool = False
-
-    def accepted(self, event_id: str) -> None:
-        self.event_id = event_id
-        self.code = self.message = None
-        self.retryable = False
-
-    def refused(self, code: str, message: str, *, retryable: bool = False) -> None:
-        self.code = code
-        self.message = message
-        self.retryable = retryable
-
-    def receipt(self) -> Receipt:
-        if self.event_id is not None:
-            outcome = Outcome.PUBLISHED
-        else:
-            outcome = Outcome.DEAD_LETTERED if self.dead_lettered else Outcome.UNSENT
-        return Receipt(self.entry, outcome, self.attempts, self.event_id, self.code, self.message, self.retryable)
 
 
 class _Refusal(NamedTuple):
-    """Why a call failed as a whole."""
+    """Why a call failed."""
 
     code: str
     message: str
     retryable: bool
     """Whether the same call may succeed later."""
     by_content: bool = False
-    """Whether something in the request is to blame."""
+    """Whether something in the request is at fault."""
 
 
 def _refusal(error: Exception) -> _Refusal:
@@ -373,33 +344,30 @@ def _refusal(error: Exception) -> _Refusal:
     )
 
 
-class _Letter(NamedTuple):
+class _Message(NamedTuple):
     """A message for the dead-letter queue."""
 
-    pending: _PendingEntry
+    receipt: Receipt
     body: str
     attributes: dict[str, Any]
     size: int
     """Bytes, attributes included."""
 
 
-def _letter(pending: _PendingEntry) -> _Letter:
-    """Return the message that keeps an entry: the event in EventBridge's envelope, the reason as EventBridge writes it.
-
-    So whoever reads the dead-letter queue of a rule can read this one.
-    """
+def _message(receipt: Receipt) -> _Message:
+    """Return the message that keeps an entry, in the form of EventBridge's own dead letters."""
     attributes = {
-        "ERROR_CODE": {"DataType": "String", "StringValue": str(pending.code)},
-        "ERROR_MESSAGE": {"DataType": "String", "StringValue": _ascii(pending.message or "no message")},
-        "RETRY_ATTEMPTS": {"DataType": "Number", "StringValue": str(pending.attempts)},
+        "ERROR_CODE": {"DataType": "String", "StringValue": str(receipt.code)},
+        "ERROR_MESSAGE": {"DataType": "String", "StringValue": _ascii(receipt.message or "no message")},
+        "RETRY_ATTEMPTS": {"DataType": "Number", "StringValue": str(receipt.attempts)},
     }
     around = sum(len(name) + sum(map(len, attribute.values())) for name, attribute in attributes.items())
-    body = _body(pending.entry, LARGEST_MESSAGE - around)
-    return _Letter(pending, body, attributes, around + len(body.encode()))
+    body = _body(receipt.entry, LARGEST_MESSAGE - around)
+    return _Message(receipt, body, attributes, around + len(body.encode()))
 
 
-def _body(entry: Entry, room: int) -> str:
-    """Return the whole event as JSON in UTF-8; where that is too large or SQS would refuse it, compressed."""
+def _body(entry: BusEntry, room: int) -> str:
+    """Return the event as JSON in UTF-8; if that is too large or SQS would refuse it, with a compressed detail."""
     event = {
         "source": entry.source,
         "detail-type": entry.detail_type,
@@ -410,7 +378,7 @@ def _body(entry: Entry, room: int) -> str:
         is_object = isinstance(read_json(entry.detail, "detail"), dict)
     except ContractError:
         is_object = False
-    # An object is kept as it is written, anything else as text.
+    # An object stays as it is written; anything else becomes text.
     body = f'{_json(event)[:-1]},"detail":{entry.detail if is_object else _json(entry.detail)}}}'
     if _refused_by_sqs(body) is None and len(body.encode()) <= room:
         return body
@@ -424,4 +392,4 @@ _refused_by_sqs: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-
 
 
 def _ascii(text: str) -> str:
-    return _json_ascii(text[:_LONGEST_MESSAGE])[1:-1]
+    return _json_ascii(text[:_LONGEST_REASON])[1:-1]

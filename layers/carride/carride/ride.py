@@ -1,49 +1,47 @@
-"""A ride: what it is, and what may become of it. Pure: no I/O, no clock, no AWS.
+"""A ride and its life cycle. Pure: no I/O, no clock, no AWS.
 
 ```
 requested ──▶ accepted ──▶ started ──▶ completed
     └─────────────┴───────────┴──────▶ cancelled
 ```
 
-Until it is completed or cancelled, a ride's destination can change too. Each change makes a new `Ride` whose version is
-one higher, and `carride.events` has a fact for it with the same number.
+Until it is completed or cancelled, a ride's destination can change too. Each change makes a new `Ride` with the next
+version, and `carride.facts` has a fact for it with the same version.
 """
 
 from enum import StrEnum
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Self
 
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from carride.decoding import json_name
 
-# The lookahead, because `$` alone also matches before a line break at the end.
+# `$` alone also matches before a line break at the end.
 _NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$(?!\n)"
 
-type OrderID = Annotated[str, Meta(pattern=_NAME, description="Names the ride, e.g. order_01.")]
-type CustomerID = Annotated[str, Meta(pattern=_NAME, description="Names the customer, e.g. customer_a.")]
-type CarID = Annotated[str, Meta(pattern=_NAME, description="Names the car, e.g. car_17.")]
-type Sector = Annotated[str, Meta(pattern=_NAME, description="A part of the city, e.g. sector_01.")]
-type Passengers = Annotated[int, Meta(ge=1, le=8, description="How many travel.")]
+type OrderID = Annotated[str, Meta(pattern=_NAME, description="Identifies the ride, e.g. order_01.")]
+type CustomerID = Annotated[str, Meta(pattern=_NAME, description="Identifies the customer, e.g. customer_a.")]
+type CarID = Annotated[str, Meta(pattern=_NAME, description="Identifies the car, e.g. car_17.")]
+type Sector = Annotated[str, Meta(pattern=_NAME, description="A district of the city, e.g. sector_01.")]
+type Passengers = Annotated[int, Meta(ge=1, le=8, description="The number of passengers.")]
 
 CHEAPEST: Final = 1
 DEAREST: Final = 10_000_000
-"""What a ride can cost, in cents, when it is booked and after each change: a gateway reserves no amount of nothing."""
+"""The limits of a price in cents. Zero is not allowed: a payment gateway cannot reserve it."""
 
-type Price = Annotated[int, Meta(ge=CHEAPEST, le=DEAREST, description="What a ride is to cost, in cents.")]
-type Cents = Annotated[int, Meta(ge=0, le=DEAREST, description="An amount of money, in cents.")]
-"""Of facts: archives hold rides that cost nothing, and readers accept them."""
+type Price = Annotated[int, Meta(ge=CHEAPEST, le=DEAREST, description="The price of the ride in cents.")]
+type Cents = Annotated[int, Meta(ge=0, le=DEAREST, description="An amount of money in cents.")]
+"""Facts may hold a price of zero: archives hold such rides."""
 CURRENCY: Final = "EUR"
-"""The currency of prices, unless an event says another one. The API accepts no other."""
+"""The currency of an event that names none, and the only one that the API accepts."""
 
-type Currency = Annotated[str, Meta(pattern=r"^[A-Z]{3}$(?!\n)", description="The price's currency, as in ISO 4217.")]
-type Version = Annotated[
-    int, Meta(ge=1, le=99_999_999, description="How many changes the ride has seen, its request included.")
-]
+type Currency = Annotated[str, Meta(pattern=r"^[A-Z]{3}$(?!\n)", description="The currency of the price, in ISO 4217.")]
+type Version = Annotated[int, Meta(ge=1, le=99_999_999, description="Counts the changes of the ride, from 1.")]
 
 
 class Status(StrEnum):
-    """Where a ride stands."""
+    """The status of a ride."""
 
     REQUESTED = "requested"
     ACCEPTED = "accepted"
@@ -53,14 +51,13 @@ class Status(StrEnum):
 
 
 OPEN: Final = frozenset({Status.REQUESTED, Status.ACCEPTED, Status.STARTED})
-"""Where something can still become of a ride."""
+"""The statuses in which a ride can still change."""
 
 
 class Ride(Struct, frozen=True, kw_only=True, rename=json_name):
-    """A ride at one version of it."""
+    """One version of a ride."""
 
-    # Money is a whole number of cents: a JSON number with a fraction may come back from a store or a stream as another
-    # one, and the event would no longer be recognised as the same.
+    # Money is a whole number of cents: a store or a stream may change a fraction, and with it the event's fingerprint.
     order_id: OrderID
     customer_id: CustomerID
     pickup: Sector
@@ -71,38 +68,39 @@ class Ride(Struct, frozen=True, kw_only=True, rename=json_name):
     version: Version
     currency: Currency = CURRENCY
 
+    @classmethod
+    def of(cls, ride: "Ride", **added: Any) -> Self:
+        """Return the ride as an instance of this class; ``added`` are the fields that this class adds to a ride."""
+        return cls(**{field: getattr(ride, field) for field in Ride.__struct_fields__}, **added)
+
 
 class RideError(Exception):
-    """The base of what a ride refuses."""
+    """The base of errors about a change that a ride refuses."""
 
 
 class IllegalTransitionError(RideError):
-    """Raised when a ride is asked for something that its status does not allow."""
+    """Raised when the status of the ride does not allow the action."""
 
     def __init__(self, ride: Ride, action: str) -> None:
-        super().__init__(f"{ride.order_id} is {ride.status}: nobody can {action} it any more, or yet")
-        self.status = ride.status
-        self.action = action
+        super().__init__(f"{ride.order_id} is {ride.status}: its status does not allow the action {action}")
 
 
 class StaleVersionError(RideError):
-    """Raised when the ride has changed since the caller saw it."""
+    """Raised when the ride has changed since the caller read it."""
 
     def __init__(self, ride: Ride, seen: int) -> None:
         super().__init__(f"{ride.order_id} is at version {ride.version}, not {seen}: read it again")
-        self.version = ride.version
-        self.seen = seen
 
 
 class SameDestinationError(RideError):
-    """Raised when the destination is to change to what it is."""
+    """Raised when the new destination is the present one."""
 
     def __init__(self, ride: Ride) -> None:
-        super().__init__(f"{ride.order_id} goes to {ride.destination} already")
+        super().__init__(f"{ride.order_id} already goes to {ride.destination}")
 
 
 class PriceError(RideError):
-    """Raised when a ride would cost what no ride can."""
+    """Raised when a price is out of range."""
 
     def __init__(self, price: int) -> None:
         super().__init__(f"a ride costs from {CHEAPEST} to {DEAREST} cents, not {price}")
@@ -116,19 +114,11 @@ class NoTripError(RideError):
 
 
 def request(*, order_id: str, customer_id: str, pickup: str, destination: str, passengers: int, price: int) -> Ride:
-    """Return a new ride.
-
-    Args:
-        order_id: the new ride's name.
-        customer_id: who asks for it.
-        pickup: the sector where it begins.
-        destination: the sector where it ends.
-        passengers: how many travel.
-        price: in cents.
+    """Return a new ride; the price is in cents.
 
     Raises:
         NoTripError: it would end where it begins.
-        PriceError: it would cost nothing, or too much.
+        PriceError: the price is out of range.
     """
     if pickup == destination:
         raise NoTripError(pickup)
@@ -145,51 +135,37 @@ def request(*, order_id: str, customer_id: str, pickup: str, destination: str, p
     )
 
 
-def accept(ride: Ride, *, seen: int | None = None) -> Ride:
-    """Return the ride as accepted: the company will drive it.
+def accept[R: Ride](ride: R, *, seen: int | None = None) -> R:
+    """Return the ride as accepted by the company.
 
-    Here as below, ``seen`` is the version that the caller decided upon; None is whatever it is now.
-
-    Raises:
-        IllegalTransitionError: it is not just requested.
-        StaleVersionError: it has changed since.
+    Like the functions below, it raises StaleVersionError if the ride is not at the version ``seen`` (None: any version)
+    and IllegalTransitionError if the ride's status does not allow the change.
     """
     return _changed(ride, "accept", frozenset({Status.REQUESTED}), seen, status=Status.ACCEPTED)
 
 
-def start(ride: Ride, *, seen: int | None = None) -> Ride:
-    """Return the ride as started: the passengers are in the car.
-
-    Raises: as `accept`.
-    """
+def start[R: Ride](ride: R, *, seen: int | None = None) -> R:
+    """Return the ride as started, with the passengers in the car."""
     return _changed(ride, "start", frozenset({Status.ACCEPTED}), seen, status=Status.STARTED)
 
 
-def complete(ride: Ride, *, seen: int | None = None) -> Ride:
-    """Return the ride as completed: the passengers have arrived.
-
-    Raises: as `accept`.
-    """
+def complete[R: Ride](ride: R, *, seen: int | None = None) -> R:
+    """Return the ride as completed at its destination."""
     return _changed(ride, "complete", frozenset({Status.STARTED}), seen, status=Status.COMPLETED)
 
 
-def cancel(ride: Ride, *, seen: int | None = None) -> Ride:
-    """Return the ride as cancelled; until it is completed, it can be.
-
-    Raises: as `accept`.
-    """
+def cancel[R: Ride](ride: R, *, seen: int | None = None) -> R:
+    """Return the ride as cancelled."""
     return _changed(ride, "cancel", OPEN, seen, status=Status.CANCELLED)
 
 
-def change_destination(ride: Ride, destination: str, price: int, *, seen: int | None = None) -> Ride:
-    """Return the ride with another destination, and what it costs now in cents.
+def change_destination[R: Ride](ride: R, destination: str, price: int, *, seen: int | None = None) -> R:
+    """Return the ride with another destination and its new price in cents.
 
     Raises:
-        IllegalTransitionError: it is over.
-        StaleVersionError: it has changed since.
-        SameDestinationError: it goes there already.
-        NoTripError: it began there.
-        PriceError: it would cost nothing, or too much.
+        SameDestinationError: the destination is the present one.
+        NoTripError: the ride would end where it begins.
+        PriceError: the price is out of range.
     """
     changed = _changed(ride, "redirect", OPEN, seen, destination=destination, price=price)
     if destination == ride.destination:
@@ -205,8 +181,8 @@ def _check_price(price: int) -> None:
         raise PriceError(price)
 
 
-def _changed(ride: Ride, action: str, allowed: frozenset[Status], seen: int | None, **changes: Any) -> Ride:
-    # What the caller decided on an old version means nothing, legal or not: that comes first.
+def _changed[R: Ride](ride: R, action: str, allowed: frozenset[Status], seen: int | None, **changes: Any) -> R:
+    # The version comes first: a decision on an old version is void, whatever the status.
     if seen is not None and seen != ride.version:
         raise StaleVersionError(ride, seen)
     if ride.status not in allowed:

@@ -1,4 +1,4 @@
-"""Environment variables, read once into a typed object when a function starts."""
+"""Typed settings, read from the environment when a function starts."""
 
 import os
 from collections.abc import Mapping
@@ -6,22 +6,22 @@ from collections.abc import Mapping
 import msgspec
 from msgspec import Struct
 
-from carride.decoding import ShapeError, shaped
+from carride.decoding import FieldError, shaped
 
 
 class SettingsError(Exception):
-    """Raised when an environment variable is missing or cannot be what it says; names it and says what to do."""
+    """Raised for a missing or invalid environment variable; the message names it and says what to do."""
 
 
 def from_environment[S: Struct](settings: type[S], environment: Mapping[str, str] | None = None) -> S:
-    """Return a function's settings: the field ``ride_table`` is read from ``RIDE_TABLE``.
+    """Return a function's settings. The field ``ride_table`` is read from ``RIDE_TABLE``.
 
     Args:
-        settings: a frozen Struct. A field with a default may be missing.
-        environment: left out, the process's own.
+        settings: a frozen Struct; a field with a default is optional.
+        environment: by default the process's own.
 
     Raises:
-        SettingsError: a variable is missing, or has not the form of its field.
+        SettingsError: a variable is missing or invalid.
     """
     variables = os.environ if environment is None else environment
     given = {
@@ -31,7 +31,7 @@ def from_environment[S: Struct](settings: type[S], environment: Mapping[str, str
     }
     try:
         return shaped(given, settings, strict=False)
-    except ShapeError as error:
+    except FieldError as error:
         name = error.field.upper()
         problem = error.problem if error.field in given else "it is not set"
         raise SettingsError(

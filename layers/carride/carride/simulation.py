@@ -1,26 +1,25 @@
-"""Rides in a city, and what can go wrong on the way to their consumers. Pure, and the same for the same seed.
+"""Simulated rides, with everything that can go wrong before their events are consumed. Pure.
 
-A ride depends on nothing but the mode, the seed and its own number. So two simulations of one seed agree on every
-ride that both have, whatever else they are asked for: the second adds copies of known facts, and new rides where it has
-more.
+A ride depends only on the mode, the seed and its own number. Two simulations of one seed agree on the rides that both
+have, so a repeated or a larger simulation only adds copies of known facts, and new rides.
 """
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
 from itertools import count, cycle, islice
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from carride import ride as rides
-from carride.decoding import json_name
-from carride.entry import TOO_LARGE, Entry
-from carride.events import (
-    SIMULATOR_SOURCE,
+from carride.decoding import FieldError, json_name
+from carride.entry import TOO_LARGE, BusEntry
+from carride.events import SIMULATOR_SOURCE, RideEvent, idempotency_id
+from carride.facts import (
     CarRideAccepted,
     CarRideCancelled,
     CarRideCompleted,
@@ -28,16 +27,15 @@ from carride.events import (
     CarRideDestinationChanged,
     CarRideStarted,
     Fact,
-    RideEvent,
 )
 from carride.ride import Ride
 
 FAULT_EXTENSION: Final = "simulatedfault"
-"""The CloudEvents extension that names the fault which the event's consumers meet. Deployed consumers ignore it."""
+"""The CloudEvents extension that names a fault to inject into the event's consumers. Deployed consumers ignore it."""
 
 
 class Fault(StrEnum):
-    """What a simulated event does to each of its consumers on a machine that injects faults."""
+    """A fault that an event causes in each of its consumers, where faults are injected."""
 
     CRASH = "crash"
     """The process ends in the first run."""
@@ -50,7 +48,7 @@ class Fault(StrEnum):
 
 
 BLOCKS: Final = 8
-"""The city is a square of this many sectors a side, numbered row by row: sector_01 to sector_64."""
+"""The city is a square of this many sectors a side, numbered by rows: sector_01 to sector_64."""
 
 # Fares, in cents.
 _BASE_FARE: Final = 300
@@ -58,109 +56,97 @@ _FARE_PER_SECTOR: Final = 125
 
 _CANCELLED: Final = 0.1
 _REDIRECTED: Final = 0.1
-"""Of those that are driven: they cost more or less in the end than when their money was reserved."""
+"""The share of the driven rides whose destination, and so their price, changes on the way."""
 _REASONS: Final = ("changed plans", "waited too long", "found another way")
 _CUSTOMERS: Final = 400
 _GROUP_SIZES: Final = (1, 1, 1, 2, 2, 3, 4)
 LONGEST_LIFE: Final = 5
-"""Events of a ride that is completed elsewhere than was planned."""
+"""The number of events of a redirected ride."""
 
 DEFAULT_RIDES: Final = 200
-"""Where nothing else ends a simulation."""
+"""The length of a simulation without ``rides`` and ``duration``."""
 MOST_RIDES: Final = 100_000
 
-# Positions in the order of publication: a ride begins at each whole number.
+# Positions in the order of publication; a ride begins at each whole number.
 _BETWEEN_EVENTS: Final = 6.0
 _COPY_WITHIN: Final = 20.0
 _STEP: Final = timedelta(milliseconds=1)
-"""How much time passes between two rides' beginnings."""
+"""The time between the beginnings of two rides."""
 
 _LATE: Final = "late"
 _LATE_BY: Final = timedelta(hours=1)
 _LATE_SINCE: Final = timedelta(minutes=30)
 
-type _Step = Callable[[Ride], Fact]
-"""What happens to a ride, as it was before."""
-
 type Share = Annotated[float, Meta(ge=0, le=1)]
 type Amount = Annotated[int, Meta(ge=0, le=100_000)] | Annotated[float, Meta(ge=0, lt=1)]
-"""A whole number counts; one below 1 is a share of the facts."""
+"""An integer is a number of facts; a fraction below 1 is a share of them."""
 
 
 class Mode(StrEnum):
-    """Where rides come from."""
+    """Where simulated rides come from."""
 
     RANDOM = "random"
-    """Each is drawn by the seed."""
+    """The seed draws each ride."""
     PREDEFINED = "predefined"
-    """They are those of `PREDEFINED`, again and again; the seed is in their names alone."""
+    """The rides of `PREDEFINED` repeat; the seed affects only their ids."""
 
 
 class Spec(Struct, frozen=True, kw_only=True, rename=json_name, forbid_unknown_fields=True):
-    """What to simulate. Events that are late or ask for a fault are different ones, chosen by the seed.
+    """What to simulate. The seed chooses the events that are late or ask for a fault; no event does both.
 
-    It ends by count (``rides``) or by time (``duration``), with 200 rides where neither is given. Every ride that has
-    begun is simulated to its end.
+    A simulation ends by count (``rides``) or by time (``duration``). Every ride runs to its end.
     """
 
     mode: Mode = Mode.RANDOM
     rides: Annotated[int, Meta(ge=1, le=MOST_RIDES)] | None = None
     duration: Annotated[float, Meta(gt=0, le=86_400)] | None = None
-    """Seconds to be filled with rides at the ``rate``."""
+    """Seconds to fill with rides at the ``rate``."""
     rate: Annotated[float, Meta(gt=0, le=10_000)] | None = None
-    """Events a second; left out, as fast as they are taken."""
+    """Events a second; by default as fast as the bus takes them."""
     seed: Annotated[int, Meta(ge=0, le=2**31)] = 0
     duplicates: Share = 0.0
-    """Which share of the facts is published twice."""
+    """The share of the facts that are published twice."""
     out_of_order: Share = 0.0
-    """In which share of the rides one event overtakes the one before it."""
+    """The share of the rides in which one event overtakes the one before it."""
     older: Share = 0.0
-    """Which share of what is published comes in the older envelope."""
+    """The share of the entries in the older envelope."""
     malformed: Amount = 0
-    """How many events more break the contract, each kind in turn."""
+    """Additional events that break the contract, each kind in turn."""
     late: Amount = 0
-    """How many facts are published past their expiry time."""
+    """Facts that are published after their expiry time."""
     crashes: Amount = 0
-    """How many facts end the process of their consumer, at its first attempt."""
+    """Facts that end their consumer's process, at the first attempt."""
     fails: Amount = 0
-    """How many facts have their consumer raise, at its first attempt."""
+    """Facts that make their consumer raise, at the first attempt."""
     poison: Amount = 0
-    """How many facts have their consumer raise, at every attempt."""
+    """Facts that make their consumer raise, at every attempt."""
     slow: Amount = 0
-    """How many facts take their consumer long."""
+    """Facts that take their consumer long, at the first attempt."""
 
     def check_end(self) -> None:
-        """Refuse a simulation that has two ends, or none.
+        """Refuse a simulation with two ends, or with none.
 
         Raises:
-            SpecError: it is such a one.
+            FieldError: there are ``rides`` and a ``duration``, or a ``duration`` without a ``rate``.
         """
         if self.duration is not None and self.rides is not None:
-            raise SpecError("duration", "a simulation ends by rides or by duration, not by both")
+            raise FieldError("duration", "give either rides or a duration")
         if self.duration is not None and self.rate is None:
-            raise SpecError("rate", "a duration needs a rate, in events a second: else it would be over at once")
-
-
-class SpecError(ValueError):
-    """Raised for a simulation that cannot be; ``field`` is what asks for too much."""
-
-    def __init__(self, field: str, problem: str) -> None:
-        super().__init__(f"{field}: {problem}")
-        self.field = field
+            raise FieldError("rate", "a duration needs a rate, in events a second")
 
 
 class Kind(StrEnum):
-    """What a simulated entry is."""
+    """The kinds of simulated entries."""
 
     FACT = "fact"
     COPY = "copy"
-    """Of a fact that was published before."""
+    """A second copy of a fact."""
     MISSING_ID = "missing idempotency id"
     PARTIAL_ID = "partial idempotency id"
     UNKNOWN_TYPE = "unknown type"
     BROKEN_SHAPE = "broken shape"
     MALFORMED_DETAIL = "malformed detail"
-    """No JSON: the bus refuses it."""
+    """Not JSON: the bus refuses it."""
     OVERSIZED = "oversized"
     """Larger than the bus takes."""
 
@@ -170,36 +156,36 @@ MALFORMED: Final = tuple(kind for kind in Kind if kind not in {Kind.FACT, Kind.C
 
 
 class SimulatedEntry(NamedTuple):
-    """One entry to publish, and what is to be expected of it."""
+    """One entry to publish, and what to expect of it."""
 
-    entry: Entry
+    entry: BusEntry
     kind: Kind
     fact: str | None
-    """The idempotency id; None where the contract is broken."""
+    """The idempotency id; None if the entry breaks the contract."""
     late: bool = False
     fault: Fault | None = None
 
 
 class _Slot(NamedTuple):
-    """A place in the order of publication."""
+    """One entry's place in the order of publication."""
 
     position: float
     happened: float
-    """Where it would be if nothing were out of order or sent twice."""
+    """The position if nothing were out of order or sent twice."""
     kind: Kind
     number: int
-    """Of the fact; of the malformed event where it is one."""
+    """Counts the facts, or the malformed events."""
 
 
 class Simulation:
-    """A simulation as a sequence of entries; the same for the same spec and time.
+    """The entries of a simulation, which follow from its spec and time.
 
     Args:
         spec: what to simulate.
-        time: the present, with a time zone: the last event has just happened.
+        time: the present, with a time zone; the last event has just happened.
 
     Raises:
-        SpecError: it would have two ends or none, or more facts are to be marked than there are.
+        FieldError: the spec has two ends or none, or asks for more late and faulty facts than there are.
     """
 
     def __init__(self, spec: Spec, time: datetime) -> None:
@@ -211,21 +197,19 @@ class Simulation:
         self._slots = self._arrange()
 
     def __len__(self) -> int:
-        """Return how many entries there are."""
+        """Return the number of entries."""
         return len(self._slots)
 
     def entries(self, first: int = 0) -> Iterator[SimulatedEntry]:
-        """Yield the entries in the order of publication, from the one with index ``first`` on."""
+        """Yield the entries in the order of publication, from the index ``first`` on."""
         envelopes = _chance(self._spec.seed, "envelopes")
         for index, slot in enumerate(self._slots):
             older = envelopes.random() < self._spec.older
             if index >= first:
                 yield self._entry(slot, older=older)
 
-    # ── What is published, and in which order ─────────────────────────────────────────────────────────────────────────
-
     def _choose_marks(self) -> dict[int, str]:
-        """Return the facts that are late or ask for a fault, by number."""
+        """Return the marks of the facts that are late or ask for a fault, by the fact's number."""
         spec = self._spec
         wanted = (
             ("late", _LATE, spec.late),
@@ -240,15 +224,15 @@ class Simulation:
         for field, mark, asked in wanted:
             amount = _amount(asked, len(self._facts))
             if amount > len(free):
-                raise SpecError(
-                    field, f"{amount} is too many: {len(self._lives)} rides have {len(self._facts)} facts in all"
+                raise FieldError(
+                    field, f"{amount} are too many: {len(self._lives)} rides have {len(self._facts)} facts"
                 )
             marks |= dict.fromkeys(free[:amount], mark)
             del free[:amount]
         return marks
 
     def _arrange(self) -> list[_Slot]:
-        """Return the order of publication: rides overlap, some events overtake others, copies follow."""
+        """Return the order of publication, in which rides overlap, some events overtake others, and copies follow."""
         spec = self._spec
         rides = len(self._lives)
         chance = _chance(spec.seed, "order")
@@ -271,8 +255,6 @@ class Simulation:
             slots.append(_Slot(position, position, kind, number))
         return sorted(slots)
 
-    # ── One entry ─────────────────────────────────────────────────────────────────────────────────────────────────────
-
     def _entry(self, slot: _Slot, *, older: bool) -> SimulatedEntry:
         end = len(self._lives) + LONGEST_LIFE * _BETWEEN_EVENTS
         time = self._time - (end - slot.happened) * _STEP
@@ -286,7 +268,7 @@ class Simulation:
             event = to_event(facts, time - _LATE_BY, expirytime=self._time - _LATE_SINCE)
         else:
             event = to_event(facts, time, extensions={FAULT_EXTENSION: mark} if mark else {})
-        entry = Entry.of(event)
+        entry = BusEntry.of(event)
         if older and mark is None:  # the older envelope has no place for a mark
             entry = replace(entry, detail=_json(older_envelope(event)))
         fault = None if mark in {None, _LATE} else Fault(str(mark))
@@ -294,7 +276,7 @@ class Simulation:
 
 
 def _lives(spec: Spec) -> list[list[Fact]]:
-    """Return everything that happens to each ride: of as many rides as were asked for, or as fill the duration."""
+    """Return the facts of each ride, for ``rides`` rides or as many as fill the duration."""
     spec.check_end()
     begun = (_begun(spec, number) for number in count())
     if spec.duration is None or spec.rate is None:
@@ -304,7 +286,7 @@ def _lives(spec: Spec) -> list[list[Fact]]:
     facts = 0
     while facts + round(spec.duplicates * facts) + _amount(spec.malformed, facts) < wanted or not lives:
         if len(lives) == MOST_RIDES:
-            raise SpecError("duration", f"takes more than {MOST_RIDES:,} rides at this rate")
+            raise FieldError("duration", f"takes more than {MOST_RIDES:,} rides at this rate")
         lives.append(next(begun))
         facts += len(lives[-1])
     return lives
@@ -317,110 +299,104 @@ def _begun(spec: Spec, number: int) -> list[Fact]:
 
 
 def _amount(asked: float, facts: int) -> int:
-    """Return how many are meant, of so many facts."""
+    """Return an amount as a number of facts."""
     return asked if isinstance(asked, int) else round(asked * facts)
 
 
 def life(seed: int, name: str) -> list[Fact]:
-    """Return everything that happens to one ride: it is completed, there or elsewhere, or cancelled on the way."""
+    """Return the facts of one ride, which is completed, redirected and completed, or cancelled."""
     chance = _chance(seed, name)
     pickup, destination = chance.sample(range(BLOCKS * BLOCKS), 2)
-    ride = rides.request(
-        order_id=f"order_{seed}_{name}",
-        customer_id=f"customer_{chance.randrange(1, _CUSTOMERS):03d}",
-        pickup=sector(pickup),
-        destination=sector(destination),
-        passengers=chance.choice(_GROUP_SIZES),
-        price=fare(pickup, destination),
-    )
+    customer, passengers = f"customer_{chance.randrange(1, _CUSTOMERS):03d}", chance.choice(_GROUP_SIZES)
+    story: _Story = _DRIVEN
     if chance.random() < _CANCELLED:
-        return _happened(ride, (_accepted, _cancelled(chance.choice(_REASONS))))
-    if chance.random() < _REDIRECTED:
+        story = ("accept", _Cancel(chance.choice(_REASONS)))
+    elif chance.random() < _REDIRECTED:
         elsewhere = chance.choice([place for place in range(BLOCKS * BLOCKS) if place not in {pickup, destination}])
-        return _happened(
-            ride, (_accepted, _started, _redirected(sector(elsewhere), fare(pickup, elsewhere)), _completed)
-        )
-    return _happened(ride, _DRIVEN)
+        story = ("accept", "start", _Redirect(elsewhere), "complete")
+    return _happened(f"order_{seed}_{name}", Script(customer, pickup, destination, passengers, story))
 
 
 def predefined(seed: int, number: int) -> list[Fact]:
-    """Return everything that happens to the predefined ride of this number, counted from 0."""
-    script = PREDEFINED[number % len(PREDEFINED)]
+    """Return the facts of the predefined ride of this number, counted from 0."""
+    return _happened(f"order_{seed}_predefined_{number:05d}", PREDEFINED[number % len(PREDEFINED)])
+
+
+def _happened(order_id: str, script: "Script") -> list[Fact]:
     ride = rides.request(
-        order_id=f"order_{seed}_predefined_{number:05d}",
+        order_id=order_id,
         customer_id=script.customer_id,
         pickup=sector(script.pickup),
         destination=sector(script.destination),
         passengers=script.passengers,
         price=fare(script.pickup, script.destination),
     )
-    return _happened(ride, script.story)
-
-
-def _happened(ride: Ride, story: Sequence[_Step]) -> list[Fact]:
-    """Return that a ride was booked, and what became of it."""
     facts: list[Fact] = [CarRideCreated.of(ride)]
-    for step in story:
-        facts.append(step(facts[-1].ride()))
+    for step in script.story:
+        facts.append(_next(facts[-1], script.pickup, step))
     return facts
 
 
-def _accepted(ride: Ride) -> Fact:
-    return CarRideAccepted.of(rides.accept(ride))
-
-
-def _started(ride: Ride) -> Fact:
-    return CarRideStarted.of(rides.start(ride))
-
-
-def _completed(ride: Ride) -> Fact:
-    return CarRideCompleted.of(rides.complete(ride))
-
-
-def _cancelled(reason: str) -> _Step:
-    return lambda ride: CarRideCancelled.of(rides.cancel(ride), reason=reason)
-
-
-def _redirected(destination: str, price: int) -> _Step:
-    def redirected(ride: Ride) -> Fact:
-        changed = rides.change_destination(ride, destination, price)
-        return CarRideDestinationChanged.of(changed, previous_destination=ride.destination, previous_price=ride.price)
-
-    return redirected
+def _next(ride: Ride, pickup: int, step: "_Step") -> Fact:
+    match step:
+        case "accept":
+            return CarRideAccepted.of(rides.accept(ride))
+        case "start":
+            return CarRideStarted.of(rides.start(ride))
+        case "complete":
+            return CarRideCompleted.of(rides.complete(ride))
+        case _Cancel(reason):
+            return CarRideCancelled.of(rides.cancel(ride), reason=reason)
+        case _Redirect(place):
+            changed = rides.change_destination(ride, sector(place), fare(pickup, place))
+            before = {"previous_destination": ride.destination, "previous_price": ride.price}
+            return CarRideDestinationChanged.of(changed, **before)
 
 
 def sector(number: int) -> str:
-    """Return the name of a sector, counted from 0."""
+    """Return the name of a sector, whose number counts from 0."""
     return f"sector_{number + 1:02d}"
 
 
 def fare(pickup: int, destination: int) -> int:
-    """Return what a ride costs, in cents: cars drive along the grid."""
+    """Return the price of a ride in cents. Cars drive along the grid."""
     (row, column), (to_row, to_column) = divmod(pickup, BLOCKS), divmod(destination, BLOCKS)
     return _BASE_FARE + _FARE_PER_SECTOR * (abs(row - to_row) + abs(column - to_column))
 
 
+class _Cancel(NamedTuple):
+    reason: str
+
+
+class _Redirect(NamedTuple):
+    sector: int
+
+
+type _Step = Literal["accept", "start", "complete"] | _Cancel | _Redirect
+type _Story = tuple[_Step, ...]
+
+
 class Script(NamedTuple):
-    """A ride that is known beforehand."""
+    """Everything that happens to a ride. Sectors are numbers, counted from 0."""
 
     customer_id: str
     pickup: int
     destination: int
     passengers: int
-    story: tuple[_Step, ...]
-    """What becomes of it after it was booked."""
+    story: _Story
+    """The changes after the booking."""
 
 
-_DRIVEN: Final = (_accepted, _started, _completed)
+_DRIVEN: Final = ("accept", "start", "complete")
 
 PREDEFINED: Final = (
     Script("customer_a", 0, 2, 2, _DRIVEN),  # the ride of the sample events
     Script("customer_b", 0, BLOCKS * BLOCKS - 1, 4, _DRIVEN),  # across the whole city
-    Script("customer_c", 9, 29, 1, (_accepted, _cancelled("waited too long"))),
-    Script("customer_d", 17, 18, 1, (_cancelled("changed plans"),)),  # before anybody accepted it
-    Script("customer_e", 40, 44, 3, (_accepted, _started, _redirected(sector(47), fare(40, 47)), _completed)),
+    Script("customer_c", 9, 29, 1, ("accept", _Cancel("waited too long"))),
+    Script("customer_d", 17, 18, 1, (_Cancel("changed plans"),)),  # before anybody accepted it
+    Script("customer_e", 40, 44, 3, ("accept", "start", _Redirect(47), "complete")),
 )
-"""The rides of the predefined mode: each way that a ride can go."""
+"""The rides of the predefined mode, one for each way a ride can go."""
 
 
 def to_event(
@@ -430,23 +406,25 @@ def to_event(
     expirytime: datetime | None = None,
     extensions: Mapping[str, str] | None = None,
 ) -> RideEvent:
-    """Return the event of the last of these facts, caused by the one before it."""
+    """Return the event of the last fact, caused by the fact before it."""
     *earlier, fact = facts
     trace = _chance(0, fact.order_id)
-    traceparent = f"00-{trace.getrandbits(128):032x}-{trace.getrandbits(64):016x}-01"
-    return RideEvent.of(
+    event = RideEvent.of(
         fact,
         source=SIMULATOR_SOURCE,
         time=time,
-        cause=to_event(earlier[-1:], time) if earlier else None,
-        traceparent=traceparent,
+        traceparent=f"00-{trace.getrandbits(128):032x}-{trace.getrandbits(64):016x}-01",
         expirytime=expirytime,
         extensions=extensions,
     )
+    if not earlier:
+        return event
+    cause = earlier[-1]
+    return replace(event, causationid=idempotency_id(cause.order_id, type(cause).__name__, cause.version))
 
 
 def older_envelope(event: RideEvent) -> dict[str, Any]:
-    """Return an event's detail as producers wrote it before CloudEvents."""
+    """Return an event's detail in the envelope that producers wrote before CloudEvents."""
     return {
         "attributes": {
             "type": event.type,
@@ -459,9 +437,9 @@ def older_envelope(event: RideEvent) -> dict[str, Any]:
     }
 
 
-def broken(event: RideEvent, kind: Kind) -> Entry:
-    """Return the entry of an event that was spoilt in one way."""
-    entry = Entry.of(event)
+def broken(event: RideEvent, kind: Kind) -> BusEntry:
+    """Return the entry of an event that breaks the contract in one way."""
+    entry = BusEntry.of(event)
     if kind is Kind.MALFORMED_DETAIL:
         return replace(entry, detail=entry.detail[:-1])
     detail = event.to_detail()

@@ -12,35 +12,19 @@ Five lines make a consumer::
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+# One name a line would take four times the space.
+# fmt: off
+# isort: off
 if TYPE_CHECKING:
     from idempotency.concurrency import Concurrency
-    from idempotency.consumer import BatchResponse, Consumer, EventResponse
+    from idempotency.consumer import BatchResponse, Consumer, EventResponse, release
     from idempotency.dead_letters import DeadLetter, DeadLetterError, SqsDeadLetters
     from idempotency.effects import Check, Delete, Put, Update
     from idempotency.errors import (
-        BatchFailedError,
-        BeyondWindowError,
-        BusyError,
-        ConfigurationError,
-        ContentionError,
-        CorruptRecordError,
-        EffectConflictError,
-        EffectsRejectedError,
-        IdempotencyError,
-        KeyExpressionError,
-        LostLeaseError,
-        MissingKeyError,
-        OutOfTimeError,
-        PayloadMismatchError,
-        PermanentError,
-        QuarantinedError,
-        ResultOmittedError,
-        RetryableError,
-        RetryLaterError,
-        StoreError,
-        StoreRefusedError,
-        StoreUnavailableError,
-        UndecodableResultError,
+        BatchFailedError, BeyondWindowError, BusyError, ConfigurationError, ContentionError, CorruptRecordError,
+        EffectConflictError, EffectsRejectedError, IdempotencyError, KeyExpressionError, LostLeaseError,
+        MissingKeyError, OutOfTimeError, PayloadMismatchError, PermanentError, QuarantinedError, ResultOmittedError,
+        RetryableError, RetryLaterError, StoreError, StoreRefusedError, StoreUnavailableError, UndecodableResultError,
         UnfinishedWorkError,
     )
     from idempotency.http import HttpProblemError, idempotency_key
@@ -48,7 +32,6 @@ if TYPE_CHECKING:
     from idempotency.keys import TRANSPORT_ID
     from idempotency.observation import Observation
     from idempotency.operation import Operation
-    from idempotency.operators import release
     from idempotency.policy import Policy
     from idempotency.record import Record
     from idempotency.sources import DYNAMODB_STREAM, EVENTBRIDGE, KAFKA, KINESIS, SNS, SNS_IN_SQS, SQS, Source
@@ -57,8 +40,6 @@ if TYPE_CHECKING:
     from idempotency.stores.memory import MemoryStore
     from idempotency.stores.valkey import ValkeyStore
 
-# One name a line would take four times the space.
-# fmt: off
 __all__ = [
     "DYNAMODB_STREAM", "EVENTBRIDGE", "KAFKA", "KINESIS", "SNS", "SNS_IN_SQS", "SQS", "TRANSPORT_ID",
     "BatchFailedError", "BatchResponse", "BeyondWindowError", "BusyError", "Check", "Concurrency",
@@ -74,7 +55,7 @@ __all__ = [
 
 _MODULES = {
     "concurrency": "Concurrency",
-    "consumer": "BatchResponse Consumer EventResponse",
+    "consumer": "BatchResponse Consumer EventResponse release",
     "dead_letters": "DeadLetter DeadLetterError SqsDeadLetters",
     "effects": "Check Delete Put Update",
     "http": "HttpProblemError idempotency_key",
@@ -82,7 +63,6 @@ _MODULES = {
     "keys": "TRANSPORT_ID",
     "observation": "Observation",
     "operation": "Operation",
-    "operators": "release",
     "policy": "Policy",
     "record": "Record",
     "sources": "DYNAMODB_STREAM EVENTBRIDGE KAFKA KINESIS SNS SNS_IN_SQS SQS Source",

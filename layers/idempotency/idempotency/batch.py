@@ -8,21 +8,12 @@ from typing import NamedTuple
 
 from idempotency.clock import Clock
 from idempotency.delivery import POSTPONED
-from idempotency.invocation import Invocation
+from idempotency.invocation import LambdaInvocation
 from idempotency.messages import Message, MessageHandler
 from idempotency.runner import Runner
 from idempotency.sources import Raw
 
 _RUNS_REMEMBERED = 20
-
-
-class Suspect(NamedTuple):
-    """A record whose earlier attempt ended without an answer: it may have killed its process."""
-
-    attempt: int
-    """The number of that attempt."""
-    is_last_chance: bool
-    """The next attempt is the last one before the record is quarantined."""
 
 
 class Job[E](NamedTuple):
@@ -67,16 +58,9 @@ class Pace:
 class Batch[E]:
     """The records of one batch.
 
-    A failure stops its lane: of equal keys the first does the work, and the others share its outcome. Suspects run
-    last, when no other record is running, in the smallest groups that the time left allows. A suspect runs alone on its
-    last chance, so that another record's crash cannot have it quarantined.
-
-    Args:
-        handler: reads and runs the records; its runner knows the policy, the concurrency and the time left.
-        runner: the handler's runner.
-        pace: the durations of the handler's runs.
-        records: the raw records.
-        invocation: the Lambda invocation that brought them.
+    A failure stops its lane: of equal keys the first does the work, and the others share its outcome. A record is a
+    suspect if its last attempt crashed. Suspects run last, when no other record is running, in the smallest groups that
+    the time left allows. On its last attempt a suspect runs alone, so that no other record's crash quarantines it.
     """
 
     def __init__(
@@ -85,7 +69,7 @@ class Batch[E]:
         runner: Runner,
         pace: Pace,
         records: Sequence[Raw],
-        invocation: Invocation,
+        invocation: LambdaInvocation,
     ) -> None:
         self._handler = handler
         self._runner = runner
@@ -93,15 +77,12 @@ class Batch[E]:
         self._invocation = invocation
         self._jobs = [self._job(raw) for raw in records]
         self._ended_before = pace.ended
-        self._suspects: list[tuple[Suspect, list[int]]] = []
+        self._suspects: list[tuple[int, list[int]]] = []
+        """The number of each crashed attempt, and the lane of positions that its next attempt begins."""
         self._failures: dict[int, Exception | None] = {}
 
     def run(self) -> dict[int, Exception | None]:
-        """Run every record that the time allows.
-
-        Returns:
-            The records to deliver again: each one's position and error, which is None if there was no time to start it.
-        """
+        """Run what the time allows; return positions and errors of the records to deliver again (None: not started)."""
         lanes: dict[object, list[int]] = {}
         for position, job in enumerate(self._jobs):
             lanes.setdefault(job.lane or position, []).append(position)
@@ -132,19 +113,19 @@ class Batch[E]:
             error: Exception | None = None
             if self._has_time():
                 try:
-                    suspect = self._run_job(self._jobs[position], postpones=postpones or done > 0)
+                    crashed = self._run_job(self._jobs[position], postpones=postpones or done > 0)
                 except Exception as raised:  # noqa: BLE001 - reported, so that the record is delivered again
                     error = raised
                 else:
-                    if suspect is None:
+                    if crashed is None:
                         continue
-                    self._suspects.append((suspect, lane[done:]))
+                    self._suspects.append((crashed, lane[done:]))
                     return
             self._failures.update(dict.fromkeys(lane[done:], error))
             return
 
-    def _run_job(self, job: Job[E], *, postpones: bool) -> Suspect | None:
-        """Run one record; with ``postpones``, return a suspect instead of running it."""
+    def _run_job(self, job: Job[E], *, postpones: bool) -> int | None:
+        """Run one record; with ``postpones``, return the number of its crashed attempt instead of running a suspect."""
         if job.error is not None:
             raise job.error
         message = job.message
@@ -153,10 +134,7 @@ class Batch[E]:
         if not postpones:
             message = message._replace(delivery=message.delivery._replace(postpones=False))
         answer = self._handler.run(message)
-        if answer.outcome != POSTPONED or answer.record is None:
-            return None
-        attempt = answer.record.attempt
-        return Suspect(attempt, attempt + 1 >= self._runner.policy.max_attempts)
+        return answer.record.attempt if answer.outcome == POSTPONED and answer.record is not None else None
 
     def _has_time(self) -> bool:
         """Whether a job may start. Until a run has ended all may: otherwise one slow record could stop a queue."""
@@ -166,8 +144,9 @@ class Batch[E]:
 
     def _next_suspects(self) -> list[list[int]]:
         """Take the lanes that run next: those with the fewest crashes, as few at a time as the time left allows."""
-        self._suspects.sort(key=lambda suspected: (suspected[0].attempt, suspected[1]))  # not as threads found them
-        in_company = sum(not suspect.is_last_chance for suspect, _ in self._suspects)
+        self._suspects.sort()  # threads found them in any order
+        most = self._runner.policy.max_attempts
+        in_company = sum(attempt + 1 < most for attempt, _ in self._suspects)
         size = 1
         if in_company > 1 and (typical_ms := self._pace.typical_ms()):
             left_ms = self._runner.left_ms(self._invocation.deadline_ms)

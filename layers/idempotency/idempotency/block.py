@@ -67,30 +67,18 @@ class Block:
 
     @property
     def operation(self) -> Operation:
-        """The attempt that is running.
-
-        Raises:
-            RuntimeError: the operation was done before, so nothing is running.
-        """
+        """The attempt that is running; a RuntimeError if the operation was done before."""
         if self._started is None:
             raise RuntimeError("nothing is running: the operation was done before")
         return self._started.operation
 
     @property
     def result(self) -> Any:
-        """The result of the committed run, which may be that of another attempt that took over.
-
-        Raises:
-            ResultOmittedError: it was committed without its value.
-        """
+        """The result of the committed run, which may be that of another attempt; or a ResultOmittedError."""
         if self._answer is None or self._answer.outcome in COMMITTED:
             return self._result
         return self._answer.value()
 
     def complete(self, result: object) -> None:
-        """Set the result; the end of the block completes the operation with it.
-
-        Raises:
-            UnfinishedWorkError: it is an awaitable or a generator.
-        """
+        """Set the result; the end of the block completes the operation with it."""
         self._result = finished(result)

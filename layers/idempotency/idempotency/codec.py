@@ -2,8 +2,8 @@
 
 A JSON value is stored as itself, any other value as ``{"$": [tag, content]}``. A dictionary with the key ``$``, or with
 keys that are not strings, is stored as a tagged list of pairs, so no value looks like a tag. Dataclasses, msgspec
-Structs, pydantic models, attrs classes, named tuples and enums are stored with their class's name. It is looked up only
-among the loaded modules: a record can never make a process import a module.
+Structs, pydantic models, named tuples and enums are stored with their class's name. It is looked up only among the
+loaded modules: a record can never make a process import a module.
 
 Classes change while records live. A stored field comes back as it was: ``__post_init__`` and validators do not run
 again, because a second run could change or refuse what the first one made. A field that the class has gained gets its
@@ -11,13 +11,11 @@ default. Anything that no longer fits raises `UndecodableResultError`.
 """
 
 import base64
-import builtins
 import functools
 import json
 import math
 import sys
 import uuid
-from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -40,8 +38,7 @@ def encode(value: object) -> str:
     """Return ``value`` as text that `decode` turns into an equal value of the same type.
 
     Raises:
-        UnencodableResultError: the value, or a value inside it, cannot be rebuilt, is nested too deeply, or raises when
-            it is read.
+        UnencodableResultError: a value cannot be rebuilt, is nested too deeply, or raises when it is read.
     """
     try:
         text = _dump(_pack(value))
@@ -94,13 +91,9 @@ def _pack_dict(value: dict[object, object]) -> Any:
     packed: dict[str, Any] = {}
     for key, inner in value.items():
         if type(key) is not str or key == _TAG:
-            return {_TAG: ["dict", _pack_pairs(value)]}
+            return {_TAG: ["dict", [[_pack(key), _pack(inner)] for key, inner in value.items()]]}
         packed[key] = _pack(inner)
     return packed
-
-
-def _pack_pairs(value: dict[Any, Any]) -> list[Any]:
-    return [[_pack(key), _pack(inner)] for key, inner in value.items()]
 
 
 def _pack_all(values: Iterable[Any]) -> list[Any]:
@@ -109,16 +102,6 @@ def _pack_all(values: Iterable[Any]) -> list[Any]:
 
 def _pack_sorted(values: Iterable[Any]) -> list[Any]:
     return sorted(_pack_all(values), key=_dump)  # the same text in every process, whatever its hash seed
-
-
-def _pack_defaultdict(value: defaultdict[Any, Any]) -> list[Any]:
-    factory: Any = value.default_factory
-    if factory is None:
-        return [None, _pack_pairs(value)]
-    name = factory.__name__
-    if _builtin_type(name) is not factory:
-        raise UnencodableResultError(f"a defaultdict of {name} has no stored form: its factory is no built-in type")
-    return [name, _pack_pairs(value)]
 
 
 _PACKERS: Final[dict[type, tuple[str, Callable[[Any], Any]]]] = {
@@ -131,14 +114,9 @@ _PACKERS: Final[dict[type, tuple[str, Callable[[Any], Any]]]] = {
     uuid.UUID: ("uuid", str),
     bytes: ("bytes", lambda value: base64.b64encode(value).decode()),
     bytearray: ("bytearray", lambda value: base64.b64encode(value).decode()),
-    complex: ("complex", lambda value: [repr(value.real), repr(value.imag)]),
     tuple: ("tuple", _pack_all),
     set: ("set", _pack_sorted),
     frozenset: ("frozenset", _pack_sorted),
-    deque: ("deque", lambda value: [value.maxlen, _pack_all(value)]),
-    OrderedDict: ("ordered", _pack_pairs),
-    Counter: ("counter", _pack_pairs),
-    defaultdict: ("defaultdict", _pack_defaultdict),
 }
 
 
@@ -194,23 +172,6 @@ def _unpack_all(content: Any) -> Iterable[Any]:
     return map(_unpack, _list(content))
 
 
-def _unpack_pairs(content: Any) -> list[tuple[Any, Any]]:
-    return [(_unpack(key), _unpack(inner)) for key, inner in map(_list, _list(content))]
-
-
-def _unpack_deque(content: Any) -> deque[Any]:
-    longest, elements = content
-    return deque(_unpack_all(elements), longest)
-
-
-def _unpack_defaultdict(content: Any) -> defaultdict[Any, Any]:
-    name, pairs = content
-    factory = None if name is None else _builtin_type(name)
-    if name is not None and factory is None:
-        raise UndecodableResultError(f"the stored result is a defaultdict of {name}, which is no built-in type")
-    return defaultdict(factory, _unpack_pairs(pairs))
-
-
 _UNPACKERS: Final[dict[str, Callable[[Any], Any]]] = {
     "float": float,
     "decimal": Decimal,
@@ -221,15 +182,10 @@ _UNPACKERS: Final[dict[str, Callable[[Any], Any]]] = {
     "uuid": uuid.UUID,
     "bytes": lambda content: base64.b64decode(content, validate=True),
     "bytearray": lambda content: bytearray(base64.b64decode(content, validate=True)),
-    "complex": lambda content: complex(*map(float, content)),
     "tuple": lambda content: tuple(_unpack_all(content)),
     "set": lambda content: set(_unpack_all(content)),
     "frozenset": lambda content: frozenset(_unpack_all(content)),
-    "deque": _unpack_deque,
-    "dict": lambda content: dict(_unpack_pairs(content)),
-    "ordered": lambda content: OrderedDict(_unpack_pairs(content)),
-    "counter": lambda content: Counter(dict(_unpack_pairs(content))),
-    "defaultdict": _unpack_defaultdict,
+    "dict": lambda content: {_unpack(key): _unpack(inner) for key, inner in map(_list, _list(content))},
 }
 
 
@@ -321,11 +277,6 @@ def _is_named_tuple(kind: Any) -> bool:
 
 def _is_model(kind: Any) -> bool:
     return hasattr(kind, "__pydantic_fields__") and not hasattr(kind, "__dataclass_fields__")
-
-
-def _builtin_type(name: str) -> Any:
-    found = getattr(builtins, name, None)
-    return found if isinstance(found, type) else None
 
 
 def _find_class(name: str) -> Any:

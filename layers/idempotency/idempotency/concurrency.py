@@ -1,7 +1,8 @@
 """Concurrency: the records of a batch, and the heartbeat of long work."""
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+import threading
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Protocol
 
 
@@ -36,8 +37,21 @@ class Threads:
             for future in [pool.submit(copy_context().run, task) for task in tasks]:
                 future.result()
 
-    def repeat(self, beat: Callable[[], bool], interval_s: float) -> AbstractContextManager[object]:
-        """Beat in a thread that is joined when the context is left."""
-        from idempotency.heartbeat import Heartbeat
+    @contextmanager
+    def repeat(self, beat: Callable[[], bool], interval_s: float) -> Generator[None]:
+        """Beat in a thread. It is joined, so that no heartbeat follows the commit or outlives the invocation."""
+        stop = threading.Event()
 
-        return Heartbeat(beat, interval_s)
+        def beat_until_stopped() -> None:
+            while not stop.wait(interval_s):
+                with suppress(Exception):  # the lease outlasts two missed beats, so the next beat is the retry
+                    if not beat():
+                        return
+
+        thread = threading.Thread(target=beat_until_stopped, name="idempotency-heartbeat", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()

@@ -1,32 +1,34 @@
 """The programming interface: one consumer, and the ways to run an operation once for it."""
 
 import functools
+import os
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypedDict, overload
 
 from idempotency import observation
 from idempotency.clock import Clock, epoch_ms
 from idempotency.concurrency import Concurrency
 from idempotency.dead_letters import DeadLetters
+from idempotency.decision import is_corrupt, released
 from idempotency.errors import BatchFailedError, ConfigurationError
 from idempotency.handlers import require_plain
-from idempotency.invocation import Invocation, LambdaContext
+from idempotency.invocation import LambdaContext, LambdaInvocation
 from idempotency.keys import TransportId, check_name, record_key
 from idempotency.messages import MessageHandler, Reader
 from idempotency.observation import Observer
 from idempotency.operation import Operation
-from idempotency.policy import Policy
-from idempotency.record import Record
+from idempotency.policy import DAY, Policy
+from idempotency.record import QUARANTINED, Record
 from idempotency.runner import Runner
 from idempotency.sources import EVENTBRIDGE, SQS, Source
 from idempotency.stores import Store
 
 if TYPE_CHECKING:
     from idempotency.block import Block
-    from idempotency.http import HttpHandler, HttpOptions
+    from idempotency.http import HttpHandler
 
 
 class EventResponse(TypedDict):
@@ -37,37 +39,29 @@ class EventResponse(TypedDict):
     attempt: int
 
 
-class BatchItemFailure(TypedDict):
-    """One record to deliver again."""
-
-    itemIdentifier: str
-
-
 class BatchResponse(TypedDict):
-    """What an event source mapping with ReportBatchItemFailures reads."""
+    """What an event source mapping with ReportBatchItemFailures reads: the ``itemIdentifier`` of each failed record."""
 
-    batchItemFailures: list[BatchItemFailure]
+    batchItemFailures: list[dict[str, str]]
 
 
 class Consumer[E = dict[str, Any]]:
     """Makes every operation take effect once for one consumer, however often it is delivered.
 
     Args:
-        name: the consumer's name. Consumers of one event need different names, and so have different records.
+        name: the consumer's name. Consumers of one event have different names, and so different records.
         store: holds the records.
         key: the idempotency key, for handlers: a function of the (parsed) event, a JMESPath expression over the raw
             message, or `TRANSPORT_ID`. Several parts (a tuple, or a JMESPath list) make a composite key.
         parse: turns a raw message into the event that the handler takes. A ValueError means that the message breaks the
-            contract: it goes to the dead-letter queue at once. Any other error while a message is read is the code's
-            fault, and the transport delivers the message again.
+            contract. Any other error while a message is read is the code's fault: the message is delivered again.
         payload: what is fingerprinted, in the same forms as ``key``. Default: the event's ``data``.
         occurred: when the event happened: a function of the (parsed) event. The oldest of this, the time in
             EventBridge's envelope and the transport's own time decides whether the window still covers a delivery.
         expires: when the event is no longer worth processing: a function of the (parsed) event.
         source: what delivers the messages. Default: EventBridge for an event handler, SQS for a batch handler.
         policy: limits, times and choices.
-        dead_letters: takes events that must not run again. Without it they raise, and the transport's own dead-letter
-            queue takes them when its retries are used up.
+        dead_letters: takes events that must not run again. Without it their errors are raised.
         observe: is called with the outcome of every delivery.
         labels: more about the event for ``observe``, such as a correlation id: a function of the (parsed) event.
         region: where this process runs. Default: ``AWS_REGION``.
@@ -114,14 +108,7 @@ class Consumer[E = dict[str, Any]]:
         self._policy = policy
         self._functions: dict[str, tuple[str, str]] = {}
         self._reader = Reader(
-            name,
-            key=key,
-            parse=parse,
-            payload=payload,
-            occurred=occurred,
-            expires=expires,
-            labels=labels,
-            runs_without_key=policy.missing_key == "run",
+            name, policy, key=key, parse=parse, payload=payload, occurred=occurred, expires=expires, labels=labels
         )
         self._runner = Runner(
             name,
@@ -136,8 +123,6 @@ class Consumer[E = dict[str, Any]]:
             concurrency=concurrency,
         )
 
-    # ── Lambda handlers ───────────────────────────────────────────────────────────────────────────────────────────────
-
     def event_handler(
         self, work: Callable[[E, Operation], object] | None = None
     ) -> Callable[[dict[str, Any], LambdaContext], EventResponse]:
@@ -150,7 +135,7 @@ class Consumer[E = dict[str, Any]]:
 
         @functools.wraps(work)
         def handler(event: dict[str, Any], context: LambdaContext) -> EventResponse:
-            message = messages.read(event, Invocation.of(context, self._clock), context.aws_request_id)
+            message = messages.read(event, LambdaInvocation.of(context, self._clock), context.aws_request_id)
             if message is None:
                 return {"outcome": observation.DEAD_LETTERED, "key": None, "attempt": 0}
             answer = messages.run(message)
@@ -165,10 +150,8 @@ class Consumer[E = dict[str, Any]]:
         """Decorate ``work(event, operation)`` as the Lambda handler of a source that delivers batches.
 
         Records run concurrently, each by itself. The response names those to deliver again, so the event source mapping
-        needs ``FunctionResponseTypes: [ReportBatchItemFailures]``. What ``work`` returns is not stored.
-
-        The handler raises BatchFailedError if all records failed, so that a mapping without that setting loses nothing,
-        and if any record failed of a source that cannot report single records.
+        needs ``FunctionResponseTypes: [ReportBatchItemFailures]``. What ``work`` returns is not stored. The handler
+        raises BatchFailedError if all records failed, or any record of a source that cannot report single ones.
         """
         from idempotency.batch import Batch, Pace
 
@@ -180,7 +163,7 @@ class Consumer[E = dict[str, Any]]:
         @functools.wraps(work)
         def handler(event: dict[str, Any], context: LambdaContext) -> BatchResponse:
             records = source.records(event)
-            failures = Batch(messages, self._runner, pace, records, Invocation.of(context, self._clock)).run()
+            failures = Batch(messages, self._runner, pace, records, LambdaInvocation.of(context, self._clock)).run()
             if failures and (source.failure_id is None or len(failures) == len(records)):
                 raise BatchFailedError(len(failures), len(records)) from next(filter(None, failures.values()), None)
             report = source.failure_id or source.message_id
@@ -194,15 +177,17 @@ class Consumer[E = dict[str, Any]]:
     def http_handler(self, work: Callable[[E, Operation], object], /) -> "HttpHandler": ...
     @overload
     def http_handler(
-        self, /, **options: Unpack["HttpOptions"]
+        self, /, *, methods: Collection[str] = ..., problem_types: str = ...
     ) -> "Callable[[Callable[[E, Operation], object]], HttpHandler]": ...
     def http_handler(self, work: Callable[[E, Operation], object] | None = None, /, **options: Any) -> Any:
         """Decorate ``work(request, operation)``, which returns a response, as a Lambda handler of HTTP requests.
 
-        For API Gateway (payload formats 1.0 and 2.0), function URLs and load balancers. The key is what ``key=`` gives,
-        or the Idempotency-Key header. Requests whose method is not in ``methods=`` run each time, without a record, and
-        get None as their operation. A first response below 500 is stored, and replayed with the header
-        ``Idempotency-Replayed: true``. A response from 500 on, and an exception, is a failure.
+        The key is what ``key=`` gives, or the Idempotency-Key header. A first response below 500 is stored, and
+        replayed with the header ``Idempotency-Replayed: true``. A response from 500 on, and an exception, is a failure.
+
+        ``methods`` are those whose requests take effect once (POST, PUT, PATCH and DELETE): other requests run each
+        time, without a record, and get None as their operation. ``problem_types`` is the prefix of a problem's ``type``
+        that is not a URI (``urn:problem-type:``).
         """
         from idempotency.http import make_handler
 
@@ -221,8 +206,6 @@ class Consumer[E = dict[str, Any]]:
             raise ConfigurationError(f"{self.name}: @{decorator} needs key=, which names the operation")
         return work
 
-    # ── Any function, any block ───────────────────────────────────────────────────────────────────────────────────────
-
     def function[**P, R](
         self, *, key: str, name: str | None = None, payload: str | Sequence[str] | None = None
     ) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -232,8 +215,7 @@ class Consumer[E = dict[str, Any]]:
             key: the name of the argument that holds the idempotency key.
             name: the operation's name, a part of its record keys: functions of one consumer never share a record.
                 Default: the function's ``__name__``.
-            payload: names of the arguments that are fingerprinted. Default: all. An argument that equals its default
-                counts as not given.
+            payload: names of the arguments that are fingerprinted. Default: all that do not equal their defaults.
 
         If the function has an argument ``operation`` with a default, it gets the operation.
 
@@ -242,13 +224,11 @@ class Consumer[E = dict[str, Any]]:
         """
         from idempotency.functions import Function
 
-        chosen = (payload,) if isinstance(payload, str) else payload
-
         def decorate(work: Callable[P, R]) -> Callable[P, R]:
             require_plain(work, "function(key=...)")
-            function = Function(
-                self._reader, self._runner, work, name=self._operation_name(work, name), key=key, payload=chosen
-            )
+            chosen = (payload,) if isinstance(payload, str) else payload
+            operation = self._operation_name(work, name)
+            function = Function(self._reader, self._runner, work, name=operation, key=key, payload=chosen)
 
             @functools.wraps(work)
             def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -276,8 +256,7 @@ class Consumer[E = dict[str, Any]]:
     def operation(self, key: object, payload: object = None, *, name: str | None = None) -> "Block":
         """Return a ``with`` block that works on one operation.
 
-        ``key`` is the idempotency key itself (a tuple for a composite one), ``payload`` is fingerprinted, and ``name``
-        is the operation's name, for consumers with several::
+        ``key`` is the idempotency key itself (a tuple for a composite one), and ``payload`` is fingerprinted::
 
             with consumer.operation(order_id, order) as block:
                 if not block.done:
@@ -292,20 +271,31 @@ class Consumer[E = dict[str, Any]]:
 
         return Block(self._runner, self._reader.call(key, payload, name))
 
-    # ── For operators ─────────────────────────────────────────────────────────────────────────────────────────────────
-
     def record(self, key: object, operation: str | None = None) -> Record | None:
         """Return the record of an idempotency key; ``operation`` is a function's or block's name."""
         return self._store.read(record_key(self.name, key, operation))
 
     def release(self, key: object, operation: str | None = None) -> bool:
-        """Release a key that is quarantined, or whose record is corrupt: its next delivery is attempt 1.
+        """Release a key, as `idempotency.release` does; return whether there was something to release."""
+        name = record_key(self.name, key, operation)
+        return release(self._store, name, window=self._policy.window, clock=self._clock)
 
-        Returns:
-            Whether there was something to release.
-        """
-        from idempotency.operators import release
 
-        return release(
-            self._store, record_key(self.name, key, operation), window=self._policy.window, clock=self._clock
-        )
+def release(store: Store, key: str, *, window: int = 30 * DAY, clock: Clock = epoch_ms) -> bool:
+    """Release a key that is quarantined, or whose record is corrupt: its next delivery is attempt 1.
+
+    Args:
+        store: where the record is.
+        key: the record's key as dead letters show it, ``<consumer>#<key>`` or ``<consumer>/<operation>#<key>``.
+        window: for how many more seconds the record is remembered.
+        clock: epoch milliseconds.
+
+    Returns:
+        Whether there was something to release.
+    """
+    seen = store.read(key)
+    if seen is None or not (seen.status == QUARANTINED or is_corrupt(seen)):
+        return False
+    free = released(seen, os.urandom(16).hex(), clock(), window)
+    found = store.compare_and_swap(seen, free)
+    return found is not None and found.owner == free.owner

@@ -43,14 +43,14 @@ class DeadLetter(NamedTuple):
         if len(text.encode()) <= MAX_MESSAGE_BYTES - _ATTRIBUTES_BYTES:
             return text
         packed = gzip.compress(json.dumps(self.event, separators=(",", ":"), default=str).encode(), mtime=0)
-        letter = self._asdict() | {"event": None, "eventGzip": base64.b64encode(packed).decode()}
-        return json.dumps(letter, separators=(",", ":"), default=str)
+        compressed = self._asdict() | {"event": None, "eventGzip": base64.b64encode(packed).decode()}
+        return json.dumps(compressed, separators=(",", ":"), default=str)
 
 
 class DeadLetters(Protocol):
     """Stores dead letters durably."""
 
-    def send(self, letter: DeadLetter) -> None:
+    def send(self, dead_letter: DeadLetter) -> None:
         """Store a dead letter.
 
         Raises:
@@ -64,15 +64,14 @@ class SqsDeadLetters:
 
     Args:
         queue_url: the queue.
-        client: a botocore or boto3 SQS client. Default: made for the first dead letter, because most processes send
-            none.
+        client: a botocore or boto3 SQS client. Default: made for the first dead letter.
     """
 
     def __init__(self, queue_url: str, *, client: Any = None) -> None:
         self._queue_url = queue_url
         self._client = client
 
-    def send(self, letter: DeadLetter) -> None:
+    def send(self, dead_letter: DeadLetter) -> None:
         """Send one message, with the reason and the consumer as its attributes."""
         from botocore.exceptions import BotoCoreError, ClientError
 
@@ -81,14 +80,16 @@ class SqsDeadLetters:
         try:
             self._client.send_message(
                 QueueUrl=self._queue_url,
-                MessageBody=letter.body(),
+                MessageBody=dead_letter.body(),
                 MessageAttributes={
-                    "Reason": {"DataType": "String", "StringValue": letter.reason},
-                    "Consumer": {"DataType": "String", "StringValue": letter.consumer},
+                    "Reason": {"DataType": "String", "StringValue": dead_letter.reason},
+                    "Consumer": {"DataType": "String", "StringValue": dead_letter.consumer},
                 },
             )
         except (BotoCoreError, ClientError) as error:
-            raise DeadLetterError(f"{letter.reason} of {letter.key} could not be sent to {self._queue_url}") from error
+            raise DeadLetterError(
+                f"{dead_letter.reason} of {dead_letter.key} could not be sent to {self._queue_url}"
+            ) from error
 
 
 def _sqs_client() -> Any:

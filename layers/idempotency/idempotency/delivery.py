@@ -32,6 +32,8 @@ class Delivery(NamedTuple):
     """Claim the key even if the policy is atomic, so that a crash is visible in the record."""
     protected: bool = True
     """The delivery has an idempotency key. Without one it runs under a key that no other delivery has."""
+    dead_letters: bool = True
+    """Send the event to the dead-letter queue when it is given up. Otherwise only its caller gets the error."""
     context: Any = None
     replayed: bool = False
     sent_ms: int | None = None
@@ -90,7 +92,7 @@ def failed(error: Exception, *, counted: bool = True) -> Outcome:
 
 
 def unrecorded(error: Exception, why: Exception, record: Record | None) -> Answer:
-    """Answer with the work's own error, whose failure could not be recorded or dead-lettered."""
+    """Answer with the handler's own error, because its failure could not be recorded or dead-lettered."""
     error.add_note(f"This failure could not be recorded: {describe(why)}")
     return Answer(observation.FAILED, record, describe(error), error)
 

@@ -22,10 +22,6 @@ class Put(NamedTuple):
     values: Mapping[str, object] | None = None
     names: Mapping[str, str] | None = None
 
-    def action(self) -> dict[str, object]:
-        """Return the entry of a ``TransactItems`` list."""
-        return _action("Put", self, {"Item": marshalling.item(self.item)})
-
 
 class Update(NamedTuple):
     """Apply ``expression`` to the item of ``table`` under ``key`` if ``condition`` holds for it."""
@@ -37,10 +33,6 @@ class Update(NamedTuple):
     values: Mapping[str, object] | None = None
     names: Mapping[str, str] | None = None
 
-    def action(self) -> dict[str, object]:
-        """Return the entry of a ``TransactItems`` list."""
-        return _action("Update", self, {"Key": marshalling.item(self.key), "UpdateExpression": self.expression})
-
 
 class Delete(NamedTuple):
     """Delete the item of ``table`` under ``key`` if ``condition`` holds for it."""
@@ -50,10 +42,6 @@ class Delete(NamedTuple):
     condition: str | None = None
     values: Mapping[str, object] | None = None
     names: Mapping[str, str] | None = None
-
-    def action(self) -> dict[str, object]:
-        """Return the entry of a ``TransactItems`` list."""
-        return _action("Delete", self, {"Key": marshalling.item(self.key)})
 
 
 class Check(NamedTuple):
@@ -65,13 +53,8 @@ class Check(NamedTuple):
     values: Mapping[str, object] | None = None
     names: Mapping[str, str] | None = None
 
-    def action(self) -> dict[str, object]:
-        """Return the entry of a ``TransactItems`` list."""
-        return _action("ConditionCheck", self, {"Key": marshalling.item(self.key)})
-
 
 type Effect = Put | Update | Delete | Check
-
 
 _EFFECTS: Final = (Put, Update, Delete, Check)
 
@@ -79,12 +62,9 @@ _EFFECTS: Final = (Put, Update, Delete, Check)
 def prepared(effect: Effect) -> Effect:
     """Return the effect converted and checked. Later changes to its values have no effect on it.
 
-    So a handler learns that an effect cannot be written before it does anything external.
-
     Raises:
-        EffectsRejectedError: it is not an effect, lacks its table, key or expression, holds a value that DynamoDB
-            cannot hold, or is an item of more than 400 KB. The commit checks what the table decides, such as the type
-            of a key.
+        EffectsRejectedError: it is no effect, is incomplete, or holds a value or an item that DynamoDB cannot hold. The
+            commit checks what the table decides, such as the type of a key.
     """
     if not isinstance(effect, _EFFECTS):
         raise EffectsRejectedError(f"a {type(effect).__name__} is not an effect: use Put, Update, Delete or Check")
@@ -102,6 +82,25 @@ def prepared(effect: Effect) -> Effect:
     if isinstance(effect, Update):
         _expect_text("expression", effect.expression)
     return effect._replace(key=key, values=values, names=names)
+
+
+def action_of(effect: Effect) -> dict[str, object]:
+    """Return an effect as an entry of a ``TransactItems`` list."""
+    request: dict[str, object] = {"TableName": effect.table}
+    if isinstance(effect, Put):
+        request["Item"] = marshalling.item(effect.item)
+    else:
+        request["Key"] = marshalling.item(effect.key)
+    if isinstance(effect, Update):
+        request["UpdateExpression"] = effect.expression
+    if effect.condition is not None:
+        request["ConditionExpression"] = effect.condition
+        request["ReturnValuesOnConditionCheckFailure"] = "ALL_OLD"
+    if effect.values:
+        request["ExpressionAttributeValues"] = marshalling.item(effect.values)
+    if effect.names:
+        request["ExpressionAttributeNames"] = dict(effect.names)
+    return {"ConditionCheck" if isinstance(effect, Check) else type(effect).__name__: request}
 
 
 def _expect_text(what: str, text: object) -> None:
@@ -134,15 +133,3 @@ def _names(names: Mapping[str, str]) -> dict[str, str]:
         _expect_text("placeholder", placeholder)
         _expect_text("attribute", name)
     return dict(names)
-
-
-def _action(kind: str, effect: Effect, request: dict[str, object]) -> dict[str, object]:
-    request["TableName"] = effect.table
-    if effect.condition is not None:
-        request["ConditionExpression"] = effect.condition
-        request["ReturnValuesOnConditionCheckFailure"] = "ALL_OLD"
-    if effect.values:
-        request["ExpressionAttributeValues"] = marshalling.item(effect.values)
-    if effect.names:
-        request["ExpressionAttributeNames"] = dict(effect.names)
-    return {kind: request}

@@ -18,10 +18,7 @@ class RetryableError(IdempotencyError):
 
 
 class BusyError(RetryableError):
-    """Raised while another attempt holds the key.
-
-    ``lease_left_ms`` is how long that claim can still hold: the time after which a retry can help.
-    """
+    """Raised while another attempt holds the key, for at most ``lease_left_ms``."""
 
     def __init__(self, key: str, lease_left_ms: int) -> None:
         super().__init__(f"{key} is being processed elsewhere; its lease ends in {lease_left_ms} ms")
@@ -59,17 +56,11 @@ class StoreUnavailableError(StoreError):
 
 
 class StoreRefusedError(StoreError):
-    """Raised when the store definitely refused a write: no access, invalid, throttled or in conflict to the last try.
-
-    Nothing was written. A refused commit is a failure of the attempt, recorded with this reason.
-    """
+    """Raised when nothing was written: no access, invalid, or throttled or in conflict at every try."""
 
 
 class BatchFailedError(RetryableError):
-    """Raised when all records of a batch failed, or some of a source that cannot report single records.
-
-    Its cause is the first error of a record. A record that had no time to start has none.
-    """
+    """Raised when all records of a batch failed, or some of a source that cannot report single records."""
 
     def __init__(self, failed: int, records: int) -> None:
         super().__init__(f"{failed} of the batch's {records} records have to be delivered again")
@@ -80,10 +71,7 @@ class ContentionError(RetryableError):
 
 
 class UnfinishedWorkError(IdempotencyError, TypeError):
-    """Raised when a handler returned an awaitable or a generator: its work is not done.
-
-    Handlers are plain functions. Call ``asyncio.run(...)`` inside the handler to run a coroutine to its end.
-    """
+    """Raised when a handler returned an awaitable or a generator: its work is not done."""
 
 
 class PermanentError(IdempotencyError):
@@ -120,10 +108,7 @@ class CorruptRecordError(PermanentError):
 
 
 class EffectsRejectedError(PermanentError):
-    """Raised for invalid effects: by ``write()``, or by the store at the commit.
-
-    No retry can help: the same event registers the same effects.
-    """
+    """Raised for invalid effects: by ``write()``, or by the store at the commit."""
 
 
 class EffectConflictError(IdempotencyError):
@@ -143,10 +128,7 @@ class UndecodableResultError(IdempotencyError):
 
 
 class ResultOmittedError(IdempotencyError):
-    """Raised instead of the result of a completed operation that was too large or had no stored form.
-
-    The operation took effect once, and does not run again.
-    """
+    """Raised instead of the result of a completed operation, if it was too large or had no stored form."""
 
     def __init__(self, key: str, why: str | None) -> None:
         super().__init__(f"{key} is completed, but its result was not stored: {why or 'the record holds none'}")
@@ -154,11 +136,7 @@ class ResultOmittedError(IdempotencyError):
 
 
 class KeyExpressionError(IdempotencyError, TypeError):
-    """Raised when a JMESPath expression of ``key=`` or ``payload=`` cannot be applied to a message.
-
-    A function in it got a value of the wrong type. The expression is at fault, not the message: the delivery is a
-    failed attempt, and a later version of the code may read it.
-    """
+    """Raised when a function of a JMESPath expression got a value of the wrong type. The expression is at fault."""
 
 
 _LONGEST_DESCRIPTION = 500

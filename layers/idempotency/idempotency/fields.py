@@ -13,11 +13,7 @@ class Field(NamedTuple):
     make: Callable[[], object] | None = None
 
     def fill(self) -> object:
-        """Return a default for one value.
-
-        Raises:
-            LookupError: the field is required.
-        """
+        """Return the default of one value; raise a LookupError for a required field."""
         if self.make is not None:
             return self.make()
         if self.default is MISSING:
@@ -27,10 +23,7 @@ class Field(NamedTuple):
 
 @functools.lru_cache(maxsize=256)
 def fields_of(kind: Any) -> dict[str, Field] | None:
-    """Return the fields of a dataclass, msgspec Struct, pydantic model or attrs class; None for any other class.
-
-    Class variables and arguments of the constructor alone (``InitVar``) are not fields.
-    """
+    """Return the fields of a dataclass, msgspec Struct or pydantic model; None for any other class."""
     if hasattr(kind, "__struct_fields__"):
         return _of_struct(kind)
     models: dict[str, Any] = getattr(kind, "__pydantic_fields__", {})
@@ -43,8 +36,6 @@ def fields_of(kind: Any) -> dict[str, Field] | None:
         }
     if hasattr(kind, "__pydantic_fields__"):
         return {name: _of_model(field) for name, field in models.items()}
-    if hasattr(kind, "__attrs_attrs__"):
-        return {attribute.name: _of_attrs(attribute.default) for attribute in kind.__attrs_attrs__}
     return None
 
 
@@ -70,13 +61,3 @@ def _of_model(field: Any) -> Field:
     if field.default_factory is not None:
         return Field(make=field.default_factory)
     return Field(field.default, functools.partial(field.get_default, call_default_factory=True))  # a copy of it
-
-
-def _of_attrs(default: Any) -> Field:
-    import attr
-
-    if default is attr.NOTHING:
-        return Field()
-    if isinstance(default, attr.Factory):  # type: ignore[arg-type] # a class; the stubs call it a function
-        return Field() if default.takes_self else Field(make=default.factory)
-    return Field(default)

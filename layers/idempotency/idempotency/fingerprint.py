@@ -23,15 +23,14 @@ def fingerprint(payload: object) -> str:
     The order of keys, the form of a whole number (``7`` or ``7.0``) and the classes of values make no difference: they
     can change on an event's way back. An enum member counts as its value.
 
-    A field of a dataclass, Struct, pydantic model or attrs class that equals its default is left out, so a class that
-    gains a field with a default keeps its earlier fingerprints. A ``default_factory`` counts as a default if it is a
-    built-in type, such as ``list``: any other may return something else next time. Changing a default, or turning a
-    dictionary into a class with defaults, changes the payload.
+    A field of a dataclass, Struct or pydantic model that equals its default is left out, so a class that gains a field
+    with a default keeps its earlier fingerprints. A ``default_factory`` counts as a default if it is a built-in type,
+    such as ``list``. Changing a default, or turning a dictionary into a class with defaults, changes the payload.
 
     Raises:
         ValueError: the payload holds a number that is not finite.
-        TypeError: the payload holds a value that is neither JSON nor a dataclass, Struct, pydantic model, attrs class,
-            enum, date, time, UUID, Decimal, bytes or set of such.
+        TypeError: the payload holds a value that is neither JSON nor a dataclass, Struct, pydantic model, enum, date,
+            time, UUID, Decimal, bytes or set of such.
         RecursionError: the payload is nested too deeply, or contains itself.
     """
     try:

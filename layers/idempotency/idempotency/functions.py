@@ -13,18 +13,7 @@ from idempotency.runner import Runner
 
 
 class Function[R]:
-    """A function of one consumer, and how its arguments make a key and a fingerprint.
-
-    Args:
-        reader, runner: the consumer's.
-        work: the function.
-        name: the operation's name.
-        key: the name of the argument that holds the idempotency key.
-        payload: names of the arguments that are fingerprinted; None: all of them.
-
-    Raises:
-        ConfigurationError: ``work`` has no argument of such a name.
-    """
+    """A decorated function: `Consumer.function` explains the arguments."""
 
     def __init__(
         self,

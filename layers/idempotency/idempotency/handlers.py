@@ -1,41 +1,34 @@
-"""Checks that handlers are plain functions: the layer runs no coroutines or generators, so they are unfinished work."""
+"""Checks that handlers are plain functions: the layer runs no coroutines or generators."""
 
 import functools
 import inspect
-from collections.abc import Iterator
 from types import AsyncGeneratorType, CoroutineType, FunctionType, GeneratorType, MethodType
 from typing import Any, Final
 
 from idempotency.errors import ConfigurationError, UnfinishedWorkError
 
 _LAZY: Final = (CoroutineType, GeneratorType, AsyncGeneratorType)
-_DEEPEST: Final = 100
 _HELP: Final = "call asyncio.run(...) inside a plain function, and decorate that"
 
 
 def require_plain(work: object, decorator: str) -> None:
-    """Check that ``work`` does its work when it is called.
-
-    Raises:
-        ConfigurationError: it is not a function, or it is, or wraps, a coroutine or generator function.
-    """
+    """Raise a ConfigurationError unless ``work`` does its work when it is called."""
     if work is None:
         raise ConfigurationError(f"write @{decorator} without parentheses")
     if not callable(work):
         raise ConfigurationError(f"@{decorator} decorates a function, not a {type(work).__name__}")
-    for function in _layers_of(work):
-        if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
-            raise ConfigurationError(f"@{decorator} cannot run {_name(work)}, which is asynchronous: {_HELP}")
-        if inspect.isgeneratorfunction(function):
-            raise ConfigurationError(f"@{decorator} cannot run {_name(work)}, a generator: return instead of yielding")
+    function: Any = inspect.unwrap(work)
+    if not isinstance(function, functools.partial | FunctionType | MethodType):
+        function = type(function).__call__
+    name = getattr(work, "__qualname__", None) or type(work).__qualname__
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        raise ConfigurationError(f"@{decorator} cannot run {name}, which is asynchronous: {_HELP}")
+    if inspect.isgeneratorfunction(function):
+        raise ConfigurationError(f"@{decorator} cannot run {name}, a generator: return instead of yielding")
 
 
 def finished(value: Any) -> Any:
-    """Return a handler's result.
-
-    Raises:
-        UnfinishedWorkError: it is an awaitable or a generator.
-    """
+    """Return a handler's result; raise an UnfinishedWorkError for an awaitable or a generator."""
     if value is None:
         return None
     kind = type(value)
@@ -44,23 +37,3 @@ def finished(value: Any) -> Any:
             value.close()  # otherwise Python warns later about a coroutine that was never awaited
         raise UnfinishedWorkError(f"the handler returned a {kind.__name__}, so its work has not been done: {_HELP}")
     return value
-
-
-def _layers_of(work: Any) -> Iterator[Any]:
-    """Yield a callable and everything that it wraps."""
-    for _ in range(_DEEPEST):
-        yield work
-        if isinstance(work, functools.partial | functools.partialmethod):
-            work = work.func
-        elif hasattr(work, "__wrapped__"):
-            work = work.__wrapped__
-        elif isinstance(work, FunctionType | MethodType | type):
-            return
-        else:
-            work = type(work).__call__
-            if not isinstance(work, FunctionType):
-                return
-
-
-def _name(work: Any) -> str:
-    return getattr(work, "__qualname__", None) or type(work).__qualname__

@@ -8,7 +8,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Any, Final, TypedDict, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from idempotency import observation
 from idempotency.delivery import Delivery
@@ -24,7 +24,7 @@ from idempotency.errors import (
 from idempotency.fingerprint import fingerprint
 from idempotency.handlers import finished, require_plain
 from idempotency.http_formats import PHRASES, Event, Request, Response, normal, to_json, values_of
-from idempotency.invocation import Invocation, LambdaContext, lambda_deadline
+from idempotency.invocation import LambdaContext, LambdaInvocation, lambda_deadline
 from idempotency.keys import TransportId
 from idempotency.messages import Reader
 from idempotency.runner import Runner
@@ -36,8 +36,8 @@ type HttpHandler = Callable[[dict[str, Any], LambdaContext], dict[str, Any]]
 
 KEY_HEADER: Final = "Idempotency-Key"
 KEY_PATTERN: Final = r'^(?:"(?:[ !#-\[\]-~]|\\["\\]){1,255}"|[!#-+\--~]{1,255})$(?!\n)'
-"""Of the header: a quoted string, as in draft-ietf-httpapi-idempotency-key-header, or the same without quotes if it has
-no blanks, quotes or commas. A comma separates the values of a header that was sent twice."""
+"""A quoted string, as in draft-ietf-httpapi-idempotency-key-header, or a value without quotes, blanks and commas. A
+comma separates the values of a header that was sent twice."""
 REPLAYED_HEADER: Final = "Idempotency-Replayed"
 MEDIA_TYPE: Final = "application/problem+json"
 UNSAFE: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
@@ -47,21 +47,11 @@ _is_key: Final = re.compile(KEY_PATTERN).match
 _SERVER_ERROR: Final = 500
 
 
-class HttpOptions(TypedDict, total=False):
-    """The keyword arguments of `Consumer.http_handler`."""
-
-    methods: Collection[str]
-    """The methods whose requests take effect once. Default: POST, PUT, PATCH and DELETE."""
-    problem_types: str
-    """The prefix of a problem's ``type`` that is not a URI by itself. Default: ``urn:problem-type:``."""
-
-
 class HttpProblemError(ValueError):
     """Raise it to answer with a problem of RFC 9457, in ``application/problem+json``.
 
     From ``parse`` or ``key`` it is answered without a record. From the handler, with a status below 500, it is stored
-    and replayed like any other answer, and the effects registered before it are dropped. From the handler, with another
-    status, it is a failure of the attempt.
+    and replayed, without the effects registered before it; with another status, it is a failure of the attempt.
 
     Args:
         status: the answer's status, 400 to 599.
@@ -109,9 +99,6 @@ class _ServerAnswerError(RetryableError):
         self.response = response
 
 
-# ── The handler ───────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def make_handler[E](
     reader: Reader[E],
     runner: Runner,
@@ -122,6 +109,8 @@ def make_handler[E](
 ) -> HttpHandler:
     """Return the Lambda handler: see `Consumer.http_handler`."""
     require_plain(work, "http_handler")
+    if isinstance(reader.key, TransportId):
+        raise ConfigurationError(f"{reader.consumer}: leave key= out, and the {KEY_HEADER} header is the key")
     service = _Service(reader, runner, work, frozenset(method.upper() for method in methods), problem_types)
 
     @functools.wraps(work)
@@ -139,40 +128,25 @@ def make_handler[E](
     return handler
 
 
-class _Service[E]:
+class _Service[E](NamedTuple):
     """A handler's work, and what runs it once."""
 
-    def __init__(
-        self,
-        reader: Reader[E],
-        runner: Runner,
-        work: "Callable[[E, Operation], object]",
-        methods: frozenset[str],
-        problem_types: str,
-    ) -> None:
-        if isinstance(reader.key, TransportId):
-            raise ConfigurationError(f"{reader.consumer}: leave key= out, and the {KEY_HEADER} header is the key")
-        self._reader = reader
-        self._runner = runner.without_dead_letters()  # the client gets the error at once, and can repeat its request
-        self._work: Callable[[E, Any], object] = work  # with None as the operation, for methods that are not protected
-        self._methods = methods
-        self._problem_types = problem_types
+    reader: Reader[E]
+    runner: Runner
+    work: Callable[[E, Any], object]
+    """Gets None as the operation, for methods that are not protected."""
+    methods: frozenset[str]
+    problem_types: str
 
     def answer(self, request: Request, context: LambdaContext) -> Response:
-        """Do what the request asks for, or return its stored answer.
-
-        Raises:
-            HttpProblemError: the request cannot be read, has no key, or must not run.
-            RetryableError: the work raised it, for a method that is not protected.
-            Exception: any other error of the work.
-        """
+        """Do what the request asks for, or return its stored answer."""
         event, body = self._read(request)
-        if request.method not in self._methods:
-            return normal(self._work(event, None))
+        if request.method not in self.methods:
+            return normal(self.work(event, None))
         delivery = self._delivery(request, event, body, context)
-        run = _Run(self._work, event, self._problem_types)
+        run = _Run(self.work, event, self.problem_types)
         try:
-            answer = self._runner.run(delivery, run)
+            answer = self.runner.run(delivery, run)
             if answer.outcome not in observation.COMMITTED:
                 return _replayed(answer.value())
         except _ServerAnswerError as failure:
@@ -186,7 +160,7 @@ class _Service[E]:
         return cast("Response", run.response)
 
     def _read(self, request: Request) -> tuple[E, bytes]:
-        parse = self._reader.parse
+        parse = self.reader.parse
         try:
             return cast("E", request.event) if parse is None else parse(request.event), request.body()
         except HttpProblemError:
@@ -195,7 +169,7 @@ class _Service[E]:
             raise HttpProblemError(400, "The request cannot be read", type="invalid-request") from error
 
     def _delivery(self, request: Request, event: E, body: bytes, context: LambdaContext) -> Delivery:
-        reader = self._reader
+        reader = self.reader
         found = idempotency_key(request.event) if reader.key is None else reader.find_key(request.event, event)
         try:
             key, protected = reader.record_key(found)
@@ -210,17 +184,18 @@ class _Service[E]:
             key=key,
             fingerprint=request_print,
             id=context.aws_request_id,
-            deadline_ms=Invocation.of(context, self._runner.clock).deadline_ms,
+            deadline_ms=LambdaInvocation.of(context, self.runner.clock).deadline_ms,
             context=context,
             acknowledges=False,
             protected=protected,
+            dead_letters=False,  # the client gets the error at once, and can repeat its request
             event={**asked, "body": body.decode(errors="replace")},  # no headers: they hold the caller's credentials
             labels=reader.labels_of(event),
         )
 
 
 class _Run[E]:
-    """The work for one request, and how its latest run ended: a conflict may run it again."""
+    """The work for one request, and how its latest run ended. A conflict may run it again."""
 
     def __init__(self, work: Callable[[E, Any], object], event: E, problem_types: str) -> None:
         self._work = work
@@ -231,11 +206,7 @@ class _Run[E]:
         """What the work raised, or why its response cannot be sent."""
 
     def __call__(self, operation: "Operation") -> object:
-        """Run the work; return the response to store.
-
-        Raises:
-            _ServerAnswerError: the response's status is 500 or more.
-        """
+        """Run the work; return the response to store, or raise a _ServerAnswerError for a status of 500 or more."""
         self.response = self.error = None
         try:
             response = finished(self._work(self._event, operation))
@@ -272,14 +243,6 @@ def _replayed(stored: object) -> Response:
     return response
 
 
-# ── Keys ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-_KEY_RULES: Final = {
-    "missing": "Send one with this request, and the same one when you send the request again.",
-    "malformed": "It is one value of 1 to 255 visible ASCII characters without quotes or commas; or a quoted string.",
-}
-
-
 def idempotency_key(event: Event) -> str:
     """Return the content of a request's Idempotency-Key header, for a ``key=`` that adds the caller to it.
 
@@ -298,46 +261,24 @@ def idempotency_key(event: Event) -> str:
 
 
 def _key_problem(what: str) -> HttpProblemError:
-    title = f"The {KEY_HEADER} is {what}"
-    return HttpProblemError(400, title, _KEY_RULES[what], type="invalid-request", field=KEY_HEADER)
+    rule = "It is one value of 1 to 255 visible ASCII characters without quotes or commas, or a quoted string."
+    return HttpProblemError(400, f"The {KEY_HEADER} is {what}", rule, type="invalid-request", field=KEY_HEADER)
 
-
-# ── Problems ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 _SHOWN: Final = (PayloadMismatchError, QuarantinedError, ResultOmittedError)
 """The errors that the client gets, besides RetryableError. Lambda logs and counts all others."""
 
-_WORDED: Final[Mapping[type[Exception], tuple[int, str, str, str]]] = {
-    BusyError: (
-        409,
-        "request-in-progress",
-        "The same request is being processed",
-        "Another copy of this request is being processed.",
-    ),
+_WORDED: Final[Mapping[type[Exception], tuple[int, str, str, str | None]]] = {
+    BusyError: (409, "request-in-progress", "The same request is being processed", None),
     PayloadMismatchError: (
         422,
         "idempotency-key-reused",
-        "The idempotency key belongs to another request",
-        "This key was sent with another request. Choose a new key for each request.",
+        "This key was sent with another request",
+        "Choose a new key.",
     ),
-    QuarantinedError: (
-        500,
-        "request-given-up",
-        "The request has failed too often",
-        "It is not tried again under this key, and it is not known whether it took effect.",
-    ),
-    ResultOmittedError: (
-        500,
-        "answer-not-stored",
-        "The answer cannot be repeated",
-        "The request took effect, once. Its answer was not stored.",
-    ),
-    RetryableError: (
-        503,
-        "unavailable",
-        "Try again",
-        "It is not known whether the request took effect. Send it again, with the same key.",
-    ),
+    QuarantinedError: (500, "request-given-up", "The request has failed too often", "It may have taken effect."),
+    ResultOmittedError: (500, "answer-not-stored", "The request took effect, but its answer was not stored", None),
+    RetryableError: (503, "unavailable", "Send the request again, with the same key", "It may have taken effect."),
 }
 
 

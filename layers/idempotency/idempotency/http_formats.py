@@ -1,10 +1,6 @@
 """Reads HTTP requests and renders responses in the payload formats of API Gateway, function URLs and load balancers.
 
-Each format is recognised by fields that AWS always sends:
-
-- 2.0, of HTTP APIs and function URLs: ``version``, ``rawPath``, ``rawQueryString``, ``requestContext.http.method``;
-- 1.0, of REST APIs, and of HTTP APIs that ask for it: ``resource``, ``path``, ``httpMethod``, ``requestContext``;
-- a load balancer's: ``path``, ``httpMethod``, ``requestContext.elb``.
+HTTP APIs and function URLs send format 2.0, REST APIs 1.0. A format is recognised by fields that AWS always sends.
 """
 
 import base64
@@ -117,8 +113,8 @@ def values_of(event: Event, header: str) -> list[str]:
 def normal(response: object) -> Response:
     """Return what a handler returned in the form that is stored; that form itself stays as it is.
 
-    A value without ``statusCode`` is the JSON body of a 200, in every format as API Gateway has it in 2.0. A body of
-    bytes is sent as base64, any other body that is not text as JSON.
+    A value without ``statusCode`` is the JSON body of a 200. A body of bytes is sent as base64, any other body that is
+    not text as JSON.
 
     Raises:
         TypeError, ValueError, RecursionError: it has no form in JSON or UTF-8, or its status is not an HTTP status.

@@ -19,7 +19,7 @@ class LambdaContext(Protocol):
         ...
 
 
-class Invocation(NamedTuple):
+class LambdaInvocation(NamedTuple):
     """One Lambda invocation; both fields are None outside Lambda."""
 
     deadline_ms: int | None = None
@@ -27,7 +27,7 @@ class Invocation(NamedTuple):
     context: Any = None
 
     @classmethod
-    def of(cls, context: LambdaContext, clock: Clock) -> "Invocation":
+    def of(cls, context: LambdaContext, clock: Clock) -> "LambdaInvocation":
         """Return the invocation that ``context`` describes.
 
         Raises:
@@ -37,12 +37,11 @@ class Invocation(NamedTuple):
             return cls(clock() + int(context.get_remaining_time_in_millis()), context)
         except AttributeError as error:
             raise ConfigurationError(
-                f"a handler needs Lambda's context, not {context!r}; a test passes "
-                "idempotency.testing.Invocation(clock)"
+                f"a handler needs Lambda's context, not {context!r}; a test passes idempotency.testing.Invocation"
             ) from error
 
 
-_OUTSIDE_LAMBDA: Final = Invocation()
+_OUTSIDE_LAMBDA: Final = LambdaInvocation()
 _current: Final = contextvars.ContextVar("idempotency_invocation", default=_OUTSIDE_LAMBDA)
 current = _current.get
 """Return the invocation in which functions and blocks are called."""
@@ -52,11 +51,8 @@ leave = _current.reset
 
 @contextmanager
 def lambda_deadline(context: LambdaContext, clock: Clock = epoch_ms) -> Generator[None]:
-    """Give the deadline of a Lambda invocation to the functions and blocks that are called inside.
-
-    Event, batch and HTTP handlers do so by themselves.
-    """
-    token = enter(Invocation.of(context, clock))
+    """Tell functions and blocks called inside when Lambda stops the invocation. Handlers do so by themselves."""
+    token = enter(LambdaInvocation.of(context, clock))
     try:
         yield
     finally:

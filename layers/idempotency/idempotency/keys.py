@@ -29,15 +29,12 @@ class TransportId:
 TRANSPORT_ID: Final = TransportId()
 """Use the transport's id of the message (EventBridge's ``id``, SQS's ``messageId``, …) as the key.
 
-It recognises a redelivery of the same message only: a producer's retry, a replay into another region and a redrive by
-copy have new ids. Prefer a key from the event itself.
+It recognises a redelivery of the same message only, and no producer's retry: prefer a key from the event itself.
 """
 
 
 def extractor(what: str | Extract, name: str) -> Extract:
     """Return a function of an event; a string is compiled as a JMESPath expression.
-
-    The function raises KeyExpressionError where the expression's types do not fit the event.
 
     Raises:
         ConfigurationError: the expression does not compile, or calls a function that JMESPath does not have.
@@ -92,11 +89,7 @@ def _descend(names: list[str]) -> Extract:
 
 
 def check_name(name: str, what: str) -> None:
-    """Check that a name can precede the first ``#`` of a record's key.
-
-    Args:
-        name: a consumer's name, or an operation's.
-        what: what the error calls it.
+    """Check that a name, which an error calls ``what``, can precede the first ``#`` of a record's key.
 
     Raises:
         ConfigurationError: the name is empty, longer than 255 bytes, no UTF-8, or contains ``#`` or ``/``.
@@ -114,14 +107,13 @@ def check_name(name: str, what: str) -> None:
 def record_key(consumer: str, value: object, operation: str | None = None) -> str:
     """Return the key of a record: the same for equal idempotency keys, and different for all others.
 
-    It is ``<consumer>#<key>``, or ``<consumer>/<operation>#<key>``, and at most 2,048 bytes of UTF-8. The idempotency
-    key is one scalar (a string, a whole number, a UUID, or an enum member that has one as its value), or a list or
-    tuple of scalars:
+    It is ``<consumer>#<key>``, or ``<consumer>/<operation>#<key>``. The idempotency key is one scalar (a string, a
+    whole number, a UUID, or an enum member with such a value), or a list or tuple of scalars:
 
     - Scalars of the same text are the same key: ``7`` and ``"7"``, a UUID and its text.
     - The parts of a composite key are joined with ``#``; after the only part of one stands a ``#``.
-    - In scalars and parts, ``%`` is written ``%25``, ``#`` is written ``%23``, and a lone surrogate ``%uD83D``.
-    - A key that is too long is replaced by ``%sha256:<hash>``.
+    - In scalars, ``%`` is written ``%25``, ``#`` is written ``%23``, and a lone surrogate ``%uD83D``.
+    - A key of more than 2,048 bytes is replaced by ``%sha256:<hash>``.
 
     Raises:
         MissingKeyError: the key, or a part of it, is missing or not a scalar.

@@ -23,10 +23,7 @@ _LARGEST_EXPONENT: Final = 125
 
 
 class Converted(Mapping[str, object]):
-    """A mapping that was converted to the wire format, and still reads as Python values.
-
-    Later changes to the original values have no effect on it.
-    """
+    """A copy of a mapping in the wire format, which reads as Python values."""
 
     __slots__ = ("wire",)
 
@@ -50,8 +47,7 @@ def item(values: Mapping[str, object]) -> dict[str, AttributeValue]:
     """Convert a mapping of attribute names to Python values.
 
     Raises:
-        EffectsRejectedError: a value has no form in DynamoDB, or exceeds its limits for names, numbers and nesting. A
-            `float` has no form, so that no money is rounded.
+        EffectsRejectedError: a value has no form in DynamoDB (a `float` has none), or exceeds its limits.
     """
     return values.wire if type(values) is Converted else _map(values, 1)
 
@@ -150,11 +146,7 @@ def _refuse_deeper(depth: int) -> None:
 
 
 def encodable(text: str) -> str:
-    """Return ``text`` unchanged.
-
-    Raises:
-        EffectsRejectedError: it holds a lone surrogate, which UTF-8 cannot encode.
-    """
+    """Return ``text``; raise an EffectsRejectedError if it holds a lone surrogate, which UTF-8 cannot encode."""
     try:
         text.encode()
     except UnicodeEncodeError as error:

@@ -11,9 +11,10 @@ from idempotency.delivery import Answer, Delivery
 from idempotency.errors import MissingKeyError, describe
 from idempotency.fingerprint import fingerprint
 from idempotency.handlers import finished
-from idempotency.invocation import Invocation, current, enter, leave
+from idempotency.invocation import LambdaInvocation, current, enter, leave
 from idempotency.keys import TransportId, extractor, record_key
 from idempotency.operation import Operation
+from idempotency.policy import Policy
 from idempotency.runner import Runner
 from idempotency.sources import Raw, Source, event_ms
 
@@ -41,6 +42,7 @@ class Reader[E]:
     def __init__(
         self,
         consumer: str,
+        policy: Policy,
         *,
         key: str | TransportId | Callable[[E], object] | None,
         parse: Callable[[Any], E] | None,
@@ -48,7 +50,6 @@ class Reader[E]:
         occurred: Callable[[E], datetime | None] | None,
         expires: Callable[[E], datetime | None] | None,
         labels: Callable[[E], Mapping[str, str]] | None,
-        runs_without_key: bool,
     ) -> None:
         self.consumer = consumer
         self.parse = parse
@@ -59,10 +60,10 @@ class Reader[E]:
         self._occurred = occurred
         self._expires = expires
         self._labels = labels
-        self._runs_without_key = runs_without_key
+        self._runs_without_key = policy.missing_key == "run"
 
     def read(
-        self, source: Source, raw: Raw, invocation: Invocation, delivery_id: str, *, postpones: bool
+        self, source: Source, raw: Raw, invocation: LambdaInvocation, delivery_id: str, *, postpones: bool
     ) -> Message[E]:
         """Read one message.
 
@@ -105,11 +106,7 @@ class Reader[E]:
         return Message(event, delivery)
 
     def call(self, key: object, payload: object, operation: str | None) -> Delivery:
-        """Return the delivery of a call of a function, or of a block.
-
-        Raises:
-            MissingKeyError: there is no key, or a part of it is missing.
-        """
+        """Return the delivery of a call of a function, or of a block."""
         invocation = current()
         name, protected = self.record_key(key, operation)
         return Delivery(
@@ -124,10 +121,9 @@ class Reader[E]:
         )
 
     def record_key(self, key: object, operation: str | None = None) -> tuple[str, bool]:
-        """Return a record key, and whether it protects: without an idempotency key it is one that nothing else has.
+        """Return a record key, and whether there is an idempotency key.
 
-        Raises:
-            MissingKeyError: there is no key, or a part of it is missing, and the policy does not run such messages.
+        Without one, raise a MissingKeyError, or return a key that nothing else has if the policy runs such messages.
         """
         try:
             return record_key(self.consumer, key, operation), True
@@ -172,12 +168,10 @@ class MessageHandler[E]:
         self._runner = runner
         self._work = work
 
-    def read(self, raw: Raw, invocation: Invocation, delivery_id: str, *, postpones: bool = False) -> Message[E] | None:
-        """Read one message; return None if it is at fault and was dead-lettered.
-
-        Raises:
-            Exception: reading failed for another reason, or there is no dead-letter queue. Deliver it again.
-        """
+    def read(
+        self, raw: Raw, invocation: LambdaInvocation, delivery_id: str, *, postpones: bool = False
+    ) -> Message[E] | None:
+        """Read one message; return None if it is at fault and was dead-lettered. What raises is delivered again."""
         try:
             return self._reader.read(self.source, raw, invocation, delivery_id, postpones=postpones)
         except RejectedMessageError as rejected:
@@ -194,7 +188,7 @@ class MessageHandler[E]:
         def work(operation: Operation) -> None:
             finished(self._work(event, operation))
 
-        token = enter(Invocation(delivery.deadline_ms, delivery.context))
+        token = enter(LambdaInvocation(delivery.deadline_ms, delivery.context))
         try:
             return self._runner.run(delivery, work)
         finally:

@@ -21,7 +21,6 @@ COMMITTED: Final = frozenset({NEW, RETRIED, TAKEOVER})
 PROTECTED: Final = COMMITTED | {DUPLICATE, BUSY, FAILED, LOST_LEASE, EXPIRED, QUARANTINED, DEAD_LETTERED}
 """All outcomes of a delivery with an idempotency key."""
 
-
 NO_LABELS: Final[Mapping[str, str]] = MappingProxyType({})
 
 

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from idempotency.clock import Clock
 from idempotency.errors import ConfigurationError
@@ -12,44 +12,24 @@ if TYPE_CHECKING:
     from idempotency.effects import Effect
 
 type Renew = Callable[[], int | None]
-"""Renews a lease, and returns until when it holds now (epoch milliseconds), or None where it is lost."""
-
-_SET: Final = object.__setattr__
+"""Renews a lease; returns its new end in epoch milliseconds, or None if the claim is lost."""
 
 
 class Operation:
-    """The attempt that is running. It is immutable, and all that belongs to one attempt is in it.
-
-    Attributes:
-        key: ``<consumer>#<key>`` of the record, or ``<consumer>/<operation>#<key>`` of a function's or block's.
-        attempt: 1 for the first run of this key. In atomic mode always 1: the commit finds out which attempt it is.
-        owner: the owner token of this attempt: random, and new for each claim.
-        delivery: the transport's id of this delivery, if it has one.
-        deadline_ms: when the invocation is stopped, in epoch milliseconds; None outside Lambda.
-        context: Lambda's context object of the invocation; None outside Lambda.
-    """
-
-    __slots__ = (
-        "_clock",
-        "_effects",
-        "_lease_ms",
-        "_lost",
-        "_renew",
-        "_takes_effects",
-        "attempt",
-        "context",
-        "deadline_ms",
-        "delivery",
-        "key",
-        "owner",
-    )
+    """The attempt that is running. It is immutable, and holds all that belongs to one attempt."""
 
     key: str
+    """``<consumer>#<key>`` of the record, or ``<consumer>/<operation>#<key>`` of a function's or block's."""
     attempt: int
+    """1 for the first run of this key. In atomic mode always 1: the commit finds out which attempt it is."""
     owner: str
+    """The owner token of this attempt: random, and new for each claim."""
     delivery: str | None
+    """The transport's id of this delivery, if it has one."""
     deadline_ms: int | None
+    """When the invocation is stopped, in epoch milliseconds; None outside Lambda."""
     context: Any
+    """Lambda's context object of the invocation; None outside Lambda."""
     _effects: list["Effect"]
     _lease_ms: int | None
     _lost: bool
@@ -67,18 +47,20 @@ class Operation:
         renew: Renew | None,
         context: Any = None,
     ) -> None:
-        _SET(self, "key", record.key)
-        _SET(self, "attempt", record.attempt)
-        _SET(self, "owner", record.owner)
-        _SET(self, "delivery", record.delivery)
-        _SET(self, "deadline_ms", deadline_ms)
-        _SET(self, "context", context)
-        _SET(self, "_takes_effects", takes_effects)
-        _SET(self, "_clock", clock)
-        _SET(self, "_renew", renew)
-        _SET(self, "_lease_ms", None if renew is None else record.lease_ms)
-        _SET(self, "_effects", [])
-        _SET(self, "_lost", False)
+        self.__dict__.update(
+            key=record.key,
+            attempt=record.attempt,
+            owner=record.owner,
+            delivery=record.delivery,
+            deadline_ms=deadline_ms,
+            context=context,
+            _takes_effects=takes_effects,
+            _clock=clock,
+            _renew=renew,
+            _lease_ms=None if renew is None else record.lease_ms,
+            _effects=[],
+            _lost=False,
+        )
 
     def __setattr__(self, name: str, value: Any) -> NoReturn:
         raise AttributeError(f"an operation is immutable: {name} cannot be set")
@@ -94,10 +76,7 @@ class Operation:
 
     @property
     def lost(self) -> bool:
-        """Whether the claim is lost: a heartbeat found it taken over, or its lease ended without a renewal.
-
-        Stop then: another attempt may be running, and once it has begun this one cannot commit.
-        """
+        """Whether the claim is lost: a heartbeat found it taken over, or its lease ended. Stop the work then."""
         return self._lost or (self._lease_ms is not None and self._clock() > self._lease_ms)
 
     def heartbeat(self) -> bool:
@@ -110,17 +89,13 @@ class Operation:
         """
         if self._renew is not None and not self._lost:
             lease_ms = self._renew()
-            if lease_ms is None:
-                _SET(self, "_lost", True)
-            else:
-                _SET(self, "_lease_ms", lease_ms)
+            self.__dict__.update(_lost=True) if lease_ms is None else self.__dict__.update(_lease_ms=lease_ms)
         return not self.lost
 
     def write(self, *effects: "Effect") -> None:
-        """Register DynamoDB writes to be committed together with the completion of this operation, or not at all.
+        """Register DynamoDB writes that are committed together with this operation's completion, or not at all.
 
-        The effects are converted and checked now, before the handler does anything that cannot be undone. Later changes
-        to their values have no effect.
+        They are converted and checked now, before the handler does anything that cannot be undone.
 
         Raises:
             EffectsRejectedError: DynamoDB cannot hold one of them.

@@ -30,7 +30,7 @@ class Policy:
     """
 
     window: int = 30 * DAY
-    """How long a record is remembered. Must outlast every road by which an event can come back: EventBridge's 24 hours,
+    """How long a record is remembered. Must outlast every path by which an event can come back: EventBridge's 24 hours,
     Lambda's 6, a dead-letter queue's 14 days and the archive's retention."""
     max_attempts: int = 3
     """How often one key is run before it is quarantined: one try and Lambda's two retries. The maxReceiveCount of an

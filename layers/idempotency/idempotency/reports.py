@@ -1,7 +1,5 @@
 """Reports how deliveries end: to the observer, and to the dead-letter queue for events that must not run again."""
 
-from typing import Self
-
 from idempotency import observation
 from idempotency.dead_letters import QUARANTINED, UNKNOWN, DeadLetter, DeadLetters
 from idempotency.delivery import POSTPONED, Answer, Delivery
@@ -19,10 +17,6 @@ class Reports:
         self._store = store
         self._observe = observe
         self._dead_letters = dead_letters
-
-    def without_dead_letters(self) -> Self:
-        """Return the reports of a caller that gets every error itself."""
-        return type(self)(self._consumer, self._store, self._observe, None)
 
     def report(self, delivery: Delivery, answer: Answer) -> Answer:
         """Observe how a delivery ended; return the answer, or raise its error. A postponed delivery has not ended."""
@@ -58,14 +52,14 @@ class Reports:
 
     def give_up(self, delivery: Delivery, reason: str, error: Exception, record: Record | None) -> Answer:
         """Send the event to the dead-letter queue, then flag the record, then acknowledge."""
-        if self._dead_letters is None:
+        if self._dead_letters is None or not delivery.dead_letters:
             return Answer(observation.FAILED, record, describe(error), error)
         # The flag belongs to the record's own quarantine, not to another event that shares the key.
         poison = record if reason in (QUARANTINED, UNKNOWN) else None
         if poison is None or not poison.dead_lettered:
             number = 0 if record is None else record.attempt
-            letter = DeadLetter(reason, describe(error), self._consumer, delivery.key, number, delivery.event)
-            self._dead_letters.send(letter)
+            dead_letter = DeadLetter(reason, describe(error), self._consumer, delivery.key, number, delivery.event)
+            self._dead_letters.send(dead_letter)
             if poison is not None:
                 self._store.compare_and_swap(poison, poison._replace(dead_lettered=True), until_ms=delivery.deadline_ms)
         return Answer(observation.DEAD_LETTERED, record, reason, None if delivery.acknowledges else error)

@@ -3,7 +3,6 @@
 Deliveries share only the store, the cache and the settings: what belongs to one delivery is immutable.
 """
 
-import copy
 import json
 import os
 import random
@@ -11,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from idempotency import dead_letters, errors, observation
 from idempotency.clock import Clock, epoch_ms
@@ -112,22 +111,10 @@ class Runner:
             backoff=policy.backoff,
         )
 
-    def without_dead_letters(self) -> Self:
-        """Return this runner for callers that get every error themselves."""
-        runner = copy.copy(self)
-        runner.reports = self.reports.without_dead_letters()
-        return runner
-
     # ── Whole deliveries ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def run(self, delivery: Delivery, work: Callable[[Operation], object]) -> Answer:
-        """Run ``work`` once for the delivery's key, report how the delivery ended, and answer.
-
-        Raises:
-            RetryableError: not now; a later delivery may succeed.
-            PermanentError: no retry can help, and no dead-letter queue has taken the event.
-            Exception: what ``work`` raised.
-        """
+        """Run ``work`` once for the delivery's key, report how the delivery ended, and answer or raise."""
         try:
             if self.policy.atomic and not delivery.claims:
                 answer = self._run_atomic(delivery, work)
@@ -152,7 +139,7 @@ class Runner:
             try:
                 return self._commit(started, value)
             except errors.EffectConflictError as conflict:
-                if not reruns_left or not self._has_time(delivery.deadline_ms):
+                if not reruns_left or self.left_ms(delivery.deadline_ms) <= 0:
                     return self.fail(started, conflict)
             except errors.StoreUnavailableError:
                 raise  # the commit may have taken place: the record decides at the next delivery
@@ -177,7 +164,7 @@ class Runner:
             try:
                 step, seen = self._write(delivery, ready, delivery.deadline_ms, operation._effects)
             except errors.EffectConflictError as conflict:
-                if not reruns_left or not self._has_time(delivery.deadline_ms):
+                if not reruns_left or self.left_ms(delivery.deadline_ms) <= 0:
                     return self._fail_atomic(delivery, request, conflict)
             except (errors.StoreUnavailableError, errors.ContentionError):
                 raise  # the commit may have taken place: the record decides at the next delivery
@@ -224,15 +211,11 @@ class Runner:
         return self.concurrency.repeat(started.operation.heartbeat, self.policy.lease / HEARTBEATS_PER_LEASE)
 
     def finish(self, started: Started, value: object) -> Answer:
-        """Complete the claim of work that cannot be run again; record a refused commit as a failure.
-
-        Raises:
-            StoreUnavailableError: the commit may have taken place; the record decides at the next delivery.
-        """
+        """Complete the claim of work that cannot be run again; record a refused commit as a failure."""
         try:
             return self._commit(started, value)
         except errors.StoreUnavailableError:
-            raise
+            raise  # the commit may have taken place: the record decides at the next delivery
         except Exception as refused:  # noqa: BLE001 - nothing was written: recorded, then raised with the answer
             return self.fail(started, refused)
 
@@ -271,11 +254,7 @@ class Runner:
     # ── Steps ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _answer_without_claim(self, delivery: Delivery) -> Answer | None:
-        """Answer what is too old, expired, or completed a moment ago; None means that a claim has to be made.
-
-        Raises:
-            OutOfTimeError: too little time is left to commit anything.
-        """
+        """Answer what is too old, expired, or completed a moment ago; None means that a claim has to be made."""
         now_ms, limits = self.clock(), self._limits
         if delivery.sent_ms is not None and is_beyond_window(delivery.sent_ms, delivery.deadline_ms or now_ms, limits):
             too_old = errors.BeyondWindowError(f"{delivery.key} was sent more than {limits.window_s} s ago")
@@ -290,20 +269,16 @@ class Runner:
                 mismatch = errors.PayloadMismatchError(delivery.key)
                 return self.reports.give_up(delivery, dead_letters.PAYLOAD_MISMATCH, mismatch, cached)
             return Answer(observation.DUPLICATE, cached, "warm")
-        if not self._has_time(delivery.deadline_ms, now_ms):
+        if self.left_ms(delivery.deadline_ms, now_ms) <= 0:
             raise errors.OutOfTimeError(f"less than {self.policy.reserve} s are left for {delivery.key}")
         is_expired = delivery.expires_ms is not None and delivery.expires_ms + limits.skew_ms < now_ms
         if is_expired and self._store.read(delivery.key, until_ms=delivery.deadline_ms) is None:
             return Answer(observation.EXPIRED, None)
         return None
 
-    def left_ms(self, deadline_ms: int | None) -> int:
-        """Return how much time is left for work: the reserve is kept for the commit."""
-        return sys.maxsize if deadline_ms is None else deadline_ms - self._reserve_ms - self.clock()
-
-    def _has_time(self, deadline_ms: int | None, now_ms: int | None = None) -> bool:
-        """Return whether anything may start: nothing does inside the reserve."""
-        return deadline_ms is None or deadline_ms - (now_ms or self.clock()) > self._reserve_ms
+    def left_ms(self, deadline_ms: int | None, now_ms: int | None = None) -> int:
+        """Return how much time is left for work, by default from now on. The reserve is kept for the commit."""
+        return sys.maxsize if deadline_ms is None else deadline_ms - self._reserve_ms - (now_ms or self.clock())
 
     def _claim_request(self, delivery: Delivery) -> ClaimRequest:
         deadline_ms = delivery.deadline_ms
@@ -335,7 +310,7 @@ class Runner:
     ) -> tuple[Step, Record | None]:
         """Perform writes until the decision is another step; return it with the record that the last write replaced.
 
-        If the delivery postpones, a takeover is returned instead of performed.
+        Return a takeover, unperformed, if the delivery postpones.
         """
         seen: Record | None = None
         for _ in range(_ROUNDS):
@@ -409,10 +384,9 @@ class Runner:
         return Answer(observation.FAILED, record, describe(why), why)
 
     def _may_acknowledge(self, holder: Record, delivery: Delivery) -> bool:
-        """Return whether a busy delivery can be dropped because the holder's delivery will be made again.
+        """Return whether a busy delivery can be dropped, because the holder's delivery comes again.
 
-        Acknowledge only the delivery with the larger id: otherwise two could be dropped because of each other (one of
-        them delivered twice, or its write late). The delivery with the smallest id always stays.
+        Acknowledge only the delivery with the larger id: otherwise both could be dropped.
         """
         return (
             delivery.acknowledges
@@ -423,8 +397,6 @@ class Runner:
             and holder.region is not None
             and holder.region == self._region
         )
-
-    # ── Parts ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _operation(
         self, record: Record, request: ClaimRequest, delivery: Delivery, *, claimed: bool = True

@@ -22,14 +22,6 @@ def _nothing(raw: Raw) -> None:
     """Return None: the source does not say."""
 
 
-def _never(raw: Raw) -> bool:
-    return False
-
-
-def _always(raw: Raw) -> bool:
-    return True
-
-
 def payload_of(message: Any) -> object:
     """Return what is fingerprinted: the ``data`` of an EventBridge event or a CloudEvent, the whole of other messages.
 
@@ -53,7 +45,7 @@ def event_ms(message: Any) -> int | None:
 
     A queue in between has a time of its own, even for an old event that was replayed or redriven.
     """
-    return _iso_ms(message["time"]) if is_eventbridge(message) else None
+    return to_ms(datetime.fromisoformat(message["time"])) if is_eventbridge(message) else None
 
 
 class Source(NamedTuple):
@@ -66,7 +58,7 @@ class Source(NamedTuple):
     """The transport's own id."""
     sent_ms: Callable[[Raw], int | None] = _nothing
     """When it was first sent, in epoch milliseconds."""
-    replayed: Callable[[Raw], bool] = _never
+    replayed: Callable[[Raw], bool] = lambda raw: False
     records: Callable[[Raw], list[Raw]] = lambda event: event["Records"]
     """The records of a batch."""
     failure_id: Callable[[Raw], str] | None = None
@@ -75,7 +67,7 @@ class Source(NamedTuple):
     """How often this record has been received, including this time; None: the source does not count."""
     group: Callable[[Raw], str | None] = _nothing
     """Records of one group run in order, and a failure stops those behind it."""
-    comes_again: Callable[[Raw], bool] = _always
+    comes_again: Callable[[Raw], bool] = lambda raw: True
     """Whether the transport is known to deliver this again until it is acknowledged. A synchronous caller is not."""
     text: Callable[[Raw], object] = _nothing
     """The undecoded message, for `TRANSPORT_ID` keys if it cannot be decoded."""
@@ -89,23 +81,11 @@ def _detail_of(event: Any) -> object:
     return detail.get("data", detail) if isinstance(detail, dict) else detail
 
 
-def _iso_ms(text: str) -> int:
-    return to_ms(datetime.fromisoformat(text))
-
-
-def _kafka_records(event: Raw) -> list[Raw]:
-    return [record for records in event["records"].values() for record in records]
-
-
-def _kafka_id(raw: Raw) -> str:
-    return f"{raw['topic']}-{raw['partition']}@{raw['offset']}"
-
-
 EVENTBRIDGE: Final = Source(
     "EventBridge",
     message=lambda event: event,
     message_id=lambda event: event["id"],
-    sent_ms=lambda event: _iso_ms(event["time"]) if "time" in event else None,
+    sent_ms=lambda event: to_ms(datetime.fromisoformat(event["time"])) if "time" in event else None,
     replayed=lambda event: "replay-name" in event,
     comes_again=is_eventbridge,
     payload=_detail_of,
@@ -115,7 +95,7 @@ SNS: Final = Source(
     "SNS",
     message=lambda event: json.loads(event["Records"][0]["Sns"]["Message"]),
     message_id=lambda event: event["Records"][0]["Sns"]["MessageId"],
-    sent_ms=lambda event: _iso_ms(event["Records"][0]["Sns"]["Timestamp"]),
+    sent_ms=lambda event: to_ms(datetime.fromisoformat(event["Records"][0]["Sns"]["Timestamp"])),
     text=lambda event: event["Records"][0]["Sns"]["Message"],
 )
 SQS: Final = Source(
@@ -154,9 +134,9 @@ DYNAMODB_STREAM: Final = Source(
 KAFKA: Final = Source(
     "Kafka",
     message=lambda record: json.loads(base64.b64decode(record["value"])),
-    message_id=_kafka_id,
+    message_id=lambda record: f"{record['topic']}-{record['partition']}@{record['offset']}",
     sent_ms=lambda record: record["timestamp"],
-    records=_kafka_records,
+    records=lambda event: [record for records in event["records"].values() for record in records],
     group=lambda record: f"{record['topic']}-{record['partition']}",
     text=lambda record: base64.b64decode(record["value"]),
 )

@@ -46,11 +46,11 @@ class DeadLetterBox:
         self.letters: list[DeadLetter] = []
         self.error: Exception | None = None
 
-    def send(self, letter: DeadLetter) -> None:
+    def send(self, dead_letter: DeadLetter) -> None:
         """Keep a dead letter."""
         if self.error is not None:
             raise self.error
-        self.letters.append(letter)
+        self.letters.append(dead_letter)
 
 
 class FaultyTransport:

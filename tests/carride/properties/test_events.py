@@ -12,7 +12,8 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carride.events import FACTS, ContractError, Fact, RideEvent, idempotency_id, parse_event, read_json
+from carride.events import SOURCE, ContractError, RideEvent, idempotency_id, parse_event, read_json
+from carride.facts import FACTS, Fact
 from carride.simulation import older_envelope
 from idempotency.fingerprint import fingerprint
 from ops.audit.queues import dead_letter
@@ -33,7 +34,7 @@ JSON = st.recursive(
 
 
 def nested(value: Any, levels: int) -> Any:
-    """Return a value in so many lists."""
+    """Return a value inside nested lists."""
     for _ in range(levels):
         value = [value]
     return value
@@ -55,28 +56,26 @@ def facts(draw: st.DrawFn) -> Fact:
     return msgspec.convert(raw, type(fact))
 
 
-@given(facts(), TIMES, st.none() | TIMES)
-def test_every_event_survives_the_road(fact: Fact, time: datetime, expirytime: datetime | None) -> None:
+EXTENSIONS = st.sampled_from([None, {"simulatedfault": "slow"}])
+
+
+@given(facts(), TIMES, st.none() | TIMES, st.none() | facts().map(event), EXTENSIONS)
+def test_every_event_survives_the_road(
+    fact: Fact, time: datetime, expirytime: datetime | None, cause: RideEvent | None, extensions: Any
+) -> None:
     """Whatever the contract allows conforms to its schema, and comes back from JSON equal and with its fingerprint."""
-    told = RideEvent.of(fact, source="acr.com.car-ride", time=time, expirytime=expirytime)
-    assert_conforms(told.to_detail())
-    read = parse_event({"detail": json.loads(json.dumps(told.to_detail()))})
-    assert read == told
-    assert fingerprint(read.payload) == fingerprint(told.payload)
-
-
-@given(facts(), TIMES)
-def test_both_envelopes_tell_the_same_fact(fact: Fact, time: datetime) -> None:
-    """Id, sequence, data and fingerprint do not depend on the envelope."""
-    newer = RideEvent.of(fact, source="acr.com.car-ride", time=time)
-    older = parse_event({"detail": json.loads(json.dumps(older_envelope(newer)))})
-    assert (older.idempotencyid, older.sequence, older.data) == (newer.idempotencyid, newer.sequence, newer.data)
-    assert fingerprint(older.payload) == fingerprint(newer.payload)
+    emitted = RideEvent.of(fact, source=SOURCE, time=time, expirytime=expirytime, cause=cause, extensions=extensions)
+    assert_conforms(emitted.to_detail())
+    read = parse_event({"detail": json.loads(json.dumps(emitted.to_detail()))})
+    assert read == emitted
+    older = parse_event({"detail": json.loads(json.dumps(older_envelope(emitted)))})
+    assert (older.idempotencyid, older.sequence, older.data) == (read.idempotencyid, read.sequence, fact)
+    assert fingerprint(older.payload) == fingerprint(read.payload) == fingerprint(emitted.payload)
 
 
 @given(JSON)
 def test_any_json_is_read_or_breaks_the_contract(detail: Any) -> None:
-    """No detail whatsoever raises anything but a contract error."""
+    """No detail raises anything but a contract error."""
     _read(detail)
 
 
@@ -87,7 +86,7 @@ def test_any_json_is_read_or_breaks_the_contract(detail: Any) -> None:
     JSON,
 )
 def test_a_spoilt_event_is_read_or_breaks_the_contract(detail: dict[str, Any], names: list[str], value: Any) -> None:
-    """An event in which anything was replaced by anything raises nothing but a contract error."""
+    """An event with any value in any place raises nothing but a contract error."""
     spoilt = json.loads(json.dumps(detail))
     for name in ["note", *names]:
         part = spoilt.get("data") if name in [*detail["data"], "note"] else spoilt
@@ -103,7 +102,7 @@ PIECES = st.sampled_from(
 
 @st.composite
 def mutated(draw: st.DrawFn) -> bytes:
-    """Draw the data of an event as bytes, in some places of which there is anything, once or very often."""
+    """Draw the data of an event as bytes, with random bytes in some places, once or many times."""
     content = json.dumps(event().to_detail()["data"]).encode()
     for _ in range(draw(st.integers(0, 3))):
         begin, end = draw(st.integers(0, len(content))), draw(st.integers(0, len(content)))
@@ -114,7 +113,7 @@ def mutated(draw: st.DrawFn) -> bytes:
 
 @given(mutated())
 def test_any_bytes_are_read_or_break_the_contract(content: bytes) -> None:
-    """Whatever the bytes of its data are, encoded or as text, an event is read or is refused, and so are the bytes."""
+    """An event with any bytes as its data is read or refused, and so are the bytes as text."""
     detail = {name: value for name, value in event().to_detail().items() if name != "data"}
     _read(detail | {"data_base64": base64.b64encode(content).decode()})
     for text in (content, content.decode(errors="replace")):
@@ -122,7 +121,7 @@ def test_any_bytes_are_read_or_break_the_contract(content: bytes) -> None:
             assert json.dumps(read_json(text, "text"))
 
 
-LETTERS = (
+DEAD_LETTERS = (
     "{}",
     '{{"detail":{}}}',
     '{{"reason":"A","consumer":"b","event":{}}}',
@@ -133,9 +132,9 @@ LETTERS = (
 )
 
 
-@given(mutated(), st.sampled_from(LETTERS), st.sampled_from([None, zlib.compress]))
-def test_any_letter_is_a_row(content: bytes, form: str, pack: Callable[..., bytes] | None) -> None:
-    """Whoever put whatever into a dead-letter queue, and however broken it is, the audit counts it with a reason."""
+@given(mutated(), st.sampled_from(DEAD_LETTERS), st.sampled_from([None, zlib.compress]))
+def test_any_dead_letter_is_a_row(content: bytes, form: str, pack: Callable[..., bytes] | None) -> None:
+    """The audit counts any message of a dead-letter queue, with a reason."""
     text = content.decode(errors="replace")
     packed = content if pack is None else pack(content, wbits=31)
     for inner in (text, json.dumps(text), json.dumps(base64.b64encode(packed).decode())):
@@ -145,7 +144,7 @@ def test_any_letter_is_a_row(content: bytes, form: str, pack: Callable[..., byte
 
 
 def _read(detail: object) -> None:
-    """Read a detail, and do with the event what its consumers do: hash it, and write it."""
+    """Read a detail, then hash and write the event as its consumers do."""
     try:
         read = parse_event({"detail": detail})
     except ContractError as error:

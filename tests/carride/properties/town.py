@@ -18,9 +18,9 @@ import payment
 import payments
 import ride_history
 from carride import ride as rides
-from carride.events import (
+from carride.events import SOURCE, RideEvent, parse_event
+from carride.facts import (
     FACTS,
-    SOURCE,
     CarRideAccepted,
     CarRideCancelled,
     CarRideCompleted,
@@ -28,8 +28,6 @@ from carride.events import (
     CarRideDestinationChanged,
     CarRideStarted,
     Fact,
-    RideEvent,
-    parse_event,
 )
 from carride.ride import Ride
 from gateway import GatewayUnavailableError
@@ -322,7 +320,7 @@ class Town:
             steps[chance.randrange(len(steps)) :] = ["cancel"] * chance.choice((0, 1, 1))
         for step in steps:
             fact = self._happen(step, ride)
-            ride = fact.ride()
+            ride = fact
             yield fact
 
     def _happen(self, step: str, ride: Ride) -> Fact:

@@ -1,4 +1,4 @@
-"""A client of the deployed API, and what stands in the tables behind it."""
+"""A client of the deployed API, and of the tables behind it."""
 
 import http.client
 import json
@@ -11,12 +11,12 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
 from idempotency import marshalling
-from local.local_aws import HOST, Laptop, Stack
+from local.local_aws import HOST, LocalAws, Stack
 
 BOOKING: Final = {"customerID": "customer_a", "pickup": "sector_01", "destination": "sector_03", "price": 1250}
 
 OWN: Final = "CarRide"
-"""Beginning of the types of the events that this API tells."""
+"""The prefix of the types of the API's events."""
 
 TIMEOUT_S: Final = 60
 
@@ -24,7 +24,7 @@ _COPIES: Final = 5
 
 
 class Answer(NamedTuple):
-    """What the API answers."""
+    """An answer of the API."""
 
     status: int
     headers: Mapping[str, str]
@@ -34,15 +34,15 @@ class Answer(NamedTuple):
 class Api:
     """The API of one stack."""
 
-    def __init__(self, laptop: Laptop, stack: Stack) -> None:
-        self.laptop = laptop
+    def __init__(self, cloud: LocalAws, stack: Stack) -> None:
+        self.cloud = cloud
         self.stack = stack
         self.path = f"/_aws/execute-api/{stack.resources['CarRideApi']}/$default"
 
     @property
     def url(self) -> str:
-        """Where the API is."""
-        return f"{self.laptop.endpoint_url}{self.path}"
+        """The URL of the API."""
+        return f"{self.cloud.endpoint_url}{self.path}"
 
     def send(
         self,
@@ -60,9 +60,9 @@ class Api:
             headers["Idempotency-Key"] = key
         if sign:
             request = AWSRequest(method, f"{self.url}{path}", headers=headers, data=content)
-            SigV4Auth(Credentials("test", "test"), "execute-api", self.laptop.region).add_auth(request)
+            SigV4Auth(Credentials("test", "test"), "execute-api", self.cloud.region).add_auth(request)
             headers = dict(request.headers.items())
-        connection = http.client.HTTPConnection(HOST, self.laptop.port, timeout=TIMEOUT_S)
+        connection = http.client.HTTPConnection(HOST, self.cloud.port, timeout=TIMEOUT_S)
         try:
             connection.request(method, f"{self.path}{path}", content, headers)
             response = connection.getresponse()
@@ -71,7 +71,7 @@ class Api:
             connection.close()
 
     def insist(self, method: str, path: str, body: object, *, key: str) -> Answer:
-        """Send a request until the function answers, as a client does: under its key, another copy does no harm.
+        """Send a request under one key until the function answers.
 
         Ten functions that start at once can take longer than the API waits for them, which it answers with 5xx.
         """
@@ -82,18 +82,18 @@ class Api:
         return answer
 
     def items(self, output: str) -> list[dict[str, Any]]:
-        """Return what is in a table, which an output of the stack names."""
-        pages = self.laptop.client("dynamodb").get_paginator("scan").paginate(TableName=self.stack.outputs[output])
+        """Return the items of a table, which an output of the stack names."""
+        pages = self.cloud.client("dynamodb").get_paginator("scan").paginate(TableName=self.stack.outputs[output])
         return [marshalling.values(item) for page in pages for item in page["Items"]]
 
     def outbox(self) -> list[dict[str, Any]]:
-        """Return the items of the outbox that this API wrote; consumers tell events of their own there."""
+        """Return the outbox items that the API wrote; consumers write items too."""
         return [item for item in self.items("OutboxTableName") if item["type"].startswith(OWN)]
 
     def published(self) -> list[dict[str, Any]]:
         """Return every event of this API, or of a simulation, that the bus accepted."""
         pages = (
-            self.laptop.client("logs")
+            self.cloud.client("logs")
             .get_paginator("filter_log_events")
             .paginate(logGroupName=self.stack.outputs["CarRideEventsLogGroupName"])
         )
@@ -102,4 +102,4 @@ class Api:
 
     def wait(self) -> None:
         """Wait until every event has reached its end."""
-        self.laptop.wait_until_quiet(timeout=TIMEOUT_S)
+        self.cloud.wait_until_quiet(timeout=TIMEOUT_S)

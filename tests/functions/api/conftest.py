@@ -1,15 +1,15 @@
-"""The API of a stack that is a test's own."""
+"""The API of a test's own stack."""
 
 from collections.abc import Iterator
 
 import pytest
 
-from local.local_aws import Laptop
+from local.local_aws import LocalAws
 from tests.functions.api.client import Api
 
 
 @pytest.fixture
-def api(laptop: Laptop, name: str) -> Iterator[Api]:
-    """The API of a stack that nobody has used."""
-    yield Api(laptop, laptop.deploy_fast(name))
-    laptop.delete_stack(name)
+def api(cloud: LocalAws, name: str) -> Iterator[Api]:
+    """The API of a new stack."""
+    yield Api(cloud, cloud.deploy_fast(name))
+    cloud.delete_stack(name)

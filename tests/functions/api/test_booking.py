@@ -2,7 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
-from local.local_aws import Laptop
+from local.local_aws import LocalAws
 from tests.functions.api.client import BOOKING, OWN, Api
 
 
@@ -28,7 +28,7 @@ def test_a_ride_is_booked_driven_and_read(api: Api) -> None:
 
 
 def test_ten_equal_requests_at_once_book_one_ride(api: Api) -> None:
-    """Ten copies of a request that arrive together get one answer, or are told to wait; there is one ride."""
+    """Ten simultaneous copies of a request get one answer or a 409, and book one ride."""
     with ThreadPoolExecutor(10) as pool:
         answers = list(pool.map(lambda _: api.insist("POST", "/carrides", BOOKING, key="same"), range(10)))
     booked = [answer for answer in answers if answer.status != 409]
@@ -42,7 +42,7 @@ def test_ten_equal_requests_at_once_book_one_ride(api: Api) -> None:
 
 
 def test_ten_changes_at_once_make_one_of_them(api: Api) -> None:
-    """Of ten clients that change a ride at the same version, one does; the others learn the present version."""
+    """Of ten clients that change a ride at the same version, one succeeds; the others get the present version."""
     path = api.send("POST", "/carrides", BOOKING, key="book").headers["Location"]
     change = {"action": "accept", "version": 1}
     with ThreadPoolExecutor(10) as pool:
@@ -53,8 +53,8 @@ def test_ten_changes_at_once_make_one_of_them(api: Api) -> None:
     assert [event["detail"]["sequence"] for event in api.published()] == ["00000001", "00000002"]
 
 
-def test_what_the_outbox_holds_is_told_once_and_whole(api: Api) -> None:
-    """Fifty rides make fifty events on the bus: a CloudEvent each, under the id that its item has."""
+def test_what_the_outbox_holds_is_published_once_and_whole(api: Api) -> None:
+    """Fifty rides make fifty events on the bus, with the ids of their items."""
     for number in range(50):
         assert api.send("POST", "/carrides", BOOKING, key=f"ride-{number}").status == 201
     api.wait()
@@ -66,7 +66,7 @@ def test_what_the_outbox_holds_is_told_once_and_whole(api: Api) -> None:
 
 
 def test_a_simulation_runs_after_its_answer(api: Api) -> None:
-    """A simulation that was started over HTTP publishes its rides, once for one key."""
+    """A simulation that was started over HTTP publishes its rides once for one key."""
     for _ in range(2):
         assert api.send("POST", "/carrides/simulate", {"rides": 5}, key="same").status == 202
     api.wait()
@@ -76,15 +76,15 @@ def test_a_simulation_runs_after_its_answer(api: Api) -> None:
 
 
 def test_the_document_is_served(api: Api) -> None:
-    """Whoever has the URL can learn what it offers."""
+    """The API serves its description."""
     assert api.send("GET", "/openapi.json").body["info"]["title"] == "CarRide"
 
 
-def test_nobody_is_let_in_unsigned_outside_of_a_laptop(laptop: Laptop, name: str) -> None:
+def test_nobody_is_let_in_unsigned_outside_stage_local(cloud: LocalAws, name: str) -> None:
     """In every stage but `local`, each route refuses a request that carries no signature."""
-    api = Api(laptop, laptop.deploy_fast(name, Stage="dev"))
+    api = Api(cloud, cloud.deploy_fast(name, Stage="dev"))
     routes = [("POST", "/carrides"), ("GET", "/carrides?customer=customer_a"), ("PUT", "/carrides/order_01")]
     routes += [("GET", "/carrides/order_01"), ("POST", "/carrides/simulate"), ("GET", "/openapi.json")]
     assert {api.send(method, path, BOOKING, key="key").status for method, path in routes} == {403}
     assert api.send("POST", "/carrides", BOOKING, key="key", sign=True).status == 201
-    laptop.delete_stack(name)
+    cloud.delete_stack(name)

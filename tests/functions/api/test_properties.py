@@ -1,4 +1,4 @@
-"""The deployed API against its own description: requests made from docs/openapi.json, and from what it forbids."""
+"""The deployed API against its description: valid and invalid requests generated from docs/openapi.json."""
 
 from collections.abc import Iterator
 from typing import Any, Final
@@ -8,7 +8,7 @@ import schemathesis
 from hypothesis import settings
 from schemathesis.specs.openapi.checks import positive_data_acceptance, unsupported_method
 
-from local.local_aws import ROOT, Laptop
+from local.local_aws import ROOT, LocalAws
 from tests.functions.api.client import Api
 
 schema: Final = schemathesis.openapi.from_path(ROOT / "docs" / "openapi.json")
@@ -21,14 +21,14 @@ NOT_ASKED: Final = [
 
 
 @pytest.fixture(scope="module")
-def shared_api(laptop: Laptop) -> Iterator[Api]:
-    """One stack for all requests of this module, which may leave what they like in it."""
-    yield Api(laptop, laptop.deploy_fast("properties"))
-    laptop.delete_stack("properties")
+def shared_api(cloud: LocalAws) -> Iterator[Api]:
+    """One stack for all requests of this module."""
+    yield Api(cloud, cloud.deploy_fast("properties"))
+    cloud.delete_stack("properties")
 
 
 @schema.parametrize()
 @settings(max_examples=100, deadline=None)
 def test_every_answer_is_one_that_the_document_announces(shared_api: Api, case: Any) -> None:
-    """Whatever a client sends, it gets a status, a media type and a body that the document announces, and never 5xx."""
+    """Every request gets a documented status, media type and body, and never 5xx."""
     case.call_and_validate(base_url=shared_api.url, excluded_checks=NOT_ASKED)

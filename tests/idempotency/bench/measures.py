@@ -1,6 +1,5 @@
-"""The measures. Each runs both sides by turns and returns rows, so that a busy machine disturbs both alike."""
+"""The measures. Each runs both sides in turn, so that a busy machine disturbs both alike."""
 
-import contextlib
 import gc
 import json
 import os
@@ -10,33 +9,26 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 from unittest.mock import patch
 
-from aws_lambda_powertools.utilities.idempotency.exceptions import IdempotencyAlreadyInProgressError
+from aws_lambda_powertools.utilities.idempotency import DynamoDBPersistenceLayer, IdempotencyConfig, idempotent
+from botocore.exceptions import ClientError
 
-from idempotency import BusyError
-from idempotency.stores.transport import BotocoreTransport, botocore_transport
-from tests.idempotency.bench.contestants import (
-    EVENT,
-    CannedHttp,
-    Handler,
-    StubClient,
-    batch,
-    invocation,
-    own_batch,
-    own_handler,
-    powertools_batch,
-    powertools_client,
-    powertools_handler,
-)
-from tests.idempotency.differential.world import ACCOUNT, World, world
+from idempotency import Consumer, DynamoDBStore, Policy
+from idempotency.clock import epoch_ms
+from idempotency.stores.transport import BotocoreTransport
+from idempotency.testing import Invocation
+from tests.idempotency.differential.world import ACCOUNT
+
+type Handler = Callable[[dict[str, Any], Any], object]
 
 ROOT: Final = Path(__file__).parents[3]
-BATCH_SIZE: Final = 10
-LATENCY_S: Final = 0.005
+KEY: Final = "detail.idempotencyid"
+RESULT: Final = {"accepted": True}
+EVENT: Final[dict[str, Any]] = json.loads((ROOT / "events/ride_history_live.json").read_text(encoding="utf-8"))
+CALLS: Final = 300
 
 
 class Row(NamedTuple):
@@ -44,190 +36,113 @@ class Row(NamedTuple):
 
     name: str
     unit: str
-    powertools: float | None
-    """None where Powertools has no such thing."""
+    powertools: float
     here: float
     most: float | None
-    """What ``here`` may be at the most: a multiple of ``powertools``, or an amount where ``absolute``."""
-    absolute: bool = False
+    """The target: at most this multiple of ``powertools``."""
 
     @property
-    def ratio(self) -> float | None:
+    def ratio(self) -> float:
         """``here`` as a multiple of ``powertools``."""
-        return self.here / self.powertools if self.powertools else None
+        return self.here / self.powertools
 
     @property
     def met(self) -> bool:
-        """Whether the target is met; a row without one has nothing to meet."""
-        value = self.here if self.absolute else self.ratio
-        return self.most is None or value is None or value <= self.most
+        """Whether the target is met, if there is one."""
+        return self.most is None or self.ratio <= self.most
 
 
-# ── Round trips ───────────────────────────────────────────────────────────────────────────────────────────────────────
+class StubClient:
+    """A DynamoDB client that answers at once: writes succeed, or the ``completed`` item refuses them."""
+
+    def __init__(self, completed: Mapping[str, Any] | None = None) -> None:
+        self.completed = completed
+        self.written: dict[str, Any] = {}
+        body = {"Error": {"Code": "ConditionalCheckFailedException", "Message": "refused"}, "Item": completed}
+        self._refusal = ClientError(body, "PutItem")  # type: ignore[arg-type] # the item is in the real answer too
+
+    def put_item(self, **request: Any) -> dict[str, Any]:
+        """Write, or refuse."""
+        if self.completed is not None:
+            raise self._refusal.with_traceback(None)  # else each raise would make its traceback longer
+        self.written = request["Item"]
+        return {}
+
+    def update_item(self, **request: Any) -> dict[str, Any]:
+        """Complete a record of Powertools'."""
+        values = request["ExpressionAttributeValues"]
+        names = {"status": ":status", "data": ":response_data", "expiration": ":expiry"}
+        self.written = self.written | {name: values[value] for name, value in names.items()}
+        return {}
+
+    get_item = transact_write_items = update_item
 
 
-def round_trips() -> list[Row]:
-    """Count the requests of each path."""
-    rows = []
-    paths = {"new": 2, "atomic new": 1, "duplicate": 1, "warm duplicate": 0, "busy": 1, "failure": 2}
-    for path, most in paths.items():
-        theirs = None if path == "atomic new" else float(_requests(path, _powertools_in))
-        here = float(_requests(path, _here_in))
-        rows.append(Row(f"round trips: {path}", "", theirs, here, most, absolute=True))
-    return rows
+def powertools_handler(client: Any) -> Handler:
+    """Make Powertools' handler, which compares payloads as this layer always does."""
+    config = IdempotencyConfig(event_key_jmespath=KEY, payload_validation_jmespath="detail.data")
+
+    @idempotent(persistence_store=DynamoDBPersistenceLayer("Powertools", boto3_client=client), config=config)
+    def handler(event: dict[str, Any], context: Any) -> object:
+        return RESULT
+
+    return handler
 
 
-def _powertools_in(place: World, path: str, work: Callable[[], object]) -> Handler:
-    return powertools_handler(powertools_client(place.wire.session), work, cached=path == "warm duplicate")
-
-
-def _here_in(place: World, path: str, work: Callable[[], object]) -> Handler:
-    options = {"cached": path == "warm duplicate", "atomic": path == "atomic new"}
-    return own_handler(botocore_transport(session=place.wire.session), work, **options, clock=place.now_ms)
-
-
-def _requests(path: str, make: Callable[[World, str, Callable[[], object]], Handler]) -> int:
-    """Count the requests of the delivery that the path is named after."""
-    with world() as place:
-        counted: list[int] = []
-
-        def deliver(handler: Handler) -> None:
-            before = len(place.wire.requests)
-            with contextlib.suppress(ZeroDivisionError, IdempotencyAlreadyInProgressError, BusyError):
-                handler(EVENT, place.invocation(30))
-            counted.append(len(place.wire.requests) - before)
-
-        work: Callable[[], object] = {"failure": lambda: 1 / 0, "busy": lambda: deliver(again)}.get(path, lambda: 0)
-        again: Handler = make(place, path, lambda: 0)
-        first = make(place, path, work)
-        deliver(first)
-        if "duplicate" in path:
-            deliver(first)
-        return counted[0] if path == "busy" else counted[-1]
-
-
-# ── CPU ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
+def own_handler(client: Any) -> Handler:
+    """Make this layer's handler."""
+    store = DynamoDBStore("Idempotency", transport=BotocoreTransport(client, 1.5))
+    consumer = Consumer("bench", store, key=KEY, policy=Policy(warm_cache=0), region="us-east-1")
+    return consumer.event_handler(lambda event, operation: RESULT)
 
 
 def own_cpu(repetitions: int) -> list[Row]:
-    """Measure what each side itself does, over a client that answers at once."""
+    """Measure the median CPU time of each side, per call, over a client that answers at once."""
+    times: dict[tuple[str, int], list[float]] = {}
     with patch.dict(os.environ, ACCOUNT):
-        theirs, here = _completed()
-        unchecked = {name: value for name, value in theirs.items() if name != "validation"}
-        stubs = {"new": (None, None, None), "duplicate": (theirs, unchecked, here)}
-        sides: dict[tuple[str, str], tuple[AbstractContextManager[object], Handler]] = {
-            ("atomic new", "here"): (nullcontext(), own_handler(BotocoreTransport(StubClient(), 1.5), atomic=True))
-        }
-        for path, (checks, compares_nothing, own) in stubs.items():
-            sides[path, "theirs"] = nullcontext(), powertools_handler(StubClient(checks))
-            sides[path, "defaults"] = nullcontext(), powertools_handler(StubClient(compares_nothing), checked=False)
-            sides[path, "here"] = nullcontext(), own_handler(BotocoreTransport(StubClient(own), 1.5))
-        us = _cpu_us(sides, calls=300, repetitions=repetitions)
-    rows = [Row(f"own CPU: {path}", "µs", us[path, "theirs"], us[path, "here"], 0.4) for path in stubs]
-    rows.append(Row("own CPU: atomic new", "µs", None, us["atomic new", "here"], None))
-    name = "own CPU: {}, Powertools comparing no payload"
-    return rows + [Row(name.format(path), "µs", us[path, "defaults"], us[path, "here"], None) for path in stubs]
-
-
-def http_cpu(repetitions: int) -> list[Row]:
-    """Measure each side with its own botocore client, the network replaced by canned answers."""
-    rows = []
-    with patch.dict(os.environ, ACCOUNT):
-        handlers = powertools_handler(powertools_client()), own_handler(botocore_transport())
-        for path, completed in {"new": (None, None), "duplicate": _completed()}.items():
-            answers = map(CannedHttp, completed)
-            sides = dict(zip(("theirs", "here"), zip(answers, handlers, strict=True), strict=True))
-            us = _cpu_us(sides, calls=100, repetitions=repetitions)
-            rows.append(Row(f"CPU with HTTP stubbed: {path}", "µs", us["theirs"], us["here"], 0.8))
-    return rows
-
-
-def _completed() -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the item of a completed record of either side."""
-    theirs, here = StubClient(), StubClient()
-    powertools_handler(theirs)(EVENT, invocation())
-    own_handler(BotocoreTransport(here, 1.5))(EVENT, invocation())
-    return theirs.written, here.written
-
-
-def _cpu_us[K](
-    sides: Mapping[K, tuple[AbstractContextManager[object], Handler]], *, calls: int, repetitions: int
-) -> dict[K, float]:
-    """Return the median CPU time of one call of each handler in its surroundings."""
-    times: dict[K, list[float]] = {name: [] for name in sides}
-    for repetition in range(repetitions + 1):
-        gc.collect()
-        gc.disable()  # whoever is interrupted would pay for the garbage of all
-        for name, (surroundings, handler) in sides.items():
-            with surroundings:
-                context = invocation()
+        sides, context = (powertools_handler, own_handler), Invocation(epoch_ms)
+        clients = [StubClient() for _ in sides]
+        for make, client in zip(sides, clients, strict=True):
+            make(client)(EVENT, context)
+        handlers = {("new", side): make(StubClient()) for side, make in enumerate(sides)}
+        handlers |= {("duplicate", side): make(StubClient(clients[side].written)) for side, make in enumerate(sides)}
+        for repetition in range(repetitions + 1):
+            gc.collect()
+            gc.disable()  # otherwise one handler pays for the garbage of all
+            for name, handler in handlers.items():
+                context = Invocation(epoch_ms)
                 before = time.process_time_ns()
-                for _ in range(calls):
+                for _ in range(CALLS):
                     handler(EVENT, context)
                 spent = time.process_time_ns() - before
-            if repetition:  # the first one warms up
-                times[name].append(spent / calls / 1000)
-        gc.enable()
-    return {name: statistics.median(values) for name, values in times.items()}
-
-
-# ── Start ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+                if repetition:  # the first one warms up
+                    times.setdefault(name, []).append(spent / CALLS / 1000)
+            gc.enable()
+    us = {name: statistics.median(values) for name, values in times.items()}
+    return [Row(f"own CPU: {path}", "µs", us[path, 0], us[path, 1], 0.4) for path in ("new", "duplicate")]
 
 
 def start_up(repetitions: int) -> list[Row]:
-    """Measure import, construction and memory, each time in a process of its own."""
-    with tempfile.TemporaryDirectory(prefix="carride-bench-") as folder:
-        # Lambda's runtime, with boto3, is compiled in both caches; the two sides' own modules only in one.
-        bare, compiled = Path(folder, "bare"), Path(folder, "compiled")
-        for side, cache in (("runtime", bare), ("powertools", compiled), ("here", compiled)):
-            _start(side, cache, compiles=True)
-        measured: dict[tuple[str, Path], list[dict[str, float]]] = {
-            (side, cache): [] for cache in (compiled, bare) for side in ("powertools", "here")
-        }
-        for _ in range(repetitions):
-            for (side, cache), values in measured.items():
-                values.append(_start(side, cache, compiles=False))
+    """Measure import, construction and memory, each time in a new process, from compiled modules."""
+    with tempfile.TemporaryDirectory(prefix="carride-bench-") as cache:
+        starts = [[_start(side, cache) for side in ("powertools", "here")] for _ in range(repetitions + 1)]
+    measured = list(zip(*starts[1:], strict=True))  # the first one compiles
 
-    def row(name: str, unit: str, what: str, most: float | None, cache: Path = compiled) -> Row:
-        theirs, here = (
-            statistics.median(value[what] for value in measured[side, cache]) for side in ("powertools", "here")
-        )
+    def row(name: str, unit: str, what: str, most: float | None) -> Row:
+        theirs, here = (statistics.median(start[what] for start in side) for side in measured)
         return Row(name, unit, theirs, here, most)
 
     return [
         row("import and construction", "ms", "ms", 0.3),
-        row("import and construction, as `sam build` packs it: from source", "ms", "ms", None, bare),
         row("memory of it", "KiB", "kib", None),
         row("modules that it imports", "", "modules", None),
     ]
 
 
-def _start(side: str, cache: Path, *, compiles: bool) -> dict[str, float]:
+def _start(side: str, cache: str) -> dict[str, float]:
     environment = {**os.environ, **ACCOUNT, "PYTHONPATH": str(ROOT / "layers/idempotency")}
-    environment |= {"PYTHONPYCACHEPREFIX": str(cache), "PYTHONDONTWRITEBYTECODE": "" if compiles else "1"}
+    environment |= {"PYTHONPYCACHEPREFIX": cache, "PYTHONDONTWRITEBYTECODE": ""}
     command = [sys.executable, str(Path(__file__).with_name("startup.py")), side]
     run = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     measured: dict[str, float] = json.loads(run.stdout)
     return measured
-
-
-# ── Batch ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def batches(repetitions: int) -> list[Row]:
-    """Measure ten new records of one batch, with 5 ms for every round trip."""
-    times: dict[str, list[float]] = {"theirs": [], "here": []}
-    with patch.dict(os.environ, ACCOUNT), CannedHttp(latency_s=LATENCY_S):
-        handlers = {"theirs": powertools_batch(powertools_client()), "here": own_batch(botocore_transport())}
-        for repetition in range(repetitions + 1):
-            for side, handler in handlers.items():
-                event = batch(BATCH_SIZE, repetition)
-                before = time.perf_counter()
-                answer: Any = handler(event, invocation())
-                spent = time.perf_counter() - before
-                if answer["batchItemFailures"]:
-                    raise RuntimeError(f"{side} failed records of a batch that is new: {answer}")
-                if repetition:  # the first one opens connections
-                    times[side].append(spent * 1000)
-    theirs, here = (min(times[side]) for side in ("theirs", "here"))
-    return [Row("batch of 10 new records, 5 ms a round trip", "ms", theirs, here, 25.0, absolute=True)]

@@ -1,6 +1,6 @@
-"""Run in a process of its own: what a consumer's idempotency costs at a cold start, beyond its AWS client.
+"""Measure a consumer's cold start in a new process, beyond its AWS client.
 
-`python startup.py powertools|here|runtime` prints milliseconds of CPU, KiB of memory and the number of modules as JSON.
+`python startup.py powertools|here` prints milliseconds of CPU, KiB of memory and the number of modules as JSON.
 """
 
 import gc
@@ -24,12 +24,9 @@ def memory_kib() -> int:
 
 
 def start(side: str) -> None:
-    """Import and construct what a handler of this side needs, or only what comes compiled with Lambda's runtime."""
-    if side == "runtime":
-        import boto3.dynamodb.types  # noqa: PLC0415 - this is what is measured
-        import boto3.session  # noqa: PLC0415, F401 - as above
-    elif side == "powertools":
-        from aws_lambda_powertools.utilities import idempotency as theirs  # noqa: PLC0415 - as above
+    """Import and construct what a handler of this side needs."""
+    if side == "powertools":
+        from aws_lambda_powertools.utilities import idempotency as theirs  # noqa: PLC0415 - the import is measured
 
         layer = theirs.DynamoDBPersistenceLayer("Idempotency", boto3_client=CLIENT)
         config = theirs.IdempotencyConfig(event_key_jmespath="detail.idempotencyid")

@@ -1,14 +1,13 @@
-"""The two sides: how a user of each makes functions and handlers idempotent, with everything left at its defaults.
+"""The two sides: how a user of each makes functions and handlers idempotent, with the defaults.
 
-Each class is one process of a function: its own objects over the shared table, and one store object for all of them.
-Its invocations may last ``timeout_s``; ``window_s`` replaces the default; without ``repeats`` its work must not be
-repeated after a crash, if that can be said at all.
+Each class is one process of a function, with one store object over the shared table. Its invocations may last
+``timeout_s``.
 """
 
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import boto3
 from aws_lambda_powertools.utilities.batch import BatchProcessor, EventType, process_partial_response
@@ -18,11 +17,9 @@ from aws_lambda_powertools.utilities.idempotency import (
     idempotent,
     idempotent_function,
 )
-from aws_lambda_powertools.utilities.idempotency.persistence.cache import CacheClientProtocol, CachePersistenceLayer
 
-from idempotency import Consumer, DynamoDBStore, Policy, lambda_deadline
+from idempotency import Consumer, DynamoDBStore, lambda_deadline
 from idempotency.stores.transport import botocore_transport
-from idempotency.stores.valkey import ValkeyStore
 from tests.idempotency.differential.world import POWERTOOLS_TABLE, TABLE, World
 
 type Work = Callable[..., object]
@@ -36,27 +33,14 @@ KEY: Final = "detail.idempotencyid"
 class Powertools:
     """AWS Lambda Powertools, as its documentation has it."""
 
-    def __init__(
-        self,
-        world: World,
-        *,
-        timeout_s: float = 30.0,
-        window_s: int | None = None,
-        redis: bool = False,
-        repeats: bool = True,
-    ) -> None:
+    def __init__(self, world: World, *, timeout_s: float = 30.0) -> None:
         session = boto3.session.Session(botocore_session=world.wire.session)
-        self._layer = (
-            CachePersistenceLayer(client=cast("CacheClientProtocol", world.redis))
-            if redis
-            else DynamoDBPersistenceLayer(POWERTOOLS_TABLE, boto3_session=session)
-        )
-        self._config: dict[str, Any] = {} if window_s is None else {"expires_after_seconds": window_s}
+        self._layer = DynamoDBPersistenceLayer(POWERTOOLS_TABLE, boto3_session=session)
         self._invocation = functools.partial(world.invocation, timeout_s)
 
     def function(self, name: str, work: Work) -> Work:
         """Make a function idempotent by its first argument."""
-        config = IdempotencyConfig(**self._config)
+        config = IdempotencyConfig()
         argument = _first_argument(work)
 
         def run(**arguments: object) -> object:
@@ -74,20 +58,20 @@ class Powertools:
     def handler(self, work: EventWork, *, key: str = KEY, payload: str = "", name: str = "handler") -> EventWork:
         """Make a handler of EventBridge events idempotent.
 
-        ``key`` and ``payload``, what is compared, are JMESPath expressions; ``name`` is what the handler is called.
+        ``key`` and ``payload``, which is compared, are JMESPath expressions; ``name`` is the handler's name.
         """
 
         def run(event: dict[str, Any], context: Any) -> object:
             return work(event)
 
         run.__qualname__ = name
-        config = IdempotencyConfig(event_key_jmespath=key, payload_validation_jmespath=payload, **self._config)
+        config = IdempotencyConfig(event_key_jmespath=key, payload_validation_jmespath=payload)
         once = idempotent(persistence_store=self._layer, config=config)(run)
         return lambda event: once(event, self._invocation())
 
     def batch(self, work: EventWork) -> BatchHandler:
         """Make a handler of SQS batches, each record of which is idempotent by its key."""
-        config = IdempotencyConfig(event_key_jmespath=KEY, **self._config)
+        config = IdempotencyConfig(event_key_jmespath=KEY)
         processor = BatchProcessor(event_type=EventType.SQS)
 
         def run(event: dict[str, Any]) -> object:
@@ -110,24 +94,11 @@ class Powertools:
 class Here:
     """This layer, with a dead-letter queue beside it."""
 
-    def __init__(
-        self,
-        world: World,
-        *,
-        timeout_s: float = 30.0,
-        window_s: int | None = None,
-        redis: bool = False,
-        repeats: bool = True,
-    ) -> None:
+    def __init__(self, world: World, *, timeout_s: float = 30.0) -> None:
         self._world = world
         self._invocation = functools.partial(world.invocation, timeout_s)
-        self._policy = Policy(window=window_s or Policy().window, on_crash="retry" if repeats else "quarantine")
         transport = botocore_transport(session=world.wire.session)
-        self._store = (
-            ValkeyStore(world.redis, clock=world.now_ms, sleep=world.time.sleep)
-            if redis
-            else DynamoDBStore(TABLE, transport=transport, clock=world.now_ms, sleep=world.time.sleep)
-        )
+        self._store = DynamoDBStore(TABLE, transport=transport, clock=world.now_ms, sleep=world.time.sleep)
 
     def function(self, name: str, work: Work) -> Work:
         """Make a function idempotent by its first argument."""
@@ -160,7 +131,6 @@ class Here:
             "payments",
             self._store,
             key=key,
-            policy=self._policy,
             dead_letters=world.box,
             region="eu-west-1",
             clock=world.now_ms,

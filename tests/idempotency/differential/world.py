@@ -1,36 +1,31 @@
-"""The surroundings of both sides: one DynamoDB, one time that the adversity moves, and a wire that fails on demand."""
+"""What both sides share: one DynamoDB, one time that the adversity moves, and a wire that fails on demand."""
 
 import itertools
 import json
 import logging
-import time
 import types
 import warnings
 from collections import deque
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
-from io import BytesIO
 from typing import Any, Final
 
 import botocore.endpoint
-import fakeredis
 import pytest
 from aws_lambda_powertools.utilities.idempotency import base
 from aws_lambda_powertools.utilities.idempotency.persistence import base as persistence
-from aws_lambda_powertools.utilities.idempotency.persistence import datarecord, dynamodb, redis
+from aws_lambda_powertools.utilities.idempotency.persistence import datarecord, dynamodb
 from botocore.awsrequest import AWSResponse
-from botocore.compat import HTTPHeaders
 from botocore.exceptions import ReadTimeoutError
 from botocore.loaders import create_loader
 from botocore.session import Session, get_session
 from moto import mock_aws
 from moto.core.models import botocore_stubber
 
-from idempotency.clock import epoch_ms
 from idempotency.testing import DeadLetterBox, Invocation, ManualClock
-from tests.idempotency.differential.process import Process
+from tests.idempotency.samples import Crash, create_tables, http_answer
 
 POWERTOOLS_TABLE: Final = "Powertools"
 TABLE: Final = "Idempotency"
@@ -46,22 +41,6 @@ ACCOUNT: Final = {
 _LOADER: Final = create_loader()
 """Reads the services' models from disk, once for all worlds."""
 _SERVER_ERRORS: Final = {"InternalServerError": 500}
-_CLOCKS_OF_FAKEREDIS: Final = ("fakeredis._socket._base.time", "fakeredis.commands_mixins.server_mixin.time")
-
-
-class _Raw(BytesIO):
-    """A body, as botocore reads it from urllib3."""
-
-    def stream(self, **_: object) -> Generator[bytes]:
-        """Yield the body."""
-        yield self.read()
-
-
-def answer(url: str, status: int, body: bytes) -> AWSResponse:
-    """Return what botocore reads from the network: ``body`` is JSON."""
-    headers = HTTPHeaders()
-    headers["content-type"] = "application/x-amz-json-1.0"
-    return AWSResponse(url, status, headers, _Raw(body))
 
 
 class Wire:
@@ -78,7 +57,7 @@ class Wire:
         session = get_session()
         session.register_component("data_loader", _LOADER)
         emitter = session.get_component("event_emitter")
-        emitter.unregister("before-send", botocore_stubber)  # botocore would ask it even if there is an answer already
+        emitter.unregister("before-send", botocore_stubber)  # botocore would call it even after an answer
         emitter.register("before-send.dynamodb", self._send)
         return session
 
@@ -102,40 +81,32 @@ class Wire:
         if code is None:
             botocore_stubber(event_name, request)
             raise ReadTimeoutError(endpoint_url=request.url)
-        body = {"__type": f"com.amazonaws.dynamodb.v20120810#{code}", "message": "made by a test"}
-        return answer(request.url, _SERVER_ERRORS.get(code, 400), json.dumps(body).encode())
+        body = json.dumps({"__type": f"com.amazonaws.dynamodb.v20120810#{code}", "message": "made by a test"})
+        return http_answer(request, _SERVER_ERRORS.get(code, 400), body.encode())
 
 
-class Redis(fakeredis.FakeRedis):
-    """A client of an empty server, which lets something else happen between two commands."""
+class Process:
+    """One process in virtual time, which runs the records of a batch one after another."""
 
-    def __init__(self) -> None:
-        super().__init__(server=fakeredis.FakeServer(), socket_timeout=1, decode_responses=True)
-        self._left = 0
-        self._happen: Callable[[], object] | None = None
+    def __init__(self, time: ManualClock) -> None:
+        self.deadline_ms = 0
+        self._time = time
 
-    def before(self, number: int, happen: Callable[[], object]) -> None:
-        """Have ``happen`` called before the command with this number; the next one is 1."""
-        self._left, self._happen = number, happen
+    def spend(self, seconds: float) -> None:
+        """Let work take time. Lambda kills the process at the invocation's deadline."""
+        end_ms = self._time() + round(seconds * 1000)
+        self._time.now_ms = min(end_ms, self.deadline_ms)
+        if end_ms > self.deadline_ms:
+            raise Crash
 
-    def execute_command(self, *args: Any, **options: Any) -> Any:
-        """Send a command."""
-        self._left -= 1
-        if self._left == 0 and self._happen is not None:
-            self._happen()
-        return super().execute_command(*args, **options)  # type: ignore[no-untyped-call] # redis-py does not type it
+    def run_all(self, tasks: Sequence[Callable[[], None]], limit: int) -> None:
+        """Run the tasks in turn."""
+        for task in tasks:
+            task()
 
-
-class _WallClock(ManualClock):
-    """The time of this machine."""
-
-    def __call__(self) -> int:
-        return epoch_ms()
-
-    def advance(self, seconds: float) -> None:
-        time.sleep(seconds)
-
-    sleep = advance
+    def repeat(self, beat: Callable[[], bool], interval_s: float) -> AbstractContextManager[object]:
+        """Send no heartbeat: a lease outlasts the invocations here."""
+        return nullcontext()
 
 
 class World:
@@ -150,7 +121,6 @@ class World:
         self.process = Process(self.time)
         self.box = DeadLetterBox()
         """This layer's dead-letter queue."""
-        self.redis = Redis()
         self._numbers = itertools.count(1)
 
     def now_ms(self) -> int:
@@ -161,15 +131,6 @@ class World:
         """Return the context of a new invocation."""
         self.process.deadline_ms = self.time() + int(timeout_s * 1000)
         return Invocation(self.now_ms, request_id=f"request-{next(self._numbers)}", timeout_s=timeout_s)
-
-    @contextmanager
-    def endpoint(self, port: int) -> Generator[None]:
-        """Let new clients speak to a port of this machine instead. Its sockets are real, and so is time in here."""
-        before, self.time = self.time, _WallClock()
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("AWS_ENDPOINT_URL_DYNAMODB", f"http://127.0.0.1:{port}")
-            yield
-        self.time = before
 
     @contextmanager
     def clock_ahead(self, by_ms: int) -> Generator[None]:
@@ -183,25 +144,16 @@ class World:
 def world() -> Generator[World]:
     """Make a world with its own tables, in which Powertools and botocore's pauses follow its time."""
     new = World()
-    # Powertools warns of what it does, and logs it; what it does is in the table.
+    # Powertools' warnings and logs would hide the table.
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings(action="ignore"), mock_aws():
         patch.setattr(logging.root.manager, "disable", logging.CRITICAL)
         for name, value in ACCOUNT.items():
             patch.setenv(name, value)
         calendar = _calendar(new.now_ms)
-        for module in (base, persistence, datarecord, dynamodb, redis):
+        for module in (base, persistence, datarecord, dynamodb):
             patch.setattr(module, "dt", calendar)
         patch.setattr(botocore.endpoint, "time", types.SimpleNamespace(sleep=new.time.sleep))
-        for clock in _CLOCKS_OF_FAKEREDIS:
-            patch.setattr(clock, types.SimpleNamespace(time=lambda: new.time() / 1000))
-        client: Any = new.wire.session.create_client("dynamodb")
-        for table, key in ((TABLE, "idempotencyKey"), (POWERTOOLS_TABLE, "id")):
-            client.create_table(
-                TableName=table,
-                KeySchema=[{"AttributeName": key, "KeyType": "HASH"}],
-                AttributeDefinitions=[{"AttributeName": key, "AttributeType": "S"}],
-                BillingMode="PAY_PER_REQUEST",
-            )
+        create_tables(new.wire.session.create_client("dynamodb"), {TABLE: "idempotencyKey", POWERTOOLS_TABLE: "id"})
         yield new
 
 

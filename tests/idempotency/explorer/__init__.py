@@ -1,6 +1,5 @@
-"""Explores every interleaving of a few deliveries of one key.
+"""Explore every interleaving of a few deliveries of one key.
 
-`process` runs the real `idempotency.runner.Runner` up to its next request and keeps it there as a value. `world` lists
-what may happen next under the real conditions of `idempotency.stores`. `promises` says what must hold. `search` visits
-every state.
+`process` runs the real `idempotency.runner.Runner` up to its next request. `world` lists the possible next steps under
+the real conditions of `idempotency.stores`. `promises` says what must hold. `search` visits every state.
 """

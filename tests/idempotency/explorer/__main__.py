@@ -1,4 +1,4 @@
-"""Visit every state of the protocol's worlds, and show how a promise can be broken."""
+"""Visit every state of the worlds, and print how a promise can be broken."""
 
 import argparse
 import sys
@@ -11,14 +11,14 @@ from tests.idempotency.explorer.search import explore
 EPILOG = """
 A state is one record, the requests under way to it, and what up to three deliveries of its key have done so far. From
 each state every step is taken: a request takes place, is lost, or comes late; a process goes on, crashes, or is taken
-for dead; a handler returns or raises; DynamoDB deletes; an operator releases; time passes. The deliveries are the
+for dead; a handler returns or raises; DynamoDB deletes; time passes. The deliveries are the
 layer's own runner, stopped at each request. The store is the layer's own conditions.
 
 A broken promise is printed as a timeline. The exit status is 0 only if no promise was broken.
 
 examples:
-  python -m tests.idempotency.explorer                                 all worlds: half a minute
-  python -m tests.idempotency.explorer --scenario claims --faults 2    one world, with one fault more: minutes
+  make explore                                        all worlds: half a minute
+  make explore ARGS="--scenario claims --faults 2"    one world, with one fault more: minutes
 """
 
 
@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Search what was asked for; return the exit status."""
     worlds = "\n".join(f"  {name:18}{scenario.about}" for name, scenario in SCENARIOS.items())
     parser = argparse.ArgumentParser(
-        prog="python -m tests.idempotency.explorer",
+        prog="make explore ARGS=…",
         description="Drives the idempotency protocol through every interleaving of a few deliveries of one key.",
         epilog=f"{EPILOG}\nworlds:\n{worlds}",
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -1,8 +1,8 @@
-"""The real runner as a value: one delivery, run up to its next request.
+"""One delivery of the real runner, up to its next request, as a value.
 
-A process is the list of answers that it got. To answer one request more, the delivery is run again from its start: the
-store, the dead-letter queue, the clock and the handler answer from that list and stop the runner at the first request
-that the list does not answer. The runner is deterministic, so every `Process` is computed once.
+A process is the list of replies that it got. For each further reply the delivery is run again from its start: the
+store, the dead-letter queue, the clock and the handler answer from the list and stop the runner at the first request
+without a reply. The runner is deterministic, so every `Process` is computed once.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ UPDATE_IF_OWNER: Final = "update if owner"
 WORK: Final = "work"
 SEND: Final = "send"
 END: Final = "end"
-"""It has returned or raised, and its transport has not heard of it yet."""
+"""It has returned or raised; its transport does not know yet."""
 
 WRITES: Final = frozenset({PUT_IF_ABSENT, COMPARE_AND_SWAP, UPDATE_IF_OWNER})
 
@@ -57,10 +57,7 @@ class PoisonError(PermanentError):
 
 @dataclass(frozen=True)
 class Machine:
-    """Where deliveries run: a policy, and a clock ``clock_ms`` ahead of the store's.
-
-    Invocations are killed after ``timeout_ms``; None where nothing kills them.
-    """
+    """Where deliveries run: its clock is ``clock_ms`` ahead; it kills invocations after ``timeout_ms``, if at all."""
 
     name: str
     policy: Policy
@@ -115,7 +112,7 @@ class Process:
         """The owner tokens that it may still use or compare."""
         rest = self.machine.name, self.owner, self.deadline_ms, self.held_ms, self.request, self.claim, marked
         self.future = self.message, (self.answer is None if kind == END else rest)
-        """What its steps from here on depend on: where two agree, one stands for both."""
+        """What its further steps depend on; processes with equal futures are interchangeable."""
 
 
 def token(record: Record) -> str:
@@ -137,7 +134,7 @@ class _Stopped(BaseException):
 
 
 class _Runner(Runner):
-    """Sends a heartbeat when the handler is asked to: a heartbeat is a step like any other."""
+    """A runner whose heartbeats are steps of the handler."""
 
     claim: Record | None = None
 
@@ -223,7 +220,7 @@ class Processes:
             try:
                 operation.heartbeat()
             except StoreUnavailableError:
-                continue  # as the thread that beats does
+                continue  # as the heartbeat thread does
 
     def _ask(self, request: Request) -> Any:
         """Return the next reply, or raise what it stands for."""

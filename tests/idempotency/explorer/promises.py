@@ -1,4 +1,4 @@
-"""What must hold, independent of the code that keeps it. Each function returns the promise that is broken, or None."""
+"""What must hold. Each function returns the broken promise, or None."""
 
 from typing import Final
 
@@ -9,7 +9,7 @@ from tests.idempotency.explorer.process import END, WORK, Process, token
 ONE_EFFECT: Final = "at most one effect is committed in a window"
 LIVE_CLAIM: Final = "a live claim is not taken over"
 NOTHING_LOST: Final = "no event is acknowledged that is neither done, nor dead-lettered, nor due"
-POISON_STAYS: Final = "a quarantined key is forgotten only when an operator says so"
+POISON_STAYS: Final = "a quarantined key is never forgotten"
 
 _RAN: Final = frozenset({NEW, RETRIED, TAKEOVER})
 
@@ -38,7 +38,7 @@ def broken_by_write(old: Record | None, new: Record, *, effects: bool, max_attem
 
 
 def broken_by_process(process: Process) -> str | None:
-    """Judge where a delivery stands: how often it runs, with how much of a lease, and what it answers."""
+    """Judge a process: how often it runs, with how much of its lease, and what it answers."""
     if process.runs > 1:
         return "one delivery runs its handler once"
     claim, answer = process.claim, process.answer

@@ -1,4 +1,4 @@
-"""Visits every state of a world, nearest first, so that a broken promise is shown by a shortest timeline."""
+"""Visit every state of a world breadth-first, so that a broken promise has a shortest timeline."""
 
 import itertools
 from typing import NamedTuple
@@ -15,7 +15,7 @@ class Result(NamedTuple):
     overlaps: int
     """How many steps took a key from a process that held it."""
     timeline: str | None
-    """How a promise comes to be broken, and which."""
+    """The steps to a broken promise; None if there is none."""
 
 
 def explore(scenario: Scenario) -> Result:

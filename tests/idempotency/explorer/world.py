@@ -1,8 +1,7 @@
 """The states of one key and the steps that lead from each to the next.
 
-A request and its effect are two things: a process waits until its request takes place, or gives it up while it is still
-under way, so that it takes place at any later time or never. To lose an answer is to give up a request that takes place
-next; to crash before or after a step is to crash with its request under way.
+A process waits until its request takes place, or gives it up. A request that was given up stays under way: it takes
+place later or never. This also covers lost answers, and crashes before or after a request.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple
 
-from idempotency import decision, stores
+from idempotency import stores
 from idempotency.record import IN_PROGRESS, QUARANTINED, Record
 from tests.idempotency.explorer import promises
 from tests.idempotency.explorer.process import (
@@ -32,7 +31,6 @@ from tests.idempotency.explorer.process import (
     Processes,
     Reply,
     Request,
-    timeless,
     token,
 )
 
@@ -67,8 +65,6 @@ class Scenario:
     """Whether a transport may take a process for dead that still runs, and deliver again at once."""
     beats: int = 0
     """How many heartbeats are sent."""
-    releases: int = 0
-    """How often an operator may release the key and redrive its dead letter."""
     handler: tuple[str, ...] = (RETURNS, RAISES)
 
     @property
@@ -99,12 +95,11 @@ class State(NamedTuple):
     time: int
     faults: int
     beats: int
-    releases: int
     deliveries: tuple[int, ...]
     dead_lettered: frozenset[str] = frozenset()
     """The fingerprints of the events in a dead-letter queue."""
     committed: frozenset[str] = frozenset()
-    """Those of the events that have taken effect."""
+    """The fingerprints of the events that have taken effect."""
     window_ms: int = -1
     """Until when the last effect forbids another."""
     record: Record | None = None
@@ -134,8 +129,7 @@ class World:
 
     Args:
         scenario: its bounds.
-        reduced: omit steps whose order makes no difference, and take processes with the same future for one. Without it
-            a world has the same ends, and more ways.
+        reduced: omit equivalent orders of steps, and merge processes with equal futures.
     """
 
     def __init__(self, scenario: Scenario, *, reduced: bool = True) -> None:
@@ -143,8 +137,6 @@ class World:
         self.processes = Processes()
         self.overlaps = 0
         """How many steps took a key from a process that held it, where clocks differ by more than is allowed."""
-        self.conditions: dict[tuple[Record | None, Request], Record | None] = {}
-        """What each write has left, by the record that it met."""
         self._reduced = reduced
         self._same: dict[Process, Process] = {}
         self._futures: dict[object, Process] = {}
@@ -153,17 +145,14 @@ class World:
     def initial(self) -> State:
         """Return the state in which nothing has happened."""
         scenario = self.scenario
-        return State(0, scenario.faults, scenario.beats, scenario.releases, (UNSENT,) * len(scenario.messages))
+        return State(0, scenario.faults, scenario.beats, (UNSENT,) * len(scenario.messages))
 
     # ── Steps ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def steps(self, state: State) -> Iterator[Step]:
-        """Yield every step that leads out of ``state``: a label, and a function that returns where it leads.
-
-        That function raises `Broken` where the step breaks a promise.
-        """
+        """Yield every step from ``state``: a label, and a function that returns the next state or raises `Broken`."""
         for place, worker in enumerate(state.workers):
-            # What concerns nobody else before time passes leads to the same in any order: one process does it first.
+            # Steps that affect no other process are equivalent in any order, so one process takes them first.
             if worker.begins:
                 begun = worker._replace(begins=False)
                 yield from self._worker_steps(_with(state, place, begun), place)
@@ -178,9 +167,9 @@ class World:
         if len(state.workers) < self.scenario.at_once:
             yield from self._deliveries(state)
         for write in dict.fromkeys(state.under_way):
-            if self._lands(state.record, write):  # one that is refused could as well never have arrived
+            if self._lands(state.record, write):  # a refused write makes no difference
                 yield Label("takes place late", detail=write), partial(self._late, state, write)
-        yield from self._time_and_people(state)
+        yield from self._time(state)
 
     def _worker_steps(self, state: State, place: int) -> Iterator[Step]:
         worker = state.workers[place]
@@ -196,7 +185,7 @@ class World:
         if worker.resting:
             return
         if worker.late is not _NOTHING:
-            yield Label("learns late", place, worker.late), partial(self._proceed, state, place, worker.late)
+            yield Label("comes back late", place, worker.late), partial(self._proceed, state, place, worker.late)
         elif kind in WRITES:
             yield from self._write_steps(state, faulty, place, worker)
         elif kind == END:
@@ -206,10 +195,10 @@ class World:
 
     def _handler_steps(self, state: State, place: int, worker: Worker) -> Iterator[Step]:
         for does in self.scenario.handler:
-            yield Label("handler", place, does), partial(self._proceed, state, place, does)
+            yield Label("in the handler", place, does), partial(self._proceed, state, place, does)
         if state.beats and worker.process.claim is not None and self._renews(state, worker):
             beating = state._replace(beats=state.beats - 1)
-            yield Label("handler", place, BEATS), partial(self._proceed, beating, place, BEATS)
+            yield Label("in the handler", place, BEATS), partial(self._proceed, beating, place, BEATS)
         yield Label("handler works on", place), partial(_with, state, place, worker._replace(resting=True))
 
     def _send_steps(self, state: State, faulty: State, place: int, event: str) -> Iterator[Step]:
@@ -238,12 +227,10 @@ class World:
                         partial(self._delivered, state, delivery, machine),
                     )
 
-    def _time_and_people(self, state: State) -> Iterator[Step]:
+    def _time(self, state: State) -> Iterator[Step]:
         found, next_time = state.record, state.time + 1
         if found is not None and found.expiry is not None and found.expiry * 1000 < self._now_ms(state):
             yield Label("DynamoDB deletes the record"), partial(self._deleted, state, found)
-        if state.releases and found is not None and found.status == QUARANTINED:
-            yield Label("operator releases the key"), partial(self._released, state, found)
         if next_time < len(self.scenario.times_ms) and not (state.workers and next_time == self.scenario.leap):
             yield Label("time passes"), partial(self._time_passed, state)
 
@@ -315,21 +302,18 @@ class World:
             return state
         return _sent(_delivery(state, delivery, DEAD), self.scenario.messages[delivery].fingerprint)
 
-    # ── What the store, time and people do ────────────────────────────────────────────────────────────────────────────
+    # ── What the store and time do ────────────────────────────────────────────────────────────────────────────────────
 
     def _lands(self, found: Record | None, write: Request) -> bool:
         """Say whether ``write`` takes place over ``found``, by the real conditions."""
         kind, record, seen, _ = write
         assert record is not None
         if kind == PUT_IF_ABSENT:
-            lands = stores.may_put_if_absent(found)
-        elif kind == COMPARE_AND_SWAP:
+            return stores.may_put_if_absent(found)
+        if kind == COMPARE_AND_SWAP:
             assert seen is not None
-            lands = stores.may_compare_and_swap(found, seen)
-        else:
-            lands = stores.may_update_if_owner(found, record)
-        self.conditions[found, write] = record if lands else found
-        return lands
+            return stores.may_compare_and_swap(found, seen)
+        return stores.may_update_if_owner(found, record)
 
     def _late(self, state: State, write: Request) -> State:
         position = state.under_way.index(write)
@@ -355,7 +339,7 @@ class World:
         return after, place, new
 
     def _require_dead(self, owner: str, state: State, taker: Record | None) -> None:
-        """Refuse that a key is taken from a process that holds it by its own clock."""
+        """Require that no process still holds the key by its own clock."""
         for process in (worker.process for worker in state.workers):
             same = taker is not None and taker.delivery == process.message.id
             allowed = same and process.machine.policy.same_delivery_takes_over
@@ -371,16 +355,6 @@ class World:
         if found.status == IN_PROGRESS:
             self._require_dead(token(found), state, None)
         return state._replace(record=None)
-
-    def _released(self, state: State, found: Record) -> State:
-        """Release the key, and deliver again what its dead-letter queue holds."""
-        window_s, event = self.scenario.machines[0].policy.window, found.fingerprint or ""
-        free = timeless(decision.released(found, "operator", self._now_ms(state), window_s))
-        after = state._replace(releases=state.releases - 1, record=free)
-        for delivery, message in enumerate(self.scenario.messages):
-            if state.deliveries[delivery] == UNSENT and {message.fingerprint} <= {event} & state.dead_lettered:
-                return _delivery(after, delivery, 0)._replace(dead_lettered=state.dead_lettered - {event})
-        return after
 
     def _time_passed(self, state: State) -> State:
         now_ms = self.scenario.times_ms[state.time + 1]
@@ -403,35 +377,27 @@ class World:
 
     def describe(self, state: State, label: Label) -> str:
         """Return one line that says what a step does in ``state``."""
-        what, place, detail = label
-        words = what
-        if isinstance(detail, tuple) and not isinstance(detail, Request | Record):
-            words = f"{self.scenario.messages[detail[0]].id} {what} to {detail[1]}"
-        elif isinstance(detail, Request):
-            words = f"{_words_of(detail)} {what}"
-            if place >= 0 and what.startswith("takes place") and not self._lands(state.record, detail):
-                words += f", refused by {_words_of(state.record)}"
-        elif what == "learns late":
-            words = f"learns late: {_words_of(detail)}"
-        elif detail is not None:
-            words = f"handler {detail}"
-        if place >= 0:
-            process = state.workers[place].process
+        words = " ".join(filter(None, (self._words_of(label.detail), label.what)))
+        if label.place >= 0:
+            process = state.workers[label.place].process
             words = f"{process.owner} ({process.message.id}, {process.machine.name}): {words}"
         return f"{self._now_ms(state) / 1000:7.1f} s  {words}"
 
-
-def _words_of(what: object) -> str:
-    if isinstance(what, Request):
-        return f"{what.kind} {_words_of(what.record)}" + (f" over {_words_of(what.seen)}" if what.seen else "")
-    if not isinstance(what, Record):
-        return "nothing"
-    lease = f", lease to {what.lease_ms / 1000} s" if what.lease_ms is not None else ""
-    return f"[{what.status} of {what.owner}, attempt {what.attempt}{lease}{', marked' if what.dead_lettered else ''}]"
+    def _words_of(self, detail: object) -> str:
+        match detail:
+            case Request(kind, record, seen):
+                return f"{kind} {self._words_of(record)}" + (f" over {self._words_of(seen)}" if seen else "")
+            case Record(status=status, owner=owner, attempt=attempt, lease_ms=lease_ms):
+                lease = "" if lease_ms is None else f", lease to {lease_ms / 1000} s"
+                return f"[{status} of {owner}, attempt {attempt}{lease}]"
+            case int(delivery), machine:
+                return f"{self.scenario.messages[delivery].id} on {machine}"
+            case _:
+                return "" if detail is None else str(detail)
 
 
 def _fresh_owner(state: State) -> str:
-    """Return the lowest token that nothing in this state could be compared with: it is as good as a random one."""
+    """Return the lowest token that this state does not contain; it stands for a random one."""
     records = [state.record, *(worker.late for worker in state.workers)]
     records += [record for write in state.under_way for record in (write.record, write.seen)]
     used = {token(record) for record in records if isinstance(record, Record)}

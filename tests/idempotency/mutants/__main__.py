@@ -1,4 +1,4 @@
-"""`python -m tests.idempotency.mutants`: remove each rule of the layer in a copy, and expect its proof to go red."""
+"""`make mutants`: remove each rule of the layer in turn, in a copy, and expect its proof to fail."""
 
 import argparse
 import re
@@ -13,44 +13,46 @@ from typing import Final, NamedTuple
 ROOT: Final = Path(__file__).parents[3]
 CATALOGUE: Final = Path(__file__).with_name("catalogue.txt")
 LAYER: Final = Path("layers/idempotency/idempotency")
-COPIED: Final = ("layers", "tests/idempotency", "tests/conftest.py")
+COPIED: Final = ("docs", "layers", "local", "tests/idempotency", "tests/conftest.py")
 SEEDS: Final = "3000"
-"""Among so many the simulation must find one that breaks a promise."""
+"""How many seeds the simulation may need to find a broken promise."""
 LONGEST_RUN_S: Final = 900
-_ENTRY: Final = re.compile(r"## (?P<rule>.+)\nin (?P<file>\S+) by (?P<by>.+)\n(?P<lines>(?:[-+] .*\n?)+)")
+_ENTRY: Final = re.compile(r"## (.+) \| (\S+) \| (.+)\n((?:[-+] .*\n?)+)")
 
 
 class Mutant(NamedTuple):
     """One rule removed from the code."""
 
     rule: str
-    by: str
-    """What must go red: tests in ``tests/idempotency``; or ``explorer`` or ``simulation``, and its world."""
     file: str
     """In the layer."""
+    by: str
+    """What must fail: tests in ``tests/idempotency``; or ``explorer`` or ``simulation``, and its world."""
     code: str
-    """Text that stands there once."""
+    """Text that occurs once in the file."""
     without: str
 
 
 def catalogue() -> Iterator[Mutant]:
     """Yield the mutants of the catalogue, in its order."""
-    for entry in _ENTRY.finditer(CATALOGUE.read_text()):
-        lines = entry["lines"].splitlines()
+    for rule, file, by, changes in _ENTRY.findall(CATALOGUE.read_text()):
+        lines = changes.splitlines()
         code, without = ("\n".join(line[2:] for line in lines if line[0] == sign) for sign in "-+")
-        yield Mutant(entry["rule"], entry["by"], entry["file"], code if without else f"{code}\n", without)
+        yield Mutant(rule, file, by, code if without else f"{code}\n", without)
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    """Run the mutants that were asked for; the exit status says whether each of them was noticed."""
+    """Run the chosen mutants; return 0 if each of them was noticed, otherwise 1."""
     parser = argparse.ArgumentParser(
         prog="make mutants ARGS=…",
-        description="Removes each rule of the idempotency layer in turn, in a copy, and expects its proof to go red. "
+        description="Removes each rule of the idempotency layer in turn, in a copy, and expects its proof to fail. "
         "The exit status is 0 only if every removed rule was noticed.",
         epilog="examples: make mutants ARGS='--rule 3'; make mutants ARGS='--by explorer'",
     )
     parser.add_argument("--rule", help="only the mutants of this rule, by its number")
-    parser.add_argument("--by", default="", help="only what this must notice: explorer, simulation, a test's file")
+    parser.add_argument(
+        "--by", default="", help="only the mutants that this must notice: explorer, simulation, or a test file"
+    )
     options = parser.parse_args(given)
     chosen = [mutant for mutant in catalogue() if options.rule in (None, mutant.rule.split()[0])]
     chosen = [mutant for mutant in chosen if mutant.by.startswith(options.by)]
@@ -73,7 +75,7 @@ def main(given: Sequence[str] | None = None) -> int:
 
 
 def is_noticed(mutant: Mutant, copy: Path) -> bool:
-    """Apply one mutant to the copy, run what must notice it, and put the rule back."""
+    """Apply one mutant to the copy, run what must notice it, and restore the rule."""
     file = copy / LAYER / mutant.file
     whole = file.read_text()
     if (count := whole.count(mutant.code)) != 1:

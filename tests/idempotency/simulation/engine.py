@@ -1,7 +1,7 @@
-"""One thread, one seed, virtual time: greenlets stand for whatever runs at the same time.
+"""Concurrent tasks as greenlets, in one thread, in virtual time, from one seed.
 
-A `Task` runs until it sleeps or waits; the agenda then decides which task continues, and moves time there. Nothing in a
-run depends on the outside: draws come from `Simulation.roll`, and so do `time.time` and `os.urandom` while a run lasts.
+A `Task` runs until it sleeps or waits. The agenda then moves time on and resumes the next task. `Simulation` also
+replaces `time.time` and `os.urandom`, so that a run depends on its seed alone.
 """
 
 import contextvars
@@ -25,7 +25,7 @@ _MOST_STEPS: Final = 400_000
 
 
 class Killed(BaseException):
-    """Raised in each task of a machine that has died."""
+    """Raised in each task of a dead machine."""
 
 
 class RestlessError(Exception):
@@ -49,7 +49,6 @@ class Machine:
         self.ahead_ms = ahead_ms
         self.on_death: Callable[[str], None] = lambda why: None
         self.alive = True
-        self.frozen_until_ms = 0.0
         self.tasks: list[Task] = []
 
 
@@ -117,7 +116,7 @@ class Simulation:
 
     @contextmanager
     def patched(self) -> Iterator[None]:
-        """Have libraries take their time and randomness from here; end the tasks that are left over."""
+        """Make libraries use the simulated time and randomness; end all tasks in the end."""
 
         def draw(count: int) -> bytes:
             return b"".join(int(self.roll("bytes") * 256).to_bytes() for _ in range(count))
@@ -157,9 +156,6 @@ class Simulation:
     def _resume(self, task: Task, ticket: int) -> None:
         if task.dead or task.ticket != ticket:
             return
-        if task.machine.alive and self.now_ms < task.machine.frozen_until_ms:
-            self.wake(task, (task.machine.frozen_until_ms - self.now_ms) / 1000)
-            return
         task.ticket += 1
         task.switch()
 
@@ -188,10 +184,10 @@ class Simulation:
             machine.on_death(why)
 
     def run(self) -> None:
-        """Let everything happen, until nothing is left on the agenda.
+        """Run until the agenda is empty.
 
         Raises:
-            RestlessError: there is no end of it.
+            RestlessError: the agenda does not become empty.
         """
         end_ms = self.now_ms + _LONGEST_MS
         for _ in range(_MOST_STEPS):

@@ -1,4 +1,4 @@
-"""The network of one run with its faults, and the notes that the judge reads: above all, which failures are excused."""
+"""The network of one run with its faults, and the notes for the judge."""
 
 import re
 from collections import Counter, defaultdict
@@ -14,8 +14,6 @@ from tests.idempotency.simulation.plan import Fault, Message, Plan
 
 _ORDER: Final = re.compile(r"order-(\d+)")
 COMPANY: Final = "company"
-_CLOCK_BOUND_MS: Final = 500.0
-"""Half of the clock skew that policies allow between two clocks."""
 
 
 def number_in(text: object) -> int | None:
@@ -40,13 +38,13 @@ class Entry:
 
 @dataclass(eq=False)
 class Call:
-    """One invocation of a Lambda function, or call of a container."""
+    """One invocation of a Lambda function."""
 
     id: str
     entries: list[Entry]
     done: Callable[[bool, Any], None]
     touched: bool = False
-    """A fault has met it, so that it may end badly."""
+    """A fault has hit it, so it may fail."""
 
 
 class Notes:
@@ -60,23 +58,14 @@ class Notes:
         self.broken: list[tuple[int | None, str]] = []
         """Promises that were broken on the way: of which message, and how."""
         self.ledger: dict[str, str] = {}
-        """What the external system has done under each downstream key."""
-        self.runs: Counter[tuple[int, str]] = Counter()
-        self.results: list[tuple[int, Any]] = []
-        """What callers got."""
-        self.expired: set[int] = set()
-        self.gave_up: set[int] = set()
-        """Messages whose synchronous caller had no answer in the end."""
+        """The order that the external system has charged under each downstream key."""
+        self.runs: Counter[int] = Counter()
         self.attempts_excused: dict[int, set[str]] = defaultdict(set)
-        """What cost each message an attempt, and is not the layer's fault."""
+        """Reasons for which each message may have lost an attempt."""
         self.deliveries_excused: dict[int, set[str]] = defaultdict(set)
         """The calls which may fail for each message."""
         self.killed: set[int] = set()
         """Messages of which a call was killed, or a request's outcome could not be known or recorded."""
-        self.may_overlap: set[int] = set()
-        """Messages whose leases a clock or a freeze made worthless."""
-        self.wild: set[int] = set()
-        """Those among them that met a clock out of bounds."""
 
     def excuse(self, call: Call | None, number: int | None, why: str | None = None) -> None:
         """Note that this delivery may fail; ``why`` is what costs an attempt as well: each reason costs one."""
@@ -134,7 +123,7 @@ class Network:
     ) -> T:
         """Send a request: it travels, takes place, and its answer travels back."""
         if self._looking or current() is None:
-            return perform()  # it is the judge who looks
+            return perform()  # the judge reads without faults
         number = number_in(key)
         way_s = 0.002 + 0.02 * self.simulation.roll(f"way {number}") ** 3
         self.simulation.sleep(way_s)
@@ -163,25 +152,16 @@ class Network:
         fault = self._at_a_request.get((number, self._requests[number])) or next(lasting, None)
         if fault is not None:
             self.notes.counts[f"fault: {fault.kind}"] += 1
-            self.say(number, f"{what} meets: {fault.kind.upper()} {'' if fault.message is None else fault.amount}")
+            self.say(number, f"{what} meets: {fault.kind.upper()}")
             if (call := self.call()) is not None:
                 call.touched = True
         return fault
 
     def _before(self, fault: Fault, number: int | None, lost: Callable[[str], Exception], refuse: Refuse) -> None:
         """Apply a fault that comes before the request takes place."""
-        machine = running().machine
         match fault.kind:
             case "crash before":
                 self.crash("crashed")
-            case "freeze":
-                self.disturb(machine)
-                machine.frozen_until_ms = self.simulation.now_ms + fault.amount * 1000
-                self.simulation.sleep(0.0)
-            case "clock":
-                machine.ahead_ms += fault.amount * 1000
-                if self.is_wild(machine):
-                    self.disturb(machine)
             case "late" | "request lost" | "outage":
                 raise self._unknown(number, lost(fault.kind))
             case "odd":
@@ -228,31 +208,15 @@ class Network:
     # ── What happens to machines ──────────────────────────────────────────────────────────────────────────────────────
 
     def crash(self, why: str, *, by_company: bool = False) -> None:
-        """End the machine that runs, by a fault or ``by_company``: what runs beside each other."""
+        """End the current machine, by a fault or ``by_company``, a record beside it."""
         if (call := self.call()) is not None:
             self.notes.excuse_all(call, f"{COMPANY} in {call.id}" if by_company else None)
         self.simulation.kill(running().machine, why)
         raise Killed
 
-    def disturb(self, machine: Machine) -> None:
-        """Note that the messages which a machine works on cannot rely on their leases."""
-        if (call := self.calls.get(machine)) is None:
-            return
-        call.touched = True
-        self.notes.excuse_all(call)
-        numbers = {entry.message.number for entry in call.entries}
-        self.notes.may_overlap |= numbers
-        if self.is_wild(machine):
-            self.notes.wild |= numbers
-
-    @staticmethod
-    def is_wild(machine: Machine) -> bool:
-        """Whether a machine's clock is further off than policies allow."""
-        return abs(machine.ahead_ms) > _CLOCK_BOUND_MS
-
 
 class Part:
-    """What belongs to one run."""
+    """Base of the parts of one run."""
 
     def __init__(self, network: Network) -> None:
         self._network = network

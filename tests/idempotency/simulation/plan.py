@@ -1,4 +1,4 @@
-"""What happens in one run, as data drawn from a seed. A plan is printed as Python and read again from that."""
+"""What happens in one run, as data drawn from a seed."""
 
 import random
 from collections.abc import Iterator, Mapping
@@ -8,28 +8,21 @@ DAY: Final = 86_400
 
 WORLDS: Final[Mapping[str, str]] = {
     "queue": "an SQS queue: duplicates, receive counts, redrive, partial failures",
-    "fifo": "an SQS FIFO queue: message groups in order",
     "rule": "an EventBridge rule: asynchronous invokes with two retries, duplicates, replays, manual invokes",
-    "kinesis": "a Kinesis shard: order, checkpoints at the lowest failure, bisecting, an on-failure destination",
-    "kafka": "a Kafka partition: no partial failures, the whole batch again",
-    "callers": "synchronous callers of a Lambda function, who lose patience and call again",
-    "service": "callers of containers, which have no deadline, and are killed and frozen",
 }
-BATCHES: Final = ("queue", "fifo", "kinesis", "kafka")
-CALLS: Final = ("callers", "service")
 
 PASSING: Final = ("ok", "flaky", "retryable")
-HOPELESS: Final = ("poison", "permanent", "crasher", "crasher", "awaitable", "bad write", "bad result")
+HOPELESS: Final = ("poison", "permanent", "crasher", "crasher", "awaitable")
 THE_CODES_FAULT: Final = ("typo", "overflow")
-"""Reading raises AttributeError or OverflowError: not the message's fault, so its transport delivers it again."""
+"""Reading raises AttributeError or OverflowError: the code's fault, so the transport delivers the message again."""
 UNREADABLE: Final = ("nested", "keyless", *THE_CODES_FAULT)
 """JSON that is nested too deeply, an event without a key, and the code's faults."""
 
 AT_A_REQUEST: Final = (
     *("crash before", "crash after", "request lost", "answer lost", "late", "slow", "odd"),
-    *("throttled", "denied", "conflict", "no reasons", "freeze", "clock"),
+    *("throttled", "denied", "conflict", "no reasons"),
 )
-"""Faults of one request of one message: ``at`` is which one, ``amount`` the seconds of a freeze or a clock's jump."""
+"""Faults of one request of one message: ``at`` says which one."""
 FOR_A_WHILE: Final = ("throttled", "denied", "conflict", "outage")
 """Faults of every request: ``at`` is the second in which it begins, ``amount`` for how many seconds it lasts."""
 
@@ -51,19 +44,16 @@ class Message(NamedTuple):
     behaviour: str = "ok"
     times: int = 0
     """How often a passing failure happens."""
-    group: int = 0
-    expires_s: float | None = None
-    """The second of the run after which the event is of no use."""
     copies: tuple[Copy, ...] = ()
 
 
 class Fault(NamedTuple):
-    """Something that goes wrong, for one message or for all."""
+    """A fault of one message's request, or of all requests for a while."""
 
     kind: str
     message: int | None
     at: float
-    amount: float
+    amount: float = 0.0
 
 
 class Plan(NamedTuple):
@@ -72,24 +62,19 @@ class Plan(NamedTuple):
     seed: int
     world: str
     work: str
-    """``effects``, ``external``, ``functions`` (two, nested in the handler) or ``block``."""
+    """``effects`` or ``external``."""
     timeout_s: int
-    """0: none."""
     batch: int
     sandboxes: int
     receives: int
-    """The queue's maxReceiveCount, or the stream's maximum of retries."""
+    """The queue's maxReceiveCount."""
     reports: bool
-    """The mapping has ReportBatchItemFailures. Without it only Kafka's batches hold more than one message."""
-    bisects: bool
+    """The mapping has ReportBatchItemFailures; without it a batch holds one message."""
     window_s: int
     atomic: bool
     max_attempts: int
     concurrency: int
     lease: int
-    waits: bool
-    once: bool
-    """on_crash is ``quarantine``."""
     messages: tuple[Message, ...] = ()
     faults: tuple[Fault, ...] = ()
 
@@ -99,10 +84,10 @@ def draw(seed: int, world: str | None = None) -> Plan:
     dice = random.Random(seed)  # noqa: S311 - it has to be the same every time
     drawn = dice.choice(tuple(WORLDS))
     world = world or drawn
-    calm = dice.random() < 0.3  # nothing goes wrong but what the messages bring
-    work = dice.choice(("block", "functions") if world in CALLS else ("external", "functions", "effects"))
-    timeout_s = dice.choice((10, 30, 300) if world in CALLS else (10, 30, 60, 60, 120, 300, 900))
-    reports = world != "kafka" and (world not in BATCHES or dice.random() < 0.8)
+    calm = dice.random() < 0.3  # no faults except those of the messages
+    work = dice.choice(("external", "effects"))
+    timeout_s = dice.choice((10, 30, 60, 60, 120, 300, 900))
+    reports = dice.random() < 0.8
     rush_s = dice.choice((1.0, 1.0, 20.0, 600.0))  # all messages come within so many seconds
     max_attempts = dice.choice((2, 3, 3, 3, 5))
     atomic = work == "effects" and dice.random() < 0.5
@@ -110,32 +95,27 @@ def draw(seed: int, world: str | None = None) -> Plan:
         seed,
         world,
         work,
-        timeout_s if world != "service" else 0,
-        batch=dice.choice((2, 5, 10, 10)) if reports or world == "kafka" else 1,
+        timeout_s,
+        batch=dice.choice((2, 5, 10, 10)) if reports else 1,
         sandboxes=dice.choice((1, 2, 5)),
         receives=max_attempts + dice.choice((3, 3, 4, 7)),
         reports=reports,
-        bisects=dice.random() < 0.5,
-        window_s=7200 if world not in CALLS and dice.random() < 0.2 else 30 * DAY,
+        window_s=7200 if dice.random() < 0.2 else 30 * DAY,
         atomic=atomic,
         max_attempts=max_attempts,
         concurrency=dice.choice((1, 2, 5, 10, 10, 10)),
         lease=dice.choice((10, 10, 30, 90)),
-        waits=dice.random() < 0.2,
-        once=not atomic and dice.random() < 0.15,
     )
     plan = plan._replace(messages=tuple(_messages(plan, dice, rush_s)))
     return plan if calm else plan._replace(faults=tuple(_faults(plan, dice, rush_s)))
 
 
 def _messages(plan: Plan, dice: random.Random, rush_s: float) -> Iterator[Message]:
-    longest_s = plan.timeout_s * 0.45 / (2 if plan.work == "functions" else 1) if plan.timeout_s else 60.0
+    longest_s = plan.timeout_s * 0.45
     usual_s = dice.choice((0.2, 0.2, 1.0, longest_s / 2, longest_s))
     mixed, all_flaky = dice.random() < 0.3, dice.random() < 0.2
     kinds_of_odd: tuple[tuple[str, ...], ...] = (), ("crasher",), HOPELESS, UNREADABLE, (*HOPELESS, *UNREADABLE)
-    unfit: tuple[str, ...] = UNREADABLE if plan.world in CALLS else ("nested",) if plan.world == "rule" else ()
-    unfit += ("bad result",) if plan.work == "functions" else ()  # nobody would ever get it
-    odd = [kind for kind in dice.choice(kinds_of_odd) if kind not in unfit]
+    odd = [kind for kind in dice.choice(kinds_of_odd) if plan.world != "rule" or kind != "nested"]
     kinds = ("again", "resent", "replayed", "invoked") if plan.world == "rule" else ("again", "resent")
     for number in range(dice.choice((1, 2, 4, 8, 12, 12, 20))):
         behaviour = "ok"
@@ -154,36 +134,15 @@ def _messages(plan: Plan, dice: random.Random, rush_s: float) -> Iterator[Messag
             round(usual_s if not mixed else dice.choice((0.2, usual_s, longest_s * dice.random())), 1),
             behaviour,
             dice.randint(1, most) if most else 0,
-            group=dice.randrange(3),
-            expires_s=round(rush_s + dice.random() * 300) if dice.random() < 0.05 and plan.world not in CALLS else None,
             copies=tuple(copies) if behaviour not in UNREADABLE else (),
         )
 
 
 def _faults(plan: Plan, dice: random.Random, rush_s: float) -> Iterator[Fault]:
-    far_s = min(float(DAY), plan.window_s / 4)  # a clock that jumps over the window forgets what was done in it
     for _ in range(dice.choice((1, 1, 2, 3, 5, 8, 13))):
         if dice.random() < 0.2:
             at_s = round(dice.random() * (rush_s + 2 * plan.messages[0].work_s), 2)
             yield Fault(dice.choice(FOR_A_WHILE), None, at_s, dice.choice((1.0, 5.0, 40.0, 200.0)))
         else:
             kind = dice.choice(AT_A_REQUEST)
-            amounts = (0.4, -0.4, 20.0, -20.0, far_s, far_s) if kind == "clock" else (5.0, 20.0, 20.0, 100.0, 400.0)
-            where = dice.randrange(len(plan.messages))
-            yield Fault(kind, where, dice.choice((1, 1, 2, 2, 3, 4, 5, 6, 8)), dice.choice(amounts))
-
-
-def smaller(plan: Plan) -> Iterator[Plan]:
-    """Yield every plan that is a little smaller: a failing plan is shrunk with them."""
-    for message in reversed(plan.messages):
-        faults = tuple(fault for fault in plan.faults if fault.message != message.number)
-        yield plan._replace(messages=tuple(each for each in plan.messages if each is not message), faults=faults)
-    for index in reversed(range(len(plan.faults))):
-        yield plan._replace(faults=plan.faults[:index] + plan.faults[index + 1 :])
-    if plan.sandboxes > 1:
-        yield plan._replace(sandboxes=1)
-    for index, message in enumerate(plan.messages):
-        for name, default in Message._field_defaults.items():
-            plain = message._replace(**{name: default})
-            if plain != message:
-                yield plan._replace(messages=(*plan.messages[:index], plain, *plan.messages[index + 1 :]))
+            yield Fault(kind, dice.randrange(len(plan.messages)), dice.choice((1, 1, 2, 2, 3, 4, 5, 6, 8)))

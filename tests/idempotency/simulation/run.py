@@ -1,26 +1,24 @@
 """One run of a plan, the operator who repairs what is left of it, and the judge of both."""
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from idempotency import codec
-from idempotency.dead_letters import BEYOND_WINDOW, QUARANTINED, UNKNOWN, DeadLetter
-from idempotency.operators import release
+from idempotency import release
+from idempotency.dead_letters import BEYOND_WINDOW, QUARANTINED, DeadLetter
 from idempotency.record import COMPLETED
 from tests.idempotency.simulation.engine import Line, RestlessError, Simulation
 from tests.idempotency.simulation.handlers import Shop
 from tests.idempotency.simulation.network import COMPANY, Entry, Network, Part, number_in
-from tests.idempotency.simulation.plan import BATCHES, PASSING, THE_CODES_FAULT, UNREADABLE, Message, Plan
+from tests.idempotency.simulation.plan import PASSING, THE_CODES_FAULT, UNREADABLE, Message, Plan
 from tests.idempotency.simulation.transports import TRANSPORTS, Function
 
 _OPERATOR_WAITS_S: Final = 3600.0
-_ROUNDS_OF_THE_OPERATOR: Final = 3
-"""A key whose last attempt crashed is still claimed when its transport gives up, and its redrive quarantines it first;
-so it is with the key of a function that its handler calls."""
-_CRASHED: Final = ("every attempt ended without an answer", "its outcome is unknown")
-"""What the dead letter of a key says whose attempts crashed."""
+_ROUNDS_OF_THE_OPERATOR: Final = 2
+"""A key whose last attempt crashed is still claimed when its transport gives up: its first redrive quarantines it."""
+_CRASHED: Final = "every attempt ended without an answer"
+"""The message of the dead letter of a key whose attempts crashed."""
 
 
 class Broken(NamedTuple):
@@ -31,7 +29,7 @@ class Broken(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What came of one plan."""
+    """The outcome of one plan."""
 
     plan: Plan
     broken: list[Broken]
@@ -67,8 +65,7 @@ class World(Part):
         super().__init__(network)
         plan = network.plan
         self._messages = {message.number: message for message in plan.messages}
-        self._shop = Shop(self._network)
-        self._function = Function(self._network, self._shop)
+        self._function = Function(self._network, Shop(self._network))
         self._transport = TRANSPORTS[plan.world](self._network, self._function)
         self._entries: list[Entry] = []
         for message in plan.messages:
@@ -89,7 +86,7 @@ class World(Part):
         self._simulation.after(after_s, partial(self._transport.send, entry))
 
     def operate(self) -> None:
-        """Repair the handlers and the environment, release what is quarantined, and redrive what was given up."""
+        """Repair handlers and network, release quarantined keys, and redrive messages that were given up."""
         if not self._network.healed:
             self._network.healed = True
             self._function.idle.clear()
@@ -97,7 +94,7 @@ class World(Part):
         for record in self._network.dynamodb.records():
             if release(self._network.dynamodb.store, record.key, clock=self._simulation.clock):
                 self._simulation.say("operator", number_in(record.key), f"releases {record.key}")
-        again = self._dead() | self._notes.gave_up
+        again = self._dead()
         self._notes.dead_letters.clear()
         self._notes.undelivered.clear()
         self._notes.runs.clear()
@@ -113,7 +110,7 @@ class World(Part):
         """Yield what the layer broke under the faults."""
         dead = self._dead()
         for number, message in self._messages.items():
-            if not self._is_done(number) and number not in dead | self._notes.gave_up | self._notes.expired:
+            if not self._is_done(number) and number not in dead:
                 yield Broken(number, "it is lost: neither done nor in a dead-letter queue")
             if message.behaviour in PASSING:
                 yield from self._judge_health(message)
@@ -122,14 +119,14 @@ class World(Part):
             yield from self._judge_reason(dead_letter)
         for record in self._network.dynamodb.records():
             number_ = number_in(record.key)
-            if record.status not in (COMPLETED, QUARANTINED) and number_ not in dead | self._notes.gave_up:
+            if record.status not in (COMPLETED, QUARANTINED) and number_ not in dead:
                 yield Broken(number_, f"{record.key} is {record.status} in the end")
         yield from self._judge_effects()
 
     def judge_the_end(self) -> Iterator[Broken]:
-        """Yield what an operator could not repair; what the window no longer covers stays where it is."""
+        """Yield what an operator could not repair, except events beyond their window."""
         notes = self._notes
-        late = {number_in(each.key) for each in notes.dead_letters if self._is_late(each)} | notes.expired
+        late = {number_in(each.key) for each in notes.dead_letters if self._is_late(each)}
         for number, message in self._messages.items():
             if message.behaviour not in UNREADABLE and number not in late and not self._is_done(number):
                 yield Broken(number, "it is not done, though everything was repaired and it was delivered again")
@@ -139,19 +136,17 @@ class World(Part):
                 yield Broken(number_in(dead_letter.key), words)
         for entry, words in notes.undelivered:
             yield Broken(entry.message.number, f"it was given up again by its transport: {words}")
-        for number in notes.gave_up:
-            yield Broken(number, "its caller had no answer, though everything was repaired")
         for record in self._network.dynamodb.records():
             if record.status != COMPLETED and number_in(record.key) not in late:
                 yield Broken(number_in(record.key), f"{record.key} is {record.status} in the end")
         yield from self._judge_effects()
 
     def _judge_health(self, message: Message) -> Iterator[Broken]:
-        """Judge that a message whose handler would succeed was given up only for what others did to it.
+        """Judge that a healthy message was given up only for excused reasons.
 
-        Excused are, for each attempt and each delivery: an injected fault that met it, a failure of its own, a crash
-        that its neighbours caused, though not on its last attempt; deliveries also for a record of its group before it,
-        for another delivery that holds its key, and for want of time, as `_deliveries_allowed` has it.
+        Attempts and deliveries are excused by an injected fault, a failure of its own, or a crash that its neighbours
+        caused (except on the last attempt). Deliveries are also excused while another delivery holds the key, and for
+        want of time, see `_deliveries_allowed`.
         """
         number, notes = message.number, self._notes
         attempts = self._plan.max_attempts
@@ -160,52 +155,47 @@ class World(Part):
         excused = len(reasons) - company + min(company, attempts - 1)
         mine = [dead_letter for dead_letter in notes.dead_letters if number_in(dead_letter.key) == number]
         for dead_letter in mine:
-            crash = self._plan.once and number in notes.killed | notes.may_overlap
             used_up = dead_letter.reason == QUARANTINED and excused >= attempts
-            if not (self._is_late(dead_letter) or crash or used_up):
+            if not (self._is_late(dead_letter) or used_up):
                 words = f"{dead_letter.reason}: {dead_letter.message}; excused are {excused} of {attempts} attempts"
                 yield Broken(number, f"it is healthy and was given up, {words}")
-        given_up = dict(notes.undelivered)
-        settled = mine or self._is_done(number) or number in notes.expired
+        given_up = {} if mine or self._is_done(number) else dict(notes.undelivered)
         for entry in self._entries:
             calls = [call.id for call in entry.calls if call.id not in notes.deliveries_excused[number]]
-            judged = not settled if entry in given_up else self._plan.world == "queue" and not message.copies
-            if entry.message is message and judged and len(calls) > self._deliveries_allowed(number):
-                words = f"was given up by its transport ({given_up[entry]})" if entry in given_up else "was done late"
-                yield Broken(number, f"it is healthy and {words}: {calls} are unexcused")
+            if entry.message is message and entry in given_up and len(calls) > self._deliveries_allowed(number):
+                words = f"was given up by its transport ({given_up[entry]}): {calls} are unexcused"
+                yield Broken(number, f"it is healthy and {words}")
 
     def _deliveries_allowed(self, number: int) -> int:
         """Return how many deliveries a healthy message may need, because its neighbours take the time."""
         plan = self._plan
-        if plan.world not in BATCHES:
+        if plan.world == "rule":
             return 0
-        longest_s = len(self._shop.parts) * max(message.work_s for message in plan.messages) + 1
+        longest_s = max(message.work_s for message in plan.messages) + 1
         in_turn = max(1, int((plan.timeout_s - 1) / longest_s))
-        alone = plan.world != "queue" or number in self._notes.killed  # in a group, or suspected
-        at_once = 1 if alone else plan.concurrency
+        at_once = 1 if number in self._notes.killed else plan.concurrency  # suspects run alone
         return bool(self._notes.killed) - -plan.batch // (at_once * in_turn)
 
     def _judge_bounds(self, message: Message) -> Iterator[Broken]:
         bound = self._plan.max_attempts + (message.times if message.behaviour == "retryable" else 0)
         if self._plan.atomic:
             bound = self._notes.counts["deliveries"]
-        for part in self._shop.parts:
-            runs = self._notes.runs[message.number, part]
-            if runs > bound:
-                yield Broken(message.number, f"{part} was run {runs} times, and {bound} is the bound")
+        runs = self._notes.runs[message.number]
+        if runs > bound:
+            yield Broken(message.number, f"it was run {runs} times, and {bound} is the bound")
 
     def _judge_reason(self, dead_letter: DeadLetter) -> Iterator[Broken]:
         number = number_in(dead_letter.key or dead_letter.event)
         assert number is not None
         behaviour, excused = self._messages[number].behaviour, self._notes.attempts_excused[number]
-        crashed = dead_letter.reason == UNKNOWN or any(words in dead_letter.message for words in _CRASHED)
-        if dead_letter.reason not in (QUARANTINED, UNKNOWN):
+        crashed = _CRASHED in dead_letter.message
+        if dead_letter.reason != QUARANTINED:
             at_fault = behaviour in UNREADABLE and behaviour not in THE_CODES_FAULT
             wrong = not at_fault and not self._is_late(dead_letter)
         elif behaviour == "crasher":
             wrong = not crashed and len(excused) < 2
         elif crashed:
-            wrong = number not in self._notes.killed | self._notes.may_overlap
+            wrong = number not in self._notes.killed
         else:
             wrong = behaviour in ("poison", "permanent") and "poison" not in dead_letter.message and not excused
         if wrong:
@@ -213,20 +203,14 @@ class World(Part):
             yield Broken(number, f"its dead letter does not say what happened, but {words}")
 
     def _judge_effects(self) -> Iterator[Broken]:
-        """Judge that nothing took effect twice, and that callers got what was committed."""
+        """Judge that nothing took effect twice."""
         yield from (Broken(*each) for each in self._notes.broken)
         for order, times in self._network.dynamodb.effects().items():
             if times > 1:
                 yield Broken(number_in(order), f"its effect took place {times} times")
-        for charge, used in Counter(self._notes.ledger.values()).items():
+        for order, used in Counter(self._notes.ledger.values()).items():
             if used > 1:
-                yield Broken(number_in(charge), f"{charge} was made under {used} downstream keys")
-        stored = defaultdict[int | None, list[Any]](list)
-        for record in self._network.dynamodb.records():
-            stored[number_in(record.key)].append(codec.decode(record.result) if record.result else None)
-        for number, result in self._notes.results:
-            if result not in stored[number] and self._messages[number].behaviour != "bad result":
-                yield Broken(number, f"a caller got {result}, which is not the committed result")
+                yield Broken(number_in(order), f"{order} was charged under {used} downstream keys")
 
     # ── What there is ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -237,11 +221,10 @@ class World(Part):
         return undelivered | {number for number in numbers if number is not None}
 
     def _is_late(self, dead_letter: DeadLetter) -> bool:
-        """Whether a dead letter says that the window is over, and it can be, by some clock that the message met."""
-        over = self._simulation.now_ms > 900 * self._plan.window_s or number_in(dead_letter.key) in self._notes.wild
-        return over and dead_letter.reason == BEYOND_WINDOW
+        """Whether a dead letter says that the window is over, and it can be."""
+        return dead_letter.reason == BEYOND_WINDOW and self._simulation.now_ms > 900 * self._plan.window_s
 
     def _is_done(self, number: int) -> bool:
         order = f"order-{number}"
-        charged = {f"{part} of {order}" for part in self._shop.parts} <= set(self._notes.ledger.values())
-        return order in self._network.dynamodb.effects() if self._plan.work == "effects" else charged
+        done = self._network.dynamodb.effects() if self._plan.work == "effects" else self._notes.ledger.values()
+        return order in done

@@ -1,9 +1,8 @@
-"""The simulation keeps its promises, repeats itself exactly, and notices what it is there to notice."""
+"""The simulation finds no broken promise, is deterministic, and detects a fault."""
 
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -14,15 +13,15 @@ from tests.idempotency.simulation.run import run
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_promises_hold_under_any_faults(world: str) -> None:
-    """Nothing is lost or takes effect twice, no healthy message is given up, and dead letters and results are true."""
-    for seed in range(70):
+    """Nothing is lost or takes effect twice, no healthy message is given up, and dead letters give the true reason."""
+    for seed in range(300):
         report = run(draw(seed, world))
         assert not report.broken, f'make simulate ARGS="--seed {seed} --world {world}"'
 
 
 def test_a_seed_is_the_same_run_in_every_process() -> None:
     """The timeline of a seed depends on nothing else, not even on how a process hashes strings."""
-    command = [sys.executable, "-m", "tests.idempotency.simulation", "--seed", "8", "--world", "queue", "--timeline"]
+    command = [sys.executable, "-m", "tests.idempotency.simulation", "--seed", "5", "--world", "queue", "--timeline"]
     runs = {
         subprocess.run(
             command,
@@ -36,18 +35,10 @@ def test_a_seed_is_the_same_run_in_every_process() -> None:
     assert len(runs.pop().splitlines()) > 50
 
 
-def test_a_broken_promise_is_shrunk_and_shown(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    """A fault in the layer is found, shown as a timeline, and found again from the printed plan."""
+def test_a_broken_promise_is_shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A fault in the layer is found, and its seed and timeline are printed."""
     monkeypatch.setattr("idempotency.runner.is_takeover", lambda step, me: False)
-    assert main(["--stop", "--seeds", "300", "--world", "kinesis"]) == 1
+    assert main(["--stop", "--seeds", "300", "--world", "queue"]) == 1
     shown = capsys.readouterr().out
     assert "it is healthy and was given up, QUARANTINED" in shown
-    file = tmp_path / "plan"
-    file.write_text(shown.partition("\nplan: ")[2].splitlines()[0])
-
-    assert main(["--plan", str(file)]) == 1
-    shrunk = capsys.readouterr().out
-    assert "it is healthy and was given up, QUARANTINED" in shrunk
-    assert 1 <= shrunk.count("\n  Message(") <= shown.count("\n  Message(") // 2
+    assert 'again: make simulate ARGS="--seed' in shown

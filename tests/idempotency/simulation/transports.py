@@ -1,22 +1,18 @@
-"""What calls the handlers, by AWS's documented rules: sandboxes, queues, asynchronous invokes, streams and callers."""
+"""What calls the handlers, by AWS's documented rules: sandboxes, a queue and asynchronous invokes."""
 
-import base64
 import json
 import reprlib
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
-from idempotency.errors import ResultOmittedError
 from idempotency.testing import Invocation
-from tests.idempotency.simulation.engine import EPOCH_MS, Killed, Machine, current
+from tests.idempotency.simulation.engine import EPOCH_MS, Killed, Machine
 from tests.idempotency.simulation.handlers import Handler, Shop
 from tests.idempotency.simulation.network import Call, Entry, Network, Part
-from tests.idempotency.simulation.plan import PASSING
 
 _RETRY_ASYNC_AFTER_S: Final = (60.0, 120.0)
 _ASYNC_LASTS_MS: Final = 6 * 3_600_000.0
-_MOST_CALLS: Final = 4
 _BODIES: Final[Mapping[str, str]] = {
     "nested": "[" * 20_000,
     "keyless": '{"about": "order-%d"}',
@@ -30,12 +26,11 @@ def body(entry: Entry) -> str:
     message = entry.message
     if message.behaviour in _BODIES:
         return _BODIES[message.behaviour].replace("%d", str(message.number))
-    content = {"order": f"order-{message.number}", "occurred": message.at_s, "expires": message.expires_s}
-    return json.dumps(content)
+    return json.dumps({"order": f"order-{message.number}", "occurred": message.at_s})
 
 
 class Function(Part):
-    """A Lambda function with its sandboxes; or, without a timeout, a service with its containers."""
+    """A Lambda function with its sandboxes."""
 
     def __init__(self, network: Network, shop: Shop) -> None:
         super().__init__(network)
@@ -62,16 +57,13 @@ class Function(Part):
             entry.calls.append(call)
             text = f"{call.id} delivers {entry.id}, received {entry.receives}"
             self._simulation.say(machine.name, entry.message.number, text)
-        if self._network.is_wild(machine):
-            self._network.disturb(machine)
         context = Invocation(
             lambda: int(self._simulation.now_ms),
             request_id=request_id or self._simulation.hexadecimal("request id"),
             timeout_s=self._plan.timeout_s,
         )
         self._simulation.spawn(machine, partial(self._run, sandbox, event, context))
-        if self._plan.timeout_s:
-            self._simulation.after(self._plan.timeout_s, partial(self._time_out, machine, call))
+        self._simulation.after(self._plan.timeout_s, partial(self._time_out, machine, call))
 
     def _sandbox(self) -> tuple[Machine, Handler]:
         if self.idle:
@@ -94,8 +86,7 @@ class Function(Part):
     def _time_out(self, machine: Machine, call: Call) -> None:
         if self._network.calls.get(machine) is not call:
             return
-        # Who waits for another one does so with the time of the invocation.
-        if call.touched or self._plan.waits or len({entry.message.work_s for entry in call.entries}) > 1:
+        if call.touched or len({entry.message.work_s for entry in call.entries}) > 1:
             self._notes.excuse_all(call)
         else:
             words = "it was started without time enough to end, and timed out"
@@ -124,41 +115,24 @@ class Transport(Part):
 
     def send(self, entry: Entry) -> None:
         """Accept a message."""
-        self._entries.append(entry)
-        self._simulation.after(0.2 * self._simulation.roll("poll"), self._poll)
-
-    def _poll(self) -> None:
         raise NotImplementedError
 
     def _give_up(self, entry: Entry, words: str) -> None:
         self._notes.undelivered.append((entry, words))
         self._simulation.say("transport", entry.message.number, f"gives {entry.id} up: {words}")
 
-    def _failed(self, entries: list[Entry], ok: bool, response: Any) -> list[Entry]:
-        """Return which entries of a batch are not done.
-
-        Those that an earlier one in their group may block are excused.
-        """
-        blocked: set[int] = set()
-        for entry in entries:
-            number, call = entry.message.number, entry.calls[-1]
-            group = {"kafka": 0, "queue": -number}.get(self._plan.world, entry.message.group)
-            if group in blocked:
-                self._notes.excuse(call, number)
-            if entry.message.behaviour not in PASSING or call.id in self._notes.deliveries_excused[number]:
-                blocked.add(group)
-        if not ok or not self._plan.reports:
-            return [] if ok else entries
-        ids = {failure["itemIdentifier"] for failure in response["batchItemFailures"]}
-        return [entry for entry in entries if entry.id in ids]
-
 
 class Queue(Transport):
     """An SQS queue, its mapping and its dead-letter queue.
 
-    A message is hidden for six timeouts of the function when it is received, and goes to the dead-letter queue instead
-    of being received once more than maxReceiveCount. A group of a FIFO queue waits while one of its messages is hidden.
+    A received message is hidden for six timeouts of the function. After maxReceiveCount receives it goes to the
+    dead-letter queue.
     """
+
+    def send(self, entry: Entry) -> None:
+        """Accept a message."""
+        self._entries.append(entry)
+        self._simulation.after(0.2 * self._simulation.roll("poll"), self._poll)
 
     def _poll(self) -> None:
         while self._function.is_free() and (batch := self._receive()):
@@ -167,12 +141,11 @@ class Queue(Transport):
             self._simulation.after(self._plan.timeout_s * 6 + 0.001, self._poll)
 
     def _receive(self) -> list[Entry]:
-        now_ms, fifo = self._simulation.now_ms, self._plan.world == "fifo"
-        hidden = {entry.message.group for entry in self._entries if fifo and entry.visible_ms > now_ms}
+        now_ms = self._simulation.now_ms
         most = min(self._plan.batch, 1 + int(self._plan.batch * self._simulation.roll("sample") ** 0.5))
         batch: list[Entry] = []
         for entry in list(self._entries):
-            if entry.visible_ms > now_ms or entry.message.group in hidden or len(batch) == most:
+            if entry.visible_ms > now_ms or len(batch) == most:
                 continue
             entry.receives += 1
             if entry.receives > self._plan.receives:
@@ -186,20 +159,18 @@ class Queue(Transport):
     def _record(self, entry: Entry) -> dict[str, Any]:
         sent_ms = int(EPOCH_MS + entry.sent_ms)
         attributes = {"ApproximateReceiveCount": str(entry.receives), "SentTimestamp": str(sent_ms)}
-        attributes |= {"MessageGroupId": str(entry.message.group)} if self._plan.world == "fifo" else {}
         return {"messageId": entry.id, "body": body(entry), "attributes": attributes}
 
     def _done(self, batch: list[Entry], ok: bool, response: Any) -> None:
-        failed = self._failed(batch, ok, response)
-        self._entries = [entry for entry in self._entries if entry not in batch or entry in failed]
+        reported = response["batchItemFailures"] if ok and self._plan.reports else []
+        ids = {failure["itemIdentifier"] for failure in reported}
+        if ok:
+            self._entries = [entry for entry in self._entries if entry not in batch or entry.id in ids]
         self._poll()
 
 
 class Invokes(Transport):
-    """Asynchronous invokes by EventBridge's rules, with two retries, and of throttled ones for six hours.
-
-    Each time that a rule delivers an event makes a request of its own. An operator's invoke is synchronous.
-    """
+    """Asynchronous invokes with two retries; throttled ones retry for six hours. An operator's are synchronous."""
 
     def send(self, entry: Entry) -> None:
         """Accept an event."""
@@ -238,104 +209,9 @@ class Invokes(Transport):
             "resources": [],
             "detail": {"data": json.loads(body(entry))},
         }
-        if entry.kind == "invoked":  # what has every field of EventBridge's passes for an event of EventBridge's
+        if entry.kind == "invoked":  # with all fields it would count as EventBridge's
             del event["account"]
         return event | ({"replay-name": "again"} if entry.kind == "replayed" else {})
 
 
-class Stream(Transport):
-    """One shard of Kinesis, or one partition of Kafka, read in order and batch by batch.
-
-    A failed batch is sent again until its retries are used up, with longer and longer pauses, and then goes to the
-    on-failure destination. With partial reports all that comes after the lowest failure is sent again. A batch that
-    fails as a whole can be bisected, which costs no retry.
-    """
-
-    def __init__(self, network: Network, function: Function) -> None:
-        super().__init__(network, function)
-        self._batches: list[tuple[list[Entry], int]] = []
-        self._busy = False
-
-    def _poll(self) -> None:
-        if self._busy or not (self._batches or self._entries):
-            return
-        if not self._batches:
-            self._batches.append((self._entries[: self._plan.batch], 0))
-            del self._entries[: self._plan.batch]
-        self._busy = True
-        batch, tries = self._batches.pop(0)
-        for entry in batch:
-            entry.receives += 1
-        records = [self._record(entry) for entry in batch]
-        event = {"records": {"orders-0": records}} if self._plan.world == "kafka" else {"Records": records}
-        self._function.invoke(batch, event, partial(self._done, batch, tries))
-
-    def _record(self, entry: Entry) -> dict[str, Any]:
-        data = base64.b64encode(body(entry).encode()).decode()
-        at_ms, group = int(EPOCH_MS + entry.sent_ms), f"group-{entry.message.group}"
-        if self._plan.world == "kafka":
-            return {"topic": "orders", "partition": 0, "offset": entry.id, "timestamp": at_ms, "value": data}
-        kinesis = {"data": data, "sequenceNumber": entry.id, "partitionKey": group}
-        return {"eventID": entry.id, "kinesis": kinesis | {"approximateArrivalTimestamp": at_ms / 1000}}
-
-    def _done(self, batch: list[Entry], tries: int, ok: bool, response: Any) -> None:
-        self._busy = False
-        pause_s = 0.0
-        if failed := self._failed(batch, ok, response):
-            rest = batch[batch.index(failed[0]) :]
-            for entry in rest:  # what was done is sent again, too
-                if entry not in failed:
-                    self._notes.excuse(entry.calls[-1], entry.message.number)
-            middle = len(rest) // 2
-            tries = 0 if len(rest) < len(batch) else tries + 1
-            if not ok and self._plan.bisects and middle:
-                self._batches[:0] = [(rest[:middle], tries - 1), (rest[middle:], tries - 1)]
-            elif tries > self._plan.receives:
-                for entry in rest:
-                    self._give_up(entry, "retries exhausted")
-            else:
-                self._batches.insert(0, (rest, tries))
-                pause_s = min(60.0, 2.0**tries)
-        self._simulation.after(pause_s, self._poll)
-
-
-class Callers(Transport):
-    """Synchronous callers: each waits for a while, calls again a few times, and gives up."""
-
-    def send(self, entry: Entry) -> None:
-        """Start calling."""
-        self._simulation.spawn(Machine("caller"), partial(self._call, entry))
-
-    def _call(self, entry: Entry) -> None:
-        notes, number = self._notes, entry.message.number
-        usual_s = self._plan.timeout_s or 60.0
-        for again in range(_MOST_CALLS):
-            answers: list[tuple[bool, Any]] = []
-            if self._function.is_free():
-                entry.receives += 1
-                self._function.invoke([entry], json.loads(body(entry)), partial(self._answered, current(), answers))
-                self._simulation.sleep(usual_s * (0.3 + self._simulation.roll("patience")))
-            if answers and answers[0][0]:
-                notes.results.extend((number, result) for result in answers[0][1])
-                notes.gave_up.discard(number)
-                return
-            notes.gave_up.add(number)
-            self._simulation.sleep(usual_s * 0.15 * (again + 1))
-
-    def _answered(self, caller: Any, answers: list[tuple[bool, Any]], ok: bool, response: Any) -> None:
-        if isinstance(response, ResultOmittedError):  # it took effect, and its result was too large to keep
-            ok, response = True, []
-        answers.append((ok, response))
-        if not caller.dead:
-            self._simulation.wake(caller)
-
-
-TRANSPORTS: Final[Mapping[str, type[Transport]]] = {
-    "queue": Queue,
-    "fifo": Queue,
-    "rule": Invokes,
-    "kinesis": Stream,
-    "kafka": Stream,
-    "callers": Callers,
-    "service": Callers,
-}
+TRANSPORTS: Final[Mapping[str, type[Transport]]] = {"queue": Queue, "rule": Invokes}

@@ -1,10 +1,10 @@
-"""Every store there is, each with a place for effects beside it, in the one form in which the suites take them."""
+"""Every store, with a place for effects, as the suites take them."""
 
 import contextlib
 import threading
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Final, NamedTuple
 
@@ -14,7 +14,7 @@ from idempotency.effects import Check, Effect
 from idempotency.stores import Store
 from idempotency.stores.transport import BotocoreTransport, Transport
 from idempotency.stores.valkey import ValkeyStore
-from idempotency.testing import ManualClock
+from tests.idempotency.samples import create_tables
 
 FIRST_CHARGE: Final = "attribute_not_exists(charges)"
 """The condition of a charge that must be the only one."""
@@ -38,25 +38,11 @@ class Backend(NamedTuple):
     """Times come back as they were written. Otherwise they are moved by as much as the answers were late."""
 
     def charge(self, ride: str, condition: str | None = None) -> Update:
-        """An effect of which a ride can be shown to have had one."""
+        """Return an effect that counts charges of a ride."""
         return Update(self.table, {"id": ride}, "ADD charges :one", condition, {":one": 1})
 
 
 type Opener = Callable[[Clock], AbstractContextManager[Backend]]
-
-
-def let_pass(backend: Backend, clock: ManualClock, keys: Iterable[str], seconds: float) -> None:
-    """Let time pass for the records under ``keys``: where a server has its own clock, by moving them into the past."""
-    if backend.keeps_times:
-        clock.advance(seconds)
-        return
-    for seen in filter(None, map(backend.store.read, keys)):
-        older = seen._replace(
-            lease_ms=None if seen.lease_ms is None else seen.lease_ms - int(seconds * 1000),
-            retry_ms=None if seen.retry_ms is None else seen.retry_ms - int(seconds * 1000),
-            expiry=None if seen.expiry is None else seen.expiry - int(seconds),
-        )
-        assert backend.store.compare_and_swap(seen, older) is older
 
 
 # ── Memory ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -90,7 +76,7 @@ def _ends_with_the_window(store: Store, clock: Clock) -> Callable[[str], float |
 
 
 class OneAtATime:
-    """moto looks at a condition and writes in two steps; on DynamoDB no other request can come in between."""
+    """A lock around moto, which checks a condition and writes in two steps."""
 
     def __init__(self, transport: Transport) -> None:
         self.longest_try_s = transport.longest_try_s
@@ -121,13 +107,7 @@ def dynamodb(client: Any, *, one_at_a_time: bool = False) -> Iterator[Opener]:
         yield _backend(client, transport, clock, *tables)
 
     try:
-        for table, key in tables.items():
-            client.create_table(
-                TableName=table,
-                KeySchema=[{"AttributeName": key, "KeyType": "HASH"}],
-                AttributeDefinitions=[{"AttributeName": key, "AttributeType": "S"}],
-                BillingMode="PAY_PER_REQUEST",
-            )
+        create_tables(client, tables)
         for table in tables:
             client.get_waiter("table_exists").wait(TableName=table, WaiterConfig={"Delay": 2})
         yield opener

@@ -1,10 +1,14 @@
 """The stores as fixtures; the suites' folders import those that they run on, and say which in `backend`."""
 
+import contextlib
 import os
 import re
+import socket
 import subprocess
+import time
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 import boto3
@@ -17,13 +21,27 @@ from valkey.backoff import NoBackoff
 from valkey.exceptions import ReadOnlyError
 from valkey.retry import Retry
 
+from idempotency.clock import Clock
 from local import valkey_server
-from local.local_aws import Laptop
+from local.local_aws import LocalAws
 from tests.conftest import SHELL
-from tests.idempotency.stores import servers
-from tests.idempotency.stores.backends import Opener, dynamodb, open_memory, open_valkey
+from tests.idempotency.stores.backends import Backend, Opener, dynamodb, open_memory, open_valkey
 
+ROOT: Final = Path(__file__).parents[3]
+DYNAMODB_LOCAL: Final = ROOT / "scripts/dynamodb-local"
+_PATIENCE_S: Final = 30.0
 _ONE_TRY: Final = Config(connect_timeout=1, read_timeout=5, retries={"total_max_attempts": 1}, max_pool_connections=20)
+
+
+def over(*stores: str) -> Any:
+    """Make a fixture that opens each of these stores in turn, empty."""
+
+    @pytest.fixture(params=stores)
+    def opened(request: pytest.FixtureRequest, clock: Clock) -> Iterator[Backend]:
+        with request.getfixturevalue(request.param)(clock) as backend:
+            yield backend
+
+    return opened
 
 
 @pytest.fixture(scope="session")
@@ -80,20 +98,48 @@ def real_valkey(valkey_client: Any) -> Opener:
 def engine_dynamodb() -> Iterator[Opener]:
     """DynamoDBStore on the local engine's DynamoDB."""
     with (
-        Laptop() as engine,
+        LocalAws() as engine,
         dynamodb(boto3.client("dynamodb", endpoint_url=engine.endpoint_url, config=_ONE_TRY)) as opener,
     ):
         yield opener
 
 
+@contextlib.contextmanager
+def running_dynamodb_local() -> Iterator[str]:
+    """Run AWS's own DynamoDB Local, and yield its endpoint's URL."""
+    port, give_up = free_port(), time.monotonic() + _PATIENCE_S
+    with subprocess.Popen([DYNAMODB_LOCAL, str(port)], stdout=subprocess.DEVNULL) as server:
+        try:
+            while not _listens(port):
+                if server.poll() is not None or time.monotonic() > give_up:
+                    raise RuntimeError("DynamoDB Local did not start: run scripts/dynamodb-local to see why")
+                time.sleep(0.02)
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            server.terminate()
+
+
+def free_port() -> int:
+    """Return a loopback port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
 @pytest.fixture(scope="session")
 def local_dynamodb() -> Iterator[Opener]:
     """DynamoDBStore on AWS's own DynamoDB Local."""
-    fetched = subprocess.run([servers.DYNAMODB_LOCAL, "fetch"], capture_output=True, text=True, check=False)
+    fetched = subprocess.run([DYNAMODB_LOCAL, "fetch"], capture_output=True, text=True, check=False)
     if fetched.returncode:
         pytest.skip(fetched.stderr.strip())
     with (
-        servers.dynamodb_local() as url,
+        running_dynamodb_local() as url,
         dynamodb(boto3.client("dynamodb", endpoint_url=url, config=_ONE_TRY)) as opener,
     ):
         yield opener
@@ -108,7 +154,7 @@ def named_dynamodb() -> Iterator[Opener]:
         for name, value in SHELL.items():
             environment.setenv(name, value)
         session = boto3.session.Session()
-        keys = None if session.get_credentials() else "test"  # a server of one's own looks at none
+        keys = None if session.get_credentials() else "test"  # a local server accepts any
         client = session.client(
             "dynamodb",
             region_name=session.region_name or "us-east-1",
@@ -124,9 +170,9 @@ def named_dynamodb() -> Iterator[Opener]:
 @pytest.fixture(scope="session")
 def guides_sqlite() -> Opener:
     """The store of the guide for authors of stores: the page's own code."""
-    page = (servers.ROOT / "docs/writing-a-store.md").read_text()
+    page = (ROOT / "docs/stores.md").read_text()
     namespace: dict[str, Any] = {}
     for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
-        exec(compile(block, "docs/writing-a-store.md", "exec"), namespace)  # noqa: S102 - this repository's own page
+        exec(compile(block, "docs/stores.md", "exec"), namespace)  # noqa: S102 - this repository's own page
     opener: Opener = namespace["open_sqlite"]
     return opener

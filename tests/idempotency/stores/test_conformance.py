@@ -9,10 +9,12 @@ from typing import Any, Final
 
 import pytest
 
-from idempotency import EffectConflictError, Update
+from idempotency import Consumer, EffectConflictError, Operation, Policy, Update
 from idempotency.clock import Clock, epoch_ms
 from idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
 from idempotency.stores import may_compare_and_swap, may_put_if_absent, may_update_if_owner
+from idempotency.testing import DeadLetterBox, Invocation
+from tests.idempotency.samples import Crash, event
 from tests.idempotency.stores.backends import FIRST_CHARGE, Backend
 
 KEY: Final = "history#order_01"
@@ -40,7 +42,7 @@ def completed(of: Record, result: str = '"done"') -> Record:
 
 
 def assert_is(backend: Backend, found: Record | None, written: Record) -> None:
-    """Check that a record was found as it was written; a store with its own clock may show times later, not sooner."""
+    """Check that a record was found as written; a store with its own clock may show times later, never earlier."""
     assert found is not None
     late_ms = 0 if backend.keeps_times else 60_000
     for name in ("lease_ms", "retry_ms"):
@@ -98,7 +100,7 @@ OTHERWISE: Final[list[dict[str, Any]]] = [
 
 @pytest.mark.parametrize("there", THERE.values(), ids=THERE)
 class TestConditions:
-    """Whatever is there, a write takes place on its condition or not at all, and is answered with what is there now."""
+    """Every write succeeds exactly on its condition, and returns the record that is now stored."""
 
     @staticmethod
     def keys(backend: Backend, there: dict[str, Any] | None) -> Iterator[tuple[Record, Record | None]]:
@@ -139,7 +141,7 @@ class TestConditions:
         """A claim is renewed, completed or failed by its owner, while it is in progress, and its lease only grows."""
         for change, (first, written) in zip(OTHERWISE, self.keys(backend, there), strict=False):
             record = (written or first)._replace(**change, result='"done"')
-            record = record._replace(owner=record.owner or "owner-1")  # who has no token has no claim
+            record = record._replace(owner=record.owner or "owner-1")  # only owners with a token have claims
             answer = backend.store.update_if_owner(record)
             self.check(backend, written, record, answer, writes=may_update_if_owner(written, record))
 
@@ -166,19 +168,8 @@ class TestRecords:
             (key, f"owner-{number}") for number, key in enumerate(keys)
         ]
 
-    def test_heartbeat_in_between_refuses_a_takeover(self, backend: Backend) -> None:
-        """A lease that was renewed after it was seen is another lease, even for the same owner and attempt."""
-        first = claim()._replace(lease_ms=epoch_ms() - 5_000)
-        backend.store.put_if_absent(first)
-        seen = backend.store.read(KEY)
-        assert seen is not None
-        renewed = first._replace(lease_ms=epoch_ms() + LEASE_MS)
-        assert backend.store.update_if_owner(renewed) is renewed
-        for stale in (seen, first):
-            assert_is(backend, backend.store.compare_and_swap(stale, claim(owner="owner-2", attempt=2)), renewed)
-
     def test_copy_of_a_record_that_was_read_may_serve_as_seen(self, backend: Backend) -> None:
-        """A record made out of one that was read, and then written, is known by its own fields."""
+        """A copy of a record that was read can be compared after it has been written."""
         backend.store.put_if_absent(claim())
         seen = backend.store.read(KEY)
         assert seen is not None
@@ -209,7 +200,7 @@ THREADS: Final = 6
 
 
 def compete(contenders: list[Callable[[], bool]]) -> int:
-    """Let them all loose at once, and count the winners."""
+    """Run all contenders at once, and count the winners."""
     barrier = threading.Barrier(len(contenders))
 
     def run(contender: Callable[[], bool]) -> bool:
@@ -221,11 +212,11 @@ def compete(contenders: list[Callable[[], bool]]) -> int:
 
 
 class TestContention:
-    """Of those who write at the same moment, one wins."""
+    """Of concurrent writes, one succeeds."""
 
     @pytest.mark.parametrize("contest", ["insert", "takeover", "takeover or heartbeat"])
     def test_one_write_wins(self, backend: Backend, contest: str) -> None:
-        """A key that many insert or take over belongs to one of them, or to its owner, who renews it meanwhile."""
+        """Of concurrent inserts, takeovers or heartbeats of one key, exactly one succeeds."""
         store = backend.store
 
         def write(seen: Record | None, record: Record) -> bool:
@@ -273,7 +264,7 @@ class TestEffects:
         assert_is(transactional, store.read(KEY), done)
 
     def test_refused_record_refuses_the_effects(self, transactional: Backend) -> None:
-        """A write that the record in the way refuses answers with that record, and has no effect."""
+        """A write that the existing record refuses returns that record and writes no effects."""
         store, effect = transactional.store, transactional.charge(RIDE)
         first = claim()
         store.put_if_absent(first)
@@ -303,3 +294,34 @@ class TestEffects:
         assert (transactional.charges(RIDE), transactional.charges("order_02")) == (1, 0)
         assert store.read("history#other") is None
         assert_is(transactional, store.read(KEY), first)
+
+
+class TestConsumer:
+    """The protocol of a consumer over the store."""
+
+    def test_life_of_a_key(self, backend: Backend) -> None:
+        """A crashed run is busy and then taken over; a failing one is quarantined, released, run and recognised."""
+        box, steps = DeadLetterBox(), iter(["dies", "fails", "succeeds"])
+        policy = Policy(warm_cache=0, max_attempts=2, same_delivery_takes_over=True)
+        consumer: Consumer = Consumer(
+            "history", backend.store, key="detail.idempotencyid", policy=policy, dead_letters=box, region="eu-west-1"
+        )
+
+        @consumer.event_handler
+        def handler(event: Any, operation: Operation) -> None:
+            match next(steps):
+                case "dies":
+                    raise Crash
+                case "fails":
+                    raise KeyError("pickup")
+
+        def deliver(request: str) -> Any:
+            message = event("order_01") | {"time": "2999-01-01T00:00:00Z"}
+            return handler(message, Invocation(epoch_ms, request_id=request))["outcome"]
+
+        with pytest.raises(Crash):
+            deliver("request-1")
+        assert [deliver(f"request-{number}") for number in (2, 1, 2)] == ["Busy", "DeadLettered", "Quarantined"]
+        assert [letter.attempt for letter in box.letters] == [2]
+        assert consumer.release("order_01")
+        assert [deliver("request-2"), deliver("request-3")] == ["Retried", "Duplicate"]

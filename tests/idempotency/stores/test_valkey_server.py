@@ -1,7 +1,6 @@
-"""What only a real server shows: its memory, its role, its silence, its users, its certificate and its cluster."""
+"""Tests that need a real server: refusals, users, TLS and clusters."""
 
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +15,7 @@ from idempotency.clock import epoch_ms
 from idempotency.errors import StoreError, StoreRefusedError, StoreUnavailableError
 from idempotency.stores.valkey import ValkeyStore
 from local import valkey_server
-from tests.idempotency.stores import servers
+from tests.idempotency.stores.fixtures import free_port
 from tests.idempotency.stores.test_conformance import claim, completed
 
 KEY: Final = claim().key
@@ -30,33 +29,13 @@ def server(valkey_client: Any) -> Iterator[Any]:
     valkey_client.flushall()
     yield valkey_client
     valkey_client.config_set("maxmemory", 0)
-    valkey_client.config_set("maxmemory-policy", "noeviction")
     valkey_client.replicaof("NO", "ONE")
 
 
 @pytest.fixture
 def store(server: Any) -> ValkeyStore:
-    """A store on it, which does not wait between tries."""
+    """A store on the server, without pauses between tries."""
     return ValkeyStore(server, sleep=lambda seconds: None)
-
-
-def address(client: Any, rest: str = "") -> str:
-    """The address of the client's server."""
-    return f"valkey://127.0.0.1:{client.get_connection_kwargs()['port']}{rest}"
-
-
-def test_servers_policy_is_read_before_the_first_step(server: Any) -> None:
-    """A store that was opened by its address begins nothing on a server that drops keys, unless that is accepted."""
-    server.config_set("maxmemory-policy", "volatile-lru")
-    store = open_store(address(server, "/3"))
-    for _ in range(2):
-        with pytest.raises(ConfigurationError, match="volatile-lru"):
-            store.put_if_absent(claim())
-    record = claim()
-    assert open_store(address(server, "/3?eviction=accepted")).put_if_absent(record) is record
-    server.config_set("maxmemory-policy", "noeviction")
-    assert store.read(KEY) is not None
-    assert not server.exists(f"idempotency:{KEY}")  # it is in database 3
 
 
 REFUSALS: dict[str, Callable[[Any], object]] = {
@@ -68,10 +47,7 @@ REFUSALS: dict[str, Callable[[Any], object]] = {
 
 @pytest.mark.parametrize("refuse", REFUSALS.values(), ids=REFUSALS)
 def test_error_reply_is_a_definite_refusal(server: Any, store: ValkeyStore, refuse: Callable[[Any], object]) -> None:
-    """What the server answers with an error has written nothing, and goes on when its reason is gone.
-
-    Without eviction a server that runs out of memory completes the claims that it knows.
-    """
+    """An error reply has written nothing, and a server out of memory still completes its known claims."""
     known = claim("history#known")
     store.put_if_absent(known)
     refuse(server)
@@ -88,35 +64,6 @@ def test_error_reply_is_a_definite_refusal(server: Any, store: ValkeyStore, refu
     assert store.put_if_absent(record) is record
 
 
-@pytest.mark.parametrize(
-    ("user", "commands"),
-    [("worker:wrong@", "+@all"), ("worker:right@", "-@all"), ("worker:right@", "-evalsha")],
-    ids=["wrong password", "no command", "no scripts"],
-)
-def test_user_without_the_right_is_refused(server: Any, user: str, commands: str) -> None:
-    """A server that does not let the user in, or not do this, has written nothing; its password is not repeated."""
-    server.acl_setuser("worker", enabled=True, reset=True, passwords="+right", keys="*", commands=["+@all", commands])
-    try:
-        with pytest.raises(StoreRefusedError) as refused:
-            open_store(address(server).replace("//", f"//{user}")).put_if_absent(claim())
-    finally:
-        server.acl_deluser("worker")
-    assert user[7:-1] not in str(refused.value).split()
-    assert server.dbsize() == 0
-
-
-@pytest.mark.parametrize("listens", [True, False], ids=["silent", "gone"])
-def test_server_that_does_not_answer_is_given_up(*, listens: bool) -> None:
-    """A server that takes connections and never answers, or is not there, costs no more than the client's timeouts."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        if listens:
-            listener.listen()
-        client = valkey.Valkey(port=listener.getsockname()[1], socket_connect_timeout=0.2, socket_timeout=0.2)
-        with client, pytest.raises(StoreUnavailableError):
-            ValkeyStore(client).put_if_absent(claim(), until_ms=epoch_ms() + 300)
-
-
 # ── Users, TLS and clusters ───────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -127,7 +74,7 @@ class Secured(NamedTuple):
     ports: dict[str, int]
     """By scheme."""
     show: Callable[[str], object]
-    """Have it show the certificate of this name; both are trusted here."""
+    """Make the server present the certificate of this name; the tests trust both."""
 
 
 @pytest.fixture(scope="module")
@@ -143,10 +90,10 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         options = ["-days", "1", "-subj", f"/CN={name}", "-addext", f"subjectAltName={subject}", "-out", name]
         subprocess.run([openssl, "req", "-x509", "-key", key, *options], check=True, capture_output=True, cwd=folder)
     (folder / "trusted").write_text("".join((folder / name).read_text() for name in ("right", "wrong")))
-    tls_port = servers.free_port()
+    tls_port = free_port()
     files = {"key-file": key, "cert-file": str(folder / "right"), "ca-cert-file": str(folder / "trusted")}
     tls = {"port": str(tls_port), "auth-clients": "no", "cluster": "yes", **files}
-    cluster = ["--cluster-enabled", "yes", "--cluster-port", str(servers.free_port())]
+    cluster = ["--cluster-enabled", "yes", "--cluster-port", str(free_port())]
     settings = [*cluster, *(word for name, value in tls.items() for word in (f"--tls-{name}", value))]
     with (
         pytest.MonkeyPatch.context() as environment,
@@ -167,7 +114,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
 @pytest.mark.parametrize("options", ["", "?cluster=true"])
 @pytest.mark.parametrize("scheme", ["redis", "valkey", "rediss", "valkeys"])
 def test_every_kind_of_server_is_reached(secured: Secured, scheme: str, options: str) -> None:
-    """A server or a cluster, with TLS or without, lets the user in, and again after a lost connection."""
+    """The store logs in to a server or cluster, with or without TLS, and reconnects."""
     store = open_store(f"{scheme}://{USER}127.0.0.1:{secured.ports[scheme]}{options}")
     secured.client.flushall()
     record = claim()
@@ -178,14 +125,14 @@ def test_every_kind_of_server_is_reached(secured: Secured, scheme: str, options:
         store.read(KEY, until_ms=epoch_ms())
     secured.client.config_set("maxclients", 100)
     assert store.read(KEY) is not None
-    if options:  # its only node was lost: only the endpoint knows which nodes there are by now
+    if options:  # after losing its node it must ask the endpoint again
         nodes: Any = store._client.nodes_manager  # type: ignore[attr-defined]  # noqa: SLF001 - how it stands
         assert nodes.startup_nodes
 
 
 @pytest.mark.parametrize("options", ["", "?cluster=true"])
 def test_certificate_of_another_name_is_not_trusted(secured: Secured, options: str) -> None:
-    """A certificate that is valid for another server does not make this one the one that was meant."""
+    """The client refuses a certificate of another server."""
     store = open_store(f"rediss://{USER}127.0.0.1:{secured.ports['rediss']}{options}")
     secured.show("wrong")
     try:
@@ -197,7 +144,7 @@ def test_certificate_of_another_name_is_not_trusted(secured: Secured, options: s
 
 
 def test_cluster_that_retries_by_itself_is_refused(secured: Secured) -> None:
-    """A client that hides a try without an answer behind a later refusal would make the unknown look definite."""
+    """Its retries would hide a try without an answer behind a later refusal."""
     with (
         valkey.ValkeyCluster(host="127.0.0.1", port=secured.ports["valkey"], socket_timeout=1) as client,
         pytest.raises(ConfigurationError, match="cluster_error_retry_attempts"),

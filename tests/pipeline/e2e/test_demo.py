@@ -27,7 +27,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
 def nothing_left(tmp_path: Path) -> Iterator[None]:
     """However the demo ends, it removes the engine's folder, which it does after ending the engine."""
     yield
-    assert list(tmp_path.glob("carride-laptop-*")) == []
+    assert list(tmp_path.glob("carride-cloud-*")) == []
 
 
 def test_a_run_balances_and_writes_its_ledger(environment: dict[str, str]) -> None:

@@ -3,15 +3,15 @@
 import io
 
 from idempotency import MemoryStore
-from local.chaos import Mix, laptop_without, rehearse, table
-from local.demo import Progress
-from local.local_aws import Laptop
+from local.chaos import Mix, cloud_without, rehearse, table
+from local.command import Progress
+from local.local_aws import LocalAws
 
 
-def test_nothing_is_lost_or_doubled_in_the_worst_mix(laptop: Laptop) -> None:
+def test_nothing_is_lost_or_doubled_in_the_worst_mix(cloud: LocalAws) -> None:
     """Copies, disorder, crashes, poison and a bad gateway: every ride ends well, and a replay changes nothing."""
     mix = Mix(rides=16, cars=6, at_once=40, gateway=0.2)
-    result = rehearse(laptop, mix, seed=3, store=MemoryStore(), progress=Progress(io.StringIO()))
+    result = rehearse(cloud, mix, seed=3, store=MemoryStore(), progress=Progress(io.StringIO()))
     assert result.wrong() == []
     assert result.sound
     assert result.poison > 0
@@ -24,8 +24,8 @@ def test_a_consumer_without_its_decorator_is_noticed() -> None:
     """Copies alone are enough to show that it takes effect more than once, by whatever means it writes."""
     mix = Mix(rides=4, duplicates=1, out_of_order=0, crashes=0, poison=0, gateway=0)
     consumers = ["ride-history", "dispatch", "payment"]
-    with laptop_without(consumers) as laptop:
-        laptop.build()
-        result = rehearse(laptop, mix, seed=4, store=MemoryStore(), progress=Progress(io.StringIO()))
+    with cloud_without(consumers) as cloud:
+        cloud.build()
+        result = rehearse(cloud, mix, seed=4, store=MemoryStore(), progress=Progress(io.StringIO()))
     assert not result.sound
     assert [name for name, account in result.ledger.consumers.items() if account.doubled] == consumers

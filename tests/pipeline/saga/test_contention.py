@@ -9,7 +9,7 @@ import pytest
 
 from dispatch import Settings, make_handler
 from idempotency.clock import epoch_ms
-from local.local_aws import Laptop
+from local.local_aws import LocalAws
 from ops import fleet
 from tests.functions.saga import Life, create_table, event, invocation, items
 
@@ -24,11 +24,11 @@ TABLES = {
 
 
 @pytest.fixture
-def dynamodb(laptop: Laptop, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def dynamodb(cloud: LocalAws, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """The engine's DynamoDB with empty tables, which clients of this process find too."""
-    for name, value in laptop.environment().items():
+    for name, value in cloud.environment().items():
         monkeypatch.setenv(name, value)
-    client = laptop.client("dynamodb")
+    client = cloud.client("dynamodb")
     for table, keys in TABLES.items():
         create_table(client, table, *keys)
     yield client

@@ -12,7 +12,7 @@ from tests.pipeline.saga.town import Town
 
 def messages(town: Town, url: str) -> list[dict[str, Any]]:
     """Take everything out of a queue."""
-    sqs, found = town.laptop.client("sqs"), []
+    sqs, found = town.cloud.client("sqs"), []
     while batch := sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=10).get("Messages", []):
         found += [json.loads(message["Body"]) for message in batch]
         for message in batch:
@@ -23,7 +23,7 @@ def messages(town: Town, url: str) -> list[dict[str, Any]]:
 def test_a_topic_and_a_queue_are_all_that_a_partner_needs(town: Town) -> None:
     """It gets every event of a ride in the older envelope, whichever road the event came by, and no data but the id."""
     topic, ride = town.stack.outputs["PartnersTopicArn"], town.ride()
-    queue = subscribe(town.laptop.client("sns"), town.laptop.client("sqs"), topic, "by-topic")
+    queue = subscribe(town.cloud.client("sns"), town.cloud.client("sqs"), topic, "by-topic")
     town.hear(ride.created, ride.accepted, ride.completed)
     heard = messages(town, queue)
     assert sorted(event["attributes"]["type"] for event in heard) == [
@@ -52,19 +52,19 @@ def test_a_topic_and_a_queue_are_all_that_a_partner_needs(town: Town) -> None:
 def test_a_copy_in_the_older_envelope_is_recognised_as_one(town: Town) -> None:
     """The same fact in both envelopes is one event to the partner: the same id, and the same data."""
     topic, ride = town.stack.outputs["PartnersTopicArn"], town.ride()
-    queue = subscribe(town.laptop.client("sns"), town.laptop.client("sqs"), topic, "both-envelopes")
+    queue = subscribe(town.cloud.client("sns"), town.cloud.client("sqs"), topic, "both-envelopes")
     fact = event_of(ride.created)
     town.put_details(fact.to_detail(), older_envelope(fact))
     town.settle()
     partner = Partner(MemoryStore())
-    assert partner.poll(town.laptop.client("sqs"), queue) == 2
+    assert partner.poll(town.cloud.client("sqs"), queue) == 2
     assert partner.points == {fact.idempotencyid: 1}
     assert messages(town, queue) == []
 
 
 def test_a_rule_and_a_queue_do_as_well(town: Town) -> None:
     """A subscriber with a rule of its own gets events as they are on the bus, and no producer has to know of it."""
-    events, sqs = town.laptop.client("events"), town.laptop.client("sqs")
+    events, sqs = town.cloud.client("events"), town.cloud.client("sqs")
     bus = town.stack.outputs["CarRideBusName"]
     url = sqs.create_queue(QueueName="by-rule")["QueueUrl"]
     arn = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]

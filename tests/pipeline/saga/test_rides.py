@@ -67,7 +67,7 @@ def test_rides_that_stand_still_are_settled(town: Town) -> None:
 def test_a_booking_that_nobody_ends_is_cancelled(town: Town) -> None:
     """The caller finds the ride cancelled; its car is free, and its money released."""
     path = f"/_aws/execute-api/{town.stack.resources['CarRideApi']}/$default/carrides"
-    connection = http.client.HTTPConnection(HOST, town.laptop.port, timeout=60)
+    connection = http.client.HTTPConnection(HOST, town.cloud.port, timeout=60)
     order = {"customerID": "customer_a", "pickup": "sector_10", "destination": "sector_03", "price": 1250}
     ride = send(connection, "POST", path, order, key="abandoned-book", twice=False)
     path += f"/{ride['orderID']}"

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Any, Final
 
-from carride.events import Fact
-from local.demo import reconcile, site_of
-from local.local_aws import Laptop, Stack
+from carride.facts import Fact
+from local.demo import reconcile, stack_ref
+from local.local_aws import LocalAws, Stack
 from local.simulated_gateway import Books, GatewayServer, Request, Troubles
 from ops.audit import gateway_payments, read
 from ops.audit.saga import Saga, check
@@ -25,8 +25,8 @@ _QUIET_SECONDS: Final = 60.0
 class Town:
     """Dispatch, payment and a gateway, deployed from the real template."""
 
-    def __init__(self, laptop: Laptop, stack: Stack, gateway: GatewayServer) -> None:
-        self.laptop = laptop
+    def __init__(self, cloud: LocalAws, stack: Stack, gateway: GatewayServer) -> None:
+        self.cloud = cloud
         self.stack = stack
         self.gateway = gateway
         self._solvent, self._broke = (itertools.filterfalse(is_broke, names()), filter(is_broke, names()))
@@ -43,7 +43,7 @@ class Town:
 
     def settle(self) -> None:
         """Wait until every event has run its course."""
-        self.laptop.wait_until_quiet(timeout=_QUIET_SECONDS)
+        self.cloud.wait_until_quiet(timeout=_QUIET_SECONDS)
 
     def put(self, *facts: Fact) -> None:
         """Put facts on the bus, all at once."""
@@ -60,14 +60,14 @@ class Town:
             }
             for detail in details
         ]
-        answer = self.laptop.client("events").put_events(Entries=entries)
+        answer = self.cloud.client("events").put_events(Entries=entries)
         assert answer["FailedEntryCount"] == 0
 
     def saga(self, *rides: Life) -> Saga:
         """Return how these rides have ended, by all evidence."""
         names = {ride.order_id for ride in rides}
         found = read(
-            site_of(self.laptop, self.stack), grace=timedelta(), payments=gateway_payments(self.gateway.ledger())
+            stack_ref(self.cloud, self.stack), grace=timedelta(), payments=gateway_payments(self.gateway.ledger())
         )
         return check(
             found._replace(
@@ -80,7 +80,7 @@ class Town:
 
     def reconcile(self) -> None:
         """Run the reconciler as if it were tomorrow."""
-        reconcile(self.laptop, self.stack, self.settle)
+        reconcile(self.cloud, self.stack, self.settle)
 
     def charges(self, *rides: Life) -> list[dict[str, Any]]:
         """Return what the gateway has of these rides."""

@@ -4,7 +4,7 @@ A store has three conditional writes and a read. Each write answers with what is
 was passed in if it was written, the record that refused the condition, or ``None`` if the key is absent. The conditions
 are `may_put_if_absent`, `may_compare_and_swap` and `may_update_if_owner` below, in the language of the backend.
 
-``docs/writing-a-store.md`` explains how to write a store, and how to prove it.
+``docs/stores.md`` explains how to write a store, and how to prove it.
 """
 
 from collections.abc import Sequence
@@ -22,11 +22,9 @@ class Store(Protocol):
     """What the protocol needs of a backend.
 
     ``until_ms`` is the epoch millisecond by which every further try must end; ``None`` leaves it to the store.
-    ``effects`` take place in the same transaction as the record, or not at all.
-
-    A write raises StoreUnavailableError if its outcome is unknown, StoreRefusedError if nothing was written,
-    EffectConflictError if the condition of an effect does not hold, and EffectsRejectedError if the effects can never
-    be written. A read raises one of the first two.
+    ``effects`` take place in the same transaction as the record, or not at all. A write raises StoreUnavailableError
+    if its outcome is unknown, StoreRefusedError if nothing was written, EffectConflictError if the condition of an
+    effect does not hold, and EffectsRejectedError if the effects can never be written. A read raises the first two.
     """
 
     transactional: bool
@@ -59,10 +57,7 @@ def may_put_if_absent(found: Record | None) -> bool:
 
 
 def may_compare_and_swap(found: Record | None, seen: Record) -> bool:
-    """Return whether `Store.compare_and_swap` writes.
-
-    The lease counts: a heartbeat that arrives in between must refuse a takeover.
-    """
+    """Return whether `Store.compare_and_swap` writes. A heartbeat in between changes the lease and so refuses it."""
     return (
         found is not None
         and found.owner == seen.owner
@@ -75,8 +70,7 @@ def may_compare_and_swap(found: Record | None, seen: Record) -> bool:
 def may_update_if_owner(found: Record | None, record: Record) -> bool:
     """Return whether `Store.update_if_owner` writes.
 
-    The status counts: an owner that has finished changes nothing. The lease counts for heartbeats, the only writes with
-    a lease: one that arrives after its successor must not shorten the lease.
+    An owner that has finished changes nothing. Only heartbeats write a lease: a late one must not shorten it.
     """
     return (
         found is not None

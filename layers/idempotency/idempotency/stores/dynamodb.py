@@ -37,7 +37,6 @@ _PASSING: Final = frozenset(
     }
 )
 
-_INSERT: Final[dict[str, Any]] = {"ConditionExpression": "attribute_not_exists(idempotencyKey)"}
 _STATUS_AND_OWNER: Final = {"#s": "status", "#o": "owner"}
 
 
@@ -47,9 +46,7 @@ class DynamoDBStore:
     Args:
         table: the table's name or ARN.
         transport: sends the requests. Default: a botocore client with explicit timeouts.
-        clock: epoch milliseconds, compared with ``until_ms``.
-        sleep: waits between tries, in seconds.
-        jitter: a number from 0 to 1 for each pause.
+        clock, sleep, jitter: epoch milliseconds, waiting in seconds, a number from 0 to 1 for each pause.
     """
 
     transactional = True
@@ -69,7 +66,7 @@ class DynamoDBStore:
 
     def put_if_absent(self, record: Record, effects: Sequence["Effect"] = (), *, until_ms: int | None = None) -> Record:
         """Write ``record`` if its key is absent."""
-        found = self._write(record, _INSERT, effects, until_ms)
+        found = self._write(record, "attribute_not_exists(idempotencyKey)", {}, effects, until_ms)
         if found is None:  # deleted after the refusal: DynamoDB returns no item
             raise StoreUnavailableError(
                 f"{record.key} was refused by a record that has been deleted; the next delivery decides"
@@ -80,7 +77,7 @@ class DynamoDBStore:
         self, seen: Record, record: Record, effects: Sequence["Effect"] = (), *, until_ms: int | None = None
     ) -> Record | None:
         """Write ``record`` if the record under its key is still as ``seen``."""
-        values: dict[str, dict[str, str]] = {}
+        values: dict[str, object] = {}
         conditions = []
         for name, value, kind in (
             ("#s", seen.status or None, "S"),
@@ -96,28 +93,18 @@ class DynamoDBStore:
                 # A value of another type is read as None, so a damaged record can be replaced as well.
                 conditions.append(f"NOT attribute_type({name}, :type{kind})")
                 values[f":type{kind}"] = {"S": kind}
-        expression = {
-            "ConditionExpression": " AND ".join(conditions),
-            "ExpressionAttributeNames": _STATUS_AND_OWNER,
-            "ExpressionAttributeValues": values,
-        }
-        return self._write(record, expression, effects, until_ms)
+        return self._write(record, " AND ".join(conditions), values, effects, until_ms)
 
     def update_if_owner(
         self, record: Record, effects: Sequence["Effect"] = (), *, until_ms: int | None = None
     ) -> Record | None:
         """Write ``record`` if its owner still holds the key, with no later lease."""
         condition = "#s = :s AND #o = :o"
-        values = {":s": {"S": IN_PROGRESS}, ":o": {"S": record.owner}}
+        values: dict[str, object] = {":s": {"S": IN_PROGRESS}, ":o": {"S": record.owner}}
         if record.lease_ms is not None:
             condition += " AND leaseExpiry <= :l"
             values[":l"] = {"N": str(record.lease_ms)}
-        expression = {
-            "ConditionExpression": condition,
-            "ExpressionAttributeNames": _STATUS_AND_OWNER,
-            "ExpressionAttributeValues": values,
-        }
-        return self._write(record, expression, effects, until_ms)
+        return self._write(record, condition, values, effects, until_ms)
 
     def read(self, key: str, *, until_ms: int | None = None) -> Record | None:
         """Read the record under ``key``, consistently."""
@@ -126,14 +113,21 @@ class DynamoDBStore:
         return record_of(item) if item else None
 
     def _write(
-        self, record: Record, expression: Mapping[str, Any], effects: Sequence["Effect"], until_ms: int | None
+        self,
+        record: Record,
+        condition: str,
+        values: Mapping[str, object],
+        effects: Sequence["Effect"],
+        until_ms: int | None,
     ) -> Record | None:
-        put = {
+        put: dict[str, Any] = {
             "TableName": self._table,
             "Item": item_of(record),
+            "ConditionExpression": condition,
             "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
-            **expression,
         }
+        if values:
+            put |= {"ExpressionAttributeNames": _STATUS_AND_OWNER, "ExpressionAttributeValues": values}
         if effects:
             return self._transact(record, put, effects, until_ms)
         try:
@@ -146,7 +140,9 @@ class DynamoDBStore:
     def _transact(
         self, record: Record, put: Mapping[str, Any], effects: Sequence["Effect"], until_ms: int | None
     ) -> Record | None:
-        actions: list[Mapping[str, object]] = [{"Put": put}, *(effect.action() for effect in effects)]
+        from idempotency.effects import action_of
+
+        actions: list[Mapping[str, object]] = [{"Put": put}, *map(action_of, effects)]
         if len(actions) > MAX_ACTIONS:
             raise EffectsRejectedError(f"{len(actions)} are more than the {MAX_ACTIONS} actions of one transaction")
         # The token is made once for this request, and kept over its retries. A token derived from the key would collide
@@ -174,11 +170,9 @@ class DynamoDBStore:
     def _send(
         self, operation: str, request: Mapping[str, Any], until_ms: int | None, actions: int = 0
     ) -> Mapping[str, Any]:
-        """Return DynamoDB's answer; ``actions`` is the number of a transaction's actions.
+        """Return DynamoDB's answer, or raise a ServiceError if a condition does not hold.
 
-        Raises:
-            ServiceError: a condition does not hold; a cancelled transaction has a reason for each of its actions.
-            StoreRefusedError, StoreUnavailableError: as `Retries.send`.
+        ``actions`` is the number of a transaction's actions.
         """
         return self._retries.send(
             f"{operation} on {self._table}",
@@ -224,27 +218,10 @@ def _reasons(error: ServiceError, actions: int) -> Sequence[Mapping[str, Any]]:
 _ABSENT: Final[Mapping[str, Any]] = {}
 
 
-def item_of(record: Record) -> dict[str, dict[str, Any]]:  # noqa: C901 - one line an attribute, and no loop: this is hot
+def item_of(record: Record) -> dict[str, dict[str, Any]]:  # noqa: C901 - one condition an attribute, and no loop: hot
     """Return the record as a stored item in the wire format. None is left out."""
-    (
-        key,
-        status,
-        owner,
-        attempt,
-        lease_ms,
-        expiry,
-        fingerprint,
-        delivery,
-        region,
-        created_ms,
-        updated_ms,
-        result,
-        error,
-        retry_ms,
-        dead_lettered,
-        event,
-        _,  # the revision is never stored
-    ) = record
+    key, status, owner, attempt, lease_ms, expiry, fingerprint, delivery, region, created_ms, updated_ms, *rest = record
+    result, error, retry_ms, dead_lettered, event, _ = rest  # the revision is never stored
     item: dict[str, dict[str, Any]] = {
         "idempotencyKey": {"S": key},
         "status": {"S": status},
@@ -278,25 +255,25 @@ def item_of(record: Record) -> dict[str, dict[str, Any]]:  # noqa: C901 - one li
 
 
 def record_of(item: Mapping[str, Mapping[str, Any]]) -> Record:
-    """Return a stored item as a record. What it lacks is None; the decision handles invalid values."""
+    """Return a stored item as a record. An absent attribute is None; the decision handles invalid values."""
     find = item.get
     return Record(
-        key=find("idempotencyKey", _ABSENT).get("S") or "",
-        status=find("status", _ABSENT).get("S") or "",
-        owner=find("owner", _ABSENT).get("S"),
-        attempt=_number(find("attempt")) or 0,
-        lease_ms=_number(find("leaseExpiry")),
-        expiry=_number(find("expiryTimestamp")),
-        fingerprint=find("fingerprint", _ABSENT).get("S"),
-        delivery=find("delivery", _ABSENT).get("S"),
-        region=find("region", _ABSENT).get("S"),
-        created_ms=_number(find("createdAt")) or 0,
-        updated_ms=_number(find("updatedAt")) or 0,
-        result=find("responseData", _ABSENT).get("S"),
-        error=find("error", _ABSENT).get("S"),
-        retry_ms=_number(find("retryAt")),
-        dead_lettered=find("deadLettered", _ABSENT).get("BOOL") is True,
-        event=find("event", _ABSENT).get("S"),
+        find("idempotencyKey", _ABSENT).get("S") or "",
+        find("status", _ABSENT).get("S") or "",
+        find("owner", _ABSENT).get("S"),
+        _number(find("attempt")) or 0,
+        _number(find("leaseExpiry")),
+        _number(find("expiryTimestamp")),
+        find("fingerprint", _ABSENT).get("S"),
+        find("delivery", _ABSENT).get("S"),
+        find("region", _ABSENT).get("S"),
+        _number(find("createdAt")) or 0,
+        _number(find("updatedAt")) or 0,
+        find("responseData", _ABSENT).get("S"),
+        find("error", _ABSENT).get("S"),
+        _number(find("retryAt")),
+        find("deadLettered", _ABSENT).get("BOOL") is True,
+        find("event", _ABSENT).get("S"),
     )
 
 

@@ -1,7 +1,7 @@
 """Opens the store that one line of settings names."""
 
 import re
-from typing import Final
+from typing import Any, Final
 
 from idempotency.errors import ConfigurationError
 from idempotency.stores import Store
@@ -18,26 +18,23 @@ _PORT: Final = 6379
 _HIGHEST_PORT: Final = 65_535
 
 
-def open_store(address: str) -> Store:
+def open_store(address: str, *, session: Any = None) -> Store:
     """Open the store at ``address``. It imports only what that store needs, and sends no request yet.
 
     Args:
-        address: ``dynamodb:<name or ARN of the table>``, or
-            ``valkey://[[<user>]:<password>@]<host>[:<port>][/<database>][?<options>]``. ``redis://`` is another word
-            for ``valkey://``; ``valkeys://`` and ``rediss://`` speak TLS. User and password are percent-encoded, the
-            default port is 6379, an IPv6 address is in brackets. Options, joined by ``&``:
-
-            - ``cluster=true``: the endpoint belongs to a cluster, which names its nodes. It has no databases.
-            - ``eviction=accepted``: do not check at the first step that the server evicts no keys.
+        address: ``dynamodb:<name or ARN of the table>``, or ``<scheme>://[[<user>]:<password>@]<host>[:<port>]`` with
+            the scheme valkey or redis, with TLS valkeys or rediss, and then ``[/<database>][?<options>]``.
+            ``docs/stores.md`` explains the options.
+        session: the botocore session for DynamoDB. Default: a new one, which reads the description of DynamoDB again.
 
     Raises:
-        ConfigurationError: it is none of these, or valkey-py is not installed. The first step raises it, too, if the
-            server drops keys to make room.
+        ConfigurationError: it is none of these, or valkey-py is not installed.
     """
     if table := _TABLE.fullmatch(address):
         from idempotency.stores.dynamodb import DynamoDBStore
+        from idempotency.stores.transport import botocore_transport
 
-        return DynamoDBStore(table["table"])
+        return DynamoDBStore(table["table"], transport=botocore_transport(session=session))
     server = _SERVER.fullmatch(address)
     options = set(filter(None, (server["options"] or "").split("&"))) if server else set()
     port = int(server["port"] or _PORT) if server else 0
@@ -53,15 +50,13 @@ def open_store(address: str) -> Store:
 
     from urllib.parse import unquote
 
-    from idempotency.stores.valkey import ValkeyStore, connect
+    from idempotency.stores.valkey import ValkeyStore
 
-    client = connect(
-        server["ipv6"] or server["host"],
-        port,
-        tls=bool(server["tls"]),
-        username=unquote(server["user"] or "") or None,
-        password=unquote(server["password"] or "") or None,
-        database=database,
-        cluster=cluster,
-    )
+    try:
+        from idempotency.stores.valkey_client import connect
+    except ImportError as error:
+        raise ConfigurationError("records in Valkey need the package valkey: add it to what is deployed") from error
+    host, tls = server["ipv6"] or server["host"], bool(server["tls"])
+    user, password = (unquote(server[part] or "") or None for part in ("user", "password"))
+    client = connect(host, port, tls=tls, username=user, password=password, database=database, cluster=cluster)
     return ValkeyStore(client, checks_eviction="eviction=accepted" not in options)

@@ -41,17 +41,10 @@ class MemoryStore:
         """Write ``record`` if its key is absent."""
         with self._lock:
             found = self._find(record.key)
-            if found is not None and not may_put_if_absent(found):
-                return found
-            return self._write(record, effects)
+            return self._write(record, effects) if found is None or may_put_if_absent(found) else found
 
     def compare_and_swap(
-        self,
-        seen: Record,
-        record: Record,
-        effects: Sequence[Effect] = (),
-        *,
-        until_ms: int | None = None,
+        self, seen: Record, record: Record, effects: Sequence[Effect] = (), *, until_ms: int | None = None
     ) -> Record | None:
         """Write ``record`` if the record under its key is still as ``seen``."""
         with self._lock:
@@ -59,11 +52,7 @@ class MemoryStore:
             return self._write(record, effects) if may_compare_and_swap(found, seen) else found
 
     def update_if_owner(
-        self,
-        record: Record,
-        effects: Sequence[Effect] = (),
-        *,
-        until_ms: int | None = None,
+        self, record: Record, effects: Sequence[Effect] = (), *, until_ms: int | None = None
     ) -> Record | None:
         """Write ``record`` if its owner still holds the key, with no later lease."""
         with self._lock:

@@ -28,11 +28,6 @@ class Retries:
 
     The clients of the backends do not retry: only the store knows how much time is left, and whether an earlier try of
     the same request may have taken place.
-
-    Args:
-        clock: epoch milliseconds, compared with ``until_ms``.
-        sleep: waits between tries, in seconds.
-        jitter: a number from 0 to 1 for each pause.
     """
 
     def __init__(
@@ -58,9 +53,9 @@ class Retries:
         """Return the answer to ``request``.
 
         Args:
-            what: names the request in errors.
+            what: what errors call the request.
             request: sends it once.
-            judge: returns what an error of ``request`` says; None for an error that is not the backend's: it is raised.
+            judge: returns what an error says; None for an error that is not the backend's, which is raised.
             longest_try_s: the seconds after which a try without an answer ends.
             until_ms: epoch milliseconds by which every try but the first must be able to end; None: no limit.
             remedy: ends the message of an error that no retry can change.

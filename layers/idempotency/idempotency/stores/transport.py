@@ -11,10 +11,7 @@ _READ_TIMEOUT_S: Final = 0.8
 
 
 class ServiceError(Exception):
-    """Raised when DynamoDB answered with an error, or a request could not be signed (``status`` 0).
-
-    ``body`` is DynamoDB's answer, with the stored item if a condition was refused.
-    """
+    """Raised when DynamoDB answered with an error (``body``), or a request could not be signed (``status`` 0)."""
 
     def __init__(self, code: str, status: int, message: str, body: Mapping[str, Any]) -> None:
         super().__init__(f"{code}: {message}")
@@ -59,12 +56,8 @@ class BotocoreTransport:
 
         self.longest_try_s = longest_try_s
         self._service_error: type[Any] = ClientError
-        self._unsigned: tuple[type[Exception], ...] = (
-            CredentialRetrievalError,
-            NoCredentialsError,
-            PartialCredentialsError,
-        )
-        self._no_answer: tuple[type[Exception], ...] = (HTTPClientError, ConnectionError, ResponseParserError)
+        self._unsigned = (CredentialRetrievalError, NoCredentialsError, PartialCredentialsError)
+        self._no_answer = (HTTPClientError, ConnectionError, ResponseParserError)
         self._calls: dict[str, Callable[..., Mapping[str, Any]]] = {
             "GetItem": client.get_item,
             "PutItem": client.put_item,
@@ -89,9 +82,7 @@ class BotocoreTransport:
 def botocore_transport(
     *, session: Any = None, connect_timeout_s: float = _CONNECT_TIMEOUT_S, read_timeout_s: float = _READ_TIMEOUT_S
 ) -> BotocoreTransport:
-    """Make a transport over a new botocore client.
-
-    ``session`` is a botocore session with another profile, region or credentials than the environment's.
+    """Make a transport over a new botocore client, by default of the environment's session.
 
     The timeouts are short, because botocore's default of 60 seconds outlives most functions. The client does not
     validate requests: the store makes them, and its tests send them to DynamoDB.

@@ -15,7 +15,6 @@ The network delay of each direction makes a lease seem longer. Nothing makes it 
 """
 
 import hashlib
-import importlib
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +27,11 @@ from idempotency.record import IN_PROGRESS, Record
 from idempotency.stores.retries import Retries, Verdict
 
 type Client = Any
-"""A client of valkey-py or redis-py, or of one of their cluster clients; neither package is a dependency."""
+"""A client of valkey-py or redis-py, or of one of their cluster clients."""
+
+# ReadOnlyError: the server has become a replica, and the next connection may reach the new primary.
+_PASSING: Final = frozenset({"BusyLoadingError", "ClusterDownError", "ReadOnlyError", "TryAgainError"})
+_REFUSING: Final = frozenset({"AuthenticationError", "AuthorizationError", "ResponseError"})
 
 
 class _Script:
@@ -91,30 +94,22 @@ class _Found(NamedTuple):
 
 
 class ValkeyStore:
-    """Idempotency records in Valkey or Redis (6.2 or later).
+    """Idempotency records in Valkey or Redis (6.2 or later), without effects.
 
-    It holds claims and results. It takes no effects, because it has no part in DynamoDB's transactions.
-
-    Its guarantee is *once without failover, at least once across one*: replication is asynchronous, so the replica that
-    takes over may lack the latest claims and completions. A durable service (MemoryDB) keeps all that it acknowledged.
-    The server must not evict keys: see `check_eviction`.
-
-    A key expires when its window ends, never with its lease. A quarantined record does not expire.
+    An operation completes *once without a failover, at least once across one*: replication is asynchronous. The server
+    must not evict keys: see `check_eviction`. A key expires when its window ends; a quarantined record does not expire.
 
     Args:
         client: a client of valkey-py or redis-py, with ``socket_timeout=`` and without retries of its own
-            (``retry=Retry(NoBackoff(), 0)``, for a cluster ``cluster_error_retry_attempts=0``): only the store knows
-            how much time is left, and an error after a hidden retry does not show that the first try may have taken
-            place. Behind an endpoint that moves to another server in a failover, give it
+            (``retry=Retry(NoBackoff(), 0)``, for a cluster ``cluster_error_retry_attempts=0``): the store retries,
+            because it knows the time left. Behind an endpoint that a failover moves to another server, give it
             ``retry_on_error=[ReadOnlyError]``: it then drops the connection to a server that has become a replica.
         prefix: goes before every key, because servers are often shared.
-        checks_eviction: whether every step calls `check_eviction` until the check has passed once.
-        clock: epoch milliseconds: the consumer's clock.
-        sleep: waits between tries, in seconds.
-        jitter: a number from 0 to 1 for each pause.
+        checks_eviction: every step calls `check_eviction` until the check has passed once.
+        clock, sleep, jitter: epoch milliseconds, waiting in seconds, a number from 0 to 1 for each pause.
 
     Raises:
-        ConfigurationError: the client has no timeout, or retries by itself.
+        ConfigurationError: the client has no timeout, retries by itself, or is of another package.
     """
 
     transactional = False
@@ -135,7 +130,8 @@ class ValkeyStore:
         self._clock = clock
         self._retries = Retries(clock, sleep, jitter)
         self._longest_try_s = _longest_try_s(client)
-        self._errors = _Errors(client)
+        if not _names(type(client)):
+            raise ConfigurationError(f"{type(client).__qualname__} is no client of valkey-py or redis-py")
 
     def put_if_absent(self, record: Record, effects: Sequence[Effect] = (), *, until_ms: int | None = None) -> Record:
         """Write ``record`` if its key is absent."""
@@ -167,9 +163,9 @@ class ValkeyStore:
         return _record_of(key, found) if found.fields else None
 
     def check_eviction(self, *, until_ms: int | None = None) -> None:
-        """Check that the server does not evict keys, which would forget claims. Call it when you deploy.
+        """Check that the server does not evict keys, which would forget claims. A server that reports no policy passes.
 
-        It asks ``INFO``, because managed services forbid ``CONFIG``. A server that reports no policy passes.
+        It sends ``INFO``, because managed services forbid ``CONFIG``.
 
         Raises:
             ConfigurationError: its ``maxmemory-policy`` is another than ``noeviction``.
@@ -178,7 +174,7 @@ class ValkeyStore:
         try:
             report = self._send("INFO", lambda: self._client.info("memory"), until_ms)
         except StoreRefusedError as refused:
-            if isinstance(refused.__cause__, self._errors.reply):
+            if "ResponseError" in _names(type(refused.__cause__)):
                 return
             raise
         nodes = report.values() if all(isinstance(part, dict) for part in report.values()) else (report,)
@@ -213,116 +209,40 @@ class ValkeyStore:
         return self._send(f"a step on {key}", lambda: self._evaluate(script, key, arguments), until_ms)
 
     def _send(self, what: str, request: Callable[[], Any], until_ms: int | None) -> Any:
-        return self._retries.send(
-            what, request, self._errors.judge, longest_try_s=self._longest_try_s, until_ms=until_ms
-        )
+        return self._retries.send(what, request, _judge, longest_try_s=self._longest_try_s, until_ms=until_ms)
 
     def _evaluate(self, script: _Script, key: str, arguments: tuple[str, ...]) -> Any:
         arguments = (self._prefix + key, str(self._clock()), *arguments)
         try:
             return self._client.evalsha(script.sha, 1, *arguments)
-        except self._errors.unknown_script:
-            return self._client.eval(script.text, 1, *arguments)
+        except Exception as error:
+            if "NoScriptError" not in _names(type(error)):
+                raise
+        return self._client.eval(script.text, 1, *arguments)
 
 
-class _Errors:
-    """The errors of the client's package. Neither package is a dependency of this one."""
-
-    def __init__(self, client: object) -> None:
-        names = (kind.__module__.partition(".")[0] for kind in type(client).__mro__)
-        package = next((name for name in names if name in ("valkey", "redis")), None)
-        if package is None:
-            raise ConfigurationError(f"{type(client).__qualname__} is no client of valkey-py or redis-py")
-        errors: Any = importlib.import_module(f"{package}.exceptions")
-        self.unknown_script: type[Exception] = errors.NoScriptError
-        self.reply: type[Exception] = errors.ResponseError
-        self._passing: tuple[type[Exception], ...] = (
-            errors.BusyLoadingError,
-            errors.ClusterDownError,
-            errors.ReadOnlyError,  # it has become a replica: the next connection may reach the new primary
-            errors.TryAgainError,
-        )
-        self._refusing: tuple[type[Exception], ...] = (
-            errors.AuthenticationError,
-            errors.AuthorizationError,
-            errors.ResponseError,
-        )
-        # After any other error of the client it is unknown what the server did.
-        self._unanswered: tuple[type[Exception], ...] = (
-            getattr(errors, f"{package.capitalize()}Error"),
-            getattr(errors, f"{package.capitalize()}ClusterException"),
-        )
-
-    def judge(self, error: Exception) -> Verdict | None:
-        """Return what an error says about a step: an error answered by the server is definite."""
-        if isinstance(error, self._passing):
-            return Verdict.PASSING
-        if isinstance(error, self._refusing):
-            return Verdict.REFUSED
-        return Verdict.UNANSWERED if isinstance(error, self._unanswered) else None
+def _names(kind: type) -> set[str]:
+    """Return the names of those of its classes that valkey-py or redis-py defines. Neither package is a dependency."""
+    return {each.__name__ for each in kind.__mro__ if each.__module__.partition(".")[0] in ("valkey", "redis")}
 
 
-def connect(
-    host: str,
-    port: int,
-    *,
-    tls: bool = False,
-    username: str | None = None,
-    password: str | None = None,
-    database: int = 0,
-    cluster: bool = False,
-    connect_timeout_s: float = 0.7,
-    read_timeout_s: float = 0.8,
-) -> Client:
-    """Make a client of one endpoint, for all threads of a process. It connects when it is first used.
-
-    Without ``cluster`` it uses one endpoint: a server or, with ElastiCache Serverless, the proxy that finds the key's
-    shard. Every script has one key, so none crosses shards. With ``cluster`` it asks the endpoint for the nodes of the
-    cluster, and sends each step to its key's node.
-
-    Raises:
-        ConfigurationError: valkey-py is not installed.
-    """
-    try:
-        import valkey
-        from valkey.backoff import NoBackoff
-        from valkey.exceptions import ReadOnlyError
-        from valkey.retry import Retry
-    except ImportError as error:
-        raise ConfigurationError("records in Valkey need the package valkey: add it to what is deployed") from error
-    settings: dict[str, Any] = {
-        "username": username,
-        "password": password,
-        "socket_connect_timeout": connect_timeout_s,
-        "socket_timeout": read_timeout_s,
-        "socket_keepalive": True,
-        "retry": Retry(NoBackoff(), 0),
-    }
-    if cluster:
-        from idempotency.stores.valkey_cluster import Cluster
-
-        return Cluster(host, port, tls=tls, settings=settings)
-    return valkey.Valkey(
-        host=host,
-        port=port,
-        db=database,
-        retry_on_error=[ReadOnlyError],
-        ssl=tls,
-        ssl_check_hostname=tls,  # by default valkey-py does not check the name on a certificate
-        **settings,
-    )
+def _judge(error: Exception) -> Verdict | None:
+    """Return what an error says about a step: an error that the server answered is definite, any other is not."""
+    names = _names(type(error))
+    if names & _PASSING:
+        return Verdict.PASSING
+    if names & _REFUSING:
+        return Verdict.REFUSED
+    return Verdict.UNANSWERED if names else None
 
 
 def _longest_try_s(client: Client) -> float:
     settings = client.get_connection_kwargs()
     timeout_s = settings.get("socket_timeout")
     if timeout_s is None:
-        raise ConfigurationError(
-            "give the client a socket_timeout=: without one, a server that hangs blocks its caller forever"
-        )
-    of_connections, of_cluster = settings.get("retry"), getattr(client, "retry", None)
-    attempts: int = getattr(client, "cluster_error_retry_attempts", 0)
-    if attempts or _retries(of_connections) or _retries(of_cluster):
+        raise ConfigurationError("give the client a socket_timeout=: without one, a hanging server blocks its caller")
+    retries = map(_retries, (settings.get("retry"), getattr(client, "retry", None)))
+    if getattr(client, "cluster_error_retry_attempts", 0) or any(retries):
         raise ConfigurationError(
             "give the client retry=Retry(NoBackoff(), 0), and a cluster's cluster_error_retry_attempts=0: the store "
             "retries, because it knows the time left"
@@ -345,8 +265,8 @@ def _expect(value: object) -> str:
 def _lease_as_stored(seen: Record) -> tuple[int | None, int | None]:
     """Return the lease of ``seen`` by its writer's clock, and the shift that turns it into the server's.
 
-    A record that was read has both in its revision. A record that was written here has neither, or, as a copy with
-    another lease, those of its original; only its owner can have changed its lease since.
+    A record that was read has both in its revision. One that was written here has none, or as a copy with another lease
+    its original's; only its owner can have changed its lease since.
     """
     if seen.revision is not None:
         shown, lease, shift = map(int, seen.revision.split())
@@ -360,14 +280,9 @@ _NUMBERS: Final = ("attempt", "lease_ms", "expiry", "created_ms", "updated_ms", 
 
 
 def _fields_of(record: Record) -> list[str]:
-    fields = []
-    for name in (*_TEXTS, *_NUMBERS):
-        value = getattr(record, name)
-        if value is not None:
-            fields += [name, str(value)]
-    if record.dead_lettered:
-        fields += ["dead_lettered", "1"]
-    return fields
+    values = ((name, getattr(record, name)) for name in (*_TEXTS, *_NUMBERS))
+    fields = [part for name, value in values if value is not None for part in (name, str(value))]
+    return [*fields, "dead_lettered", "1"] if record.dead_lettered else fields
 
 
 def _pairs(flat: Sequence[bytes | str]) -> dict[str, str]:

@@ -1,22 +1,43 @@
-"""A client of a cluster of Valkey or Redis servers. Importing it needs valkey-py."""
+"""Clients of Valkey and Redis servers. Importing this module needs valkey-py."""
 
 import threading
 from collections.abc import Mapping
 from typing import Any
 
 import valkey
+from valkey.backoff import NoBackoff
 from valkey.connection import Connection, SSLConnection
-from valkey.exceptions import ValkeyClusterException
+from valkey.exceptions import ReadOnlyError, ValkeyClusterException
+from valkey.retry import Retry
+
+
+def connect(
+    host: str, port: int, *, tls: bool, username: str | None, password: str | None, database: int, cluster: bool
+) -> Any:
+    """Make a client of one endpoint, for all threads of a process. It connects when it is first used.
+
+    The endpoint is a server, or a proxy that finds the key's shard. With ``cluster`` the client asks it for the
+    cluster's nodes, and sends each step to its key's node.
+    """
+    settings: dict[str, Any] = {
+        "username": username,
+        "password": password,
+        "socket_connect_timeout": 0.7,
+        "socket_timeout": 0.8,
+        "socket_keepalive": True,
+        "retry": Retry(NoBackoff(), 0),
+    }
+    if cluster:
+        return Cluster(host, port, tls=tls, settings=settings)
+    # By default valkey-py does not check the name on a certificate.
+    more: dict[str, Any] = {"retry_on_error": [ReadOnlyError], "ssl": tls, "ssl_check_hostname": tls}
+    return valkey.Valkey(host=host, port=port, db=database, **more, **settings)
 
 
 class Cluster(valkey.ValkeyCluster):
     """Asks the endpoint for the cluster's nodes at its first use, and again after it has lost them.
 
-    Args:
-        host: the endpoint's name or address. It must outlive single nodes, like a configuration endpoint.
-        port: the endpoint's port.
-        tls: encrypt connections, and check the name on each node's certificate.
-        settings: valkey-py's settings of every connection.
+    The endpoint must outlive single nodes, like a configuration endpoint.
     """
 
     def __init__(self, host: str, port: int, *, tls: bool, settings: Mapping[str, Any]) -> None:

@@ -1,0 +1,126 @@
+"""Build the project's template for the local AWS, and upload the code that a template names."""
+
+import fcntl
+import hashlib
+import io
+import platform
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from local.engine.process import REGION, ROOT, Engine, EngineError
+
+PARAMETERS: Final = {
+    "Stage": "local",
+    # Functions run on this machine's Python, hence on its processor.
+    "Architecture": "arm64" if platform.machine().lower() in {"arm64", "aarch64"} else "x86_64",
+}
+"""Template parameters of this machine."""
+
+_FOLDER: Final = ROOT / ".aws-sam"
+_CODE: Final = {"AWS::Serverless::Function": "CodeUri", "AWS::Serverless::LayerVersion": "ContentUri"}
+"""The property of a resource that names a folder of code, by type."""
+
+
+def build(engine: Engine, folder: Path = _FOLDER, root: Path = ROOT) -> None:
+    """Run ``sam build``, unless nothing has changed since this machine's last build.
+
+    Raises:
+        EngineError: The build failed.
+    """
+    built = folder / "local-build"
+    with _locked(folder, fcntl.LOCK_EX):
+        if not built.exists() or built.read_text(encoding="utf-8") != _state(folder, root):
+            engine.sam("build", "--config-env", "local", parameters=PARAMETERS, folder=root)
+            built.write_text(_state(folder, root), encoding="utf-8")
+
+
+@contextmanager
+def built() -> Iterator[Path]:
+    """Yield the folder of the last build; no other process builds meanwhile."""
+    with _locked(_FOLDER, fcntl.LOCK_SH):
+        yield _FOLDER / "build"
+
+
+@contextmanager
+def _locked(folder: Path, kind: int) -> Iterator[None]:
+    """Lock the folder of the build against other processes: one may write it, or many may read it."""
+    folder.mkdir(exist_ok=True)
+    with (folder / ".lock").open("w") as file:
+        fcntl.flock(file, kind)
+        yield
+
+
+def _state(folder: Path, root: Path) -> str:
+    """Return a hash of the sources, and the time of the build, which every ``sam build`` changes."""
+    files = (path for name in ("functions", "infrastructure", "layers") for path in sorted((root / name).rglob("*")))
+    sources = [path for path in files if path.is_file() and path.suffix != ".pyc"]
+    digest = hashlib.sha256()
+    for path in (root / "template.yaml", root / "samconfig.toml", *sources):
+        digest.update(repr((path, path.read_bytes())).encode())
+    template = folder / "build" / "template.yaml"
+    return f"{digest.hexdigest()} {template.stat().st_mtime_ns if template.exists() else 0}"
+
+
+class Uploads:
+    """Upload code and templates to one region, as ``sam package`` does.
+
+    Args:
+        s3: A client for the region.
+        region: The region.
+        endpoint_url: Address of the engine.
+    """
+
+    def __init__(self, s3: Any, region: str, endpoint_url: str) -> None:
+        self._s3 = s3
+        self._bucket = f"local-artifacts-{region}"
+        self._endpoint_url = endpoint_url
+        where = {} if region == REGION else {"CreateBucketConfiguration": {"LocationConstraint": region}}
+        with suppress(s3.exceptions.BucketAlreadyOwnedByYou, s3.exceptions.BucketAlreadyExists):
+            s3.create_bucket(Bucket=self._bucket, **where)
+
+    def template(self, text: bytes) -> str:
+        """Upload a template, and return its URL."""
+        return f"{self._endpoint_url}/{self._bucket}/{self._put(text, 'template')}"
+
+    def package(self, template: Path) -> dict[str, Any]:
+        """Upload the code and the nested templates that a template names, and return it with their addresses.
+
+        Raises:
+            EngineError: There is no such template.
+        """
+        if not template.exists():
+            raise EngineError(f"{template} is missing: call build() first")
+        body: dict[str, Any] = yaml.safe_load(template.read_text(encoding="utf-8"))
+        for resource in body["Resources"].values():
+            if isinstance(resource, list):  # a loop of AWS::LanguageExtensions, which has no code
+                continue
+            properties = resource.get("Properties", {})
+            if resource["Type"] == "AWS::CloudFormation::Stack":
+                properties["TemplateURL"] = self.template((template.parent / properties["TemplateURL"]).read_bytes())
+            name = _CODE.get(resource["Type"], "")
+            if isinstance(folder := properties.get(name), str):
+                content = _zip((template.parent / folder).resolve())
+                properties[name] = f"s3://{self._bucket}/{self._put(content, 'zip')}"
+        return body
+
+    def _put(self, content: bytes, kind: str) -> str:
+        key = f"{hashlib.sha256(content).hexdigest()}.{kind}"
+        self._s3.put_object(Bucket=self._bucket, Key=key, Body=content)
+        return key
+
+
+def _zip(folder: Path) -> bytes:
+    """Return the folder as an archive; the same content gives the same bytes."""
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_STORED) as archive:
+        for path in sorted(folder.rglob("*")):
+            if path.is_file() and "__pycache__" not in path.parts:
+                entry = zipfile.ZipInfo(str(path.relative_to(folder)))
+                entry.external_attr = path.stat().st_mode << 16
+                archive.writestr(entry, path.read_bytes())
+    return content.getvalue()

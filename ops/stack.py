@@ -1,0 +1,91 @@
+"""A reference to a deployed stack: its name, its region, and the clients that reach it."""
+
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any, Final
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import ClientError
+
+type ClientFactory = Callable[[str, str], Any]
+"""Returns a boto3 client for ``(service, region)``."""
+
+_CONFIG: Final = Config(connect_timeout=5, read_timeout=20, retries={"mode": "standard", "total_max_attempts": 3})
+
+
+class OperatorError(Exception):
+    """A request that cannot be carried out. The message gives the reason and what to do."""
+
+
+class StackRef:
+    """A stack in one region."""
+
+    def __init__(self, name: str, region: str, clients: ClientFactory) -> None:
+        self.name = name
+        self.region = region
+        self._clients = clients
+
+    def client(self, service: str) -> Any:
+        """Return a client for the stack's region."""
+        return self._clients(service, self.region)
+
+    def describe(self) -> Mapping[str, Any] | None:
+        """Return CloudFormation's current description of the stack, or None if there is no such stack."""
+        try:
+            (stack,) = self.client("cloudformation").describe_stacks(StackName=self.name)["Stacks"]
+        except ClientError as error:
+            if error.response["Error"]["Code"] != "ValidationError":  # CloudFormation's code for an unknown stack
+                raise
+            return None
+        # A stack in review is a change set that nobody has executed.
+        return None if stack["StackStatus"] in {"REVIEW_IN_PROGRESS", "DELETE_COMPLETE"} else stack
+
+    @cached_property
+    def outputs(self) -> Mapping[str, str]:
+        """The stack's outputs by name.
+
+        Raises:
+            OperatorError: there is no such stack.
+        """
+        stack = self.describe()
+        if stack is None:
+            raise OperatorError(f"there is no stack {self.name} in {self.region}: give --stack and --region")
+        return {output["OutputKey"]: output["OutputValue"] for output in stack.get("Outputs", [])}
+
+    @cached_property
+    def resources(self) -> Mapping[str, Mapping[str, str]]:
+        """The names of the stack's resources, by type and logical id."""
+        found: dict[str, dict[str, str]] = {}
+        for page in self.client("cloudformation").get_paginator("list_stack_resources").paginate(StackName=self.name):
+            for each in page["StackResourceSummaries"]:
+                # The physical id of a rule on a custom bus is `bus|rule`.
+                name = each["PhysicalResourceId"].rsplit("|", 1)[-1]
+                found.setdefault(each["ResourceType"], {})[each["LogicalResourceId"]] = name
+        return found
+
+    def named(self, resource_type: str) -> Mapping[str, str]:
+        """Return the names of the stack's resources of one type, by logical id."""
+        return self.resources.get(resource_type, {})
+
+    @property
+    def role(self) -> str:
+        """``standalone``, ``primary`` or ``secondary``."""
+        return self.outputs["Role"]
+
+    def peer(self) -> "StackRef | None":
+        """Return the stack in the other region, or None for a standalone stack."""
+        return None if self.role == "standalone" else StackRef(self.name, self.outputs["PeerRegion"], self._clients)
+
+
+def aws_clients() -> ClientFactory:
+    """Return a factory that makes each client once, configured as the AWS CLI is, with short timeouts."""
+    made: dict[tuple[str, str], Any] = {}
+
+    def client(service: str, region: str) -> Any:
+        if (service, region) not in made:
+            session: Any = boto3.session.Session()  # typed for literal names only
+            made[service, region] = session.client(service, region_name=region, config=_CONFIG)
+        return made[service, region]
+
+    return client

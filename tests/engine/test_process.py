@@ -1,0 +1,146 @@
+"""An engine's start and end, builds, deployments and waiting."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from local import artifacts
+from local.engine.process import Engine
+from local.local_aws import ROOT, EngineError, LocalAws
+from tests.engine.support import attribute, bus, function, permission, put, rule, template, until
+
+SLEEPS = {
+    "Bus": bus(),
+    "Function": function('print("began", flush=True)\ntime.sleep(60)', Timeout=90),
+    "Rule": rule({"Arn": attribute("Function")}),
+    "Permission": permission("Function"),
+}
+
+
+def processes_in(folder: Path) -> list[str]:
+    """The command lines of running processes that name the folder."""
+    listing = subprocess.run(["/bin/ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+    return [line for line in listing.splitlines() if str(folder) in line]
+
+
+def listens(port: int) -> bool:
+    """Whether a process takes connections on the port."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def test_nothing_is_left_when_the_block_ends_in_an_error() -> None:
+    """The engine, a function at work in its process, and the folder are gone."""
+
+    def interrupted(cloud: LocalAws) -> None:
+        put(cloud, cloud.deploy_fast("sleeps", template(SLEEPS)), {})
+        assert until(lambda: processes_in(cloud.folder))
+        raise KeyboardInterrupt
+
+    cloud = LocalAws()
+    with pytest.raises(KeyboardInterrupt), cloud:
+        interrupted(cloud)
+    assert not cloud.folder.exists()
+    assert until(lambda: not processes_in(cloud.folder))
+    assert not listens(cloud.port)
+
+
+STAYS = """
+import signal
+from local.local_aws import LocalAws
+with LocalAws() as cloud:
+    print(cloud.port, cloud.folder, flush=True)
+    signal.pause()
+"""
+
+
+def test_the_engine_ends_with_the_process_that_started_it() -> None:
+    """When that process is killed, the engine ends by itself and removes its folder."""
+    with subprocess.Popen([sys.executable, "-c", STAYS], cwd=ROOT, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        port, folder = parent.stdout.readline().split()
+        parent.send_signal(signal.SIGKILL)
+    assert until(lambda: not listens(int(port)))
+    assert until(lambda: not Path(folder).exists())
+
+
+def test_functions_see_nothing_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Variables of the shell that started the engine do not reach functions; variables of the engine do."""
+    monkeypatch.setenv("SECRET_OF_THE_SHELL", "x")
+    with LocalAws(variables={"GIVEN": "y"}) as cloud:
+        stack = cloud.deploy_fast("environment", template({"Function": function("return dict(os.environ)")}))
+        answer = cloud.client("lambda").invoke(FunctionName=stack.resources["Function"])
+        variables = json.loads(answer["Payload"].read())
+    assert "SECRET_OF_THE_SHELL" not in variables
+    assert (variables["GIVEN"], variables["AWS_REGION"]) == ("y", "us-east-1")
+
+
+def test_waiting_has_an_end_and_a_reset_deletes_everything() -> None:
+    """Waiting names the unfinished work when its time is over; after a reset there are no events and no stacks."""
+    with LocalAws() as cloud:
+        put(cloud, cloud.deploy_fast("sleeps", template(SLEEPS)), {})
+        with pytest.raises(EngineError, match=r"busy after 0\.1 s \(.*1 async events"):
+            cloud.wait_until_quiet(timeout=0.1)
+        cloud.reset()
+        cloud.wait_until_quiet(timeout=5)
+        assert cloud.client("cloudformation").describe_stacks()["Stacks"] == []
+        assert cloud.deploy_fast("again", template({"Bus": bus()})).resources["Bus"] == "again"
+
+
+def test_a_failed_deployment_names_the_resource(engine: LocalAws, name: str) -> None:
+    """The error is one sentence: the first resource that failed this time, and why."""
+    broken = {"Type": "AWS::Events::Archive", "Properties": {"SourceArn": "x", "EventPattern": "{"}}
+    engine.deploy_fast(name, template({"Bus": bus()}))
+    for archive in ("First", "Second"):
+        with pytest.raises(EngineError, match=rf"^update_stack of {name} failed: {archive} \(AWS::Events::Archive\): "):
+            engine.deploy_fast(name, template({"Bus": bus(), archive: broken}))
+
+
+@pytest.mark.parametrize(
+    ("python", "reason"),
+    [
+        ("nowhere/python", "nowhere/python is missing: run `make setup`"),
+        (sys.executable, "ended by itself.*--nonsense"),
+    ],
+)
+def test_an_engine_that_cannot_start_says_why(python: str, reason: str) -> None:
+    """The error says what to run, or shows the last lines of the engine's log."""
+    with pytest.raises(EngineError, match=f"(?s){reason}"), Engine(Path(python), "--nonsense"):
+        pass
+
+
+class Sam(Engine):
+    """An engine whose SAM CLI writes a template."""
+
+    def __init__(self, template: Path) -> None:
+        super().__init__(Path())
+        self.built = 0
+        self.template = template
+
+    def sam(self, *_command: str, **_options: Any) -> None:
+        """Write the next version."""
+        self.built += 1
+        self.template.parent.mkdir(parents=True, exist_ok=True)
+        self.template.write_text(str(self.built))
+
+
+def test_a_build_is_repeated_only_when_something_has_changed(tmp_path: Path) -> None:
+    """A source that changed, and a build by another program, lead to one more build each."""
+    engine = Sam(tmp_path / ".aws-sam" / "build" / "template.yaml")
+    sources = [tmp_path / "template.yaml", tmp_path / "samconfig.toml", tmp_path / "layers" / "module.py"]
+    sources[-1].parent.mkdir()
+    for change in (*sources, engine.template):
+        for source in sources:
+            source.touch()
+        change.write_text(f"changed {change}")
+        os.utime(change, ns=(0, engine.built))  # another time, however coarse the clock is
+        for _ in range(2):
+            artifacts.build(engine, tmp_path / ".aws-sam", tmp_path)
+    assert engine.built == len(sources) + 1

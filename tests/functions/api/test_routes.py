@@ -1,0 +1,44 @@
+"""The routes of the API in the template are those of its description."""
+
+from typing import Any, Final
+
+import pytest
+
+from api import openapi
+from tests.template.stack import Stack, stack
+
+TOKENS: Final = {"ApiAuthorization": "jwt", "JwtIssuer": "https://issuer.example", "JwtAudience": "car-ride"}
+
+
+def schemes(deployed: Stack) -> dict[tuple[str, str], list[str]]:
+    """Return the security schemes of each operation in the template, by path and method."""
+    [api] = deployed.of_type("AWS::ApiGatewayV2::Api").values()
+    found: dict[tuple[str, str], list[str]] = {}
+    for path, operations in api["Body"]["paths"].items():
+        for method, operation in operations.items():
+            required: Any = operation["security"]
+            found[path, method] = [scheme for requirement in required for scheme in requirement]
+            assert set(found[path, method]) <= api["Body"]["components"]["securitySchemes"].keys()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("parameters", "callers"),
+    [
+        ({"Stage": "dev"}, ["iam"]),
+        ({"Stage": "prod", "ApiAuthorization": "iam"}, ["iam"]),
+        ({"Stage": "dev", **TOKENS}, ["jwt"]),
+        ({"Stage": "prod", **TOKENS}, ["jwt"]),
+        ({"Stage": "local", **TOKENS}, []),
+    ],
+)
+def test_every_route_of_the_document_asks_who_calls(parameters: dict[str, str], callers: list[str]) -> None:
+    """API Gateway routes the described operations, with the chosen authorizer in the stages other than `local`."""
+    assert schemes(stack(**parameters)) == {(route.path, route.method): callers for route in openapi.ROUTES}
+
+
+def test_requests_are_throttled() -> None:
+    """The API has a request limit."""
+    [stage] = stack().of_type("AWS::ApiGatewayV2::Stage").values()
+    settings = stage["DefaultRouteSettings"]
+    assert settings["ThrottlingRateLimit"] > 0 < settings["ThrottlingBurstLimit"]

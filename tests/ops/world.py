@@ -1,0 +1,75 @@
+"""Stacks in two regions, with the services that the operator's commands use."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any, Final
+
+import boto3
+import msgspec
+from botocore.exceptions import EndpointConnectionError
+
+from ops.fence import Fence
+from ops.stack import ClientFactory, StackRef
+
+HOME: Final = "us-west-2"
+AWAY: Final = "us-east-2"
+NOW: Final = datetime(2026, 11, 21, 12, tzinfo=UTC)
+FENCE: Final = Fence(NOW, rules=("rule",), functions={"one": None, "other": 5})
+
+
+def stack(
+    clients: ClientFactory, region: str = AWAY, resources: Mapping[str, Any] | None = None, **outputs: str
+) -> StackRef:
+    """Return a stack with these resources and outputs."""
+    made = StackRef("carride", region, clients)
+    vars(made).update(outputs=outputs, resources=resources or {})
+    return made
+
+
+class Missing(Exception):  # noqa: N818 - stands for boto3's ParameterNotFound
+    """There is no such parameter."""
+
+
+class World:
+    """Two regions: the roles of their stacks, their replays and fences, and which of them can be reached."""
+
+    def __init__(self) -> None:
+        self.roles = {HOME: "primary", AWAY: "secondary"}
+        self.replays: dict[str, list[dict[str, str]]] = {HOME: [], AWAY: []}
+        self.fenced: set[str] = set()
+        self.unreachable: set[str] = set()
+
+    def client(self, service: str, region: str) -> Any:
+        """Return a service of a region."""
+        if region in self.unreachable:
+            raise EndpointConnectionError(endpoint_url=f"https://{service}.{region}.amazonaws.com")
+        outputs = {
+            "Role": self.roles[region],
+            "PeerRegion": AWAY if region == HOME else HOME,
+            "CarRideArchiveArn": f"archive:{region}",
+            "RideHistoryDlqUrl": "https://queue",
+        }
+
+        def describe_stacks(**request: Any) -> Any:
+            found = [{"OutputKey": key, "OutputValue": value} for key, value in outputs.items()]
+            return {"Stacks": [{"StackStatus": "CREATE_COMPLETE", "Outputs": found}]}
+
+        def list_replays(**request: Any) -> Any:  # one a page
+            begin, replays = int(request.get("NextToken", 0)), self.replays[region]
+            more = {"NextToken": str(begin + 1)} if begin + 1 < len(replays) else {}
+            return {"Replays": replays[begin : begin + 1], **more}
+
+        def get_parameter(**request: Any) -> Any:
+            assert request == {"Name": "/carride/fence"}
+            if region not in self.fenced:
+                raise Missing
+            return {"Parameter": {"Value": msgspec.json.encode(FENCE).decode()}}
+
+        fakes = {
+            "cloudformation": SimpleNamespace(describe_stacks=describe_stacks),
+            "events": SimpleNamespace(list_replays=list_replays),
+            "ssm": SimpleNamespace(get_parameter=get_parameter, exceptions=SimpleNamespace(ParameterNotFound=Missing)),
+        }
+        session: Any = boto3.session.Session()  # typed for literal names only
+        return fakes.get(service) or session.client(service, region_name=region)
