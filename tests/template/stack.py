@@ -37,6 +37,7 @@ KEY: Final = "arn:aws:kms:us-east-1:123456789012:key/0a1b2c3d-0000-4000-8000-000
 SWITCHES: Final[dict[str, tuple[str, ...]]] = {
     "KmsKeyArn": ("", KEY),
     "PaymentGatewayUrl": ("", "https://gateway.example"),
+    "PaymentGatewaySecretArn": ("", "arn:aws:secretsmanager:us-east-1:123456789012:secret:gateway-AbCdEf"),
 }
 """Parameters of free text that matter by being empty or not."""
 COMPANIONS: Final = {
@@ -47,7 +48,7 @@ COMPANIONS: Final = {
 }
 """Parameters that others require; they change nothing by themselves."""
 CHOICES: Final = 20
-SEED: Final = 2
+SEED: Final = 116
 
 NO_VALUE: Final = {"Ref": "AWS::NoValue"}
 

@@ -39,7 +39,13 @@ def needed(deployed: Stack) -> Iterator[Grant]:
                 yield Grant(edge.source, "events:PutEvents", edge.target)
     for name, function in deployed.of_type("AWS::Lambda::Function").items():
         for value in function["Environment"]["Variables"].values():
-            if (what := one(value)) in source()["Resources"] and type_of(what) != "Endpoint":
+            what = one(value)
+            if what in deployed.of_type("AWS::Lambda::Url"):
+                target = one(deployed.resources[what]["Properties"]["TargetFunctionArn"])
+                yield from (Grant(name, f"lambda:{action}", target) for action in ("InvokeFunction", "InvokeFunctionUrl"))
+            elif what == "PaymentGatewaySecretArn" and deployed.parameters[what]:
+                yield Grant(name, "secretsmanager:GetSecretValue", what)
+            elif what in source()["Resources"] and type_of(what) != "Endpoint":
                 yield Grant(name, "*", what)
 
 
@@ -83,7 +89,26 @@ def test_every_dead_letter_queue_belongs_to_one_source(deployed: Stack) -> None:
     }
     asynchronous = {one(each["FunctionName"]) for each in deployed.of_type("AWS::Lambda::EventInvokeConfig").values()}
     polled = {edge.target for edge in edges(deployed) if type_of(edge.source) == "Queue" and not edge.dead}
-    assert asynchronous | polled == set(deployed.of_type("AWS::Lambda::Function")) - {"CarRideApiFunction"}
+    over_http = {"CarRideApiFunction", "SimulatedGatewayFunction"}
+    assert asynchronous | polled == set(deployed.of_type("AWS::Lambda::Function")) - over_http
+
+
+def test_the_simulated_gateway_is_for_development_only(deployed: Stack) -> None:
+    """It exists in stage `dev` of one region without another gateway, and only its URL, by signed requests, leads to it."""
+    chosen = [deployed.parameters[name] for name in ("Stage", "Role", "PaymentGateway", "PaymentGatewayUrl")]
+    exists = chosen == ["dev", "standalone", "simulated", ""]
+    assert any(name.startswith(("SimulatedGateway", "PaymentGatewayPolicy")) for name in deployed.resources) is exists
+    enabled = exists or bool(deployed.parameters["PaymentGatewayUrl"])
+    assert deployed.resources["PaymentRule"]["Properties"]["State"] == ("ENABLED" if enabled else "DISABLED")
+    variables = deployed.resources["PaymentFunction"]["Properties"]["Environment"]["Variables"]
+    assert variables["PAYMENT_GATEWAY_SIGNED"] == ("true" if exists else "false")
+    if exists:
+        assert deployed.resources["SimulatedGatewayUrl"]["Properties"]["AuthType"] == "AWS_IAM"
+        document = deployed.resources["PaymentGatewayPolicy"]["Properties"]["PolicyDocument"]
+        assert {each["Action"]: each["Condition"] for each in document["Statement"]} == {
+            "lambda:InvokeFunctionUrl": {"StringEquals": {"lambda:FunctionUrlAuthType": "AWS_IAM"}},
+            "lambda:InvokeFunction": {"Bool": {"lambda:InvokedViaFunctionUrl": "true"}},
+        }
 
 
 def test_only_the_bus_writes_its_logs(deployed: Stack) -> None:
