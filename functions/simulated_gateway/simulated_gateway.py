@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from carride.clients import dynamodb_client
 from carride.settings import from_environment
-from carride.telemetry import observe
 from idempotency import Consumer, DynamoDBStore, Operation, Policy, Put, marshalling
 from idempotency.http import HttpHandler, HttpProblemError
 from idempotency.http_formats import Request
@@ -177,7 +176,7 @@ def make_handler(
     table = settings.simulated_gateway_table
     books = Books(dynamodb or dynamodb_client(session), table)
     store = DynamoDBStore(table, transport=transport or botocore_transport(session=session))
-    consumer = Consumer("simulated-gateway", store, policy=_POLICY, observe=observe, region=settings.aws_region)
+    consumer = Consumer("simulated-gateway", store, policy=_POLICY, region=settings.aws_region)
 
     @consumer.http_handler
     def handler(event: dict[str, Any], operation: Operation | None) -> object:
