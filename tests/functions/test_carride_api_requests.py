@@ -5,6 +5,8 @@ from typing import Any, Final
 
 import pytest
 
+from api import requests
+from api.commands import Book
 from tests.functions.api_fixtures import *  # noqa: F403 - the fixtures
 from tests.functions.api_world import BOOKING, DEV, STAFF, World, request
 
@@ -147,3 +149,17 @@ def test_what_a_ride_refuses_changes_nothing(
     assert answer.body["version"] == len(done) + 1
     assert (world.items("bookings"), len(world.published())) == before
     assert world.book(key="circle", destination=BOOKING["pickup"]).body["field"] == "destination"
+
+
+class LaterBook(Book, frozen=True, kw_only=True):
+    """`Book` after it has gained an optional field."""
+
+    payment_method: str | None = None
+
+
+def test_a_retry_after_a_deployment_gets_its_answer(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request has the same fingerprint after its command has gained an optional field, unless it sets the field."""
+    before = world.book(key="a")
+    monkeypatch.setattr(requests, "Book", LaterBook)
+    assert world.book(key="a").body == before.body
+    assert world.book(key="a", paymentMethod="card").problem == "idempotency-key-reused"

@@ -67,8 +67,12 @@ def record_key(request: Request) -> tuple[str, str]:
 
 
 def fingerprinted(request: Request) -> object:
-    """Return what must be the same under one key, besides the route. The trace of a retry may differ."""
-    return msgspec.to_builtins(request.command)
+    """Return what must be the same under one key, besides the route. The trace of a retry may differ.
+
+    The command stays a Struct, whose defaults are not fingerprinted: a retry that arrives after a deployment has the
+    same fingerprint, although the command has gained an optional field.
+    """
+    return [request.command.__struct_config__.tag, request.command]
 
 
 class Requests(NamedTuple):
