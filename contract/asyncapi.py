@@ -4,7 +4,7 @@ from typing import Any, Final
 
 import msgspec
 
-import fleet
+import assignments
 import payments
 from api.openapi import added_to_ride
 from carride.events import Attributes
@@ -24,8 +24,8 @@ _OPERATIONS: Final = {
         _CHANGES,
     ),
     "keepRideHistory": ("receive", "The ride history keeps every event.", frozenset(FACTS.values())),
-    "dispatchCars": ("receive", "Dispatch assigns and releases cars.", fleet.CONSUMED),
-    "reportCars": ("send", "Dispatch reports which car a ride has.", fleet.EMITTED),
+    "dispatchCars": ("receive", "Dispatch assigns and releases cars.", assignments.CONSUMED),
+    "reportCars": ("send", "Dispatch reports which car a ride has.", assignments.EMITTED),
     "payRides": ("receive", "Payment reserves, takes and gives back money.", payments.CONSUMED),
     "reportPayments": ("send", "Payment reports what became of the money.", payments.EMITTED),
     "settleRides": (

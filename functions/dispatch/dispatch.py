@@ -4,8 +4,10 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-import fleet
-from assignments import Reader, Tables, effects
+from botocore.session import get_session
+
+import assignments
+from assignment_table import Reader, Tables, effects
 from carride.clients import dynamodb_client
 from carride.consumer import SagaSettings, ride_consumer
 from carride.events import RideEvent
@@ -31,21 +33,24 @@ class Settings(SagaSettings, frozen=True, kw_only=True):
     car_table: str
 
 
-def make_handler(settings: Settings) -> Callable[[dict[str, Any], Any], Any]:
+def make_handler(
+    settings: Settings, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)
+) -> Callable[[dict[str, Any], Any], Any]:
     """Return the Lambda handler."""
     tables = Tables(settings.assignment_table, settings.car_table)
     outbox = settings.outbox()
-    reader = Reader(tables, dynamodb_client())
-    consumer = ride_consumer("dispatch", settings, POLICY)
+    session = get_session()  # shared: a session reads the description of DynamoDB once
+    reader = Reader(tables, dynamodb_client(session))
+    consumer = ride_consumer("dispatch", settings, POLICY, session)
 
     @consumer.batch_handler
     def handler(event: RideEvent, operation: Operation) -> None:
         seen, skipped = reader.ride(event.subject), list[str]()
         car = None
-        if fleet.wants_car(seen.assignment, event.data):
-            car = fleet.nearest(event.data.pickup, event.subject, lambda zone: reader.free_cars(zone, skipped))
-        decision = fleet.decide(seen.assignment, event.data, car)
-        operation.write(*effects(tables, event, seen, decision, outbox=outbox, now=datetime.now(UTC)))
+        if assignments.wants_car(seen.assignment, event.data):
+            car = assignments.nearest(event.data.pickup, event.subject, lambda zone: reader.free_cars(zone, skipped))
+        decision = assignments.decide(seen.assignment, event.data, car)
+        operation.write(*effects(tables, event, seen, decision, outbox=outbox, now=now()))
         if skipped:
             report("CarRowSkipped", len(skipped), rows=skipped)
         if CarReleased in decision.facts and not seen.holds:

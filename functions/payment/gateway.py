@@ -1,8 +1,8 @@
-"""The port to the payment gateway: what payment asks of it, whoever it is. No card data ever comes near it."""
+"""What payment knows of its gateway, whichever it is. Card data never comes near it."""
 
 from collections.abc import Callable
 from enum import StrEnum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 
 class Status(StrEnum):
@@ -32,7 +32,7 @@ class Charge(NamedTuple):
 
 
 class Call(NamedTuple):
-    """On whose behalf the gateway is asked."""
+    """The attempt that asks the gateway."""
 
     key: str
     """The same for every attempt at one operation: the gateway recognises by it what it was asked before."""
@@ -47,7 +47,7 @@ class GatewayError(Exception):
 
 
 class GatewayUnavailableError(GatewayError):
-    """Raised when there was no answer, or none that says what became of it: ask again, under the same key."""
+    """Raised when the outcome of a request is unknown: ask again, under the same key."""
 
 
 class GatewayRefusedError(GatewayError):
@@ -63,31 +63,3 @@ class GatewayRefusedError(GatewayError):
 
 class GatewayAnswerError(GatewayError):
     """Raised for an answer whose values the events have no place for. The message names the field, not its value."""
-
-
-class Gateway(Protocol):
-    """Reserves money, captures it and gives it back.
-
-    Every method asks first what the gateway has done already, so it can be called again, and takes effect once, also
-    where the gateway has forgotten its keys. Each raises GatewayError.
-    """
-
-    def authorize(self, call: Call, *, order_id: str, customer_id: str, amount: int, currency: str) -> Charge:
-        """Reserve ``amount`` cents of ``currency`` for a ride, or decline to. There is one payment for a ride."""
-        ...
-
-    def adjust(self, call: Call, *, payment_id: str, amount: int) -> Charge:
-        """Raise what is reserved to ``amount`` cents; the answer has the old amount where the gateway refuses."""
-        ...
-
-    def capture(self, call: Call, *, payment_id: str, amount: int) -> Charge:
-        """Take ``amount`` cents, at most what is reserved. DECLINED, and still reserved, where the gateway refuses."""
-        ...
-
-    def refund(self, call: Call, *, payment_id: str) -> Charge:
-        """Give back what was captured, or release what is only reserved."""
-        ...
-
-    def find(self, call: Call, *, order_id: str) -> Charge | None:
-        """Return a ride's payment, if the gateway has one."""
-        ...

@@ -55,7 +55,10 @@ class _Found(Struct, frozen=True):
 
 
 class HttpGateway:
-    """A gateway with a JSON interface.
+    """A gateway with a JSON interface: it reserves money, captures it and gives it back.
+
+    Every method asks first what the gateway has done already, so it can be called again, and takes effect once, also
+    where the gateway has forgotten its keys. Each raises GatewayError.
 
     Args:
         url: where it is, without a path.
@@ -84,7 +87,7 @@ class HttpGateway:
         self._jitter = jitter
 
     def authorize(self, call: Call, *, order_id: str, customer_id: str, amount: int, currency: str) -> Charge:
-        """Reserve money for a ride, or decline to."""
+        """Reserve ``amount`` cents of ``currency`` for a ride, or decline to. There is one payment for a ride."""
         body = {"reference": order_id, "customer": customer_id, "amount": amount, "currency": currency}
         charge = self._have_done(
             call,
@@ -97,7 +100,7 @@ class HttpGateway:
         return charge
 
     def adjust(self, call: Call, *, payment_id: str, amount: int) -> Charge:
-        """Raise what is reserved, or leave it."""
+        """Raise what is reserved to ``amount`` cents; the answer has the old amount where the gateway refuses."""
         path = f"/payments/{quote(payment_id, safe='')}"
 
         def raised() -> Charge | None:
@@ -112,7 +115,7 @@ class HttpGateway:
         )
 
     def capture(self, call: Call, *, payment_id: str, amount: int) -> Charge:
-        """Take the money."""
+        """Take ``amount`` cents, at most what is reserved. DECLINED, and still reserved, where the gateway refuses."""
         path = f"/payments/{quote(payment_id, safe='')}"
 
         def refused(error: GatewayRefusedError) -> Charge:
@@ -128,7 +131,7 @@ class HttpGateway:
         )
 
     def refund(self, call: Call, *, payment_id: str) -> Charge:
-        """Give the money back, or release it."""
+        """Give back what was captured, or release what is only reserved."""
         path = f"/payments/{quote(payment_id, safe='')}"
         return self._have_done(
             call,

@@ -4,14 +4,16 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
+from botocore.session import get_session
 from msgspec import Meta
 
 import payments
 from carride.clients import dynamodb_client
 from carride.consumer import SagaSettings, ride_consumer
 from carride.events import RideEvent
+from carride.ride import Ride
 from carride.settings import from_environment
-from gateway import Call, Charge, Gateway, GatewayError, Status
+from gateway import Call, Charge, GatewayError, Status
 from gateway_client import HttpGateway
 from idempotency import Operation, Policy
 from payment_table import effects, owe_undo, read
@@ -39,46 +41,45 @@ def policy(lease_seconds: float) -> Policy:
     )
 
 
-def make_handler(settings: Settings, gateway: Gateway) -> Callable[[dict[str, Any], Any], Any]:
+def make_handler(
+    settings: Settings, gateway: HttpGateway, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)
+) -> Callable[[dict[str, Any], Any], Any]:
     """Return the Lambda handler."""
     table = settings.payment_table
     outbox = settings.outbox()
-    client = dynamodb_client()
-    consumer = ride_consumer("payment", settings, policy(settings.lease_seconds))
+    session = get_session()  # shared: a session reads the description of DynamoDB once
+    client = dynamodb_client(session)
+    consumer = ride_consumer("payment", settings, policy(settings.lease_seconds), session)
 
     @consumer.event_handler
     def handler(event: RideEvent, operation: Operation) -> None:
         seen = read(client, table, event.subject)
-        call = Call(
-            key=operation.downstream_key,
-            deadline_ms=operation.deadline_ms,
-            lost=lambda: operation.lost,
-        )
-        if payments.plan(seen.payment, event.data) in {Action.REFUND, Action.UNDO}:
-            seen = owe_undo(client, table, event.subject, seen, datetime.now(UTC))
+        call = Call(operation.downstream_key, operation.deadline_ms, lost=lambda: operation.lost)
+        action = payments.plan(seen.payment, event.data)
+        if action in {Action.REFUND, Action.UNDO}:
+            seen = owe_undo(client, table, event.subject, seen, now())
         try:
-            charge = carry_out(gateway, call, seen.payment, event)
+            charge = carry_out(gateway, call, action, seen.payment, event.data)
         except GatewayError:
             # What was asked for may come about later, and a cancellation that came meanwhile may have found nothing.
             late = read(client, table, event.subject)
             if late.stored.state == State.CANCELLED:
-                owe_undo(client, table, event.subject, late, datetime.now(UTC))
+                owe_undo(client, table, event.subject, late, now())
             raise
-        decision = payments.conclude(seen.payment, event.data, charge)
-        operation.write(*effects(table, event, seen, decision, outbox=outbox, now=datetime.now(UTC)))
+        decision = payments.conclude(seen.payment, event.data, action, charge)
+        operation.write(*effects(table, event, seen, decision, outbox=outbox, now=now()))
 
     return handler
 
 
-def carry_out(gateway: Gateway, call: Call, seen: payments.Payment, event: RideEvent) -> Charge | None:
+def carry_out(gateway: HttpGateway, call: Call, action: Action, seen: payments.Payment, ride: Ride) -> Charge | None:
     """Ask the gateway for what is planned, and return the payment as it is afterwards.
 
     None, where nothing was asked for or there was nothing to undo. Asked again, the gateway answers the same.
     """
-    action, amount = payments.plan(seen, event.data), payments.due(seen, event.data)
+    amount = payments.due(seen, ride)
     match action:
         case Action.AUTHORIZE | Action.AUTHORIZE_AND_CAPTURE:
-            ride = event.data
             charge = gateway.authorize(
                 call, order_id=ride.order_id, customer_id=ride.customer_id, amount=amount, currency=ride.currency
             )
@@ -89,7 +90,7 @@ def carry_out(gateway: Gateway, call: Call, seen: payments.Payment, event: RideE
         case Action.REFUND if seen.payment_id is not None:
             return gateway.refund(call, payment_id=seen.payment_id)
         case Action.UNDO | Action.RELEASE:
-            found = gateway.find(call, order_id=event.subject)
+            found = gateway.find(call, order_id=ride.order_id)
             held = {Status.AUTHORIZED} if action is Action.RELEASE else {Status.AUTHORIZED, Status.CAPTURED}
             if found is None or found.payment_id is None or found.status not in held:
                 return found
@@ -98,7 +99,7 @@ def carry_out(gateway: Gateway, call: Call, seen: payments.Payment, event: RideE
             return None
 
 
-def _capture(gateway: Gateway, call: Call, charge: Charge, amount: int) -> Charge:
+def _capture(gateway: HttpGateway, call: Call, charge: Charge, amount: int) -> Charge:
     """Take what is due of what is reserved: a reservation that is too small is raised first, if the gateway agrees."""
     if charge.payment_id is None or charge.status is not Status.AUTHORIZED:
         return charge
@@ -112,9 +113,5 @@ def _capture(gateway: Gateway, call: Call, charge: Charge, amount: int) -> Charg
     return charge
 
 
-def _handler() -> Callable[[dict[str, Any], Any], Any]:
-    settings = from_environment(Settings)
-    return make_handler(settings, HttpGateway(settings.payment_gateway_url))
-
-
-handler = _handler()
+_settings = from_environment(Settings)
+handler = make_handler(_settings, HttpGateway(_settings.payment_gateway_url))

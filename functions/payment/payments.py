@@ -41,6 +41,7 @@ from carride.facts import (
     PaymentDeclined,
     PaymentRefunded,
 )
+from carride.ride import Ride
 from gateway import Charge, Status
 
 CONSUMED: Final = frozenset({CarAssigned, CarRideCompleted, CarRideCancelled, NoCarAvailable, CarRideOverdue})
@@ -133,29 +134,31 @@ def plan(seen: Payment, fact: Fact) -> Action:
             return Action.NOTHING
 
 
-def due(seen: Payment, fact: Fact) -> int:
+def due(seen: Payment, ride: Ride) -> int:
     """Return what is to be reserved or captured, in cents: a ride that is over has its last price."""
     if seen.state is State.COMPLETED and seen.amount is not None:
         return seen.amount
-    return fact.price
+    return ride.price
 
 
-def conclude(seen: Payment, fact: Fact, charge: Charge | None) -> Decision:
+def conclude(seen: Payment, fact: Fact, action: Action, charge: Charge | None) -> Decision:
     """Decide what a fact makes of a payment.
 
     Args:
         seen: the payment as it is.
         fact: what happened to the ride.
-        charge: the payment as the gateway has it after what `plan` asks for; None where it was asked for nothing, or
-            had nothing to undo.
+        action: the plan for them.
+        charge: the payment as the gateway has it afterwards; None where it was asked for nothing, or had nothing to
+            undo.
 
     Raises:
         UnexpectedStatusError: the gateway's answer is not one to the plan.
     """
-    action = plan(seen, fact)
     if charge is None:
-        undone = action in {Action.UNDO, Action.RELEASE}
-        return Decision(Payment(State.CANCELLED) if undone else _without_gateway(seen, fact))
+        if action in {Action.UNDO, Action.RELEASE}:
+            return Decision(Payment(State.CANCELLED))
+        ended = isinstance(fact, CarRideCompleted) and seen.state is State.UNKNOWN
+        return Decision(Payment(State.COMPLETED, amount=fact.price) if ended else seen)
     paid: dict[str, Any] = {"payment_id": charge.payment_id, "amount": charge.amount}
     match action, charge.status:
         case Action.AUTHORIZE, Status.AUTHORIZED:
@@ -173,14 +176,6 @@ def conclude(seen: Payment, fact: Fact, charge: Charge | None) -> Decision:
             return Decision(Payment(State.CANCELLED))
         case _:
             raise UnexpectedStatusError(f"{charge.payment_id} is {charge.status} after it was to {action}")
-
-
-def _without_gateway(seen: Payment, fact: Fact) -> Payment:
-    match fact, seen.state:
-        case CarRideCompleted(), State.UNKNOWN:
-            return Payment(State.COMPLETED, amount=fact.price)
-        case _:
-            return seen
 
 
 def _as(state: State, charge: Charge) -> Payment:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Final
 
+from botocore.session import get_session
 from msgspec import Meta, Struct
 
 from carride.bookings import changed
@@ -17,11 +18,10 @@ from carride.telemetry import count, logger
 from idempotency import (
     BusyError,
     Consumer,
-    DynamoDBStore,
     EffectConflictError,
     LambdaContext,
-    Policy,
     lambda_deadline,
+    open_store,
 )
 from open_rides import OpenRides, Tables
 from settlement import Cancellation, decide
@@ -55,12 +55,14 @@ class Reconciler:
     """Has overdue rides settled."""
 
     def __init__(self, settings: Settings) -> None:
-        self.consumer = Consumer[None]("reconciler", DynamoDBStore(settings.idempotency_table), policy=Policy())
+        session = get_session()  # shared: a session reads the description of DynamoDB once
+        store = open_store(f"dynamodb:{settings.idempotency_table}", session=session)
+        self.consumer: Consumer[None] = Consumer("reconciler", store)
         self.limit = timedelta(hours=settings.overdue_hours)
         self._bookings = settings.booking_table
         self._outbox = Outbox(settings.outbox_table, settings.aws_region, timedelta(days=settings.outbox_days))
         self._open_rides = OpenRides(
-            dynamodb_client(),
+            dynamodb_client(session),
             Tables(settings.booking_table, settings.assignment_table, settings.payment_table, settings.ride_table),
         )
 

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
-import fleet
+import assignments
 import payments
 
 DISPATCH: Final = "dispatch"
@@ -30,7 +30,7 @@ class AuditedConsumer(NamedTuple):
 
 CONSUMERS: Final = (
     AuditedConsumer("ride-history", "RideHistory", "RideTable"),
-    AuditedConsumer("dispatch", "Dispatch", "AssignmentTable", fleet.CONSUMED),
+    AuditedConsumer("dispatch", "Dispatch", "AssignmentTable", assignments.CONSUMED),
     AuditedConsumer("payment", "Payment", "PaymentTable", payments.CONSUMED),
 )
 

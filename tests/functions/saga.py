@@ -1,11 +1,7 @@
-"""One ride's facts as events, and tables in this process, for the tests of the consumers."""
+"""One ride's facts and events, and tables, for tests."""
 
-from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
-
-import boto3
-import msgspec
 
 from carride import ride as rides
 from carride.events import RideEvent
@@ -21,10 +17,7 @@ from carride.facts import (
     NoCarAvailable,
     PaymentDeclined,
 )
-from carride.overdue import INDEX
 from idempotency import marshalling
-from idempotency.clock import epoch_ms
-from idempotency.testing import Invocation
 
 NOW: Final = datetime(2026, 11, 21, 8, tzinfo=UTC)
 
@@ -61,54 +54,17 @@ def event_of(fact: Fact, **attributes: Any) -> RideEvent:
     return RideEvent.of(fact, source="acr.com.car-ride", time=NOW, **attributes)
 
 
-def event(fact: Fact, **attributes: Any) -> dict[str, Any]:
-    """Return the EventBridge event of a fact."""
-    detail = event_of(fact, **attributes).to_detail()
-    return {
-        "version": "0",
-        "account": "123456789012",
-        "region": "us-east-1",
-        "resources": [],
-        "id": f"event-{fact.version}-{type(fact).__name__}",
-        "source": "acr.com.car-ride",
-        "detail-type": "CarRideEvent",
-        "time": datetime.now(UTC).isoformat(),
-        "detail": detail,
-    }
-
-
-def invocation(request_id: str = "request-1", timeout_s: float = 30.0) -> Invocation:
-    """Return the context of an invocation."""
-    return Invocation(epoch_ms, request_id=request_id, timeout_s=timeout_s)
-
-
-def create_table(client: Any, name: str, *keys: str, index: Sequence[str] = ()) -> None:
-    """Create an empty table whose partition key, and sort key, are strings; ``index`` are the keys of byOpenSince."""
-    indexes = [{"IndexName": INDEX, "KeySchema": _schema(index), "Projection": {"ProjectionType": "KEYS_ONLY"}}]
+def create_table(client: Any, name: str, *keys: str) -> None:
+    """Create an empty table whose partition key, and sort key, are strings."""
+    kinds = zip(keys, ("HASH", "RANGE"), strict=False)
     client.create_table(
         TableName=name,
-        KeySchema=_schema(keys),
-        AttributeDefinitions=[{"AttributeName": key, "AttributeType": "S"} for key in (*keys, *index)],
+        KeySchema=[{"AttributeName": key, "KeyType": kind} for key, kind in kinds],
+        AttributeDefinitions=[{"AttributeName": key, "AttributeType": "S"} for key in keys],
         BillingMode="PAY_PER_REQUEST",
-        **({"GlobalSecondaryIndexes": indexes} if index else {}),
     )
-
-
-def _schema(keys: Sequence[str]) -> list[dict[str, str]]:
-    return [{"AttributeName": key, "KeyType": kind} for key, kind in zip(keys, ("HASH", "RANGE"), strict=False)]
 
 
 def items(client: Any, table: str) -> list[dict[str, Any]]:
     """Return everything that a table holds, as Python values."""
     return [marshalling.values(item) for item in client.scan(TableName=table)["Items"]]
-
-
-def outbox(client: Any) -> list[Mapping[str, Any]]:
-    """Return the events in the outbox, each with its data as a dictionary, by type and ride."""
-    found = [item | {"data": msgspec.json.decode(item["data"])} for item in items(client, "outbox")]
-    return sorted(found, key=lambda item: (item["subject"], item["type"]))
-
-
-def client() -> Any:
-    """Return a client for the DynamoDB of this process."""
-    return boto3.client("dynamodb")

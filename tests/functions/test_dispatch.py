@@ -1,271 +1,192 @@
-"""Dispatch on an in-process DynamoDB: one car to a ride, one ride to a car, and what is told of it."""
+"""Dispatch on the tables of this process: one car to a ride, one ride to a car, and what it emits."""
 
-import dataclasses
 import itertools
 import json
-from collections.abc import Iterator
-from typing import Any, Final, NamedTuple
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
 
-import boto3
-import hypothesis
 import pytest
-from hypothesis import HealthCheck, given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from moto import mock_aws
 
+import assignment_table
 import assignments
-import dispatch
-import fleet
-from carride.events import parse_event
 from carride.facts import CarAssigned, Fact
 from carride.items import Outbox
-from dispatch import POLICY, Settings, make_handler
-from idempotency import Update
-from idempotency.clock import epoch_ms
+from dispatch import POLICY
+from idempotency import Check, Update
 from idempotency.effects import action_of
+from idempotency.testing import Invocation
 from local import faults
-from tests.functions.saga import NOW, Life, client, create_table, event, event_of, invocation, items, outbox
+from tests.functions.saga import NOW, Life, event_of
+from tests.functions.world import World
 
-TABLES = assignments.Tables("assignments", "cars")
+TABLES = assignment_table.Tables("assignments", "cars")
 OUTBOX = Outbox("outbox", "us-east-1")
 
 
-class World(NamedTuple):
-    """A handler, the tables that it writes, and its dead-letter queue."""
-
-    handler: Any
-    dynamodb: Any
-    sqs: Any
-    settings: Settings
-
-    def deliver(self, *events: dict[str, Any], receives: int = 1) -> list[str]:
-        """Deliver events as one batch and return the ids of the messages that come again."""
-        records = [
-            {
-                "messageId": f"message-{number}-{event['id']}",
-                "body": json.dumps(event),
-                "attributes": {"SentTimestamp": str(epoch_ms()), "ApproximateReceiveCount": str(receives)},
-            }
-            for number, event in enumerate(events)
-        ]
-        failures = self.handler({"Records": records}, invocation())["batchItemFailures"]
-        return [failure["itemIdentifier"] for failure in failures]
-
-    def hear(self, *facts: Fact) -> None:
-        """Deliver facts one after the other."""
-        for fact in facts:
-            assert self.deliver(event(fact)) == []
-
-    def park(self, *car_ids: str, sector: str = "sector_01") -> None:
-        """Add free cars."""
-        for car_id in car_ids:
-            item = {"zone": {"S": "zone_01"}, "carID": {"S": car_id}, "sector": {"S": sector}}
-            self.dynamodb.put_item(TableName="cars", Item=item)
-
-    def clear(self, table: str) -> None:
-        """Delete everything that a table holds."""
-        schema = self.dynamodb.describe_table(TableName=table)["Table"]["KeySchema"]
-        for item in self.dynamodb.scan(TableName=table)["Items"]:
-            key = {each["AttributeName"]: item[each["AttributeName"]] for each in schema}
-            self.dynamodb.delete_item(TableName=table, Key=key)
-
-    def cars(self) -> dict[str, str | None]:
-        """Return the ride of each car."""
-        return {item["carID"]: item.get("rideID") for item in items(self.dynamodb, "cars")}
-
-    def ride(self, order_id: str = "order_01") -> dict[str, Any]:
-        """Return the ride as dispatch has it."""
-        (found,) = [item for item in items(self.dynamodb, "assignments") if item["orderID"] == order_id]
-        return found
-
-    def emitted(self) -> list[str]:
-        """Return the types of the events in the outbox."""
-        return [item["type"] for item in outbox(self.dynamodb)]
-
-    def dead_letters(self) -> list[dict[str, Any]]:
-        """Return what lies in the dead-letter queue."""
-        answer = self.sqs.receive_message(QueueUrl=self.settings.dead_letter_queue_url, MaxNumberOfMessages=10)
-        return [json.loads(message["Body"]) for message in answer.get("Messages", [])]
-
-
 @pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    """Dispatch over empty tables, with faults injected. One at a time: moto's transactions are not isolated."""
-    monkeypatch.setattr(dispatch, "POLICY", dataclasses.replace(POLICY, concurrency=1))
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    """The functions, with faults injected and one car."""
     faults.install(monkeypatch.setattr)
-    with mock_aws():
-        dynamodb, sqs = client(), boto3.client("sqs")
-        create_table(dynamodb, "idempotency", "idempotencyKey")
-        create_table(dynamodb, "assignments", "orderID")
-        create_table(dynamodb, "cars", "zone", "carID")
-        create_table(dynamodb, "outbox", "id")
-        settings = Settings(
-            idempotency_store="dynamodb:idempotency",
-            assignment_table="assignments",
-            car_table="cars",
-            outbox_table="outbox",
-            dead_letter_queue_url=sqs.create_queue(QueueName="DispatchDlq")["QueueUrl"],
-            aws_region="us-east-1",
-        )
-        yield World(make_handler(settings), dynamodb, sqs, settings)
-
-
-def test_a_ride_gets_a_car_and_gives_it_back(world: World) -> None:
-    """The car, the ride and what is told of them change together, at each of the two events."""
-    ride = Life()
+    world = World()
     world.park("car_01")
-    world.hear(ride.accepted)
-    assert world.cars() == {"car_01": "order_01"}
-    assert (world.ride()["state"], world.ride()["carID"], world.emitted()) == ("assigned", "car_01", ["CarAssigned"])
-    world.hear(ride.completed)
-    assert world.cars() == {"car_01": None}
-    assert (world.ride()["state"], world.emitted()) == ("released", ["CarAssigned", "CarReleased"])
+    return world
 
 
-def test_what_is_told_follows_from_what_was_heard(world: World) -> None:
+def deliver(world: World, *facts: Fact, **attributes: Any) -> None:
+    """Deliver facts to dispatch one after the other."""
+    for fact in facts:
+        world.deliver("dispatch", world.envelope(fact, **attributes))
+
+
+def test_what_is_emitted_follows_from_what_was_heard(world: World) -> None:
     """The event in the outbox is a whole one: of the ride, caused by the acceptance, with its correlation and trace."""
-    ride, trace = Life(), "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-    world.park("car_01")
-    heard = event(ride.accepted, traceparent=trace)
-    world.deliver(heard)
-    (item,) = outbox(world.dynamodb)
-    assert item["data"]["carID"] == "car_01"
-    assert (item["subject"], item["sequence"], item["traceparent"]) == ("order_01", "00000002", trace)
-    assert (item["causationid"], item["correlationid"]) == (heard["detail"]["id"], heard["detail"]["correlationid"])
-    parsed = parse_event({"detail": _detail(item)})
-    assert isinstance(parsed.data, CarAssigned)
-    assert parsed.idempotencyid != heard["detail"]["idempotencyid"]
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    heard = world.envelope(Life().accepted, traceparent=trace)
+    world.deliver("dispatch", heard)
+    (emitted,) = world.outbox()
+    assert isinstance(emitted.data, CarAssigned)
+    assert (emitted.data.car_id, emitted.subject, emitted.sequence) == ("car_01", "order_01", "00000002")
+    cause = heard["detail"]
+    assert (emitted.traceparent, emitted.causationid, emitted.correlationid) == (
+        trace,
+        cause["id"],
+        cause["correlationid"],
+    )
 
 
 def test_every_write_by_itself_refuses_what_is_out_of_date(world: World) -> None:
-    """A decision on an older ride is refused by the ride's item, and a car is not freed for a ride that has it not."""
-    ride = Life()
-    world.park("car_01")
-    world.hear(ride.accepted)
-    stale = assignments.Reader(TABLES, world.dynamodb).ride("order_01")
-    world.hear(ride.completed)
-    decision = fleet.decide(stale.assignment, ride.declined)
-    writes = assignments.effects(TABLES, event_of(ride.declined), stale, decision, outbox=OUTBOX, now=NOW)
-    updates = [action_of(write)["Update"] for write in writes if isinstance(write, Update)]
-    assert len(updates) == 2
-    for update in updates:
-        with pytest.raises(world.dynamodb.exceptions.TransactionCanceledException):
-            world.dynamodb.transact_write_items(TransactItems=[{"Update": update}])
+    """A decision on an older ride is refused by the ride's item and by its car's."""
+    ride, late = Life(), Life("order_02")
+    reader = assignment_table.Reader(TABLES, world.dynamodb)
+    deliver(world, late.completed)
+    unserved, car = reader.ride("order_02"), reader.free_cars("zone_01", [])[0]
+    deliver(world, ride.accepted)
+    assigned = reader.ride("order_01")
+    stale: list[tuple[Any, assignment_table.Seen, assignments.Decision]] = [
+        (late.accepted, unserved, assignments.decide(unserved.assignment, late.accepted, car))
+    ]
+    deliver(world, ride.completed, late.accepted, Life("order_03").accepted)
+    stale += [(ride.declined, assigned, assignments.decide(assigned.assignment, ride.declined))]
+    for fact, seen, decision in stale:
+        writes = assignment_table.effects(TABLES, event_of(fact), seen, decision, outbox=OUTBOX, now=NOW)
+        conditional = [action_of(write) for write in writes if isinstance(write, Check | Update)]
+        assert len(conditional) == 2
+        for action in conditional:
+            with pytest.raises(world.dynamodb.exceptions.TransactionCanceledException):
+                world.dynamodb.transact_write_items(TransactItems=[action])
 
 
-ROWS: Final[list[dict[str, Any] | None]] = [
+ROWS: Final[list[dict[str, object] | None]] = [
     None,
     {},
-    {"rideID": {"S": "mine"}},
-    {"rideID": {"S": "order_02"}},
-    {"rideID": {"N": "1"}},
-    {"rideID": {"S": "mine"}, "sector": {"N": "1"}},
+    {"rideID": "mine"},
+    {"rideID": "order_02"},
+    {"rideID": 1},
+    {"rideID": "mine", "sector": 1},
 ]
 """What may have become of a car's row: it is gone, free, taken, or spoilt."""
 
 
 @pytest.mark.parametrize("row", ROWS, ids=str)
 @pytest.mark.parametrize("heard", [None, "accepted", "completed", "cancelled"])
+@pytest.mark.parametrize("end", ["completed", "cancelled", "declined", "overdue"])
 def test_the_end_of_a_ride_takes_effect_whatever_has_become_of_its_car(
-    world: World, row: dict[str, Any] | None, heard: str | None, capsys: pytest.CaptureFixture[str]
+    world: World, row: dict[str, object] | None, heard: str | None, end: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its car counts as released, and is free only if it was its own; another ride's car stays that ride's."""
-    key = {"zone": {"S": "zone_01"}, "carID": {"S": "car_01"}}
-    for end in ("completed", "cancelled", "declined", "overdue"):
-        ride = Life(f"order_{end}")
-        world.clear("cars")
-        world.park("car_01")
-        world.hear(*([getattr(ride, heard)] if heard else []))
-        world.clear("cars")
-        holder = {"rideID": {"S": ride.order_id}} if row and row.get("rideID") == {"S": "mine"} else {}
-        if row is not None:
-            world.dynamodb.put_item(TableName="cars", Item=key | {"sector": {"S": "sector_01"}} | row | holder)
-        before = world.cars()
-        capsys.readouterr()
-        world.hear(getattr(ride, end))
-        mine = heard == "accepted" and bool(holder)
-        assert world.cars() == ({"car_01": None} if mine else before)
-        if heard == "accepted":
-            assert world.ride(ride.order_id)["state"] == "released"
-            assert ('"CarNotHeld":1' in capsys.readouterr().out) == (not mine)
+    ride = Life()
+    deliver(world, *([getattr(ride, heard)] if heard else []))
+    world.dynamodb.clear("cars")
+    mine = row is not None and row.get("rideID") == "mine"
+    if row is not None:
+        holder = {"rideID": ride.order_id} if mine else {}
+        world.put("cars", {"zone": "zone_01", "carID": "car_01", "sector": "sector_01"} | row | holder)
+    before = world.cars()
+    deliver(world, getattr(ride, end))
+    released = heard == "accepted" and mine
+    assert world.cars() == ({"car_01": None} if released else before)
+    if heard == "accepted":
+        assert world.state("assignments") == "released"
+        assert ('"CarNotHeld":1' in capsys.readouterr().out) == (not released)
 
 
 TEXTS: Final = ["sector_65", "sector_9", "zone_02", "sector_1\n", "car 1", "x" * 65, "sector_٣"]
-VALUES: Final[list[dict[str, Any] | None]] = [
-    None,
-    {"N": "7"},
-    {"BOOL": True},
-    {"NULL": True},
-    {"L": []},
-    {"M": {}},
-    {"B": b"x"},
-    {"SS": ["a"]},
-]
 ORDERS: Final = itertools.count()
 
 
 @given(
     spoilt=st.dictionaries(
         st.sampled_from(["zone", "carID", "sector", "extra"]),
-        st.sampled_from([*VALUES, *({"S": text} for text in TEXTS)]),
+        st.sampled_from([None, 7, True, [], {}, b"x", {"a"}, *TEXTS]),
         min_size=1,
     )
 )
-@hypothesis.settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_row_that_holds_no_car_is_skipped_and_reported(
     world: World, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture, spoilt: dict[str, Any]
 ) -> None:
-    """Rides near it get the other car, and whoever runs the fleet is told which row it is, once."""
-    usable = {name: each for name, each in spoilt.items() if name in {"sector", "extra"} or (each and "S" in each)}
-    row: Any = {"zone": {"S": "zone_01"}, "carID": {"S": "car_00"}, "sector": {"S": "sector_01"}} | usable
+    """Rides near it get the other car, and one metric and one line of the log name the row."""
+    keys = {name: each for name, each in spoilt.items() if name in {"sector", "extra"} or isinstance(each, str)}
+    row = {"zone": "zone_01", "carID": "car_00", "sector": "sector_01"} | keys
     row = {name: value for name, value in row.items() if value is not None}
-    world.clear("cars")
+    world.dynamodb.clear("cars")
     world.park("car_01", sector="sector_08")
-    world.dynamodb.put_item(TableName="cars", Item=row)
-    zone, car_id, sector = (row.get(name, {}).get("S") for name in ("zone", "carID", "sector"))
-    fine = zone == "zone_01" and car_id in {"car_00", *TEXTS[:3]} and sector == "sector_01"
-    skipped = not fine and zone in {"zone_01", "zone_02"}
+    world.put("cars", row)
+    place = row["zone"], row.get("sector")
+    fine = row["carID"] in {"car_00", *TEXTS[:3]} and place in [("zone_01", "sector_01"), ("zone_02", "sector_9")]
+    skipped = not fine and row["zone"] in {"zone_01", "zone_02"}
     ride = Life(f"order_{next(ORDERS)}")
     capsys.readouterr()
     caplog.clear()
-    world.hear(ride.accepted)
-    printed = capsys.readouterr().out
-    assert world.ride(ride.order_id)["carID"] == (car_id if fine else "car_01")
-    assert printed.count('"CarRowSkipped":1') == skipped
+    deliver(world, ride.accepted)
+    assert world.item("assignments", ride.order_id)["carID"] == (row["carID"] if fine else "car_01")
+    assert capsys.readouterr().out.count('"CarRowSkipped":1') == skipped
     assert [vars(line)["rows"] for line in caplog.records if line.message == "CarRowSkipped"] == (
-        [[f"{zone}/{car_id}"]] if skipped else []
+        [[f"{row['zone']}/{row['carID']}"]] if skipped else []
     )
 
 
+def test_each_car_has_one_ride_however_many_reach_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thirty rides from one place reach for twelve cars in threads: twelve get one each; then all cars are free."""
+    monkeypatch.setattr(World, "concurrency", None)
+    world = World()
+    world.park(*(f"car_{number:02d}" for number in range(12)))
+    rides = [Life(f"order_{number:02d}", pickup="sector_28") for number in range(30)]
+
+    handler = world.handlers["dispatch"]
+
+    def batch(*facts: Fact) -> Any:
+        return handler(world.batch(*map(world.envelope, facts)), Invocation(world.clock))
+
+    with ThreadPoolExecutor(3) as pool:
+        answers = pool.map(lambda first: batch(*(ride.accepted for ride in rides[first::3])), range(3))
+        assert [*answers] == [{"batchItemFailures": []}] * 3
+    taken = {item["orderID"]: item["carID"] for item in world.items("assignments") if item["state"] == "assigned"}
+    assert {car: ride for ride, car in taken.items()} == world.cars()
+    assert sorted(world.emitted()) == ["CarAssigned"] * 12 + ["NoCarAvailable"] * 18
+    assert batch(*(ride.completed for ride in rides)) == {"batchItemFailures": []}
+    assert set(world.cars().values()) == {None}
+
+
 def test_poison_is_alone_in_its_batch(world: World) -> None:
-    """An event that fails every time is dead-lettered with its reason and attempt; its neighbours are not held up."""
-    poison, fine = Life("order_02"), Life()
-    world.park("car_01")
-    bad = event(poison.accepted, extensions={"simulatedfault": "poison"})
-    for receives in range(1, POLICY.max_attempts):
-        assert world.deliver(event(fine.accepted), bad, receives=receives) == [f"message-1-{bad['id']}"]
-    assert world.deliver(event(fine.accepted), bad, receives=POLICY.max_attempts) == []
-    (letter,) = world.dead_letters()
-    assert (letter["reason"], letter["consumer"], letter["attempt"]) == ("QUARANTINED", "dispatch", 3)
-    assert json.loads(letter["event"]["body"]) == bad
-    assert world.cars() == {"car_01": "order_01"}
-    assert world.deliver(bad) == []
-    assert world.dead_letters() == []
-
-
-def test_an_event_that_breaks_the_contract_is_dead_lettered_at_once(world: World) -> None:
-    """It is never retried, and its neighbours take effect."""
-    broken, ride = event(Life("order_02").accepted), Life()
+    """Broken events and poison are dead-lettered with the reason and the attempt; a neighbour takes effect at once."""
+    fine, broken = world.envelope(Life().accepted), world.envelope(Life("order_02").accepted)
+    bad = world.envelope(Life("order_03").accepted, extensions={"simulatedfault": "poison"})
     broken["detail"]["data"]["passengers"] = "two"
-    world.park("car_01")
-    assert world.deliver(broken, event(ride.accepted)) == []
-    (letter,) = world.dead_letters()
-    assert letter["reason"] == "CONTRACT"
-    assert "passengers" in letter["message"]
+
+    def failed(attempt: int) -> list[str]:
+        context = Invocation(world.clock)
+        failures = world.handlers["dispatch"](world.batch(fine, bad, broken, attempt=attempt), context)
+        return [failure["itemIdentifier"] for failure in failures["batchItemFailures"]]
+
+    assert failed(1) == [bad["id"]]
     assert world.cars() == {"car_01": "order_01"}
-
-
-def _detail(item: Any) -> dict[str, Any]:
-    """Return the detail that the pipe makes of an item of the outbox."""
-    names = ("id", "source", "type", "subject", "time", "idempotencyid", "sequence", "correlationid", "causationid")
-    return {"specversion": "1.0"} | {name: item[name] for name in names} | {"data": item["data"]}
+    (letter,) = world.dead_letters()
+    assert (letter.reason, "passengers" in letter.message) == ("CONTRACT", True)
+    assert [failed(attempt) for attempt in range(2, POLICY.max_attempts + 1)] == [[bad["id"]], []]
+    (letter,) = [letter for letter in world.dead_letters() if letter.reason != "CONTRACT"]
+    assert (letter.reason, letter.consumer, letter.attempt) == ("QUARANTINED", "dispatch", POLICY.max_attempts)
+    assert isinstance(letter.event, dict)
+    assert json.loads(letter.event["body"]) == bad

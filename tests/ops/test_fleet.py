@@ -6,7 +6,7 @@ import boto3
 import pytest
 from moto import mock_aws
 
-import fleet as city
+import assignments as city
 from ops.fleet import cars, seed
 from tests.functions.saga import create_table, items
 

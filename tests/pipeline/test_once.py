@@ -60,11 +60,3 @@ def test_a_consumer_that_dies_half_way_is_followed_by_one_that_commits(
     assert pipeline.killed(HISTORY) == (12 if fault == "crashes" else 0)
     assert ledger.balanced
     assert ledger.dead_lettered == {}
-
-
-def test_copies_of_an_event_that_kills_its_consumer_take_effect_once(pipeline: Pipeline) -> None:
-    """Where every event has a copy and some kill the consumer, a copy neither steals nor repeats the effect."""
-    ledger = pipeline.simulate(rides=4, seed=5, duplicates=1.0, crashes=4)
-    assert ledger.balanced
-    for account in ledger.consumers.values():
-        assert account.effects == account.distinct

@@ -5,7 +5,7 @@ from typing import Final
 
 import pytest
 
-import fleet
+import assignments
 import payments
 from carride.facts import Fact
 from infrastructure.rules.house_rules import listed
@@ -58,7 +58,7 @@ def test_an_event_that_breaks_the_contract_reaches_a_consumer(deployed: Stack) -
 
 @pytest.mark.parametrize(
     ("rule", "consumed", "emitted"),
-    [("DispatchRule", fleet.CONSUMED, fleet.EMITTED), ("PaymentRule", payments.CONSUMED, payments.EMITTED)],
+    [("DispatchRule", assignments.CONSUMED, assignments.EMITTED), ("PaymentRule", payments.CONSUMED, payments.EMITTED)],
 )
 def test_a_rule_matches_what_its_consumer_acts_on(
     rule: str, consumed: frozenset[type[Fact]], emitted: frozenset[type[Fact]]

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -10,6 +11,9 @@ from carride.items import Outbox
 from carride.telemetry import labels, observe
 from idempotency import Consumer, Policy, SqsDeadLetters, open_store
 from idempotency.policy import DAY
+
+if TYPE_CHECKING:
+    from botocore.session import Session
 
 
 class ConsumerSettings(Struct, frozen=True, kw_only=True):
@@ -32,17 +36,20 @@ class SagaSettings(ConsumerSettings, frozen=True, kw_only=True):
         return Outbox(self.outbox_table, self.aws_region, timedelta(days=self.outbox_days))
 
 
-def ride_consumer(name: str, settings: ConsumerSettings, policy: Policy) -> Consumer[RideEvent]:
+def ride_consumer(
+    name: str, settings: ConsumerSettings, policy: Policy, session: "Session | None" = None
+) -> Consumer[RideEvent]:
     """Return a consumer of ride events: each event takes effect once under its idempotency id.
 
     Args:
         name: the consumer's name, part of every key.
         settings: the function's environment.
         policy: the policy of its operations; the window comes from the settings.
+        session: shared with the handler's own clients; by default a new one.
     """
     return Consumer(
         name,
-        open_store(settings.idempotency_store),
+        open_store(settings.idempotency_store, session=session),
         parse=parse_event,
         key=lambda event: event.idempotencyid,
         payload=lambda event: event.payload,

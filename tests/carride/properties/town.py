@@ -1,22 +1,13 @@
-"""A town in which rides live random lives, and the real handlers hear of them in any order, again and again."""
+"""A town in which rides live random lives, and the real handlers get their events in any order, again and again."""
 
-import functools
 import json
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
-from datetime import UTC, datetime, timedelta
+from contextlib import contextmanager
+from datetime import timedelta
 from random import Random
 from typing import Any, Final, NamedTuple
 
-import pytest
-
-import carride.consumer
-import dispatch
-import fleet
-import payment
-import payments
-import ride_history
 from carride import ride as rides
 from carride.events import SOURCE, RideEvent, parse_event
 from carride.facts import (
@@ -26,28 +17,23 @@ from carride.facts import (
     CarRideCompleted,
     CarRideCreated,
     CarRideDestinationChanged,
+    CarRideOverdue,
     CarRideStarted,
     Fact,
 )
+from carride.overdue import LIMIT
 from carride.ride import Ride
 from gateway import GatewayUnavailableError
-from idempotency import BatchFailedError, BusyError, Consumer, DynamoDBStore, marshalling
+from idempotency import BatchFailedError, BusyError
 from idempotency.errors import RetryableError
 from idempotency.stores.transport import NoAnswerError
-from idempotency.testing import DeadLetterBox, Invocation, ManualClock
 from local.simulated_gateway import Books, Strict, Troubles
-from tests.carride.pipe import piped
-from tests.carride.properties.tables import Item, Tables
 from tests.functions.gateways import FakeGateway, KilledError
+from tests.functions.saga import NOW
+from tests.functions.world import CONSUMED, World
 
-START: Final = datetime(2026, 11, 21, 8, tzinfo=UTC)
 EXPIRY: Final = timedelta(days=2)
 """After which nobody needs to hear of a ride: long after its life in these tests."""
-CONSUMED: Final[Mapping[str, Collection[type]]] = {
-    "ride-history": frozenset(FACTS.values()),
-    "dispatch": fleet.CONSUMED,
-    "payment": payments.CONSUMED,
-}
 _TABLES: Final = {"ride-history": "rides", "dispatch": "assignments", "payment": "payments"}
 _ATTEMPTS: Final = 3
 _MOST_FAULTS: Final = 2
@@ -58,12 +44,14 @@ _FAULTS: Final = ("killed", "lost", "overtaken", "overtaken")
 """The process is killed, a request or its answer is lost, or other deliveries arrive in between."""
 _AT_THE_COMMIT: Final = 0.5
 """The share of faults that meet the commit, where they do most harm."""
+_RECONCILED: Final = 0.02
+"""The share of steps at which the deadline passes and the reconciler runs."""
 _MOST_STEPS: Final = 1_000
 _PRICES: Final = (1, 500, 1250, 2000, 10_000_000)
 
 
 class Delivery(NamedTuple):
-    """An event on its way to a consumer."""
+    """An event on its way to a consumer, or a tick on its way to the reconciler."""
 
     consumer: str
     event: Mapping[str, Any]
@@ -75,36 +63,25 @@ class Delivery(NamedTuple):
         return self.consumer, self.event["detail"]["idempotencyid"]
 
 
-class Inline:
-    """Runs a batch one after the other; nothing takes long enough for a heartbeat."""
-
-    def run_all(self, tasks: Any, limit: int) -> None:
-        """Run every task."""
-        for task in tasks:
-            task()
-
-    def repeat(self, beat: object, interval_s: float) -> Any:
-        """Beat never."""
-        return nullcontext()
-
-
-class Town:
+class Town(World):
     """The handlers, everything around them, and what is on its way.
 
     Args:
         chance: decides about everything.
         troubles: of the gateway.
         strict: whether it is strict.
+        lost: the share of events that dispatch and payment never get; the reconciler runs, and settles their rides.
+            None: none gets lost, and the reconciler does not run.
     """
 
-    def __init__(self, chance: Random, troubles: Troubles, *, strict: bool) -> None:
+    def __init__(self, chance: Random, troubles: Troubles, *, strict: bool, lost: float | None = None) -> None:
+        self.books = Books(troubles, strict=Strict(pending_s=30) if strict else None, clock=lambda: self.clock() / 1000)
+        super().__init__(FakeGateway(self.books))
         self._chance = chance
         self._faulty = True
-        self.clock = ManualClock(int(START.timestamp() * 1000))
-        self.tables = Tables(self._carry)
-        self.books = Books(troubles, strict=Strict(pending_s=30) if strict else None, clock=lambda: self.clock() / 1000)
-        self.gateway = FakeGateway(self.books)
-        self.letters = DeadLetterBox()
+        self._reconciles = lost is not None
+        self._share_lost = lost or 0.0
+        self.lost: set[tuple[str, str]] = set()
         self.published: dict[str, RideEvent] = {}
         self.again: list[RideEvent] = []
         self.shared: list[str] = []
@@ -112,68 +89,28 @@ class Town:
         self.waiting: list[Delivery] = []
         self.faults: Counter[tuple[str, str]] = Counter()
         self._numbers = iter(range(1_000_000))
-        self._handlers = self._make_handlers()
-
-    def _make_handlers(self) -> dict[str, Any]:
-        consumer = functools.partial(
-            Consumer, clock=self.clock, sleep=self.clock.sleep, jitter=lambda: 0.5, concurrency=Inline()
-        )
-
-        def store(_: str) -> DynamoDBStore:
-            return DynamoDBStore(
-                "idempotency", transport=self.tables, clock=self.clock, sleep=self.clock.sleep, jitter=lambda: 0.5
-            )
-
-        shared: dict[str, Any] = {"idempotency_store": "dynamodb:idempotency", "dead_letter_queue_url": "queue"}
-        told: dict[str, Any] = {"outbox_table": "outbox", "aws_region": "us-east-1"}
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(carride.consumer, "Consumer", consumer)
-            patch.setattr(carride.consumer, "open_store", store)
-            patch.setattr(carride.consumer, "SqsDeadLetters", lambda _: self.letters)
-            patch.setattr(carride.consumer, "observe", lambda _: None)
-            for module in (dispatch, payment):
-                patch.setattr(module, "dynamodb_client", lambda: self.tables)
-            return {
-                "ride-history": ride_history.make_handler(ride_history.Settings(ride_table="rides", **shared)),
-                "dispatch": dispatch.make_handler(
-                    dispatch.Settings(assignment_table="assignments", car_table="cars", **shared, **told)
-                ),
-                "payment": payment.make_handler(
-                    payment.Settings(payment_table="payments", payment_gateway_url="http://-", **shared, **told),
-                    self.gateway,
-                ),
-            }
-
-    def park(self, cars: int) -> None:
-        """Add free cars."""
-        for number in range(cars):
-            car = {
-                "zone": f"zone_0{number % 2 + 1}",
-                "carID": f"car_{number}",
-                "sector": f"sector_{number % 2 * 8 + 1:02d}",
-            }
-            self.tables.put("cars", marshalling.item(car))
 
     # ── The bus ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def publish(self, fact: Fact) -> None:
+    def happen(self, fact: Fact) -> None:
         """Have the API publish a fact."""
-        event = RideEvent.of(fact, source=SOURCE, time=START, expirytime=START + EXPIRY)
-        self._put_on_the_bus(event.to_detail())
+        event = RideEvent.of(fact, source=SOURCE, time=self.now(), expirytime=NOW + EXPIRY)
+        self.put_on_the_bus(event.to_detail())
 
-    def _carry(self, item: Item) -> None:
-        """Have the pipe carry an item of the outbox to the bus."""
-        self._put_on_the_bus(piped(marshalling.values(item)))
-
-    def _put_on_the_bus(self, detail: Mapping[str, Any]) -> None:
+    def put_on_the_bus(self, detail: Mapping[str, Any]) -> None:
+        """Have an event on its way to its consumers, once or twice, or to some of them never."""
         event = parse_event({"detail": detail})
         self.again += [event] if event.idempotencyid in self.published else []
         self.published[event.idempotencyid] = event
-        self._deliver(detail, copies=self._chance.choice((1, 1, 2)))
+        compensates = isinstance(event.data, CarRideOverdue)
+        for consumer in ("dispatch", "payment"):
+            if not compensates and self._share_lost and self._chance.random() < self._share_lost:
+                self.lost.add((consumer, event.idempotencyid))
+        self._send(detail, copies=self._chance.choice((1, 1, 2)))
 
-    def _deliver(self, detail: Mapping[str, Any], *, copies: int = 1) -> None:
+    def _send(self, detail: Mapping[str, Any], *, copies: int = 1) -> None:
         for consumer, consumed in CONSUMED.items():
-            if FACTS[detail["type"]] in consumed:
+            if FACTS[detail["type"]] in consumed and (consumer, detail["idempotencyid"]) not in self.lost:
                 for _ in range(copies):
                     envelope = {"id": f"delivery-{next(self._numbers)}", "source": SOURCE, "detail": detail}
                     self.waiting.append(Delivery(consumer, envelope))
@@ -187,7 +124,7 @@ class Town:
         delivery = self.waiting.pop(self._chance.randrange(len(self.waiting)) if place is None else place)
         with self._fault(delivery) as met:
             try:
-                self._invoke(delivery)
+                self.deliver(delivery.consumer, delivery.event, attempt=delivery.attempt)
             except KilledError:
                 self._retry(delivery)
             except Exception as error:
@@ -198,19 +135,8 @@ class Town:
                     raise
                 self._retry(delivery)
         self.shared += self._shared_cars()
-        while self.letters.letters:
-            self._redrive(self.letters.letters.pop())
-
-    def _invoke(self, delivery: Delivery) -> None:
-        """Invoke the consumer's function; it raises if the delivery has to come again."""
-        time = datetime.fromtimestamp(self.clock() / 1000, UTC)
-        event = dict(delivery.event) | {"time": time.isoformat()}
-        if delivery.consumer == "dispatch":
-            attributes = {"SentTimestamp": str(self.clock()), "ApproximateReceiveCount": str(delivery.attempt)}
-            record = {"messageId": event["id"], "body": json.dumps(event), "attributes": attributes}
-            event = {"Records": [record]}
-        context = Invocation(self.clock, request_id=delivery.event["id"], timeout_s=170)
-        self._handlers[delivery.consumer](event, context)
+        for letter in self.dead_letters():
+            self._redrive(letter)
 
     def _retry(self, delivery: Delivery) -> None:
         """Deliver again a minute later; from the dead-letter queue when the transport's attempts are used up."""
@@ -227,7 +153,7 @@ class Town:
         delivery = Delivery(letter.consumer, event)
         assert letter.reason == "QUARANTINED", letter
         assert self.faults[delivery.operation] or self.books.met["pending"], f"{letter.key} needed no attempt"
-        self.tables.forget(letter.key)
+        self.dynamodb.delete({"TableName": "idempotency", "Key": {"idempotencyKey": {"S": letter.key}}})
         self._again(delivery)
 
     def _again(self, delivery: Delivery) -> None:
@@ -256,15 +182,15 @@ class Town:
             met.append(kind)
             self._strike(kind, delivery, GatewayUnavailableError())
 
-        outer = self.tables.before, self.tables.after
+        outer = self.dynamodb.before, self.dynamodb.after
         if delivery.consumer == "payment" and self._chance.random() < 0.3:
             self.gateway.then(strike_at_gateway)
         else:
-            setattr(self.tables, place, strike)
+            setattr(self.dynamodb, place, strike)
         try:
             yield met
         finally:
-            self.tables.before, self.tables.after = outer
+            self.dynamodb.before, self.dynamodb.after = outer
             self.gateway.no_longer()
 
     def _strike(self, kind: str, delivery: Delivery, lost: Exception) -> None:
@@ -275,14 +201,18 @@ class Town:
         raise KilledError if kind == "killed" else lost
 
     def _overtake(self, delivery: Delivery) -> None:
-        """Have deliveries arrive while another one is worked on: of the same ride, or of other rides' like facts."""
+        """Have deliveries arrive while another one is worked on: of the same ride, or of other rides' like facts.
+
+        The reconciler works on any ride, so any delivery may overtake it.
+        """
         alike = self._chance.choice(("subject", "type"))
         for _ in range(self._chance.choice((1, 1, 2))):
             rivals = [
                 place
                 for place, other in enumerate(self.waiting)
-                if other.consumer == delivery.consumer
-                and other.event["detail"][alike] == delivery.event["detail"][alike]
+                if delivery.consumer == "reconciler"
+                or (other.consumer, other.event["detail"][alike])
+                == (delivery.consumer, delivery.event["detail"][alike])
             ]
             if rivals:
                 self.step(self._chance.choice(rivals))
@@ -293,14 +223,49 @@ class Town:
         """Have rides begin, and everything happen to them and be delivered, until nothing is left to happen."""
         lives = [self._life(f"order_{each}") for each in range(number)]
         while lives or self.waiting:
-            if lives and (not self.waiting or self._chance.random() < 0.85):
+            if self._reconciles and self._chance.random() < _RECONCILED:
+                self.run_reconciler()
+            elif lives and (not self.waiting or self._chance.random() < 0.85):
                 life = self._chance.choice(lives)
                 if (fact := next(life, None)) is None:
                     lives.remove(life)
                 else:
-                    self.publish(fact)
+                    self.happen(fact)
             else:
                 self.step()
+
+    def settle(self) -> None:
+        """Run the reconciler until every ride is settled: the second run finds nothing more to do."""
+        if self._reconciles:
+            self._faulty = False
+            self.run_reconciler()
+            self.drain()
+            assert self.run_reconciler() == {"reconciled": 0, "overdue": 0}
+            assert self.open() == set(), "a ride is overdue"
+
+    def run_reconciler(self) -> dict[str, int]:
+        """Let the clock pass the deadline of every open ride, and run the reconciler until a run comes to its end.
+
+        The ride history is up to date by then. Whatever else is under way stays so.
+        """
+        while histories := [place for place, each in enumerate(self.waiting) if each.consumer == "ride-history"]:
+            self.step(histories[0])
+        self.clock.advance(LIMIT.total_seconds())
+        while True:
+            self.clock.advance(60)
+            tick = Delivery(
+                "reconciler", {"detail": {"idempotencyid": self.now().isoformat(), "subject": "", "type": ""}}
+            )
+            with self._fault(tick) as met:
+                try:
+                    return self.tick()
+                except (KilledError, *_ANNOUNCED, ExceptionGroup):
+                    assert met
+
+    def drain(self) -> None:
+        """Have every delivery arrive."""
+        while self.waiting:
+            self.step()
 
     def _life(self, order_id: str) -> Iterator[Fact]:
         chance = self._chance
@@ -319,11 +284,11 @@ class Town:
         if chance.random() < 0.5:
             steps[chance.randrange(len(steps)) :] = ["cancel"] * chance.choice((0, 1, 1))
         for step in steps:
-            fact = self._happen(step, ride)
+            fact = self._next(step, ride)
             ride = fact
             yield fact
 
-    def _happen(self, step: str, ride: Ride) -> Fact:
+    def _next(self, step: str, ride: Ride) -> Fact:
         match step:
             case "accept":
                 return CarRideAccepted.of(rides.accept(ride))
@@ -346,18 +311,13 @@ class Town:
         for days in (0, EXPIRY.days + 1):
             self.clock.advance(days * 86_400)
             for event in self.published.values():
-                self._deliver(event.to_detail())
-            while self.waiting:
-                self.step()
+                self._send(event.to_detail())
+            self.drain()
         assert self._state() == before
 
     def _state(self) -> Any:
-        tables = {table: self.items(table) for table in ("rides", "assignments", "payments", "cars", "outbox")}
+        tables = {table: [*self.items(table)] for table in ("rides", "assignments", "payments", "cars", "outbox")}
         return json.dumps([tables, self.gateway.ledger()], default=str, sort_keys=True)
-
-    def items(self, table: str) -> list[dict[str, Any]]:
-        """Return everything in a table, as Python values."""
-        return [marshalling.values(item) for item in self.tables.all(table)]
 
     def check(self) -> None:
         """Fail unless every ride is as its facts say, everywhere."""
@@ -366,13 +326,25 @@ class Town:
             self._check_effects(consumer, consumed)
         assert self.shared == [], "a car has one ride, and a ride one car"
         for ride in {event.subject for event in self.published.values()}:
-            facts = {event.type: event.data for event in self.published.values() if event.subject == ride}
-            self._check_dispatch(facts)
-            self._check_money(ride, facts)
+            events = [event for event in self.published.values() if event.subject == ride]
+            facts = {event.type: event.data for event in events}
+            lost = {
+                (consumer, event.type)
+                for event in events
+                for consumer in CONSUMED
+                if (consumer, event.idempotencyid) in self.lost
+            }
+            overdue = {event.data.outcome for event in events if isinstance(event.data, CarRideOverdue)}
+            self._check_dispatch(facts, lost)
+            self._check_money(ride, facts, lost, overdue)
 
     def _check_effects(self, consumer: str, consumed: Collection[type]) -> None:
         """Each fact took effect once."""
-        heard = {name for name, event in self.published.items() if type(event.data) in consumed}
+        heard = {
+            name
+            for name, event in self.published.items()
+            if type(event.data) in consumed and (consumer, name) not in self.lost
+        }
         found = []
         for item in self.items(_TABLES[consumer]):
             entries = [name.removeprefix("event#") for name in item if name.startswith("event#")]
@@ -382,20 +354,22 @@ class Town:
 
     def _shared_cars(self) -> list[str]:
         """Return each car that a ride holds by its own account only, or the car's: at no moment is there one."""
-        taken = {(car["carID"]["S"], car["rideID"]["S"]) for car in self.tables.all("cars") if "rideID" in car}
-        served = [ride for ride in self.tables.all("assignments") if ride["state"]["S"] == "assigned"]
+        taken = {(car["carID"]["S"], car["rideID"]["S"]) for car in self.dynamodb.all("cars") if "rideID" in car}
+        served = [ride for ride in self.dynamodb.all("assignments") if ride["state"]["S"] == "assigned"]
         return [car for car, _ in taken ^ {(ride["carID"]["S"], ride["orderID"]["S"]) for ride in served}]
 
-    def _check_dispatch(self, facts: Mapping[str, Fact]) -> None:
+    def _check_dispatch(self, facts: Mapping[str, Fact], lost: Collection[tuple[str, str]]) -> None:
         """A ride that was accepted has one answer, and its car is free again when it is over."""
-        over = facts.keys() & {"CarRideCompleted", "CarRideCancelled", "PaymentDeclined"}
+        over = facts.keys() & {"CarRideCompleted", "CarRideCancelled", "PaymentDeclined", "CarRideOverdue"}
         answers = facts.keys() & {"CarAssigned", "NoCarAvailable"}
-        if "CarRideAccepted" in facts and "CarRideCancelled" not in facts:
+        if "CarRideAccepted" in facts and not lost and not facts.keys() & {"CarRideCancelled", "CarRideOverdue"}:
             assert len(answers) == 1
         assert len(answers) <= ("CarRideAccepted" in facts)
-        assert ("CarReleased" in facts) == ("CarAssigned" in facts and bool(over))
+        assert ("CarReleased" in facts) == ("CarAssigned" in facts and bool(over or self._reconciles))
 
-    def _check_money(self, ride: str, facts: Mapping[str, Fact]) -> None:
+    def _check_money(
+        self, ride: str, facts: Mapping[str, Fact], lost: Collection[tuple[str, str]], overdue: Collection[str]
+    ) -> None:
         """A ride is charged once, as its events say; when it is over, nothing is left reserved."""
         charges = [charge for charge in self.gateway.ledger() if charge["reference"] == ride]
         assert len(charges) <= 1, f"{ride} is charged {len(charges)} times"
@@ -403,7 +377,12 @@ class Town:
         status = charge["status"]
         declined, cancelled = "PaymentDeclined" in facts, "CarRideCancelled" in facts
         assert len(charge["captures"]) <= 1, charge
-        if "CarAssigned" not in facts or cancelled or declined:
+        if overdue == {"completed"}:
+            assert declined or status == "captured", (ride, charge)
+        elif overdue or lost:
+            assert status in {None, "declined", "refunded", "captured"}, (ride, charge)
+            assert status != "captured" or "CarRideCompleted" in facts, (ride, charge)
+        elif "CarAssigned" not in facts or cancelled or declined:
             assert status in {None, "declined", "refunded"}, (ride, charge)
         elif "CarRideCompleted" in facts:
             assert (status, len(charge["captures"])) == ("captured", 1), (ride, charge)

@@ -52,19 +52,6 @@ def authorize(client: HttpGateway, on_behalf: Call | None = None) -> Any:
     )
 
 
-def test_money_is_reserved_captured_and_given_back() -> None:
-    """Each answer says where the payment stands, and the ledger agrees."""
-    with gateway() as (client, server, _):
-        charge = authorize(client)
-        assert (charge.status, charge.amount) == (Status.AUTHORIZED, 1250)
-        captured = client.capture(call(), payment_id=charge.payment_id, amount=1300)
-        assert (captured.status, captured.amount) == (Status.CAPTURED, 1300)
-        assert client.refund(call(), payment_id=charge.payment_id).status is Status.REFUNDED
-        assert client.find(call(), order_id="order_01") == captured._replace(status=Status.REFUNDED)
-        (payment,) = server.ledger()
-        assert (payment["customer"], payment["captures"], payment["refunds"]) == ("customer_a", [1300], [1300])
-
-
 @pytest.mark.parametrize("forgotten", [0.0, 1.0], ids=["keys are kept", "keys are forgotten"])
 @pytest.mark.parametrize("trouble", Trouble)
 def test_no_trouble_charges_twice(trouble: Trouble, forgotten: float) -> None:
