@@ -256,7 +256,7 @@ class Books:
                 if self._meets("capped", payment.reference):
                     raise _RefusedError(402, f"{payment.customer} has no more", "insufficient_funds")
                 payment.amount = request.body["amount"]
-            case "capture", "authorized" if self._strict and not 0 < request.body["amount"] <= payment.amount:
+            case "capture", _ if self._strict and not 0 < request.body["amount"] <= payment.amount:
                 raise _RefusedError(422, f"{payment.customer} has {payment.amount} reserved", "amount_too_large")
             case "capture", "authorized" | "captured":
                 payment.status, payment.amount = "captured", request.body["amount"]

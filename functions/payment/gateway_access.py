@@ -47,8 +47,9 @@ class Signed(Open):
         from botocore.auth import SigV4Auth  # noqa: PLC0415 - only this gateway needs it
         from botocore.awsrequest import AWSRequest  # noqa: PLC0415
 
+        credentials: Any = self._session.get_credentials()
         request: Any = AWSRequest(method, url, headers=headers, data=content)
-        SigV4Auth(self._session.get_credentials(), "lambda", self._region).add_auth(request)
+        SigV4Auth(credentials, "lambda", self._region).add_auth(request)
         return dict(request.headers.items())
 
 
@@ -89,7 +90,7 @@ class Bearer(Open):
         try:
             secret: str = self._client.get_secret_value(SecretId=self._arn).get("SecretString", "").strip()
         except (BotoCoreError, ClientError) as error:
-            raise GatewayUnavailableError(f"the gateway's secret cannot be read: {type(error).__name__}") from error
+            raise GatewayUnavailableError(f"the gateway's secret cannot be read: {error}") from error
         if not (secret and secret.isascii() and secret.isprintable()):
             raise GatewayUnavailableError("the gateway's secret is not one line of printable ASCII")
         return secret

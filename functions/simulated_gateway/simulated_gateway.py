@@ -5,7 +5,7 @@ same key take effect once, because the idempotency layer commits the payment tog
 """
 
 import hashlib
-from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 from botocore.session import get_session
@@ -81,7 +81,7 @@ class Books:
                 return {"payments": msgspec.to_builtins(self._of(_partition(reference))[0])}
             case ["payments", name], _:
                 return msgspec.to_builtins(self._payment(name)[0])
-        _refuse(404, "nothing is here")
+        raise _refused(404, "nothing is here")
 
     def change(self, request: Request, operation: Operation) -> object:
         """Reserve money, or change a payment."""
@@ -91,7 +91,7 @@ class Books:
                 partition = _partition(wanted.reference)
                 payments, version = self._of(partition)
                 if len(payments) == _MOST_PAYMENTS:
-                    _refuse(422, f"a reference has at most {_MOST_PAYMENTS} payments", "too_many")
+                    raise _refused(422, f"a reference has at most {_MOST_PAYMENTS} payments", "too_many")
                 payment = Payment(id=f"pay_{partition}_{len(payments)}", **msgspec.structs.asdict(wanted))
                 operation.write(self._put(partition, [*payments, payment], version))
                 return {"statusCode": 201, "body": msgspec.to_builtins(payment)}
@@ -101,7 +101,7 @@ class Books:
                 kept = [after if payment.id == name else payment for payment in payments]
                 operation.write(self._put(name.split("_")[1], kept, version))
                 return msgspec.to_builtins(after)
-        _refuse(404, "this is no operation")
+        raise _refused(404, "this is no operation")
 
     def _payment(self, name: str) -> tuple[Payment, list[Payment], int]:
         """Return a payment, all payments of its reference, and their version."""
@@ -109,12 +109,12 @@ class Books:
         for payment in payments:
             if payment.id == name:
                 return payment, payments, version
-        _refuse(404, "there is no such payment")
+        raise _refused(404, "there is no such payment")
 
     def _of(self, partition: str) -> tuple[list[Payment], int]:
         """Return the payments of one reference, and their version."""
         key = {"idempotencyKey": {"S": f"payments#{partition}"}}
-        answer = self._client.get_item(TableName=self._table, Key=key, ConsistentRead=True)
+        answer: Any = self._client.get_item(TableName=self._table, Key=key, ConsistentRead=True)
         item: dict[str, Any] = marshalling.values(answer.get("Item", {}))
         return msgspec.convert(item.get("payments", []), list[Payment]), item.get("version", 0)
 
@@ -140,10 +140,10 @@ def changed(payment: Payment, action: str, amount: int | None) -> Payment:
         case "capture", ("authorized" | "captured"), int() if amount <= payment.amount:
             return replace(payment, status="captured", amount=amount, captures=(*payment.captures, amount))
         case "capture", ("authorized" | "captured"), int():
-            _refuse(422, f"only {payment.amount} is reserved", "amount_too_large")
+            raise _refused(422, f"only {payment.amount} is reserved", "amount_too_large")
         case "refund", ("authorized" | "captured" | "refunded"), _:
             return replace(payment, status="refunded", refunds=(*payment.refunds, payment.amount))
-    _refuse(422, f"{action} is not possible: the payment is {payment.status}", "impossible")
+    raise _refused(422, f"{action} is not possible: the payment is {payment.status}", "impossible")
 
 
 def _partition(reference: str) -> str:
@@ -158,8 +158,8 @@ def _body[S: Struct](request: Request, shape: type[S]) -> S:
         raise HttpProblemError(422, "The body is not complete", str(error), code="invalid") from error
 
 
-def _refuse(status: int, title: str, code: str = "not_found") -> NoReturn:
-    raise HttpProblemError(status, title, code=code)
+def _refused(status: int, title: str, code: str = "not_found") -> HttpProblemError:
+    return HttpProblemError(status, title, code=code)
 
 
 def make_handler(

@@ -25,7 +25,7 @@ def _reserve(name: str, properties: Properties) -> None:
 
 
 def _attributes(config: Properties) -> Properties:
-    found = _stock_attributes(config)
+    found: Properties = _stock_attributes(config)
     name = found["FunctionUrl"].partition("://")[2].partition(".")[0]
     return found | {"FunctionUrl": f"http://127.0.0.1:{os.environ['GATEWAY_PORT']}/_aws/lambda-url/{name}/"}
 

@@ -39,14 +39,19 @@ def needed(deployed: Stack) -> Iterator[Grant]:
                 yield Grant(edge.source, "events:PutEvents", edge.target)
     for name, function in deployed.of_type("AWS::Lambda::Function").items():
         for value in function["Environment"]["Variables"].values():
-            what = one(value)
-            if what in deployed.of_type("AWS::Lambda::Url"):
-                target = one(deployed.resources[what]["Properties"]["TargetFunctionArn"])
-                yield from (Grant(name, f"lambda:{action}", target) for action in ("InvokeFunction", "InvokeFunctionUrl"))
-            elif what == "PaymentGatewaySecretArn" and deployed.parameters[what]:
-                yield Grant(name, "secretsmanager:GetSecretValue", what)
-            elif what in source()["Resources"] and type_of(what) != "Endpoint":
-                yield Grant(name, "*", what)
+            yield from (Grant(name, action, what) for action, what in named_in(value, deployed))
+
+
+def named_in(value: object, deployed: Stack) -> Iterator[tuple[str, str]]:
+    """Yield what a value of a function's environment requires: actions and resources."""
+    name = one(value)
+    if name in deployed.of_type("AWS::Lambda::Url"):
+        target = one(deployed.resources[name]["Properties"]["TargetFunctionArn"])
+        yield from (("lambda:InvokeFunction", target), ("lambda:InvokeFunctionUrl", target))
+    elif name == "PaymentGatewaySecretArn" and deployed.parameters[name]:
+        yield "secretsmanager:GetSecretValue", name
+    elif name in source()["Resources"] and type_of(name) != "Endpoint":
+        yield "*", name
 
 
 def test_everybody_may_do_what_the_graph_requires_and_nothing_else(deployed: Stack) -> None:
@@ -94,7 +99,7 @@ def test_every_dead_letter_queue_belongs_to_one_source(deployed: Stack) -> None:
 
 
 def test_the_simulated_gateway_is_for_development_only(deployed: Stack) -> None:
-    """It exists in stage `dev` of one region without another gateway, and only its URL, by signed requests, leads to it."""
+    """It exists in stage `dev` of one region without another gateway; only signed requests to its URL lead to it."""
     chosen = [deployed.parameters[name] for name in ("Stage", "Role", "PaymentGateway", "PaymentGatewayUrl")]
     exists = chosen == ["dev", "standalone", "simulated", ""]
     assert any(name.startswith(("SimulatedGateway", "PaymentGatewayPolicy")) for name in deployed.resources) is exists
