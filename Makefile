@@ -17,14 +17,20 @@ ENVIRONMENTS := .venv-dev/.synced .venv-engine/.synced .venv-sam/.synced
 
 ##@ Run
 
-.PHONY: setup demo invoke chaos engine
+.PHONY: setup demo invoke sam-local local-env chaos engine
 setup: $(ENVIRONMENTS) ## Install the three environments (every other target does so by itself)
 
 demo: $(ENVIRONMENTS) ## Run the whole pipeline on this machine and print its ledger (ARGS="--rides 1000", ARGS=--help)
 	@$(PYTHON) -m local.demo $(ARGS)
 
-invoke: $(ENVIRONMENTS) ## Run one function with one event: FUNCTION=RideHistoryFunction EVENT=events/….json
-	@$(PYTHON) -m local.invoke "$(FUNCTION)" "$(EVENT)"
+invoke: $(ENVIRONMENTS) ## Run one function with events, in order: FUNCTION=RideHistoryFunction EVENT="events/….json …"
+	@$(PYTHON) -m local.invoke "$(FUNCTION)" $(or $(EVENT),"")
+
+sam-local: $(ENVIRONMENTS) ## The same with `sam local invoke`, in a container of Docker or podman
+	@$(PYTHON) -m local.invoke --containers "$(FUNCTION)" $(or $(EVENT),"")
+
+local-env: .venv-dev/.synced ## Write the --env-vars file of `sam local invoke` from a deployed stack (ARGS="--stack carride")
+	@$(PYTHON) -m local.environments $(ARGS)
 
 engine: $(ENVIRONMENTS) ## Run any SAM template on this machine until Ctrl-C: TEMPLATE=examples/minimal/template.yaml
 	@.venv-engine/bin/python -m local.engine run "$(TEMPLATE)" $(ARGS)
@@ -91,12 +97,15 @@ delete-regions: .venv-dev/.synced .venv-sam/.synced ## Show how to delete the st
 ops: .venv-dev/.synced ## Audit, replay, redrive, fail over and back, release keys (ARGS="failover --help", ARGS=--help)
 	@$(PYTHON) -m ops $(ARGS)
 
+verify: .venv-dev/.synced ## Check every statement about a deployed stack that code can check (ARGS="--stack carride --drills")
+	@$(PYTHON) -m ops verify $(ARGS)
+
 ##@ Housekeeping
 
 .PHONY: format contract snapshot new-consumer clean help
 format: .venv-dev/.synced ## Rewrite the code in the project's format
-	@$(PYTHON) -m ruff check --fix
 	@$(PYTHON) -m ruff format
+	@$(PYTHON) -m ruff check --fix
 
 contract: .venv-dev/.synced ## Write what follows from the event's types: schemas, samples, OpenAPI, AsyncAPI; and docs/parameters.md
 	@$(PYTHON) -m contract

@@ -1,18 +1,25 @@
-"""`make invoke`: run one deployed function with one event, on the local engine. For machines without Docker."""
+"""`make invoke` and `make sam-local`: run one deployed function with events, on the local engine or in a container."""
 
 import argparse
 import base64
 import json
 import re
 import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 from local.command import ending_in_order
-from local.local_aws import ROOT, EngineError, LocalAws
+from local.containers import SamLocal, host_address, reachable
+from local.local_aws import ROOT, EngineError, LocalAws, Stack
 from local.simulated_gateway import Books, GatewayServer
+from ops.audit.queues import opened, peek
 
 _FUNCTION: Final = re.compile(r"^  (\w+):\n    Type: AWS::Serverless::Function$", re.MULTILINE)
+
+type Invoke = Callable[[str, Any], tuple[Any, str]]
+"""Invokes a function with an event, and returns its answer and its log."""
 
 
 def functions() -> list[str]:
@@ -38,29 +45,81 @@ def choose(function: str, path: str) -> Any:
         raise EngineError(f"{path} holds no JSON: {error}") from error
 
 
-def invoke(function: str, event: Any) -> bool:
-    """Deploy, run the function once, print its log and its answer; return whether it succeeded."""
+def invoke(function: str, events: Sequence[Any], *, containers: bool = False) -> bool:
+    """Deploy, run the function with each event, and print logs, answers and dead letters; return whether it succeeded.
+
+    Args:
+        function: logical id.
+        events: in order; all meet the same tables.
+        containers: whether `sam local invoke` runs the function.
+    """
     with LocalAws() as cloud, GatewayServer(Books()) as gateway:
         cloud.build()
         stack = cloud.deploy_fast("carride", PaymentGatewayUrl=gateway.url)
+        road = in_containers(cloud, stack, gateway) if containers else _on_the_engine(cloud, stack)
+        known: set[str] = set()
+        succeeded = True
+        with road as run:
+            for event in events:
+                answer, log = run(function, event)
+                print(log, file=sys.stderr)
+                if isinstance(answer, dict) and "errorType" in answer:
+                    succeeded = False
+                    print(f"{function} failed: {answer['errorType']}: {answer.get('errorMessage', '')}")
+                    print("events/README.md lists the events of each function.", file=sys.stderr)
+                else:
+                    print(json.dumps(answer, indent=2))
+                for reason, body in _dead_letters(cloud, stack, function, known):
+                    print(f"dead-lettered, {reason}: {body}")
+    return succeeded
+
+
+@contextmanager
+def _on_the_engine(cloud: LocalAws, stack: Stack) -> Iterator[Invoke]:
+    def run(function: str, event: Any) -> tuple[Any, str]:
         answer = cloud.client("lambda").invoke(
             FunctionName=stack.resources[function], Payload=json.dumps(event), LogType="Tail"
         )
-        print(base64.b64decode(answer.get("LogResult", "")).decode(errors="replace"), file=sys.stderr)
-        print(json.dumps(json.load(answer["Payload"]), indent=2))
-    return "FunctionError" not in answer
+        return json.load(answer["Payload"]), base64.b64decode(answer.get("LogResult", "")).decode(errors="replace")
+
+    yield run
+
+
+@contextmanager
+def in_containers(cloud: LocalAws, stack: Stack, gateway: GatewayServer) -> Iterator[Invoke]:
+    """Yield a function that runs functions of the stack with `sam local invoke`."""
+    address = host_address()
+    with ExitStack() as running:
+        urls = [running.enter_context(reachable(address, url)) for url in (cloud.endpoint_url, gateway.url)]
+        sam = SamLocal(cloud, stack.name, AWS_ENDPOINT_URL=urls[0], PAYMENT_GATEWAY_URL=urls[1])
+        running.callback(sam.close)
+        yield sam.invoke
+
+
+def _dead_letters(cloud: LocalAws, stack: Stack, function: str, known: set[str]) -> Iterator[tuple[str, str]]:
+    """Yield reason and body of the messages in the function's dead-letter queue that are not known, and learn them."""
+    url = stack.outputs.get(f"{function.removesuffix('Function')}DlqUrl")
+    for message in peek(cloud.client("sqs"), url) if url else ():
+        if message["MessageId"] not in known:
+            known.add(message["MessageId"])
+            yield opened(message)[0], message["Body"]
 
 
 def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(
-        prog="make invoke", description="Run one function with one event, on this machine."
+        prog="make invoke",
+        description="Run one function with events, on this machine. Later events meet the tables of earlier ones.",
+        epilog="example: make invoke FUNCTION=RideHistoryFunction "
+        'EVENT="events/ride_history_live.json events/ride_history_duplicate.json"',
     )
     parser.add_argument("function", help=f"one of {', '.join(functions())}")
-    parser.add_argument("event", help="a JSON file, such as those in events/")
+    parser.add_argument("event", nargs="+", help="JSON files, such as those in events/")
+    parser.add_argument("--containers", action="store_true", help="run it with `sam local invoke` (Docker or podman)")
     options = parser.parse_args()
     with ending_in_order():
-        succeeded = invoke(options.function, choose(options.function, options.event))
+        events = [choose(options.function, path) for path in options.event]
+        succeeded = invoke(options.function, events, containers=options.containers)
     sys.exit(not succeeded)
 
 

@@ -15,17 +15,19 @@ import boto3
 from botocore.exceptions import BotoCoreError, ClientError
 
 from carride.overdue import LIMIT
-from ops import fleet, outbox, redrive, replay
+from ops import fleet, outbox, redrive, replay, verify
 from ops import regions as two_regions
 from ops.audit import DEFAULT_GRACE, audit, gateway_payments
 from ops.failover import ARCHIVED_IN, LOST_WINDOW, Failover, Patience
 from ops.stack import ClientFactory, OperatorError, StackRef, aws_clients
+from ops.verify.checks import CHECKS
 
 DESCRIPTION: Final = """\
 The operator's commands for a deployed stack. Each command shows what it will do, and does
-it only with --yes; audit changes nothing. A command works in the region for which AWS's
-tools are configured, or in that of --region. deploy-regions, delete-regions, failover and
-unfence work on [primary] and [secondary] of samconfig.toml.
+it only with --yes; audit changes nothing, and verify publishes rides at once. A command
+works in the region for which AWS's tools are configured, or in that of --region.
+deploy-regions, delete-regions, failover and unfence work on [primary] and [secondary] of
+samconfig.toml.
 
   make ops ARGS="audit --json"                     what is lost, doubled, waiting or overdue
   make ops ARGS="replay --since 2h --yes"          replay the last two hours of the archive
@@ -36,6 +38,7 @@ A time is written as 90m, 6h or 2d (before now), or as 2026-11-21T10:00:00Z."""
 
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _FAILED: Final = 2
+_VERIFIED: Final = Path(__file__).resolve().parent.parent / ".aws-sam"
 
 
 class Plan(NamedTuple):
@@ -107,6 +110,29 @@ def _audit(options: argparse.Namespace) -> Plan:
     options.say(report.to_text())
     options.status = report.status
     return Plan([], report.to_json)
+
+
+def _verify(options: argparse.Namespace) -> Plan:
+    """Check every statement about a deployed stack that code can check.
+
+    Publish simulated rides, book rides over the API, audit the stack, and go through the
+    checklist of docs/on-an-account.md. With --drills, break and mend a few things as well.
+    The results are in .aws-sam/verify.json and .aws-sam/verify.md.
+
+    Status 0: no check failed; 1: at least one failed.
+    """
+    checks = [each for each in CHECKS if options.drills or not each.drill]
+    results: list[verify.Result] = []
+    for result in verify.verify(verify.Deployment(_stack(options), rides=options.rides), checks):
+        results.append(result)
+        options.say(f"{result.verdict}  {result.statement}\n      {result.detail} ({result.seconds:.1f} s)")
+    found = verify.to_json(results)
+    _VERIFIED.mkdir(exist_ok=True)
+    (_VERIFIED / "verify.json").write_text(json.dumps(found, indent=2), encoding="utf-8")
+    (_VERIFIED / "verify.md").write_text(verify.to_markdown(results), encoding="utf-8")
+    options.say(f"{found['passed']} passed, {found['failed']} failed, {found['skipped']} skipped")
+    options.status = bool(found["failed"])
+    return Plan([], lambda: found)
 
 
 def _replay(options: argparse.Namespace) -> Plan:
@@ -240,7 +266,7 @@ def command_line() -> argparse.ArgumentParser:
         if regions == 1:
             added.add_argument("--stack", help="name of the stack (that of samconfig.toml)")
             added.add_argument("--region", help="region of the stack (that for which AWS's tools are configured)")
-        if run is _audit:
+        if run in (_audit, _verify):
             added.set_defaults(yes=True)
         else:
             added.add_argument("--yes", action="store_true", help="do it; without this, only show what would be done")
@@ -250,6 +276,10 @@ def command_line() -> argparse.ArgumentParser:
     look.add_argument("--grace", **span, default=DEFAULT_GRACE, help="age from which an event is judged (15m)")
     look.add_argument("--overdue", **span, default=LIMIT, help="how long a ride may need something (4h)")
     look.add_argument("--payments", type=Path, metavar="FILE", help="the gateway's ledger, as JSON, to compare with")
+
+    prove = command(_verify)
+    prove.add_argument("--rides", type=int, default=20, metavar="N", help="number of simulated rides (20)")
+    prove.add_argument("--drills", action="store_true", help="also break and mend what the checklist calls a drill")
 
     again = command(_replay)
     again.add_argument("--only", metavar="RULE", help="logical id of the one rule that receives the events")

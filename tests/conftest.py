@@ -21,7 +21,8 @@ PROOFS: Final = tuple(
     for name in ("bench", "differential", "explorer", "simulation", "test_store_conformance.py")
 )
 INTEGRATION: Final = tuple(
-    TESTS / folder for folder in ("engine", "functions/api", "idempotency/stores", "pipeline", "regions", "template")
+    TESTS / folder
+    for folder in ("containers", "engine", "functions/api", "idempotency/stores", "pipeline", "regions", "template")
 )
 
 # Whatever account the shell is logged in to, no test can reach it but those that DYNAMODB_ENDPOINT is meant for.

@@ -29,16 +29,16 @@ class LocalDeployer(Deployer):
     """Deploys what was built with CloudFormation alone, which takes a tenth of the time."""
 
     def __init__(self, cloud: LocalAws) -> None:
-        self._laptop = cloud
+        self._cloud = cloud
 
     @override
     def deploy(self, environment: Environment, parameters: Mapping[str, str]) -> None:
         stack = environment.stack
-        self._laptop.deploy_fast(stack.name, None, region=stack.region, **parameters)
+        self._cloud.deploy_fast(stack.name, None, region=stack.region, **parameters)
 
     @override
     def delete(self, stack: StackRef) -> None:
-        self._laptop.delete_stack(stack.name, region=stack.region)
+        self._cloud.delete_stack(stack.name, region=stack.region)
 
 
 class Regions:

@@ -18,15 +18,14 @@ SHARED: Final = {"ProducerDlq": "CarRideSimulatorFunction"}
 """Dead-letter queues that are not named after their source."""
 
 
-def type_of(name: str) -> str:
-    """Return the last part of a resource's type, as the template declares it."""
-    return str(source()["Resources"][name]["Type"]).rpartition("::")[2]
+TYPES: Final = {name: str(each["Type"]).rpartition("::")[2] for name, each in source()["Resources"].items()}
+"""The last part of each resource's type, as the template declares it."""
 
 
 def needed(deployed: Stack) -> Iterator[Grant]:
     """Yield what the edges require, and a wildcard for each resource that a function's environment names."""
     for edge in edges(deployed):
-        match type_of(edge.source), type_of(edge.target):
+        match TYPES[edge.source], TYPES[edge.target]:
             case (("EventBus" | "Rule" | "Function" | "Schedule" | "Pipe"), "Queue"):
                 yield Grant(edge.source, "sqs:SendMessage", edge.target)
             case (("Rule" | "Schedule"), "Function"):
@@ -50,7 +49,7 @@ def named_in(value: object, deployed: Stack) -> Iterator[tuple[str, str]]:
         yield from (("lambda:InvokeFunction", target), ("lambda:InvokeFunctionUrl", target))
     elif name == "PaymentGatewaySecretArn" and deployed.parameters[name]:
         yield "secretsmanager:GetSecretValue", name
-    elif name in source()["Resources"] and type_of(name) != "Endpoint":
+    elif TYPES.get(name, "Endpoint") != "Endpoint":
         yield "*", name
 
 
@@ -93,7 +92,7 @@ def test_every_dead_letter_queue_belongs_to_one_source(deployed: Stack) -> None:
         name for name in deployed.of_type("AWS::SQS::Queue") if name.endswith("Dlq")
     }
     asynchronous = {one(each["FunctionName"]) for each in deployed.of_type("AWS::Lambda::EventInvokeConfig").values()}
-    polled = {edge.target for edge in edges(deployed) if type_of(edge.source) == "Queue" and not edge.dead}
+    polled = {edge.target for edge in edges(deployed) if TYPES[edge.source] == "Queue" and not edge.dead}
     over_http = {"CarRideApiFunction", "SimulatedGatewayFunction"}
     assert asynchronous | polled == set(deployed.of_type("AWS::Lambda::Function")) - over_http
 

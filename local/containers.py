@@ -1,0 +1,153 @@
+"""Run functions in containers with `sam local invoke`, against the local engine.
+
+Containers cannot reach the engine, because it listens on this machine's loopback address only. On Linux `reachable`
+listens on the address that this machine has in the containers' network; Docker Desktop forwards by itself.
+"""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import yaml
+
+from local.artifacts import PARAMETERS
+from local.environments import environments
+from local.local_aws import ROOT, EngineError, LocalAws
+
+_DESKTOP: Final = "host.docker.internal"
+_GATEWAYS: Final = (
+    ("docker", "network", "inspect", "bridge", "--format", "{{(index .IPAM.Config 0).Gateway}}"),
+    ("podman", "network", "inspect", "podman", "--format", "{{(index .Subnets 0).Gateway}}"),
+)
+_IP_FREEBIND: Final = 15  # Linux; podman's network has its address only while a container runs
+
+
+def host_address() -> str:
+    """Return the address at which a container reaches this machine.
+
+    Raises:
+        EngineError: there is neither Docker nor podman.
+    """
+    if sys.platform != "linux":
+        return _DESKTOP
+    for command in _GATEWAYS:
+        if shutil.which(command[0]):
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode == 0 and done.stdout.strip():
+                return done.stdout.strip()
+    raise EngineError("`sam local invoke` needs Docker or podman; `make invoke` runs the same without containers.")
+
+
+@contextmanager
+def reachable(address: str, url: str) -> Iterator[str]:
+    """Yield a URL at which containers reach a server of this machine's loopback address.
+
+    Args:
+        address: what `host_address` returned.
+        url: the server's, as in ``http://127.0.0.1:4566``.
+    """
+    port = urlsplit(url).port or 80
+    if address == _DESKTOP:
+        yield f"http://{address}:{port}"
+        return
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_IP, _IP_FREEBIND, 1)
+        listener.bind((address, 0))
+        listener.listen()
+        threading.Thread(target=_forward, args=(listener, port), daemon=True).start()
+        yield f"http://{address}:{listener.getsockname()[1]}"
+        with suppress(OSError):
+            listener.shutdown(socket.SHUT_RDWR)  # ends the thread's accept
+
+
+def _forward(listener: socket.socket, port: int) -> None:
+    with suppress(OSError):
+        while True:
+            accepted, _ = listener.accept()
+            threading.Thread(target=_connect, args=(accepted, port), daemon=True).start()
+
+
+def _connect(accepted: socket.socket, port: int) -> None:
+    with accepted, socket.create_connection(("127.0.0.1", port)) as onward:
+        answers = threading.Thread(target=_copy, args=(onward, accepted), daemon=True)
+        answers.start()
+        _copy(accepted, onward)
+        answers.join()
+
+
+def _copy(source: socket.socket, sink: socket.socket) -> None:
+    with suppress(OSError):
+        while data := source.recv(65_536):
+            sink.sendall(data)
+        sink.shutdown(socket.SHUT_WR)
+
+
+class SamLocal:
+    """Invokes the functions of a stack that is deployed to the local engine.
+
+    Args:
+        cloud: the engine.
+        stack: name of the stack.
+        **variables: environment variables of every function that replace the stack's, such as `AWS_ENDPOINT_URL`.
+    """
+
+    def __init__(self, cloud: LocalAws, stack: str, **variables: str) -> None:
+        self._cloud = cloud
+        found = environments(cloud.client("cloudformation"), cloud.client("lambda"), stack)
+        replaced = {
+            function: each | {name: variables[name] for name in variables if name in {*each, "AWS_ENDPOINT_URL"}}
+            for function, each in found.items()
+        }
+        self._variables = Path(tempfile.mkstemp(prefix="sam-local-", suffix=".json")[1])
+        self._variables.write_text(json.dumps(replaced), encoding="utf-8")
+
+    def invoke(self, function: str, event: Any) -> tuple[Any, str]:
+        """Return the function's answer, and what it and the SAM CLI printed.
+
+        Args:
+            function: logical id.
+            event: anything that JSON can hold.
+
+        Raises:
+            EngineError: the SAM CLI failed.
+        """
+        with self._cloud.built() as build:
+            done = subprocess.run(
+                [
+                    *(str(ROOT / ".venv-sam/bin/sam"), "local", "invoke", function, "--event", "-"),
+                    *("--template", str(_with_endpoint(build)), "--env-vars", str(self._variables)),
+                    *("--config-file", str(ROOT / "samconfig.toml"), "--config-env", "local", "--skip-pull-image"),
+                    *("--parameter-overrides", *(f"{name}={each}" for name, each in PARAMETERS.items())),
+                ],
+                env=os.environ | self._cloud.environment() | {"SAM_CLI_TELEMETRY": "0"},
+                input=json.dumps(event),
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+        if done.returncode:
+            raise EngineError(f"sam local invoke failed:\n{done.stderr}")
+        return json.loads(done.stdout), done.stderr
+
+    def close(self) -> None:
+        """Remove its file."""
+        self._variables.unlink(missing_ok=True)
+
+
+def _with_endpoint(build: Path) -> Path:
+    """Return the built template with a variable for the engine's address: the SAM CLI drops undeclared variables."""
+    template = yaml.safe_load((build / "template.yaml").read_text(encoding="utf-8"))
+    template["Globals"]["Function"]["Environment"]["Variables"]["AWS_ENDPOINT_URL"] = ""
+    path = build / "sam-local.json"  # beside the code that it names
+    path.write_text(json.dumps(template), encoding="utf-8")
+    return path

@@ -1,0 +1,93 @@
+"""The acceptance run of a deployed stack: every statement that only a deployment can prove, checked one by one.
+
+    for result in verify(Deployment(stack), CHECKS):
+        print(result.verdict, result.statement, result.detail)
+
+`checks` has the statements that code can check, and `page` those that a person has to. The checklist of
+docs/on-an-account.md is generated from both.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from ops.stack import OperatorError
+from ops.verify.deployment import Deployment, FailedError, SkippedError
+
+__all__ = ["CHECKS", "Check", "Deployment", "Result", "Verdict", "check", "to_json", "to_markdown", "verify"]
+
+
+class Verdict(StrEnum):
+    """What came of a check."""
+
+    PASSED = "pass"
+    FAILED = "FAIL"
+    SKIPPED = "skip"
+
+
+class Check(NamedTuple):
+    """A statement about a deployed stack, and the code that checks it."""
+
+    statement: str
+    run: Callable[[Deployment], str]
+    """Returns what it found. Raises `FailedError` or `SkippedError` with the reason."""
+    drill: bool = False
+    """Whether it disrupts the stack for a while."""
+
+
+class Result(NamedTuple):
+    """What came of a check, and why."""
+
+    statement: str
+    verdict: Verdict
+    detail: str
+    seconds: float
+
+
+CHECKS: Final[list[Check]] = []
+
+
+def check[F: Callable[[Deployment], str]](statement: str, *, drill: bool = False) -> Callable[[F], F]:
+    """Register a function as the check of a statement."""
+
+    def register(run: F) -> F:
+        CHECKS.append(Check(statement, run, drill))
+        return run
+
+    return register
+
+
+def verify(
+    deployment: Deployment, checks: Iterable[Check], clock: Callable[[], float] = time.monotonic
+) -> Iterator[Result]:
+    """Run checks in order, and yield each result. A check that fails does not stop those after it."""
+    for each in checks:
+        began = clock()
+        try:
+            verdict, detail = Verdict.PASSED, each.run(deployment)
+        except SkippedError as reason:
+            verdict, detail = Verdict.SKIPPED, str(reason)
+        except (FailedError, OperatorError) as reason:
+            verdict, detail = Verdict.FAILED, str(reason)
+        except ClientError as error:
+            reason_ = error.response["Error"]
+            verdict, detail = Verdict.FAILED, f"{error.operation_name}: {reason_['Code']}: {reason_.get('Message', '')}"
+        except BotoCoreError as error:
+            verdict, detail = Verdict.FAILED, f"AWS could not be reached: {error}"
+        yield Result(each.statement, verdict, detail, clock() - began)
+
+
+def to_json(results: Iterable[Result]) -> dict[str, Any]:
+    """Return results as JSON-ready values, with the number of each verdict."""
+    listed = list(results)
+    counts = {verdict.name.lower(): sum(each.verdict is verdict for each in listed) for verdict in Verdict}
+    return counts | {"checks": [each._asdict() | {"verdict": each.verdict.name.lower()} for each in listed]}
+
+
+def to_markdown(results: Iterable[Result]) -> str:
+    """Return results as a table in Markdown."""
+    rows = (f"| {each.verdict} | {each.statement} | {each.detail.replace('|', '\\|')} |" for each in results)
+    return "\n".join(["| result | statement | detail |", "| --- | --- | --- |", *rows, ""])

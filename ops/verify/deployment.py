@@ -1,0 +1,113 @@
+"""What checks need of a deployed stack: its parameters, its API, and a way to wait."""
+
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import Any, Final
+
+import boto3
+from botocore.auth import SigV4Auth
+from botocore.awsrequest import AWSRequest
+
+from ops.stack import OperatorError, StackRef
+
+_POLL_SECONDS: Final = 2.0
+_ANSWER_SECONDS: Final = 30
+
+
+class FailedError(Exception):
+    """A statement does not hold; the message says what is wrong."""
+
+
+class SkippedError(Exception):
+    """A statement cannot be checked here; the message says why."""
+
+
+class Deployment:
+    """A stack under verification.
+
+    Args:
+        stack: the stack.
+        rides: how many rides the simulator publishes; a tenth of them are also booked over the API.
+        wait: seconds that events may take to reach their end.
+        sleep: pauses for a number of seconds.
+    """
+
+    def __init__(
+        self, stack: StackRef, *, rides: int = 20, wait: float = 600, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
+        self.stack = stack
+        self.rides = rides
+        self.began = datetime.now(UTC)
+        self._wait = wait
+        self._sleep = sleep
+
+    @cached_property
+    def parameters(self) -> Mapping[str, str]:
+        """The parameters that the stack was deployed with."""
+        described = self.stack.describe()
+        if described is None:
+            raise OperatorError(f"there is no stack {self.stack.name} in {self.stack.region}")
+        return {each["ParameterKey"]: each["ParameterValue"] for each in described.get("Parameters", [])}
+
+    def only_if(self, parameter: str, *values: str) -> None:
+        """Skip the check unless a parameter has one of the values."""
+        if self.parameters[parameter] not in values:
+            raise SkippedError(f"{parameter} is {self.parameters[parameter] or 'not set'}")
+
+    def not_local(self) -> None:
+        """Skip the check on the local engine, which does not simulate what it looks at."""
+        self.only_if("Stage", "dev", "prod")
+
+    def until(self, what: str) -> Iterator[None]:
+        """Yield until the caller breaks out of the loop, with a pause after each time.
+
+        Raises:
+            FailedError: the time is up.
+        """
+        deadline = time.monotonic() + self._wait
+        while time.monotonic() < deadline:
+            yield
+            self._sleep(_POLL_SECONDS)
+        raise FailedError(f"{what}, {self._wait:.0f} s after the check began")
+
+    def invoke(self, output: str, payload: Mapping[str, Any]) -> Any:
+        """Invoke the function that an output names, and return its answer."""
+        answer = self.stack.client("lambda").invoke(
+            FunctionName=self.stack.outputs[output], Payload=json.dumps(payload)
+        )
+        content = json.load(answer["Payload"])
+        if "FunctionError" in answer:
+            raise FailedError(f"the function failed: {content.get('errorMessage', content)}")
+        return content
+
+    def request(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, *, key: str = "", sign: bool = True
+    ) -> tuple[int, Any]:
+        """Send a request to the API, signed with the credentials of AWS's tools; return status and content."""
+        headers = {"Content-Type": "application/json"} | ({"Idempotency-Key": key} if key else {})
+        url = self._api + path
+        request = AWSRequest(method, url, headers=headers, data=json.dumps(body) if body else None)
+        if sign:
+            credentials: Any = boto3.session.Session().get_credentials()
+            SigV4Auth(credentials, "execute-api", self.stack.region).add_auth(request)
+        prepared = urllib.request.Request(  # noqa: S310 - the stack's own URL
+            url, request.data and request.data.encode(), dict(request.headers), method=method
+        )
+        try:
+            with urllib.request.urlopen(prepared, timeout=_ANSWER_SECONDS) as answer:  # noqa: S310
+                return answer.status, json.load(answer)
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode(errors="replace")
+
+    @property
+    def _api(self) -> str:
+        """The API's URL; the local engine serves it below its own."""
+        endpoint = self.stack.client("apigatewayv2").meta.endpoint_url
+        if self.parameters["Stage"] != "local":
+            return self.stack.outputs["CarRideApiUrl"]
+        return f"{endpoint}/_aws/execute-api/{self.stack.named('AWS::ApiGatewayV2::Api')['CarRideApi']}/$default"

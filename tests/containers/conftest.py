@@ -1,0 +1,67 @@
+"""A container engine of the tests' own: podman, with its images, containers and network in a temporary folder."""
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from local.invoke import Invoke, in_containers
+from local.local_aws import ROOT, LocalAws
+from local.simulated_gateway import Books, GatewayServer
+
+_CONTAINERS = """\
+[containers]
+default_ulimits = ["nofile=1024:1024", "nproc=1024:1024"]
+[engine]
+cgroup_manager = "cgroupfs"
+runtime = "runc"
+"""
+_START_SECONDS = 30.0
+
+
+@pytest.fixture(scope="session")
+def podman(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Run podman's service, with the base image of the functions."""
+    program = shutil.which("podman")
+    if os.geteuid() or program is None or shutil.which("runc") is None:
+        pytest.skip("needs root, podman and runc: `.ci/run` installs them")
+    folder = tmp_path_factory.mktemp("podman")
+    address = f"unix://{folder}/podman.sock"
+    (folder / "containers.conf").write_text(_CONTAINERS)
+    (folder / "storage.conf").write_text(
+        f'[storage]\ndriver = "overlay"\ngraphroot = "{folder}/images"\nrunroot = "{folder}/run"\n'
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CONTAINERS_CONF", str(folder / "containers.conf"))
+        patch.setenv("CONTAINERS_STORAGE_CONF", str(folder / "storage.conf"))
+        patch.setenv("DOCKER_HOST", address)
+        subprocess.run([ROOT / "scripts" / "lambda-base-image"], check=True)
+        service = subprocess.Popen([program, "system", "service", "--time=0", address])
+        try:
+            _wait_for(folder / "podman.sock")
+            yield
+        finally:
+            service.terminate()
+            service.wait()
+            subprocess.run([program, "system", "reset", "--force"], check=False, capture_output=True)
+
+
+def _wait_for(path: Path) -> None:
+    deadline = time.monotonic() + _START_SECONDS
+    while not path.exists():
+        assert time.monotonic() < deadline, "podman's service did not start"
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def invoke(podman: None, cloud: LocalAws, name: str) -> Iterator[Invoke]:
+    """Yield a function that invokes the functions of a fresh stack in containers."""
+    with GatewayServer(Books()) as gateway:
+        stack = cloud.deploy_fast(name, PaymentGatewayUrl=gateway.url)
+        with in_containers(cloud, stack, gateway) as run:
+            yield run
+        cloud.delete_stack(name)

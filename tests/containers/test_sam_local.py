@@ -1,0 +1,63 @@
+"""`sam local invoke`: each function, in a container, with each of its samples."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from local.invoke import Invoke
+from local.local_aws import ROOT
+
+EVENTS = ROOT / "events"
+CONSUMERS = {"ride_history": "RideHistoryFunction", "payment": "PaymentFunction"}
+
+
+def listed(page: Path, pattern: str) -> list[tuple[str, str]]:
+    """Return the files that a page lists in its tables, and what it says in the second column."""
+    return re.findall(rf"^\| `({pattern})` \| ([\w, ]+) \|", page.read_text(), re.MULTILINE)
+
+
+def sample(name: str) -> Any:
+    """Return a sample event."""
+    return json.loads((EVENTS / name).read_text())
+
+
+@pytest.mark.parametrize("consumer", CONSUMERS)
+def test_each_sample_has_the_outcome_of_the_readme(invoke: Invoke, consumer: str) -> None:
+    """Invoked in the order of events/README.md, a consumer reports the outcomes that the page says."""
+    expected = listed(EVENTS / "README.md", rf"{consumer}_\w+\.json")
+    assert expected
+    answers = [(name, invoke(CONSUMERS[consumer], sample(name))[0]["outcome"]) for name, _ in expected]
+    assert answers == expected
+
+
+def test_a_batch_is_acknowledged(invoke: Invoke) -> None:
+    """Dispatch acknowledges the messages of its samples; the one that breaks the contract is dead-lettered."""
+    outcomes = []
+    for name, expected in listed(EVENTS / "README.md", r"dispatch_\w+\.json"):
+        answer, log = invoke("DispatchFunction", sample(name))
+        assert answer == {"batchItemFailures": []}
+        outcomes.append((sorted(re.findall(r'"outcome":"(\w+)"', log)), sorted(expected.split(", "))))
+    assert [found for found, _ in outcomes] == [expected for _, expected in outcomes]
+
+
+def test_requests_are_answered(invoke: Invoke) -> None:
+    """The API answers each request, in order, with the status of its page; here the read model may know the ride."""
+    rows = listed(EVENTS / "carride_api" / "README.md", r"\w+\.json")
+    assert rows
+    for name, status in rows:
+        answer, _ = invoke("CarRideApiFunction", sample(f"carride_api/{name}"))
+        allowed = {int(status)} | ({200} if name == "read.json" else set())
+        assert (name, answer["statusCode"] in allowed) == (name, True)
+
+
+def test_rides_are_simulated_and_reconciled(invoke: Invoke) -> None:
+    """The simulator publishes one sample and refuses the other; a second run of the reconciler repeats its answer."""
+    published, _ = invoke("CarRideSimulatorFunction", sample("carride_simulator_request.json"))
+    assert published["resume"] is None
+    refused, _ = invoke("CarRideSimulatorFunction", sample("carride_simulator_bad_request.json"))
+    assert "duplicates" in json.dumps(refused)
+    answers = [invoke("ReconcilerFunction", sample("reconciler.json"))[0] for _ in range(2)]
+    assert answers[0] == answers[1]
