@@ -83,9 +83,12 @@ def test_what_is_not_there_is_refused(path: str) -> None:
     assert books.send("POST", path, json.dumps(RESERVATION)).status == 400
 
 
-def test_requests_at_the_same_time_are_all_kept() -> None:
+@pytest.mark.parametrize("earlier", [0, 1])
+def test_requests_at_the_same_time_are_all_kept(earlier: int) -> None:
     """A payment that is made between another one's decision and its commit is not overwritten."""
     books = FunctionBooks()
+    for number in range(earlier):
+        reserve(books, f"earlier-{number}")
 
     def interrupt(operation: str) -> None:
         if operation == "TransactWriteItems":
@@ -94,7 +97,7 @@ def test_requests_at_the_same_time_are_all_kept() -> None:
 
     books.dynamodb.before = interrupt
     assert reserve(books, "first").status == 201
-    assert len(books.look_up("/payments", {"reference": ["order_01"]}).body["payments"]) == 2
+    assert len(books.look_up("/payments", {"reference": ["order_01"]}).body["payments"]) == earlier + 2
 
 
 def test_a_reference_has_a_bounded_number_of_payments() -> None:
