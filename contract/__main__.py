@@ -34,13 +34,16 @@ def documents(root: Path = ROOT) -> dict[str, str]:
 
 
 def main() -> None:
-    """Write every generated file, or none after a breaking change."""
+    """Write every generated file that has changed and print its name, or write none after a breaking change."""
     try:
         files = documents()
     except BreakingChangeError as error:
         sys.exit(str(error))
     for name, content in files.items():
-        (ROOT / name).write_text(content, encoding="utf-8")
+        path = ROOT / name
+        if not path.exists() or path.read_text(encoding="utf-8") != content:
+            path.write_text(content, encoding="utf-8")
+            print(f"changed  {name}")
 
 
 if __name__ == "__main__":

@@ -34,12 +34,12 @@ class Settings(SagaSettings, frozen=True, kw_only=True):
 def policy(lease_seconds: float) -> Policy:
     """Return how payment wants its operations protected."""
     return Policy(
-        # Short, and renewed by heartbeats: the gateway may take minutes, but a killed run must be over when Lambda
-        # tries again a minute later. Whoever comes while it is not waits, since it may not be acknowledged.
+        # Short, and renewed by heartbeats: the gateway may take minutes, but the lease of a killed run must have
+        # expired when Lambda tries again a minute later. A delivery that comes before that waits.
         lease=lease_seconds,
         busy="wait",
-        # The gateway is asked with the same key again, and first of all what it has done already, so a run on what
-        # another event of the ride has changed meanwhile is safe, though not all effects are in the commit.
+        # A rerun is safe, although the gateway is outside of the commit: it is asked what it has done already, and
+        # gets the same key again.
         conflict_reruns=5,
     )
 

@@ -124,3 +124,8 @@ def test_only_the_bus_writes_its_logs(deployed: Stack) -> None:
         "CatchAllRuleWritesEvents": {"ArnEquals": {"aws:SourceArn": "${CarRideLogRule.Arn}"}},
         "BusWritesErrors": {"StringEquals": {"aws:SourceAccount": "${AWS::AccountId}"}},
     }
+
+
+def test_every_queue_has_its_address_among_the_outputs(deployed: Stack) -> None:
+    """The audit, the operator's commands and the runbooks find a queue by the output ``…Url``."""
+    assert {f"{name}Url" for name in deployed.of_type("AWS::SQS::Queue")} - deployed.outputs.keys() == set()

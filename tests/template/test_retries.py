@@ -40,9 +40,10 @@ def test_a_key_has_as_many_attempts_as_its_transport_delivers(consumer: str) -> 
     """Fewer would quarantine an event that still comes again; more would never be used."""
     attempts, (times, _) = policy(consumer, "max_attempts"), deliveries(consumer)
     if f"{consumer}Queue" in RESOURCES:
-        assert attempts <= times - 2  # a message is received again when another one of its batch crashes
+        # A message is received again when another one of its batch crashes.
+        assert attempts <= times - 2, f"max_attempts of {consumer}'s Policy is not below maxReceiveCount by two"
     else:
-        assert attempts == times
+        assert attempts == times, f"max_attempts of {consumer}'s Policy does not match {consumer}InvokeConfig"
 
 
 def test_the_table_of_retries_is_that_of_template_and_handlers() -> None:

@@ -28,7 +28,7 @@ class Fact(Ride, frozen=True, kw_only=True):
 
 
 class RideChange(Fact, frozen=True, kw_only=True):
-    """A fact that makes a new version of the ride: each version is one such fact."""
+    """A fact that makes a new version of the ride. Every version has exactly one."""
 
 
 class CarRideCreated(RideChange, frozen=True, kw_only=True):

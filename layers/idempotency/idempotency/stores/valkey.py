@@ -134,7 +134,7 @@ class ValkeyStore:
             raise ConfigurationError(f"{type(client).__qualname__} is no client of valkey-py or redis-py")
 
     def put_if_absent(self, record: Record, effects: Sequence[Effect] = (), *, until_ms: int | None = None) -> Record:
-        """Write ``record`` if its key is absent."""
+        """Write ``record`` if its key is absent: the first claim."""
         found = self._write(_PUT, record, effects, ("", "", "", "", ""), until_ms)
         return record if found is None else _record_of(record.key, found)
 
