@@ -38,8 +38,19 @@ def needed(deployed: Stack) -> Iterator[Grant]:
                 yield Grant(edge.source, "events:PutEvents", edge.target)
     for name, function in deployed.of_type("AWS::Lambda::Function").items():
         for value in function["Environment"]["Variables"].values():
-            if TYPES.get(what := one(value), "Endpoint") != "Endpoint":
-                yield Grant(name, "*", what)
+            yield from (Grant(name, action, what) for action, what in named_in(value, deployed))
+
+
+def named_in(value: object, deployed: Stack) -> Iterator[tuple[str, str]]:
+    """Yield what a value of a function's environment requires: actions and resources."""
+    name = one(value)
+    if name in deployed.of_type("AWS::Lambda::Url"):
+        target = one(deployed.resources[name]["Properties"]["TargetFunctionArn"])
+        yield from (("lambda:InvokeFunction", target), ("lambda:InvokeFunctionUrl", target))
+    elif name == "PaymentGatewaySecretArn" and deployed.parameters[name]:
+        yield "secretsmanager:GetSecretValue", name
+    elif TYPES.get(name, "Endpoint") != "Endpoint":
+        yield "*", name
 
 
 def test_everybody_may_do_what_the_graph_requires_and_nothing_else(deployed: Stack) -> None:
@@ -83,7 +94,25 @@ def test_every_dead_letter_queue_belongs_to_one_source(deployed: Stack) -> None:
     }
     asynchronous = {one(each["FunctionName"]) for each in deployed.of_type("AWS::Lambda::EventInvokeConfig").values()}
     polled = {edge.target for edge in edges(deployed) if TYPES[edge.source] == "Queue" and not edge.dead}
-    assert asynchronous | polled == set(deployed.of_type("AWS::Lambda::Function")) - {"CarRideApiFunction"}
+    assert asynchronous | polled == set(deployed.functions()) - {"CarRideApiFunction"}
+
+
+def test_the_simulated_gateway_is_for_development_only(deployed: Stack) -> None:
+    """It exists in stage `dev` of one region without another gateway; only signed requests to its URL lead to it."""
+    chosen = [deployed.parameters[name] for name in ("Stage", "Role", "PaymentGateway", "PaymentGatewayUrl")]
+    exists = chosen == ["dev", "standalone", "simulated", ""]
+    assert any(name.startswith("SimulatedGateway") for name in deployed.resources) is exists
+    enabled = exists or bool(deployed.parameters["PaymentGatewayUrl"])
+    assert deployed.resources["PaymentRule"]["Properties"]["State"] == ("ENABLED" if enabled else "DISABLED")
+    variables = deployed.resources["PaymentFunction"]["Properties"]["Environment"]["Variables"]
+    assert variables["PAYMENT_GATEWAY_SIGNED"] == ("true" if exists else "false")
+    if exists:
+        assert deployed.resources["SimulatedGatewayUrl"]["Properties"]["AuthType"] == "AWS_IAM"
+        policy = deployed.resources["CallerPolicy"]["Properties"]
+        assert {each["Action"]: each["Condition"] for each in policy["PolicyDocument"]["Statement"]} == {
+            "lambda:InvokeFunctionUrl": {"StringEquals": {"lambda:FunctionUrlAuthType": "AWS_IAM"}},
+            "lambda:InvokeFunction": {"Bool": {"lambda:InvokedViaFunctionUrl": "true"}},
+        }
 
 
 def test_only_the_bus_writes_its_logs(deployed: Stack) -> None:

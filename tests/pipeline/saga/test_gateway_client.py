@@ -12,6 +12,7 @@ from gateway import Call, Charge, GatewayAnswerError, GatewayError, GatewayRefus
 from gateway_client import HttpGateway
 from idempotency.clock import epoch_ms
 from local.simulated_gateway import Books, GatewayServer, Reply, Request, Trouble, Troubles
+from tests.functions.gateways import FunctionBooks
 
 READ_TIMEOUT_S = 0.25
 
@@ -32,10 +33,16 @@ class Scripted(Books):
             return self._next.popleft() if self._next else None
 
 
+class ScriptedFunction(Scripted, FunctionBooks):
+    """The function of a deployed stack, whose next requests meet the troubles that they are told to."""
+
+
 @contextmanager
-def gateway(*troubles: Trouble | None, **shares: float) -> Iterator[tuple[HttpGateway, GatewayServer, Scripted]]:
+def gateway(
+    *troubles: Trouble | None, kind: type[Scripted] = Scripted, **shares: float
+) -> Iterator[tuple[HttpGateway, GatewayServer, Scripted]]:
     """Run a gateway, and yield its client, its server and its books."""
-    books = Scripted(troubles, **shares)
+    books = kind(troubles, **shares)
     with GatewayServer(books, late_s=2 * READ_TIMEOUT_S, hanging_s=4 * READ_TIMEOUT_S) as server:
         yield HttpGateway(server.url, read_timeout_s=READ_TIMEOUT_S), server, books
 
@@ -52,15 +59,19 @@ def authorize(client: HttpGateway, on_behalf: Call | None = None) -> Any:
     )
 
 
-@pytest.mark.parametrize("forgotten", [0.0, 1.0], ids=["keys are kept", "keys are forgotten"])
+@pytest.mark.parametrize(
+    ("kind", "forgotten"),
+    [(Scripted, 0.0), (Scripted, 1.0), (ScriptedFunction, 0.0)],
+    ids=["keys are kept", "keys are forgotten", "the deployed one"],
+)
 @pytest.mark.parametrize("trouble", Trouble)
-def test_no_trouble_charges_twice(trouble: Trouble, forgotten: float) -> None:
+def test_no_trouble_charges_twice(trouble: Trouble, kind: type[Scripted], forgotten: float) -> None:
     """A reservation, a capture and a refund that meet the trouble take effect once, also where keys are forgotten."""
-    with gateway(trouble, forgotten=forgotten) as (client, server, _):
+    with gateway(trouble, kind=kind, forgotten=forgotten) as (client, server, _):
         charge = authorize(client)
         assert charge.status is Status.AUTHORIZED
         assert len(server.ledger()) == 1
-    with gateway(None, trouble, None, trouble, forgotten=forgotten) as (client, server, _):
+    with gateway(None, trouble, None, trouble, kind=kind, forgotten=forgotten) as (client, server, _):
         charge = authorize(client)
         assert client.capture(call(), payment_id=charge.payment_id, amount=1250).status is Status.CAPTURED
         assert client.refund(call(), payment_id=charge.payment_id).status is Status.REFUNDED
