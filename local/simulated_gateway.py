@@ -188,19 +188,14 @@ class Books:
                 found = (each for each in self._payments.values() if path == "/ledger" or each.reference in named)
                 return Reply(200, {"payments": [msgspec.to_builtins(payment) for payment in found]})
             payment = self._payments.get(path.removeprefix("/payments/"))
-            return (
-                _problem(404, "there is no such payment")
-                if payment is None
-                else Reply(200, msgspec.to_builtins(payment))
-            )
+            return Reply(200, msgspec.to_builtins(payment)) if payment else _problem(404, "there is no such payment")
 
     def _payment_of(self, request: Request) -> Payment:
         """Return the payment that a request is about: a new one, or the one that its path names."""
         match request.path.split("/")[1:]:
             case ["payments"]:
-                payment = gateway_rules.payment(f"pay_{len(self._payments) + 1:06d}", request.body)
-                self._payments[payment.id] = payment
-                return payment
+                name = f"pay_{len(self._payments) + 1:06d}"
+                return self._payments.setdefault(name, gateway_rules.payment(name, request.body))
             case ["payments", name, "adjust" | "capture" | "refund"] if name in self._payments:
                 return self._payments[name]
         raise RefusedError(404, f"{request.path} is no operation")

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from botocore.session import get_session
@@ -13,7 +14,7 @@ from carride.events import RideEvent
 from carride.ride import Ride
 from carride.settings import from_environment
 from gateway import Call, Charge, GatewayError, Status
-from gateway_access import Bearer, Open, Signed
+from gateway_access import Access, Bearer, read_secret, signed
 from gateway_client import HttpGateway
 from idempotency import Operation, Policy
 from payment_table import effects, owe_undo, read
@@ -118,11 +119,11 @@ def _capture(gateway: HttpGateway, call: Call, charge: Charge, amount: int) -> C
 
 def http_gateway(settings: Settings) -> HttpGateway:
     """Return the gateway of the settings. It is asked for nothing yet, not even a secret."""
-    access = Open()
+    access: Access | None = None
     if settings.payment_gateway_signed:
-        access = Signed(get_session(), settings.aws_region)
+        access = signed(get_session(), settings.aws_region)
     elif settings.payment_gateway_secret_arn:
-        access = Bearer(get_session(), settings.payment_gateway_secret_arn)
+        access = Bearer(partial(read_secret, get_session(), settings.payment_gateway_secret_arn))
     return HttpGateway(settings.payment_gateway_url, access)
 
 

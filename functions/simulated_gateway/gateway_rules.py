@@ -3,16 +3,13 @@
 It charges as often as it is asked under different keys: its client has to prevent that.
 """
 
-from typing import Annotated, Final
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta, Struct
 
-_MOST: Final = 1_000_000_000
-
 type Text = Annotated[str, Meta(min_length=1, max_length=256)]
-type Cents = Annotated[int, Meta(gt=0, le=_MOST)]
-type Currency = Annotated[str, Meta(pattern=r"^[A-Z]{3}$(?!\n)")]
+type Cents = Annotated[int, Meta(gt=0, le=1_000_000_000)]
 
 
 class RefusedError(Exception):
@@ -24,38 +21,29 @@ class RefusedError(Exception):
         self.code = code
 
 
-class Payment(Struct, kw_only=True):
-    """A payment in the ledger; amounts are in cents."""
+class _Amount(Struct):
+    amount: Cents
 
-    id: str
+
+class _Reservation(_Amount, kw_only=True):
     reference: Text
     """The client's name for it."""
     customer: Text
-    amount: Cents
-    currency: Currency = "EUR"
+    currency: Annotated[str, Meta(pattern=r"^[A-Z]{3}$(?!\n)")] = "EUR"
+
+
+class Payment(_Reservation, kw_only=True):
+    """A payment in the ledger; amounts are in cents."""
+
+    id: str
     status: str = "pending"
     reason: str | None = None
     captures: list[int] = []
     refunds: list[int] = []
 
 
-class _Reservation(Struct, frozen=True):
-    reference: Text
-    customer: Text
-    amount: Cents
-    currency: Currency = "EUR"
-
-
-class _Amount(Struct, frozen=True):
-    amount: Cents
-
-
 def payment(name: str, body: object) -> Payment:
-    """Return the pending payment with this id that the body of a request asks for.
-
-    Raises:
-        RefusedError: The body is not complete.
-    """
+    """Return the pending payment that the body of a request asks for, with this id; raise RefusedError for others."""
     return Payment(id=name, **msgspec.structs.asdict(_read(body, _Reservation)))
 
 
@@ -69,11 +57,11 @@ def change(found: Payment, action: str, body: object) -> None:
     match action, found.status:
         case "adjust", "authorized":
             found.amount = amount
-        case "capture", "authorized" | "captured" if amount <= found.amount:
+        case "capture", "authorized" | "captured":
+            if amount > found.amount:
+                raise RefusedError(422, f"{found.customer} has {found.amount} reserved", "amount_too_large")
             found.status, found.amount = "captured", amount
             found.captures.append(amount)
-        case "capture", "authorized" | "captured":
-            raise RefusedError(422, f"{found.customer} has {found.amount} reserved", "amount_too_large")
         case "refund", "authorized" | "captured" | "refunded":
             found.status = "refunded"
             found.refunds.append(amount)

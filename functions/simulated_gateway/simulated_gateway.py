@@ -5,11 +5,12 @@ The payments of one reference are one item, whose key their ids contain: so both
 """
 
 import hashlib
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 from botocore.session import get_session
 from msgspec import Struct
+from msgspec.structs import replace
 
 import gateway_rules
 from carride.clients import dynamodb_client
@@ -19,9 +20,6 @@ from idempotency import Consumer, DynamoDBStore, Operation, Policy, Put, marshal
 from idempotency.http import HttpHandler, HttpProblemError
 from idempotency.http_formats import Request
 from idempotency.stores.transport import Transport, botocore_transport
-
-if TYPE_CHECKING:
-    from mypy_boto3_dynamodb import DynamoDBClient
 
 # A key is remembered for a day. Two requests for payments of one reference conflict, and the later one runs again.
 _POLICY: Final = Policy(window=86_400, max_attempts=1_000, atomic=True, conflict_reruns=5)
@@ -34,24 +32,19 @@ class Settings(Struct, frozen=True, kw_only=True):
     aws_region: str
 
 
-def make_handler(
-    settings: Settings, *, dynamodb: "DynamoDBClient | None" = None, transport: Transport | None = None
-) -> HttpHandler:
-    """Return the Lambda handler. ``dynamodb`` reads the table and ``transport`` writes it; by default clients do."""
-    session = get_session()
+def make_handler(settings: Settings, dynamodb: Any, transport: Transport) -> HttpHandler:
+    """Return the Lambda handler. ``dynamodb``, a client, reads the table; ``transport`` writes it."""
     table = settings.simulated_gateway_table
-    client: Any = dynamodb or dynamodb_client(session)
-    store = DynamoDBStore(table, transport=transport or botocore_transport(session=session))
+    store = DynamoDBStore(table, transport=transport)
     consumer = Consumer("simulated-gateway", store, policy=_POLICY, region=settings.aws_region)
 
     def read(group: str) -> tuple[list[Payment], int]:
         """Return the payments of one reference, and their version."""
         key = {"idempotencyKey": {"S": f"payments#{group}"}}
-        item: Any = marshalling.values(client.get_item(TableName=table, Key=key, ConsistentRead=True).get("Item", {}))
+        item: Any = marshalling.values(dynamodb.get_item(TableName=table, Key=key, ConsistentRead=True).get("Item", {}))
         return msgspec.convert(item.get("payments", []), list[Payment]), item.get("version", 0)
 
-    def answer(event: dict[str, Any], operation: Operation | None) -> object:
-        request = Request.of(event)
+    def answer(request: Request, operation: Operation | None) -> object:
         match operation, request.path.split("/")[1:], request.query:
             case None, ["payments"], [("reference", reference)]:
                 return {"payments": msgspec.to_builtins(read(_group(reference))[0])}
@@ -61,7 +54,7 @@ def make_handler(
                 wanted = gateway_rules.payment("", _body(request))
                 group, status = _group(wanted.reference), 201
                 payments, version = read(group)
-                changed = msgspec.structs.replace(wanted, id=f"pay_{group}_{len(payments)}", status="authorized")
+                changed = replace(wanted, id=f"pay_{group}_{len(payments)}", status="authorized")
                 payments.append(changed)
             case Operation(), ["payments", name, ("adjust" | "capture" | "refund") as action], _:
                 group, status = name[4:36], 200
@@ -82,7 +75,7 @@ def make_handler(
     @consumer.http_handler
     def handler(event: dict[str, Any], operation: Operation | None) -> object:
         try:
-            return answer(event, operation)
+            return answer(Request.of(event), operation)
         except RefusedError as refused:
             raise HttpProblemError(refused.status, str(refused), code=refused.code) from refused
 
@@ -108,4 +101,5 @@ def _body(request: Request) -> object:
         return None  # which is no body of any operation
 
 
-handler = make_handler(from_environment(Settings))
+_session = get_session()
+handler = make_handler(from_environment(Settings), dynamodb_client(_session), botocore_transport(session=_session))

@@ -260,7 +260,8 @@ def functions_log(house: House) -> Iterator[Finding]:
 
 def functions_alarm(house: House) -> Iterator[Finding]:
     """Every function, API and pipe has alarms on failures, and on failed events that Lambda cannot dead-letter."""
-    wanted = [(name, "AWS/Lambda", "FunctionName", ["Errors", "Throttles"]) for name, _ in house.of_type(*FUNCTIONS)]
+    own = [name for name, _ in house.of_type(*FUNCTIONS) if not house.reason(name, "NoAlarms")]
+    wanted = [(name, "AWS/Lambda", "FunctionName", ["Errors", "Throttles"]) for name in own]
     wanted += [(name, "AWS/ApiGateway", "ApiId", ["5xx"]) for name, _ in house.of_type("AWS::Serverless::HttpApi")]
     wanted += [(name, "AWS/EventBridge/Pipes", "PipeName", ["ExecutionFailed"]) for name, _ in house.of_type(PIPE)]
     wanted += [

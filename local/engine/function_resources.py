@@ -25,12 +25,8 @@ def _reserve(name: str, properties: Properties) -> None:
 
 
 def _attributes(config: Properties) -> Properties:
-    found: Properties = _stock_attributes(config)
-    name = found["FunctionUrl"].partition("://")[2].partition(".")[0]
-    return found | {"FunctionUrl": f"http://127.0.0.1:{os.environ['GATEWAY_PORT']}/_aws/lambda-url/{name}/"}
-
-
-_stock_attributes = provisioners._lambda_url_attributes
+    name = config["FunctionUrl"].partition("://")[2].partition(".")[0]
+    return config | {"FunctionUrl": f"http://127.0.0.1:{os.environ['GATEWAY_PORT']}/_aws/lambda-url/{name}/"}
 
 
 def apply() -> None:

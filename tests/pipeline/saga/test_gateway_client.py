@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from gateway import Call, Charge, GatewayAnswerError, GatewayError, GatewayRefusedError, GatewayUnavailableError, Status
+from gateway_access import Bearer
 from gateway_client import HttpGateway
 from idempotency.clock import epoch_ms
 from local.simulated_gateway import Books, GatewayServer, Reply, Request, Trouble, Troubles
-from tests.functions.gateways import FunctionBooks
 
 READ_TIMEOUT_S = 0.25
 
@@ -33,16 +33,10 @@ class Scripted(Books):
             return self._next.popleft() if self._next else None
 
 
-class ScriptedFunction(Scripted, FunctionBooks):
-    """The function of a deployed stack, whose next requests meet the troubles that they are told to."""
-
-
 @contextmanager
-def gateway(
-    *troubles: Trouble | None, kind: type[Scripted] = Scripted, **shares: float
-) -> Iterator[tuple[HttpGateway, GatewayServer, Scripted]]:
+def gateway(*troubles: Trouble | None, **shares: float) -> Iterator[tuple[HttpGateway, GatewayServer, Scripted]]:
     """Run a gateway, and yield its client, its server and its books."""
-    books = kind(troubles, **shares)
+    books = Scripted(troubles, **shares)
     with GatewayServer(books, late_s=2 * READ_TIMEOUT_S, hanging_s=4 * READ_TIMEOUT_S) as server:
         yield HttpGateway(server.url, read_timeout_s=READ_TIMEOUT_S), server, books
 
@@ -59,19 +53,27 @@ def authorize(client: HttpGateway, on_behalf: Call | None = None) -> Any:
     )
 
 
-@pytest.mark.parametrize(
-    ("kind", "forgotten"),
-    [(Scripted, 0.0), (Scripted, 1.0), (ScriptedFunction, 0.0)],
-    ids=["keys are kept", "keys are forgotten", "the deployed one"],
-)
+def test_a_refused_secret_is_read_again() -> None:
+    """After an answer of 401 the next try begins with a new secret."""
+
+    class Rotated(GatewayServer):
+        def exchange(self, method: str, target: str, key: str | None, body: object) -> Reply | None:
+            return super().exchange(method, target, key, body) if secrets == [] else Reply(401, {})
+
+    secrets = ["new", "old"]
+    with Rotated(Books()) as server:
+        assert HttpGateway(server.url, Bearer(secrets.pop)).find(call(), order_id="order_01") is None
+
+
+@pytest.mark.parametrize("forgotten", [0.0, 1.0], ids=["keys are kept", "keys are forgotten"])
 @pytest.mark.parametrize("trouble", Trouble)
-def test_no_trouble_charges_twice(trouble: Trouble, kind: type[Scripted], forgotten: float) -> None:
+def test_no_trouble_charges_twice(trouble: Trouble, forgotten: float) -> None:
     """A reservation, a capture and a refund that meet the trouble take effect once, also where keys are forgotten."""
-    with gateway(trouble, kind=kind, forgotten=forgotten) as (client, server, _):
+    with gateway(trouble, forgotten=forgotten) as (client, server, _):
         charge = authorize(client)
         assert charge.status is Status.AUTHORIZED
         assert len(server.ledger()) == 1
-    with gateway(None, trouble, None, trouble, kind=kind, forgotten=forgotten) as (client, server, _):
+    with gateway(None, trouble, None, trouble, forgotten=forgotten) as (client, server, _):
         charge = authorize(client)
         assert client.capture(call(), payment_id=charge.payment_id, amount=1250).status is Status.CAPTURED
         assert client.refund(call(), payment_id=charge.payment_id).status is Status.REFUNDED
