@@ -21,14 +21,12 @@ SECONDS: Final = HOURS * 3600
 
 
 class Price(NamedTuple):
-    """A price of `us-east-1`."""
+    """A price of `us-east-1`, its page ``https://aws.amazon.com/<page>/pricing/``, and what no second source confirmed."""
 
     dollars: float
     unit: str
     page: str
-    """Names AWS's page: ``https://aws.amazon.com/<page>/pricing/``."""
     doubt: str = ""
-    """What no second source confirmed on `LOOKED_UP`."""
 
 
 PRICES: Final[Mapping[str, Price]] = {
@@ -99,8 +97,6 @@ TABLES: Final = {
 }  # fmt: skip
 """By table: write units, with those of its indexes, and bytes that stay."""
 EXPIRES: Final = {"IdempotencyTable": "WindowDays", "OutboxTable": "OutboxDays"}  # after these Retentions
-TICK: Final = {"write": 2, "read": 10}
-"""Units of a run of the reconciler that finds nothing to do; measured like a ride."""
 OUTCOMES: Final = ("New", "Duplicate", "Retried")
 """The metrics of each consumer and the API in a month without failures."""
 ROUTE_METRICS: Final = 6  # API Gateway, http-api-metrics.html
@@ -114,13 +110,11 @@ MILLISECONDS: Final = 20  # assumed for an invocation; only an account shows it
 
 
 class Use(NamedTuple):
-    """A line of a bill."""
+    """A line of a bill: the quantity of something, in requests, bytes, hours and the like, and its key in `PRICES`."""
 
     what: str
     price: str
-    """Key in `PRICES`."""
     quantity: float
-    """Requests, bytes, hours and the like."""
 
     @property
     def units(self) -> float:
@@ -191,29 +185,20 @@ def idle(deployed: Stack) -> Iterator[Use]:
     for table in deployed.of_type("AWS::DynamoDB::GlobalTable").values():
         if "WriteProvisionedThroughputSettings" in table:
             targets = (1 + len(table.get("GlobalSecondaryIndexes", []))) * len(table["Replicas"])
-            yield Use("alarms of auto scaling: metrics", "alarm", len(TICK) * targets * SCALING_ALARMS)
-            for kind in TICK:
+            yield Use("alarms of auto scaling: metrics", "alarm", 2 * targets * SCALING_ALARMS)
+            for kind in ("write", "read"):
                 least = targets * int(deployed.parameters["MinCapacity"]) * HOURS
                 yield Use(f"DynamoDB: {kind} capacity, the least", f"{kind} capacity", least)
     for schedule in deployed.of_type("AWS::Scheduler::Schedule").values():
-        if schedule["State"] == "ENABLED":
-            yield from _scheduled(deployed, schedule)
-
-
-def _scheduled(deployed: Stack, schedule: Mapping[str, Any]) -> Iterator[Use]:
-    """Yield what the runs of a schedule cost that find nothing to do."""
-    every, target = re.findall(r"\d+", schedule["ScheduleExpression"]), _named(schedule["Target"]["Arn"])
-    runs = SECONDS / 60 / int(*every)
-    yield Use("Scheduler: runs", "scheduled run", runs)
-    if target in deployed.of_type("AWS::Lambda::Function"):
-        yield from _invoked(deployed, target, runs)
-        yield Use("custom metrics of the reconciler", "custom metric", 2)
-        if deployed.parameters["TableBilling"] == "on-demand":  # the least capacity suffices
-            for kind, units in TICK.items():
-                yield Use(f"DynamoDB: {kind} units", f"{kind} unit", units * runs)
-    else:
-        yield Use("EventBridge: heartbeats", "event", runs)
-        yield from _logged(deployed, runs * EVENT_BYTES)
+        every, target = re.findall(r"\d+", schedule["ScheduleExpression"]), _named(schedule["Target"]["Arn"])
+        runs = SECONDS / 60 / int(*every) if schedule["State"] == "ENABLED" else 0
+        yield Use("Scheduler: runs", "scheduled run", runs)
+        if target in deployed.of_type("AWS::Lambda::Function"):
+            yield from _invoked(deployed, target, runs)
+            yield Use("custom metrics of the reconciler", "custom metric", 2 if runs else 0)
+        else:
+            yield Use("EventBridge: heartbeats", "event", runs)
+            yield from _logged(deployed, runs * EVENT_BYTES)
 
 
 # ── Rides ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -238,7 +223,6 @@ def load(deployed: Stack, rides: float) -> Iterator[Use]:
     yield Use("SQS: send, receive and delete, one by one", "queue request", 3 * to("SQS::Queue"))
     if not copied:
         yield Use("Pipes: requests, if each carries one event", "pipe request", events)
-        yield from _served(deployed, rides * REQUESTS)
         yield from _processed(deployed, rides, taken)
         yield from _units(deployed, "read", READ_UNITS * rides)
     for name, table in deployed.of_type("AWS::DynamoDB::GlobalTable").items():
@@ -258,23 +242,19 @@ def _taken(deployed: Stack, *, copied: bool) -> Counter[str]:
     return taken
 
 
-def _served(deployed: Stack, requests: float) -> Iterator[Use]:
-    """Yield what requests to the API cost, without its function."""
-    for stage in deployed.of_type("AWS::ApiGatewayV2::Stage").values():
-        yield Use("HTTP API: requests", "API request", requests)
-        detailed = stage["DefaultRouteSettings"]["DetailedMetricsEnabled"]
-        yield Use("HTTP API: detailed metrics of routes", "custom metric", detailed * ROUTES * ROUTE_METRICS)
-        yield from _logged(deployed, requests * ACCESS_BYTES)
-
-
 def _processed(deployed: Stack, rides: float, taken: Counter[str]) -> Iterator[Use]:
-    """Yield what the functions cost that process requests and events."""
+    """Yield what API and functions cost."""
     calls = Counter(taken)
     for mapping in deployed.of_type("AWS::Lambda::EventSourceMapping").values():
         calls[_named(mapping["FunctionName"])] += taken[_named(mapping["EventSourceArn"])]
     for permission in deployed.of_type("AWS::Lambda::Permission").values():
         if permission["Principal"] == "apigateway.amazonaws.com":
             calls[_named(permission["FunctionName"])] += REQUESTS
+    for stage in deployed.of_type("AWS::ApiGatewayV2::Stage").values():
+        yield Use("HTTP API: requests", "API request", REQUESTS * rides)
+        detailed = stage["DefaultRouteSettings"]["DetailedMetricsEnabled"]
+        yield Use("HTTP API: detailed metrics of routes", "custom metric", detailed * ROUTES * ROUTE_METRICS)
+        yield from _logged(deployed, REQUESTS * rides * ACCESS_BYTES)
     line = METRIC_BYTES + LINE_BYTES * (deployed.parameters["LogLevel"] in {"DEBUG", "INFO"})
     for name in deployed.of_type("AWS::Lambda::Function"):
         if calls[name]:
@@ -394,16 +374,11 @@ def current(page: str) -> str:
     """Return docs/costs.md with the current tables."""
     resting, rides = bill(1e6)
     others = [(name, *map(_sum, bill(1e6, **chosen))) for name, chosen in COMPARED.items()]
-    written = {f"`{name}`": units for name, (units, _) in TABLES.items()}
-    written |= {"**sum**": sum(written.values())}
     doubts = [(name, f"aws.amazon.com/{each.page}/pricing", each.doubt) for name, each in PRICES.items() if each.doubt]
     tables = {
         "idle": _lines(resting),
         "rides": _lines(rides),
         "choices": _table("parameters | $ idle | $ a million rides", others),
-        "writes": _table(
-            "table, with its indexes | write units", [(name, str(each)) for name, each in written.items()]
-        ),
         "doubts": _table("price | page | not confirmed", doubts),
     }
     parts = re.split(r"(<!-- (?:costs: \w+|end) -->\n)", page)

@@ -1,6 +1,5 @@
 """What `make costs` counts follows from the template, its parameters and the volume."""
 
-import json
 from dataclasses import replace
 from typing import Any, Final
 
@@ -68,7 +67,7 @@ def test_rides_cost_in_proportion() -> None:
         ({"Architecture": "x86_64"}, "Lambda: 20 ms"),
         ({"TableBilling": "provisioned"}, "capacity|units|alarm"),
         ({"PaymentGatewayUrl": ""}, "Lambda|X-Ray|Logs|custom metrics, without"),
-        ({"Stage": "local"}, "Scheduler|Lambda|X-Ray|Logs|reconciler|units"),
+        ({"Stage": "local"}, "Scheduler|Lambda|X-Ray|Logs|reconciler"),
         ({"ReservedConcurrency": "100", "AlarmEmail": "you@example.com", "StaffGroup": ""}, ""),
     ],
 )
@@ -103,12 +102,3 @@ def test_a_wrong_parameter_is_named(chosen: dict[str, Any], named: str) -> None:
     """A mistake is an error that says what is allowed."""
     with pytest.raises(ValueError, match=named):
         bill(RIDES, **chosen)
-
-
-def test_the_command_prints_both_parts(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """`make costs ARGS=--json` has the lines of the bill with their amounts."""
-    monkeypatch.setattr("sys.argv", ["costs", "--rides=50000", "--regions=2", "--set=Tracing=PassThrough", "--json"])
-    costs.main()
-    printed = json.loads(capsys.readouterr().out)
-    for part, uses in zip(printed.values(), bill(50_000, regions=2, Tracing="PassThrough"), strict=True):
-        assert [each["dollars"] for each in part] == [use.dollars for use in uses]
