@@ -103,6 +103,7 @@ snapshot: .venv-dev/.synced ## Show what the template's change changes in what i
 
 new-consumer: .venv-dev/.synced ## Add a consumer, with everything that belongs to one: NAME=loyalty_points
 	@$(PYTHON) -m local.new_consumer "$(NAME)"
+	@$(PYTHON) -m contract
 
 clean: ## Remove what builds, demos and tests left behind (not the environments)
 	@rm -rf .aws-sam .demo .hypothesis .mypy_cache .pytest_cache .ruff_cache
