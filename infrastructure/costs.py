@@ -21,7 +21,7 @@ SECONDS: Final = HOURS * 3600
 
 
 class Price(NamedTuple):
-    """A price of `us-east-1`, its page ``https://aws.amazon.com/<page>/pricing/``, and what no second source confirmed."""
+    """A price of `us-east-1`, its page ``aws.amazon.com/<page>/pricing``, and what no second source confirmed."""
 
     dollars: float
     unit: str
