@@ -9,6 +9,7 @@ from ops import fence
 from ops import regions as two_regions
 from ops.cli.verbs import Moment, Plan, Session, Span, Steps, acts, reads
 from ops.failover import ARCHIVED_IN, LOST_WINDOW, PATIENCE, Failover, Patience
+from ops.promotion import Promotion
 
 _LOST: Any = Parameter(show_default=lambda _: "24h: EventBridge's retries")
 
@@ -76,6 +77,19 @@ def unfence(session: Session, *, catches_up_in: Span = PATIENCE.catching_up) -> 
     return Plan(
         Steps((step,)), lambda: Failover(primary, secondary, session.say).undo(catches_up_in), (primary, secondary)
     )
+
+
+@acts("promote")
+def promote(session: Session, *, bucket: str | None = None) -> Plan:
+    """Import the tables into the secondary's stack, if the primary's region is lost for good.
+
+    The primary must not answer. docs/promotion.md has what comes before and after.
+
+    Args:
+        bucket: A bucket of yours in the secondary's region, for the template; by default the SAM CLI's.
+    """
+    promotion = Promotion(session.stack, session.say, bucket)
+    return Plan(Steps(tuple(promotion.plan())), promotion.run, (session.stack,))
 
 
 @acts("deploy-regions", chooses=False)
