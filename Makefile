@@ -10,6 +10,9 @@ export SAM_CLI_TELEMETRY := 0
 
 UNIT := tests/carride tests/functions tests/idempotency tests/local tests/ops
 ENVIRONMENTS := .venv-dev/.synced .venv-engine/.synced .venv-sam/.synced
+# Ctrl-C ends such a command in order, with status 130, which is no error.
+UNTIL_CTRL_C := trap : INT;
+NO_ERROR := || [ $$? -eq 130 ]
 
 .venv-%/.synced: uv.lock .python-version scripts/sync functions # a new function becomes importable
 	@scripts/sync $*
@@ -21,7 +24,7 @@ ENVIRONMENTS := .venv-dev/.synced .venv-engine/.synced .venv-sam/.synced
 setup: $(ENVIRONMENTS) ## Install the three environments (every other target does so by itself)
 
 demo: $(ENVIRONMENTS) ## Run the whole pipeline on this machine and print its ledger (ARGS="--rides 1000", ARGS=--help)
-	@$(PYTHON) -m local.demo $(ARGS)
+	@$(UNTIL_CTRL_C) $(PYTHON) -m local.demo $(ARGS) $(NO_ERROR)
 
 invoke: $(ENVIRONMENTS) ## Run one function with events, in order: FUNCTION=RideHistoryFunction EVENT="events/….json …"
 	@$(PYTHON) -m local.invoke "$(FUNCTION)" $(or $(EVENT),"")
@@ -33,10 +36,10 @@ local-env: .venv-dev/.synced ## Write the --env-vars file of `sam local invoke` 
 	@$(PYTHON) -m local.environments $(ARGS)
 
 engine: $(ENVIRONMENTS) ## Run any SAM template on this machine until Ctrl-C: TEMPLATE=examples/minimal/template.yaml
-	@.venv-engine/bin/python -m local.engine run "$(TEMPLATE)" $(ARGS)
+	@$(UNTIL_CTRL_C) .venv-engine/bin/python -m local.engine run "$(TEMPLATE)" $(ARGS) $(NO_ERROR)
 
 chaos: $(ENVIRONMENTS) ## Run the worst mix of faults and check every ride (ARGS="--rides 500 --seeds 3", ARGS=--help)
-	@$(PYTHON) -m local.chaos $(ARGS)
+	@$(UNTIL_CTRL_C) $(PYTHON) -m local.chaos $(ARGS) $(NO_ERROR)
 
 ##@ Check
 
