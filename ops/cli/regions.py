@@ -13,6 +13,7 @@ from ops.audit import Report, audit
 from ops.cli.show import show, table
 from ops.cli.verbs import Moment, Plan, Session, Span, Steps, acts, reads
 from ops.failover import ARCHIVED_IN, LOST_WINDOW, PATIENCE, Failover, Outcome, Patience, RegionState, states
+from ops.promotion import Promotion
 
 
 class Drill(NamedTuple):
@@ -142,6 +143,19 @@ def unfence(session: Session, *, catches_up_in: Span = PATIENCE.catching_up) -> 
 def _back(session: Session) -> str:
     primary, secondary = session.pair
     return f"start {primary.region} as it was, when it has what {secondary.region} wrote, and steer producers back"
+
+
+@acts("promote")
+def promote(session: Session, *, bucket: str | None = None) -> Plan:
+    """Import the tables into the secondary's stack, if the primary's region is lost for good.
+
+    The primary must not answer. docs/promotion.md has what comes before and after.
+
+    Args:
+        bucket: A bucket of yours in the secondary's region, for the template; by default the SAM CLI's.
+    """
+    promotion = Promotion(session.stack, session.say, bucket)
+    return Plan(Steps(tuple(promotion.plan())), promotion.run, (session.stack,))
 
 
 @acts("deploy-regions", "", "--set Stage=prod --yes", chooses=False)

@@ -45,6 +45,8 @@ BY_HAND: Final = {
         "`aws cloudwatch get-metric-statistics`",
     "two regions: a health check that is disabled and inverted moves producers": "`aws route53 update-health-check`",
     "two regions: the lag of replicas": "the metric `ReplicationLatency`",
+    "two regions: a secondary imports its tables, and its next deployment keeps them and the pipe":
+        "[promotion.md](promotion.md), on a stage whose primary you have deleted but for its tables",
     "two regions: the drill loses and doubles nothing": "`./carride failover drill --since 1h --yes`",
 }  # fmt: skip
 """Statements that no code here checks, and how a person does."""
