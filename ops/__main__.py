@@ -18,7 +18,8 @@ from carride.overdue import LIMIT
 from ops import fence, fleet, outbox, redrive, replay, verify
 from ops import regions as two_regions
 from ops.audit import DEFAULT_GRACE, audit, gateway_payments
-from ops.failover import ARCHIVED_IN, LOST_WINDOW, PATIENCE, Failover, Patience
+from ops.failover import LOST_WINDOW, PATIENCE, Failover, Patience
+from ops.replay import ARCHIVED_IN
 from ops.stack import ClientFactory, OperatorError, StackRef, aws_clients
 from ops.verify.checks import CHECKS
 

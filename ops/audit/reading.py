@@ -23,7 +23,7 @@ DEFAULT_GRACE: Final = timedelta(minutes=15)
 
 _DETAILS: Final = {evidence.DISPATCH: "carID", evidence.PAYMENT: "amount"}
 """The attribute of an item that says more than its state, by consumer."""
-_DELIVERY_LINES: Final = f'{{ $.message = "{telemetry.DELIVERY}" }}'
+DELIVERY_LINES: Final = f'{{ $.message = "{telemetry.DELIVERY}" }}'
 _ENABLED: Final = "ENABLED"
 
 
@@ -99,7 +99,7 @@ def _published(event: Any, text: str, name: str, time: datetime) -> Published | 
         case _:
             return Published(id_in(text) or name, None, None, time=time)
     region = str(event["region"]) if "region" in event else None
-    found = Published(event_id, _type_of(event), None, time=time, replayed="replay-name" in event, region=region)
+    found = Published(event_id, type_of(event), None, time=time, replayed="replay-name" in event, region=region)
     try:
         parsed = parse_event(event)
     except ContractError:
@@ -115,7 +115,7 @@ def _unlogged(message: Any) -> Published | None:
     return _published(opened(message)[1], message["Body"], f"message {message['MessageId']}", time)
 
 
-def _type_of(event: Mapping[str, Any]) -> str | None:
+def type_of(event: Mapping[str, Any]) -> str | None:
     """Return the type of an event in either envelope, as rules see it."""
     match event:
         case {"detail": {"type": str(name)}} | {"detail": {"attributes": {"type": str(name)}}}:
@@ -127,7 +127,7 @@ def _type_of(event: Mapping[str, Any]) -> str | None:
 def deliveries(stack: StackRef, consumer: AuditedConsumer) -> Iterator[Delivered]:
     """Yield every delivery that a consumer has logged."""
     group = stack.outputs[f"{consumer.resources}LogGroupName"]
-    for line in _lines(stack.client("logs"), group, _DELIVERY_LINES):
+    for line in _lines(stack.client("logs"), group, DELIVERY_LINES):
         match read(line["message"]):
             case {"message": telemetry.DELIVERY, "consumer": str(name), "outcome": str(outcome), **entry}:
                 _, _, fact = str(entry.get("key", "")).partition("#")  # the logger omits a missing key

@@ -1,0 +1,80 @@
+"""Watches a replay until nothing is in flight, as far as AWS can tell."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
+from typing import Final, NamedTuple
+
+from carride import telemetry
+from ops.audit.evidence import CONSUMERS
+from ops.audit.queues import read
+from ops.audit.reading import DELIVERY_LINES
+from ops.replay.archive import ReplayState, describe
+from ops.replay.prediction import Fate, fate_of
+from ops.stack import StackRef
+
+_LATE_MS: Final = 60_000
+"""How much later than others CloudWatch may show a line."""
+
+
+class Progress(NamedTuple):
+    """How far a replay is."""
+
+    replay: ReplayState
+    fates: Mapping[str, Mapping[Fate, int]]
+    """What consumers have logged since the replay began: deliveries by consumer and by the fate of their last attempt.
+    Deliveries of new events are among them."""
+    quiet: bool
+    """Whether the replay and the consumers' queues are done, and the logs of consumers stand still."""
+
+
+class _Log:
+    """The deliveries that one consumer has logged since a time."""
+
+    def __init__(self, stack: StackRef, resources: str, since: datetime) -> None:
+        self._pages = stack.client("logs").get_paginator("filter_log_events").paginate
+        self._group = stack.outputs[f"{resources}LogGroupName"]
+        self._from_ms = int(since.timestamp() * 1000)
+        self._seen: dict[str, int] = {}
+        self._fates: dict[str, Fate] = {}
+
+    def read(self) -> Counter[Fate]:
+        """Read the lines that are new, and count the deliveries by the fate of their last attempt."""
+        pages = self._pages(logGroupName=self._group, filterPattern=DELIVERY_LINES, startTime=self._from_ms)
+        for line in (line for page in pages for line in page["events"] if line["eventId"] not in self._seen):
+            self._seen[line["eventId"]] = line["timestamp"]
+            match read(line["message"]):
+                case {"message": telemetry.DELIVERY, "outcome": str(outcome), "delivery": str(delivery), **entry}:
+                    self._fates[delivery] = fate_of(outcome, entry.get("reason"))
+        self._from_ms = max([self._from_ms, *(at - _LATE_MS for at in self._seen.values())])
+        self._seen = {line: at for line, at in self._seen.items() if at >= self._from_ms}
+        return Counter(self._fates.values())
+
+
+def watch(
+    stack: StackRef, name: str, *, looks: int = 3, pause: float = 5.0, sleep: Callable[[float], None] = time.sleep
+) -> Iterator[Progress]:
+    """Yield the progress of a replay until it is quiet.
+
+    Args:
+        stack: the stack.
+        name: the replay's name.
+        looks: how many looks in a row must show no change.
+        pause: seconds between two looks.
+        sleep: waits for some seconds.
+
+    Raises:
+        OperatorError: there is no such replay.
+    """
+    replay, unchanged = describe(stack, name), 0
+    logs = {each.name: _Log(stack, each.resources, replay.started) for each in CONSUMERS}
+    fates: dict[str, Counter[Fate]] = {}
+    while True:
+        before, fates = fates, {consumer: log.read() for consumer, log in logs.items()}
+        replay = describe(stack, name)
+        unchanged = unchanged + 1 if replay.ended and fates == before else 0
+        yield Progress(replay, fates, unchanged >= looks)
+        if unchanged >= looks:
+            return
+        sleep(pause)
