@@ -10,7 +10,7 @@ from typing import Any, Final
 from botocore.exceptions import ClientError
 
 from ops.audit.queues import waiting
-from ops.replay.archive import PLAN_PREFIX, begin, completed, describe
+from ops.replay import PLAN_PREFIX, describe, start
 from ops.stack import OperatorError, StackRef
 
 _LEFT_AFTER: Final = timedelta(hours=1)
@@ -66,7 +66,7 @@ def captured(
                 f"EventBridge refused the target of {name}: {answer['FailedEntries'][0]['ErrorMessage']}"
             )
         removals.callback(_quietly, events.cancel_replay, ReplayName=replay)
-        begin(stack, replay, since, until, [rule])
+        start(stack, replay, since, until, [rule])
         seen, new, empty = set[str](), list[dict[str, Any]](), 0
         while empty < looks:
             handed_over = (state := describe(stack, replay)).handed_over
@@ -85,7 +85,7 @@ def captured(
             report(len(seen))
             is_empty = handed_over and not messages and not waiting(sqs, url, visible=True)
             empty = empty + 1 if is_empty else 0
-        completed(state)
+        state.check()
         yield new
 
 

@@ -10,10 +10,12 @@ from carride import telemetry
 from ops.audit.evidence import CONSUMERS
 from ops.audit.queues import read
 from ops.audit.reading import DELIVERY_LINES
-from ops.replay.archive import ReplayState, describe
-from ops.replay.prediction import Fate, fate_of
+from ops.replay import ReplayState, describe
+from ops.replay.planning import Fate, fate_of
 from ops.stack import StackRef
 
+PAUSE: Final = 5.0
+"""Seconds between two looks."""
 _LATE_MS: Final = 60_000
 """How much later than others CloudWatch may show a line."""
 
@@ -53,7 +55,7 @@ class _Log:
 
 
 def watch(
-    stack: StackRef, name: str, *, looks: int = 3, pause: float = 5.0, sleep: Callable[[float], None] = time.sleep
+    stack: StackRef, name: str, *, looks: int = 3, pause: float = PAUSE, sleep: Callable[[float], None] = time.sleep
 ) -> Iterator[Progress]:
     """Yield the progress of a replay until it is quiet.
 

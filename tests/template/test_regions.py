@@ -6,7 +6,7 @@ from typing import Any, Final
 import pytest
 
 from carride.events import SOURCES
-from ops.replay.archive import PLAN_PREFIX
+from ops.replay import PLAN_PREFIX
 from tests.template.graph import Edge, Grant, edges, grants
 from tests.template.stack import NO_VALUE, ROLES, Stack, holds, source, stack
 
@@ -140,9 +140,7 @@ def takes(deployed: Stack, rule: str, event: dict[str, str]) -> bool:
     ],
 )
 def test_a_rule_takes_an_event_in_one_region(rule: str, event: dict[str, str], taken: bool) -> None:
-    """A rule takes an event where it was ingested or for which it is replayed, a single region takes every event, and
-    nobody takes what is replayed for a prediction.
-    """
+    """A rule takes an event where it was ingested or replayed for, one region takes all, and no rule a prediction's."""
     assert takes(PRIMARY, rule, event) is taken
     assert takes(SECONDARY, rule, event) is taken
     assert takes(STANDALONE, rule, event)
@@ -185,6 +183,6 @@ def refused(**chosen: str) -> list[str]:
     ],
 )
 def test_parameters_that_do_not_fit_are_refused(chosen: dict[str, str], rule: str) -> None:
-    """CloudFormation refuses a deployment that could not work, and accepts those of `make deploy-regions`."""
+    """CloudFormation refuses a deployment that could not work, and accepts those of `deploy-regions`."""
     assert refused(**chosen) == [rule]
     assert refused() == refused(**ROLES["primary"] | {"PeerRegion": THERE}) == refused(**ROLES["secondary"]) == []
