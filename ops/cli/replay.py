@@ -87,7 +87,7 @@ def replay_run(
     rules = replay.receivers(stack, only=only, partners=partners)
     name = replay.name_for(stack.region, datetime.now(UTC))
     to = only or ("every rule" if partners else "every rule but those of partners (add --partners)")
-    steps = [f"replay events with a time from {since} to {end}, for {to}, as {name}"]
+    steps = [f"replay events with a time from {_spelt(since)} to {_spelt(end)}, for {to}, as {name}"]
     steps += [] if background else ["wait until nothing is in flight, as far as AWS can tell", "audit the stack"]
     for warning in [*replay.warnings(stack, since, end, datetime.now(UTC)), *_planned(session, since, end)]:
         session.say(warning)
@@ -145,8 +145,12 @@ def replay_cancel(session: Session, name: str) -> Plan:
     """
     stack = session.stack
     found = replay.cancellable(stack, name)
-    step = f"cancel {name}, which has replayed events until {found.replayed_until or 'an unknown time'}"
+    step = f"cancel {name}, which has replayed events until {found.replayed_until or 'no known time'}"
     return Plan(Steps((step,)), lambda: replay.cancel(stack, name), (stack,))
+
+
+def _spelt(time: datetime) -> str:
+    return f"{time:%Y-%m-%d %H:%M:%S %Z}"
 
 
 def _counted(counts: Mapping[Any, int]) -> str:
@@ -173,14 +177,14 @@ def _(found: ReplayPlan) -> RenderableType:
 def _(state: ReplayState) -> RenderableType:
     waiting = _counted({f"in {queue}": count for queue, count in state.waiting.items()})
     what = "nothing is in flight as far as AWS can tell" if state.ended else f"waiting: {waiting}"
-    return Text(f"{state.name} {state.state}: events from {state.since} to {state.until}; {what}")
+    return Text(f"{state.name} {state.state}: events from {_spelt(state.since)} to {_spelt(state.until)}; {what}")
 
 
 @show.register
 def _(progress: Progress) -> RenderableType:
     replayed, state = progress.replay.replayed_until, progress.replay.state
     logged = "; ".join(f"{consumer} {_counted(counts)}" for consumer, counts in progress.fates.items() if counts)
-    until = f" until {replayed:%Y-%m-%d %H:%M:%S %Z}" if replayed else ""
+    until = f" until {_spelt(replayed)}" if replayed else ""
     return Text(
         f"{state}{until}, {sum(progress.replay.waiting.values())} messages in queues; {logged or 'no deliveries'}"
     )

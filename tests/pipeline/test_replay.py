@@ -1,11 +1,13 @@
 """A replay's plan says what the replay then does, and leaves nothing behind."""
 
 import json
+import re
 import time
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -88,8 +90,8 @@ def change_records(stack: StackRef) -> None:
     copies = Counter(fact_of(event) for event in accepted(stack))
     found: defaultdict[tuple[str, str, bool], list[Record]] = defaultdict(list)
     for record in sorted(record_of(item) for page in pages for item in page["Items"]):
-        consumer, _, fact = record.key.partition("#")
-        found[consumer, record.status, copies[fact] > 1].append(record)
+        name, _, fact = record.key.partition("#")
+        found[name, record.status, copies[fact] > 1].append(record)
 
     def put(record: Record) -> None:
         dynamodb.put_item(TableName=table, Item=item_of(record))
@@ -100,7 +102,7 @@ def change_records(stack: StackRef) -> None:
         one, many = (iter(found[consumer.name, COMPLETED, repeated]) for repeated in (False, True))
         for record in [next(one), next(one), next(one), next(many if consumer.policy.atomic else one)]:
             dynamodb.delete_item(TableName=table, Key={"idempotencyKey": {"S": record.key}})
-        claim = {"status": IN_PROGRESS, "owner": "other", "delivery": "0"}
+        claim: dict[str, Any] = {"status": IN_PROGRESS, "owner": "other", "delivery": "0"}
         put(next(one)._replace(**claim, lease_ms=now_ms - 3_600_000))
         if consumer.name != "payment":  # which would wait for half a minute
             put(next(many)._replace(**claim, lease_ms=now_ms + 600_000))
@@ -197,45 +199,62 @@ def test_a_plan_that_is_interrupted_leaves_nothing_behind(
 def temporary(stack: StackRef) -> set[str]:
     """Return the names of the rules and queues that the template does not have."""
     rules = stack.client("events").list_rules(EventBusName=stack.outputs["CarRideBusName"])["Rules"]
-    urls = stack.client("sqs").list_queues()["QueueUrls"]
-    known = {*stack.named("AWS::Events::Rule").values(), *(url for url in stack.outputs.values())}
-    return {rule["Name"] for rule in rules if rule["Name"] not in known} | {url for url in urls if url not in known}
+    names = {rule["Name"] for rule in rules} - {*stack.named("AWS::Events::Rule").values()}
+    queues = {url.rpartition("/")[2] for url in stack.client("sqs").list_queues()["QueueUrls"]}
+    return names | queues - {url.rpartition("/")[2] for url in stack.named("AWS::SQS::Queue").values()}
 
 
 def test_the_next_plan_removes_what_a_killed_one_left(stack: StackRef) -> None:
     """Rules and queues of plans are found by their names; those of the last hour may be another operator's."""
-    now, bus = datetime.now(UTC), stack.outputs["CarRideBusName"]
+    now, bus, made = datetime.now(UTC), stack.outputs["CarRideBusName"], dict[timedelta, str]()
     for age in (timedelta(minutes=50), timedelta(minutes=70)):
         name = f"{stack.name}-plan-{now - age:%Y%m%dT%H%M%S%f}Z"
-        stack.client("sqs").create_queue(QueueName=name)
+        url = stack.client("sqs").create_queue(QueueName=name)["QueueUrl"]
         stack.client("events").put_rule(Name=name, EventBusName=bus, EventPattern='{"replay-name": ["killed"]}')
-        stack.client("events").put_targets(Rule=name, EventBusName=bus, Targets=[{"Id": "queue", "Arn": "arn"}])
-    assert len(temporary(stack)) == 4
-    capture.remove_leftovers(stack, now)
-    assert len(temporary(stack)) == 2
+        arn = stack.client("sqs").get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])
+        targets = [{"Id": "queue", "Arn": arn["Attributes"]["QueueArn"]}]
+        stack.client("events").put_targets(Rule=name, EventBusName=bus, Targets=targets)
+        made[age] = name
+    assert temporary(stack) == {*made.values()}
+    plan(stack, now - timedelta(minutes=1), now, looks=1)
+    assert temporary(stack) == {made[timedelta(minutes=50)]}
     capture.remove_leftovers(stack, now + timedelta(minutes=20))
     assert temporary(stack) == set()
 
 
 def test_a_run_shows_the_plan_and_ends_with_the_audit(
-    pipeline: Pipeline, stack: StackRef, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    stack: StackRef, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The dry run has the numbers of the plan of its window, and leaves partners out; then each step shows its result."""
+    """The dry run has the numbers of its window's plan. What is interrupted goes on, and says how to cancel it."""
     monkeypatch.setattr("ops.cli.replay.plan", partial(plan, looks=1))
     monkeypatch.setattr("ops.cli.replay.PAUSE", 0.2)
-    times = [each.isoformat() for each in window()]
+    monkeypatch.setattr("ops.cli.replay.KEPT_PLAN", tmp_path / "plan.json")
+    monkeypatch.setattr("ops.cli.changes.CHANGES", tmp_path / "changes.jsonl")
+    now = datetime.now(UTC)
+    of_window = ("--since", (now - timedelta(seconds=1)).isoformat(), "--until", now.isoformat())
+    where = ("--stack", stack.name, "--region", stack.region)
 
-    def run(*command: str) -> str:
-        arguments = ("--since", times[0], "--until", times[1]) if command[1] in {"plan", "run"} else ()
-        main(
-            [*command, *arguments, "--stack", stack.name, "--region", stack.region],
-            lambda service, region: stack.client(service),
-        )
-        return capsys.readouterr().out
+    def run(verb: str, *options: str) -> tuple[str, object]:
+        status: object = 0
+        try:
+            main(("replay", verb, *options, *where), lambda service, _region: stack.client(service))
+        except SystemExit as ended:
+            status = ended.code
+        return "".join(capsys.readouterr()), status
 
-    assert "There is no plan of this window" in run("replay", "run")
-    planned = run("replay", "plan")
-    assert all(each.name in planned for each in CONSUMERS)
-    shown = run("replay", "run")
-    assert "predicts for" in shown
-    assert "but those of partners" in shown
+    assert "There is no plan of this window" in run("run", *of_window)[0]
+    assert f"replay run {' '.join(of_window)}" in run("plan", *of_window)[0]
+    shown, _ = run("run", *of_window)
+    assert all(f"  {each.name}: " in shown for each in CONSUMERS)
+    assert "every rule but those of partners" in shown
+    done, _ = run("run", *of_window, "--yes")
+    assert done.index("waiting for redrive") < done.index("AWS does not show deliveries that Lambda will repeat")
+
+    monkeypatch.setattr("ops.cli.replay.watch", lambda *_stack, **_options: (_ for _ in ()).throw(KeyboardInterrupt))
+    shown, status = run("run", *of_window, "--yes")
+    assert status == 130
+    (name,) = re.findall(r"carride replay cancel (\S+) --yes", shown)
+    *_, progress = watch(stack, name, pause=0.2)
+    assert progress.replay.ended
+    assert f"{name} COMPLETED" in run("status")[0]
+    assert run("cancel", name)[1] == 2
