@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,7 +25,7 @@ from ops.audit import CONSUMERS
 from ops.audit.queues import fact_of, opened, peek
 from ops.audit.reading import type_of
 from ops.cli.app import main
-from ops.replay import capture
+from ops.replay import PLAN_PREFIX, capture
 from ops.replay.planning import Fate, ReplayPlan, fate_of, plan
 from ops.replay.progress import watch
 from ops.stack import StackRef
@@ -171,6 +172,7 @@ def test_a_plan_predicts_what_the_run_does(pipeline: Pipeline, stack: StackRef) 
     assert {fate for _, _, fate in flat(planned)} == set(Fate)
     pipeline.settle()
     assert deliveries(stack).keys() == before
+    assert not any("replay-name" in event for event in accepted(stack))
 
     name = replay.name_for(stack.region, datetime.now(UTC))
     replay.start(stack, name, since, until, replay.receivers(stack))
@@ -182,18 +184,20 @@ def test_a_plan_predicts_what_the_run_does(pipeline: Pipeline, stack: StackRef) 
 
 @pytest.mark.parametrize("end", [KeyboardInterrupt, OSError])
 def test_a_plan_that_is_interrupted_leaves_nothing_behind(
-    pipeline: Pipeline, stack: StackRef, end: type[BaseException]
+    stack: StackRef, end: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its rule and queue are removed, and its replay does not go on."""
+    """Its rule and queue are removed, and its replay is cancelled."""
 
-    def interrupt(_count: int) -> None:
+    def interrupt(*_asked: object) -> None:
         raise end
 
-    before = temporary(stack)
+    assert temporary(stack) == set()
+    monkeypatch.setattr(capture, "describe", interrupt)  # the first step after the replay has begun
     with pytest.raises(end):
-        plan(stack, *window(), looks=1, report=interrupt)
-    assert temporary(stack) == before == set()
-    assert all(each["State"] in {"COMPLETED", "CANCELLED"} for each in stack.client("events").list_replays()["Replays"])
+        plan(stack, *window(), looks=1)
+    assert temporary(stack) == set()
+    replays = stack.client("events").list_replays(NamePrefix=PLAN_PREFIX)["Replays"]
+    assert max(replays, key=itemgetter("ReplayStartTime"))["State"] == "CANCELLED"
 
 
 def temporary(stack: StackRef) -> set[str]:
