@@ -1,17 +1,14 @@
-"""Reading a log group that holds more than one page, and telling its lines apart.
+"""Reading a log group that holds more than one page.
 
-AWS: `FilterLogEvents` answers at most 10,000 events, each with an `eventId`, and a `nextToken` with which the rest is
-read.
+AWS: `FilterLogEvents` answers at most 10,000 events and a `nextToken` with which the rest is read.
 
-Stock MiniStack: answers the first 10,000 and no token, so that a caller takes them for all there are, and no ids.
+Stock MiniStack: answers the first 10,000 and no token, so that a caller takes them for all there are.
 
 Plugs into `cloudwatch_logs._filter_log_events`, around it. A token is the time of the last event answered and how many
 events of that millisecond were answered.
 """
 
-import hashlib
 import json
-from collections import Counter
 from typing import Any
 
 from ministack.core.responses import json_response
@@ -33,21 +30,11 @@ def _filter_log_events(data: dict[str, Any]) -> Any:
     found = json.loads(stock[2])["events"]
     answered = found[: skipped + limit]
     page = answered[skipped:]
-    _name(answered)
     answer: dict[str, Any] = {"events": page, "searchedLogStreams": []}
     if page and (len(found) > len(answered) or len(found) == _PAGE):
         last = answered[-1]["timestamp"]
         answer["nextToken"] = f"{last}/{sum(event['timestamp'] == last for event in answered)}"
     return json_response(answer)
-
-
-def _name(events: list[dict[str, Any]]) -> None:
-    """Give each event an id. Lines that are alike in all else follow each other, so their number is always the same."""
-    alike = Counter[str]()
-    for event in events:
-        line = json.dumps(event, sort_keys=True)
-        alike[line] += 1
-        event["eventId"] = hashlib.blake2b(f"{line} {alike[line]}".encode(), digest_size=16).hexdigest()
 
 
 def apply() -> None:

@@ -32,7 +32,6 @@ class Replayed(NamedTuple):
 
     replay: str
     """Its name."""
-    fates: Mapping[str, Mapping[Fate, int]]
     result: str
     audit: Report | None
     """None if nobody waited for the consumers."""
@@ -95,7 +94,7 @@ def replay_run(
     def do() -> Replayed:
         replay.start(stack, name, since, end, rules)
         if background:
-            return Replayed(name, {}, _STARTED, None)
+            return Replayed(name, _STARTED, None)
         said = None
         try:
             for progress in watch(stack, name, pause=PAUSE if stack.local is None else 0.5):
@@ -107,7 +106,7 @@ def replay_run(
             raise KeyboardInterrupt(f"the replay goes on: ./carride replay status shows it, {cancel} ends it") from None
         progress.replay.check()
         stacks = [each for each in (stack, stack.peer()) if each is not None]
-        return Replayed(name, progress.fates, _QUIET, audit(*stacks))
+        return Replayed(name, _QUIET, audit(*stacks))
 
     return Plan(Steps(tuple(steps)), do, (stack,))
 
@@ -168,9 +167,8 @@ def _(found: ReplayPlan) -> RenderableType:
     for consumer, types in found.fates.items():
         for kind, counts in sorted(types.items()):
             rows.add_row(consumer, kind, *(str(counts.get(fate, 0)) for fate in fates))
-    partners = [f"{rule} would take {count}, with --partners" for rule, count in found.partners.items()]
     run = f"./carride replay run --since {found.since.isoformat()} --until {found.until.isoformat()}"
-    return Group(rows, Text("\n".join(["", *partners, *found.warnings, f"do it: {run}"])))
+    return Group(rows, Text("\n".join(["", *found.warnings, f"do it: {run}"])))
 
 
 @show.register

@@ -16,9 +16,12 @@ from ops.stack import OperatorError, StackRef
 _LEFT_AFTER: Final = timedelta(hours=1)
 """A capture that is older and has no replay running was killed. Another operator's is younger."""
 _GONE: Final = frozenset(
-    {"ResourceNotFoundException", "QueueDoesNotExist", "AWS.SimpleQueueService.NonExistentQueue", "ValidationException"}
+    {
+        *("ResourceNotFoundException", "QueueDoesNotExist", "AWS.SimpleQueueService.NonExistentQueue"),
+        *("IllegalStatusException", "ValidationException"),  # of EventBridge and MiniStack: the replay has ended
+    }
 )
-"""The codes for what is absent already; EventBridge refuses to cancel a replay that has ended."""
+"""The codes for what is gone already."""
 _MANY: Final = 10
 
 
@@ -52,7 +55,8 @@ def captured(
     with ExitStack() as removals:
         # Each removal is registered first: what is interrupted while it is made is removed too.
         removals.callback(_remove_queue, stack, name)
-        url, arn = _make_queue(stack, name, f"arn:{partition}:sqs:{region}:{account}:{name}", rule)
+        arn = f"arn:{partition}:sqs:{region}:{account}:{name}"
+        url = _make_queue(stack, name, arn, rule)
         removals.callback(_remove_rule, stack, name)
         events.put_rule(
             Name=name,
@@ -62,17 +66,14 @@ def captured(
         )
         answer = events.put_targets(Rule=name, EventBusName=bus, Targets=[{"Id": "queue", "Arn": arn}])
         if answer["FailedEntryCount"]:
-            raise OperatorError(
-                f"EventBridge refused the target of {name}: {answer['FailedEntries'][0]['ErrorMessage']}"
-            )
+            raise OperatorError(f"EventBridge refused the target of {name}: {answer['FailedEntries']}")
         removals.callback(_quietly, events.cancel_replay, ReplayName=replay)
         start(stack, replay, since, until, [rule])
         seen, new, empty = set[str](), list[dict[str, Any]](), 0
         while empty < looks:
             handed_over = (state := describe(stack, replay)).handed_over
-            messages = sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=_MANY, WaitTimeSeconds=1).get(
-                "Messages", []
-            )
+            answer = sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=_MANY, WaitTimeSeconds=1)
+            messages = answer.get("Messages", [])
             found = {event["id"]: event for event in (json.loads(each["Body"]) for each in messages)}
             new += [event for event_id, event in found.items() if event_id not in seen]  # queues may deliver twice
             seen |= found.keys()
@@ -121,8 +122,8 @@ def _is_running(stack: StackRef, replay: str) -> bool:
         return False
 
 
-def _make_queue(stack: StackRef, name: str, arn: str, rule: str) -> tuple[str, str]:
-    """Make a queue that takes the rule's messages, encrypted as the stack's queues are; return its URL and ARN."""
+def _make_queue(stack: StackRef, name: str, arn: str, rule: str) -> str:
+    """Make a queue that takes the rule's messages, encrypted as the stack's queues are; return its URL."""
     sqs = stack.client("sqs")
     asked = sqs.get_queue_attributes(QueueUrl=stack.outputs["RideHistoryDlqUrl"], AttributeNames=["KmsMasterKeyId"])
     statement = {
@@ -134,8 +135,8 @@ def _make_queue(stack: StackRef, name: str, arn: str, rule: str) -> tuple[str, s
     }
     # The policy comes with the queue: a later one may take a minute to be in force, and what is refused is lost.
     attributes = {"Policy": json.dumps({"Version": "2012-10-17", "Statement": [statement]})}
-    url = sqs.create_queue(QueueName=name, Attributes=attributes | asked.get("Attributes", {}))["QueueUrl"]
-    return url, arn
+    made = sqs.create_queue(QueueName=name, Attributes=attributes | asked.get("Attributes", {}))
+    return str(made["QueueUrl"])
 
 
 def _remove_rule(stack: StackRef, name: str) -> None:

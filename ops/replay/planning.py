@@ -26,7 +26,7 @@ from idempotency.testing import DeadLetterBox, Invocation
 from ops.audit.evidence import CONSUMERS, AuditedConsumer
 from ops.audit.queues import fact_of
 from ops.audit.reading import type_of
-from ops.replay import name_for, partner_rules, warnings
+from ops.replay import name_for, warnings
 from ops.replay.capture import captured
 from ops.stack import OperatorError, StackRef
 
@@ -86,43 +86,34 @@ class Pattern:
 
     def __init__(self, events: Any, pattern: str) -> None:
         self._ask = partial(events.test_event_pattern, EventPattern=pattern)
-        self._looks = sorted(set(_looks(json.loads(pattern))))
+        self._paths = sorted(set(_paths(json.loads(pattern))))
         self._answers: dict[tuple[str, ...], bool] = {}
 
     def takes(self, event: Event) -> bool:
         """Return whether the pattern matches an event."""
-        alike = tuple(_seen(event, path, only_exists=only_exists) for path, only_exists in self._looks)
+        alike = tuple(_at(event, path) for path in self._paths)
         if alike not in self._answers:
             self._answers[alike] = self._ask(Event=json.dumps(event))["Result"]
         return self._answers[alike]
 
 
-def _looks(pattern: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], bool]]:
-    """Yield the path of each field that a pattern names, and whether it asks only for the field's existence."""
+def _paths(pattern: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Yield the path of each field that a pattern names."""
     for name, wanted in pattern.items():
         if name == "$or":
             for each in wanted:
-                yield from _looks(each, path)
+                yield from _paths(each, path)
         elif isinstance(wanted, Mapping):
-            yield from _looks(wanted, (*path, *name.split(".")))
+            yield from _paths(wanted, (*path, *name.split(".")))
         else:
-            only_exists = all(isinstance(each, Mapping) and set(each) == {"exists"} for each in wanted)
-            yield (*path, *name.split(".")), only_exists
+            yield (*path, *name.split("."))
 
 
-def _seen(event: Event, path: Sequence[str], *, only_exists: bool) -> str:
-    """Return the value at a path as text, or only what decides about its existence."""
-    value: Any = event
+def _at(event: Any, path: Sequence[str]) -> str:
+    """Return what an event has at a path, as text; to a pattern, an empty object is absent."""
     for name in path:
-        if not isinstance(value, Mapping):
-            break  # a list, in which EventBridge looks for the rest of the path
-        if name not in value:
-            return ""
-        value = value[name]
-    else:
-        if only_exists:
-            return f"{type(value).__name__} {value in ([], {}, None)}"
-    return json.dumps(value, sort_keys=True)
+        event = event.get(name, {}) if isinstance(event, Mapping) else event
+    return json.dumps(event, sort_keys=True)
 
 
 class Prediction:
@@ -228,8 +219,6 @@ class ReplayPlan(NamedTuple):
     """Events of the window in the archive."""
     fates: Mapping[str, Mapping[str, Mapping[Fate, int]]]
     """The number of events by consumer, type and fate."""
-    partners: Mapping[str, int]
-    """The number of events that each rule of partners would take, which a run leaves out by default."""
     warnings: list[str]
 
 
@@ -257,17 +246,12 @@ def plan(
     found = warnings(stack, since, until, made)
     replay = name_for(stack.region, made)
     predictions = {each.name: Prediction(stack, each, replay) for each in CONSUMERS}
-    events, bus = stack.client("events"), stack.outputs["CarRideBusName"]
-    rules = {name: events.describe_rule(Name=name, EventBusName=bus) for name in partner_rules(stack)}
-    patterns = {n: Pattern(events, rule["EventPattern"]) for n, rule in rules.items() if rule["State"] == "ENABLED"}
-    partners, count = dict.fromkeys(sorted(patterns), 0), 0
+    count = 0
     with closing(captured(stack, since, until, at_once=_EVENTS_AT_ONCE, looks=looks, report=report)) as batches:
         for batch in batches:
             count += len(batch)
             for prediction in predictions.values():
                 prediction.add(batch)
-            for name, pattern in patterns.items():
-                partners[name] += sum(pattern.takes({**event, "replay-name": replay}) for event in batch)
     found += [each.takes_nothing for each in predictions.values() if each.takes_nothing is not None]
     fates = {name: each.fates for name, each in predictions.items()}
-    return ReplayPlan(since, until, made, count, fates, partners, found)
+    return ReplayPlan(since, until, made, count, fates, found)

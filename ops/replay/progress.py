@@ -38,19 +38,16 @@ class _Log:
         self._pages = stack.client("logs").get_paginator("filter_log_events").paginate
         self._group = stack.outputs[f"{resources}LogGroupName"]
         self._from_ms = int(since.timestamp() * 1000)
-        self._seen: dict[str, int] = {}
         self._fates: dict[str, Fate] = {}
 
     def read(self) -> Counter[Fate]:
-        """Read the lines that are new, and count the deliveries by the fate of their last attempt."""
+        """Read the newest lines, and count the deliveries by the fate of their last attempt."""
         pages = self._pages(logGroupName=self._group, filterPattern=DELIVERY_LINES, startTime=self._from_ms)
-        for line in (line for page in pages for line in page["events"] if line["eventId"] not in self._seen):
-            self._seen[line["eventId"]] = line["timestamp"]
+        for line in (line for page in pages for line in page["events"]):
+            self._from_ms = max(self._from_ms, line["timestamp"] - _LATE_MS)  # what is read again changes nothing
             match read(line["message"]):
                 case {"message": telemetry.DELIVERY, "outcome": str(outcome), "delivery": str(delivery), **entry}:
                     self._fates[delivery] = fate_of(outcome, entry.get("reason"))
-        self._from_ms = max([self._from_ms, *(at - _LATE_MS for at in self._seen.values())])
-        self._seen = {line: at for line, at in self._seen.items() if at >= self._from_ms}
         return Counter(self._fates.values())
 
 

@@ -174,6 +174,9 @@ def test_a_plan_predicts_what_the_run_does(pipeline: Pipeline, stack: StackRef) 
     assert deliveries(stack).keys() == before
     assert not any("replay-name" in event for event in accepted(stack))
 
+    rules = {arn.rpartition("/")[2] for arn in replay.receivers(stack)}
+    left_out = {name for name, rule in stack.named("AWS::Events::Rule").items() if rule not in rules}
+    assert left_out == {"PartnersRule", "PartnersOlderRule"}
     name = replay.name_for(stack.region, datetime.now(UTC))
     replay.start(stack, name, since, until, replay.receivers(stack))
     *_, progress = watch(stack, name, pause=0.2)
