@@ -161,7 +161,9 @@ def receivers(stack: StackRef, *, only: str | None = None, partners: bool = Fals
         return []
     left_out = partner_rules(stack)
     pages = events.get_paginator("list_rules").paginate(EventBusName=bus)
-    return [rule["Arn"] for page in pages for rule in page["Rules"] if rule["Name"] not in left_out]
+    # AWS's own rules, for archives and endpoints, are no receivers of replays.
+    rules = (rule for page in pages for rule in page["Rules"] if "ManagedBy" not in rule)
+    return [rule["Arn"] for rule in rules if rule["Name"] not in left_out]
 
 
 def start(stack: StackRef, name: str, since: datetime, until: datetime, rules: Collection[str]) -> None:
@@ -224,7 +226,7 @@ def describe(stack: StackRef, name: str) -> ReplayState:
 def status(stack: StackRef) -> list[ReplayState]:
     """Return the newest replays of a stack's archive, without those that only predict; the newest is first."""
     names = [each["ReplayName"] for each in sorted(_replays(stack), key=itemgetter("ReplayStartTime"), reverse=True)]
-    return [describe(stack, name) for name in names if not name.startswith(PLAN_PREFIX)][:_SHOWN]
+    return [describe(stack, name) for name in [each for each in names if not each.startswith(PLAN_PREFIX)][:_SHOWN]]
 
 
 def cancel(stack: StackRef, name: str) -> ReplayState:

@@ -26,7 +26,7 @@ _MANY: Final = 10
 
 
 def captured(
-    stack: StackRef, since: datetime, until: datetime, *, at_once: int, looks: int, report: Callable[[int], None]
+    stack: StackRef, since: datetime, until: datetime, *, at_once: int, looks: int
 ) -> Generator[list[dict[str, Any]]]:
     """Yield the archived events of a window once, in lists, and deliver them to nobody else.
 
@@ -39,7 +39,6 @@ def captured(
         until: time of the newest event.
         at_once: the length of a list.
         looks: after how many reads that find nothing, each of a second, the queue counts as empty.
-        report: is called with the number of events so far, at least once a second or so.
 
     Raises:
         OperatorError: the replay failed.
@@ -83,7 +82,6 @@ def captured(
             if messages:
                 handles = [{"Id": str(at), "ReceiptHandle": each["ReceiptHandle"]} for at, each in enumerate(messages)]
                 sqs.delete_message_batch(QueueUrl=url, Entries=handles)
-            report(len(seen))
             is_empty = handed_over and not messages and not waiting(sqs, url, visible=True)
             empty = empty + 1 if is_empty else 0
         state.check()

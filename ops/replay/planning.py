@@ -222,14 +222,7 @@ class ReplayPlan(NamedTuple):
     warnings: list[str]
 
 
-def plan(
-    stack: StackRef,
-    since: datetime,
-    until: datetime,
-    *,
-    looks: int = _LOOKS,
-    report: Callable[[int], None] = lambda _count: None,
-) -> ReplayPlan:
+def plan(stack: StackRef, since: datetime, until: datetime, *, looks: int = _LOOKS) -> ReplayPlan:
     """Predict what a replay would do, per consumer and event type, and deliver nothing to anybody.
 
     Args:
@@ -237,7 +230,6 @@ def plan(
         since: time of the oldest event.
         until: time of the newest event.
         looks: after how many seconds without a message all events have been read.
-        report: is called with the number of events read so far.
 
     Raises:
         OperatorError: the window is not in the archive, or EventBridge could not replay it.
@@ -247,7 +239,7 @@ def plan(
     replay = name_for(stack.region, made)
     predictions = {each.name: Prediction(stack, each, replay) for each in CONSUMERS}
     count = 0
-    with closing(captured(stack, since, until, at_once=_EVENTS_AT_ONCE, looks=looks, report=report)) as batches:
+    with closing(captured(stack, since, until, at_once=_EVENTS_AT_ONCE, looks=looks)) as batches:
         for batch in batches:
             count += len(batch)
             for prediction in predictions.values():
