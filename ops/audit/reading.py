@@ -34,8 +34,7 @@ def read_evidence(
     """Read all evidence of a stack in one region; arguments as in `ops.audit.read`."""
     at = datetime.now(UTC)
     dynamodb, sqs, outputs = stack.client("dynamodb"), stack.client("sqs"), stack.outputs
-    # A consumer whose rule can be disabled by a parameter shows that in an output.
-    consumers = [each for each in CONSUMERS if outputs.get(f"{each.resources}RuleState", _ENABLED) == _ENABLED]
+    consumers = enabled(stack)
     queues: dict[str, str | None] = dict.fromkeys(queue for queue in evidence.OTHER_DLQS if f"{queue}Url" in outputs)
     for each in consumers:
         queues |= dict.fromkeys((f"{each.resources}RuleDlq", f"{each.resources}Dlq"), each.name)
@@ -73,6 +72,11 @@ def read_evidence(
         grace=grace,
         since=kept_since(stack, at),
     )
+
+
+def enabled(stack: StackRef) -> list[AuditedConsumer]:
+    """Return the consumers that get events. One whose rule a parameter can disable shows that in an output."""
+    return [each for each in CONSUMERS if stack.outputs.get(f"{each.resources}RuleState", _ENABLED) == _ENABLED]
 
 
 def published(logs: Any, group: str) -> Iterator[Published]:

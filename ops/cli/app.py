@@ -12,6 +12,7 @@ from cyclopts import App, Group, Parameter
 from cyclopts.exceptions import CycloptsError
 
 import ops.cli.letters
+import ops.cli.lookup
 import ops.cli.regions
 import ops.cli.replay
 import ops.cli.stack  # noqa: F401 - they register their verbs
@@ -99,8 +100,12 @@ def _command(verb: Verb, clients: ClientFactory | None) -> Callable[..., int]:
         result = verb.run(session, *given, **options)
         if isinstance(result, Plan):
             return _carry_out(verb, result, session, yes=yes, as_json=as_json)
-        for each in result if isinstance(result, Iterator) else [result]:
-            _print(each, as_json=as_json)
+        try:
+            for each in result if isinstance(result, Iterator) else [result]:
+                _print(each, as_json=as_json)
+        except KeyboardInterrupt:
+            if verb.is_tool:  # a verb that runs until Ctrl-C is no tool
+                raise
         return 0 if isinstance(result, Iterator) else verb.status(result)
 
     _, *own = inspect.signature(verb.run).parameters.values()
