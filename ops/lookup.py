@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from itertools import product
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 from uuid import UUID
@@ -138,7 +139,7 @@ def ride(stack: StackRef, order_id: str, *, since: datetime | None = None) -> Ri
     known = _read(stack, order_id, candidates(order_id, items), since or _start(at, times), items)
     events = _events(known)
     if not events and not bookings:
-        raise _unknown(stack, f"ride {order_id}", "no table has it, no dead letter names it", known)
+        raise _unknown(stack, f"ride {order_id}", "not in a table, no dead letter", known)
     saga = check(
         Evidence(
             known.consumers,
@@ -203,12 +204,12 @@ def event(stack: StackRef, event_id: str, *, since: datetime | None = None) -> E
     for each in events:
         if name in (each.idempotency_id, *(copy.event_id for copy in each.copies)):
             return each
-    raise _unknown(stack, f"event {name}", "it has no record, no dead letter, and is not in the outbox", known)
+    raise _unknown(stack, f"event {name}", "no record, no dead letter, not in the outbox; `ride` finds more", known)
 
 
 def _unknown(stack: StackRef, what: str, why: str, known: _Known) -> OperatorError:
-    logs = f"the logs, kept since {known.kept_since:%Y-%m-%d %H:%M UTC}, do not have it"
-    return OperatorError(f"nothing is known of {what} in {stack.name} ({stack.region}): {why}, and {logs}")
+    logs = f"not in the logs, kept since {known.kept_since:%Y-%m-%d %H:%M UTC}"
+    return OperatorError(f"nothing is known of {what} in {stack.name} ({stack.region}): {logs}, {why}")
 
 
 def _is_name(text: str) -> bool:
@@ -254,7 +255,7 @@ def _read(
     told = {*named, *outbox, *(key.partition("#")[2] for key in records)}.union(
         *map(partial(_effects, items), CONSUMERS)
     )
-    deliveries = _deliveries(stack, sorted(told | ({text} & facts.keys())), start)
+    deliveries = _deliveries(stack, text, told, start)
     since = reading.kept_since(stack, at)
     known = _Known(facts, seen, items, records, outbox, deliveries, consumers, since, [], [])
     asked: dict[str, str | None] = {PRODUCER_DLQ: None, evidence.LOG_RULE_DLQ: None}
@@ -287,20 +288,18 @@ def _letters(
     return letters, unread
 
 
-def _deliveries(stack: StackRef, facts: Sequence[str], start: datetime | None) -> list[Delivered]:
-    """Return the deliveries of some facts, the oldest first."""
-    logs, wanted = stack.client("logs"), set(facts)
-    chunks = [facts[first : first + _IDS_AT_ONCE] for first in range(0, len(facts), _IDS_AT_ONCE)]
-    patterns = [" || ".join(f'$.idempotencyid = "{fact}"' for fact in chunk) for chunk in chunks]
-    asked = [
-        (stack.outputs[f"{each.resources}LogGroupName"], f"{{ {pattern} }}")
-        for each in CONSUMERS
-        for pattern in patterns
-    ]
-    with ThreadPoolExecutor(len(CONSUMERS)) as pool:
-        answers = pool.map(lambda each: list(reading.lines(logs, each[0], each[1], start)), asked)
-        found = [reading.delivered_in(line) for lines in answers for line in lines]
-    return sorted((each for each in found if each and each.fact in wanted), key=lambda each: each.time)
+def _deliveries(stack: StackRef, text: str, facts: Collection[str], start: datetime | None) -> list[Delivered]:
+    """Return the deliveries that name an id, of a ride or an event, and those of some facts; the oldest first."""
+    logs, ids = stack.client("logs"), sorted({*facts} - {text})
+    chunks = [ids[first : first + _IDS_AT_ONCE] for first in range(0, len(ids), _IDS_AT_ONCE)]
+    several = [" || ".join(f'$.idempotencyid = "{fact}"' for fact in chunk) for chunk in chunks]
+    patterns = [f'"{text}"', *(f"{{ {pattern} }}" for pattern in several)]
+    groups = [stack.outputs[f"{each.resources}LogGroupName"] for each in CONSUMERS]
+    with ThreadPoolExecutor(len(groups)) as pool:
+        answers = pool.map(lambda each: list(reading.lines(logs, each[0], each[1], start)), product(groups, patterns))
+        found = {reading.delivered_in(line) for lines in answers for line in lines} - {None}
+    wanted = {text, *facts}
+    return sorted((each for each in found if each and wanted & {each.fact, each.ride}), key=lambda each: each.time)
 
 
 def _rides_of(event: Any) -> set[str]:
