@@ -139,7 +139,7 @@ def ride(stack: StackRef, order_id: str, *, since: datetime | None = None) -> Ri
     known = _read(stack, order_id, candidates(order_id, items), since or _start(at, times), items)
     events = _events(known)
     if not events and not bookings:
-        raise _unknown(stack, f"ride {order_id}", "not in a table, no dead letter", known)
+        raise _unknown(stack, f"ride {order_id}", "not in a table, no dead letter", at)
     saga = check(
         Evidence(
             known.consumers,
@@ -180,7 +180,7 @@ def event(stack: StackRef, event_id: str, *, since: datetime | None = None) -> E
 
     Args:
         stack: where the event is.
-        event_id: its idempotency id, or EventBridge's id of one of its copies.
+        event_id: its idempotency id, its producer's, or EventBridge's id of one of its copies.
         since: from when on to read the logs; by default from a day before its first record.
 
     Raises:
@@ -194,21 +194,26 @@ def event(stack: StackRef, event_id: str, *, since: datetime | None = None) -> E
         ) from None
     at, facts = datetime.now(UTC), {name: Candidate(None, 0)}
     records = [explain(record_of(item), at) for item in read(stack, keys_of(facts))]
-    known = _read(stack, name, facts, since or _start(at, [each.created for each in records if each.created]))
-    named = [order_id for _, found in (*known.seen, *known.letters) for order_id in _rides_of(found)]
-    named += [each.ride for each in known.deliveries if each.ride is not None]
-    try:  # the tables of its ride tell more
-        events: Sequence[Event] = ride(stack, next(filter(_is_name, named)), since=since).events
-    except (StopIteration, OperatorError):
+    start = since or _start(at, [each.created for each in records if each.created])
+    seen = _logged(stack, name, start)
+    rides = {order_id for _, found in seen for order_id in _rides_of(found)}
+    events: Sequence[Event] = []
+    if not rides:
+        known = _read(stack, name, facts, start)
+        rides = {order_id for _, found in known.letters for order_id in _rides_of(found)}
+        rides |= {each.ride for each in known.deliveries if each.ride}
         events = _events(known)
+    if order_id := next(filter(_is_name, rides), None):  # its tables tell more
+        events = ride(stack, order_id, since=since).events
+    names = {name, *(published.fact for published, _ in seen if published.fact)}
     for each in events:
-        if name in (each.idempotency_id, *(copy.event_id for copy in each.copies)):
+        if not names.isdisjoint({each.idempotency_id, *(copy.event_id for copy in each.copies)}):
             return each
-    raise _unknown(stack, f"event {name}", "no record, no dead letter, not in the outbox; `ride` finds more", known)
+    raise _unknown(stack, f"event {name}", "no record, no dead letter, not in the outbox; `ride` finds more", at)
 
 
-def _unknown(stack: StackRef, what: str, why: str, known: _Known) -> OperatorError:
-    logs = f"not in the logs, kept since {known.kept_since:%Y-%m-%d %H:%M UTC}"
+def _unknown(stack: StackRef, what: str, why: str, at: datetime) -> OperatorError:
+    logs = f"not in the logs, kept since {reading.kept_since(stack, at):%Y-%m-%d %H:%M UTC}"
     return OperatorError(f"nothing is known of {what} in {stack.name} ({stack.region}): {logs}, {why}")
 
 
@@ -242,12 +247,7 @@ def _read(
     items: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
 ) -> _Known:
     """Read what is known of some facts, and of events that name an id in their text: of the ride, or their own."""
-    at, consumers = datetime.now(UTC), reading.enabled(stack)
-    seen = []
-    for line in reading.lines(stack.client("logs"), stack.outputs["CarRideEventsLogGroupName"], f'"{text}"', start):
-        found, event = reading.published_in(line), queues.read(line["message"])
-        if found is not None and text in (found.fact, found.event_id, *_rides_of(event)):
-            seen.append((found, event))
+    at, consumers, seen = datetime.now(UTC), reading.enabled(stack), _logged(stack, text, start)
     named = {each.fact: Candidate(each.named.type, each.named.version) for each, _ in seen if each.fact and each.named}
     facts = {**facts, **named}
     records = {item["idempotencyKey"]["S"]: explain(record_of(item), at) for item in read(stack, keys_of(facts))}
@@ -269,6 +269,14 @@ def _read(
     return known._replace(letters=letters, unread=unread)
 
 
+def _logged(stack: StackRef, text: str, start: datetime | None) -> list[tuple[Published, Any]]:
+    """Return the lines of the log of events that have an id, with the events."""
+    logs, group = stack.client("logs"), stack.outputs["CarRideEventsLogGroupName"]
+    lines = reading.lines(logs, group, f'"{text}"', start)
+    found = [(reading.published_in(line), queues.read(line["message"])) for line in lines]
+    return [(one, event) for one, event in found if one and text in (one.fact, one.event_id, *_names_in(event))]
+
+
 def _letters(
     stack: StackRef, asked: Mapping[str, str | None], wanted: Collection[str]
 ) -> tuple[list[tuple[DeadLettered, Any]], list[str]]:
@@ -283,7 +291,7 @@ def _letters(
             unread.append(f"{queue}: another reader hides {hidden} messages, which may be about this: try again later")
         for message in queues.peek(sqs, url):
             letter, event = queues.dead_letter(queue, consumer, message), queues.opened(message)[1]
-            if not {letter.fact, letter.event_id, *_rides_of(event)}.isdisjoint(wanted):
+            if not {letter.fact, letter.event_id, *_names_in(event)}.isdisjoint(wanted):
                 letters.append((letter, event))
     return letters, unread
 
@@ -302,8 +310,16 @@ def _deliveries(stack: StackRef, text: str, facts: Collection[str], start: datet
     return sorted((each for each in found if each and wanted & {each.fact, each.ride}), key=lambda each: each.time)
 
 
+def _names_in(event: Any) -> set[str]:
+    """Return the ids of its producer and of its ride that an event has, although it may break the contract."""
+    match event:
+        case {"detail": dict(detail)}:
+            given = {name: detail.get(name) for name in ("id", "idempotencyid", "idempotencyId")}
+            return _rides_of(event).union(each for each in given.values() if isinstance(each, str))
+    return set()
+
+
 def _rides_of(event: Any) -> set[str]:
-    """Return the rides that an event names, although it may break the contract."""
     match event:
         case {"detail": {"subject": str(named)}} | {"detail": {"data": {"orderID": str(named)}}}:
             return {named}

@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, NamedTuple
 from botocore.exceptions import ClientError
 from msgspec import Struct
 
+from carride.dedup import is_attribute
 from carride.events import idempotency_id
 from carride.facts import FACTS
 from idempotency import Policy, marshalling
@@ -22,8 +23,13 @@ from idempotency.stores.dynamodb import item_of, record_of
 from ops.audit.evidence import CONSUMERS, DISPATCH, PAYMENT
 from ops.stack import OperatorError, StackRef
 
-NAMES: Final = (*(each.name for each in CONSUMERS), "carride-api", "carride-api-simulate")
-"""The consumers that have records, and the API, which stores its answers."""
+NAMES: Final = (
+    *(each.name for each in CONSUMERS),
+    "carride-api",
+    "carride-api-simulate",
+    "carride-api-simulation-lock",
+)
+"""What keys begin with: the consumers' names, and those of the API, which stores its answers."""
 
 _ATTEMPTS: Final = Policy().max_attempts
 """Every consumer has the default number of attempts."""
@@ -188,17 +194,21 @@ def items_of(stack: StackRef, order_id: str) -> dict[str, dict[str, Any]]:
 def candidates(order_id: str, items: Mapping[str, Mapping[str, Any]]) -> dict[str, Candidate]:
     """Return the facts that a ride can have, by idempotency id: of each type, at and soon after the known versions.
 
-    An idempotency id is derived from its fact, so a record is found although nothing else tells of the fact.
+    An idempotency id is derived from its fact, so a record is found although nothing else tells of the fact. Only the
+    items tell of facts from other producers, which have ids of their own.
 
     Args:
         order_id: the ride.
         items: what `items_of` returns.
     """
-    entries = [entry for item in items.values() for entry in (item, *item.values()) if isinstance(entry, dict)]
-    known = {entry.get("version") or entry.get("sequence") for entry in entries}
-    near = {each + more for each in known if isinstance(each, int) for more in range(_VERSIONS_AHEAD + 1)}
+    entries = {name: entry for item in items.values() for name, entry in item.items() if is_attribute(name)}
+    told = {
+        name.partition("#")[2]: Candidate(each.get("type"), each.get("sequence", 1)) for name, each in entries.items()
+    }
+    known = {items.get("BookingTable", {}).get("version", 1), *(each.version for each in told.values())}
+    near = {each + more for each in known for more in range(_VERSIONS_AHEAD + 1)}
     versions = near.union(range(1, _FIRST_VERSIONS + 1))
-    return {idempotency_id(order_id, name, each): Candidate(name, each) for name in FACTS for each in versions}
+    return {idempotency_id(order_id, name, each): Candidate(name, each) for name in FACTS for each in versions} | told
 
 
 def keys_of(facts: Mapping[str, Candidate]) -> list[str]:
@@ -329,12 +339,12 @@ def change(stack: StackRef, action: Action, key: str, *, act: bool = False, revi
     Raises:
         OperatorError: an attempt holds the record, there is none, there is nothing to release, or it has changed.
     """
-    if key.startswith(_FENCE):
-        raise OperatorError(f"{key} is no record: it marks a fenced region, which unfence starts again")
-    item = next(read(stack, [key] if key else []), None)
+    consumer, _, rest = key.partition("#")
+    if consumer.partition("/")[0] not in NAMES or not rest:  # as for the mark of a fenced region
+        raise OperatorError(f"{key!r} is no key: it begins with {' or '.join(f'{each}#' for each in NAMES)}")
+    item = next(read(stack, [key]), None)
     if item is None:
-        begins = ", ".join(f"{name}#" for name in NAMES)
-        raise OperatorError(f"there is no record {key!r}: a key begins with one of {begins}; `records` lists them")
+        raise OperatorError(f"there is no record of {key}: `records --ride` shows those of a ride")
     record, now = record_of(item), datetime.now(UTC)
     found, explained = (
         "/".join(text for name in _REVISION for text in item.get(name, {}).values()),
@@ -345,7 +355,7 @@ def change(stack: StackRef, action: Action, key: str, *, act: bool = False, revi
     if revision not in (None, found):
         raise OperatorError(f"{key} has changed, and nothing was done; now {explained.says}")
     if action == "forget":
-        guard = _GUARDS.get(key.partition("#")[0].partition("/")[0], "only its handler may guard it")
+        guard = _GUARDS.get(consumer.partition("/")[0], "only its handler may guard it")
         then = f"runs as a new one, and its effect takes place again if nothing else guards it; {guard}"
     elif record.status in (QUARANTINED, IN_PROGRESS) or is_corrupt(record):
         then = "runs as attempt 1; a redriven one too"

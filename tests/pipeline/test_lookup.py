@@ -142,10 +142,18 @@ def test_following_the_bus_ends_normally_with_ctrl_c(lived: tuple[Pipeline, Evid
 
 @pytest.mark.parametrize(
     "arguments",
-    [["ride", "order_00"], ["ride", "no ride"], ["event", "00000000-0000-4000-8000-000000000000"],
-     ["event", "order_01"], ["records", "--status", "gone"], ["forget", "dispatch#none"], ["tail", "--type", "None"]],
+    [
+        ["ride", "order_00"],
+        ["ride", "no ride"],
+        ["event", "00000000-0000-4000-8000-000000000000"],
+        ["event", "order_01"],
+        ["records", "--status", "gone"],
+        ["forget", "dispatch#none"],
+        ["forget", "fence#us-east-1"],
+        ["tail", "--type", "Nothing"],
+    ],
     ids=" ".join,
-)  # fmt: skip
+)
 def test_what_is_not_there_is_said_in_a_sentence(ask: Ask, arguments: list[str]) -> None:
     """The status is 2."""
     with pytest.raises(SystemExit, match="2"):
