@@ -93,7 +93,7 @@ def test_a_change_is_shown_first_and_refused_while_an_attempt_may_run(
 
 @pytest.mark.parametrize("action", ["release", "forget"])
 @pytest.mark.parametrize("moment", ["after it was shown", "before it is written"])
-@pytest.mark.parametrize("claimed", [CLAIM._replace(owner="other"), CLAIM._replace(attempt=2), None])
+@pytest.mark.parametrize("claimed", [CLAIM, GIVEN_UP._replace(owner="other"), None])
 def test_a_record_that_changes_meanwhile_is_not_changed(
     ref: StackRef, action: records.Action, moment: str, claimed: Record | None
 ) -> None:
