@@ -28,9 +28,9 @@ from idempotency import marshalling, observation
 from idempotency.record import COMPLETED, QUARANTINED
 from idempotency.stores.dynamodb import record_of
 from ops.audit import DEFAULT_GRACE, evidence, queues, reading
-from ops.audit.evidence import CONSUMERS, AuditedConsumer, DeadLettered, Delivered, Evidence, Published
+from ops.audit.evidence import CONSUMERS, AuditedConsumer, DeadLettered, Delivered, Evidence, Named, Published
 from ops.audit.saga import check
-from ops.records import NO_RECORD, Candidate, Explained, candidates, explain, items_of, keys_of, read
+from ops.records import NO_RECORD, Explained, candidates, explain, items_of, keys_of, read
 from ops.redrive import PRODUCER_DLQ
 from ops.stack import OperatorError, StackRef
 
@@ -97,8 +97,8 @@ class Ride(NamedTuple):
 class _Known(NamedTuple):
     """Everything that was read about some events."""
 
-    facts: Mapping[str, Candidate]
-    """The facts that are asked for, by idempotency id."""
+    facts: Mapping[str, Named | None]
+    """The facts that are asked for, by idempotency id; None if only that is known."""
     seen: Sequence[tuple[Published, Any]]
     """Their lines in the log of events, with the events."""
     items: Mapping[str, Mapping[str, Any]]
@@ -192,7 +192,7 @@ def event(stack: StackRef, event_id: str, *, since: datetime | None = None) -> E
         raise OperatorError(
             f"{event_id!r} is no id of an event, such as 7f3c1c1e-6a51-5d0c-9f5e-1b8a4c2d3e4f; `ride` takes a ride's id"
         ) from None
-    at, facts = datetime.now(UTC), {name: Candidate(None, 0)}
+    at, facts = datetime.now(UTC), dict.fromkeys([name])
     records = [explain(record_of(item), at) for item in read(stack, keys_of(facts))]
     start = since or _start(at, [each.created for each in records if each.created])
     seen = _logged(stack, name, start)
@@ -242,15 +242,16 @@ def _start(at: datetime, times: Iterable[datetime]) -> datetime | None:
 def _read(
     stack: StackRef,
     text: str,
-    facts: Mapping[str, Candidate],
+    facts: Mapping[str, Named | None],
     start: datetime | None,
     items: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
 ) -> _Known:
     """Read what is known of some facts, and of events that name an id in their text: of the ride, or their own."""
     at, consumers, seen = datetime.now(UTC), reading.enabled(stack), _logged(stack, text, start)
-    named = {each.fact: Candidate(each.named.type, each.named.version) for each, _ in seen if each.fact and each.named}
+    named = {each.fact: each.named for each, _ in seen if each.fact}
     facts = {**facts, **named}
-    records = {item["idempotencyKey"]["S"]: explain(record_of(item), at) for item in read(stack, keys_of(facts))}
+    keys = keys_of(facts)
+    records = {item["idempotencyKey"]["S"]: explain(record_of(item), at) for item in read(stack, keys)}
     outbox = {item["id"]["S"] for item in read(stack, facts, table="OutboxTable", name="id")}
     told = {*named, *outbox, *(key.partition("#")[2] for key in records)}.union(
         *map(partial(_effects, items), CONSUMERS)
@@ -260,7 +261,7 @@ def _read(
     known = _Known(facts, seen, items, records, outbox, deliveries, consumers, since, [], [])
     asked: dict[str, str | None] = {PRODUCER_DLQ: None, evidence.LOG_RULE_DLQ: None}
     for each in consumers:
-        taken = {fact for fact in told if each.takes(facts[fact].type if fact in facts else None)}
+        taken = {fact for fact in told if f"{each.name}#{fact}" in keys}
         given_up = any((one.consumer, one.outcome) == (each.name, observation.DEAD_LETTERED) for one in deliveries)
         is_open = not told or len(named) < len({one.fact or one.event_id for one, _ in seen})
         if given_up or is_open or any(not _took_effect(known, each, fact) for fact in taken):
@@ -466,45 +467,44 @@ def tail(
     if ride is not None:
         _check_name(ride)
     for given, known, what in ((type, FACTS, "type of event"), (outcome, _OUTCOMES, "outcome")):
-        if given is not None and given not in known:
+        if given not in (None, *known):
             raise OperatorError(f"there is no {what} {given}: give one of {', '.join(sorted(known))}")
-
-    def is_wanted(found: Published | Delivered) -> bool:
-        if isinstance(found, Delivered):
-            return ride in (None, found.ride) and type in (None, found.type) and outcome in (None, found.outcome)
-        # A broken event has been found by the text of the pattern.
-        named = found.named is None or ride in (None, found.named.order_id)
-        return outcome is None and named and type in (None, found.type)
-
-    return _tail(stack, ride or outcome or type, is_wanted, since or datetime.now(UTC), follow=follow, pause=pause)
-
-
-def _tail(
-    stack: StackRef,
-    text: str | None,
-    is_wanted: Callable[[Published | Delivered], bool],
-    begin: datetime,
-    *,
-    follow: bool,
-    pause: Callable[[float], object],
-) -> Iterator[Published | Delivered]:
-    groups = [stack.outputs[f"{each.resources}LogGroupName"] for each in CONSUMERS]
-    sources: list[tuple[str, str, Callable[[Mapping[str, Any]], Published | Delivered | None]]] = [
-        (stack.outputs["CarRideEventsLogGroupName"], text or "detail", reading.published_in),
-        *((group, text or telemetry.DELIVERY, reading.delivered_in) for group in groups),
+    text, begin, shown = ride or outcome or type, since or datetime.now(UTC), dict[str, int]()
+    sources: list[_Source] = [
+        (stack.outputs[f"{each.resources}LogGroupName"], text or telemetry.DELIVERY, reading.delivered_in)
+        for each in CONSUMERS
     ]
-    shown: dict[str, int] = {}
+    if outcome is None:
+        sources.append((stack.outputs["CarRideEventsLogGroupName"], text or "detail", reading.published_in))
     while True:
-        started, new = datetime.now(UTC), []
-        for group, term, decode in sources:
-            for line in reading.lines(stack.client("logs"), group, f'"{term}"', begin):
-                name = f"{group}/{line.get('eventId', line['message'])}"
-                if name not in shown and (found := decode(line)) is not None and is_wanted(found):
-                    new.append(found)
-                shown[name] = line["timestamp"]
-        yield from sorted(new, key=lambda each: each.time)
+        started, new = datetime.now(UTC), _unseen(stack, sources, begin, shown)
+        for each in sorted(new, key=lambda each: each.time):
+            if _is_wanted(each, ride, outcome) and type in (None, each.type):
+                yield each
         if not follow:
             return
         begin = max(begin, started - _OVERLAP)  # a line can appear late, so the last seconds are read again
         shown = {name: timestamp for name, timestamp in shown.items() if timestamp >= begin.timestamp() * 1000}
         pause(_POLL_S)
+
+
+type _Source = tuple[str, str, Callable[[Mapping[str, Any]], Published | Delivered | None]]
+"""A log group, a text that is in its lines, and a function that reads a line."""
+
+
+def _unseen(
+    stack: StackRef, sources: Sequence[_Source], begin: datetime, shown: dict[str, int]
+) -> Iterator[Published | Delivered]:
+    """Yield what is in new lines, and add these to those that were shown."""
+    for group, text, decode in sources:
+        for line in reading.lines(stack.client("logs"), group, f'"{text}"', begin):
+            name = f"{group}/{line.get('eventId', line['message'])}"
+            if name not in shown and (found := decode(line)) is not None:
+                yield found
+            shown[name] = line["timestamp"]
+
+
+def _is_wanted(found: Published | Delivered, ride: str | None, outcome: str | None) -> bool:
+    if isinstance(found, Delivered):
+        return ride in (None, found.ride) and outcome in (None, found.outcome)
+    return found.named is None or ride in (None, found.named.order_id)  # a broken event was found by its text

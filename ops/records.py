@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from itertools import islice
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal
 
 from botocore.exceptions import ClientError
 from msgspec import Struct
@@ -20,7 +20,7 @@ from idempotency.decision import LONGEST_LEASE_MS, has_crashed, is_corrupt, rele
 from idempotency.policy import DAY
 from idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, STATUSES, Record
 from idempotency.stores.dynamodb import item_of, record_of
-from ops.audit.evidence import CONSUMERS, DISPATCH, PAYMENT
+from ops.audit.evidence import CONSUMERS, DISPATCH, PAYMENT, Named
 from ops.stack import OperatorError, StackRef
 
 NAMES: Final = (
@@ -54,14 +54,6 @@ _GUARDS: Final = {
 
 
 type Action = Literal["release", "forget"]
-
-
-class Candidate(NamedTuple):
-    """A fact that a ride may have."""
-
-    type: str | None
-    """None if it is unknown."""
-    version: int
 
 
 class Explained(Struct, frozen=True, kw_only=True):
@@ -191,7 +183,7 @@ def items_of(stack: StackRef, order_id: str) -> dict[str, dict[str, Any]]:
     return {table: marshalling.values(items[0]) if items else {} for table, items in found.items()}
 
 
-def candidates(order_id: str, items: Mapping[str, Mapping[str, Any]]) -> dict[str, Candidate]:
+def candidates(order_id: str, items: Mapping[str, Mapping[str, Any]]) -> dict[str, Named]:
     """Return the facts that a ride can have, by idempotency id: of each type, at and soon after the known versions.
 
     An idempotency id is derived from its fact, so a record is found although nothing else tells of the fact. Only the
@@ -201,21 +193,23 @@ def candidates(order_id: str, items: Mapping[str, Mapping[str, Any]]) -> dict[st
         order_id: the ride.
         items: what `items_of` returns.
     """
-    entries = {name: entry for item in items.values() for name, entry in item.items() if is_attribute(name)}
+    entries = [(name, entry) for item in items.values() for name, entry in item.items() if is_attribute(name)]
     told = {
-        name.partition("#")[2]: Candidate(each.get("type"), each.get("sequence", 1)) for name, each in entries.items()
+        name.partition("#")[2]: Named(order_id, each["type"], each["sequence"])
+        for name, each in entries
+        if "type" in each
     }
     known = {items.get("BookingTable", {}).get("version", 1), *(each.version for each in told.values())}
     near = {each + more for each in known for more in range(_VERSIONS_AHEAD + 1)}
     versions = near.union(range(1, _FIRST_VERSIONS + 1))
-    return {idempotency_id(order_id, name, each): Candidate(name, each) for name in FACTS for each in versions} | told
+    named = [Named(order_id, name, version) for name in FACTS for version in versions]
+    return {idempotency_id(*each): each for each in named} | told
 
 
-def keys_of(facts: Mapping[str, Candidate]) -> list[str]:
-    """Return the keys under which consumers may have records of these facts."""
-    return [
-        f"{each.name}#{fact}" for fact, (name, _) in facts.items() for each in CONSUMERS if not name or each.takes(name)
-    ]
+def keys_of(facts: Mapping[str, Named | None]) -> list[str]:
+    """Return the keys under which consumers may have records of these facts; None is a fact of an unknown type."""
+    pairs = [(each, fact, named) for fact, named in facts.items() for each in CONSUMERS]
+    return [f"{each.name}#{fact}" for each, fact, named in pairs if named is None or each.takes(named.type)]
 
 
 def _scan(stack: StackRef, condition: str, values: Mapping[str, str]) -> Iterator[dict[str, Any]]:
@@ -291,6 +285,8 @@ def _says(record: Record, now: datetime, held: datetime | None) -> str:
         return f"given up at {updated} after attempt {number} ({record.error}): it never runs until released; {where}"
     if record.status == IN_PROGRESS:
         ended = f"attempt {number} crashed: its lease ended at {_text(_moment(record.lease_ms))} without an answer"
+        if record.lease_ms is not None and record.lease_ms > _ms(now):
+            ended = f"attempt {number} has a lease that is longer than any can be, so it does not count"
         return f"{ended}; {what_is_next or f'its next delivery takes it over as {nth}'}"
     if record.expiry is not None and record.expiry * 1000 < _ms(now):
         return f"{record.status} at {updated}, and its window has ended: its next delivery runs as a new one"
