@@ -88,7 +88,7 @@ class Ride(NamedTuple):
     problems: tuple[str, ...]
     """What is wrong with it, and what could not be read."""
     parts: Mapping[str, Mapping[str, Any]]
-    """What each table has: ``booking``, ``read model``, ``assignment``, ``payment``."""
+    """What each table has: ``booking``, ``read_model``, ``assignment``, ``payment``."""
     missing: Mapping[str, str]
     """Why a part is empty."""
     events: tuple[Event, ...]
@@ -169,7 +169,7 @@ def ride(stack: StackRef, order_id: str, *, since: datetime | None = None) -> Ri
 
 _PARTS: Final = {
     "booking": ("BookingTable", "not booked through the API: the simulator or another producer published its events"),
-    "read model": ("RideTable", "no event of it has taken effect at ride-history"),
+    "read_model": ("RideTable", "no event of it has taken effect at ride-history"),
     "assignment": ("AssignmentTable", "no event has taken effect at dispatch, which begins with CarRideAccepted"),
     "payment": ("PaymentTable", "no event has taken effect at payment, which begins with CarAssigned"),
 }
@@ -379,16 +379,16 @@ def _event(known: _Known, name: str) -> Event:
         except ContractError as error:
             detail, problem = raw, f"it breaks the contract: {error}"
     kind = fact.type if fact else next((published.type for published, _ in seen), None)
-    gone = f"not in the log of events, which goes back to {known.kept_since:%Y-%m-%d %H:%M UTC}"
-    if name in known.outbox:
-        gone = "in the outbox, and not on the bus yet: look at OutboxPipe"
+    gone = [f"it is in {each.queue}: {each.reason}" for each, _ in letters if each.consumer is None]
+    gone += ["it is in the outbox, and not on the bus yet: look at OutboxPipe"] if name in known.outbox else []
+    gone += [f"it is not in the log of events, which goes back to {known.kept_since:%Y-%m-%d %H:%M UTC}"]
     return Event(
         None if problem else name,
         kind,
         next(iter(_rides_of(raw)), known.items.get("RideTable", {}).get("orderID")),
         fact.version if fact else None,
         detail,
-        problem or (None if seen else gone),
+        problem or (None if seen else "; ".join(gone)),
         tuple(published for published, _ in seen),
         tuple(
             _at_consumer(known, each, name, is_broken=problem is not None)

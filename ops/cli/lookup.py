@@ -170,7 +170,7 @@ def _(shown: Ride) -> RenderableType:
     parts = table()
     parts.show_header = False
     for part, fields in shown.parts.items():
-        parts.add_row(part, ", ".join(f"{name} {value}" for name, value in fields.items()) or shown.missing[part])
+        parts.add_row(part.replace("_", " "), ", ".join(f"{name} {value}" for name, value in fields.items()) or shown.missing[part])
     events, notes = table("event", "version", "id", "consumer", "outcome", "attempt", "record", "dead letter"), []
     for each in shown.events:
         what = (each.type or "unknown", str(each.version or ""), each.idempotency_id or each.copies[0].event_id)

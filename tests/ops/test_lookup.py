@@ -1,5 +1,6 @@
 """What the lookups answer where the logs, the tables or the ids give little."""
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -76,6 +77,14 @@ def in_outbox(ref: StackRef) -> None:
     ref.client("dynamodb").put_item(TableName="Outbox", Item={"id": {"S": CREATED.id}})
 
 
+def refused(ref: StackRef) -> None:
+    """Have the bus not accept the event."""
+    why: Any = {"ERROR_CODE": {"DataType": "String", "StringValue": "ThrottlingException"}}
+    body = json.dumps({name: value for name, value in on_bus(CREATED).items() if name != "id"})
+    url = ref.outputs["ProducerDlqUrl"]
+    ref.client("sqs").send_message(QueueUrl=url, MessageBody=body, MessageAttributes=why)
+
+
 def claimed(ref: StackRef) -> None:
     """Have an attempt run at dispatch, which acts on no such event, and at ride-history."""
     lease = int(datetime.now(UTC).timestamp() * 1000) + 30_000
@@ -94,6 +103,7 @@ def applied(ref: StackRef) -> None:
     ("known_by", "outcome"),
     [
         (in_outbox, "unknown"),
+        (refused, "unknown"),
         (claimed, "running"),
         (applied, "took effect"),
         (lambda ref: record(ref, f"ride-history#{CREATED.idempotencyid}"), "took effect"),
@@ -102,7 +112,7 @@ def applied(ref: StackRef) -> None:
         (lambda ref: log(ref, "RideHistory", delivery(CREATED, "DeadLettered")), "dead-lettered"),
         (lambda ref: log(ref, "CarRideEvents", on_bus(CREATED)), "unknown"),
     ],
-    ids=["outbox", "claim", "read model", "record", "expired", "failed", "dead letter", "bus"],
+    ids=["outbox", "producer", "claim", "read model", "record", "expired", "failed", "dead letter", "bus"],
 )
 def test_an_event_is_found_by_whatever_is_left_of_it(
     ref: StackRef, known_by: Callable[[StackRef], None], outcome: str
@@ -116,6 +126,7 @@ def test_an_event_is_found_by_whatever_is_left_of_it(
         here = at(answer)
         assert (answer.idempotency_id, here.outcome) == (CREATED.idempotencyid, outcome)
         assert bool(answer.says) is not bool(answer.copies)
+        assert ("ProducerDlq: ThrottlingException" in str(answer.says)) is (known_by is refused)
         assert here.record is not None or "no such record" in here.says
         assert here.deliveries or "no delivery is in its log" in here.says
 
