@@ -1,4 +1,4 @@
-"""Sends dead letters to the target that they were meant for, and releases quarantined keys.
+"""Sends dead letters to the target that they were meant for, and releases quarantined keys first, if asked.
 
 A message is deleted after its event was sent. If the command is interrupted in between, the event is sent again, and
 consumers recognise it.
@@ -28,8 +28,6 @@ from ops.audit.queues import UNREADABLE, fact_of, opened, peek
 from ops.stack import OperatorError, StackRef
 
 PRODUCER_DLQ: Final = "ProducerDlq"
-_API: Final = "carride-api"
-"""The name under which the API stores its answers."""
 _ANSWER_SECONDS: Final = 20.0
 _HIDDEN_SECONDS: Final = 600
 _MANY: Final = 10
@@ -103,30 +101,6 @@ def redrive(stack: StackRef, queue: str, *, release: bool = False) -> Counter[st
         for receipt in stayed:
             sqs.change_message_visibility(QueueUrl=url, ReceiptHandle=receipt, VisibilityTimeout=0)
     return done
-
-
-def checked_key(key: str) -> str:
-    """Return an idempotency key.
-
-    Raises:
-        OperatorError: it does not name a consumer.
-    """
-    consumer, _, rest = key.partition("#")
-    known = [*(each.name for each in CONSUMERS), _API]
-    if consumer.partition("/")[0] not in known or not rest:
-        raise OperatorError(f"{key!r} is no key: it begins with {' or '.join(f'{each}#' for each in known)}")
-    return key
-
-
-def release_key(stack: StackRef, key: str) -> str:
-    """Release a quarantined or crashed key, whose next delivery is then attempt 1, and return it.
-
-    Raises:
-        OperatorError: the key is neither.
-    """
-    if not release_record(_store(stack), key):
-        raise OperatorError(f"{key} is neither quarantined nor crashed: there is nothing to release")
-    return key
 
 
 def _store(stack: StackRef) -> DynamoDBStore:

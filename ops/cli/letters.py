@@ -4,7 +4,7 @@ from collections import Counter
 from typing import NamedTuple
 
 from ops import redrive as letters
-from ops.cli.verbs import Plan, Session, Steps, acts
+from ops.cli.verbs import Plan, Session, acts
 
 
 class Waiting(NamedTuple):
@@ -16,7 +16,7 @@ class Waiting(NamedTuple):
     target: str
 
 
-@acts("redrive")
+@acts("redrive", "RideHistoryDlq", "RideHistoryDlq --yes")
 def redrive(session: Session, queue: str, /, *, release: bool = False) -> Plan:
     """Send dead letters to their target.
 
@@ -29,17 +29,3 @@ def redrive(session: Session, queue: str, /, *, release: bool = False) -> Plan:
     stack = session.stack
     waiting = Waiting(queue, letters.waiting(stack, queue), letters.target_of(stack, queue))
     return Plan(waiting, lambda: letters.redrive(stack, queue, release=release), (stack,))
-
-
-@acts("release")
-def release(session: Session, key: str, /) -> Plan:
-    """Let a quarantined key run again.
-
-    Release it when the cause of its failure is fixed, then redrive its message from the dead-letter queue: its next
-    delivery is attempt 1.
-
-    Args:
-        key: CONSUMER#KEY, from a dead letter or a log line.
-    """
-    key, stack = letters.checked_key(key), session.stack
-    return Plan(Steps((f"release {key}",)), lambda: {"released": letters.release_key(stack, key)}, (stack,))

@@ -17,6 +17,7 @@ from ops.regions import ROOT
 from ops.replay import ReplayState
 from ops.replay.planning import Fate, ReplayPlan, plan
 from ops.replay.progress import PAUSE, Progress, watch
+from ops.words import counted
 
 KEPT_PLAN: Final = ROOT / ".carride" / "replay-plan.json"
 """The last plan that was made on this machine."""
@@ -37,7 +38,7 @@ class Replayed(NamedTuple):
     """None if nobody waited for the consumers."""
 
 
-@reads("replay plan")
+@reads("replay plan", "--since 2h")
 def replay_plan(session: Session, *, since: Moment, until: Moment | None = None) -> ReplayPlan:
     """Show what a replay would do: for each consumer and event type, how many events are new, recognised or refused.
 
@@ -56,7 +57,12 @@ def replay_plan(session: Session, *, since: Moment, until: Moment | None = None)
     return found
 
 
-@acts("replay run", status=lambda done: done.audit.status if done.audit else 0)
+@acts(
+    "replay run",
+    "--since 2h",
+    "--since 2h --only PaymentRule --yes",
+    status=lambda done: done.audit.status if done.audit else 0,
+)
 def replay_run(
     session: Session,
     *,
@@ -126,7 +132,7 @@ def _planned(session: Session, since: datetime, until: datetime) -> Iterator[str
         yield "There is no plan of this window: ./carride replay plan shows what consumers would do"
 
 
-@reads("replay status")
+@reads("replay status", "")
 def replay_status(session: Session) -> Iterator[ReplayState]:
     """Show the newest replays of the archive, and what waits in the queues of consumers."""
     found = replay.status(session.stack)
@@ -135,7 +141,7 @@ def replay_status(session: Session) -> Iterator[ReplayState]:
     yield from found
 
 
-@acts("replay cancel")
+@acts("replay cancel", "us-east-1.20261122T092605.530950Z --yes")
 def replay_cancel(session: Session, name: str) -> Plan:
     """Cancel a replay. Consumers process what it has handed over already.
 
@@ -158,11 +164,10 @@ def _counted(counts: Mapping[Any, int]) -> str:
 
 @show.register
 def _(found: ReplayPlan) -> RenderableType:
-    fates = [
-        fate for fate in Fate if any(counts.get(fate) for types in found.fates.values() for counts in types.values())
-    ]
+    present = {fate for types in found.fates.values() for counts in types.values() for fate in counts}
+    fates = [fate for fate in Fate if fate in present]
     rows = table(
-        "consumer", "type", *map(str, fates), title=f"{found.events} archived events; a replay would find them"
+        "consumer", "type", *map(str, fates), title=f"{found.events:,} archived events, as a replay finds them"
     )
     for consumer, types in found.fates.items():
         for kind, counts in sorted(types.items()):
@@ -183,9 +188,8 @@ def _(progress: Progress) -> RenderableType:
     replayed, state = progress.replay.replayed_until, progress.replay.state
     logged = "; ".join(f"{consumer} {_counted(counts)}" for consumer, counts in progress.fates.items() if counts)
     until = f" until {_spelt(replayed)}" if replayed else ""
-    return Text(
-        f"{state}{until}, {sum(progress.replay.waiting.values())} messages in queues; {logged or 'no deliveries'}"
-    )
+    waiting = counted(sum(progress.replay.waiting.values()), "message")
+    return Text(f"{state}{until}, {waiting} in queues; {logged or 'no deliveries'}")
 
 
 @show.register
@@ -193,7 +197,7 @@ def _(done: Replayed) -> RenderableType:
     return Group(*([show(done.audit)] if done.audit else []), Text(f"{done.replay}: {done.result}"))
 
 
-@acts("republish")
+@acts("republish", "--since 1d --yes")
 def republish(session: Session, *, since: Moment, until: Moment | None = None) -> Plan:
     """Publish again the events in the outbox of a region that its pipe may not have published.
 
@@ -204,5 +208,6 @@ def republish(session: Session, *, since: Moment, until: Moment | None = None) -
         until: Time of the newest event; now by default.
     """
     end, stack = before(since, until), session.stack
-    step = f"publish what was written to the outbox in {stack.region} from {since} to {end}"
+    events = counted(sum(1 for _ in outbox.written(stack, stack.region, since, end)), "event")
+    step = f"publish {events} that were written to the outbox in {stack.region} from {since} to {end}"
     return Plan(Steps((step,)), lambda: outbox.republish(stack, stack.region, since, end, session.say), (stack,))

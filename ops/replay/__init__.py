@@ -162,8 +162,8 @@ def receivers(stack: StackRef, *, only: str | None = None, partners: bool = Fals
     left_out = partner_rules(stack)
     pages = events.get_paginator("list_rules").paginate(EventBusName=bus)
     # AWS's own rules, for archives and endpoints, are no receivers of replays.
-    rules = (rule for page in pages for rule in page["Rules"] if "ManagedBy" not in rule)
-    return [rule["Arn"] for rule in rules if rule["Name"] not in left_out]
+    found = (rule for page in pages for rule in page["Rules"] if "ManagedBy" not in rule)
+    return [rule["Arn"] for rule in found if rule["Name"] not in left_out]
 
 
 def start(stack: StackRef, name: str, since: datetime, until: datetime, rules: Collection[str]) -> None:

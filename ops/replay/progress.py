@@ -3,20 +3,19 @@
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
+from functools import partial
 from typing import Final, NamedTuple
 
-from carride import telemetry
-from ops.audit.evidence import CONSUMERS
-from ops.audit.queues import read
-from ops.audit.reading import DELIVERY_LINES
+from ops.audit.evidence import CONSUMERS, AuditedConsumer
+from ops.audit.reading import deliveries
 from ops.replay import ReplayState, describe
 from ops.replay.planning import Fate, fate_of
 from ops.stack import StackRef
 
 PAUSE: Final = 5.0
 """Seconds between two looks."""
-_LATE_MS: Final = 60_000
+_LATE: Final = timedelta(minutes=5)
 """How much later than others CloudWatch may show a line."""
 
 
@@ -34,20 +33,16 @@ class Progress(NamedTuple):
 class _Log:
     """The deliveries that one consumer has logged since a time."""
 
-    def __init__(self, stack: StackRef, resources: str, since: datetime) -> None:
-        self._pages = stack.client("logs").get_paginator("filter_log_events").paginate
-        self._group = stack.outputs[f"{resources}LogGroupName"]
-        self._from_ms = int(since.timestamp() * 1000)
+    def __init__(self, stack: StackRef, consumer: AuditedConsumer, since: datetime) -> None:
+        self._read = partial(deliveries, stack, consumer)
+        self._since = since
         self._fates: dict[str, Fate] = {}
 
     def read(self) -> Counter[Fate]:
         """Read the newest lines, and count the deliveries by the fate of their last attempt."""
-        pages = self._pages(logGroupName=self._group, filterPattern=DELIVERY_LINES, startTime=self._from_ms)
-        for line in (line for page in pages for line in page["events"]):
-            self._from_ms = max(self._from_ms, line["timestamp"] - _LATE_MS)  # what is read again changes nothing
-            match read(line["message"]):
-                case {"message": telemetry.DELIVERY, "outcome": str(outcome), "delivery": str(delivery), **entry}:
-                    self._fates[delivery] = fate_of(outcome, entry.get("reason"))
+        for found in self._read(self._since):
+            self._since = max(self._since, found.time - _LATE)  # what is read again changes nothing
+            self._fates[str(found.delivery)] = fate_of(found.outcome, found.reason)
         return Counter(self._fates.values())
 
 
@@ -67,7 +62,7 @@ def watch(
         OperatorError: there is no such replay.
     """
     replay, unchanged = describe(stack, name), 0
-    logs = {each.name: _Log(stack, each.resources, replay.started) for each in CONSUMERS}
+    logs = {each.name: _Log(stack, each, replay.started) for each in CONSUMERS}
     fates: dict[str, Counter[Fate]] = {}
     while True:
         before, fates = fates, {consumer: log.read() for consumer, log in logs.items()}
