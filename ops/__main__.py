@@ -211,11 +211,11 @@ def _redrive(options: argparse.Namespace) -> Plan:
     Other targets do not receive them. Messages that would only return stay in the queue.
     """
     stack = _stack(options)
-    messages = redrive.waiting(stack, options.queue)
-    reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(messages.items())) or "nothing"
-    options.say(f"{options.queue} of {stack.name} in {stack.region} has {messages.total()} messages: {reasons}")
-    step = f"send them to {redrive.target_of(stack, options.queue)}"
-    return Plan([step], lambda: redrive.redrive(stack, options.queue, release=options.release))
+    plan = redrive.plan(stack, options.queue, release=options.release)
+    for verdict, count in plan.totals.items():
+        options.say(f"{count} {'go' if verdict.goes else 'stay'}: {verdict.why}")
+    step = f"send those that go to {plan.target}"
+    return Plan([step], lambda: redrive.redrive(stack, plan, report=options.say)._asdict())
 
 
 def _release(options: argparse.Namespace) -> Plan:
