@@ -260,6 +260,7 @@ def redrive(
 
     Raises:
         OperatorError: AWS refused something or could not be reached; no letter is lost.
+        KeyboardInterrupt: with a message that says how far it has come.
     """
     job = _Job(stack, plan, 1 / rate if rate else 0.0, report, sleep)
     try:
@@ -268,9 +269,8 @@ def redrive(
         job.send_rest()
     except (BotoCoreError, ClientError, StoreError) as error:
         raise OperatorError(f"{job.state}. It ended early: {error}") from error
-    except KeyboardInterrupt:
-        report(f"{job.state}.")
-        raise
+    except KeyboardInterrupt as error:
+        raise KeyboardInterrupt(job.state) from error
     return job.result()
 
 
