@@ -119,6 +119,8 @@ class First(NamedTuple):
 class Redriven(NamedTuple):
     """What a redrive has done."""
 
+    planned: int
+    """Letters that were to go."""
     sent: int
     stayed: Mapping[str, int]
     """Letters that are still in the queue, by reason."""
@@ -128,8 +130,8 @@ class Redriven(NamedTuple):
 
     @property
     def succeeded(self) -> bool:
-        """Whether every planned letter was sent."""
-        return not self.gone and not self.stayed
+        """Whether all letters that were to go were sent, and no first letter failed again."""
+        return self.sent == self.planned and all(each.succeeded for each in self.first)
 
 
 class _Envelope(Struct, rename={"detail_type": "detail-type"}):
@@ -313,10 +315,11 @@ class _Job:
         """Return what was done."""
         held = sum(each.letter.group in self.stopped for each in self.left.values())
         stayed = self.stayed + Counter({HELD: held})
-        return Redriven(self.sent, dict(stayed), len(self.left) - held, tuple(self.first))
+        return Redriven(self.going, self.sent, dict(stayed), len(self.left) - held, tuple(self.first))
 
     def send_first(self, wait: timedelta) -> None:
         """Send one letter of each group that runs, and wait for their outcomes."""
+        self.report("sending the first letter of each group")
         runs = {id_: each.letter.group for id_, each in self.left.items() if each.verdict.is_uncertain}
         tried: set[str] = set()
         pending: dict[str, tuple[Letter, Record | None]] = {}
@@ -333,7 +336,7 @@ class _Job:
                 if tried == set(runs.values()):
                     break
         if pending:
-            self.report(f"waiting up to {wait} for the outcome of {len(pending)} first letters")
+            self.report(f"waiting for the outcome of {len(pending)} of them, up to {wait.total_seconds():.0f} s")
             self._wait(pending, wait)
 
     def send_rest(self) -> None:
@@ -390,7 +393,11 @@ class _Job:
                 look = time.monotonic() + max(_LOOK_SECONDS, 10 * (time.monotonic() - now))  # a large queue takes long
             if time.monotonic() - began >= wait.total_seconds():
                 for letter, _ in pending.values():
-                    self._note(letter, None, f"unknown after {wait}: look into its consumer's log, then try again")
+                    self._note(
+                        letter,
+                        None,
+                        f"unknown after {wait.total_seconds():.0f} s: read the consumer's log, then try again",
+                    )
                 return
             self._progress(f"{len(pending)} outcomes are not known yet")
             self.sleep(_POLL_SECONDS if pending else 0)
@@ -422,7 +429,7 @@ def _outcome(record: Record | None, seen: Record | None) -> tuple[bool, str] | N
         return True, "completed"
     if record is None or record == seen or record.status not in (FAILED, QUARANTINED):
         return None
-    return False, f"it failed again: {record.error}"
+    return False, f"it failed again, and comes back when its attempts are used up: {record.error}"
 
 
 def checked_key(key: str) -> str:

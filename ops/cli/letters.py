@@ -1,7 +1,7 @@
 """The verbs of dead letters and quarantined keys."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 
 from rich.console import Group, RenderableType
@@ -100,8 +100,9 @@ def _(found: dead.Letters) -> RenderableType:
         for letter in each.letters:
             named = (letter.group, letter.key or letter.fact, letter.ride, letter.type, f"{_age(letter.sent)} old")
             oldest.append(Text("  ".join(map(str, filter(None, named)))))
-        event = json.dumps(each.letters[0].event, ensure_ascii=False)
-        oldest.append(Text(f"        {event:.{_LONGEST_EVENT}}", style="dim"))
+        event = each.letters[0].event
+        detail = json.dumps(event.get("detail") if isinstance(event, Mapping) else event, ensure_ascii=False)
+        oldest.append(Text(f"        {detail:.{_LONGEST_EVENT}}", style="dim"))
     shown = [rows, "", *oldest] if found.failures else ["there are no dead letters"]
     return Group(*shown, *_hidden(found.hidden))
 
@@ -114,22 +115,27 @@ def _(plan: redriving.RedrivePlan) -> RenderableType:
         what = f"{'goes' if verdict.goes else 'stays'}: {verdict.why}"
         rows.add_row(*named, _age(letter.sent), str(letter.redriven), what)
     more = len(plan.letters) - _SHOWN
-    goes = sum(verdict.goes for _, verdict in plan.letters)
     return Group(
         *([rows] if plan.letters else []),
         *([f"… and {more} more, which --json lists"] if more > 0 else []),
-        f"{goes} of {len(plan.letters)} letters go to {plan.target}",
-        *(f"{count} {'go' if verdict.goes else 'stay'}: {verdict.why}" for verdict, count in plan.totals.most_common()),
-        *([f"{plan.others} other letters of {plan.queue} were not chosen"] if plan.others else []),
+        f"target: {plan.target}",
+        _totals((("go" if verdict.goes else "stay"), count, verdict.why) for verdict, count in plan.totals.items()),
+        *([f"{plan.queue} has more letters, which were not chosen: {plan.others}"] if plan.others else []),
         *_hidden({plan.queue: plan.hidden}),
     )
 
 
 @show.register
 def _(done: redriving.Redriven) -> RenderableType:
-    gone = f"{done.gone} were no longer in the queue, or another operator has received them"
-    stayed = (f"{count} stay: {why}" for why, count in done.stayed.items())
-    return Group(f"letters sent: {done.sent}", *stayed, *([gone] if done.gone else []))
+    gone = [("gone", done.gone, "no longer in the queue, or another operator has received them")] if done.gone else []
+    return _totals([("sent", done.sent, ""), *(("stay", count, why) for why, count in done.stayed.items()), *gone])
+
+
+def _totals(counts: Iterable[tuple[str, int, str]]) -> RenderableType:
+    rows = table("", "letters", "why")
+    for what, count, why in sorted(counts):
+        rows.add_row(what, str(count), why)
+    return rows if rows.row_count else "no letters"
 
 
 def _hidden(messages: Mapping[str, int]) -> Iterator[str]:

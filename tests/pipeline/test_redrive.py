@@ -1,22 +1,27 @@
 """A redrive sends what was mended to the one consumer that lacks it, and leaves in the queue what it cannot mend."""
 
+import json
+from dataclasses import replace
 from typing import Any
+
+import pytest
 
 from local.demo import stack_ref
 from ops import letters, redrive
-from ops.audit.ledger import Ledger
+from ops.cli.app import main
 from tests.pipeline.pipeline import HISTORY, Pipeline
 
 DLQ = "RideHistoryDlq"
+RULE_DLQ = "RideHistoryRuleDlq"
 
 
 def test_what_no_redrive_changes_stays(pipeline: Pipeline) -> None:
     """So do broken events, what the bus refuses, and an event whose key is quarantined, until it is released."""
     pipeline.simulate(rides=2, seed=3, poison=1, malformed=6)
     stack = stack_ref(pipeline.cloud, pipeline.stack)
-    for queue, expected in ((DLQ, 5), ("ProducerDlq", 2)):
+    for queue, count in ((DLQ, 5), ("ProducerDlq", 2)):
         plan = redrive.plan(stack, queue)
-        assert [verdict.goes for verdict, count in plan.totals.items() for _ in range(count)] == [False] * expected
+        assert [each.verdict.goes for each in plan.letters] == [False] * count
         assert redrive.redrive(stack, plan).sent == 0
     done = redrive.redrive(stack, redrive.plan(stack, DLQ, release=True))
     assert (done.sent, [first.succeeded for first in done.first]) == (1, [False])
@@ -28,8 +33,8 @@ def test_what_no_redrive_changes_stays(pipeline: Pipeline) -> None:
     assert max(failure.redriven for failure in letters.letters(stack, DLQ).failures) == 1
 
 
-def test_mended_letters_take_effect_once(pipeline: Pipeline) -> None:
-    """Of 200 letters of three kinds, none but the first of each kind is sent before the fault is mended; then all are.
+def test_mended_letters_take_effect_once(pipeline: Pipeline, capsys: pytest.CaptureFixture[str]) -> None:
+    """Before the fault is mended only the first of each kind of 200 letters is sent; then all take effect, once.
 
     No other consumer receives them, and a second redrive changes nothing.
     """
@@ -41,27 +46,40 @@ def test_mended_letters_take_effect_once(pipeline: Pipeline) -> None:
         environment: Any = {"Variables": variables | changes}
         functions.update_function_configuration(FunctionName=function, Environment=environment)
 
-    def published(count: int, seed: int) -> Ledger:
-        return pipeline.simulate(rides=count, seed=seed)
+    def carride(*arguments: str) -> Any:
+        options = ("--stack", stack.name, "--region", stack.region, "--json")
+        capsys.readouterr()
+        main([*arguments, *options], lambda service, region: cloud.client(service, region=region))
+        return json.loads(capsys.readouterr().out)
 
     pipeline.break_history()
-    published(1, 1)  # the function cannot start
+    pipeline.simulate(rides=1, seed=1)  # the function cannot start
     configure(RIDE_TABLE="nowhere")
-    published(25, 2)  # every attempt fails
-    functions.remove_permission(FunctionName=function, StatementId=pipeline.stack.resources["RideHistoryRulePermission"])
-    before = published(26, 3)
-    print(before.dead_lettered, before.published, before.distinct)
-    for queue in (DLQ, "RideHistoryRuleDlq"):
+    pipeline.simulate(rides=8, seed=2)  # every attempt fails
+    functions.remove_permission(
+        FunctionName=function, StatementId=pipeline.stack.resources["RideHistoryRulePermission"]
+    )
+    before = pipeline.simulate(rides=33, seed=3)
+    kinds = {queue: sum(before.dead_lettered[queue].values()) for queue in (DLQ, RULE_DLQ)}
+    assert set(before.dead_lettered[DLQ]) == {"QUARANTINED", "RetriesExhausted"}
+    assert sum(kinds.values()) == before.published > 200
+    assert before.consumers[HISTORY].effects == 0
+
+    for queue, count in kinds.items():
         done = redrive.redrive(stack, redrive.plan(stack, queue, release=True))
-        print(done)
+        assert done.stayed[redrive.HELD] == count - len(done.first)
+        assert not any(first.succeeded for first in done.first)
     pipeline.settle()
-    print(letters.letters(stack))
     configure()
-    for queue in (DLQ, "RideHistoryRuleDlq"):
-        done = redrive.redrive(stack, redrive.plan(stack, queue, release=True))
-        print(done)
+    found = carride("letters")
+    assert sum(failure["count"] for failure in found["failures"]) == before.published, "the first letters are back"
+    for queue in kinds:
+        assert redrive.redrive(stack, redrive.plan(stack, queue, release=True)).succeeded
     after = pipeline.ledger()
-    print(after.dead_lettered, after.consumers[HISTORY])
-    print(before.consumers)
-    print(after.consumers)
-    assert 0
+    history, others = after.consumers[HISTORY], set(after.consumers) - {HISTORY}
+    assert (history.effects, history.duplicates_absorbed) == (before.distinct, 0)
+    assert all(after.consumers[each] == before.consumers[each] for each in others), "nobody else received an event"
+    assert (after.published, after.dead_lettered, after.balanced) == (before.published, {}, True)
+
+    assert [carride("redrive", queue, "--release", "--yes")["sent"] for queue in kinds] == [0, 0]
+    assert replace(pipeline.ledger(), span=after.span) == after
