@@ -399,8 +399,9 @@ class _Job:
                         f"unknown after {wait.total_seconds():.0f} s: read the consumer's log, then try again",
                     )
                 return
-            self._progress(f"{len(pending)} outcomes are not known yet")
-            self.sleep(_POLL_SECONDS if pending else 0)
+            if pending:
+                self._progress(f"outcomes that are not known yet: {len(pending)}")
+                self.sleep(_POLL_SECONDS)
 
     def _returned(self, pending: Mapping[str, tuple[Letter, Record | None]]) -> dict[str, str]:
         """Return why letters are in their consumer's queue again, by group."""
