@@ -9,6 +9,7 @@ import pytest
 from local.demo import stack_ref
 from ops import letters, redrive
 from ops.cli.app import main
+from tests.functions.saga import Life, event_of
 from tests.pipeline.pipeline import HISTORY, Pipeline
 
 DLQ = "RideHistoryDlq"
@@ -53,13 +54,17 @@ def test_mended_letters_take_effect_once(pipeline: Pipeline, capsys: pytest.Capt
         return json.loads(capsys.readouterr().out)
 
     pipeline.break_history()
-    pipeline.simulate(rides=1, seed=1)  # the function cannot start
+    pipeline.put(event_of(Life().created).to_detail())  # the function cannot start
+    pipeline.settle()
     configure(RIDE_TABLE="nowhere")
-    pipeline.simulate(rides=8, seed=2)  # every attempt fails
+    pipeline.put(
+        *(event_of(Life(f"order_{number}").created).to_detail() for number in range(10))
+    )  # every attempt fails
+    pipeline.settle()
     functions.remove_permission(
         FunctionName=function, StatementId=pipeline.stack.resources["RideHistoryRulePermission"]
     )
-    before = pipeline.simulate(rides=33, seed=3)
+    before = pipeline.simulate(rides=42, seed=3)
     kinds = {queue: sum(before.dead_lettered[queue].values()) for queue in (DLQ, RULE_DLQ)}
     assert set(before.dead_lettered[DLQ]) == {"QUARANTINED", "RetriesExhausted"}
     assert sum(kinds.values()) == before.published > 200
