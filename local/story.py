@@ -1,0 +1,84 @@
+"""What the demo says about a report: what was injected, why a number is unusual, the verdict, and where to look. No I/O."""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from ops.audit import Report
+
+_MOST_COMMANDS: Final = 5
+_INJECTED: Final = {
+    "copy": "copies",
+    "crash": "crashes",
+    "fail": "failures",
+    "poison": "poison",
+    "malformed": "malformed",
+    "late": "late",
+    "slow": "slow",
+}
+"""What the simulator counts, in the words of the demo."""
+_ACCOUNTS: Final = {
+    "duplicates_absorbed": ("skipped duplicates", "copies and repeated deliveries: their record says that it is done"),
+    "retried": ("retried", "the consumer raised once, and the next delivery took effect"),
+    "takeovers": ("taken over", "killed with their process, in a batch all at once; the next delivery did the work"),
+    "expired": ("expired", "older than their expiry time on arrival: dropped, without an effect"),
+}
+_REASONS: Final = {
+    "CONTRACT": "break the event contract: no retry can help, so they wait for a person",
+    "QUARANTINED": "poison: failed at every attempt, and no longer run",
+    "EntryTooLarge": "too large for the bus: kept by the producer",
+    "MalformedDetail": "no JSON, refused by the bus: kept by the producer",
+}
+
+
+class Line(NamedTuple):
+    """A number of the ledger, and why it is not zero."""
+
+    number: int
+    what: str
+    why: str
+
+
+def injected(counts: Mapping[str, int]) -> str:
+    """Return what the simulator injected, as in ``309 copies, 2 crashes``."""
+    return ", ".join(f"{counts[name]:,} {word}" for name, word in _INJECTED.items() if counts.get(name))
+
+
+def unusual(report: Report) -> list[Line]:
+    """Return the numbers that a run without faults would not have."""
+    ledger = report.ledger
+    reasons = Counter[str]()
+    for found in ledger.dead_lettered.values():
+        reasons.update(found)
+    lines = [
+        *(
+            Line(sum(getattr(account, name) for account in ledger.consumers.values()), *words)
+            for name, words in _ACCOUNTS.items()
+        ),
+        *(
+            Line(number, "waiting for redrive", _REASONS.get(reason, f"{reason}: see docs/runbooks"))
+            for reason, number in reasons.items()
+        ),
+        Line(report.saga.reconciled, "reconciled", "rides that stood still, settled by the reconciler"),
+    ]
+    return [line for line in lines if line.number]
+
+
+def verdict(report: Report, counts: Mapping[str, int]) -> str:
+    """Return the result in one sentence."""
+    if report.status or not report.saga.settled:
+        return f"Something is wrong: {report.verdict if report.status else 'rides are open, or hold a car'}."
+    takeovers = sum(account.takeovers for account in report.ledger.consumers.values())
+    harm = [text for text in (injected(counts), f"{takeovers:,} takeovers" if takeovers else "") if text]
+    despite = f" despite {' and '.join(harm)}" if harm else ""
+    return f"{report.ledger.lost} lost, {report.ledger.doubled} doubled{despite}."
+
+
+def commands(report: Report) -> list[str]:
+    """Return the commands that look into what is wrong."""
+    accounts, saga = report.ledger.consumers.values(), report.saga
+    events = sorted({name for account in accounts for name in (*account.lost_events, *account.effects_unpublished)})
+    doubled = (ride for account in accounts for ride in account.doubled_rides)
+    rides = sorted({*doubled, *saga.problems, *saga.overdue})
+    found = [*(f"./carride event {name}" for name in events), *(f"./carride ride {name}" for name in rides)]
+    return [*found[:_MOST_COMMANDS], "./carride audit"] if report.status or not saga.settled else []
