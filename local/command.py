@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from local.engine.process import EngineError, end_in_order
+from ops.stack import OperatorError
 
 WRONG: Final = 1
 _FAILED: Final = 2
@@ -48,11 +49,11 @@ def share(text: str) -> float:
 
 @contextmanager
 def ending_in_order() -> Iterator[None]:
-    """Run a command: it ends with 2 and one sentence if the local AWS fails, with 130 after Ctrl-C or SIGTERM."""
+    """Run a command: it ends with 2 and one sentence if it cannot be run, with 130 after Ctrl-C or SIGTERM."""
     end_in_order()
     try:
         yield
-    except EngineError as error:
+    except (EngineError, OperatorError) as error:
         leave(_FAILED, f"error: {error}")
     except KeyboardInterrupt:
         leave(_INTERRUPTED, "\nstopped; nothing is left running")
@@ -83,26 +84,28 @@ class Progress:
         """Show a step for as long as the ``with`` block lasts."""
         began, ended = time.monotonic(), threading.Event()
         self._note = ""
-        shown = threading.Thread(target=self._show_live if self._is_live else self._show_plain, args=(what, ended))
+        shown = threading.Thread(
+            target=self._show_live if self._is_live else self._show_plain, args=(what, began, ended)
+        )
         shown.start()
         try:
             yield
         finally:
             ended.set()
             shown.join()
-        mark = Text.assemble(("✓ ", "green"), what, " ") if self._is_live else Text("  ")
+        mark = Text.assemble(("✓ ", "green"), what, " ") if self._is_live else Text("  done in ")
         self.console.print(mark, Text(f"{time.monotonic() - began:.1f} s", "dim"), sep="")
 
     def note(self, text: str) -> None:
         """Show how far the step has come."""
         self._note = text
 
-    def _show_live(self, what: str, ended: threading.Event) -> None:
+    def _show_live(self, what: str, began: float, ended: threading.Event) -> None:
         with self.console.status(what) as status:
             while not ended.wait(_REFRESH_SECONDS):
-                status.update(Text.assemble(f"{what} … ", (self._note, "dim")))
+                status.update(Text.assemble(f"{what} … ", (f"{time.monotonic() - began:.0f} s {self._note}", "dim")))
 
-    def _show_plain(self, what: str, ended: threading.Event) -> None:
+    def _show_plain(self, what: str, began: float, ended: threading.Event) -> None:
         self.console.print(f"{what} …")
         while not ended.wait(_SILENT_SECONDS):
-            self.console.print(f"  {self._note or 'still running'}")
+            self.console.print(f"  {time.monotonic() - began:.0f} s {self._note}")

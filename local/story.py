@@ -1,4 +1,4 @@
-"""What the demo says about a report: what was injected, why a number is unusual, the verdict, and where to look. No I/O."""
+"""What the demo says about a report: injected faults, unusual numbers, the verdict and where to look. No I/O."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -8,26 +8,27 @@ from ops.audit import Report
 
 _MOST_COMMANDS: Final = 5
 _INJECTED: Final = {
-    "copy": "copies",
-    "crash": "crashes",
-    "fail": "failures",
-    "poison": "poison",
-    "malformed": "malformed",
-    "late": "late",
-    "slow": "slow",
+    "copy": ("copy", "copies"),
+    "crash": ("crash", "crashes"),
+    "fail": ("failure", "failures"),
+    "poison": ("poison", "poison"),
+    "malformed": ("malformed", "malformed"),
+    "late": ("late", "late"),
+    "slow": ("slow", "slow"),
 }
-"""What the simulator counts, in the words of the demo."""
+"""What the simulator counts, in the words of the demo: one, and several."""
 _ACCOUNTS: Final = {
-    "duplicates_absorbed": ("skipped duplicates", "copies and repeated deliveries: their record says that it is done"),
-    "retried": ("retried", "the consumer raised once, and the next delivery took effect"),
-    "takeovers": ("taken over", "killed with their process, in a batch all at once; the next delivery did the work"),
-    "expired": ("expired", "older than their expiry time on arrival: dropped, without an effect"),
+    "duplicates_absorbed": ("skipped duplicates", "copies and redeliveries: their record says done"),
+    "retried": ("retried", "raised once; the next delivery took effect"),
+    "takeovers": ("taken over", "killed with their process; the next delivery did the work"),
+    "failed": ("failed", "raised or could not get the key; delivered again, or dead-lettered"),
+    "expired": ("expired", "too old on arrival: dropped without an effect"),
 }
 _REASONS: Final = {
-    "CONTRACT": "break the event contract: no retry can help, so they wait for a person",
-    "QUARANTINED": "poison: failed at every attempt, and no longer run",
-    "EntryTooLarge": "too large for the bus: kept by the producer",
-    "MalformedDetail": "no JSON, refused by the bus: kept by the producer",
+    "CONTRACT": "break the event contract: no retry can help",
+    "QUARANTINED": "poison: failed at every attempt, and runs no more",
+    "EntryTooLarge": "too large for the bus, which refused it",
+    "MalformedDetail": "no JSON: the bus refused it",
 }
 
 
@@ -41,7 +42,8 @@ class Line(NamedTuple):
 
 def injected(counts: Mapping[str, int]) -> str:
     """Return what the simulator injected, as in ``309 copies, 2 crashes``."""
-    return ", ".join(f"{counts[name]:,} {word}" for name, word in _INJECTED.items() if counts.get(name))
+    found = ((counts.get(name, 0), words) for name, words in _INJECTED.items())
+    return ", ".join(f"{number:,} {words[number > 1]}" for number, words in found if number)
 
 
 def unusual(report: Report) -> list[Line]:
@@ -69,9 +71,10 @@ def verdict(report: Report, counts: Mapping[str, int]) -> str:
     if report.status or not report.saga.settled:
         return f"Something is wrong: {report.verdict if report.status else 'rides are open, or hold a car'}."
     takeovers = sum(account.takeovers for account in report.ledger.consumers.values())
-    harm = [text for text in (injected(counts), f"{takeovers:,} takeovers" if takeovers else "") if text]
-    despite = f" despite {' and '.join(harm)}" if harm else ""
-    return f"{report.ledger.lost} lost, {report.ledger.doubled} doubled{despite}."
+    return (
+        f"{report.ledger.lost} lost, {report.ledger.doubled} doubled "
+        f"despite {counts.get('copy', 0):,} copies and {takeovers:,} takeovers."
+    )
 
 
 def commands(report: Report) -> list[str]:
