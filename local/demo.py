@@ -32,6 +32,7 @@ LEDGER: Final = ROOT / ".demo" / "ledger.json"
 DECLINED: Final = 0.05
 """Share of the rides that the simulated payment gateway declines."""
 DESK_PORT: Final = 8765
+"""Where a kept demo serves its page."""
 
 _CARS: Final = 64
 
@@ -49,7 +50,7 @@ examples:
   make demo                                                     what the README shows
   make demo ARGS="--rides 1000 --duplicates 0.5 --seed 7"       a larger run
   make demo ARGS="--crashes 20"                                 consumers that are killed half-way
-  make demo ARGS=--keep                                         look around afterwards with aws and sam"""
+  make demo ARGS=--keep                                         watch the page, and look around afterwards"""
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -74,6 +75,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     what.add_argument("--poison", type=count, default=1, metavar="N", help="events that always make it raise (1)")
     how = parser.add_argument_group("how the demo runs")
     how.add_argument("--keep", action="store_true", help="leave everything running until Ctrl-C, to look around")
+    how.add_argument("--port", type=count, default=DESK_PORT, metavar="N", help=f"of the kept page ({DESK_PORT})")
     how.add_argument("--json", action="store_true", help="print the ledger as JSON; progress goes to standard error")
     return parser.parse_args(arguments)
 
@@ -113,7 +115,7 @@ def run(options: argparse.Namespace) -> Report:
             stack = cloud.deploy(PaymentGatewayUrl=gateway.url)
             fleet.seed(cloud.client("dynamodb"), stack.outputs["CarTableName"], _CARS)
         if options.keep:
-            local = running.enter_context(keeping(cloud, stack, gateway.url))
+            local = running.enter_context(keeping(cloud, stack, gateway.url, options.port))
             progress.console.print(f"\nSee every event at {local.desk}\n", style="bold")
         with progress.step(f"booking {options.bookings} rides over HTTP"):
             for booked in book(cloud, stack, options.bookings):
@@ -156,28 +158,25 @@ def tell(console: Console, report: Report, injected: Mapping[str, int], *, ledge
         console.print(Text.assemble((f"{number:>7,} {what:<20} ", "cyan"), why))
     looking = story.commands(report)
     console.print(f"\n{story.verdict(report, injected)}", style="bold red" if looking else "bold green")
-    if looking:
-        again = shlex.join([each for each in sys.argv[1:] if each != "--keep"] + ["--keep"])
-        console.print(
-            f"\nLook into it while a run of the same rides is kept, with make demo ARGS={shlex.quote(again)}:"
-        )
-        console.print("\n".join(f"  {command}" for command in looking))
+    if looking and "--keep" not in sys.argv:
+        again = shlex.quote(shlex.join([*sys.argv[1:], "--keep"]))
+        console.print(f"\nTo look into it, run the same rides again and keep them: make demo ARGS={again}. Then:")
+    console.print("\n".join(f"  {command}" for command in looking))
 
 
 @contextmanager
-def keeping(cloud: LocalAws, stack: Stack, gateway_url: str) -> Iterator[Kept]:
-    """Let other commands find a stack, and serve its page, for as long as the ``with`` block lasts.
+def keeping(cloud: LocalAws, stack: Stack, gateway_url: str, port: int) -> Iterator[Kept]:
+    """Let other commands find a stack, and serve its page on a port, for as long as the ``with`` block lasts.
 
     Raises:
         OperatorError: The page's port is taken.
     """
-    local = Kept(stack.name, cloud.region, cloud.endpoint_url, gateway_url, f"http://{HOST}:{DESK_PORT}", os.getpid())
+    local = Kept(stack.name, cloud.region, cloud.endpoint_url, gateway_url, f"http://{HOST}:{port}", os.getpid())
     with ExitStack() as running:
         if importlib.util.find_spec("ops.desk"):
-            desk = importlib.import_module("ops.desk")
-            running.enter_context(
-                desk.serving(StackRef(local.name, local.region, local_clients(local), local), DESK_PORT)
-            )
+            site = StackRef(local.name, local.region, local_clients(local), local)
+            url = running.enter_context(importlib.import_module("ops.desk").serving(site, port))
+            local = local._replace(desk=url)
         keep(local)
         try:
             yield local
@@ -192,7 +191,7 @@ def stack_ref(cloud: LocalAws, stack: Stack) -> StackRef:
 
 def specification(options: argparse.Namespace) -> dict[str, Any]:
     """Return the simulator's request."""
-    request = {name: value for name, value in vars(options).items() if name not in {"bookings", "keep", "json"}}
+    request = {name: value for name, value in vars(options).items() if name not in {"bookings", "keep", "port", "json"}}
     return request | {"outOfOrder": request.pop("out_of_order")}
 
 

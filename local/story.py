@@ -27,6 +27,7 @@ _ACCOUNTS: Final = {
 _REASONS: Final = {
     "CONTRACT": "break the event contract: no retry can help",
     "QUARANTINED": "poison: failed at every attempt, and runs no more",
+    "RetriesExhausted": "failed at every attempt of Lambda",
     "EntryTooLarge": "too large for the bus, which refused it",
     "MalformedDetail": "no JSON: the bus refused it",
 }

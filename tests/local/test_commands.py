@@ -13,6 +13,7 @@ from local import chaos, demo, invoke
 from local.local_aws import ROOT, EngineError
 from ops.audit import Report, judge
 from ops.audit.evidence import CONSUMERS, Effect, Evidence, Published, RideItem
+from ops.finding import Kept
 
 EVIDENCE = Evidence(CONSUMERS[:1], [Published("event-1", "CarRideCreated", "a")])
 ITEM = RideItem("ride-history", "order_01", (Effect("a"),), 1)
@@ -48,6 +49,14 @@ def test_the_demo_fails_when_something_does_not_add_up(
         ended = int(exit_.code or 0)
     reason = f"error: {outcome}" if isinstance(outcome, EngineError) else outcome.verdict
     assert (ended, capsys.readouterr().err) == (status, f"{reason}\n" if status else "")
+
+
+def test_a_second_stack_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is started while another stack is kept; the message names its process."""
+    monkeypatch.setattr(demo, "kept", lambda: Kept("carride", "us-east-1", "", "", "", 4711))
+    monkeypatch.delattr(demo, "LocalAws")
+    with pytest.raises(EngineError, match="4711"):
+        demo.run(demo.parse(["--keep"]))
 
 
 COMMANDS = {
