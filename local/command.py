@@ -1,12 +1,13 @@
 """What the commands share: numbers on the command line, progress, and how a command ends."""
 
 import argparse
+import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final, NoReturn, TextIO
+from typing import Final, Literal, NoReturn, TextIO
 
 from rich.console import Console
 from rich.text import Text
@@ -75,8 +76,12 @@ class Progress:
     """
 
     def __init__(self, stream: TextIO) -> None:
-        self.console = Console(file=stream, highlight=False, markup=False, emoji=False, soft_wrap=True)
-        self._is_live = self.console.is_terminal and not self.console.no_color and not self.console.is_dumb_terminal
+        plain = bool(os.environ.get("NO_COLOR"))
+        colors: Literal["auto"] | None = None if plain else "auto"
+        self.console = Console(
+            file=stream, color_system=colors, highlight=False, markup=False, emoji=False, soft_wrap=True
+        )
+        self._is_live = self.console.is_terminal and not plain and not self.console.is_dumb_terminal
         self._note = ""
 
     @contextmanager
