@@ -1,6 +1,7 @@
 """What the commands share: numbers on the command line, progress, and how a command ends."""
 
 import argparse
+import math
 import os
 import sys
 import threading
@@ -22,19 +23,21 @@ _SILENT_SECONDS: Final = 1.9
 _REFRESH_SECONDS: Final = 0.1
 
 
-def _at_least(least: int) -> Callable[[str], int]:
-    """Return a reader of whole numbers that are not less than ``least``."""
+def _whole(least: int, most: float = math.inf) -> Callable[[str], int]:
+    """Return a reader of whole numbers between two limits, both included."""
+    limits = f"from {least}" if most == math.inf else f"from {least} to {most}"
 
     def read(text: str) -> int:
-        if not text.removeprefix("-").isdecimal() or int(text) < least:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least}")
+        if not text.removeprefix("-").isdecimal() or not least <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number {limits}")
         return int(text)
 
     return read
 
 
-count = _at_least(0)
-positive = _at_least(1)
+count = _whole(0)
+positive = _whole(1)
+port = _whole(0, 65_535)
 
 
 def share(text: str) -> float:

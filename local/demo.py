@@ -18,7 +18,7 @@ from rich.text import Text
 
 from local import story
 from local.bookings import book
-from local.command import WRONG, Progress, count, ending_in_order, leave, positive, share
+from local.command import WRONG, Progress, count, ending_in_order, leave, port, positive, share
 from local.engine.process import environment
 from local.local_aws import FAULTS, HOST, ROOT, EngineError, LocalAws, Stack
 from local.simulated_gateway import Books, GatewayServer, Troubles
@@ -75,7 +75,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     what.add_argument("--poison", type=count, default=1, metavar="N", help="events that always make it raise (1)")
     how = parser.add_argument_group("how the demo runs")
     how.add_argument("--keep", action="store_true", help="leave everything running until Ctrl-C, to look around")
-    how.add_argument("--port", type=count, default=DESK_PORT, metavar="N", help=f"of the kept page ({DESK_PORT})")
+    how.add_argument("--port", type=port, default=DESK_PORT, metavar="N", help=f"of the kept page ({DESK_PORT})")
     how.add_argument("--json", action="store_true", help="print the ledger as JSON; progress goes to standard error")
     return parser.parse_args(arguments)
 
@@ -165,17 +165,17 @@ def tell(console: Console, report: Report, injected: Mapping[str, int], *, ledge
 
 
 @contextmanager
-def keeping(cloud: LocalAws, stack: Stack, gateway_url: str, port: int) -> Iterator[Kept]:
+def keeping(cloud: LocalAws, stack: Stack, gateway_url: str, desk_port: int) -> Iterator[Kept]:
     """Let other commands find a stack, and serve its page on a port, for as long as the ``with`` block lasts.
 
     Raises:
         OperatorError: The page's port is taken.
     """
-    local = Kept(stack.name, cloud.region, cloud.endpoint_url, gateway_url, f"http://{HOST}:{port}", os.getpid())
+    local = Kept(stack.name, cloud.region, cloud.endpoint_url, gateway_url, f"http://{HOST}:{desk_port}", os.getpid())
     with ExitStack() as running:
         if importlib.util.find_spec("ops.desk"):
             site = StackRef(local.name, local.region, local_clients(local), local)
-            url = running.enter_context(importlib.import_module("ops.desk").serving(site, port))
+            url = running.enter_context(importlib.import_module("ops.desk").serving(site, desk_port))
             local = local._replace(desk=url)
         keep(local)
         try:

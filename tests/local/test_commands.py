@@ -91,6 +91,7 @@ def test_a_command_in_the_background_ends_in_order(command: str, number: signal.
     [
         (demo.parse, "rides", "1", ["0", "many", "1.5"]),
         (demo.parse, "late", "0", ["-1", "x"]),
+        (demo.parse, "port", "0", ["-1", "65536"]),
         (demo.parse, "duplicates", "0.25", ["-0.1", "1.1", "nan", "lots"]),
         (chaos.parse, "seeds", "3", ["0"]),
     ],
