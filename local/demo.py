@@ -161,7 +161,8 @@ def tell(console: Console, report: Report, injected: Mapping[str, int], *, ledge
     if looking and "--keep" not in sys.argv:
         again = shlex.quote(shlex.join([*sys.argv[1:], "--keep"]))
         console.print(f"\nTo look into it, run the same rides again and keep them: make demo ARGS={again}. Then:")
-    console.print("\n".join(f"  {command}" for command in looking))
+    for command in looking:
+        console.print(f"  {command}")
 
 
 @contextmanager
