@@ -11,7 +11,7 @@ export SAM_CLI_TELEMETRY := 0
 UNIT := tests/carride tests/functions tests/idempotency tests/local tests/ops
 ENVIRONMENTS := .venv-dev/.synced .venv-engine/.synced .venv-sam/.synced
 
-.venv-%/.synced: uv.lock .python-version scripts/sync
+.venv-%/.synced: uv.lock .python-version scripts/sync functions # a new function becomes importable
 	@scripts/sync $*
 	@touch $@
 

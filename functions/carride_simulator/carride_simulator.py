@@ -36,6 +36,8 @@ class Settings(Struct, frozen=True):
     producer_dlq_url: str
     event_endpoint_id: Annotated[str, Meta(pattern=r"^$|^[A-Za-z0-9-]+\.[A-Za-z0-9-]+$")] = ""
     """The global endpoint to publish through, e.g. ``abcde.veo``; empty for this region's bus."""
+    event_producer: str = ""
+    """The ARN that names the producer in `Resources` of its entries: the id of the stack, as the outbox pipe's."""
 
 
 class Request(Spec, frozen=True, kw_only=True):
@@ -75,6 +77,7 @@ def make_handler(
         settings.event_bus_name,
         settings.producer_dlq_url,
         endpoint_id=settings.event_endpoint_id or None,
+        producer=settings.event_producer or None,
     )
 
     def handler(raw: dict[str, Any], context: "LambdaContext") -> dict[str, Any]:
