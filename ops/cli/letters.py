@@ -16,7 +16,7 @@ class Waiting(NamedTuple):
     target: str
 
 
-@acts("redrive")
+@acts("redrive", "RideHistoryDlq", "RideHistoryDlq --yes")
 def redrive(session: Session, queue: str, /, *, release: bool = False) -> Plan:
     """Send dead letters to their target.
 
@@ -31,7 +31,7 @@ def redrive(session: Session, queue: str, /, *, release: bool = False) -> Plan:
     return Plan(waiting, lambda: letters.redrive(stack, queue, release=release), (stack,))
 
 
-@acts("release")
+@acts("release", "dispatch#0b2e… --yes")
 def release(session: Session, key: str, /) -> Plan:
     """Let a quarantined key run again.
 

@@ -107,5 +107,5 @@ def test_an_item_that_is_behind_is_waited_for(
 def test_items_that_do_not_arrive_end_the_patience(put: Put, wait: Callable[..., int]) -> None:
     """The message has their number and their table."""
     put(ONE, HOME)
-    with pytest.raises(OperatorError, match=rf"1 items of {TABLE} have not arrived in {AWAY} after 0.3 s"):
+    with pytest.raises(OperatorError, match=rf"1 item of {TABLE} had not arrived in {AWAY} after 0.3 s"):
         wait(lambda seconds: None, patience=0.3)

@@ -68,7 +68,10 @@ class World:
             return {"Parameter": {"Value": msgspec.json.encode(FENCE).decode()}}
 
         fakes = {
-            "cloudformation": SimpleNamespace(describe_stacks=describe_stacks),
+            "cloudformation": SimpleNamespace(
+                describe_stacks=describe_stacks,
+                get_paginator=lambda operation: SimpleNamespace(paginate=lambda **request: []),  # no resources
+            ),
             "events": SimpleNamespace(list_replays=list_replays),
             "ssm": SimpleNamespace(get_parameter=get_parameter, exceptions=SimpleNamespace(ParameterNotFound=Missing)),
         }
