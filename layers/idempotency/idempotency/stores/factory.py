@@ -32,9 +32,9 @@ def open_store(address: str, *, session: Any = None) -> Store:
     """
     if table := _TABLE.fullmatch(address):
         from idempotency.stores.dynamodb import DynamoDBStore
-        from idempotency.stores.transport import botocore_transport
+        from idempotency.stores.transport import dynamodb_transport
 
-        return DynamoDBStore(table["table"], transport=botocore_transport(session=session))
+        return DynamoDBStore(table["table"], transport=dynamodb_transport(session=session))
     server = _SERVER.fullmatch(address)
     options = set(filter(None, (server["options"] or "").split("&"))) if server else set()
     port = int(server["port"] or _PORT) if server else 0
