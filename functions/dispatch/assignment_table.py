@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from assignments import OPEN, Assignment, Car, Decision, State, parked, zone
+from carride.dynamodb import DynamoDB
 from carride.events import RideEvent
 from carride.facts import CarAssigned, CarReleased
 from carride.items import Outbox, Stored, step
@@ -39,10 +40,10 @@ class Reader:
 
     Args:
         tables: their names.
-        client: a botocore or boto3 client for DynamoDB.
+        client: reads them.
     """
 
-    def __init__(self, tables: Tables, client: Any) -> None:
+    def __init__(self, tables: Tables, client: DynamoDB) -> None:
         self._tables = tables
         self._client = client
 
@@ -59,7 +60,7 @@ class Reader:
 
     def free_cars(self, in_zone: str, skipped: list[str]) -> list[Car]:
         """Return the cars of a zone that no ride has; rows that hold no car are added to ``skipped``."""
-        pages = self._client.get_paginator("query").paginate(
+        items = self._client.query(
             TableName=self._tables.cars,
             KeyConditionExpression="#zone = :zone",
             FilterExpression="attribute_not_exists(rideID)",
@@ -67,7 +68,7 @@ class Reader:
             ExpressionAttributeValues={":zone": {"S": in_zone}},
             ConsistentRead=True,
         )
-        rows = [marshalling.values(item) for page in pages for item in page["Items"]]
+        rows = [marshalling.values(item) for item in items]
         cars = [(row, parked(in_zone, row)) for row in rows]
         skipped += [f"{in_zone}/{row['carID']}" for row, car in cars if car is None]
         return [car for _, car in cars if car is not None]

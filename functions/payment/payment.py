@@ -4,18 +4,18 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
-from botocore.session import get_session
 from msgspec import Meta
 
 import payments
-from carride.clients import dynamodb_client
 from carride.consumer import SagaSettings, ride_consumer
+from carride.dynamodb import DynamoDB
 from carride.events import RideEvent
 from carride.ride import Ride
 from carride.settings import from_environment
 from gateway import Call, Charge, GatewayError, Status
 from gateway_client import HttpGateway
 from idempotency import Operation, Policy
+from idempotency.stores.transport import dynamodb_transport
 from payment_table import effects, owe_undo, read
 from payments import Action, State
 
@@ -49,9 +49,9 @@ def make_handler(
     """Return the Lambda handler."""
     table = settings.payment_table
     outbox = settings.outbox()
-    session = get_session()  # shared: a session reads the description of DynamoDB once
-    client = dynamodb_client(session)
-    consumer = ride_consumer("payment", settings, policy(settings.lease_seconds), session)
+    transport = dynamodb_transport()
+    client = DynamoDB(transport)
+    consumer = ride_consumer("payment", settings, policy(settings.lease_seconds), transport)
 
     @consumer.event_handler
     def handler(event: RideEvent, operation: Operation) -> None:

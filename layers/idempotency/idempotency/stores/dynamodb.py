@@ -45,7 +45,7 @@ class DynamoDBStore:
 
     Args:
         table: the table's name or ARN.
-        transport: sends the requests. Default: a botocore client with explicit timeouts.
+        transport: sends the requests. Default: what `dynamodb_transport` makes for the environment.
         clock, sleep, jitter: epoch milliseconds, waiting in seconds, a number from 0 to 1 for each pause.
     """
 

@@ -65,7 +65,9 @@ class BotocoreTransport:
         self._calls: dict[str, Callable[..., Mapping[str, Any]]] = {
             "GetItem": client.get_item,
             "PutItem": client.put_item,
+            "Query": client.query,
             "TransactWriteItems": client.transact_write_items,
+            "UpdateItem": client.update_item,
         }
 
     def __call__(self, operation: str, request: Mapping[str, Any], /) -> Mapping[str, Any]:
@@ -90,12 +92,11 @@ def _require_whole(http_response: Any, **_: Any) -> None:
         raise NoAnswerError("the answer was cut or damaged")
 
 
-def dynamodb_transport(*, session: Any = None) -> Transport:
+def dynamodb_transport() -> Transport:
     """Make the transport that the environment asks for.
 
     ``IDEMPOTENCY_TRANSPORT`` is ``botocore``; or ``lean``, which loads and works several times faster; or ``auto``, the
-    default: lean where it is known to work, and botocore from the first answer on that is none of DynamoDB's. With a
-    botocore session it is always botocore.
+    default: lean where it is known to work, and botocore from the first answer on that is none of DynamoDB's.
 
     Raises:
         ConfigurationError: the variable has another value, or ``lean`` cannot be used here.
@@ -103,7 +104,7 @@ def dynamodb_transport(*, session: Any = None) -> Transport:
     choice = os.environ.get("IDEMPOTENCY_TRANSPORT", "auto")
     if choice not in {"auto", "botocore", "lean"}:
         raise ConfigurationError(f"IDEMPOTENCY_TRANSPORT is {choice!r}: it is auto, botocore or lean")
-    if session is None and choice != "botocore":
+    if choice != "botocore":
         from idempotency.stores.lean import Guarded, lean_transport
 
         lean = lean_transport()
@@ -111,7 +112,7 @@ def dynamodb_transport(*, session: Any = None) -> Transport:
             return lean if choice == "lean" else Guarded(lean, botocore_transport)
         if choice == "lean":
             raise ConfigurationError("only botocore knows these settings of AWS: take IDEMPOTENCY_TRANSPORT=auto")
-    return botocore_transport(session=session)
+    return botocore_transport()
 
 
 def botocore_transport(
