@@ -43,10 +43,10 @@ class DynamoDB:
         return self._send("UpdateItem", request)
 
     def query(self, **request: Any) -> Iterator[Mapping[str, Any]]:
-        """Yield the items that a query finds, page by page."""
+        """Yield the answers to a query, page by page."""
         while True:
             answer = self._send("Query", request)
-            yield from answer["Items"]
+            yield answer
             if "LastEvaluatedKey" not in answer:
                 return
             request = {**request, "ExclusiveStartKey": answer["LastEvaluatedKey"]}
