@@ -13,7 +13,7 @@ from idempotency import Consumer, Policy, SqsDeadLetters, open_store
 from idempotency.policy import DAY
 
 if TYPE_CHECKING:
-    from botocore.session import Session
+    from idempotency.stores.transport import Transport
 
 
 class ConsumerSettings(Struct, frozen=True, kw_only=True):
@@ -37,7 +37,7 @@ class SagaSettings(ConsumerSettings, frozen=True, kw_only=True):
 
 
 def ride_consumer(
-    name: str, settings: ConsumerSettings, policy: Policy, session: "Session | None" = None
+    name: str, settings: ConsumerSettings, policy: Policy, transport: "Transport | None" = None
 ) -> Consumer[RideEvent]:
     """Return a consumer of ride events: each event takes effect once under its idempotency id.
 
@@ -45,11 +45,11 @@ def ride_consumer(
         name: the consumer's name, part of every key.
         settings: the function's environment.
         policy: the policy of its operations; the window comes from the settings.
-        session: shared with the handler's own clients; by default a new one.
+        transport: carries the records, shared with the handler's own requests; by default a new one.
     """
     return Consumer(
         name,
-        open_store(settings.idempotency_store, session=session),
+        open_store(settings.idempotency_store, transport=transport),
         parse=parse_event,
         key=lambda event: event.idempotencyid,
         payload=lambda event: event.payload,
