@@ -13,6 +13,9 @@ from idempotency import Consumer, Policy, SqsDeadLetters, open_store
 from idempotency.policy import DAY
 
 if TYPE_CHECKING:
+    from idempotency.dead_letters import DeadLetters
+    from idempotency.observation import Observer
+    from idempotency.stores import Store
     from idempotency.stores.transport import Transport
 
 
@@ -47,15 +50,28 @@ def ride_consumer(
         policy: the policy of its operations; the window comes from the settings.
         transport: carries the records, shared with the handler's own requests; by default a new one.
     """
-    return Consumer(
+    return wired(
         name,
         open_store(settings.idempotency_store, transport=transport),
+        replace(policy, window=settings.idempotency_window_days * DAY),
+        SqsDeadLetters(settings.dead_letter_queue_url),
+        observe,
+    )
+
+
+def wired(
+    name: str, store: "Store", policy: Policy, dead_letters: "DeadLetters", observer: "Observer"
+) -> Consumer[RideEvent]:
+    """Return a consumer of ride events over any store. The prediction of a replay is wired like the deployed ones."""
+    return Consumer(
+        name,
+        store,
         parse=parse_event,
         key=lambda event: event.idempotencyid,
         payload=lambda event: event.payload,
         expires=lambda event: event.expirytime,
-        policy=replace(policy, window=settings.idempotency_window_days * DAY),
-        dead_letters=SqsDeadLetters(settings.dead_letter_queue_url),
-        observe=observe,
+        policy=policy,
+        dead_letters=dead_letters,
+        observe=observer,
         labels=labels,
     )
