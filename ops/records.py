@@ -21,6 +21,7 @@ from idempotency.policy import DAY
 from idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, STATUSES, Record
 from idempotency.stores.dynamodb import item_of, record_of
 from ops.audit.evidence import CONSUMERS, DISPATCH, PAYMENT, Named
+from ops.letters import COUNTS
 from ops.stack import OperatorError, StackRef
 
 NAMES: Final = (
@@ -214,14 +215,18 @@ def keys_of(facts: Mapping[str, Named | None]) -> list[str]:
 
 def _scan(stack: StackRef, condition: str, values: Mapping[str, str]) -> Iterator[dict[str, Any]]:
     """Yield the items that meet a condition on ``#s``, the status."""
+    values = {**values, ":fence": _FENCE, ":counts": COUNTS}
     pages = (
         stack.client("dynamodb")
         .get_paginator("scan")
         .paginate(
             TableName=stack.outputs["IdempotencyTableName"],
-            FilterExpression=f"({condition}) AND NOT begins_with(idempotencyKey, :fence)",
+            FilterExpression=f"({condition}) AND NOT begins_with(idempotencyKey, :fence)"
+            " AND NOT begins_with(idempotencyKey, :counts)",
             ExpressionAttributeNames={"#s": "status"},
-            ExpressionAttributeValues={name: {"S": value} for name, value in {**values, ":fence": _FENCE}.items()},
+            ExpressionAttributeValues={
+                name: {"S": value} for name, value in {**values, ":fence": _FENCE, ":counts": COUNTS}.items()
+            },
             ConsistentRead=True,
         )
     )

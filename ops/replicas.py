@@ -60,8 +60,8 @@ def wait_until_caught_up(
         for page in tables.get_paginator("scan").paginate(**request):
             if time.monotonic() > deadline:
                 raise OperatorError(
-                    f"{table} is not compared after {patience:g} s, only {counted(compared, 'item')} of it: run it "
-                    "again with a longer --catches-up-in"
+                    f"{table} is not compared after {patience:g} s, with {counted(compared, 'item')} compared so far: "
+                    "run it again with a longer --catches-up-in"
                 )
             keys = [{name: item[name] for name in names} for item in page["Items"]]
             compared += len(keys)
