@@ -258,8 +258,9 @@ def _processed(deployed: Stack, rides: float, taken: Counter[str]) -> Iterator[U
         detailed = stage["DefaultRouteSettings"]["DetailedMetricsEnabled"]
         yield Use("HTTP API: detailed metrics of routes", "custom metric", detailed * ROUTES * ROUTE_METRICS)
         yield from _logged(deployed, REQUESTS * rides * ACCESS_BYTES)
-    for url in deployed.of_type("AWS::Lambda::Url").values():  # of the simulated gateway
-        yield from _invoked(deployed, _named(url["TargetFunctionArn"]), GATEWAY_CALLS * rides)
+    gateways = {_named(url["TargetFunctionArn"]) for url in deployed.of_type("AWS::Lambda::Url").values()}
+    for name in gateways & set(deployed.of_type("AWS::Lambda::Function")):  # the simulated one
+        yield from _invoked(deployed, name, GATEWAY_CALLS * rides)
     yield Use(
         "DynamoDB: write units", "write unit", GATEWAY_UNITS * rides * len(deployed.of_type("AWS::DynamoDB::Table"))
     )
