@@ -3,6 +3,7 @@
 import json
 import os
 import socket
+from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 from urllib.request import urlopen
@@ -12,7 +13,8 @@ import boto3
 from ops.regions import ROOT, configured
 from ops.stack import ClientFactory, OperatorError, StackRef, aws_clients
 
-KEPT: Final = ROOT / ".demo" / "stack.json"
+KEPT: Final = Path(os.environ.get("CARRIDE_KEPT", ROOT / ".demo" / "stack.json"))
+"""The file that says where the local stack runs. Set ``CARRIDE_KEPT`` for a second one beside it."""
 _ANSWER_SECONDS: Final = 1.0
 
 

@@ -12,6 +12,7 @@ from cyclopts import App, Group, Parameter
 from cyclopts.exceptions import CycloptsError
 
 import ops.cli.letters
+import ops.cli.lookup
 import ops.cli.regions
 import ops.cli.replay
 import ops.cli.serving
@@ -104,10 +105,9 @@ def _command(verb: Verb, clients: ClientFactory | None) -> Callable[..., int]:
         stack, region, yes, as_json = (options.pop(name, None) for name in ("stack", "region", "yes", "json"))
         say = console(sys.stderr if as_json else sys.stdout)
         session = Session(lambda data: say.print(show(data)), clients, stack, region)
+        result = None
         try:
             result = verb.run(session, *given, **options)
-            if isinstance(result, Plan):
-                return _carry_out(verb, result, session, yes=yes, as_json=as_json)
             if isinstance(result, Iterator):
                 for each in result:
                     _print(each, as_json=as_json, indent=None)
@@ -116,6 +116,8 @@ def _command(verb: Verb, clients: ClientFactory | None) -> Callable[..., int]:
             if verb.is_tool:
                 raise
             return 0  # a verb that is no tool runs until Ctrl-C
+        if isinstance(result, Plan):
+            return _carry_out(verb, result, session, yes=yes, as_json=as_json)
         if result is not None:
             _print(result, as_json=as_json)
         return verb.status(result)

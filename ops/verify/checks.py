@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from ops import redrive, replay
+from ops import letters, redrive, replay
 from ops.audit import Report, audit
 from ops.audit.evidence import CONSUMERS
 from ops.verify import CHECKS, check
@@ -371,11 +371,11 @@ def _traces(deployment: Deployment) -> str:
 def _poison(deployment: Deployment) -> str:
     deployment.only_if("Stage", "local", "dev")
     stack = deployment.stack
-    before = {each.resources: redrive.waiting(stack, f"{each.resources}Dlq")["CONTRACT"] for each in CONSUMERS}
+    before = {each.resources: letters.reasons(stack, f"{each.resources}Dlq")["CONTRACT"] for each in CONSUMERS}
     detail = {"specversion": "1.0", "id": "verify", "source": "verify", "type": "CarRideCreated", "data": {}}
     _publish(deployment, detail)
     for _ in deployment.until("the event is in no dead-letter queue"):
-        if redrive.waiting(stack, "RideHistoryDlq")["CONTRACT"] > before["RideHistory"]:
+        if letters.reasons(stack, "RideHistoryDlq")["CONTRACT"] > before["RideHistory"]:
             break
     return "in RideHistoryDlq, with the reason CONTRACT"
 
@@ -401,7 +401,7 @@ def _permission(deployment: Deployment) -> str:
     try:
         stack.invoke("CarRideSimulatorFunctionName", {"rides": 1, "seed": int(deployment.began.timestamp()) + 1})
         for _ in deployment.until("nothing is in RideHistoryRuleDlq"):
-            if redrive.waiting(stack, "RideHistoryRuleDlq").total():
+            if letters.reasons(stack, "RideHistoryRuleDlq").total():
                 break
     finally:
         functions.add_permission(
@@ -411,7 +411,8 @@ def _permission(deployment: Deployment) -> str:
             Principal="events.amazonaws.com",
             SourceArn=source,
         )
-    sent = redrive.redrive(stack, "RideHistoryRuleDlq")["sent"]
+    plan = redrive.plan(stack, "RideHistoryRuleDlq")
+    sent = redrive.redrive(stack, plan, report=lambda _: None).sent
     return f"{sent} redriven; {_settled(deployment).ledger.verdict}"
 
 
@@ -421,5 +422,7 @@ def _replay(deployment: Deployment) -> str:
     stack = deployment.stack
     name = replay.name_for(stack.region, datetime.now(UTC))
     replay.check(stack)
-    replay.run(stack, name, deployment.began - timedelta(minutes=1), datetime.now(UTC))
+    began = deployment.began - timedelta(minutes=1)
+    replay.start(stack, name, began, datetime.now(UTC), replay.receivers(stack))
+    replay.handed_over(stack, name)
     return f"{name}: {_settled(deployment).ledger.verdict}"

@@ -49,7 +49,7 @@ def test_a_failover_is_shown_first(until: tuple[str, ...], end: str, capsys: pyt
         (["release", "nobody#key"], "'nobody#key' is no key: it begins with"),
         (["deploy-regions", "--set", "Stage"], "'Stage' sets no parameter: write NAME=VALUE"),
         (["audit", "--payments", __file__, *AT_HOME], "is no ledger of the gateway"),
-        (["redrive", "Nowhere", *AT_HOME], "error: the stack has no queue Nowhere: it has RideHistoryDlq"),
+        (["redrive", "Nowhere", *AT_HOME], "the stack has no dead-letter queue Nowhere: it has RideHistoryDlq"),
         (["replay", "run", "--since", "1h", "--yse"], "Unknown option"),
         (["nothing"], "Unknown command"),
     ],
