@@ -1,12 +1,16 @@
 """A reference to a deployed stack: its name, its region, and the clients that reach it."""
 
+import json
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import boto3
 from botocore.config import Config
 from botocore.exceptions import ClientError
+
+if TYPE_CHECKING:
+    from ops.finding import Kept
 
 type ClientFactory = Callable[[str, str], Any]
 """Returns a boto3 client for ``(service, region)``."""
@@ -19,11 +23,12 @@ class OperatorError(Exception):
 
 
 class StackRef:
-    """A stack in one region."""
+    """A stack in one region. ``local`` describes the local engine that it runs on; it is None on AWS."""
 
-    def __init__(self, name: str, region: str, clients: ClientFactory) -> None:
+    def __init__(self, name: str, region: str, clients: ClientFactory, local: "Kept | None" = None) -> None:
         self.name = name
         self.region = region
+        self.local = local
         self._clients = clients
 
     def client(self, service: str) -> Any:
@@ -68,6 +73,18 @@ class StackRef:
         """Return the names of the stack's resources of one type, by logical id."""
         return self.resources.get(resource_type, {})
 
+    def invoke(self, output: str, payload: Mapping[str, Any]) -> Any:
+        """Invoke the function that an output names, and return its answer.
+
+        Raises:
+            OperatorError: the function failed.
+        """
+        answer = self.client("lambda").invoke(FunctionName=self.outputs[output], Payload=json.dumps(payload))
+        content = json.load(answer["Payload"])
+        if "FunctionError" in answer:
+            raise OperatorError(f"{self.outputs[output]} failed: {content.get('errorMessage', content)}")
+        return content
+
     @property
     def role(self) -> str:
         """``standalone``, ``primary`` or ``secondary``."""
@@ -78,14 +95,18 @@ class StackRef:
         return None if self.role == "standalone" else StackRef(self.name, self.outputs["PeerRegion"], self._clients)
 
 
-def aws_clients() -> ClientFactory:
-    """Return a factory that makes each client once, configured as the AWS CLI is, with short timeouts."""
+def aws_clients(**settings: Any) -> ClientFactory:
+    """Return a factory that makes each client once, configured as AWS's tools are, with short timeouts.
+
+    Args:
+        **settings: arguments of boto3's ``Session.client`` that take precedence, such as ``endpoint_url``.
+    """
     made: dict[tuple[str, str], Any] = {}
 
     def client(service: str, region: str) -> Any:
         if (service, region) not in made:
             session: Any = boto3.session.Session()  # typed for literal names only
-            made[service, region] = session.client(service, region_name=region, config=_CONFIG)
+            made[service, region] = session.client(service, region_name=region, config=_CONFIG, **settings)
         return made[service, region]
 
     return client

@@ -8,6 +8,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from threading import Lock
 from typing import Any, Final
 
 from carride import telemetry
@@ -25,16 +26,27 @@ _DETAILS: Final = {evidence.DISPATCH: "carID", evidence.PAYMENT: "amount"}
 """The attribute of an item that says more than its state, by consumer."""
 _DELIVERY_LINES: Final = f'{{ $.message = "{telemetry.DELIVERY}" }}'
 _ENABLED: Final = "ENABLED"
+_reading: Final = Lock()
+"""Held while a stack is read: a reading hides dead letters for a moment, and would make another one incomplete."""
+
+
+def enabled(stack: StackRef) -> list[AuditedConsumer]:
+    """Return the consumers of a stack. One whose rule can be disabled by a parameter shows that in an output."""
+    return [each for each in CONSUMERS if stack.outputs.get(f"{each.resources}RuleState", _ENABLED) == _ENABLED]
 
 
 def read_evidence(
     stack: StackRef, *, grace: timedelta = DEFAULT_GRACE, payments: Sequence[GatewayPayment] | None = None
 ) -> Evidence:
     """Read all evidence of a stack in one region; arguments as in `ops.audit.read`."""
+    with _reading:
+        return _read_evidence(stack, grace, payments)
+
+
+def _read_evidence(stack: StackRef, grace: timedelta, payments: Sequence[GatewayPayment] | None) -> Evidence:
     at = datetime.now(UTC)
     dynamodb, sqs, outputs = stack.client("dynamodb"), stack.client("sqs"), stack.outputs
-    # A consumer whose rule can be disabled by a parameter shows that in an output.
-    consumers = [each for each in CONSUMERS if outputs.get(f"{each.resources}RuleState", _ENABLED) == _ENABLED]
+    consumers = enabled(stack)
     queues: dict[str, str | None] = dict.fromkeys(queue for queue in evidence.OTHER_DLQS if f"{queue}Url" in outputs)
     for each in consumers:
         queues |= dict.fromkeys((f"{each.resources}RuleDlq", f"{each.resources}Dlq"), each.name)
@@ -84,10 +96,13 @@ def published(logs: Any, group: str) -> Iterator[Published]:
 
     An unreadable line may have been any event: it is yielded under EventBridge's id, or the line's id if it has none.
     """
-    for line in _lines(logs, group):
-        text = line["message"]
-        if found := _published(read(text), text, f"unreadable line {line.get('eventId')}", _logged_at(line)):
-            yield found
+    return filter(None, map(publication, _lines(logs, group)))
+
+
+def publication(line: Mapping[str, Any]) -> Published | None:
+    """Return the event in a line of the bus's log, or None if it is no ride event."""
+    text = line["message"]
+    return _published(read(text), text, f"unreadable line {line.get('eventId')}", _logged_at(line))
 
 
 def _published(event: Any, text: str, name: str, time: datetime) -> Published | None:

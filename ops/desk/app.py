@@ -1,0 +1,169 @@
+"""The desk's pages: each is rendered here, and the browser replaces the changing part as it changes."""
+
+import json
+import time
+from asyncio import sleep
+from collections.abc import AsyncIterator, Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from botocore.exceptions import BotoCoreError, ClientError
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import Headers
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ops.desk import views
+from ops.desk.feed import Feed
+from ops.desk.pictures import LOOKS, look
+from ops.desk.views import NotThereError
+from ops.stack import OperatorError
+
+_HERE: Final = Path(__file__).parent
+_LOOK_S: Final = 0.2
+"""How often a stream looks for changes."""
+_FADE_S: Final = 2.0
+"""After this time a stream renders again although nothing has changed: rates fade, records change."""
+_EVENT_STREAM: Final = "text/event-stream"
+_POLICY: Final = "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; object-src 'none'"
+_HEADERS: Final = (
+    (b"content-security-policy", _POLICY.encode()),
+    (b"referrer-policy", b"same-origin"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"cache-control", b"no-store"),
+)
+
+
+class Guard:
+    """Refuses what another site could send: requests under another host name, and changes from another origin.
+
+    Args:
+        app: what is guarded.
+        host: the name and port under which the page is served.
+    """
+
+    def __init__(self, app: ASGIApp, host: str) -> None:
+        self._app = app
+        self._hosts = {host, host.replace("127.0.0.1", "localhost")}
+        self._origins = {f"http://{each}" for each in self._hosts}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        headers = Headers(scope=scope)
+        refusal = None
+        if headers.get("host") not in self._hosts:
+            refusal = PlainTextResponse(f"This page is served as {min(self._hosts)} only.", 421)
+        elif scope["method"] not in {"GET", "HEAD"} and headers.get("origin") not in self._origins:
+            refusal = PlainTextResponse("Only this page may change anything.", 403)
+
+        async def send_guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], *_HEADERS]
+            await send(message)
+
+        await (refusal or self._app)(scope, receive, send_guarded)
+
+
+class Desk:
+    """The pages over a feed.
+
+    Args:
+        feed: knows the stack.
+        host: the name and port under which the page is served.
+    """
+
+    def __init__(self, feed: Feed, host: str) -> None:
+        self.feed = feed
+        self.said: str | None = None
+        """What the last change did, in a sentence."""
+        self.watched = views.Watched()
+        self._templates = Environment(
+            loader=FileSystemLoader(_HERE / "templates"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._templates.globals |= {"look": look, "looks": LOOKS, "views": views.VIEWS}
+        self._templates.filters |= {"clock": clock, "span": span, "n": "{:,}".format}
+        pages = [Route(path, self._page(template, view)) for path, template, view in views.PAGES]
+        acts = [Route(path, self._act(act), methods=["POST"]) for path, act in views.ACTS]
+        static = Mount("/static", StaticFiles(directory=_HERE / "static"))
+        self.app = Starlette(routes=[*acts, *pages, static], middleware=[Middleware(Guard, host=host)])
+
+    def _page(self, template: str, view: Callable[["Desk", Request], Mapping[str, Any]]) -> Callable[[Request], Any]:
+        async def endpoint(request: Request) -> Response:
+            if _EVENT_STREAM in request.headers.get("accept", ""):
+                return StreamingResponse(self._stream(template, view, request), media_type=_EVENT_STREAM)
+            status, parts, context = await run_in_threadpool(self._render, template, view, request)
+            page = self._templates.get_template("page.html").render(context | parts)
+            return HTMLResponse(page, status)
+
+        return endpoint
+
+    def _act(self, act: Callable[["Desk", Mapping[str, str]], tuple[str, str]]) -> Callable[[Request], Any]:
+        async def endpoint(request: Request) -> Response:
+            form = {name: str(value) for name, value in (await request.form()).items()}
+            try:
+                where, self.said = await run_in_threadpool(act, self, form)
+            except (OperatorError, BotoCoreError, ClientError, OSError, ValueError) as error:
+                where, self.said = str(form.get("back", "/")), f"Nothing was done: {error}."
+            return RedirectResponse(where if where.startswith("/") else "/", 303)
+
+        return endpoint
+
+    def _render(
+        self, template: str, view: Callable[["Desk", Request], Mapping[str, Any]], request: Request
+    ) -> tuple[int, dict[str, str], dict[str, Any]]:
+        """Return the status, the parts of the page that change, and everything that the page needs."""
+        status = 200
+        base: dict[str, Any] = {"desk": self, "feed": self.feed, "path": request.url.path, "stack": self.feed.stack}
+        try:
+            context = base | view(self, request)
+        except NotThereError as error:
+            status, template, context = 404, "sentence.html", base | {"title": "Not found", "sentence": str(error)}
+        except (OperatorError, BotoCoreError, ClientError) as error:
+            status, template = 503, "sentence.html"
+            context = base | {"title": "No answer", "sentence": f"{self.feed.stack.name} cannot be asked: {error}"}
+        with self.feed.lock:
+            parts = {
+                "status": self._templates.get_template("status.html").render(context),
+                "live": self._templates.get_template(template).render(context),
+            }
+        return status, parts, context
+
+    async def _stream(
+        self, template: str, view: Callable[["Desk", Request], Mapping[str, Any]], request: Request
+    ) -> AsyncIterator[str]:
+        """Yield the parts that have changed, again and again."""
+        sent: dict[str, str] = {}
+        version, rendered_at = -1, 0.0
+        while not self.feed.stopping:
+            if version != self.feed.index.version or time.monotonic() - rendered_at > _FADE_S:
+                version, began = self.feed.index.version, time.monotonic()
+                _, parts, _ = await run_in_threadpool(self._render, template, view, request)
+                changed = {name: html for name, html in parts.items() if sent.get(name) != html}
+                yield f"data: {json.dumps(changed)}\n\n" if changed else ": nothing new\n\n"
+                sent, rendered_at = parts, time.monotonic()
+                await sleep(rendered_at - began)  # half of the time belongs to others
+            await sleep(_LOOK_S)
+
+
+def clock(time_ms: float | None) -> str:
+    """Return a time of day to the millisecond, in UTC."""
+    return "–" if time_ms is None else f"{datetime.fromtimestamp(time_ms / 1000, UTC):%H:%M:%S.%f}"[:-3]
+
+
+def span(milliseconds: float) -> str:
+    """Return a span of time with its unit."""
+    for unit, size, digits in (("min", 60_000.0, 1), ("s", 1000.0, 2)):
+        if abs(milliseconds) >= size:
+            return f"{milliseconds / size:.{digits}f} {unit}"
+    return f"{milliseconds:.0f} ms"

@@ -1,0 +1,74 @@
+"""Finds the stack that a command is meant for: one on AWS, or the local stack that `make demo ARGS=--keep` left running."""
+
+import json
+import os
+import socket
+from typing import Final, NamedTuple
+from urllib.parse import urlsplit
+
+import boto3
+
+from ops.regions import ROOT, configured
+from ops.stack import ClientFactory, OperatorError, StackRef, aws_clients
+
+KEPT: Final = ROOT / ".demo" / "stack.json"
+_ANSWER_SECONDS: Final = 1.0
+
+
+class Kept(NamedTuple):
+    """A local stack that is running."""
+
+    name: str
+    region: str
+    endpoint: str
+    """URL of the local engine."""
+    gateway: str
+    """URL of the simulated payment gateway."""
+    desk: str
+    """URL of the page."""
+    pid: int
+    """Process that runs them."""
+
+
+def keep(stack: Kept) -> None:
+    """Write down a local stack, for `kept` to find. The caller removes the file `KEPT` when the stack ends."""
+    KEPT.parent.mkdir(exist_ok=True)
+    KEPT.write_text(json.dumps(stack._asdict()) + "\n", encoding="utf-8")
+
+
+def kept() -> Kept | None:
+    """Return the local stack that is running, or None: no file, its process has ended, or nothing answers."""
+    try:
+        stack = Kept(**json.loads(KEPT.read_bytes()))
+        os.kill(stack.pid, 0)
+        address = urlsplit(stack.endpoint)
+        socket.create_connection((str(address.hostname), int(address.port or 0)), _ANSWER_SECONDS).close()
+    except (OSError, ValueError, TypeError):
+        return None
+    return stack
+
+
+def local_clients(stack: Kept) -> ClientFactory:
+    """Return a factory of clients of a local stack."""
+    return aws_clients(endpoint_url=stack.endpoint, aws_access_key_id="test", aws_secret_access_key="test")  # noqa: S106 - the engine's own
+
+
+def find(stack: str | None = None, region: str | None = None, clients: ClientFactory | None = None) -> StackRef:
+    """Return a reference to a stack.
+
+    Args:
+        stack: its name; by default that of the local stack, or else of samconfig.toml.
+        region: its region; by default the one for which AWS's tools are configured.
+        clients: makes clients; by default they are those of the local stack, or else configured as AWS's tools are.
+
+    Raises:
+        OperatorError: no region is configured.
+    """
+    chosen = stack or region or clients or os.environ.get("AWS_ENDPOINT_URL")
+    if not chosen and (local := kept()) is not None:
+        return StackRef(local.name, local.region, local_clients(local), local)
+    clients = clients or aws_clients()
+    region = region or boto3.session.Session().region_name
+    if not region:
+        raise OperatorError("no region is configured: give --region, or set AWS_REGION")
+    return StackRef(stack or configured(clients)[0].stack.name, region, clients)
