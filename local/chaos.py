@@ -188,7 +188,7 @@ class Result:
 def cloud_without(unprotected: Collection[str] = ()) -> LocalAws:
     """Return an engine that injects faults and takes the idempotency off these consumers."""
     # As on AWS, a retry comes after the lease of a killed run of payment has ended: a sooner one would wait for that.
-    options = ("--retry-delays=4.5,4.5", "--workers=3", FAULTS)
+    options = ("--retry-delays=4.5,4.5", "--workers=3", *FAULTS)
     return LocalAws(*options, variables={"UNPROTECTED": ",".join(unprotected)})
 
 

@@ -84,7 +84,7 @@ def run(options: argparse.Namespace) -> Report:
     """Deploy, book, publish, wait, audit and print; return the report."""
     progress = Progress(sys.stderr if options.json else sys.stdout)
     troubles = Troubles(declined=DECLINED)
-    with GatewayServer(Books(troubles, seed=options.seed)) as gateway, LocalAws(FAULTS) as cloud:
+    with GatewayServer(Books(troubles, seed=options.seed)) as gateway, LocalAws(*FAULTS) as cloud:
         with progress.step("building the functions and layers (sam build)"):
             cloud.build()
         with progress.step("deploying template.yaml (sam deploy)"):

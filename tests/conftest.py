@@ -82,7 +82,7 @@ def cloud() -> "Iterator[LocalAws]":
     """An engine, with what `sam build` makes of the template; Lambda's retries follow soon."""
     from local.local_aws import FAULTS, LocalAws  # noqa: PLC0415 - most tests need no engine
 
-    with LocalAws("--retry-delays=0.2,0.4", FAULTS) as started:
+    with LocalAws("--retry-delays=0.2,0.4", *FAULTS) as started:
         started.build()
         yield started
 

@@ -18,7 +18,8 @@ def route(path: str, answer: Callable[[bytes], object]) -> None:
 
     Args:
         path: Its last part.
-        answer: Called with the request's body; returns a value that JSON can hold.
+        answer: Called with the request's body; returns a value that JSON can hold. A ValueError is answered with
+            status 400 and its text as ``error``.
     """
     _routes[f"/_engine/{path}"] = answer
 
@@ -28,9 +29,14 @@ async def _app(scope: dict[str, Any], receive: Receive, send: Send) -> None:
     if answer is None:
         await _stock_app(scope, receive, send)
         return
-    body = json.dumps(answer(await _body(receive))).encode()
+    status, content = 200, await _body(receive)
+    try:
+        found = answer(content)
+    except ValueError as error:
+        status, found = 400, {"error": str(error)}
+    body = json.dumps(found).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 
 

@@ -13,7 +13,7 @@ from tests.pipeline.saga.town import CARS, DECLINED, SEED, Town
 @pytest.fixture(scope="session")
 def cloud() -> Iterator[LocalAws]:
     """The engine, with what `sam build` makes of the template; Lambda's retries follow soon."""
-    with LocalAws("--retry-delays=0.5,1.0", FAULTS) as cloud:
+    with LocalAws("--retry-delays=0.5,1.0", *FAULTS) as cloud:
         cloud.build()
         yield cloud
 

@@ -31,7 +31,7 @@ def town() -> Iterator[Town]:
     troubles = Troubles(declined=DECLINED)
     with (
         GatewayServer(Books(troubles, seed=SEED)) as gateway,
-        LocalAws("--retry-delays=0.02,0.02", FAULTS) as cloud,
+        LocalAws("--retry-delays=0.02,0.02", *FAULTS) as cloud,
     ):
         cloud.build()
         stack = cloud.deploy_fast("every-path", PaymentGatewayUrl=gateway.url)
