@@ -126,9 +126,9 @@ class Desk:
         status = 200
         base: dict[str, Any] = {"desk": self, "feed": self.feed, "path": request.url.path, "stack": self.feed.stack}
         try:
-            context = base | view(self, request)
+            context = base | dict(view(self, request))
         except NotThereError as error:
-            status, template, context = 404, "sentence.html", base | {"title": "Not found", "sentence": str(error)}
+            template, context = "sentence.html", base | {"title": "Not known", "sentence": str(error)}
         except (OperatorError, BotoCoreError, ClientError) as error:
             status, template = 503, "sentence.html"
             context = base | {"title": "No answer", "sentence": f"{self.feed.stack.name} cannot be asked: {error}"}
@@ -158,7 +158,7 @@ class Desk:
 
 def clock(time_ms: float | None) -> str:
     """Return a time of day to the millisecond, in UTC."""
-    return "–" if time_ms is None else f"{datetime.fromtimestamp(time_ms / 1000, UTC):%H:%M:%S.%f}"[:-3]
+    return "none" if time_ms is None else f"{datetime.fromtimestamp(time_ms / 1000, UTC):%H:%M:%S.%f}"[:-3]
 
 
 def span(milliseconds: float) -> str:

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -70,6 +70,10 @@ class Tail:
         self._known[name] = line["timestamp"]
         self._newest_ms = max(self._newest_ms, line["timestamp"])
         return True
+
+
+type _Reading = tuple[Callable[[Mapping[str, Any]], object], Tail]
+"""What adds a line to the index, and where the lines come from."""
 
 
 class Feed:
@@ -159,10 +163,12 @@ class Feed:
             return "The local stack does not answer. If it has ended, start it with `make demo ARGS=--keep`."
         return f"{self.stack.name} cannot be asked: {error}."
 
-    def _open_tails(self) -> list[tuple[Callable[[Mapping[str, Any]], object], Tail]]:
+    def _open_tails(self) -> Sequence[_Reading]:
         logs, outputs = self.stack.client("logs"), self.stack.outputs
         since, overlap = int((time.time() - self._beat.history) * 1000), int(self._beat.overlap * 1000)
-        tails = [(self.index.add_published, Tail(logs, outputs["CarRideEventsLogGroupName"], since, overlap))]
+        tails: list[_Reading] = [
+            (self.index.add_published, Tail(logs, outputs["CarRideEventsLogGroupName"], since, overlap))
+        ]
         for each in self.consumers:
             group = outputs[f"{each.resources}LogGroupName"]
             tails.append((partial(self.index.add_line, each.name), Tail(logs, group, since, overlap)))

@@ -28,6 +28,14 @@ WAITING: Final = "Waiting"
 BUS: Final = "bus"
 ABSORBED: Final = frozenset({observation.DUPLICATE, observation.BUSY})
 DEAD: Final = frozenset({observation.DEAD_LETTERED, observation.QUARANTINED})
+FAILURES: Final = frozenset({observation.FAILED, observation.LOST_LEASE, observation.UNPROTECTED, CRASHED})
+GROUPS: Final[Mapping[str, frozenset[str]]] = {
+    "effect": observation.COMMITTED,
+    "skipped": ABSORBED,
+    "failure": FAILURES,
+    "dead letter": DEAD,
+}
+"""Outcomes that can be asked for together."""
 _SETTLED: Final = observation.COMMITTED | DEAD | {observation.DUPLICATE, observation.EXPIRED}
 
 _invocation: Final = re.compile(r"^(START|REPORT) RequestId: (\S+)(?:.*?\bDuration: ([\d.]+) ms)?").search
@@ -104,6 +112,7 @@ class Filter(NamedTuple):
     at: str = ""
     """A consumer's name."""
     outcome: str = ""
+    """An outcome, or the name of a group of them."""
 
 
 class Index:
@@ -154,11 +163,12 @@ class Index:
         """Add a line of a consumer's log: a delivery, the begin or the end of an invocation, or a crash."""
         text, stream, time_ms = line["message"], line["logStreamName"], int(line["timestamp"])
         if text.startswith("{"):
-            match read(text):
-                case {"message": telemetry.DELIVERY, "consumer": str(name), "outcome": str(outcome), **entry}:
-                    run = Run(name, outcome, entry.get("attempt", 0), entry.get("delivery"), entry.get("reason"), 0)
-                    run.ended_ms = _own_time(entry.get("timestamp")) or time_ms
-                    self._add_run(run, entry.get("idempotencyid"), stream)
+            told: dict[str, Any] = read(text) or {}
+            match told:
+                case {"message": telemetry.DELIVERY, "consumer": str(name), "outcome": str(outcome)}:
+                    ended_ms = _own_time(told.get("timestamp")) or time_ms
+                    run = Run(name, outcome, told.get("attempt", 0), told.get("delivery"), told.get("reason"), ended_ms)
+                    self._add_run(run, told.get("idempotencyid"), stream)
         elif found := _invocation(text):
             kind, request, duration = found.groups()
             if kind == "START":
@@ -166,7 +176,7 @@ class Index:
             elif stream in self._open:
                 self._report(stream, request, float(duration or 0), time_ms)
         elif _ended(text):
-            request = self._open.get(stream, ("", []))[0]
+            request = self._open[stream][0] if stream in self._open else ""
             self._crashed[request] = Run(consumer, CRASHED, 0, request, text.strip()[:200], time_ms)
             self._count(consumer, CRASHED, time_ms)
 
@@ -176,10 +186,10 @@ class Index:
             fact.letters.clear()
         by_event = {copy.event_id: fact for fact in self.facts.values() for copy in fact.copies}
         for letter in letters:
-            fact = self.facts.get(letter.fact or "") or by_event.get(letter.event_id or "")
-            if fact is not None and letter.consumer is not None:
-                fact.letters[letter.consumer] = letter.reason
-                self.waiting[letter.consumer].discard(fact.id)
+            found = self.facts.get(letter.fact or "") or by_event.get(letter.event_id or "")
+            if found is not None and letter.consumer is not None:
+                found.letters[letter.consumer] = letter.reason
+                self.waiting[letter.consumer].discard(found.id)
         self.version += 1
 
     def _insert(self, fact: Fact, *, consumers_wait: bool) -> None:
@@ -252,13 +262,12 @@ class Index:
             yield fact
 
     def _happened(self, fact: Fact, wanted: Filter) -> bool:
+        outcomes = GROUPS.get(wanted.outcome, {wanted.outcome})
         for each in self.consumers:
-            if wanted.at not in ("", each.name):
-                continue
-            if not wanted.outcome and fact.outcome(each) is not None:
-                return True
-            if wanted.outcome and wanted.outcome in {fact.outcome(each), *(run.outcome for run in fact.of(each.name))}:
-                return True
+            if wanted.at in {"", each.name} and (decisive := fact.outcome(each)) is not None:
+                seen = {decisive, *(run.outcome for run in fact.runs if run.consumer == each.name)}
+                if not wanted.outcome or not seen.isdisjoint(outcomes):
+                    return True
         return False
 
     def recent(self, lane: str, now_s: float) -> list[Counter[str]]:
@@ -266,7 +275,7 @@ class Index:
         last = int(now_s) // BUCKET_S
         found = []
         for bucket in range(last - BUCKETS + 1, last + 1):
-            counts = self.buckets.get(bucket, {})
+            counts = self.buckets.get(bucket, Counter())
             found.append(Counter({what: count for (at, what), count in counts.items() if at == lane}))
         return found
 

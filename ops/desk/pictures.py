@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from idempotency import observation
 from ops.audit.evidence import AuditedConsumer
-from ops.desk.index import CRASHED, WAITING, Fact, Run
+from ops.desk.index import ABSORBED, CRASHED, DEAD, FAILURES, WAITING, Fact, Run
 
 WIDTH: Final = 1000.0
 """Width of a picture in its own units."""
@@ -34,7 +34,7 @@ LOOKS: Final[Mapping[str, Look]] = {
     observation.FAILED: Look("failed", "✕", "failed"),
     CRASHED: Look("failed", "✕", "crashed"),
     observation.LOST_LEASE: Look("fenced", "⊘", "late write fenced off"),
-    observation.EXPIRED: Look("duplicate", "–", "expired"),
+    observation.EXPIRED: Look("duplicate", "⌀", "expired"),
     observation.QUARANTINED: Look("dead", "■", "quarantined"),
     observation.DEAD_LETTERED: Look("dead", "■", "dead"),
     observation.UNPROTECTED: Look("failed", "!", "unprotected"),
@@ -44,10 +44,9 @@ LOOKS: Final[Mapping[str, Look]] = {
 STACKED: Final[Mapping[str, frozenset[str]]] = {
     "new": frozenset({observation.NEW, observation.RETRIED}),
     "takeover": frozenset({observation.TAKEOVER}),
-    "duplicate": frozenset({observation.DUPLICATE, observation.BUSY, observation.EXPIRED}),
-    "failed": frozenset({observation.FAILED, observation.LOST_LEASE, CRASHED, *observation.PROTECTED})
-    - {observation.NEW, observation.RETRIED, observation.TAKEOVER, observation.DUPLICATE, observation.BUSY}
-    - {observation.EXPIRED},
+    "duplicate": ABSORBED,
+    "failed": FAILURES,
+    "dead": DEAD,
 }
 """The parts of a consumer's chart, from the bottom up."""
 
@@ -93,7 +92,7 @@ def chips(fact: Fact, consumers: Iterable[AuditedConsumer]) -> list[Chip | None]
     found: list[Chip | None] = []
     for each in consumers:
         outcome = fact.outcome(each)
-        absorbed = fact.absorbed(each.name) - (outcome in {observation.DUPLICATE, observation.BUSY})
+        absorbed = fact.absorbed(each.name) - (outcome in ABSORBED)
         found.append(None if outcome is None else Chip(each.name, look(outcome), absorbed))
     return found
 

@@ -1,9 +1,10 @@
 """What each page of the desk shows."""
 
 import json
+import re
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from starlette.requests import Request
@@ -13,10 +14,12 @@ from carride.history import timeline_of
 from idempotency import DynamoDBStore, marshalling, observation
 from idempotency.record import Record
 from idempotency.stores.transport import BotocoreTransport
-from ops.audit.evidence import AuditedConsumer
+from ops.audit.evidence import OTHER_DLQS, AuditedConsumer
+from ops.audit.queues import read
 from ops.desk import faults
-from ops.desk.index import BUCKET_S, BUCKETS, BUS, CRASHED, DEAD, Fact, Filter, Index
+from ops.desk.index import BUCKET_S, BUCKETS, BUS, GROUPS, WAITING, Fact, Filter, Index
 from ops.desk.pictures import STACKED, WIDTH, Attempt, Chart, attempts, axis, began_ms, chart, chips
+from ops.stack import StackRef
 
 if TYPE_CHECKING:
     from ops.desk.app import Desk
@@ -24,7 +27,16 @@ if TYPE_CHECKING:
 VIEWS: Final = (("/", "Flow"), ("/facts", "Facts"), ("/ledger", "Ledger"))
 """The pages of the navigation, in order."""
 
+_PARTS: Final = (
+    ("new", observation.NEW, "effect"),
+    ("duplicate", observation.DUPLICATE, "skipped"),
+    ("takeover", observation.TAKEOVER, observation.TAKEOVER),
+    ("failed", observation.FAILED, "failure"),
+)
+"""The outcomes in a consumer's box: part of the chart, an outcome with its sign, and what to filter by."""
+_PRODUCER_DLQS: Final = ("ProducerDlq", "OutboxPipeDlq")
 _ANSWER_SECONDS: Final = 20.0
+_HAS_EFFECT: Final = "has effect"
 _MINUTE_BUCKETS: Final = 60 // BUCKET_S
 _MOST_WATCHED: Final = 500
 _MOST_VERSIONS: Final = 20
@@ -58,19 +70,40 @@ class Watched:
         return tuple(versions)
 
 
+class Part(NamedTuple):
+    """Deliveries to a consumer with outcomes of one kind."""
+
+    name: str
+    sign: str
+    """The outcome whose sign it has."""
+    outcome: str
+    """Filters the facts."""
+    total: int
+    a_minute: int
+
+
 class Lane(NamedTuple):
     """A consumer on the page of the flow."""
 
     consumer: AuditedConsumer
-    totals: Mapping[str, int]
-    a_minute: Mapping[str, int]
-    """Counts of the last minute by part of the chart."""
+    deliveries: int
+    parts: Sequence[Part]
     chart: Chart
     waiting: int
     letters: Mapping[str, int | None]
-    """Messages by dead-letter queue."""
+    """Messages by dead-letter queue; None if that is not known yet."""
     queue: int | None
     """Messages in the queue in front of it; None if there is none."""
+
+
+class Effect(NamedTuple):
+    """What an event did to the item of a consumer."""
+
+    before: Mapping[str, Any] | None
+    """The item before it; None if the desk has not seen it."""
+    after: Mapping[str, Any]
+    emitted: Sequence[str]
+    """Types of the events that were emitted with it."""
 
 
 class Stop(NamedTuple):
@@ -84,31 +117,26 @@ class Stop(NamedTuple):
     records: Sequence[Version]
     lease: tuple[float, float] | None
     """Where the lease of a running attempt begins and ends on the axis."""
-    before: Mapping[str, Any] | None
-    """The consumer's item before the effect, as far as it is known."""
-    after: Mapping[str, Any] | None
-    """The item with the effect; None if it has none."""
-    emitted: Sequence[str]
+    effect: Effect | None
 
 
 def flow(desk: "Desk", _request: Request) -> dict[str, Any]:
     """Return counts and charts of the pipeline."""
     feed, now = desk.feed, time.time()
     with feed.lock:
-        index = feed.index
-        bus = index.recent(BUS, now)
+        bus = feed.index.recent(BUS, now)
+        sources = {what: count for (lane, what), count in sorted(feed.index.totals.items()) if lane == BUS}
         return {
             "title": "Flow",
-            "lanes": [_lane(index, each, feed.queues, now) for each in feed.consumers],
-            "sources": {what: count for (lane, what), count in sorted(index.totals.items()) if lane == BUS},
-            "published": sum(count for (lane, _), count in index.totals.items() if lane == BUS),
+            "lanes": [_lane(feed.index, each, feed.queues, now) for each in feed.consumers],
+            "sources": sources,
+            "published": sum(sources.values()),
             "a_minute": sum(bucket.total() for bucket in bus[-_MINUTE_BUCKETS:]),
             "bus_chart": chart(bus, {"bus": None}),
             "minutes": BUCKETS * BUCKET_S // 60,
-            "other_letters": {
-                queue: count
-                for queue, count in feed.queues.items()
-                if count and queue.endswith("Dlq") and not any(queue in _letters_of(each) for each in feed.consumers)
+            "producer_letters": {queue: feed.queues.get(queue) for queue in _PRODUCER_DLQS},
+            "bus_letters": {
+                queue: feed.queues[queue] for queue in {*OTHER_DLQS} - {*_PRODUCER_DLQS} if feed.queues.get(queue)
             },
         }
 
@@ -116,32 +144,34 @@ def flow(desk: "Desk", _request: Request) -> dict[str, Any]:
 def _lane(index: Index, consumer: AuditedConsumer, queues: Mapping[str, int], now: float) -> Lane:
     buckets = index.recent(consumer.name, now)
     minute = sum(buckets[-_MINUTE_BUCKETS:], Counter[str]())
+    totals = Counter({what: count for (lane, what), count in index.totals.items() if lane == consumer.name})
+    parts = [
+        Part(name, sign, outcome, *(sum(counts[each] for each in STACKED[name]) for counts in (totals, minute)))
+        for name, sign, outcome in _PARTS
+    ]
     return Lane(
         consumer,
-        {what: count for (lane, what), count in index.totals.items() if lane == consumer.name},
-        {part: sum(minute[each] for each in outcomes) for part, outcomes in STACKED.items()},
+        totals.total(),
+        parts,
         chart(buckets, STACKED),
         len(index.waiting[consumer.name]),
-        {queue: queues.get(queue) for queue in _letters_of(consumer)},
+        {queue: queues.get(queue) for queue in (f"{consumer.resources}RuleDlq", f"{consumer.resources}Dlq")},
         queues.get(f"{consumer.resources}Queue"),
     )
-
-
-def _letters_of(consumer: AuditedConsumer) -> tuple[str, str]:
-    return f"{consumer.resources}RuleDlq", f"{consumer.resources}Dlq"
 
 
 def facts(desk: "Desk", request: Request) -> dict[str, Any]:
     """Return a page of published events."""
     wanted = Filter(**{name: request.query_params.get(name, "").strip() for name in Filter._fields})
-    number = request.query_params.get("page", "0")
-    number = int(number) if number.isascii() and number.isdigit() else 0
+    asked = request.query_params.get("page", "")
+    number = int(asked) if re.fullmatch("[0-9]{1,4}", asked) else 0
     with desk.feed.lock:
         found, more = desk.feed.index.page(wanted, number)
         return {
             "title": "Facts",
-            "rows": [(fact, chips(fact, desk.feed.consumers)) for fact in found],
+            "found": [(fact, chips(fact, desk.feed.consumers)) for fact in found],
             "wanted": wanted,
+            "groups": GROUPS,
             "types": sorted(filter(None, desk.feed.index.types)),
             "number": number,
             "more": more,
@@ -153,23 +183,25 @@ def facts(desk: "Desk", request: Request) -> dict[str, Any]:
 
 def event(desk: "Desk", request: Request) -> dict[str, Any]:
     """Return one event with its copies, runs, records and effects."""
-    fact = _fact(desk, request.path_params["id"])
-    records = {each.name: _record(desk, each, fact) for each in desk.feed.consumers}
-    items = {each.name: _item(desk, each, fact) for each in desk.feed.consumers}
-    now_ms = time.time() * 1000
-    with desk.feed.lock:
-        leases = [record.lease_ms for record in records.values() if record and record.lease_ms]
-        times = [copy.time_ms for copy in fact.copies] + [run.ended_ms for run in fact.runs] + leases
-        place = axis([*times, *(began_ms(run) for run in fact.runs), *([now_ms] if leases else [])])
-        stops = [_stop(desk, each, fact, records[each.name], items[each.name], place, now_ms) for each in desk.feed.consumers]
+    fact, feed = _fact(desk, request.path_params["id"]), desk.feed
+    takers = [each for each in feed.consumers if each.takes(fact.type) and fact.ride is not None]
+    found = {each.name: (_record(feed.stack, each, fact.id), _item(feed.stack, each, fact.ride)) for each in takers}
+    with feed.lock:
+        ends = [float(record.lease_ms) for record, _ in found.values() if record and record.lease_ms]
+        times = [
+            *(copy.time_ms for copy in fact.copies),
+            *(run.ended_ms for run in fact.runs),
+            *map(began_ms, fact.runs),
+        ]
+        place = axis([*times, *ends])
         return {
             "title": fact.type or "An event that breaks the contract",
             "fact": fact,
-            "stops": stops,
+            "stops": [_stop(desk, each, fact, place, found.get(each.name, (None, {}))) for each in feed.consumers],
             "copies": [(copy, place(copy.time_ms)) for copy in fact.copies],
             "width": WIDTH,
-            "faults": faults.FAULTS if desk.feed.stack.local and fact.ride else {},
-            "content": json.dumps(json.loads(fact.body), indent=2) if fact.body.startswith("{") else fact.body,
+            "faults": faults.FAULTS if feed.stack.local and fact.ride else {},
+            "content": _indented(fact.body),
             "began_ms": fact.time_ms,
         }
 
@@ -178,46 +210,48 @@ def _fact(desk: "Desk", name: str) -> Fact:
     with desk.feed.lock:
         fact = desk.feed.index.facts.get(name)
     if fact is None:
-        raise NotThereError(f"The desk knows no event {name}. It may be older than what the desk has read, or not logged yet.")
+        raise NotThereError(
+            f"The desk knows no event {name}. It may be older than what the desk has read, or not logged yet."
+        )
     return fact
 
 
-def _record(desk: "Desk", consumer: AuditedConsumer, fact: Fact) -> Record | None:
-    if fact.ride is None or not consumer.takes(fact.type):
-        return None
-    transport = BotocoreTransport(desk.feed.stack.client("dynamodb"), _ANSWER_SECONDS)
-    table = desk.feed.stack.outputs["IdempotencyTableName"]
-    return DynamoDBStore(table, transport=transport).read(f"{consumer.name}#{fact.id}")
+def _record(stack: StackRef, consumer: AuditedConsumer, name: str) -> Record | None:
+    transport = BotocoreTransport(stack.client("dynamodb"), _ANSWER_SECONDS)
+    store = DynamoDBStore(stack.outputs["IdempotencyTableName"], transport=transport)
+    return store.read(f"{consumer.name}#{name}")
 
 
-def _item(desk: "Desk", consumer: AuditedConsumer, fact: Fact) -> dict[str, Any]:
-    if fact.ride is None or consumer.table is None or not consumer.takes(fact.type):
+def _item(stack: StackRef, consumer: AuditedConsumer, name: str | None) -> dict[str, Any]:
+    if consumer.table is None:
         return {}
-    table = desk.feed.stack.outputs[f"{consumer.table}Name"]
-    key = {"orderID": {"S": fact.ride}}
-    answer = desk.feed.stack.client("dynamodb").get_item(TableName=table, Key=key, ConsistentRead=True)
-    return marshalling.values(answer.get("Item", {}))
+    request = {"TableName": stack.outputs[f"{consumer.table}Name"], "Key": {"orderID": {"S": name}}}
+    return marshalling.values(stack.client("dynamodb").get_item(**request, ConsistentRead=True).get("Item", {}))
 
 
 def _stop(
     desk: "Desk",
     consumer: AuditedConsumer,
     fact: Fact,
-    record: Record | None,
-    item: Mapping[str, Any],
-    place: Any,
-    now_ms: float,
+    place: Callable[[float], float],
+    found: tuple[Record | None, Mapping[str, Any]],
 ) -> Stop:
-    name = consumer.name
-    versions: Sequence[Version] = ()
-    if record is not None:
-        versions = desk.watched.add(f"record {record.key}", _told(record))
-    before, after, emitted = _effect(desk, name, fact, item)
-    lease = None
-    if record is not None and record.lease_ms is not None:
-        lease = (place(record.updated_ms), place(record.lease_ms))
-    shown = attempts(fact.of(name), place)
-    return Stop(consumer, consumer.takes(fact.type), shown, fact.letters.get(name), record, versions, lease, before, after, emitted)
+    record, item = found
+    return Stop(
+        consumer,
+        takes=consumer.takes(fact.type),
+        attempts=attempts(fact.of(consumer.name), place),
+        letter=fact.letters.get(consumer.name),
+        record=record,
+        records=desk.watched.add(f"record {record.key}", _told(record)) if record else (),
+        lease=(place(record.updated_ms), place(record.lease_ms)) if record and record.lease_ms else None,
+        effect=_effect(desk, consumer.name, fact, item),
+    )
+
+
+def _indented(text: str) -> str:
+    found = read(text)
+    return text if found is None else json.dumps(found, indent=2)
 
 
 def _told(record: Record) -> dict[str, Any]:
@@ -226,22 +260,19 @@ def _told(record: Record) -> dict[str, Any]:
     return {name: told[name] for name in ("status", "attempt", "owner", "lease_ms", "delivery", "error", "updated_ms")}
 
 
-def _effect(
-    desk: "Desk", consumer: str, fact: Fact, item: Mapping[str, Any]
-) -> tuple[Mapping[str, Any] | None, Mapping[str, Any] | None, Sequence[str]]:
-    """Return a consumer's item before and after an event took effect, and what was emitted with it."""
+def _effect(desk: "Desk", consumer: str, fact: Fact, item: Mapping[str, Any]) -> Effect | None:
+    """Return an event's effect on a consumer's item; None if it has none, or the consumer has no items."""
     entry = item.get(f"event#{fact.id}")
     plain = {name: value for name, value in item.items() if not is_attribute(name)}
-    seen = desk.watched.add(f"item {consumer} {fact.ride}", plain | {"": entry is not None})
+    seen = desk.watched.add(f"item {consumer} {fact.ride} {fact.id}", plain | {_HAS_EFFECT: entry is not None})
     if entry is None:
-        return None, None, ()
+        return None
     if "data" in entry:  # the ride history keeps what every event said
-        timeline = timeline_of(item)
-        earlier = [each.data for each in timeline if each.sequence < entry["sequence"]]
-        return (earlier[-1] if earlier else {}), entry["data"], ()
-    without = [version.value for version in seen if not version.value[""]]
-    before = {name: value for name, value in without[-1].items() if name} if without else None
-    return before, plain, tuple(entry.get("emitted", ()))
+        earlier = [each.data for each in timeline_of(item) if each.sequence < entry["sequence"]]
+        return Effect(earlier[-1] if earlier else {}, entry["data"], ())
+    without = [each.value for each in seen if not each.value[_HAS_EFFECT]]
+    before = {name: value for name, value in without[-1].items() if name != _HAS_EFFECT} if without else None
+    return Effect(before, plain, tuple(entry.get("emitted", ())))
 
 
 def ride(desk: "Desk", request: Request) -> dict[str, Any]:
@@ -250,8 +281,12 @@ def ride(desk: "Desk", request: Request) -> dict[str, Any]:
     with desk.feed.lock:
         found = sorted(desk.feed.index.rides.get(name, ()), key=lambda fact: (fact.version or 0, fact.time_ms))
         if not found:
-            raise NotThereError(f"The desk knows no ride {name}.")
-        return {"title": f"Ride {name}", "ride": name, "rows": [(each, chips(each, desk.feed.consumers)) for each in found]}
+            raise NotThereError(f"The desk has not read of a ride {name}. If it is logged now, this page shows it.")
+        return {
+            "title": f"Ride {name}",
+            "ride": name,
+            "found": [(each, chips(each, desk.feed.consumers)) for each in found],
+        }
 
 
 def ledger(desk: "Desk", _request: Request) -> dict[str, Any]:
@@ -265,18 +300,46 @@ def audit_now(desk: "Desk", _form: Mapping[str, str]) -> tuple[str, str]:
     return "/ledger", "The audit has begun."
 
 
+def edit(desk: "Desk", request: Request) -> dict[str, Any]:
+    """Return the detail of an event for editing."""
+    fact = _fact(desk, request.path_params["id"])
+    detail = (read(fact.body) or {}).get("detail")
+    return {"title": "Edit and send", "fact": fact, "detail": json.dumps(detail, indent=2)}
+
+
+def send_edited(desk: "Desk", form: Mapping[str, str]) -> tuple[str, str]:
+    """Put an edited event on the bus."""
+    detail = faults.edited(form["detail"], derive="derive" in form)
+    faults.send(desk.feed.stack, detail)
+    name = detail.get("idempotencyid")
+    return f"/event/{name}" if name else "/facts", "The event was put on the bus."
+
+
+def deliver(desk: "Desk", form: Mapping[str, str]) -> tuple[str, str]:
+    """Deliver an event again, or a copy of it with a fault."""
+    fact, how = _fact(desk, form["id"]), form["how"]
+    (consumer,) = [each for each in desk.feed.consumers if each.name == form["consumer"]]
+    if how in faults.FAULTS:
+        copy = faults.with_fault(desk.feed.stack, consumer, fact.body, how)
+        said = f"A copy was sent as the event of the new ride {copy.subject}: {faults.FAULTS[how]}, at {consumer.name}."
+        return f"/event/{copy.idempotencyid}", said
+    times = 2 if how == "twice" else 1
+    faults.deliver(desk.feed.stack, consumer, fact.body, times)
+    return f"/event/{fact.id}", f"The event was put at {consumer.name} {'twice' if times > 1 else 'again'}."
+
+
 _ROWS: Final = (
     ("events to act on", "distinct", ""),
     ("deliveries", "deliveries", ""),
-    ("skipped duplicates", "duplicates_absorbed", observation.DUPLICATE),
+    ("skipped duplicates", "duplicates_absorbed", "skipped"),
     ("retried after a failure", "retried", observation.RETRIED),
     ("taken over after a crash", "takeovers", observation.TAKEOVER),
-    ("failed, retried later", "failed", observation.FAILED),
+    ("failed, retried later", "failed", "failure"),
     ("dropped as expired", "expired", observation.EXPIRED),
-    ("in flight", "in_flight", "Waiting"),
-    ("effects", "effects", ""),
-    ("lost", "lost", ""),
-    ("doubled", "doubled", ""),
+    ("in flight", "in_flight", WAITING),
+    ("effects", "effects", "effect"),
+    ("lost", "lost", WAITING),
+    ("doubled", "doubled", "effect"),
 )
 """The rows of the ledger: label, the account's attribute, and the outcome of the events behind it."""
 
@@ -284,8 +347,8 @@ PAGES: Final = (
     ("/", "flow.html", flow),
     ("/facts", "facts.html", facts),
     ("/event/{id}", "event.html", event),
+    ("/event/{id}/edit", "edit.html", edit),
     ("/ride/{ride:path}", "ride.html", ride),
     ("/ledger", "ledger.html", ledger),
 )
-ACTS: Final = (("/audit", audit_now),)
-__all__ = ["ACTS", "CRASHED", "DEAD", "PAGES", "VIEWS", "NotThereError", "Watched"]
+ACTS: Final = (("/audit", audit_now), ("/deliver", deliver), ("/send", send_edited))
