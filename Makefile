@@ -1,4 +1,4 @@
-# `make` lists the targets. Each installs what it needs the first time.
+# `make` lists the targets. Each installs what it needs the first time. `./carride` has the operator's commands.
 
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
@@ -84,21 +84,6 @@ simulate: .venv-dev/.synced ## Run the layer under simulated transports and rand
 
 mutants: .venv-dev/.synced ## Remove each rule of the idempotency layer in turn, and expect its tests to go red
 	@$(PYTHON) -m tests.idempotency.mutants $(ARGS)
-
-##@ Operate
-
-.PHONY: deploy-regions delete-regions ops
-deploy-regions: .venv-dev/.synced .venv-sam/.synced ## Show how to deploy what was built to two regions, or do it (ARGS=--yes)
-	@$(PYTHON) -m ops deploy-regions $(ARGS)
-
-delete-regions: .venv-dev/.synced .venv-sam/.synced ## Show how to delete the stack from both regions, or do it (ARGS=--yes)
-	@$(PYTHON) -m ops delete-regions $(ARGS)
-
-ops: .venv-dev/.synced ## Audit, replay, redrive, fail over and back, release keys (ARGS="failover --help", ARGS=--help)
-	@$(PYTHON) -m ops $(ARGS)
-
-verify: .venv-dev/.synced ## Check every statement about a deployed stack that code can check (ARGS="--stack carride --drills")
-	@$(PYTHON) -m ops verify $(ARGS)
 
 ##@ Housekeeping
 

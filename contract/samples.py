@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
+from uuid import UUID
 
 from msgspec.structs import replace
 
@@ -63,6 +64,10 @@ def samples() -> dict[str, Json]:
         "ride_history_replayed": delivered(one.created.to_detail(), 3) | {"replay-name": f"{_REGION}.morning"},
         "ride_history_out_of_order": delivered(one.started.to_detail(), 4),
         "ride_history_older_envelope": delivered(older_envelope(one.accepted), 5),
+        "ride_history_other_producer": delivered(_of_another_producer(Life("order_05").created, "Created"), 8),
+        "ride_history_other_producer_completed": delivered(
+            _of_another_producer(Life("order_05").completed, "Completed"), 9
+        ),
         "ride_history_expired": delivered(late.created.to_detail(), 6),
         "ride_history_malformed": broken_shape,
         "dispatch_live": received(accepted),
@@ -79,6 +84,17 @@ def samples() -> dict[str, Json]:
         **{f"carride_api/{name}": request for name, request in _requests().items()},
     }
     return {f"{name}.json": sample for name, sample in consumers.items()}
+
+
+def _of_another_producer(event: RideEvent, change: str) -> Json:
+    """Return an event of a producer that makes random ids, counts every event as the first, and has its own names."""
+    detail = older_envelope(event)
+    name, given = (
+        f"acme.acr.CarRider{change}Event",
+        UUID(hashlib.md5(change.encode(), usedforsecurity=False).hexdigest(), version=4),
+    )
+    detail["attributes"] |= {"type": name, "idempotencyId": str(given), "eventCount": 1}
+    return detail
 
 
 # ── Requests to the API ───────────────────────────────────────────────────────────────────────────────────────────────

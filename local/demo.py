@@ -16,14 +16,13 @@ from local.local_aws import FAULTS, ROOT, EngineError, LocalAws, Stack
 from local.simulated_gateway import Books, GatewayServer, Troubles
 from ops import fleet
 from ops.audit import Report, audit, gateway_payments
-from ops.stack import StackRef
+from ops.simulation import AT_ONCE, simulate
+from ops.stack import OperatorError, StackRef
 
 LEDGER: Final = ROOT / ".demo" / "ledger.json"
 DECLINED: Final = 0.05
 """Share of the rides that the simulated payment gateway declines."""
 
-_AT_ONCE: Final = 500
-"""Entries that one call of the simulator publishes, so that there is progress to show."""
 _CARS: Final = 64
 
 DESCRIPTION: Final = """\
@@ -121,7 +120,7 @@ def specification(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def publish(
-    cloud: LocalAws, stack: Stack, request: Mapping[str, Any], *, at_once: int = _AT_ONCE
+    cloud: LocalAws, stack: Stack, request: Mapping[str, Any], *, at_once: int = AT_ONCE
 ) -> Iterator[tuple[int, int]]:
     """Call the deployed simulator until it has published everything; yield the entries published, and all entries.
 
@@ -134,15 +133,10 @@ def publish(
     Raises:
         EngineError: The simulator refused or failed.
     """
-    request = {**request, "limit": at_once}
-    while True:
-        summary = _invoke(cloud, stack.outputs["CarRideSimulatorFunctionName"], request)
-        if "error" in summary:
-            raise EngineError(f"the simulator refused: {summary['error']}")
-        yield summary["resume"] or summary["total"], summary["total"]
-        if summary["resume"] is None:
-            return
-        request |= {"offset": summary["resume"], "time": summary["time"]}
+    try:
+        yield from simulate(stack_ref(cloud, stack), request, at_once=at_once)
+    except OperatorError as error:
+        raise EngineError(str(error)) from error
 
 
 def reconcile(cloud: LocalAws, stack: Stack, settle: Callable[[], object]) -> int:
@@ -154,11 +148,11 @@ def reconcile(cloud: LocalAws, stack: Stack, settle: Callable[[], object]) -> in
         settle: Waits until nothing is in flight.
 
     Raises:
-        EngineError: The reconciler failed.
+        OperatorError: The reconciler failed.
     """
     time = datetime.now(UTC) + timedelta(days=1)
     while True:
-        counts = _invoke(cloud, stack.outputs["ReconcilerFunctionName"], {"time": time.isoformat()})
+        counts = stack_ref(cloud, stack).invoke("ReconcilerFunctionName", {"time": time.isoformat()})
         settle()
         if not counts["reconciled"]:
             return int(counts["overdue"])
@@ -176,14 +170,6 @@ def replay(cloud: LocalAws, stack: Stack, name: str) -> None:
         EventEndTime=now + timedelta(days=2),  # the reconciler runs as if it were tomorrow
         Destination={"Arn": bus["Arn"]},
     )
-
-
-def _invoke(cloud: LocalAws, function: str, request: Mapping[str, Any]) -> dict[str, Any]:
-    answer = cloud.client("lambda").invoke(FunctionName=function, Payload=json.dumps(request))
-    result: dict[str, Any] = json.load(answer["Payload"])
-    if "FunctionError" in answer:
-        raise EngineError(f"{function} failed: {result.get('errorMessage', result)}")
-    return result
 
 
 def write(document: Any, path: Path) -> str:

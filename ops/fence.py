@@ -60,7 +60,7 @@ def refuse_deployment(stack: StackRef) -> None:
     if fence := fenced(stack):
         raise OperatorError(
             f"{stack.region} is fenced since {fence.since:%Y-%m-%d %H:%M:%S %Z}: a deployment enables rules that the "
-            "fence has disabled. Deploy after `make ops ARGS=unfence`"
+            "fence has disabled. Deploy after `./carride unfence`"
         )
 
 

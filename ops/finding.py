@@ -1,4 +1,4 @@
-"""Finds the stack that a command is meant for: one on AWS, or the local stack that `make demo ARGS=--keep` left running."""
+"""Finds the stack that a command is meant for: one on AWS, or the local stack of `make demo ARGS=--keep`."""
 
 import json
 import os

@@ -5,6 +5,7 @@ its replicas, which the primary creates. The primary's global endpoint needs bot
 the endpoint's id.
 """
 
+import os
 import subprocess
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -66,10 +67,11 @@ class Deployer:
         command = ["sam", "deploy", "--config-env", role, "--region", stack.region, "--stack-name", stack.name]
         command += ["--max-wait-duration", str(_LONGEST_SECONDS // 60), "--no-confirm-changeset"]
         command += ["--parameter-overrides", *map("=".join, parameters.items())]
+        path = f"{ROOT / '.venv-sam' / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
         try:
-            subprocess.run(command, cwd=ROOT, check=True)
+            subprocess.run(command, cwd=ROOT, env={**os.environ, "PATH": path, "SAM_CLI_TELEMETRY": "0"}, check=True)
         except FileNotFoundError:
-            raise OperatorError("sam is missing: run this by `make deploy-regions`, which installs it") from None
+            raise OperatorError("the SAM CLI is missing: run `make setup`, which installs it") from None
         except subprocess.CalledProcessError as error:
             raise OperatorError(f"sam deploy failed for the {role} in {stack.region}") from error
 

@@ -38,6 +38,8 @@ def policy(lease_seconds: float) -> Policy:
         # A rerun is safe, although the gateway is outside of the commit: it is asked what it has done already, and
         # gets the same key again.
         conflict_reruns=5,
+        # Money may have moved: whoever settles a failure by hand needs the event, also when its dead letter is gone.
+        keep_event=True,
     )
 
 

@@ -60,7 +60,7 @@ class Published(NamedTuple):
     event_id: str
     """EventBridge's id."""
     type: str | None
-    """Its type, as rules see it."""
+    """Its type, in this contract's words; None if it has none."""
     fact: str | None
     """Its idempotency id, the same for every copy of a fact. None if the event breaks the contract."""
     named: Named | None = None

@@ -14,6 +14,7 @@ from typing import Any, Final
 from carride import telemetry
 from carride.dedup import is_attribute
 from carride.events import DETAIL_TYPE, SOURCES, ContractError, parse_event
+from carride.facts import ALIASES
 from idempotency import marshalling, observation
 from ops.audit import evidence
 from ops.audit.evidence import ALWAYS, CONSUMERS, AuditedConsumer, Delivered, Evidence, GatewayPayment, Published
@@ -131,10 +132,10 @@ def _unlogged(message: Any) -> Published | None:
 
 
 def _type_of(event: Mapping[str, Any]) -> str | None:
-    """Return the type of an event in either envelope, as rules see it."""
+    """Return the type of an event in either envelope, which decides the consumers that get it."""
     match event:
         case {"detail": {"type": str(name)}} | {"detail": {"attributes": {"type": str(name)}}}:
-            return name
+            return ALIASES.get(name, name)
         case _:
             return None
 

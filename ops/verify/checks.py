@@ -273,7 +273,7 @@ def _alarms(deployment: Deployment) -> str:
 def _cars(deployment: Deployment) -> str:
     table = deployment.stack.outputs["CarTableName"]
     if not deployment.stack.client("dynamodb").scan(TableName=table, Limit=1)["Items"]:
-        raise FailedError(f'{table} is empty: `make ops ARGS="cars --yes"` parks a fleet')
+        raise FailedError(f"{table} is empty: `./carride fleet --yes` parks a fleet")
     return "at least one"
 
 
@@ -319,7 +319,7 @@ def _twice(deployment: Deployment, method: str, path: str, body: Mapping[str, An
 def _rides(deployment: Deployment) -> str:
     deployment.only_if("Stage", "local", "dev")
     request: dict[str, Any] = {"rides": deployment.rides, "seed": int(deployment.began.timestamp())} | _SIMULATED
-    answer = deployment.invoke("CarRideSimulatorFunctionName", request)
+    answer = deployment.stack.invoke("CarRideSimulatorFunctionName", request)
     if "error" in answer:
         raise FailedError(f"the simulator refused: {answer['error']}")
     return _settled(deployment).ledger.verdict
@@ -398,7 +398,7 @@ def _permission(deployment: Deployment) -> str:
     (source,) = statement["Condition"]["ArnLike"].values()
     functions.remove_permission(FunctionName=function, StatementId=statement["Sid"])
     try:
-        deployment.invoke("CarRideSimulatorFunctionName", {"rides": 1, "seed": int(deployment.began.timestamp()) + 1})
+        stack.invoke("CarRideSimulatorFunctionName", {"rides": 1, "seed": int(deployment.began.timestamp()) + 1})
         for _ in deployment.until("nothing is in RideHistoryRuleDlq"):
             if redrive.waiting(stack, "RideHistoryRuleDlq").total():
                 break

@@ -75,16 +75,6 @@ class Deployment:
             self._sleep(_POLL_SECONDS)
         raise FailedError(f"{what}, {self._wait:.0f} s after the check began")
 
-    def invoke(self, output: str, payload: Mapping[str, Any]) -> Any:
-        """Invoke the function that an output names, and return its answer."""
-        answer = self.stack.client("lambda").invoke(
-            FunctionName=self.stack.outputs[output], Payload=json.dumps(payload)
-        )
-        content = json.load(answer["Payload"])
-        if "FunctionError" in answer:
-            raise FailedError(f"the function failed: {content.get('errorMessage', content)}")
-        return content
-
     def request(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, *, key: str = "", sign: bool = True
     ) -> tuple[int, Any]:

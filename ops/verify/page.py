@@ -1,4 +1,4 @@
-"""The checklist of docs/on-an-account.md: what `make verify` checks, and what a person has to."""
+"""The checklist of docs/on-an-account.md: what `./carride verify` checks, and what a person has to."""
 
 import re
 from typing import Final
@@ -36,7 +36,7 @@ BY_HAND: Final = {
         "`aws iam generate-service-last-accessed-details --granularity ACTION_LEVEL` after a day of traffic",
     "only the services and roles that are meant to use the key do so": "`aws cloudtrail lookup-events`",
     "policies have no findings, and nothing is public": "`aws accessanalyzer validate-policy`, `list-findings`",
-    "two regions: both deploy in four steps, and again in two": "`make deploy-regions ARGS=--yes`, twice",
+    "two regions: both deploy in four steps, and again in two": "`./carride deploy-regions --yes`, twice",
     "two regions: `region` of a copy is the region that ingested it; `exists: false` on `replay-name` holds":
         "the log group of all events in the other region, after a replay",
     "two regions: the health check follows its alarm, the endpoint follows it, and how long both take":
@@ -45,14 +45,14 @@ BY_HAND: Final = {
         "`aws cloudwatch get-metric-statistics`",
     "two regions: a health check that is disabled and inverted moves producers": "`aws route53 update-health-check`",
     "two regions: the lag of replicas": "the metric `ReplicationLatency`",
-    "two regions: the drill loses and doubles nothing": '`make ops ARGS="failover --since 1h --yes"`, then `unfence`',
+    "two regions: the drill loses and doubles nothing": "`./carride failover run --since 1h --yes`, then `unfence`",
 }  # fmt: skip
 """Statements that no code here checks, and how a person does."""
 
 
 def checklist() -> str:
     """Return the checklist as a table in Markdown."""
-    coded = [(each.statement, "`make verify ARGS=--drills`" if each.drill else "`make verify`") for each in CHECKS]
+    coded = [(each.statement, "`./carride verify --drills`" if each.drill else "`./carride verify`") for each in CHECKS]
     rows = [f"| {statement} | {how} |" for statement, how in [*coded, *BY_HAND.items()]]
     return "\n".join(["| statement | how to check it |", "| --- | --- |", *rows, ""])
 

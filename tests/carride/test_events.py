@@ -1,9 +1,12 @@
 import base64
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
+from uuid import UUID
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from carride.events import ContractError, RideEvent, idempotency_id, parse_event, sequence
@@ -224,3 +227,54 @@ def test_every_source_derives_its_ids() -> None:
         foreign = changed(detail, path, idempotency_id("order_02", "CarRideCreated", 1)) | {"source": "somebody.else"}
         with pytest.raises(ContractError, match="idempotencyid"):
             parse_event({"source": "somebody.else", "detail": foreign})
+
+
+# ── Other producers ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def of_another_producer(given: str, change: str = "Created", **data: Any) -> dict[str, Any]:
+    """Return an event of a producer with its own names and random ids, which counts every event as the first."""
+    named = {"type": f"acme.acr.CarRider{change}Event", "idempotencyId": given, "eventCount": 1}
+    return {"attributes": {**OLDER["attributes"], **named}, "data": {**OLDER["data"], **data}}
+
+
+RANDOM: Final = "0b9d7c4e-1f4b-4c80-9d5a-2f6f0a1b3c4d"
+
+
+def test_another_producers_event_is_read_under_this_contracts_name() -> None:
+    """Its type has an alias, and its id becomes one of this contract, the same for every copy in either envelope."""
+    read = parse(of_another_producer(RANDOM))
+    older = of_another_producer(RANDOM)["attributes"]
+    cloud_event = {
+        **{name: DETAIL[name] for name in ("specversion", "id", "source", "time", "data")},
+        **{name: older[name] for name in ("type", "idempotencyId")},
+    }
+    assert read.type == "CarRideCreated"
+    assert read.idempotencyid == parse(cloud_event).idempotencyid
+    assert UUID(read.idempotencyid).version == 5
+
+
+@given(st.text(min_size=1, max_size=256), st.text(min_size=1, max_size=256))
+def test_ids_of_another_producer_stay_apart(one: str, other: str) -> None:
+    """Two of its ids are two facts, and neither is a fact of this project: whoever knows an id can silence nothing."""
+    try:
+        ids = [parse(of_another_producer(each)).idempotencyid for each in (one, other)]
+    except ContractError:  # half of a surrogate pair
+        return
+    assert (ids[0] == ids[1]) is (one == other)
+    assert parse(OLDER).idempotencyid not in ids
+    assert parse(of_another_producer(OLDER["attributes"]["idempotencyId"])).idempotencyid != parse(OLDER).idempotencyid
+
+
+@pytest.mark.parametrize("detail", [DETAIL, of_another_producer(RANDOM) | {"specversion": "1.0"}])
+def test_an_event_without_any_id_is_refused(detail: dict[str, Any]) -> None:
+    """No event takes effect without an id, whoever made it."""
+    without = {name: value for name, value in detail.items() if name != "idempotencyid"}
+    assert field_at_fault(without | {"type": "acme.acr.CarRiderCreatedEvent"}) == "idempotencyid"
+
+
+def test_an_extension_in_camel_case_is_the_same_extension() -> None:
+    """CloudEvents allows lower case only; a reader accepts ``idempotencyId`` too, and compares it as strictly."""
+    camel = changed(DETAIL, "idempotencyid") | {"idempotencyId": DETAIL["idempotencyid"]}
+    assert parse(camel).idempotencyid == DETAIL["idempotencyid"]
+    assert field_at_fault(camel | {"idempotencyId": RANDOM}) == "idempotencyid"

@@ -1,5 +1,6 @@
 """Payment on the tables and the gateway of this process: one charge a ride, whatever goes wrong between the two."""
 
+import json
 from typing import Any
 
 import pytest
@@ -186,6 +187,14 @@ def test_a_cancellation_that_the_gateway_does_not_hear_is_a_duty(world: Payment)
     world.gateway.away = False
     world.send(RIDE.no_car)
     assert world.settled()[:2] == ("refunded", "refunded")
+
+
+def test_a_failure_keeps_its_event(world: Payment) -> None:
+    """Whoever settles a quarantined key by hand finds the event in its record, when the dead letter may be gone."""
+    world.gateway.away = True
+    world.quarantine(RIDE.assigned)
+    (record,) = world.items("idempotency")
+    assert json.loads(record["event"])["detail"]["subject"] == RIDE.order_id
 
 
 def test_a_duty_that_came_meanwhile_is_not_overwritten(world: Payment) -> None:

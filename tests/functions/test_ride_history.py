@@ -1,12 +1,16 @@
 """The ride history on the tables of this process: an event's effect on a ride's item, and what the item says."""
 
+import json
+
 import timeline
 from carride.history import timeline_of
 from idempotency.effects import action_of
+from local.local_aws import ROOT
 from tests.functions.saga import Life, event_of
 from tests.functions.world import World
 
 RIDE = Life()
+EVENTS = ROOT / "events"
 
 
 def test_an_effect_that_took_place_twice_shows() -> None:
@@ -19,6 +23,18 @@ def test_an_effect_that_took_place_twice_shows() -> None:
     item = world.item("rides")
     assert [entry.type for entry in timeline_of(item)] == ["CarRideCreated", "CarRideAccepted"]
     assert item["effects"] == 3
+
+
+def test_events_of_another_producer_take_effect_once() -> None:
+    """Its events have random ids and all count as the first; in any order, repeated, the ride ends as completed."""
+    world = World()
+    names = ("other_producer_completed", "other_producer")
+    events = [json.loads((EVENTS / f"ride_history_{name}.json").read_text()) for name in names]
+    outcomes = [world.deliver("ride-history", event) for event in (*events, *events)]
+    assert outcomes == ["New", "New", "Duplicate", "Duplicate"]
+    item = world.item("rides", "order_05")
+    assert item["effects"] == 2
+    assert [entry.data["status"] for entry in timeline_of(item)] == ["requested", "completed"]
 
 
 def test_another_payload_under_a_known_id_is_dead_lettered() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ops.__main__ import main
+from ops.cli.app import main
 from tests.ops.world import AWAY, HOME, World
 
 WORKFLOW = Path(__file__).parents[2] / ".github" / "workflows" / "deploy.yml"
@@ -27,30 +27,30 @@ def run(*arguments: str, **changes: Any) -> None:
 )
 def test_a_failover_is_shown_first(until: tuple[str, ...], end: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Without --yes only the steps and their window are shown; with --json, standard output has only JSON."""
-    run("failover", "--since", "2026-11-21T10:00:00Z", "--json", *until)
+    run("failover", "run", "--since", "2026-11-21T10:00:00Z", "--json", *until)
     out, err = capsys.readouterr()
-    *shown, last = err.splitlines()
-    assert [f"{number}. {step}" for number, step in enumerate(json.loads(out)["plan"], 1)] == shown
+    shown = json.loads(out)["plan"]
     steps = ["steer", "fence", "drain", "republish", "replay", "start"]
-    assert [line.split()[1].strip(":") for line in shown] == steps
+    assert [line.split()[0].strip(":") for line in shown] == steps
     assert f"2026-11-21 10:00:00 UTC until {end}" in shown[3]
-    assert last == "nothing was done; add --yes to do it"
+    assert err.splitlines() == [f"carride in {HOME} and {AWAY}", "nothing was done; add --yes to do it"]
 
 
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["replay", "--since", "yesterday"], "'yesterday' is no time: write 6h, or"),
-        (["replay", "--since", "2026-11-21T10:00:00"], "has no time zone: write 2026-11-21T10:00:00Z"),
-        (["replay", "--since", "1h", "--until", "2h"], "--since has to be before --until"),
-        (["replay"], "--since"),
-        (["failover", "--runs-end-in", "soon"], "'soon' is no span of time: write 90s, 10m, 6h or 2d"),
+        (["replay", "run", "--since", "yesterday"], "'yesterday' is no time: write 6h, or"),
+        (["replay", "run", "--since", "2026-11-21T10:00:00"], "has no time zone: write 2026-11-21T10:00:00Z"),
+        (["replay", "run", "--since", "1h", "--until", "2h"], "--since has to be before --until"),
+        (["replay", "run"], "--since"),
+        (["failover", "run", "--runs-end-in", "soon"], "'soon' is no span of time: write 90s, 10m, 6h or 2d"),
         (["release", "dispatch"], "'dispatch' is no key: it begins with"),
         (["release", "nobody#key"], "'nobody#key' is no key: it begins with"),
         (["deploy-regions", "--set", "Stage"], "'Stage' sets no parameter: write NAME=VALUE"),
         (["audit", "--payments", __file__, *AT_HOME], "is no ledger of the gateway"),
         (["redrive", "Nowhere", *AT_HOME], "error: the stack has no queue Nowhere: it has RideHistoryDlq"),
-        ([], "COMMAND"),
+        (["replay", "run", "--since", "1h", "--yse"], "Unknown option"),
+        (["nothing"], "Unknown command"),
     ],
 )
 def test_a_mistake_is_explained(arguments: list[str], problem: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -67,7 +67,7 @@ def deploying() -> list[list[str]]:
     scripts = [step.get("run", "").replace("$STAGE", "dev") for step in steps]
     [deploys] = (number for number, script in enumerate(scripts) if "sam deploy" in script)
     before = (shlex.split(script) for script in scripts[:deploys])
-    return [["deploy-regions"], *(words[3:] for words in before if words[1:3] == ["-m", "ops"])]
+    return [["deploy-regions"], *(words[1:] for words in before if words[:1] == ["./carride"])]
 
 
 @pytest.mark.parametrize("command", deploying(), ids=" ".join)
@@ -100,6 +100,6 @@ def test_a_replay_that_cannot_be_done_is_not_offered(
 ) -> None:
     """It is refused before --yes, without a stack trace."""
     with pytest.raises(SystemExit) as ended:
-        run("replay", "--since", "2h", *AT_HOME, **changes)
+        run("replay", "run", "--since", "2h", *AT_HOME, **changes)
     assert ended.value.code == 2
     assert problem in capsys.readouterr().err

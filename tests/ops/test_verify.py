@@ -1,4 +1,4 @@
-"""`make verify`: what only a stack in production shows; tests/pipeline/test_verify.py has the rest."""
+"""`./carride verify`: what only a stack in production shows; tests/pipeline/test_verify.py has the rest."""
 
 from typing import Any
 from unittest.mock import create_autospec

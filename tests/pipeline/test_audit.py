@@ -8,7 +8,7 @@ import pytest
 
 from local.bookings import book
 from local.demo import stack_ref
-from ops.__main__ import main
+from ops.cli.app import main
 from tests.pipeline.pipeline import Pipeline
 
 CONSUMERS: Final = ("RideHistoryRule", "DispatchRule", "PaymentRule")
@@ -98,16 +98,16 @@ def test_the_operators_command_prints_the_audit(pipeline: Pipeline, capsys: pyte
     rules(pipeline, *CONSUMERS)
     assert pipeline.simulate(rides=2, seed=2).lost > 0
 
-    def audit(grace: str) -> Any:
-        arguments = ["--stack", pipeline.stack.name, "--region", pipeline.cloud.region, "--grace", grace, "--json"]
-        main(["audit", *arguments], lambda service, region: pipeline.cloud.client(service, region=region))
+    def audit(*options: str) -> Any:
+        where = ["--stack", pipeline.stack.name, "--region", pipeline.cloud.region]
+        main(["audit", *where, *options], lambda service, region: pipeline.cloud.client(service, region=region))
 
-    audit("1h")
-    out, err = capsys.readouterr()
-    found = json.loads(out)
+    audit("--grace", "1h", "--json")
+    found = json.loads(capsys.readouterr().out)
     assert (found["lost"], found["balanced"], found["in_flight"] > 0) == (0, True, True)
-    assert found["verdict"] in err
+    audit("--grace", "1h")
+    assert found["verdict"] in capsys.readouterr().out
     with pytest.raises(SystemExit) as ended:
-        audit("0s")
+        audit("--grace", "0s", "--json")
     assert ended.value.code == 1
     assert json.loads(capsys.readouterr().out)["lost"] > 0

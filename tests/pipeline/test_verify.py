@@ -1,4 +1,4 @@
-"""`make verify` passes on a sound stack, and names what is broken on another."""
+"""`./carride verify` passes on a sound stack, and names what is broken on another."""
 
 from collections.abc import Callable
 from typing import Any

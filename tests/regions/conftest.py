@@ -20,7 +20,7 @@ def cloud() -> Iterator[LocalAws]:
 
 @pytest.fixture
 def regions(cloud: LocalAws) -> Iterator[Regions]:
-    """Both regions, deployed in the order of `make deploy-regions`, and removed in that of `make delete-regions`."""
+    """Both regions, deployed in the order of `deploy-regions`, and removed in that of `delete-regions`."""
     with GatewayServer(Books()) as gateway:
         deployed = Regions(cloud, gateway)
         yield deployed

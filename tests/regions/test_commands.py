@@ -51,10 +51,10 @@ def test_two_regions_by_command(cloud: LocalAws) -> None:
     assert [bus["EventBusArn"].split(":")[3] for bus in endpoint["EventBuses"]] == [primary.region, secondary.region]
     assert secondary.outputs["CarRideEndpointId"] == primary.outputs["CarRideEndpointId"]
 
-    replay = ("replay", "--since", "1h", "--region", primary.region, "--yes")
+    replay = ("replay", "run", "--since", "1h", "--region", primary.region, "--yes")
     replayed = json.loads(run(cloud, *replay, "--json"))
     assert replayed["replay"].startswith(f"{primary.region}.")
-    moved = json.loads(run(cloud, "failover", "--runs-end-in", "0s", "--archived-in", "0s", "--json", "--yes"))
+    moved = json.loads(run(cloud, "failover", "run", "--runs-end-in", "0s", "--archived-in", "0s", "--json", "--yes"))
     assert moved["drained"]
     assert "is fenced" in run(cloud, *replay, status=2)
     run(cloud, "unfence", "--yes")

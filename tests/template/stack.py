@@ -31,7 +31,7 @@ ROLES: Final[dict[str, dict[str, str]]] = {
         "OutboxStreamArn": "arn:aws:dynamodb:eu-west-1:123456789012:table/carride-OutboxTable/stream/2026-01-01T00:00",
     },
 }
-"""Parameters that `make deploy-regions` sets, by the stack's role among the regions."""
+"""Parameters that `./carride deploy-regions` sets, by the stack's role among the regions."""
 
 KEY: Final = "arn:aws:kms:us-east-1:123456789012:key/0a1b2c3d-0000-4000-8000-000000000000"
 SWITCHES: Final[dict[str, tuple[str, ...]]] = {

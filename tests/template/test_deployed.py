@@ -7,7 +7,7 @@ import pytest
 
 import assignments
 import payments
-from carride.facts import Fact
+from carride.facts import ALIASES, Fact
 from infrastructure.rules.house_rules import listed
 from tests.template.graph import one
 from tests.template.stack import ROLES, Properties, Stack, every_choice, options, source, stack
@@ -91,11 +91,14 @@ def test_an_event_that_breaks_the_contract_reaches_a_consumer(deployed: Stack) -
 def test_a_rule_matches_what_its_consumer_acts_on(
     rule: str, consumed: frozenset[type[Fact]], emitted: frozenset[type[Fact]]
 ) -> None:
-    """It matches the same types in both envelopes, and none that the consumer emits, which would be a loop."""
-    newer, older = source()["Resources"][rule]["Properties"]["EventPattern"]["detail"]["$or"]
+    """It matches the same types in both envelopes, by all their names, and none that the consumer emits: a loop."""
+    alternatives = source()["Resources"][rule]["Properties"]["EventPattern"]["detail"]["$or"]
     names = {fact.__name__ for fact in consumed}
-    assert set(newer["type"]) == set(older["attributes"]["type"]) == names
-    assert names.isdisjoint(fact.__name__ for fact in emitted)
+    names |= {alias for alias, name in ALIASES.items() if name in names}
+    newer = [name for each in alternatives for name in each.get("type", ())]
+    older = [name for each in alternatives for name in each.get("attributes", {}).get("type", ())]
+    assert sorted(newer) == sorted(older) == sorted(names)
+    assert {ALIASES.get(name, name) for name in names}.isdisjoint(fact.__name__ for fact in emitted)
 
 
 # ── The customer's key ────────────────────────────────────────────────────────────────────────────────────────────────

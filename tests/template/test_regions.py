@@ -178,6 +178,6 @@ def refused(**chosen: str) -> list[str]:
     ],
 )
 def test_parameters_that_do_not_fit_are_refused(chosen: dict[str, str], rule: str) -> None:
-    """CloudFormation refuses a deployment that could not work, and accepts those of `make deploy-regions`."""
+    """CloudFormation refuses a deployment that could not work, and accepts those of `deploy-regions`."""
     assert refused(**chosen) == [rule]
     assert refused() == refused(**ROLES["primary"] | {"PeerRegion": THERE}) == refused(**ROLES["secondary"]) == []

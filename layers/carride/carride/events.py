@@ -6,6 +6,7 @@ ride, because the bus keeps no order.
 
 Readers accept more than writers write: the older envelope ``{"attributes": …, "data": …}``, data as ``data_base64``,
 unknown fields, and events without the attributes that repeat others (``subject``, ``partitionkey``, ``correlationid``).
+They also accept the types in `carride.facts.ALIASES`, whose producers give ids of their own, and ``idempotencyId``.
 """
 
 import binascii
@@ -21,7 +22,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from carride.decoding import FieldError, shaped
-from carride.facts import FACTS, Fact
+from carride.facts import ALIASES, FACTS, Fact
 
 DETAIL_TYPE: Final = "CarRideEvent"
 SOURCE: Final = "acr.com.car-ride"
@@ -34,6 +35,7 @@ NAMESPACE: Final = UUID("e2335e19-0957-596c-8f0a-bc68334f6ed1")
 _SEQUENCE_DIGITS: Final = 8
 MOST_LEVELS: Final = 64
 """How deeply an event may be nested. Code that handles it later recurses."""
+_is_sequence: Final = re.compile(rf"[0-9]{{{_SEQUENCE_DIGITS}}}").fullmatch
 _is_extension_name: Final = re.compile(r"[a-z0-9]{1,20}").fullmatch
 
 
@@ -282,6 +284,10 @@ def parse_event(event: Mapping[str, Any]) -> RideEvent:
     _require_plain(detail, "detail")
     if "specversion" not in detail:
         detail = _upgraded(detail)
+    if "idempotencyId" in detail:  # what the extension is called in other producers' code
+        detail = {"idempotencyid": detail["idempotencyId"]} | detail
+    if given_id := isinstance(detail.get("type"), str) and detail["type"] in ALIASES:
+        detail = _adopted(detail)
     data, payload = _parse_data(detail.get("type"), _payload_of(detail))
     # In CloudEvents, an attribute that is null is absent.
     given = {name: value for name, value in detail.items() if value is not None}
@@ -289,7 +295,9 @@ def parse_event(event: Mapping[str, Any]) -> RideEvent:
     expected = {
         "subject": data.order_id,
         "sequence": sequence(data.version),
-        "idempotencyid": idempotency_id(data.order_id, attributes.type, data.version),
+        "idempotencyid": attributes.idempotencyid
+        if given_id
+        else idempotency_id(data.order_id, attributes.type, data.version),
     }
     for name, value in expected.items():
         if (found := getattr(attributes, name)) != value:
@@ -323,6 +331,26 @@ def _upgraded(detail: dict[str, Any]) -> dict[str, Any]:
         # The older data has no version: the attributes count the changes.
         "data": {"version": older.event_count} | data if isinstance(data, dict) else data,
     }
+
+
+def _adopted(detail: dict[str, Any]) -> dict[str, Any]:
+    """Return a detail of another producer with the names and ids of this contract.
+
+    Such a producer gives each fact an id of its own, and may count none of a ride's changes. The fact's id is derived
+    from the producer's, so that it meets no id of this project.
+    """
+    given, data = detail.get("idempotencyid"), _payload_of(detail)
+    if not isinstance(given, str) or not given:
+        raise ContractError("idempotencyid", "missing")
+    if isinstance(data, dict):
+        count = detail.get("sequence")
+        known = int(count) if isinstance(count, str) and _is_sequence(count) else 1
+        data = {"version": known} | data
+        version = data["version"]
+        detail = {"sequence": sequence(version) if isinstance(version, int) else count} | detail
+        given = str(uuid5(NAMESPACE, f"{data.get('orderID')}/{detail['type']}/{given}"))
+    adopted = {"type": ALIASES[detail["type"]], "idempotencyid": given, "data": data}
+    return {name: value for name, value in detail.items() if name != "data_base64"} | adopted
 
 
 def _payload_of(detail: dict[str, Any]) -> object:

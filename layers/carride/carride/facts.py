@@ -117,3 +117,9 @@ FACTS: Final[Mapping[str, type[Fact]]] = {
     fact.__name__: fact for fact in (*RideChange.__subclasses__(), *Fact.__subclasses__()) if fact is not RideChange
 }
 """Every type of fact by its event type."""
+
+ALIASES: Final[Mapping[str, str]] = {
+    f"acme.acr.CarRider{change}Event": f"CarRide{change}"
+    for change in ("Created", "Accepted", "Started", "Completed", "Cancelled")
+}
+"""The types of other producers, and what they are called here. The patterns of the consumers' rules list them too."""

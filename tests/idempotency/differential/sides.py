@@ -151,3 +151,19 @@ def _with_operation(work: EventWork) -> Callable[[dict[str, Any], Any], object]:
         return work(event)
 
     return run
+
+
+def get_then_put(world: World, name: str, work: Work) -> Work:
+    """Make a function idempotent without a conditional write: read the key, work, then write the key."""
+    client: Any = world.wire.session.create_client("dynamodb")
+
+    def call(value: object) -> object:
+        key = {"idempotencyKey": {"S": f"{name}#{value}"}}
+        stored = client.get_item(TableName=TABLE, Key=key, ConsistentRead=True).get("Item")
+        if stored is not None:
+            return stored["result"]["S"]
+        result = work(value)
+        client.put_item(TableName=TABLE, Item=key | {"result": {"S": str(result)}})
+        return result
+
+    return call

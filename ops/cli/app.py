@@ -1,0 +1,141 @@
+"""Makes the command line out of the registry of verbs, and runs it."""
+
+import inspect
+import json
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Annotated, Any, Final
+
+from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
+from cyclopts import App, Group, Parameter
+from cyclopts.exceptions import CycloptsError
+
+import ops.cli.letters
+import ops.cli.regions
+import ops.cli.replay
+import ops.cli.stack  # noqa: F401 - they register their verbs
+from ops.cli.changes import recorded
+from ops.cli.show import console, plain, show
+from ops.cli.verbs import VERBS, Plan, Session, Verb
+from ops.stack import ClientFactory, OperatorError
+
+DESCRIPTION: Final = """\
+The operator's commands for a deployed stack. A command that changes anything shows what it would do, and does it only
+with --yes.
+
+The stack is that of --stack and --region. Without them it is the local stack of `make demo ARGS=--keep`, if one is
+running; otherwise the one of samconfig.toml, in the region for which AWS's tools are configured.
+
+A time is written as 90m, 6h or 2d (before now), or as 2026-11-21T10:00:00Z.
+
+Exit status: 0 fine; 1 something is wrong; 2 a mistake or a refusal; 3 the evidence is incomplete; 130 interrupted."""
+
+GROUPS: Final = {"failover": "Move the processing to the other region, and back.", "replay": "Replay the archive."}
+
+_FAILED: Final = 2
+_INTERRUPTED: Final = 130
+_COMMON: Final = Group("Common options", sort_key=1)
+
+
+def main(arguments: Sequence[str] | None = None, clients: ClientFactory | None = None) -> None:
+    """Run a command and end the process with its status.
+
+    Args:
+        arguments: the command; that of this process by default.
+        clients: makes the clients; by default `ops.finding` chooses them.
+    """
+    try:
+        status = command_line(clients)(arguments, exit_on_error=False, print_error=False)
+    except (OperatorError, CycloptsError) as error:
+        status = _fail(str(error))
+    except NoCredentialsError:
+        status = _fail(
+            "there are no credentials for AWS: set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; "
+            "`make demo ARGS=--keep` runs a local stack, which needs none"
+        )
+    except ClientError as error:
+        status = _fail(f"AWS refused {error.operation_name}: {error.response['Error'].get('Message', error)}")
+    except BotoCoreError as error:
+        status = _fail(f"AWS could not be reached: {error}")
+    except KeyboardInterrupt as error:
+        status = _fail(str(error) or "interrupted; run it again to continue", _INTERRUPTED)
+    if status:
+        sys.exit(status)
+
+
+def _fail(problem: str, status: int = _FAILED) -> int:
+    console(sys.stderr).print(f"error: {problem}" if status == _FAILED else problem)
+    return status
+
+
+def command_line(clients: ClientFactory | None = None) -> App:
+    """Return the command line; each command returns its exit status."""
+    app = App(
+        name="carride", help=DESCRIPTION, help_format="markdown", version_flags=[], result_action="return_value",
+        default_parameter=Parameter(negative="", show_default=_default), suppress_keyboard_interrupt=False,
+    )  # fmt: skip
+    groups = {name: App(name=name, help=text) for name, text in GROUPS.items()}
+    for group in groups.values():
+        app.command(group)
+    for verb in VERBS.values():
+        group_name, _, name = verb.name.rpartition(" ")
+        (groups[group_name] if group_name else app).command(_command(verb, clients), name=name)
+    app.register_install_completion_command()
+    return app
+
+
+def _default(value: object) -> str | None:
+    return None if value in (None, False, ()) else str(value)
+
+
+def _command(verb: Verb, clients: ClientFactory | None) -> Callable[..., int]:
+    """Return a verb's function with the common options, which shows what the verb returns."""
+
+    def command(*given: Any, **options: Any) -> int:
+        stack, region, yes, as_json = (options.pop(name, None) for name in ("stack", "region", "yes", "json"))
+        say = console(sys.stderr if as_json else sys.stdout)
+        session = Session(lambda data: say.print(show(data)), clients, stack, region)
+        result = verb.run(session, *given, **options)
+        if isinstance(result, Plan):
+            return _carry_out(verb, result, session, yes=yes, as_json=as_json)
+        for each in result if isinstance(result, Iterator) else [result]:
+            _print(each, as_json=as_json)
+        return 0 if isinstance(result, Iterator) else verb.status(result)
+
+    _, *own = inspect.signature(verb.run).parameters.values()
+    vars(command)["__signature__"] = inspect.Signature([*own, *_common(verb)])
+    command.__doc__ = verb.run.__doc__
+    return command
+
+
+def _carry_out(verb: Verb, plan: Plan, session: Session, *, yes: bool, as_json: bool) -> int:
+    session.say(f"{plan.stacks[0].name} in {' and '.join(each.region for each in plan.stacks)}")
+    if yes:
+        session.say(plan.preview)
+        result = recorded(shlex.join(["carride", *sys.argv[1:]]), plan)
+        _print(result, as_json=as_json)
+        return verb.status(result)
+    _print(plan.preview, as_json=as_json)
+    session.say("nothing was done; add --yes to do it")
+    return 0
+
+
+def _print(data: object, *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(plain(data)), flush=True)
+    else:
+        console(sys.stdout).print(show(data))
+
+
+def _common(verb: Verb) -> Iterator[inspect.Parameter]:
+    def option(name: str, kind: Any, default: object, text: str) -> inspect.Parameter:
+        annotation = Annotated[kind, Parameter(group=_COMMON, help=text)]
+        return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+    if verb.chooses:
+        yield option("stack", str | None, None, "Name of the stack.")
+        yield option("region", str | None, None, "Its region.")
+    if verb.acts:
+        yield option("yes", bool, False, "Do it; without this, only show what would be done.")
+    yield option("json", bool, False, "Print the result as JSON, and the rest to standard error.")

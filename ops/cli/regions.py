@@ -1,0 +1,110 @@
+"""The verbs of a stack in two regions."""
+
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from ops import fence
+from ops import regions as two_regions
+from ops.cli.verbs import Moment, Plan, Session, Span, Steps, acts, reads
+from ops.failover import ARCHIVED_IN, LOST_WINDOW, PATIENCE, Failover, Patience
+
+_LOST: Any = Parameter(show_default=lambda _: "24h: EventBridge's retries")
+
+
+@acts("failover run")
+def failover_run(
+    session: Session,
+    *,
+    since: Annotated[Moment | None, _LOST] = None,
+    until: Moment | None = None,
+    accept_duplicates: bool = False,
+    runs_end_in: Span | None = None,
+    archived_in: Span = ARCHIVED_IN,
+    catches_up_in: Span = PATIENCE.catching_up,
+) -> Plan:
+    """Let the secondary region take over.
+
+    Steer producers away, fence the primary, wait until its running work has ended and its tables have caught up, then
+    process again in the secondary what may be lost.
+
+    If the primary cannot be fenced and drained, the command refuses, and nothing is republished or replayed: a primary
+    that is late, not dead, would work on the same events. Waiting for it loses nothing and doubles nothing.
+    --accept-duplicates continues at once; what both regions then work on can take effect twice. See
+    docs/runbooks/failover.md.
+
+    Args:
+        since: Begin of the lost window.
+        until: Its end; by default the time when the primary has been drained.
+        accept_duplicates: Continue if the primary cannot be fenced.
+        runs_end_in: How long running invocations may take; by default the longest timeout of the functions.
+        archived_in: How long archiving an event may take.
+        catches_up_in: How long comparing both regions' tables may take.
+    """
+    failover, patience = Failover(*session.pair, session.say), Patience(runs_end_in, archived_in, catches_up_in)
+    since = since or datetime.now(UTC) - LOST_WINDOW
+    return Plan(
+        Steps(tuple(failover.plan(since, until))),
+        lambda: failover.run(since, until, patience, accept_duplicates=accept_duplicates),
+        session.pair,
+    )
+
+
+@reads("fenced")
+def fenced(session: Session) -> dict[str, bool]:
+    """Fail if the region is fenced: then the stack must not be deployed.
+
+    A deployment enables rules that the fence has disabled. There need not be a stack.
+    """
+    fence.refuse_deployment(session.stack)
+    return {"fenced": False}
+
+
+@acts("unfence")
+def unfence(session: Session, *, catches_up_in: Span = PATIENCE.catching_up) -> Plan:
+    """Go back to the primary region.
+
+    Undo the fence of a failover: the primary starts as it was before when its tables have caught up, and gets the
+    producers back. Choose a quiet time: a ride in progress changes regions between its events.
+
+    Args:
+        catches_up_in: How long comparing both regions' tables may take.
+    """
+    primary, secondary = session.pair
+    step = f"start {primary.region} as it was, when it has what {secondary.region} wrote, and steer producers back"
+    return Plan(
+        Steps((step,)), lambda: Failover(primary, secondary, session.say).undo(catches_up_in), (primary, secondary)
+    )
+
+
+@acts("deploy-regions", chooses=False)
+def deploy_regions(session: Session, *, set_: Annotated[tuple[str, ...], Parameter(name="--set")] = ()) -> Plan:
+    """Deploy the stack to the two regions of samconfig.toml.
+
+    Both deploy what was built last: run `sam build` first. The first deployment takes four steps, later ones two. An
+    interrupted deployment continues when it is run again. While a region is fenced, it is refused.
+
+    Args:
+        set_: NAME=VALUE: a parameter of the template, for both regions; it takes precedence over samconfig.toml.
+    """
+    pair = two_regions.configured(session.clients, overrides=dict(map(two_regions.assignment, set_)))
+    for each in pair:
+        fence.refuse_deployment(each.stack)
+    return _changes(session, two_regions.deployment(*pair), pair)
+
+
+@acts("delete-regions", chooses=False)
+def delete_regions(session: Session) -> Plan:
+    """Delete the stack from the two regions of samconfig.toml, with all of its data."""
+    pair = two_regions.configured(session.clients)
+    return _changes(session, two_regions.removal(*pair), pair)
+
+
+def _changes(session: Session, steps: list[two_regions.Step], pair: two_regions.Pair) -> Plan:
+    deployer, (primary, secondary) = two_regions.Deployer(), pair
+    return Plan(
+        Steps(tuple(map(str, steps))),
+        lambda: {"steps": two_regions.carry_out(steps, pair, deployer, session.say)},
+        (primary.stack, secondary.stack),
+    )

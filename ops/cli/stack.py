@@ -1,0 +1,164 @@
+"""The verbs that look at a whole stack, and those that give it something to do."""
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import msgspec
+from cyclopts import Parameter
+from rich.console import RenderableType
+from rich.text import Text
+
+from carride.decoding import FieldError, json_name, shaped
+from carride.overdue import LIMIT
+from carride.simulation import Simulation, Spec
+from ops import fleet as cars
+from ops import simulation, verify
+from ops.audit import DEFAULT_GRACE, Report, audit, gateway_payments
+from ops.cli.show import show
+from ops.cli.verbs import Plan, Session, Span, Steps, acts, reads
+from ops.regions import ROOT
+from ops.simulation import AT_ONCE, Published
+from ops.stack import OperatorError
+from ops.verify.checks import CHECKS
+
+_VERIFIED: Final = ROOT / ".aws-sam"
+_CALL_SECONDS: Final = 10
+"""How long one call of the simulator takes with a rate: less than a client waits for its answer."""
+
+
+@reads("audit", status=lambda report: report.status)
+def audit_stack(
+    session: Session,
+    *,
+    grace: Span = DEFAULT_GRACE,
+    overdue: Span = LIMIT,
+    payments: Path | None = None,
+) -> Report:
+    """Show what is lost, doubled, waiting for redrive or overdue.
+
+    The audit compares what the bus, tables, queues and log groups of a stack hold, in both regions of a stack that has
+    two. It also shows what the evidence does not cover.
+
+    Status 0: balanced; 1: something is wrong; 3: the evidence is incomplete. An event younger than --grace counts as
+    in flight. EventBridge and Lambda may retry for 30 hours.
+
+    Args:
+        grace: Age from which an event is judged.
+        overdue: How long a ride may need something.
+        payments: File with the gateway's ledger as JSON, to compare with.
+    """
+    try:
+        known = None if payments is None else gateway_payments(payments.read_text())
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise OperatorError(f"{payments} is no ledger of the gateway: {error!r}") from error
+    stacks = [each for each in (session.stack, session.stack.peer()) if each is not None]
+    return audit(*stacks, grace=grace, payments=known, overdue_after=overdue)
+
+
+class Verification(dict[str, Any]):
+    """The results of all checks, as `ops.verify.to_json` returns them."""
+
+
+@show.register
+def _(result: verify.Result) -> RenderableType:
+    return Text(f"{result.verdict}  {result.statement}\n      {result.detail} ({result.seconds:.1f} s)")
+
+
+@show.register
+def _(found: Verification) -> RenderableType:
+    return Text(f"{found['passed']} passed, {found['failed']} failed, {found['skipped']} skipped")
+
+
+@reads("verify", status=lambda found: bool(found["failed"]))
+def verify_stack(session: Session, *, rides: int = 20, drills: bool = False) -> Verification:
+    """Check every statement about a deployed stack that code can check.
+
+    Publish simulated rides, book rides over the API, audit the stack, and go through the checklist of
+    docs/on-an-account.md. With --drills, break and mend a few things as well. The results are in .aws-sam/verify.json
+    and .aws-sam/verify.md.
+
+    Status 0: no check failed; 1: at least one failed.
+
+    Args:
+        rides: Number of simulated rides.
+        drills: Also break and mend what the checklist calls a drill.
+    """
+    checks = [each for each in CHECKS if drills or not each.drill]
+    results: list[verify.Result] = []
+    for result in verify.verify(verify.Deployment(session.stack, rides=rides), checks):
+        results.append(result)
+        session.say(result)
+    found = Verification(verify.to_json(results))
+    _VERIFIED.mkdir(exist_ok=True)
+    (_VERIFIED / "verify.json").write_text(json.dumps(found, indent=2), encoding="utf-8")
+    (_VERIFIED / "verify.md").write_text(verify.to_markdown(results), encoding="utf-8")
+    return found
+
+
+@acts("fleet")
+def fleet(session: Session, *, cars_: Annotated[int, Parameter(name="--cars")] = 64) -> Plan:
+    """Park cars all over the city, for dispatch to assign. Existing cars are left as they are.
+
+    Args:
+        cars_: Size of the fleet.
+    """
+    stack, table = session.stack, session.stack.outputs["CarTableName"]
+    step = f"park cars in {table} until there are {cars_}"
+    return Plan(Steps((step,)), lambda: {"added": cars.seed(stack.client("dynamodb"), table, cars_)}, (stack,))
+
+
+@acts("simulate")
+def simulate(
+    session: Session,
+    *,
+    rides: int = 20,
+    seed: int = 0,
+    rate: float | None = None,
+    duplicates: float = 0.0,
+    out_of_order: float = 0.0,
+    older: float = 0.0,
+    malformed: int = 0,
+    late: int = 0,
+    crashes: int = 0,
+    fails: int = 0,
+    poison: int = 0,
+    slow: int = 0,
+) -> Plan:
+    """Have the deployed simulator publish rides.
+
+    The same seed gives the same rides with the same ids, so consumers recognise what they have seen. Consumers meet
+    the faults of crashes, fails, poison and slow in stages local and dev only.
+
+    Args:
+        rides: Rides, of 3 or 4 events each.
+        seed: Chooses the rides and the faults.
+        rate: Events a second; by default as fast as the bus takes them.
+        duplicates: Share of the events that are published twice, from 0 to 1.
+        out_of_order: Share of the rides in which one event overtakes the one before it.
+        older: Share of the events in the older envelope.
+        malformed: Additional events that break the contract.
+        late: Events past their expiry time.
+        crashes: Events that kill their consumer, at the first attempt.
+        fails: Events that make their consumer raise, at the first attempt.
+        poison: Events that make their consumer raise, at every attempt.
+        slow: Events that take their consumer long, at the first attempt.
+    """
+    given = {name: value for name, value in locals().items() if name != "session" and value is not None}
+    try:
+        spec = shaped({json_name(name): value for name, value in given.items()}, Spec)
+        entries = len(Simulation(spec, datetime.now(UTC)))
+    except FieldError as error:
+        raise OperatorError(f"the simulator would refuse {error}") from error
+    stack = session.stack
+    function = stack.outputs["CarRideSimulatorFunctionName"]
+    step = f"have {function} publish {entries:,} events of {rides:,} rides"
+
+    def publish() -> Published:
+        request, at_once = msgspec.to_builtins(spec), AT_ONCE if rate is None else max(1, round(rate * _CALL_SECONDS))
+        for progress in simulation.simulate(stack, request, at_once=min(at_once, AT_ONCE)):
+            session.say(f"{progress.entries:,} of {progress.total:,} events")
+        return progress
+
+    return Plan(Steps((step,)), publish, (stack,))

@@ -1,0 +1,202 @@
+"""The registry of verbs, and what their functions use.
+
+A verb is a function of a `Session` and of its own options. Its docstring is its help. A reading verb returns data. An
+acting verb returns a `Plan`: what it would do, and the function that does it.
+"""
+
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from typing import Annotated, Any, Final, NamedTuple
+
+from cyclopts import Parameter
+
+from ops import regions
+from ops.finding import find, kept
+from ops.stack import ClientFactory, OperatorError, StackRef, aws_clients
+
+_UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+
+
+class Plan(NamedTuple):
+    """What an acting verb would do."""
+
+    preview: Any
+    """Data for `ops.cli.show`; it comes from the code that acts."""
+    do: Callable[[], Any]
+    """Does it, and returns data about what was done."""
+    stacks: tuple[StackRef, ...]
+    """What it changes."""
+
+
+class Steps(NamedTuple):
+    """A preview in words."""
+
+    plan: tuple[str, ...]
+
+
+class Verb(NamedTuple):
+    """A command of the command line."""
+
+    name: str
+    """Its words, such as ``failover run``."""
+    run: Callable[..., Any]
+    acts: bool
+    """Whether it changes anything: it returns a `Plan`, which is carried out with ``--yes``."""
+    is_tool: bool
+    """Whether the MCP server offers it."""
+    chooses: bool
+    """Whether ``--stack`` and ``--region`` choose the stack."""
+    status: Callable[[Any], int]
+    """Returns the exit status for what the verb has returned or done."""
+
+
+VERBS: Final[dict[str, Verb]] = {}
+
+
+def reads[F: Callable[..., Any]](
+    name: str, *, tool: bool = True, chooses: bool = True, status: Callable[[Any], int] = lambda _: 0
+) -> Callable[[F], F]:
+    """Register a verb that changes nothing. It may yield its data, which is then shown as it comes.
+
+    Args:
+        name: its words, such as ``failover status``.
+        tool: whether the MCP server offers it; a verb that runs until Ctrl-C is no tool.
+        chooses: whether it works on the stack of ``--stack`` and ``--region``.
+        status: returns the exit status for the data: 0 by default.
+    """
+    return _registered(name, False, tool, chooses, status)
+
+
+def acts[F: Callable[..., Any]](
+    name: str, *, chooses: bool = True, status: Callable[[Any], int] = lambda _: 0
+) -> Callable[[F], F]:
+    """Register a verb that changes something; it returns a `Plan`. Arguments are those of `reads`."""
+    return _registered(name, True, True, chooses, status)
+
+
+def _registered[F: Callable[..., Any]](
+    name: str, acts: bool, tool: bool, chooses: bool, status: Callable[[Any], int]
+) -> Callable[[F], F]:
+    def register(run: F) -> F:
+        VERBS[name] = Verb(name, run, acts, tool, chooses, status)
+        return run
+
+    return register
+
+
+class Session:
+    """What a verb works with.
+
+    Args:
+        say: shows progress: text, or any data that `ops.cli.show` can show.
+        clients: makes clients; by default those of the local stack, or of AWS.
+        stack: value of ``--stack``.
+        region: value of ``--region``.
+    """
+
+    def __init__(
+        self,
+        say: Callable[[object], None],
+        clients: ClientFactory | None = None,
+        stack: str | None = None,
+        region: str | None = None,
+    ) -> None:
+        self.say = say
+        self._asked = (stack, region, clients)
+
+    @cached_property
+    def stack(self) -> StackRef:
+        """The stack that is meant."""
+        return find(*self._asked)
+
+    @cached_property
+    def clients(self) -> ClientFactory:
+        """Makes clients for the stacks of samconfig.toml, which are never local ones."""
+        return self._asked[2] or aws_clients()
+
+    @cached_property
+    def pair(self) -> tuple[StackRef, StackRef]:
+        """The stack in its primary and in its secondary region; the primary need not be reachable.
+
+        Raises:
+            OperatorError: the stack is in one region only.
+        """
+        if any(self._asked[:2]) or (not self._asked[2] and kept()):
+            here, there = self.stack, self.stack.peer()
+            if there is None:
+                raise OperatorError(
+                    f"the stack {here.name} in {here.region} is a standalone one: this needs two regions, as "
+                    "docs/two-regions.md describes; --stack and --region choose another stack"
+                )
+            return (here, there) if here.role == "primary" else (there, here)
+        primary, secondary = (each.stack for each in regions.configured(self.clients))
+        if secondary.describe() is None or secondary.role != "secondary":
+            raise OperatorError(
+                f"{secondary.region} has no secondary of the stack {secondary.name}: this needs two regions, as "
+                "docs/two-regions.md describes; samconfig.toml names them"
+            )
+        return primary, secondary
+
+
+# ── Times on the command line ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def span(text: str) -> timedelta:
+    """Read a span of time, such as ``90s``, ``10m``, ``6h`` or ``2d``.
+
+    Raises:
+        ValueError: it has another form.
+    """
+    match = re.fullmatch(r"(\d+)([smhd])", text)
+    if match is None:
+        raise ValueError(f"{text!r} is no span of time: write 90s, 10m, 6h or 2d")
+    return timedelta(**{_UNITS[match[2]]: int(match[1])})
+
+
+def moment(text: str) -> datetime:
+    """Read a time: a span before now, or ISO 8601 with a time zone.
+
+    Raises:
+        ValueError: it has another form.
+    """
+    if re.fullmatch(r"\d+[smhd]", text):
+        return datetime.now(UTC) - span(text)
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is no time: write 6h, or 2026-11-21T10:00:00Z") from None
+    if time.tzinfo is None:
+        raise ValueError(f"{text!r} has no time zone: write {text}Z for UTC")
+    return time
+
+
+def before(since: datetime, until: datetime | None) -> datetime:
+    """Return the end of a window, which is now by default.
+
+    Raises:
+        OperatorError: it does not come after ``since``.
+    """
+    until = until or datetime.now(UTC)
+    if not since < until:
+        raise OperatorError(f"--since has to be before --until, which is {until:%Y-%m-%d %H:%M:%S %Z}")
+    return until
+
+
+def spelt(value: timedelta | None) -> str | None:
+    """Return a span in the form that `span` reads."""
+    if value is None:
+        return None
+    for unit, name in reversed(_UNITS.items()):
+        if value and not value % (length := timedelta(**{name: 1})):
+            return f"{value // length}{unit}"
+    return f"{value.total_seconds():.0f}s"
+
+
+def _read(by: Callable[[str], Any]) -> Callable[[Any, Any], Any]:
+    return lambda _, tokens: by(tokens[0].value)
+
+
+type Span = Annotated[timedelta, Parameter(converter=_read(span), show_default=spelt)]
+type Moment = Annotated[datetime, Parameter(converter=_read(moment))]

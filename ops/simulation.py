@@ -1,0 +1,40 @@
+"""Has the deployed simulator publish rides, in calls that are short enough to show progress."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from ops.stack import OperatorError, StackRef
+
+AT_ONCE: Final = 500
+"""Entries that one call publishes."""
+
+
+class Published(NamedTuple):
+    """How far the simulator has come."""
+
+    entries: int
+    """Entries that it has published."""
+    total: int
+    """All entries of the simulation."""
+
+
+def simulate(stack: StackRef, request: Mapping[str, Any], *, at_once: int = AT_ONCE) -> Iterator[Published]:
+    """Call the deployed simulator until it has published everything, and yield its progress after each call.
+
+    Args:
+        stack: the stack.
+        request: the simulator's request.
+        at_once: entries that one call publishes.
+
+    Raises:
+        OperatorError: the simulator refused or failed.
+    """
+    request = {**request, "limit": at_once}
+    while True:
+        summary = stack.invoke("CarRideSimulatorFunctionName", request)
+        if "error" in summary:
+            raise OperatorError(f"the simulator refused: {summary['error']}")
+        yield Published(summary["resume"] or summary["total"], summary["total"])
+        if summary["resume"] is None:
+            return
+        request |= {"offset": summary["resume"], "time": summary["time"]}
