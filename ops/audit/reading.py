@@ -97,10 +97,10 @@ def published(logs: Any, group: str) -> Iterator[Published]:
 
     An unreadable line may have been any event: it is yielded under EventBridge's id, or the line's id if it has none.
     """
-    return filter(None, map(publication, _lines(logs, group)))
+    return filter(None, map(published_in, _lines(logs, group)))
 
 
-def publication(line: Mapping[str, Any]) -> Published | None:
+def published_in(line: Mapping[str, Any]) -> Published | None:
     """Return the event in a line of the bus's log, or None if it is no ride event."""
     text = line["message"]
     return _published(read(text), text, f"unreadable line {line.get('eventId')}", _logged_at(line))

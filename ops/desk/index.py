@@ -12,7 +12,7 @@ from carride import telemetry
 from idempotency import observation
 from ops.audit.evidence import AuditedConsumer, DeadLettered
 from ops.audit.queues import read
-from ops.audit.reading import publication
+from ops.audit.reading import published_in
 
 MOST_EVENTS: Final = 50_000
 PAGE: Final = 100
@@ -142,7 +142,7 @@ class Index:
 
     def add_published(self, line: Mapping[str, Any]) -> None:
         """Add a line of the bus's log."""
-        event = publication(line)
+        event = published_in(line)
         if event is None:
             return
         time_ms = int(line["timestamp"])

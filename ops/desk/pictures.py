@@ -151,18 +151,14 @@ def began_ms(run: Run) -> float:
 def attempts(runs: Sequence[Run], place: Callable[[float], float]) -> list[Attempt]:
     """Return runs of one consumer as bars, with the crashed ones that only a later attempt's number shows."""
     found: list[Attempt] = []
-    counted = 0
+    shown = {run.attempt for run in runs if run.outcome in observation.COMMITTED | FAILURES}
+    crashes = sum(run.outcome == CRASHED for run in runs)
     for run in runs:
-        is_next = run.outcome in observation.COMMITTED | {observation.FAILED, observation.LOST_LEASE}
-        if run.outcome == CRASHED:
-            counted += 1
-            run.attempt = run.attempt or counted
-        elif is_next and run.attempt > counted + 1:
-            for missing in range(counted + 1, run.attempt):
-                guess = Run(run.consumer, CRASHED, missing, None, "it logged nothing", int(began_ms(run)))
-                found.append(Attempt(guess, look(CRASHED), _bar(guess, place), guessed=True))
-        if is_next:
-            counted = max(counted, run.attempt)
+        if run.outcome == observation.TAKEOVER:
+            for number in range(1 + crashes, run.attempt):
+                if number not in shown:
+                    crashed = Run(run.consumer, CRASHED, number, None, "it logged nothing", int(began_ms(run)))
+                    found.append(Attempt(crashed, look(CRASHED), _bar(crashed, place), guessed=True))
         found.append(Attempt(run, look(run.outcome), _bar(run, place)))
     return found
 

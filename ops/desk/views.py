@@ -4,7 +4,7 @@ import json
 import re
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from starlette.requests import Request
@@ -17,8 +17,9 @@ from idempotency.stores.transport import BotocoreTransport
 from ops.audit.evidence import OTHER_DLQS, AuditedConsumer
 from ops.audit.queues import read
 from ops.desk import faults
-from ops.desk.index import BUCKET_S, BUCKETS, BUS, GROUPS, WAITING, Fact, Filter, Index
-from ops.desk.pictures import STACKED, WIDTH, Attempt, Chart, attempts, axis, began_ms, chart, chips
+from ops.desk.feed import Feed
+from ops.desk.index import BUCKET_S, BUCKETS, BUS, GROUPS, WAITING, Fact, Filter
+from ops.desk.pictures import STACKED, WIDTH, attempts, axis, began_ms, chart, chips
 from ops.stack import StackRef
 
 if TYPE_CHECKING:
@@ -70,32 +71,6 @@ class Watched:
         return tuple(versions)
 
 
-class Part(NamedTuple):
-    """Deliveries to a consumer with outcomes of one kind."""
-
-    name: str
-    sign: str
-    """The outcome whose sign it has."""
-    outcome: str
-    """Filters the facts."""
-    total: int
-    a_minute: int
-
-
-class Lane(NamedTuple):
-    """A consumer on the page of the flow."""
-
-    consumer: AuditedConsumer
-    deliveries: int
-    parts: Sequence[Part]
-    chart: Chart
-    waiting: int
-    letters: Mapping[str, int | None]
-    """Messages by dead-letter queue; None if that is not known yet."""
-    queue: int | None
-    """Messages in the queue in front of it; None if there is none."""
-
-
 class Effect(NamedTuple):
     """What an event did to the item of a consumer."""
 
@@ -106,20 +81,6 @@ class Effect(NamedTuple):
     """Types of the events that were emitted with it."""
 
 
-class Stop(NamedTuple):
-    """A consumer on the page of one event."""
-
-    consumer: AuditedConsumer
-    takes: bool
-    attempts: Sequence[Attempt]
-    letter: str | None
-    record: Record | None
-    records: Sequence[Version]
-    lease: tuple[float, float] | None
-    """Where the lease of a running attempt begins and ends on the axis."""
-    effect: Effect | None
-
-
 def flow(desk: "Desk", _request: Request) -> dict[str, Any]:
     """Return counts and charts of the pipeline."""
     feed, now = desk.feed, time.time()
@@ -128,7 +89,7 @@ def flow(desk: "Desk", _request: Request) -> dict[str, Any]:
         sources = {what: count for (lane, what), count in sorted(feed.index.totals.items()) if lane == BUS}
         return {
             "title": "Flow",
-            "lanes": [_lane(feed.index, each, feed.queues, now) for each in feed.consumers],
+            "lanes": [_lane(feed, each, now) for each in feed.consumers],
             "sources": sources,
             "published": sum(sources.values()),
             "a_minute": sum(bucket.total() for bucket in bus[-_MINUTE_BUCKETS:]),
@@ -141,23 +102,23 @@ def flow(desk: "Desk", _request: Request) -> dict[str, Any]:
         }
 
 
-def _lane(index: Index, consumer: AuditedConsumer, queues: Mapping[str, int], now: float) -> Lane:
-    buckets = index.recent(consumer.name, now)
+def _lane(feed: Feed, consumer: AuditedConsumer, now: float) -> dict[str, Any]:
+    buckets = feed.index.recent(consumer.name, now)
     minute = sum(buckets[-_MINUTE_BUCKETS:], Counter[str]())
-    totals = Counter({what: count for (lane, what), count in index.totals.items() if lane == consumer.name})
-    parts = [
-        Part(name, sign, outcome, *(sum(counts[each] for each in STACKED[name]) for counts in (totals, minute)))
-        for name, sign, outcome in _PARTS
-    ]
-    return Lane(
-        consumer,
-        totals.total(),
-        parts,
-        chart(buckets, STACKED),
-        len(index.waiting[consumer.name]),
-        {queue: queues.get(queue) for queue in (f"{consumer.resources}RuleDlq", f"{consumer.resources}Dlq")},
-        queues.get(f"{consumer.resources}Queue"),
-    )
+    totals = Counter({what: count for (lane, what), count in feed.index.totals.items() if lane == consumer.name})
+    dlqs = (f"{consumer.resources}RuleDlq", f"{consumer.resources}Dlq")
+    return {
+        "name": consumer.name,
+        "deliveries": totals.total(),
+        "parts": [
+            (name, sign, wanted, *(sum(counts[each] for each in STACKED[name]) for counts in (totals, minute)))
+            for name, sign, wanted in _PARTS
+        ],
+        "chart": chart(buckets, STACKED),
+        "waiting": len(feed.index.waiting[consumer.name]),
+        "queue": feed.queues.get(f"{consumer.resources}Queue"),
+        "letters": {queue: feed.queues.get(queue) for queue in dlqs},
+    }
 
 
 def facts(desk: "Desk", request: Request) -> dict[str, Any]:
@@ -188,21 +149,30 @@ def event(desk: "Desk", request: Request) -> dict[str, Any]:
     found = {each.name: (_record(feed.stack, each, fact.id), _item(feed.stack, each, fact.ride)) for each in takers}
     with feed.lock:
         ends = [float(record.lease_ms) for record, _ in found.values() if record and record.lease_ms]
-        times = [
-            *(copy.time_ms for copy in fact.copies),
-            *(run.ended_ms for run in fact.runs),
-            *map(began_ms, fact.runs),
-        ]
-        place = axis([*times, *ends])
+        ends += [run.ended_ms for run in fact.runs]
+        place = axis([*ends, *map(began_ms, fact.runs), *(copy.time_ms for copy in fact.copies)])
+        stops = []
+        for each in feed.consumers:
+            record, item = found.get(each.name, (None, {}))
+            stop = {
+                "name": each.name,
+                "takes": each.takes(fact.type),
+                "attempts": attempts(fact.of(each.name), place),
+                "letter": fact.letters.get(each.name),
+                "record": record,
+                "history": desk.watched.add(f"record {record.key}", _told(record)) if record else (),
+                "lease": (place(record.updated_ms), place(record.lease_ms)) if record and record.lease_ms else None,
+                "effect": _effect(desk, each.name, fact, item),
+            }
+            stops.append(stop)
         return {
             "title": fact.type or "An event that breaks the contract",
             "fact": fact,
-            "stops": [_stop(desk, each, fact, place, found.get(each.name, (None, {}))) for each in feed.consumers],
+            "stops": stops,
             "copies": [(copy, place(copy.time_ms)) for copy in fact.copies],
             "width": WIDTH,
             "faults": faults.FAULTS if feed.stack.local and fact.ride else {},
             "content": _indented(fact.body),
-            "began_ms": fact.time_ms,
         }
 
 
@@ -227,26 +197,6 @@ def _item(stack: StackRef, consumer: AuditedConsumer, name: str | None) -> dict[
         return {}
     request = {"TableName": stack.outputs[f"{consumer.table}Name"], "Key": {"orderID": {"S": name}}}
     return marshalling.values(stack.client("dynamodb").get_item(**request, ConsistentRead=True).get("Item", {}))
-
-
-def _stop(
-    desk: "Desk",
-    consumer: AuditedConsumer,
-    fact: Fact,
-    place: Callable[[float], float],
-    found: tuple[Record | None, Mapping[str, Any]],
-) -> Stop:
-    record, item = found
-    return Stop(
-        consumer,
-        takes=consumer.takes(fact.type),
-        attempts=attempts(fact.of(consumer.name), place),
-        letter=fact.letters.get(consumer.name),
-        record=record,
-        records=desk.watched.add(f"record {record.key}", _told(record)) if record else (),
-        lease=(place(record.updated_ms), place(record.lease_ms)) if record and record.lease_ms else None,
-        effect=_effect(desk, consumer.name, fact, item),
-    )
 
 
 def _indented(text: str) -> str:
