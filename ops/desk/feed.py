@@ -16,7 +16,7 @@ from ops.stack import OperatorError, StackRef
 
 _GRACE: Final = timedelta(seconds=90)
 """Longer than the lease of a killed run, after which a local stack tries again."""
-_REST: Final = 2
+_REST: Final = 4
 """A feed pauses for this many times as long as its last look took."""
 _ATTRIBUTES: Final = ("", "NotVisible", "Delayed")
 

@@ -148,17 +148,16 @@ def began_ms(run: Run) -> float:
     return run.ended_ms - (run.duration_ms or 0.0)
 
 
-def attempts(runs: Sequence[Run], place: Callable[[float], float]) -> list[Attempt]:
-    """Return runs of one consumer as bars, with the crashed ones that only a later attempt's number shows."""
+def attempts(runs: Iterable[Run], place: Callable[[float], float]) -> list[Attempt]:
+    """Return runs of one consumer as bars, with the crashed ones that only a takeover's attempt number shows."""
     found: list[Attempt] = []
-    shown = {run.attempt for run in runs if run.outcome in observation.COMMITTED | FAILURES}
-    crashes = sum(run.outcome == CRASHED for run in runs)
-    for run in runs:
+    earlier = 0
+    for run in sorted(runs, key=began_ms):
         if run.outcome == observation.TAKEOVER:
-            for number in range(1 + crashes, run.attempt):
-                if number not in shown:
-                    crashed = Run(run.consumer, CRASHED, number, None, "it logged nothing", int(began_ms(run)))
-                    found.append(Attempt(crashed, look(CRASHED), _bar(crashed, place), guessed=True))
+            for number in range(1 + earlier, run.attempt):
+                crashed = Run(run.consumer, CRASHED, number, None, "it logged nothing", int(began_ms(run)))
+                found.append(Attempt(crashed, look(CRASHED), _bar(crashed, place), guessed=True))
+        earlier += run.outcome in FAILURES
         found.append(Attempt(run, look(run.outcome), _bar(run, place)))
     return found
 

@@ -157,7 +157,7 @@ def event(desk: "Desk", request: Request) -> dict[str, Any]:
             stop = {
                 "name": each.name,
                 "takes": each.takes(fact.type),
-                "attempts": attempts(fact.of(each.name), place),
+                "attempts": attempts([run for run in fact.runs if run.consumer == each.name], place),
                 "letter": fact.letters.get(each.name),
                 "record": record,
                 "history": desk.watched.add(f"record {record.key}", _told(record)) if record else (),
