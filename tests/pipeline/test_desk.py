@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 import pytest
@@ -30,6 +30,8 @@ PATIENCE_MS: Final = 60_000
 """A stalled run is taken over after seconds; other steps take less."""
 CONSUMER: Final = "payment"
 
+type Scheme = Literal["light", "dark"]
+
 CONTRAST: Final = (Path(__file__).parent / "contrast.js").read_text(encoding="utf-8")
 
 
@@ -37,6 +39,7 @@ class Site(NamedTuple):
     """A stack with simulated rides, and the desk that shows it."""
 
     pipeline: Pipeline
+    local: Kept
     ref: StackRef
     url: str
 
@@ -53,7 +56,7 @@ def site() -> Iterator[Site]:
         pipeline.simulate(rides=10, seed=1, duplicates=0.3, crashes=1, poison=1, malformed=6)
         local = Kept("desk", cloud.region, cloud.endpoint_url, gateway.url, "", os.getpid())
         ref = StackRef(local.name, local.region, local_clients(local), local)
-        yield Site(pipeline, ref, stack.enter_context(desk.serving(ref, 0)))
+        yield Site(pipeline, local, ref, stack.enter_context(desk.serving(ref, 0)))
 
 
 @pytest.fixture(scope="module")
@@ -154,17 +157,15 @@ def test_no_button_loses_or_doubles(site: Site, page: Page, button: str, outcome
     page.goto(event_of(page, f"type=CarRideCompleted&at={CONSUMER}&outcome=New&ride=order_1_"))
     stop = page.locator(f"#at-{CONSUMER}")
     stop.get_by_role("button", name=button).click()
-    expect(page.locator(f"#at-{CONSUMER} .chip")).to_have_text(
-        [re.compile(each) for each in outcomes], timeout=PATIENCE_MS
-    )
+    told = page.locator(f"#at-{CONSUMER} .chip")
+    expect(told).to_have_text([re.compile(each) for each in outcomes], timeout=PATIENCE_MS)
     if "fenced" in outcomes[0]:
         picture(page, "desk-event")
     ledger = site.pipeline.ledger()
     assert (ledger.lost, ledger.doubled) == (0, 0)
     page.goto("/ledger")
-    expect(page.locator(f"#{CONSUMER}-deliveries")).to_have_text(
-        f"{ledger.consumers[CONSUMER].deliveries:,}", timeout=PATIENCE_MS
-    )
+    deliveries = f"{ledger.consumers[CONSUMER].deliveries:,}"
+    expect(page.locator(f"#{CONSUMER}-deliveries")).to_have_text(deliveries, timeout=PATIENCE_MS)
     expect(page.locator("#lost")).to_have_text("0")
     expect(page.locator("#doubled")).to_have_text("0")
 
@@ -186,9 +187,9 @@ def test_an_edited_event_is_another_fact_or_a_mismatch(site: Site, page: Page) -
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [400, 1920])
-def test_every_text_can_be_read(site: Site, browser: Browser, scheme: str, width: int) -> None:
+def test_every_text_can_be_read(site: Site, browser: Browser, scheme: Scheme, width: int) -> None:
     """Text has WCAG's contrast of 4.5 (3 if large), and no page is wider than the window."""
-    page = browser.new_page(base_url=site.url, color_scheme=scheme, viewport={"width": width, "height": 900})  # type: ignore[arg-type] - literals of the parametrization
+    page = browser.new_page(base_url=site.url, color_scheme=scheme, viewport={"width": width, "height": 900})
     event = event_of(page, f"at={CONSUMER}&outcome=LostLease")
     for path in (*(where for where, _ in VIEWS), event, f"{event}/edit"):
         page.goto(path)
@@ -222,10 +223,8 @@ def test_a_port_in_use_or_a_missing_stack_is_a_sentence(site: Site) -> None:
     port = int(urlsplit(site.url).port or 0)
     with pytest.raises(OperatorError, match="--port"), desk.serving(site.ref, port):
         pass
-    with (
-        pytest.raises(OperatorError, match="no stack"),
-        desk.serving(StackRef("other", "us-east-1", lambda service, _: site.ref.client(service)), 0),
-    ):
+    other = StackRef("other", site.ref.region, local_clients(site.local))
+    with pytest.raises(OperatorError, match="no stack"), desk.serving(other, 0):
         pass
 
 
