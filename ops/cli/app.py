@@ -11,6 +11,7 @@ from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 from cyclopts import App, Group, Parameter
 from cyclopts.exceptions import CycloptsError
 
+import ops.cli.desk
 import ops.cli.letters
 import ops.cli.regions
 import ops.cli.replay

@@ -6,10 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-import uvicorn
-
-from ops.desk.app import Desk
-from ops.desk.feed import Feed
 from ops.stack import OperatorError, StackRef
 
 PORT: Final = 8765
@@ -28,6 +24,11 @@ def serving(stack: StackRef, port: int = PORT) -> Iterator[str]:
     Raises:
         OperatorError: there is no such stack, or the port is taken.
     """
+    import uvicorn  # noqa: PLC0415 - whoever only needs the port needs no server
+
+    from ops.desk.app import Desk  # noqa: PLC0415 - as above
+    from ops.desk.feed import Feed  # noqa: PLC0415 - as above
+
     feed = Feed(stack)
     with _listening(port) as listener:
         host = f"{_HOST}:{listener.getsockname()[1]}"

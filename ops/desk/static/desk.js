@@ -4,6 +4,12 @@
 const link = document.getElementById("link");
 const fields = "input, select, textarea";
 
+const chosen = new Map(); // the details that the reader has opened or closed
+document.addEventListener("click", (event) => {
+  const details = event.target.closest("summary")?.parentElement;
+  if (details) chosen.set(details.id, !details.open);
+});
+
 function isBusy(part) {
   const selection = getSelection();
   const isSelected = selection && !selection.isCollapsed && part.contains(selection.anchorNode);
@@ -12,9 +18,8 @@ function isBusy(part) {
 
 function replace(part, html) {
   const focused = part.contains(document.activeElement) ? document.activeElement.id : "";
-  const details = new Map([...part.querySelectorAll("details[id]")].map((each) => [each.id, each.open]));
   part.innerHTML = html;
-  for (const [id, open] of details) {
+  for (const [id, open] of chosen) {
     const found = document.getElementById(id);
     if (found) found.open = open;
   }
