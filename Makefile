@@ -10,8 +10,11 @@ export SAM_CLI_TELEMETRY := 0
 
 UNIT := tests/carride tests/functions tests/idempotency tests/local tests/ops
 ENVIRONMENTS := .venv-dev/.synced .venv-engine/.synced .venv-sam/.synced
+# Ctrl-C ends such a command in order, with status 130, which is no error.
+UNTIL_CTRL_C := trap : INT;
+NO_ERROR := || [ $$? -eq 130 ]
 
-.venv-%/.synced: uv.lock .python-version scripts/sync
+.venv-%/.synced: uv.lock .python-version scripts/sync functions # a new function becomes importable
 	@scripts/sync $*
 	@touch $@
 
@@ -21,7 +24,7 @@ ENVIRONMENTS := .venv-dev/.synced .venv-engine/.synced .venv-sam/.synced
 setup: $(ENVIRONMENTS) ## Install the three environments (every other target does so by itself)
 
 demo: $(ENVIRONMENTS) ## Run the whole pipeline on this machine and print its ledger (ARGS="--rides 1000", ARGS=--help)
-	@$(PYTHON) -m local.demo $(ARGS)
+	@$(UNTIL_CTRL_C) $(PYTHON) -m local.demo $(ARGS) $(NO_ERROR)
 
 invoke: $(ENVIRONMENTS) ## Run one function with events, in order: FUNCTION=RideHistoryFunction EVENT="events/….json …"
 	@$(PYTHON) -m local.invoke "$(FUNCTION)" $(or $(EVENT),"")
@@ -33,10 +36,10 @@ local-env: .venv-dev/.synced ## Write the --env-vars file of `sam local invoke` 
 	@$(PYTHON) -m local.environments $(ARGS)
 
 engine: $(ENVIRONMENTS) ## Run any SAM template on this machine until Ctrl-C: TEMPLATE=examples/minimal/template.yaml
-	@.venv-engine/bin/python -m local.engine run "$(TEMPLATE)" $(ARGS)
+	@$(UNTIL_CTRL_C) .venv-engine/bin/python -m local.engine run "$(TEMPLATE)" $(ARGS) $(NO_ERROR)
 
 chaos: $(ENVIRONMENTS) ## Run the worst mix of faults and check every ride (ARGS="--rides 500 --seeds 3", ARGS=--help)
-	@$(PYTHON) -m local.chaos $(ARGS)
+	@$(UNTIL_CTRL_C) $(PYTHON) -m local.chaos $(ARGS) $(NO_ERROR)
 
 ##@ Check
 
@@ -69,7 +72,7 @@ check: lint test ## Check everything, as CI does
 
 ##@ Measure
 
-.PHONY: compare bench explore simulate mutants
+.PHONY: compare bench explore simulate mutants costs
 compare: .venv-dev/.synced ## Show what Powertools and this layer do in the same adversities (ARGS=--help)
 	@$(PYTHON) -m tests.idempotency.differential $(ARGS)
 
@@ -85,6 +88,9 @@ simulate: .venv-dev/.synced ## Run the layer under simulated transports and rand
 mutants: .venv-dev/.synced ## Remove each rule of the idempotency layer in turn, and expect its tests to go red
 	@$(PYTHON) -m tests.idempotency.mutants $(ARGS)
 
+costs: .venv-dev/.synced ## Show a month's bill, from the template and a volume (ARGS="--rides 50000 --regions 2", ARGS=--help)
+	@$(PYTHON) -m infrastructure.costs $(ARGS)
+
 ##@ Housekeeping
 
 .PHONY: format contract snapshot new-consumer clean help
@@ -92,7 +98,7 @@ format: .venv-dev/.synced ## Rewrite the code in the project's format
 	@$(PYTHON) -m ruff format
 	@$(PYTHON) -m ruff check --fix
 
-contract: .venv-dev/.synced ## Write what follows from the event's types: schemas, samples, OpenAPI, AsyncAPI; and docs/parameters.md
+contract: .venv-dev/.synced ## Write what follows from types and template: schemas, samples, OpenAPI, AsyncAPI, parts of docs
 	@$(PYTHON) -m contract
 
 snapshot: .venv-dev/.synced ## Show what the template's change changes in what is deployed (ARGS=main: since then)
@@ -100,6 +106,7 @@ snapshot: .venv-dev/.synced ## Show what the template's change changes in what i
 
 new-consumer: .venv-dev/.synced ## Add a consumer, with everything that belongs to one: NAME=loyalty_points
 	@$(PYTHON) -m local.new_consumer "$(NAME)"
+	@$(PYTHON) -m contract
 
 clean: ## Remove what builds, demos and tests left behind (not the environments)
 	@rm -rf .aws-sam .demo .hypothesis .mypy_cache .pytest_cache .ruff_cache

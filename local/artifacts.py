@@ -3,6 +3,7 @@
 import fcntl
 import hashlib
 import io
+import json
 import platform
 import zipfile
 from collections.abc import Iterator
@@ -22,7 +23,11 @@ PARAMETERS: Final = {
 """Template parameters of this machine."""
 
 _FOLDER: Final = ROOT / ".aws-sam"
-_CODE: Final = {"AWS::Serverless::Function": "CodeUri", "AWS::Serverless::LayerVersion": "ContentUri"}
+_CODE: Final = {
+    "AWS::Serverless::Function": "CodeUri",
+    "AWS::Serverless::LayerVersion": "ContentUri",
+    "AWS::Lambda::Function": "Code",
+}
 """The property of a resource that names a folder of code, by type."""
 
 
@@ -101,11 +106,13 @@ class Uploads:
                 continue
             properties = resource.get("Properties", {})
             if resource["Type"] == "AWS::CloudFormation::Stack":
-                properties["TemplateURL"] = self.template((template.parent / properties["TemplateURL"]).read_bytes())
+                nested = self.package(template.parent / properties["TemplateURL"])
+                properties["TemplateURL"] = self.template(json.dumps(nested).encode())
             name = _CODE.get(resource["Type"], "")
             if isinstance(folder := properties.get(name), str):
-                content = _zip((template.parent / folder).resolve())
-                properties[name] = f"s3://{self._bucket}/{self._put(content, 'zip')}"
+                key = self._put(_zip((template.parent / folder).resolve()), "zip")
+                uploaded = {"S3Bucket": self._bucket, "S3Key": key}
+                properties[name] = uploaded if name == "Code" else f"s3://{self._bucket}/{key}"
         return body
 
     def _put(self, content: bytes, kind: str) -> str:

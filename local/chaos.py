@@ -224,7 +224,7 @@ def rehearse(cloud: LocalAws, mix: Mix, *, seed: int, store: Store, progress: Pr
         )
         with partner.polling(sqs, queue):
             with progress.step(f"seed {seed}: publishing {mix.rides:,} rides"):
-                for done, total in publish(cloud, stack, msgspec.to_builtins(spec), at_once=mix.at_once):
+                for done, total, _ in publish(cloud, stack, msgspec.to_builtins(spec), at_once=mix.at_once):
                     progress.note(f"{done:,} of {total:,} events")
                     _pause(cloud, until=mix.at_once // 4)
             settle("waiting until every event is processed")

@@ -1,33 +1,43 @@
 """What the commands share: numbers on the command line, progress, and how a command ends."""
 
 import argparse
+import math
+import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final, NoReturn, TextIO
+from typing import Final, Literal, NoReturn, TextIO
+
+from rich.console import Console
+from rich.text import Text
 
 from local.engine.process import EngineError, end_in_order
+from ops.stack import OperatorError
 
 WRONG: Final = 1
 _FAILED: Final = 2
 _INTERRUPTED: Final = 130
-_NOTE_SECONDS: Final = 5.0
+_SILENT_SECONDS: Final = 1.9
+_REFRESH_SECONDS: Final = 0.1
 
 
-def _at_least(least: int) -> Callable[[str], int]:
-    """Return a reader of whole numbers that are not less than ``least``."""
+def _whole(least: int, most: float = math.inf) -> Callable[[str], int]:
+    """Return a reader of whole numbers between two limits, both included."""
+    limits = f"from {least}" if most == math.inf else f"from {least} to {most}"
 
     def read(text: str) -> int:
-        if not text.removeprefix("-").isdecimal() or int(text) < least:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least}")
+        if not text.removeprefix("-").isdecimal() or not least <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number {limits}")
         return int(text)
 
     return read
 
 
-count = _at_least(0)
-positive = _at_least(1)
+count = _whole(0)
+positive = _whole(1)
+port = _whole(0, 65_535)
 
 
 def share(text: str) -> float:
@@ -43,11 +53,11 @@ def share(text: str) -> float:
 
 @contextmanager
 def ending_in_order() -> Iterator[None]:
-    """Run a command: it ends with 2 and one sentence if the local AWS fails, with 130 after Ctrl-C or SIGTERM."""
+    """Run a command: it ends with 2 and one sentence if it cannot be run, with 130 after Ctrl-C or SIGTERM."""
     end_in_order()
     try:
         yield
-    except EngineError as error:
+    except (EngineError, OperatorError) as error:
         leave(_FAILED, f"error: {error}")
     except KeyboardInterrupt:
         leave(_INTERRUPTED, "\nstopped; nothing is left running")
@@ -60,28 +70,50 @@ def leave(status: int, message: str) -> NoReturn:
 
 
 class Progress:
-    """Print each step with its duration, and a note now and then during long ones."""
+    """Show each step while it lasts, and then its duration: live on a terminal, in plain lines elsewhere.
+
+    No step is silent for more than two seconds.
+
+    Attributes:
+        console: Where it is shown.
+    """
 
     def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._noted = 0.0
-        self._gap = " "
+        plain = bool(os.environ.get("NO_COLOR"))
+        colors: Literal["auto"] | None = None if plain else "auto"
+        self.console = Console(
+            file=stream, color_system=colors, highlight=False, markup=False, emoji=False, soft_wrap=True
+        )
+        self._is_live = self.console.is_terminal and not plain and not self.console.is_dumb_terminal
+        self._note = ""
 
     @contextmanager
     def step(self, what: str) -> Iterator[None]:
-        """Announce a step, and print its duration when it is done."""
-        began = self._noted = time.monotonic()
-        self._gap = " "
-        self._print(f"{what} …")
-        yield
-        self._print(f"{self._gap}{time.monotonic() - began:.1f} s\n")
+        """Show a step for as long as the ``with`` block lasts."""
+        began, ended = time.monotonic(), threading.Event()
+        self._note = ""
+        shown = threading.Thread(
+            target=self._show_live if self._is_live else self._show_plain, args=(what, began, ended)
+        )
+        shown.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            shown.join()
+        mark = Text.assemble(("✓ ", "green"), what, " ") if self._is_live else Text("  done in ")
+        self.console.print(mark, Text(f"{time.monotonic() - began:.1f} s", "dim"), sep="")
 
     def note(self, text: str) -> None:
-        """Print how far the step has come, at most every five seconds."""
-        if time.monotonic() - self._noted >= _NOTE_SECONDS:
-            self._noted = time.monotonic()
-            self._gap = "\n  done in "
-            self._print(f"\n  {text}")
+        """Show how far the step has come."""
+        self._note = text
 
-    def _print(self, text: str) -> None:
-        print(text, end="", file=self._stream, flush=True)
+    def _show_live(self, what: str, began: float, ended: threading.Event) -> None:
+        with self.console.status(what) as status:
+            while not ended.wait(_REFRESH_SECONDS):
+                status.update(Text.assemble(f"{what} … ", (f"{time.monotonic() - began:.0f} s {self._note}", "dim")))
+
+    def _show_plain(self, what: str, began: float, ended: threading.Event) -> None:
+        self.console.print(f"{what} …")
+        while not ended.wait(_SILENT_SECONDS):
+            self.console.print(f"  {time.monotonic() - began:.0f} s {self._note}")

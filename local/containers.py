@@ -19,9 +19,11 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from local.artifacts import PARAMETERS
+from local.artifacts import PARAMETERS, built
+from local.engine.process import environment
 from local.environments import environments
-from local.local_aws import ROOT, EngineError, LocalAws
+from local.local_aws import ROOT, EngineError
+from ops.stack import StackRef
 
 _DESKTOP: Final = "host.docker.internal"
 _GATEWAYS: Final = (
@@ -92,18 +94,17 @@ def _copy(source: socket.socket, sink: socket.socket) -> None:
 
 
 class SamLocal:
-    """Invokes the functions of a stack that is deployed to the local engine.
+    """Invokes the functions of a stack that is deployed to a local engine.
 
     Args:
-        cloud: the engine.
-        stack: name of the stack.
+        stack: the stack; the code is that of the last build.
         folder: where the variables of the functions are written.
         **variables: environment variables of every function that replace the stack's, such as `AWS_ENDPOINT_URL`.
     """
 
-    def __init__(self, cloud: LocalAws, stack: str, folder: Path, **variables: str) -> None:
-        self._cloud = cloud
-        found = environments(cloud.client("cloudformation"), cloud.client("lambda"), stack)
+    def __init__(self, stack: StackRef, folder: Path, **variables: str) -> None:
+        self._environment = environment(stack.client("lambda").meta.endpoint_url)
+        found = environments(stack.client("cloudformation"), stack.client("lambda"), stack.name)
         replaced = {
             function: each | {name: variables[name] for name in variables if name in {*each, "AWS_ENDPOINT_URL"}}
             for function, each in found.items()
@@ -121,7 +122,7 @@ class SamLocal:
         Raises:
             EngineError: the SAM CLI failed.
         """
-        with self._cloud.built() as build:
+        with built() as build:
             done = subprocess.run(
                 [
                     *(str(ROOT / ".venv-sam/bin/sam"), "local", "invoke", function, "--event", "-"),
@@ -129,7 +130,7 @@ class SamLocal:
                     *("--config-file", str(ROOT / "samconfig.toml"), "--config-env", "local", "--skip-pull-image"),
                     *("--parameter-overrides", *(f"{name}={each}" for name, each in PARAMETERS.items())),
                 ],
-                env=os.environ | self._cloud.environment() | {"SAM_CLI_TELEMETRY": "0"},
+                env=os.environ | self._environment | {"SAM_CLI_TELEMETRY": "0"},
                 input=json.dumps(event),
                 capture_output=True,
                 text=True,

@@ -1,27 +1,38 @@
 """`make demo`: run the whole pipeline on this machine and print its ledger."""
 
 import argparse
+import importlib.util
 import json
+import os
 import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
+from rich.console import Console
+from rich.text import Text
+
+from local import story
 from local.bookings import book
-from local.command import WRONG, Progress, count, ending_in_order, leave, positive, share
-from local.local_aws import FAULTS, ROOT, EngineError, LocalAws, Stack
+from local.command import WRONG, Progress, count, ending_in_order, leave, port, positive, share
+from local.engine.process import environment
+from local.local_aws import FAULTS, HOST, ROOT, EngineError, LocalAws, Stack
 from local.simulated_gateway import Books, GatewayServer, Troubles
 from ops import fleet
 from ops.audit import Report, audit, gateway_payments
-from ops.simulation import AT_ONCE, simulate
-from ops.stack import OperatorError, StackRef
+from ops.finding import KEPT, Kept, keep, kept, local_clients
+from ops.simulation import AT_ONCE, Published, simulate
+from ops.stack import StackRef
 
 LEDGER: Final = ROOT / ".demo" / "ledger.json"
 DECLINED: Final = 0.05
 """Share of the rides that the simulated payment gateway declines."""
+DESK_PORT: Final = 8765
+"""Where a kept demo serves its page."""
 
 _CARS: Final = 64
 
@@ -39,7 +50,7 @@ examples:
   make demo                                                     what the README shows
   make demo ARGS="--rides 1000 --duplicates 0.5 --seed 7"       a larger run
   make demo ARGS="--crashes 20"                                 consumers that are killed half-way
-  make demo ARGS=--keep                                         look around afterwards with aws and sam"""
+  make demo ARGS=--keep                                         watch the page, and look around afterwards"""
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -64,6 +75,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     what.add_argument("--poison", type=count, default=1, metavar="N", help="events that always make it raise (1)")
     how = parser.add_argument_group("how the demo runs")
     how.add_argument("--keep", action="store_true", help="leave everything running until Ctrl-C, to look around")
+    how.add_argument("--port", type=port, default=DESK_PORT, metavar="N", help=f"of the kept page ({DESK_PORT})")
     how.add_argument("--json", action="store_true", help="print the ledger as JSON; progress goes to standard error")
     return parser.parse_args(arguments)
 
@@ -73,6 +85,8 @@ def main() -> None:
     options = parse()
     with ending_in_order():
         report = run(options)
+    if options.keep:
+        print("\nstopped; nothing is left running", file=sys.stderr)
     if report.status:
         leave(WRONG, report.verdict)
     if not report.saga.settled:
@@ -80,32 +94,95 @@ def main() -> None:
 
 
 def run(options: argparse.Namespace) -> Report:
-    """Deploy, book, publish, wait, audit and print; return the report."""
+    """Deploy, book, publish, wait, audit and print; return the report.
+
+    Raises:
+        EngineError: The engine failed, or another stack is kept.
+        OperatorError: A function of the stack failed, or the page's port is taken.
+    """
+    if options.keep and (other := kept()):
+        raise EngineError(f"process {other.pid} keeps a local stack already: use it, or end it first with Ctrl-C")
     progress = Progress(sys.stderr if options.json else sys.stdout)
     troubles = Troubles(declined=DECLINED)
-    with GatewayServer(Books(troubles, seed=options.seed)) as gateway, LocalAws(*FAULTS) as cloud:
+    injected: Mapping[str, int] = {}
+    with ExitStack() as running:
+        with progress.step("starting the local engine"):
+            gateway = running.enter_context(GatewayServer(Books(troubles, seed=options.seed)))
+            cloud = running.enter_context(LocalAws(*FAULTS))
         with progress.step("building the functions and layers (sam build)"):
             cloud.build()
         with progress.step("deploying template.yaml (sam deploy)"):
             stack = cloud.deploy(PaymentGatewayUrl=gateway.url)
-        fleet.seed(cloud.client("dynamodb"), stack.outputs["CarTableName"], _CARS)
+            fleet.seed(cloud.client("dynamodb"), stack.outputs["CarTableName"], _CARS)
+        if options.keep:
+            local = running.enter_context(keeping(cloud, stack, gateway.url, options.port))
+            progress.console.print(f"\nSee every event at {local.desk}\n", style="bold")
         with progress.step(f"booking {options.bookings} rides over HTTP"):
             for booked in book(cloud, stack, options.bookings):
                 progress.note(f"{booked:,} of {options.bookings:,} rides")
         with progress.step(f"publishing {options.rides} rides"):
-            for done, total in publish(cloud, stack, specification(options)):
-                progress.note(f"{done:,} of {total:,} events")
+            for done, total, injected in publish(cloud, stack, specification(options)):
+                progress.note(f"{done:,} of {total:,} events; injected: {story.injected(injected) or 'nothing'}")
         with progress.step("waiting until every event is processed"):
             cloud.wait_until_quiet(report=progress.note)
         with progress.step("reconciling rides that stand still, as if it were tomorrow"):
-            reconcile(cloud, stack, cloud.wait_until_quiet)
-        report = audit(stack_ref(cloud, stack), grace=timedelta(), payments=gateway_payments(gateway.ledger()))
-        text = write(report.to_json(), LEDGER)
-        print(text if options.json else f"\n{report.to_text()}", flush=True)
+            reconcile(cloud, stack, lambda: cloud.wait_until_quiet(report=progress.note))
+        with progress.step("reading the tables, queues and logs"):
+            report = audit(stack_ref(cloud, stack), grace=timedelta(), payments=gateway_payments(gateway.ledger()))
+        text = write(report.to_json() | {"injected": injected}, LEDGER)
+        if options.json:
+            print(text, flush=True)
+        tell(progress.console, report, injected, ledger=not options.json)
         if options.keep:
-            print(how_to_talk(cloud, stack), flush=True)
-            signal.pause()
+            progress.console.print(next_steps(local, stack, f"order_{options.seed}_00000"))
+            with suppress(KeyboardInterrupt):  # the way to end it
+                signal.pause()
+        elif not report.status:
+            progress.console.print(
+                "\nNext:\n"
+                "  make demo ARGS=--keep    keeps it running, with a page of every event\n"
+                "  make compare             Powertools' idempotency and this layer under the same faults"
+            )
     return report
+
+
+def tell(console: Console, report: Report, injected: Mapping[str, int], *, ledger: bool = True) -> None:
+    """Print a report: its tables, what was injected, why numbers are unusual, the verdict, and where to look."""
+    if ledger:
+        tables = Text(f"\n{report.to_text()}\n")
+        tables.highlight_regex(r"(?m)^(lost|doubled) +0$", "green")
+        tables.highlight_regex(r"(?m)^(lost|doubled) +[1-9].*$", "bold red")
+        console.print(tables)
+    console.print(f"Injected: {story.injected(injected) or 'nothing'}.")
+    for number, what, why in story.unusual(report):
+        console.print(Text.assemble((f"{number:>7,} {what:<20} ", "cyan"), why))
+    looking = story.commands(report)
+    console.print(f"\n{story.verdict(report, injected)}", style="bold red" if looking else "bold green")
+    if looking and "--keep" not in sys.argv:
+        again = shlex.quote(shlex.join([*sys.argv[1:], "--keep"]))
+        console.print(f"\nTo look into it, run the same rides again and keep them: make demo ARGS={again}. Then:")
+    for command in looking:
+        console.print(f"  {command}")
+
+
+@contextmanager
+def keeping(cloud: LocalAws, stack: Stack, gateway_url: str, desk_port: int) -> Iterator[Kept]:
+    """Let other commands find a stack, and serve its page on a port, for as long as the ``with`` block lasts.
+
+    Raises:
+        OperatorError: The page's port is taken.
+    """
+    local = Kept(stack.name, cloud.region, cloud.endpoint_url, gateway_url, f"http://{HOST}:{desk_port}", os.getpid())
+    with ExitStack() as running:
+        if importlib.util.find_spec("ops.desk"):
+            site = StackRef(local.name, local.region, local_clients(local), local)
+            url = running.enter_context(importlib.import_module("ops.desk").serving(site, desk_port))
+            local = local._replace(desk=url)
+        keep(local)
+        try:
+            yield local
+        finally:
+            KEPT.unlink(missing_ok=True)
 
 
 def stack_ref(cloud: LocalAws, stack: Stack) -> StackRef:
@@ -115,14 +192,14 @@ def stack_ref(cloud: LocalAws, stack: Stack) -> StackRef:
 
 def specification(options: argparse.Namespace) -> dict[str, Any]:
     """Return the simulator's request."""
-    request = {name: value for name, value in vars(options).items() if name not in {"bookings", "keep", "json"}}
+    request = {name: value for name, value in vars(options).items() if name not in {"bookings", "keep", "port", "json"}}
     return request | {"outOfOrder": request.pop("out_of_order")}
 
 
 def publish(
     cloud: LocalAws, stack: Stack, request: Mapping[str, Any], *, at_once: int = AT_ONCE
-) -> Iterator[tuple[int, int]]:
-    """Call the deployed simulator until it has published everything; yield the entries published, and all entries.
+) -> Iterator[Published]:
+    """Call the deployed simulator until it has published everything, and yield its progress after each call.
 
     Args:
         cloud: Where the stack is.
@@ -131,12 +208,9 @@ def publish(
         at_once: Entries that one call publishes.
 
     Raises:
-        EngineError: The simulator refused or failed.
+        OperatorError: The simulator refused or failed.
     """
-    try:
-        yield from simulate(stack_ref(cloud, stack), request, at_once=at_once)
-    except OperatorError as error:
-        raise EngineError(str(error)) from error
+    return simulate(stack_ref(cloud, stack), request, at_once=at_once)
 
 
 def reconcile(cloud: LocalAws, stack: Stack, settle: Callable[[], object]) -> int:
@@ -180,24 +254,26 @@ def write(document: Any, path: Path) -> str:
     return text
 
 
-def how_to_talk(cloud: LocalAws, stack: Stack) -> str:
-    """Return commands that call the running stack."""
-    exports = " ".join(f"{name}={shlex.quote(value)}" for name, value in cloud.environment().items())
-    outputs = stack.outputs
+def next_steps(local: Kept, stack: Stack, ride: str) -> str:
+    """Return what to try on the running stack."""
+    api = f"{local.endpoint}/_aws/execute-api/{stack.resources['CarRideApi']}/$default/carrides"
     return f"""
-Everything is still running. In another terminal (aws is the AWS CLI, sam is .venv-sam/bin/sam):
+Everything keeps running. In another terminal:
 
-  export {exports}
+  {local.desk:<35} a page of every event, with buttons that inject faults
+  ./carride ride {ride:<20} where a ride is, event by event; ./carride --help lists more
+  make compare                        Powertools' idempotency and this layer under the same faults
 
-  aws dynamodb scan --table-name {outputs["RideTableName"]} --max-items 1
-  aws dynamodb scan --table-name {outputs["IdempotencyTableName"]} --max-items 1
-  aws sqs receive-message --queue-url {outputs["RideHistoryDlqUrl"]} --visibility-timeout 0
-  aws logs tail {outputs["CarRideEventsLogGroupName"]}
-  sam logs --stack-name {stack.name} --name RideHistoryFunction
-  sam remote invoke CarRideSimulatorFunction --stack-name {stack.name} --event '{{"rides": 5, "seed": 2}}'
-  curl {cloud.endpoint_url}/_aws/execute-api/{stack.resources["CarRideApi"]}/\\$default/carrides \\
+Send this twice. The Idempotency-Key is the same, so there is one ride, and one answer:
+
+  curl '{api}' \\
     -H 'Content-Type: application/json' -H 'Idempotency-Key: my-first-ride' \\
     -d '{{"customerID": "customer_a", "pickup": "sector_01", "destination": "sector_03", "price": 550}}'
+
+The SAM CLI reaches the stack with these variables:
+
+  export {" ".join(f"{name}={value}" for name, value in environment(local.endpoint).items())}
+  .venv-sam/bin/sam remote invoke CarRideSimulatorFunction --stack-name {stack.name} --event '{{"rides": 5, "seed": 2}}'
 
 Ctrl-C ends it."""
 

@@ -3,19 +3,23 @@
 import argparse
 import base64
 import json
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from local.command import ending_in_order
 from local.containers import SamLocal, host_address, reachable
-from local.local_aws import ROOT, EngineError, LocalAws, Stack
+from local.local_aws import ROOT, EngineError, LocalAws, engine_client
 from local.simulated_gateway import Books, GatewayServer
 from ops.audit.queues import opened, peek
+from ops.finding import Kept, kept
+from ops.stack import StackRef
 
 _FUNCTION: Final = re.compile(r"^  (\w+):\n    Type: AWS::Serverless::Function$", re.MULTILINE)
 
@@ -47,60 +51,78 @@ def choose(function: str, path: str) -> Any:
 
 
 def invoke(function: str, events: Sequence[Any], *, containers: bool = False) -> bool:
-    """Deploy, run the function with each event, and print logs, answers and dead letters; return whether it succeeded.
+    """Run a function of a local stack with each event, and print logs, answers and dead letters.
 
     Args:
         function: logical id.
         events: in order; all meet the same tables.
         containers: whether `sam local invoke` runs the function.
+
+    Returns:
+        Whether it succeeded with each event.
     """
-    with LocalAws() as cloud, GatewayServer(Books()) as gateway:
-        cloud.build()
-        stack = cloud.deploy_fast("carride", PaymentGatewayUrl=gateway.url)
-        road = in_containers(cloud, stack, gateway) if containers else _on_the_engine(cloud, stack)
-        known: set[str] = set()
-        succeeded = True
-        with road as run:
-            for event in events:
-                answer, log = run(function, event)
-                print(log, file=sys.stderr)
-                if isinstance(answer, dict) and "errorType" in answer:
-                    succeeded = False
-                    print(f"{function} failed: {answer['errorType']}: {answer.get('errorMessage', '')}")
-                    print("events/README.md lists the events of each function.", file=sys.stderr)
-                else:
-                    print(json.dumps(answer, indent=2))
-                for reason, body in _dead_letters(cloud, stack, function, known):
-                    print(f"dead-lettered, {reason}: {body}")
+    succeeded, known = True, set[str]()
+    with _local_stack() as local, (in_containers if containers else _on_the_engine)(local) as run:
+        stack = site(local)
+        list(_dead_letters(stack, function, known))  # those of earlier events
+        for event in events:
+            answer, log = run(function, event)
+            print(log, file=sys.stderr)
+            if isinstance(answer, dict) and "errorType" in answer:
+                succeeded = False
+                print(f"{function} failed: {answer['errorType']}: {answer.get('errorMessage', '')}")
+                print("events/README.md lists the events of each function.", file=sys.stderr)
+            else:
+                print(json.dumps(answer, indent=2))
+            for reason, body in _dead_letters(stack, function, known):
+                print(f"dead-lettered, {reason}: {body}")
     return succeeded
 
 
 @contextmanager
-def _on_the_engine(cloud: LocalAws, stack: Stack) -> Iterator[Invoke]:
+def _local_stack() -> Iterator[Kept]:
+    """Yield the stack that `make demo ARGS=--keep` keeps, or else a new one."""
+    if (local := kept()) is not None:
+        print("using the tables and the code of the stack that `make demo ARGS=--keep` runs", file=sys.stderr)
+        yield local
+        return
+    with LocalAws() as cloud, GatewayServer(Books()) as gateway:
+        cloud.build()
+        stack = cloud.deploy_fast("carride", PaymentGatewayUrl=gateway.url)
+        yield Kept(stack.name, cloud.region, cloud.endpoint_url, gateway.url, "", os.getpid())
+
+
+def site(local: Kept) -> StackRef:
+    """Return a local stack as the operator's commands see it, with clients that wait for long invocations."""
+    return StackRef(local.name, local.region, cache(partial(engine_client, local.endpoint)), local)
+
+
+@contextmanager
+def _on_the_engine(local: Kept) -> Iterator[Invoke]:
+    stack = site(local)
+
     def run(function: str, event: Any) -> tuple[Any, str]:
-        answer = cloud.client("lambda").invoke(
-            FunctionName=stack.resources[function], Payload=json.dumps(event), LogType="Tail"
-        )
+        name = stack.named("AWS::Lambda::Function")[function]
+        answer = stack.client("lambda").invoke(FunctionName=name, Payload=json.dumps(event), LogType="Tail")
         return json.load(answer["Payload"]), base64.b64decode(answer.get("LogResult", "")).decode(errors="replace")
 
     yield run
 
 
 @contextmanager
-def in_containers(cloud: LocalAws, stack: Stack, gateway: GatewayServer) -> Iterator[Invoke]:
-    """Yield a function that runs functions of the stack with `sam local invoke`."""
+def in_containers(local: Kept) -> Iterator[Invoke]:
+    """Yield a function that runs functions of a local stack with `sam local invoke`: the code of the last build."""
     address = host_address()
     with ExitStack() as running:
-        urls = [running.enter_context(reachable(address, url)) for url in (cloud.endpoint_url, gateway.url)]
+        urls = [running.enter_context(reachable(address, url)) for url in (local.endpoint, local.gateway)]
         folder = Path(running.enter_context(TemporaryDirectory()))
-        sam = SamLocal(cloud, stack.name, folder, AWS_ENDPOINT_URL=urls[0], PAYMENT_GATEWAY_URL=urls[1])
-        yield sam.invoke
+        yield SamLocal(site(local), folder, AWS_ENDPOINT_URL=urls[0], PAYMENT_GATEWAY_URL=urls[1]).invoke
 
 
-def _dead_letters(cloud: LocalAws, stack: Stack, function: str, known: set[str]) -> Iterator[tuple[str, str]]:
+def _dead_letters(stack: StackRef, function: str, known: set[str]) -> Iterator[tuple[str, str]]:
     """Yield reason and body of the messages in the function's dead-letter queue that are not known, and learn them."""
     url = stack.outputs.get(f"{function.removesuffix('Function')}DlqUrl")
-    for message in peek(cloud.client("sqs"), url) if url else ():
+    for message in peek(stack.client("sqs"), url) if url else ():
         if message["MessageId"] not in known:
             known.add(message["MessageId"])
             yield opened(message)[0], message["Body"]

@@ -58,6 +58,19 @@ class Asked(NamedTuple):
     allowed: bool
 
 
+def engine_client(endpoint_url: str, service: str, region: str) -> Any:
+    """Return a new boto3 client of an engine, which waits for long invocations and sends each request once."""
+    session: Any = boto3.session.Session()  # typed for literal names only
+    return session.client(
+        service,
+        region_name=region,
+        endpoint_url=endpoint_url,
+        aws_access_key_id="test",
+        aws_secret_access_key="test",  # noqa: S106 - the engine's own
+        config=Config(read_timeout=120, retries={"total_max_attempts": 1}, s3={"addressing_style": "path"}),
+    )
+
+
 class LocalAws(Engine):
     """Run one engine for as long as the ``with`` block lasts, and call it.
 
@@ -87,15 +100,7 @@ class LocalAws(Engine):
         """Return a boto3 client of this engine, made once for each service and region."""
         key = (service, region or self.region)
         if key not in self._clients:
-            session: Any = boto3.session.Session()  # typed for literal names only
-            self._clients[key] = session.client(
-                service,
-                region_name=key[1],
-                endpoint_url=self.endpoint_url,
-                aws_access_key_id="test",
-                aws_secret_access_key="test",  # noqa: S106 - the engine's own
-                config=Config(read_timeout=120, retries={"total_max_attempts": 1}, s3={"addressing_style": "path"}),
-            )
+            self._clients[key] = engine_client(self.endpoint_url, *key)
         return self._clients[key]
 
     def reset(self) -> None:

@@ -3,16 +3,8 @@
     with GatewayServer(Books(Troubles(dropped=0.05), seed=7)) as gateway:
         cloud.deploy(PaymentGatewayUrl=gateway.url)
 
-Its ledger is the evidence of charges. It charges once for each key. The consumer
-keeps a ride from being charged twice: it sends the same ``Idempotency-Key`` for the same operation, and asks for the
-outcome of a request before it repeats it. The gateway takes no card data.
-
-    POST /payments                {"reference", "customer", "amount",    reserves money, or declines to
-                                   "currency"}
-    POST /payments/ID/adjust      {"amount"}                             reserves more, or declines to
-    POST /payments/ID/capture     {"amount"}                             takes the money
-    POST /payments/ID/refund      {}                                     gives it back, or releases it
-    GET  /payments?reference=…    GET /payments/ID    GET /ledger
+Its ledger is the evidence of charges (``GET /ledger``). docs/payment-gateway.md has its protocol. The rules are those
+of the gateway that a stack of stage `dev` deploys: `gateway_rules`.
 """
 
 import json
@@ -22,12 +14,17 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 from urllib.parse import parse_qs, urlsplit
+
+import msgspec
+
+import gateway_rules
+from gateway_rules import Payment, RefusedError
 
 HOST: Final = "127.0.0.1"
 
@@ -74,10 +71,7 @@ class Troubles(NamedTuple):
 
 
 class Strict(NamedTuple):
-    """Rules of a strict gateway.
-
-    It captures no more than is reserved, reserves no amount of 0, and its texts are long, with control characters.
-    """
+    """Rules of a strict gateway. Its texts are long, with control characters."""
 
     keys_s: float = 5.0
     """Seconds for which it knows a key."""
@@ -99,30 +93,6 @@ class Reply(NamedTuple):
 
     status: int
     body: Mapping[str, Any]
-
-
-@dataclass(slots=True)
-class Payment:
-    """A payment in the ledger; amounts are in cents."""
-
-    id: str
-    reference: str
-    """The client's name for it."""
-    customer: str
-    amount: int
-    currency: str
-    status: str = "pending"
-    reason: str | None = None
-    captures: list[int] = field(default_factory=list)
-    refunds: list[int] = field(default_factory=list)
-
-
-class _RefusedError(Exception):
-    """The request cannot take effect; ``reply`` gives the reason."""
-
-    def __init__(self, status: int, title: str, code: str = "impossible") -> None:
-        super().__init__(title)
-        self.reply = Reply(status, {"title": title, "code": code})
 
 
 @dataclass(slots=True)
@@ -188,8 +158,8 @@ class Books:
             if known is None or (self._strict and known.reply and now - known.since > self._strict.keys_s):
                 try:
                     self._known[request.key] = _Known(request, self._payment_of(request), now)
-                except _RefusedError as refused:
-                    return refused.reply
+                except RefusedError as refused:
+                    return _refusal(refused)
                 return None
             if known.request != request:
                 return _problem(422, "this Idempotency-Key was used for another request")
@@ -201,8 +171,8 @@ class Books:
             known = self._known[request.key]
             try:
                 known.reply = self._settle(known.payment, request)
-            except _RefusedError as refused:
-                known.reply = refused.reply
+            except RefusedError as refused:
+                known.reply = _refusal(refused)
             if self._meets("forgotten", request.key):
                 del self._known[request.key]
             return known.reply
@@ -216,57 +186,41 @@ class Books:
             if path in ("/ledger", "/payments"):
                 named = query.get("reference", [])
                 found = (each for each in self._payments.values() if path == "/ledger" or each.reference in named)
-                return Reply(200, {"payments": [asdict(payment) for payment in found]})
+                return Reply(200, {"payments": [msgspec.to_builtins(payment) for payment in found]})
             payment = self._payments.get(path.removeprefix("/payments/"))
-            return _problem(404, "there is no such payment") if payment is None else Reply(200, asdict(payment))
+            return Reply(200, msgspec.to_builtins(payment)) if payment else _problem(404, "there is no such payment")
 
     def _payment_of(self, request: Request) -> Payment:
         """Return the payment that a request is about: a new one, or the one that its path names."""
-        match request.path.split("/")[1:], request.body:
-            case ["payments"], {"reference": str(reference), "customer": str(customer), "amount": int(amount)}:
-                currency = request.body.get("currency", "EUR")
-                payment = Payment(f"pay_{len(self._payments) + 1:06d}", reference, customer, amount, currency)
-                self._payments[payment.id] = payment
-                return payment
-            case (["payments", name, "capture" | "adjust"], {"amount": int()}) | (["payments", name, "refund"], {}):
-                if name in self._payments:
-                    return self._payments[name]
-        raise _RefusedError(404, f"{request.path} is not an operation, or its body is not complete")
+        match request.path.split("/")[1:]:
+            case ["payments"]:
+                name = f"pay_{len(self._payments) + 1:06d}"
+                return self._payments.setdefault(name, gateway_rules.payment(name, request.body))
+            case ["payments", name, "adjust" | "capture" | "refund"] if name in self._payments:
+                return self._payments[name]
+        raise RefusedError(404, f"{request.path} is no operation")
 
     def _reserve(self, payment: Payment) -> Reply:
-        if (refused := self._meets("refused", payment.reference) or (self._strict and not payment.amount)) or (
-            self._meets("declined", payment.reference)
-        ):
+        if (refused := self._meets("refused", payment.reference)) or self._meets("declined", payment.reference):
             long = f"insufficient\0funds\n{'of the customer ' * 20}"
             payment.status, payment.reason = "declined", long if self._strict else "insufficient funds"
             if refused:
-                raise _RefusedError(422, f"the card of {payment.customer} has expired", "expired_card")
-            return Reply(402, asdict(payment))
+                raise RefusedError(422, f"the card of {payment.customer} has expired", "expired_card")
+            return Reply(402, msgspec.to_builtins(payment))
         if self._strict is not None and self._meets("pending", payment.reference):
             self._pending[payment.id] = self._clock() + self._strict.pending_s
-            return Reply(202, asdict(payment))
+            return Reply(202, msgspec.to_builtins(payment))
         payment.status = "authorized"
-        return Reply(201, asdict(payment))
+        return Reply(201, msgspec.to_builtins(payment))
 
     def _settle(self, payment: Payment, request: Request) -> Reply:
-        match request.path.rpartition("/")[2], payment.status:
-            case "payments", _:
-                return self._reserve(payment)
-            case "adjust", "authorized":
-                if self._meets("capped", payment.reference):
-                    raise _RefusedError(402, f"{payment.customer} has no more", "insufficient_funds")
-                payment.amount = request.body["amount"]
-            case "capture", "authorized" if self._strict and not 0 < request.body["amount"] <= payment.amount:
-                raise _RefusedError(422, f"{payment.customer} has {payment.amount} reserved", "amount_too_large")
-            case "capture", "authorized" | "captured":
-                payment.status, payment.amount = "captured", request.body["amount"]
-                payment.captures.append(payment.amount)
-            case "refund", "authorized" | "captured" | "refunded":
-                payment.status = "refunded"
-                payment.refunds.append(payment.amount)
-            case action, status:
-                raise _RefusedError(422, f"{payment.id} is {status}: {action} is not possible")
-        return Reply(200, asdict(payment))
+        action = request.path.rpartition("/")[2]
+        if action == "payments":
+            return self._reserve(payment)
+        if action == "adjust" and payment.status == "authorized" and self._meets("capped", payment.reference):
+            raise RefusedError(402, f"{payment.customer} has no more", "insufficient_funds")
+        gateway_rules.change(payment, action, request.body)
+        return Reply(200, msgspec.to_builtins(payment))
 
     def _meets(self, trouble: str, name: str) -> bool:
         """Return whether a ride or a key meets a trouble, and count it."""
@@ -277,6 +231,10 @@ class Books:
 
     def _chance(self, purpose: str, name: str) -> float:
         return random.Random(f"{self._seed}/{purpose}/{name}").random()  # noqa: S311 - a simulation, not a secret
+
+
+def _refusal(refused: RefusedError) -> Reply:
+    return Reply(refused.status, {"title": str(refused), "code": refused.code})
 
 
 def _problem(status: int, title: str) -> Reply:

@@ -57,6 +57,32 @@ class Outcome(NamedTuple):
     """Name of the replay of the secondary's archive."""
 
 
+class RegionState(NamedTuple):
+    """What one region does."""
+
+    region: str
+    role: str
+    fenced_since: datetime | None
+    replays: tuple[str, ...]
+    """Names of its unfinished replays."""
+    problem: str | None = None
+    """Why it could not be asked; then the other fields are not known."""
+
+
+def states(primary: StackRef, secondary: StackRef) -> tuple[RegionState, RegionState]:
+    """Return what both regions of a stack do. A region that cannot be asked says why."""
+
+    def state(stack: StackRef, role: str) -> RegionState:
+        try:
+            put_up = fence.fenced(stack)
+            since = None if put_up is None else put_up.since
+            return RegionState(stack.region, role, since, tuple(replay.unfinished(stack)))
+        except (BotoCoreError, ClientError, OperatorError) as error:
+            return RegionState(stack.region, role, None, (), str(error))
+
+    return state(primary, "primary"), state(secondary, "secondary")
+
+
 @dataclass(frozen=True)
 class Failover:
     """A failover between the regions of a stack. An interrupted one continues when it is run again."""
@@ -153,6 +179,18 @@ class Failover:
             source, target, since=since, patience=patience, report=self.report, sleep=self.sleep
         )
 
+    def check_undo(self) -> Fence | None:
+        """Return the fence that `undo` would take down, or None if its former state is lost.
+
+        Raises:
+            OperatorError: the primary is not fenced, or the secondary has a replay running.
+        """
+        put_up = fence.fenced(self.primary)
+        if put_up is None and not fence.is_forgotten(self.primary):
+            raise OperatorError(f"{self.primary.region} is not fenced: there is nothing to take down")
+        _check_no_replay(self.secondary)
+        return put_up
+
     def undo(self, catching_up: timedelta = PATIENCE.catching_up) -> Mapping[str, int]:
         """Go back to the primary: it gets what the secondary wrote, starts as it was, and then has the producers.
 
@@ -162,13 +200,10 @@ class Failover:
             OperatorError: the primary is not fenced or has not caught up, or the secondary has a replay running.
         """
         here, there = self.primary.region, self.secondary.region
-        put_up = fence.fenced(self.primary)
+        put_up = self.check_undo()
         if put_up is None:
-            if not fence.is_forgotten(self.primary):
-                raise OperatorError(f"{here} is not fenced: there is nothing to take down")
             self.report(f"the former state of {here} is lost, so everything starts (docs/runbooks/failover.md)")
             put_up = fence.remember(self.primary, fence.everything(self.primary, datetime.now(UTC)))
-        _check_no_replay(self.secondary)
         self.report(f"stopping the reconciler's schedule in {there}")
         fence.switch_schedules(self.secondary, put_up.schedules, on=False)
         self.report(f"waiting until {here} has everything that {there} wrote")

@@ -3,15 +3,18 @@
 import json
 import os
 import socket
+from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
+from urllib.request import urlopen
 
 import boto3
 
 from ops.regions import ROOT, configured
 from ops.stack import ClientFactory, OperatorError, StackRef, aws_clients
 
-KEPT: Final = ROOT / ".demo" / "stack.json"
+KEPT: Final = Path(os.environ.get("CARRIDE_KEPT", ROOT / ".demo" / "stack.json"))
+"""The file that says where the local stack runs. Set ``CARRIDE_KEPT`` for a second one beside it."""
 _ANSWER_SECONDS: Final = 1.0
 
 
@@ -46,6 +49,14 @@ def kept() -> Kept | None:
     except (OSError, ValueError, TypeError):
         return None
     return stack
+
+
+def is_quiet(stack: StackRef) -> bool:
+    """Return whether nothing more happens in a local stack by itself. On AWS nobody knows."""
+    if stack.local is None:
+        return False
+    with urlopen(f"{stack.local.endpoint}/_engine/in-flight", timeout=_ANSWER_SECONDS) as answer:  # noqa: S310 - loopback
+        return not any(json.load(answer).values())
 
 
 def local_clients(stack: Kept) -> ClientFactory:

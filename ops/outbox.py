@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 from carride.entry import BusEntry
 from carride.publisher import Outcome, Publisher, PublishError
 from ops.stack import OperatorError, StackRef
+from ops.words import counted
 
 _MARGIN: Final = timedelta(minutes=1)
 _SECONDS: Final = "%Y-%m-%dT%H:%M:%S"
@@ -38,7 +39,7 @@ def republish(
         OperatorError: some events are in neither.
     """
     entries = list(written(stack, region, since, until))
-    report(f"republishing {len(entries)} events of the outbox")
+    report(f"republishing {counted(len(entries), 'event')} of the outbox")
     bus, dlq = (stack.outputs[name] for name in ("CarRideBusName", "ProducerDlqUrl"))
     try:
         receipts = Publisher(stack.client("events"), stack.client("sqs"), bus, dlq).publish(entries, lambda: math.inf)

@@ -1,44 +1,135 @@
-"""Sends dead letters to the target that they were meant for, and releases quarantined keys.
+"""Sends dead letters to the target that they were meant for, and releases quarantined keys first, if asked.
 
-A message is deleted after its event was sent. If the command is interrupted in between, the event is sent again, and
-consumers recognise it.
+A message is deleted after its target accepted the event. If the command is interrupted in between, the event is sent
+again, and consumers recognise it. The preview and the redrive ask the same `judge` about each letter.
 """
 
 import json
 import math
+import time
 from collections import Counter
-from collections.abc import Mapping
-from datetime import UTC, datetime
-from typing import Any, Final
+from collections.abc import Callable, Collection, Generator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, NamedTuple
 
-from botocore.exceptions import ClientError
+from botocore.exceptions import BotoCoreError, ClientError
 from msgspec import Struct
+from msgspec.structs import replace
 
 from carride.decoding import FieldError, shaped
-from carride.entry import BusEntry
-from carride.events import ContractError
+from carride.entry import TOO_LARGE, BusEntry
+from carride.events import ContractError, parse_event
 from carride.publisher import Outcome, Publisher
-from idempotency import DynamoDBStore, Policy
+from idempotency import DynamoDBStore, Policy, StoreError
 from idempotency import release as release_record
-from idempotency.decision import is_corrupt
-from idempotency.record import IN_PROGRESS, QUARANTINED, Record
+from idempotency.clock import epoch_ms, to_ms
+from idempotency.dead_letters import BEYOND_WINDOW
+from idempotency.decision import differ, has_crashed, is_corrupt
+from idempotency.fingerprint import fingerprint
+from idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
 from idempotency.stores.transport import BotocoreTransport
 from ops.audit.evidence import CONSUMERS
-from ops.audit.queues import UNREADABLE, fact_of, opened, peek
+from ops.audit.queues import HIDDEN_SECONDS, read, waiting
+from ops.letters import Found, Letter, consumer_of, count_key, found_in, url_of
 from ops.stack import OperatorError, StackRef
 
 PRODUCER_DLQ: Final = "ProducerDlq"
-_API: Final = "carride-api"
-"""The name under which the API stores its answers."""
+WAIT: Final = timedelta(minutes=5)
+"""How long the outcome of the first letters may take. Lambda gives up an event some four minutes after it came."""
 _ANSWER_SECONDS: Final = 20.0
-_HIDDEN_SECONDS: Final = 600
-_MANY: Final = 10
-_NEEDS_RELEASE: Final = frozenset({"QUARANTINED", "UNKNOWN", "CORRUPT_RECORD"})
-"""Reasons that are stored in a key's record: the consumer gives the event up again until the key is released."""
-_CRASHED: Final = frozenset({"RetriesExhausted", "ReceivesExhausted"})
-"""Reasons of the transport. If attempts under the key crashed, they may be used up, which its record shows."""
-_PERMANENT: Final = frozenset({"CONTRACT", "MISSING_KEY", "BEYOND_WINDOW", "PAYLOAD_MISMATCH", UNREADABLE})
-"""Reasons that no redrive changes."""
+_COUNTED_FOR: Final = timedelta(days=30)
+_CLOCKS_DIFFER: Final = timedelta(minutes=1)
+_POLL_SECONDS: Final = 1.0
+_REPORT_SECONDS: Final = 2.0
+_LOOK_SECONDS: Final = 2.0
+"""The shortest time between two looks into the queue to which a first letter may have returned."""
+
+RUNS: Final = "the consumer processes it"
+RELEASED: Final = f"its key is released, and {RUNS}"
+PUBLISHED: Final = "the bus publishes it to every consumer"
+HELD: Final = "the first letter of its group did not succeed"
+
+
+class Verdict(NamedTuple):
+    """What a redrive would do with a letter."""
+
+    goes: bool
+    why: str
+    """What its target would do with it."""
+    releases: bool = False
+    """Whether its key is released first."""
+
+    @property
+    def is_uncertain(self) -> bool:
+        """Whether it may fail again."""
+        return self.goes and self.why in (RUNS, RELEASED, PUBLISHED)
+
+
+class Selection(NamedTuple):
+    """Which letters of a queue to redrive: those that meet every condition; None is no condition."""
+
+    key: str | None = None
+    reason: str | None = None
+    group: str | None = None
+    limit: int | None = None
+    """The most letters; the oldest are taken."""
+
+
+class Planned(NamedTuple):
+    """A letter, without its event, and what a redrive would do with it."""
+
+    letter: Letter
+    verdict: Verdict
+
+
+class RedrivePlan(NamedTuple):
+    """What a redrive would do."""
+
+    queue: str
+    target: str
+    """ARN."""
+    letters: tuple[Planned, ...]
+    """The selected letters, the oldest first. A redrive sends no others."""
+    others: int
+    """Letters that were not selected."""
+    hidden: int
+    """Messages that another reader hides."""
+    release: bool
+
+    @property
+    def totals(self) -> Counter[Verdict]:
+        """How many letters go or stay, and why."""
+        return Counter(each.verdict for each in self.letters)
+
+
+class First(NamedTuple):
+    """The first letter of a group, and how it went."""
+
+    group: str
+    key: str | None
+    succeeded: bool | None
+    """None if that is still unknown."""
+    outcome: str
+
+
+class Redriven(NamedTuple):
+    """What a redrive has done."""
+
+    planned: int
+    """Letters that were to go."""
+    sent: int
+    stayed: Mapping[str, int]
+    """Letters that are still in the queue, by reason."""
+    gone: int
+    """Planned letters that were no longer in the queue, or hidden by another reader."""
+    first: tuple[First, ...]
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether all letters that were to go were sent, and no first letter failed again."""
+        return self.sent == self.planned and all(each.succeeded for each in self.first)
 
 
 class _Envelope(Struct, rename={"detail_type": "detail-type"}):
@@ -47,12 +138,6 @@ class _Envelope(Struct, rename={"detail_type": "detail-type"}):
     time: datetime
     detail: Any
     resources: tuple[str, ...] = ()
-
-
-def waiting(stack: StackRef, queue: str) -> Counter[str]:
-    """Count the messages of a dead-letter queue by reason."""
-    messages = peek(stack.client("sqs"), _url(stack, queue))
-    return Counter(opened(message)[0] for message in messages)
 
 
 def target_of(stack: StackRef, queue: str) -> str:
@@ -75,58 +160,275 @@ def target_of(stack: StackRef, queue: str) -> str:
     return str(target["Arn"])
 
 
-def redrive(stack: StackRef, queue: str, *, release: bool = False) -> Counter[str]:
-    """Send the messages of a dead-letter queue to their target. Messages that would return stay in the queue.
+def judge(letter: Letter, record: Record | None, now_ms: int, *, release: bool = False) -> Verdict:
+    """Return whether a letter may be sent, and what its target would do with it at ``now_ms``.
 
-    Returns the numbers of accepted messages, as ``sent``, and of those that stayed, by reason. These keep their age.
-    With ``release``, quarantined keys are released first.
-
-    Raises:
-        OperatorError: the queue cannot be redriven.
+    Args:
+        letter: the letter.
+        record: its key's record, if there is one.
+        now_ms: epoch milliseconds.
+        release: whether quarantined keys, and keys whose attempts all crashed, are released.
     """
-    url, target = _url(stack, queue), target_of(stack, queue)
-    sqs = stack.client("sqs")
-    done: Counter[str] = Counter()
-    stayed: list[str] = []
-    left = waiting(stack, queue).total()  # messages that return meanwhile are not sent again
+    event = letter.event
+    if not isinstance(event, Mapping) or event.get("detail") is None or "detailBytes" in event:
+        return Verdict(False, "the event is not in it")
+    if letter.queue == PRODUCER_DLQ:
+        try:
+            entry = entry_in(event)
+        except ContractError as error:
+            return Verdict(False, f"its {error.field} cannot be read")
+        refused = entry.size >= TOO_LARGE or read(entry.detail) is None
+        return Verdict(False, "the bus would refuse it") if refused else Verdict(True, PUBLISHED)
     try:
-        while left > 0 and (messages := _receive(sqs, url, min(left, _MANY))):
-            left -= len(messages)
-            stayed += [message["ReceiptHandle"] for message in messages]
-            for message in messages:
-                why = _why_it_stays(stack, queue, message, release=release) or _send(stack, target, opened(message)[1])
-                if why is None:
-                    sqs.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
-                    stayed.remove(message["ReceiptHandle"])
-                done[why or "sent"] += 1
-    finally:
-        for receipt in stayed:
-            sqs.change_message_visibility(QueueUrl=url, ReceiptHandle=receipt, VisibilityTimeout=0)
-    return done
+        parsed = parse_event(event)
+    except ContractError:
+        return Verdict(False, "it breaks the contract and would come back")
+    if letter.reason == BEYOND_WINDOW:
+        return Verdict(False, "it is older than records are kept and would come back")
+    if record is not None:
+        return _judge_record(record, fingerprint(parsed.payload), now_ms, release=release)
+    late = parsed.expirytime is not None and to_ms(parsed.expirytime) < now_ms
+    return Verdict(True, "the consumer drops it: its expirytime has passed" if late else RUNS)
 
 
-def checked_key(key: str) -> str:
-    """Return an idempotency key.
+def _judge_record(record: Record, payload: str | None, now_ms: int, *, release: bool) -> Verdict:
+    """Return what a consumer would do with an event whose payload has this fingerprint."""
+    if differ(record.fingerprint, payload):
+        return Verdict(False, "another event has its idempotency id: it would come back")
+    if record.status == COMPLETED:
+        return Verdict(True, "the consumer recognises it: it has taken effect")
+    quarantined, claimed = record.status == QUARANTINED or is_corrupt(record), record.status == IN_PROGRESS
+    # The consumer would acknowledge it, and the attempt that holds the key may not come again.
+    if claimed and not quarantined and not has_crashed(record, now_ms):
+        return Verdict(False, "an attempt may be running: wait until its lease has been over for a minute")
+    # Every consumer has the default number of attempts.
+    if quarantined or (claimed and record.attempt >= Policy().max_attempts):
+        problem = "key is quarantined" if quarantined else "attempts are used up"
+        add = f"its {problem}: add --release when the cause is fixed"
+        return Verdict(True, RELEASED, releases=True) if release else Verdict(False, add)
+    return Verdict(True, RUNS)
+
+
+def plan(stack: StackRef, queue: str, selection: Selection = Selection(), *, release: bool = False) -> RedrivePlan:  # noqa: B008 - immutable
+    """Return what a redrive of a dead-letter queue would do with each letter, and change nothing.
+
+    Args:
+        stack: the stack.
+        queue: logical id of the queue.
+        selection: which letters.
+        release: whether quarantined keys are released, because their cause is fixed.
 
     Raises:
-        OperatorError: it does not name a consumer.
+        OperatorError: the queue cannot be redriven, or has no selected letter although it has others.
     """
-    consumer, _, rest = key.partition("#")
-    known = [*(each.name for each in CONSUMERS), _API]
-    if consumer.partition("/")[0] not in known or not rest:
-        raise OperatorError(f"{key!r} is no key: it begins with {' or '.join(f'{each}#' for each in known)}")
-    return key
+    url, target = url_of(stack, queue), target_of(stack, queue)
+    hidden, others, chosen = waiting(stack.client("sqs"), url), Counter[str](), list[Planned]()
+    for letter, record, _ in found_in(stack, queue):
+        wanted = ((selection.key, letter.key), (selection.reason, letter.reason), (selection.group, letter.group))
+        if all(want in (None, has) for want, has in wanted):
+            verdict = judge(letter, record, epoch_ms(), release=release)
+            chosen.append(Planned(replace(letter, event=None), verdict))
+        else:
+            others[f"{letter.group} ({letter.reason})"] += 1
+    if others and not chosen:
+        raise OperatorError(f"{queue} has no such letter: its groups are {', '.join(sorted(others))}")
+    chosen.sort(key=lambda each: each.letter.sent)
+    taken = tuple(chosen[: selection.limit])
+    return RedrivePlan(queue, target, taken, others.total() + len(chosen) - len(taken), hidden, release)
 
 
-def release_key(stack: StackRef, key: str) -> str:
-    """Release a quarantined or crashed key, whose next delivery is then attempt 1, and return it.
+def redrive(
+    stack: StackRef,
+    plan: RedrivePlan,
+    *,
+    canary: bool = True,
+    rate: float | None = None,
+    wait: timedelta = WAIT,
+    report: Callable[[str], None] = print,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Redriven:
+    """Send the letters of a plan to their target. Letters that would return stay in the queue, and keep their age.
+
+    Args:
+        stack: the stack.
+        plan: the letters.
+        canary: send one letter of each group first, and the others of the group only if the consumer completed it.
+        rate: the most letters a second.
+        wait: how long the outcome of the first letters may take.
+        report: is called with the progress, in words.
+        sleep: waits, in seconds.
 
     Raises:
-        OperatorError: the key is neither.
+        OperatorError: AWS refused something or could not be reached; no letter is lost.
+        KeyboardInterrupt: with a message that says how far it has come.
     """
-    if not release_record(_store(stack), key):
-        raise OperatorError(f"{key} is neither quarantined nor crashed: there is nothing to release")
-    return key
+    job = _Job(stack, plan, 1 / rate if rate else 0.0, report, sleep)
+    try:
+        if canary:
+            job.send_first(wait)
+        job.send_rest()
+    except (BotoCoreError, ClientError, StoreError) as error:
+        raise OperatorError(f"{job.state}. It ended early: {error}") from error
+    except KeyboardInterrupt as error:
+        raise KeyboardInterrupt(job.state) from error
+    return job.result()
+
+
+@dataclass
+class _Job:
+    """One redrive."""
+
+    stack: StackRef
+    plan: RedrivePlan
+    pause_s: float
+    report: Callable[[str], None]
+    sleep: Callable[[float], None]
+    first: list[First] = field(default_factory=list)
+    sent: int = 0
+    began: datetime = field(default_factory=lambda: datetime.now(UTC))
+    reported: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        self.left = {each.letter.id: each for each in self.plan.letters if each.verdict.goes}
+        self.going = len(self.left)
+        self.stayed = Counter(each.verdict.why for each in self.plan.letters if not each.verdict.goes)
+        # A receive returns ten messages, and the last of them must still be hidden when its turn comes.
+        self.hidden_s = max(HIDDEN_SECONDS, math.ceil(20 * self.pause_s))
+
+    @property
+    def state(self) -> str:
+        """How far it has come, in words."""
+        return (
+            f"{self.sent} of {self.going} letters were sent; the others are in {self.plan.queue}, where some may be "
+            f"hidden for {self.hidden_s} seconds. Run the same command again to continue: consumers recognise a letter "
+            "that is sent twice"
+        )
+
+    @property
+    def stopped(self) -> set[str]:
+        """The groups whose first letter did not succeed."""
+        return {each.group for each in self.first if not each.succeeded}
+
+    def result(self) -> Redriven:
+        """Return what was done."""
+        held = sum(each.letter.group in self.stopped for each in self.left.values())
+        stayed = self.stayed + Counter({HELD: held})
+        return Redriven(self.going, self.sent, dict(stayed), len(self.left) - held, tuple(self.first))
+
+    def send_first(self, wait: timedelta) -> None:
+        """Send one letter of each group that runs, and wait for their outcomes."""
+        self.report("sending the first letter of each group")
+        runs = {id_: each.letter.group for id_, each in self.left.items() if each.verdict.is_uncertain}
+        tried: set[str] = set()
+        pending: dict[str, tuple[Letter, Record | None]] = {}
+        with closing(self._received(runs)) as messages:
+            for found in messages:
+                group = found.letter.group
+                if group not in tried:
+                    tried.add(group)
+                    why, record = self._send(found)
+                    if why is None and found.letter.consumer:
+                        pending[group] = found.letter, record
+                    else:
+                        self._note(found.letter, why is None, why or "the bus accepted it")
+                if tried == set(runs.values()):
+                    break
+        if pending:
+            self.report(f"waiting for the outcome of {len(pending)} of them, up to {wait.total_seconds():.0f} s")
+            self._wait(pending, wait)
+
+    def send_rest(self) -> None:
+        """Send the letters of all groups whose first letter did not fail."""
+        ids = [id_ for id_, each in self.left.items() if each.letter.group not in self.stopped]
+        with closing(self._received(ids)) as messages:
+            for found in messages:
+                self._send(found)
+
+    def _received(self, ids: Collection[str]) -> Generator[Found]:
+        """Receive the messages with these ids, and show all others again."""
+        wanted = set(ids)
+        if wanted:
+            with closing(found_in(self.stack, self.plan.queue, at_once=1, hidden_s=self.hidden_s)) as received:
+                for found in received:
+                    if found.letter.id in wanted:
+                        wanted.discard(found.letter.id)
+                        yield found
+                    if not wanted:
+                        return
+
+    def _send(self, found: Found) -> tuple[str | None, Record | None]:
+        """Send a letter; return why it stays, or None, and the record that its delivery finds."""
+        letter, record, receipt = found
+        (goes, why, releases), key = judge(letter, record, epoch_ms(), release=self.plan.release), letter.key or ""
+        if releases:
+            store = _store(self.stack)
+            goes, why = release_record(store, key), "its record changed meanwhile: run the command again"
+            record = store.read(key)
+        problem = _send(self.stack, self.plan.target, letter.event) if goes else why
+        del self.left[letter.id]
+        if problem is None:
+            _count(self.stack, letter)
+            self.stack.client("sqs").delete_message(QueueUrl=url_of(self.stack, letter.queue), ReceiptHandle=receipt)
+            self.sent += 1
+            self.sleep(self.pause_s)
+        else:
+            self.stayed[problem] += 1
+        self._progress(f"{self.sent} of {self.going} letters are sent")
+        return problem, record
+
+    def _wait(self, pending: dict[str, tuple[Letter, Record | None]], wait: timedelta) -> None:
+        """Wait until the record of each letter says how it went, or the letter is in the consumer's queue again."""
+        store, began = _store(self.stack), time.monotonic()
+        look = began + _LOOK_SECONDS
+        while pending:
+            for group, (letter, seen) in list(pending.items()):
+                if outcome := _outcome(store.read(letter.key or ""), seen):
+                    self._note(letter, *outcome)
+                    del pending[group]
+            if pending and (now := time.monotonic()) >= look:
+                for group, why in self._returned(pending).items():
+                    self._note(pending.pop(group)[0], False, why)
+                look = time.monotonic() + max(_LOOK_SECONDS, 10 * (time.monotonic() - now))  # a large queue takes long
+            if time.monotonic() - began >= wait.total_seconds():
+                for letter, _ in pending.values():
+                    self._note(
+                        letter,
+                        None,
+                        f"unknown after {wait.total_seconds():.0f} s: read the consumer's log, then try again",
+                    )
+                return
+            if pending:
+                self._progress(f"outcomes that are not known yet: {len(pending)}")
+                self.sleep(_POLL_SECONDS)
+
+    def _returned(self, pending: Mapping[str, tuple[Letter, Record | None]]) -> dict[str, str]:
+        """Return why letters are in their consumer's queue again, by group."""
+        consumer = next(each for each in CONSUMERS if each.name == consumer_of(self.plan.queue))
+        groups, returned = {letter.key: group for group, (letter, _) in pending.items()}, {}
+        known = {each.letter.id for each in self.plan.letters}
+        with closing(found_in(self.stack, f"{consumer.resources}Dlq")) as messages:
+            for letter, _, _ in messages:
+                if letter.key in groups and letter.id not in known and letter.sent >= self.began - _CLOCKS_DIFFER:
+                    returned[groups[letter.key]] = f"it came back: {letter.reason} {letter.error}".strip()
+        return returned
+
+    def _note(self, letter: Letter, succeeded: bool | None, outcome: str) -> None:
+        self.first.append(First(letter.group, letter.key, succeeded, outcome))
+        self.report(f"group {letter.group}: {outcome}")
+
+    def _progress(self, what: str) -> None:
+        if time.monotonic() - self.reported >= _REPORT_SECONDS:
+            self.report(what)
+            self.reported = time.monotonic()
+
+
+def _outcome(record: Record | None, seen: Record | None) -> tuple[bool, str] | None:
+    """Return how a delivery ended that found the record ``seen``; None while it is not known."""
+    if record is not None and record.status == COMPLETED:
+        return True, "completed"
+    if record is None or record == seen or record.status not in (FAILED, QUARANTINED):
+        return None
+    return False, f"it failed again, and comes back when its attempts are used up: {record.error}"
 
 
 def _store(stack: StackRef) -> DynamoDBStore:
@@ -134,42 +436,18 @@ def _store(stack: StackRef) -> DynamoDBStore:
     return DynamoDBStore(stack.outputs["IdempotencyTableName"], transport=transport)
 
 
-def _receive(sqs: Any, url: str, most: int) -> list[Any]:
-    request = {"MaxNumberOfMessages": most, "VisibilityTimeout": _HIDDEN_SECONDS, "MessageAttributeNames": ["All"]}
-    return list(sqs.receive_message(QueueUrl=url, WaitTimeSeconds=1, **request).get("Messages", []))
-
-
-def _why_it_stays(stack: StackRef, queue: str, message: Any, *, release: bool) -> str | None:
-    """Return why a message must not be sent, or None."""
-    reason, event = opened(message)
-    if reason in _PERMANENT:
-        return reason
-    if not isinstance(event, Mapping) or event.get("detail") is None or "detailBytes" in event:
-        return "the event is not in it"
-    key = _key_to_look_at(queue, reason, message, event)
-    if key is not None:
-        store = _store(stack)
-        record = store.read(key)
-        if record is not None and _gives_up(record) and not (release and release_record(store, key)):
-            quarantined = record.status == QUARANTINED or is_corrupt(record)
-            # The consumer would not process the event.
-            return "its key is quarantined" if quarantined else "its attempts are used up"
-    return None
-
-
-def _key_to_look_at(queue: str, reason: str, message: Any, event: Any) -> str | None:
-    """Return the key whose record decides whether a message may be sent, or None."""
-    if reason in _NEEDS_RELEASE:
-        return str(json.loads(message["Body"]).get("key"))
-    consumer = next((each.name for each in CONSUMERS if queue == f"{each.resources}Dlq"), None)
-    fact = fact_of(event) if reason in _CRASHED else None
-    return f"{consumer}#{fact}" if consumer and fact else None
-
-
-def _gives_up(record: Record) -> bool:
-    """Return whether the next delivery of a key is not run. Every consumer has the default number of attempts."""
-    used_up = record.status == IN_PROGRESS and record.attempt >= Policy().max_attempts
-    return used_up or record.status == QUARANTINED or is_corrupt(record)
+def _count(stack: StackRef, letter: Letter) -> None:
+    """Count that a letter was redriven."""
+    if key := count_key(letter):
+        stack.client("dynamodb").update_item(
+            TableName=stack.outputs["IdempotencyTableName"],
+            Key={"idempotencyKey": {"S": key}},
+            UpdateExpression="SET expiryTimestamp = :end ADD redriven :one",
+            ExpressionAttributeValues={
+                ":end": {"N": str(int((datetime.now(UTC) + _COUNTED_FOR).timestamp()))},
+                ":one": {"N": "1"},
+            },
+        )
 
 
 def _send(stack: StackRef, arn: str, event: Mapping[str, Any]) -> str | None:
@@ -219,11 +497,3 @@ def _json(event: object) -> str:
     """Return compact JSON in UTF-8, with the two characters that SQS refuses as escapes."""
     text = json.dumps(event, ensure_ascii=False, separators=(",", ":"))
     return text.replace("\ufffe", r"\ufffe").replace("\uffff", r"\uffff")
-
-
-def _url(stack: StackRef, queue: str) -> str:
-    try:
-        return stack.outputs[f"{queue}Url"]
-    except KeyError:
-        known = sorted(name.removesuffix("Url") for name in stack.outputs if name.endswith("DlqUrl"))
-        raise OperatorError(f"the stack has no queue {queue}: it has {', '.join(known)}") from None

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from idempotency import marshalling
 from ops.stack import OperatorError, StackRef
+from ops.words import counted
 
 _MOST_KEYS: Final = 100
 """Of a BatchGetItem request."""
@@ -59,8 +60,8 @@ def wait_until_caught_up(
         for page in tables.get_paginator("scan").paginate(**request):
             if time.monotonic() > deadline:
                 raise OperatorError(
-                    f"{table} is not compared after {patience:g} s, with {compared} items compared so far: run it "
-                    "again with a longer --catches-up-in"
+                    f"{table} is not compared after {patience:g} s, with {counted(compared, 'item')} compared so far: "
+                    "run it again with a longer --catches-up-in"
                 )
             keys = [{name: item[name] for name in names} for item in page["Items"]]
             compared += len(keys)
@@ -68,8 +69,8 @@ def wait_until_caught_up(
         while behind:
             if time.monotonic() > deadline:
                 raise OperatorError(
-                    f"{len(behind)} items of {table} have not arrived in {target.region} after {patience:g} s: they "
-                    f"wait in {source.region}; run it again, or take --accept-duplicates"
+                    f"{counted(len(behind), 'item')} of {table} had not arrived in {target.region} after "
+                    f"{patience:g} s, and waited in {source.region}; run it again, or take --accept-duplicates"
                 )
             sleep(_POLL_SECONDS)
             behind = _differing(behind, _get(source, table, behind), _get(target, table, behind))

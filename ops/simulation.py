@@ -1,5 +1,6 @@
 """Has the deployed simulator publish rides, in calls that are short enough to show progress."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -16,6 +17,8 @@ class Published(NamedTuple):
     """Entries that it has published."""
     total: int
     """All entries of the simulation."""
+    injected: Mapping[str, int]
+    """Entries so far that test the consumers: copies, malformed ones, faults; by the simulator's names."""
 
 
 def simulate(stack: StackRef, request: Mapping[str, Any], *, at_once: int = AT_ONCE) -> Iterator[Published]:
@@ -30,11 +33,13 @@ def simulate(stack: StackRef, request: Mapping[str, Any], *, at_once: int = AT_O
         OperatorError: the simulator refused or failed.
     """
     request = {**request, "limit": at_once}
+    injected = Counter[str]()
     while True:
         summary = stack.invoke("CarRideSimulatorFunctionName", request)
         if "error" in summary:
             raise OperatorError(f"the simulator refused: {summary['error']}")
-        yield Published(summary["resume"] or summary["total"], summary["total"])
+        injected.update(summary["injected"])
+        yield Published(summary["resume"] or summary["total"], summary["total"], injected)
         if summary["resume"] is None:
             return
         request |= {"offset": summary["resume"], "time": summary["time"]}

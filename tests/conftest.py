@@ -33,6 +33,7 @@ os.environ |= {
     "AWS_DEFAULT_REGION": "us-east-1",
     "AWS_EC2_METADATA_DISABLED": "true",
     "AWS_REGION": "us-east-1",
+    "CARRIDE_CHANGES": os.devnull,
 }
 # What a function finds in its environment when it is imported; tests that call it give it settings of their own.
 os.environ |= {
@@ -51,6 +52,7 @@ os.environ |= {
     "POWERTOOLS_SERVICE_NAME": "test",
     "PRODUCER_DLQ_URL": "https://sqs.us-east-1.amazonaws.com/000000000000/producer-dlq",
     "RIDE_TABLE": "rides",
+    "SIMULATED_GATEWAY_TABLE": "gateway",
     "SIMULATOR_FUNCTION_NAME": "simulator",
     "STAGE": "local",
 }

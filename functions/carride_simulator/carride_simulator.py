@@ -36,6 +36,8 @@ class Settings(Struct, frozen=True):
     producer_dlq_url: str
     event_endpoint_id: Annotated[str, Meta(pattern=r"^$|^[A-Za-z0-9-]+\.[A-Za-z0-9-]+$")] = ""
     """The global endpoint to publish through, e.g. ``abcde.veo``; empty for this region's bus."""
+    event_producer: str = ""
+    """The ARN that names the producer in `Resources` of its entries: the id of the stack, as the outbox pipe's."""
 
 
 class Request(Spec, frozen=True, kw_only=True):
@@ -75,6 +77,7 @@ def make_handler(
         settings.event_bus_name,
         settings.producer_dlq_url,
         endpoint_id=settings.event_endpoint_id or None,
+        producer=settings.event_producer or None,
     )
 
     def handler(raw: dict[str, Any], context: "LambdaContext") -> dict[str, Any]:
@@ -89,9 +92,10 @@ def make_handler(
         Returns:
             Counts of entries: ``requested`` (handled in this call), ``published`` (on the bus), ``distinct`` (published
             facts without copies), ``deadLettered`` (in the ProducerDlq), ``rejected`` (dead-lettered because of a final
-            refusal), ``reasons`` (dead-lettered, by code) and ``total`` (of the whole simulation). ``resume`` and
-            ``time`` are ``offset`` and ``time`` of the next call; ``resume`` is None and ``complete`` true at the end.
-            For an invalid request: ``error`` and the invalid ``field``.
+            refusal), ``reasons`` (dead-lettered, by code), ``injected`` (by what they test consumers with: ``copy``,
+            ``malformed``, ``late``, ``crash``, ``fail``, ``poison``, ``slow``) and ``total`` (of the whole simulation).
+            ``resume`` and ``time`` are ``offset`` and ``time`` of the next call; ``resume`` is None and ``complete``
+            true at the end. For an invalid request: ``error`` and the invalid ``field``.
 
         Raises:
             PublishError: entries reached neither the bus nor the queue. Repeat the request.
@@ -106,6 +110,7 @@ def make_handler(
 
         counts = Counter(requested=0, published=0, distinct=0, deadLettered=0, rejected=0)
         reasons: Counter[str] = Counter()
+        injected: Counter[str] = Counter()
         began = monotonic()
         entries = islice(simulation.entries(request.offset), request.limit)
         chunk_size = CHUNK if request.rate is None else max(1, min(CHUNK, int(request.rate / 10)))
@@ -127,11 +132,13 @@ def make_handler(
                 counts["rejected"] += not published and not receipt.retryable
                 if receipt.code is not None:
                     reasons[receipt.code] += 1
+                if simulated.injected is not None:
+                    injected[simulated.injected] += 1
 
         reached, total = request.offset + counts["requested"], len(simulation)
         complete = reached >= total
         end = {"total": total, "resume": None if complete else reached, "complete": complete}
-        summary = {**counts, "reasons": dict(reasons), **end, "time": present.isoformat()}
+        summary = {**counts, "reasons": dict(reasons), "injected": dict(injected), **end, "time": present.isoformat()}
         # Nobody reads the answer to an asynchronous call, so the log warns if time ran out.
         out_of_time = not complete and counts["requested"] != request.limit
         (logger.warning if out_of_time else logger.info)("simulated", extra={"summary": summary})

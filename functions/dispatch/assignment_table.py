@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
+from msgspec import Struct
+
 from assignments import OPEN, Assignment, Car, Decision, State, parked, zone
 from carride.events import RideEvent
 from carride.facts import CarAssigned, CarReleased
@@ -34,6 +36,14 @@ class Seen(NamedTuple):
     """Whether its car is still its own. A car that is not was released by somebody else."""
 
 
+class Fleet(Struct):
+    """What a search for a car has seen; if it found none, this is all there is."""
+
+    cars: int = 0
+    skipped: list[str] = []
+    """Rows that hold no car."""
+
+
 class Reader:
     """Reads what dispatch decides upon, consistently.
 
@@ -57,8 +67,8 @@ class Reader:
             return seen
         return seen._replace(holds=self._item(self._tables.cars, _key(car)).get("rideID") == order_id)
 
-    def free_cars(self, in_zone: str, skipped: list[str]) -> list[Car]:
-        """Return the cars of a zone that no ride has; rows that hold no car are added to ``skipped``."""
+    def free_cars(self, in_zone: str, fleet: Fleet) -> list[Car]:
+        """Return the cars of a zone that no ride has, and add to ``fleet`` what was seen."""
         pages = self._client.get_paginator("query").paginate(
             TableName=self._tables.cars,
             KeyConditionExpression="#zone = :zone",
@@ -67,9 +77,12 @@ class Reader:
             ExpressionAttributeValues={":zone": {"S": in_zone}},
             ConsistentRead=True,
         )
-        rows = [marshalling.values(item) for page in pages for item in page["Items"]]
+        rows = []
+        for page in pages:
+            fleet.cars += page["ScannedCount"]  # also those that have a ride
+            rows += [marshalling.values(item) for item in page["Items"]]
         cars = [(row, parked(in_zone, row)) for row in rows]
-        skipped += [f"{in_zone}/{row['carID']}" for row, car in cars if car is None]
+        fleet.skipped += [f"{in_zone}/{row['carID']}" for row, car in cars if car is None]
         return [car for _, car in cars if car is not None]
 
     def _item(self, table: str, key: Mapping[str, object]) -> dict[str, Any]:
@@ -78,7 +91,7 @@ class Reader:
 
 
 def effects(
-    tables: Tables, event: RideEvent, seen: Seen, decision: Decision, *, outbox: Outbox, now: datetime
+    tables: Tables, event: RideEvent, seen: Seen, decision: Decision, *, why: str, outbox: Outbox, now: datetime
 ) -> list[Effect]:
     """Return the writes by which a decision takes effect: the ride's, its car's, and the events that are emitted.
 
@@ -87,11 +100,12 @@ def effects(
         event: what was decided upon.
         seen: the ride as it was then; if it has changed since, the writes are refused.
         decision: what was decided.
+        why: why there is no free car; only for a ride that gets none.
         outbox: takes the emitted events.
         now: with a time zone.
     """
     state, car = decision.after
-    added = {} if car is None else {"car_id": car.car_id}
+    added = {"reason": why} if car is None else {"car_id": car.car_id}
     facts = [fact.of(event.data, **added) for fact in decision.facts]
     attributes = {} if car is None else {"carID": car.car_id, "sector": car.sector}
     written = step(

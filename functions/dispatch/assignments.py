@@ -38,8 +38,11 @@ from carride.ride import CarID, Sector
 CONSUMED: Final = frozenset({CarRideAccepted, CarRideCancelled, CarRideCompleted, PaymentDeclined, CarRideOverdue})
 """The facts that dispatch acts on: the rule's pattern lists the same."""
 
-EMITTED: Final = frozenset({CarAssigned, NoCarAvailable, CarReleased})
+EMITTED: Final = frozenset[type[Fact]]((CarAssigned, NoCarAvailable, CarReleased))
 """The facts that dispatch adds; none of them is consumed by it, or it would feed itself."""
+
+NO_FLEET: Final = "the fleet has no cars: ./carride fleet --cars 64 --yes"
+"""Why no ride of a new stack gets a car, and what to do."""
 
 BLOCKS: Final = 8
 """The city is a square of this many sectors a side, numbered row by row: sector_01 to sector_64. A row is a zone."""
@@ -120,6 +123,18 @@ def decide(seen: Assignment, fact: Fact, free: Car | None = None) -> Decision:
             return Decision(Assignment(State.CANCELLED))
         case _:
             return Decision(seen)
+
+
+def reason(pickup: str, cars: int) -> str:
+    """Return why there is no free car.
+
+    Args:
+        pickup: the sector where the ride begins.
+        cars: the number of cars in the city.
+    """
+    if zone(pickup) is None:
+        return f"{pickup} is outside of the city"
+    return f"each of the {cars} cars has another ride" if cars else NO_FLEET
 
 
 # ── The city ──────────────────────────────────────────────────────────────────────────────────────────────────────────

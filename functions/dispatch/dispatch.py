@@ -7,11 +7,11 @@ from typing import Any
 from botocore.session import get_session
 
 import assignments
-from assignment_table import Reader, Tables, effects
+from assignment_table import Fleet, Reader, Tables, effects
 from carride.clients import dynamodb_client
 from carride.consumer import SagaSettings, ride_consumer
 from carride.events import RideEvent
-from carride.facts import CarReleased
+from carride.facts import CarReleased, NoCarAvailable
 from carride.settings import from_environment
 from carride.telemetry import count, logger
 from idempotency import Operation, Policy
@@ -45,14 +45,17 @@ def make_handler(
 
     @consumer.batch_handler
     def handler(event: RideEvent, operation: Operation) -> None:
-        seen, skipped = reader.ride(event.subject), list[str]()
+        seen, fleet = reader.ride(event.subject), Fleet()
         car = None
         if assignments.wants_car(seen.assignment, event.data):
-            car = assignments.nearest(event.data.pickup, event.subject, lambda zone: reader.free_cars(zone, skipped))
+            car = assignments.nearest(event.data.pickup, event.subject, lambda zone: reader.free_cars(zone, fleet))
         decision = assignments.decide(seen.assignment, event.data, car)
-        operation.write(*effects(tables, event, seen, decision, outbox=outbox, now=now()))
-        if skipped:
-            report("CarRowSkipped", len(skipped), rows=skipped)
+        why = assignments.reason(event.data.pickup, fleet.cars)
+        operation.write(*effects(tables, event, seen, decision, why=why, outbox=outbox, now=now()))
+        if NoCarAvailable in decision.facts:
+            report("EmptyFleet" if why == assignments.NO_FLEET else "NoCarAvailable", 1, ride=event.subject)
+        if fleet.skipped:
+            report("CarRowSkipped", len(fleet.skipped), rows=fleet.skipped)
         if CarReleased in decision.facts and not seen.holds:
             report("CarNotHeld", 1, ride=event.subject)
 
@@ -60,7 +63,7 @@ def make_handler(
 
 
 def report(metric: str, number: int, **found: object) -> None:
-    """Count and log what is wrong in CarTable, which no event is to be given up for."""
+    """Count and log what is wrong with the fleet, which no event is to be given up for."""
     count("dispatch", **{metric: number})
     logger.warning(metric, extra=found)
 

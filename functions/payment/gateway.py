@@ -46,6 +46,10 @@ class GatewayError(Exception):
     """The base of what a gateway raises."""
 
 
+class NoGatewayError(GatewayError):
+    """Raised when something has to be asked, and the stack has no gateway."""
+
+
 class GatewayUnavailableError(GatewayError):
     """Raised when the outcome of a request is unknown: ask again, under the same key."""
 

@@ -13,6 +13,7 @@ import random
 import re
 import time
 from collections.abc import Callable
+from http import HTTPStatus
 from typing import Annotated, Any, Final
 from urllib.parse import quote
 
@@ -21,7 +22,16 @@ from msgspec import Meta, Struct
 
 from carride.decoding import FieldError, shaped
 from carride.ride import Cents, Currency
-from gateway import Call, Charge, GatewayAnswerError, GatewayRefusedError, GatewayUnavailableError, Status
+from gateway import (
+    Call,
+    Charge,
+    GatewayAnswerError,
+    GatewayRefusedError,
+    GatewayUnavailableError,
+    NoGatewayError,
+    Status,
+)
+from gateway_access import Access, Bearer
 
 _TRIES: Final = 8
 _FIRST_PAUSE_S: Final = 0.1
@@ -61,7 +71,8 @@ class HttpGateway:
     where the gateway has forgotten its keys. Each raises GatewayError.
 
     Args:
-        url: where it is, without a path.
+        url: where it is, without a path; empty if there is none, then every request raises NoGatewayError.
+        access: authorises requests; None if the gateway wants nothing.
         connect_timeout_s, read_timeout_s: after how many seconds a request is given up.
         clock, sleep, jitter: epoch milliseconds, waiting in seconds, a number from 0 to 1.
     """
@@ -69,6 +80,7 @@ class HttpGateway:
     def __init__(
         self,
         url: str,
+        access: Access | None = None,
         *,
         connect_timeout_s: float = 1.0,
         read_timeout_s: float = 3.0,
@@ -77,11 +89,12 @@ class HttpGateway:
         jitter: Callable[[], float] = random.random,
     ) -> None:
         self._url = url.rstrip("/")
+        self._access = access
         self._pool = urllib3.PoolManager(
             timeout=urllib3.Timeout(connect=connect_timeout_s, read=read_timeout_s), retries=False
         )
-        # What one try can take at the most: the question what became of the one before, and the request itself.
-        self._longest_try_ms = int(2_000 * (connect_timeout_s + read_timeout_s))
+        # What one try can take at the most: reading the secret, asking what became of the one before, and the request.
+        self._longest_try_ms = int((2_000 if access is None else 3_000) * (connect_timeout_s + read_timeout_s))
         self._clock = clock
         self._sleep = sleep
         self._jitter = jitter
@@ -223,11 +236,17 @@ class HttpGateway:
         return answer
 
     def _send(self, method: str, path: str, key: str | None, content: bytes | None) -> tuple[int, bytes]:
+        if not self._url:
+            raise NoGatewayError("the stack has no payment gateway: set PaymentGatewayUrl (docs/payment-gateway.md)")
         headers = {"Content-Type": "application/json"} | ({} if key is None else {"Idempotency-Key": key})
+        if self._access:
+            headers = self._access(method, self._url + path, headers, content)
         try:
             response = self._pool.request(method, self._url + path, body=content, headers=headers, redirect=False)
         except urllib3.exceptions.HTTPError as error:
             raise GatewayUnavailableError(f"{method} {path} got no answer: {type(error).__name__}") from error
+        if response.status == HTTPStatus.UNAUTHORIZED and isinstance(self._access, Bearer):
+            self._access.forget()
         return response.status, response.data
 
 

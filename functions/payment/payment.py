@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from functools import partial
+from typing import Any
 
 from botocore.session import get_session
-from msgspec import Meta
 
 import payments
 from carride.clients import dynamodb_client
@@ -14,6 +14,7 @@ from carride.events import RideEvent
 from carride.ride import Ride
 from carride.settings import from_environment
 from gateway import Call, Charge, GatewayError, Status
+from gateway_access import Access, Bearer, read_secret, signed
 from gateway_client import HttpGateway
 from idempotency import Operation, Policy
 from payment_table import effects, owe_undo, read
@@ -24,7 +25,10 @@ class Settings(SagaSettings, frozen=True, kw_only=True):
     """The function's environment."""
 
     payment_table: str
-    payment_gateway_url: Annotated[str, Meta(min_length=1)]
+    payment_gateway_url: str = ""
+    payment_gateway_signed: bool = False
+    """Whether the gateway is a Lambda function URL, which takes signed requests only."""
+    payment_gateway_secret_arn: str = ""
     lease_seconds: float = 30.0
 
 
@@ -115,5 +119,15 @@ def _capture(gateway: HttpGateway, call: Call, charge: Charge, amount: int) -> C
     return charge
 
 
+def http_gateway(settings: Settings) -> HttpGateway:
+    """Return the gateway of the settings. It is asked for nothing yet, not even a secret."""
+    access: Access | None = None
+    if settings.payment_gateway_signed:
+        access = signed(get_session(), settings.aws_region)
+    elif settings.payment_gateway_secret_arn:
+        access = Bearer(partial(read_secret, get_session(), settings.payment_gateway_secret_arn))
+    return HttpGateway(settings.payment_gateway_url, access)
+
+
 _settings = from_environment(Settings)
-handler = make_handler(_settings, HttpGateway(_settings.payment_gateway_url))
+handler = make_handler(_settings, http_gateway(_settings))

@@ -260,7 +260,8 @@ def functions_log(house: House) -> Iterator[Finding]:
 
 def functions_alarm(house: House) -> Iterator[Finding]:
     """Every function, API and pipe has alarms on failures, and on failed events that Lambda cannot dead-letter."""
-    wanted = [(name, "AWS/Lambda", "FunctionName", ["Errors", "Throttles"]) for name, _ in house.of_type(*FUNCTIONS)]
+    own = [name for name, _ in house.of_type(*FUNCTIONS) if not house.reason(name, "NoAlarms")]
+    wanted = [(name, "AWS/Lambda", "FunctionName", ["Errors", "Throttles"]) for name in own]
     wanted += [(name, "AWS/ApiGateway", "ApiId", ["5xx"]) for name, _ in house.of_type("AWS::Serverless::HttpApi")]
     wanted += [(name, "AWS/EventBridge/Pipes", "PipeName", ["ExecutionFailed"]) for name, _ in house.of_type(PIPE)]
     wanted += [
@@ -354,7 +355,7 @@ def tables_expire(house: House) -> Iterator[Finding]:
 
 
 def tables_come_back(house: House) -> Iterator[Finding]:
-    """Each replica has point-in-time recovery, and deletion protection in production."""
+    """Each replica has point-in-time recovery, and deletion protection in production, or a reason for being plain."""
     for name, table in house.of_type(TABLE):
         for index, replica in enumerate(listed(table.get("Replicas"))):
             path: Place = [name, "Properties", "Replicas", index]
@@ -363,7 +364,8 @@ def tables_come_back(house: House) -> Iterator[Finding]:
             if True not in at(replica, "DeletionProtectionEnabled"):
                 yield path, f"{name} needs DeletionProtectionEnabled on every replica, in production at least"
     for name, _ in house.of_type("AWS::DynamoDB::Table", "AWS::Serverless::SimpleTable"):
-        yield [name], f"{name} has to be an {TABLE} with one replica; a plain table cannot get a replica later"
+        if not house.reason(name, "Disposable"):
+            yield [name], f"{name} has to be an {TABLE} with one replica; a plain table cannot get a replica later"
 
 
 def roles_are_narrow(house: House) -> Iterator[Finding]:

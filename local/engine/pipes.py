@@ -196,6 +196,7 @@ def _entry(pipe: Properties, record: _Record) -> dict[str, Any]:
         "Source": _value(record, settings.get("Source", f"Pipe {pipe['Name']}")),
         "DetailType": _value(record, settings.get("DetailType", "Event from aws:dynamodb")),
         "Detail": _detail(record, target.get("InputTemplate")),
+        "Resources": [_value(record, each) for each in settings.get("Resources", [])],
     }
     if "Time" in settings:
         entry["Time"] = datetime.fromisoformat(_value(record, settings["Time"]))

@@ -13,6 +13,7 @@ from local.engine import (
     http_api,
     in_flight,
     log_paging,
+    log_patterns,
     nested_updates,
     packages,
     pipes,
@@ -45,6 +46,7 @@ def apply(settings: Settings) -> None:
     nested_updates.apply()
     serverless_transform.apply()
     log_paging.apply()
+    log_patterns.apply()  # over log_paging, whose requests it refuses
     pipes.apply(settings)
     for resources in (event_resources, function_resources, table_resources, recorded_resources, http_api):
         resources.apply()

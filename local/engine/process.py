@@ -108,13 +108,7 @@ class Engine:
 
     def environment(self) -> dict[str, str]:
         """Return the environment variables with which ``aws``, ``sam`` and boto3 reach this engine."""
-        return {
-            "AWS_ENDPOINT_URL": self.endpoint_url,
-            "AWS_ACCESS_KEY_ID": "test",
-            "AWS_SECRET_ACCESS_KEY": "test",
-            "AWS_DEFAULT_REGION": REGION,
-            "AWS_REGION": REGION,
-        }
+        return environment(self.endpoint_url)
 
     def request(self, path: str, method: str = "GET", body: bytes | None = None) -> bytes:
         """Send a request to an address that is not part of AWS's API, and return the answer.
@@ -177,6 +171,17 @@ class Engine:
 
     def _last_lines(self) -> str:
         return "\n".join(self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LAST_LINES:])
+
+
+def environment(endpoint_url: str) -> dict[str, str]:
+    """Return the environment variables with which ``aws``, ``sam`` and boto3 reach an engine."""
+    return {
+        "AWS_ENDPOINT_URL": endpoint_url,
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_DEFAULT_REGION": REGION,
+        "AWS_REGION": REGION,
+    }
 
 
 def end_in_order() -> None:

@@ -1,20 +1,25 @@
 """The replicas of a global table in a template.
 
-AWS: `AWS::DynamoDB::GlobalTable` exists in the region of each replica.
+AWS: `AWS::DynamoDB::GlobalTable` exists in the region of each replica, and can be imported into a stack. A change set
+compares resources whose condition is true.
 
-Stock MiniStack: drops the replicas, and an update of a table without a name replaces it by an empty one.
+Stock MiniStack: drops the replicas, an update of a table without a name replaces it by an empty one, and only a plain
+table can be imported. A change set compares all resources, so none can be imported that a condition left out before.
 
-Plugs into CloudFormation's handlers of the type. A write is seen in every replica at once, which is not what AWS does.
+Plugs into CloudFormation's handlers of the type and `changesets`. A write is seen in every replica at once, which is
+not what AWS does.
 """
 
 from typing import Any
 
 from ministack.services import dynamodb
+from ministack.services.cloudformation import changesets
 
 from local.engine.cloudformation import Properties, Resource, call, extend, handlers
 from local.engine.scope import Scope
 
 _TYPE = "AWS::DynamoDB::GlobalTable"
+_stock_resolve = changesets._resolve_props_for_diff
 
 
 def _replicate(name: str, properties: Properties) -> None:
@@ -26,6 +31,16 @@ def _replicate(name: str, properties: Properties) -> None:
     updates += [{"Delete": {"RegionName": region}} for region in sorted(there - wanted)]
     if updates:
         call(dynamodb._update_table, {"TableName": name, "ReplicaUpdates": updates})
+
+
+def _resolve(template: Properties, params: Properties, *names: str) -> Properties:
+    if template:
+        conditions = changesets._evaluate_conditions(template, params)
+        resources = template["Resources"].items()
+        there = {name: each for name, each in resources if conditions.get(each.get("Condition"), True)}
+        template = {**template, "Resources": there}
+    resolved: Properties = _stock_resolve(template, params, *names)
+    return resolved
 
 
 def apply() -> None:
@@ -44,4 +59,7 @@ def apply() -> None:
             _replicate(name, {})
         replicated["delete"](name, properties)
 
-    handlers(_TYPE).update(update=update, delete=delete)
+    plain = "AWS::DynamoDB::Table"
+    handlers(_TYPE).update(update=update, delete=delete, **{"import": handlers(plain)["import"]})
+    changesets._resolve_props_for_diff = _resolve
+    changesets._IMPORT_LOOKUPS[_TYPE] = changesets._IMPORT_LOOKUPS[plain]

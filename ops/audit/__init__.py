@@ -11,6 +11,7 @@ from ops.audit.reading import DEFAULT_GRACE, gateway_payments, read_evidence
 from ops.audit.regions import merged
 from ops.audit.saga import Saga, check
 from ops.stack import StackRef
+from ops.words import counted
 
 __all__ = ["CONSUMERS", "DEFAULT_GRACE", "Evidence", "Report", "audit", "gateway_payments", "judge", "read"]
 
@@ -32,7 +33,7 @@ class Report(NamedTuple):
     def verdict(self) -> str:
         """The result in one line."""
         rides = {"broken": len(self.saga.problems), "overdue": len(self.saga.overdue)}
-        wrong = [f"{count} rides {what}" for what, count in rides.items() if count]
+        wrong = [f"{counted(count, 'ride')} {what}" for what, count in rides.items() if count]
         return "; ".join(wrong if self.ledger.balanced and wrong else [self.ledger.verdict, *wrong])
 
     def to_json(self) -> dict[str, object]:

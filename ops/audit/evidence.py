@@ -80,6 +80,13 @@ class Delivered(NamedTuple):
     fact: str | None
     time: datetime = NEVER
     """When the line was logged, by CloudWatch's clock."""
+    attempt: int | None = None
+    delivery: str | None = None
+    """The transport's id of the delivery."""
+    reason: str | None = None
+    type: str | None = None
+    ride: str | None = None
+    """The event's correlation id, which is the ride's id in events of this project."""
 
 
 class DeadLettered(NamedTuple):

@@ -18,6 +18,7 @@ from carride.events import idempotency_id
 from carride.facts import FACTS, RideChange
 from idempotency import Policy, observation
 from ops.audit.evidence import ALWAYS, NEVER, AuditedConsumer, Evidence, Named
+from ops.words import counted
 
 _CHANGES: Final = frozenset(name for name, fact in FACTS.items() if issubclass(fact, RideChange))
 """The types of facts that make a new version of a ride."""
@@ -127,8 +128,8 @@ class Ledger:
         counts = {
             f"lost {self.lost}{f' ({early} dropped before their expiry time)' if early else ''}": self.lost,
             f"doubled {self.doubled}": self.doubled,
-            f"{unpublished} effects of events that were never published": unpublished,
-            f"{len(self.two_ids)} facts under two ids": len(self.two_ids),
+            f"{counted(unpublished, 'effect')} of events that were never published": unpublished,
+            f"{counted(len(self.two_ids), 'fact')} under two ids": len(self.two_ids),
         }
         return [text for text, count in counts.items() if count]
 
@@ -147,8 +148,11 @@ class Ledger:
         """The result in one line."""
         if not self.balanced:
             return "; ".join([*self.wrong, *(f"cannot tell: {reason}" for reason in self.blind)])
-        notes = {"events in flight": self.in_flight, "messages waiting for redrive": self.waiting}
-        return ", ".join(["balanced", *(f"{count} {what}" for what, count in notes.items() if count)])
+        notes = {
+            f"{counted(self.in_flight, 'event')} in flight": self.in_flight,
+            f"{counted(self.waiting, 'message')} waiting for redrive": self.waiting,
+        }
+        return ", ".join(["balanced", *(note for note, count in notes.items() if count)])
 
     def to_json(self) -> dict[str, object]:
         """Return the ledger and its sums as JSON-ready values."""
@@ -324,13 +328,14 @@ def _blind(evidence: Evidence, consumers: Mapping[str, Account]) -> Iterator[str
     if evidence.log_is_gone:
         effects = sum(account.effects for account in consumers.values())
         yield (
-            f"the log of events holds nothing, though consumers have {effects} effects and the archive holds "
-            f"{evidence.archived} events"
+            f"the log of events holds nothing, though consumers have {counted(effects, 'effect')} and the archive "
+            f"holds {counted(evidence.archived, 'event')}"
         )
     for name, account in consumers.items():
         if account.undecided:
             hidden = ", ".join(f"{count} in {queue}" for queue, count in evidence.unread.items())
-            yield f"{len(account.undecided)} events of {name} may be among messages that could not be read: {hidden}"
+            events = counted(len(account.undecided), "event")
+            yield f"{events} of {name} may be among messages that could not be read: {hidden}"
 
 
 def _row(label: str, *values: int | str, note: str = "") -> str:

@@ -3,7 +3,7 @@
 import binascii
 import re
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from carride.events import MOST_LEVELS, ContractError, parse_event, read_json
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 UNREADABLE: Final = "UNREADABLE"
 """The reason of a dead letter that is no JSON object."""
 
-_HIDDEN_SECONDS: Final = 120
+HIDDEN_SECONDS: Final = 120
 """How long messages stay hidden while a queue is read. It is doubled if reading takes longer."""
 _LONGEST_HIDDEN_SECONDS: Final = 43_200
 _MANY: Final = 10
@@ -37,7 +37,7 @@ def waiting(sqs: "SQSClient", url: str, *, taken: bool = True, visible: bool = F
     return sum(map(int, attributes.values()))
 
 
-def peek(sqs: "SQSClient", url: str) -> Iterator["MessageTypeDef"]:
+def peek(sqs: "SQSClient", url: str, hidden_s: int = HIDDEN_SECONDS) -> Generator["MessageTypeDef"]:
     """Yield every visible message of a queue once, and make all of them visible again.
 
     If reading takes so long that messages become visible again, they are hidden for longer. Reading ends when only
@@ -45,7 +45,7 @@ def peek(sqs: "SQSClient", url: str) -> Iterator["MessageTypeDef"]:
     """
     expected = waiting(sqs, url, taken=False, visible=True)
     receipts: dict[str, str] = {}
-    shown_again, hidden_s = 0, _HIDDEN_SECONDS
+    shown_again = 0
     try:
         # The count is approximate, so read until a read returns nothing. While more messages are expected, use long
         # polls, which ask every server that holds a part of the queue.

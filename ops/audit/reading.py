@@ -31,11 +31,6 @@ _reading: Final = Lock()
 """Held while a stack is read: a reading hides dead letters for a moment, and would make another one incomplete."""
 
 
-def enabled(stack: StackRef) -> list[AuditedConsumer]:
-    """Return the consumers of a stack. One whose rule can be disabled by a parameter shows that in an output."""
-    return [each for each in CONSUMERS if stack.outputs.get(f"{each.resources}RuleState", _ENABLED) == _ENABLED]
-
-
 def read_evidence(
     stack: StackRef, *, grace: timedelta = DEFAULT_GRACE, payments: Sequence[GatewayPayment] | None = None
 ) -> Evidence:
@@ -56,12 +51,7 @@ def _read_evidence(stack: StackRef, grace: timedelta, payments: Sequence[Gateway
     items = [item for each in consumers if each.table is not None for item in ride_items(stack, each)]
     logs = {each.name: list(deliveries(stack, each)) for each in consumers}
     items += [item for each in consumers if each.table is None for item in logged_items(each.name, logs[each.name])]
-    bookings = [
-        evidence.BookedRide(
-            item["orderID"], item["version"], _time(item.get("bookedAt")), _time_or_none(item.get("openSince"))
-        )
-        for item in scan(dynamodb, outputs["BookingTableName"])
-    ]
+    bookings = [booked_ride(item) for item in scan(dynamodb, outputs["BookingTableName"])]
     cars = rides_of_cars(dynamodb, outputs["CarTableName"])
     committed = outbox(dynamodb, outputs["OutboxTableName"])
     unread = {queue: waiting(sqs, outputs[f"{queue}Url"]) for queue in queues}
@@ -88,8 +78,13 @@ def _read_evidence(stack: StackRef, grace: timedelta, payments: Sequence[Gateway
         archived=archived,
         at=at,
         grace=grace,
-        since=_kept_since(stack, at),
+        since=kept_since(stack, at),
     )
+
+
+def enabled(stack: StackRef) -> list[AuditedConsumer]:
+    """Return the consumers that get events. One whose rule a parameter can disable shows that in an output."""
+    return [each for each in CONSUMERS if stack.outputs.get(f"{each.resources}RuleState", _ENABLED) == _ENABLED]
 
 
 def published(logs: Any, group: str) -> Iterator[Published]:
@@ -97,11 +92,11 @@ def published(logs: Any, group: str) -> Iterator[Published]:
 
     An unreadable line may have been any event: it is yielded under EventBridge's id, or the line's id if it has none.
     """
-    return filter(None, map(published_in, _lines(logs, group)))
+    yield from filter(None, map(published_in, lines(logs, group)))
 
 
 def published_in(line: Mapping[str, Any]) -> Published | None:
-    """Return the event in a line of the bus's log, or None if it is no ride event."""
+    """Return the ride event in a line of the bus's log, or None."""
     text = line["message"]
     return _published(read(text), text, f"unreadable line {line.get('eventId')}", _logged_at(line))
 
@@ -143,25 +138,42 @@ def _type_of(event: Mapping[str, Any]) -> str | None:
 def deliveries(stack: StackRef, consumer: AuditedConsumer) -> Iterator[Delivered]:
     """Yield every delivery that a consumer has logged."""
     group = stack.outputs[f"{consumer.resources}LogGroupName"]
-    for line in _lines(stack.client("logs"), group, _DELIVERY_LINES):
-        match read(line["message"]):
-            case {"message": telemetry.DELIVERY, "consumer": str(name), "outcome": str(outcome), **entry}:
-                _, _, fact = str(entry.get("key", "")).partition("#")  # the logger omits a missing key
-                yield Delivered(name, outcome, fact or None, _logged_at(line))
+    yield from filter(None, map(delivered_in, lines(stack.client("logs"), group, _DELIVERY_LINES)))
+
+
+def delivered_in(line: Mapping[str, Any]) -> Delivered | None:
+    """Return the delivery in a line of a consumer's log, or None."""
+    match read(line["message"]):
+        case {"message": telemetry.DELIVERY, "consumer": str(name), "outcome": str(outcome), **entry}:
+            _, _, fact = str(entry.get("key", "")).partition("#")  # the logger omits what is missing
+            more: Any = [entry.get(label) for label in ("attempt", "delivery", "reason", "type", "correlationid")]
+            return Delivered(name, outcome, fact or None, _logged_at(line), *more)
+    return None
 
 
 def ride_items(stack: StackRef, consumer: AuditedConsumer) -> Iterator[evidence.RideItem]:
     """Yield every ride in a consumer's table."""
-    for item in scan(stack.client("dynamodb"), stack.outputs[f"{consumer.table}Name"]):
-        yield evidence.RideItem(
-            consumer.name,
-            item["orderID"],
-            tuple(_effect(item["orderID"], name, entry) for name, entry in item.items() if is_attribute(name)),
-            item["effects"],
-            item.get("state"),
-            item.get(_DETAILS.get(consumer.name, "")),
-            _time_or_none(item.get("openSince")),
-        )
+    items = scan(stack.client("dynamodb"), stack.outputs[f"{consumer.table}Name"])
+    return (ride_item(consumer, item) for item in items)
+
+
+def ride_item(consumer: AuditedConsumer, item: Mapping[str, Any]) -> evidence.RideItem:
+    """Return an item of a consumer's table, given as Python values."""
+    return evidence.RideItem(
+        consumer.name,
+        item["orderID"],
+        tuple(_effect(item["orderID"], name, entry) for name, entry in item.items() if is_attribute(name)),
+        item["effects"],
+        item.get("state"),
+        item.get(_DETAILS.get(consumer.name, "")),
+        _time_or_none(item.get("openSince")),
+    )
+
+
+def booked_ride(item: Mapping[str, Any]) -> evidence.BookedRide:
+    """Return an item of the API's table, given as Python values."""
+    booked, open_since = _time(item.get("bookedAt")), _time_or_none(item.get("openSince"))
+    return evidence.BookedRide(item["orderID"], item["version"], booked, open_since)
 
 
 def _effect(order_id: str, attribute: str, entry: Mapping[str, Any]) -> evidence.Effect:
@@ -237,7 +249,7 @@ def _routes(stack: StackRef) -> tuple[dict[str, str], list[str], int]:
     return states, broken, archived
 
 
-def _kept_since(stack: StackRef, at: datetime) -> datetime:
+def kept_since(stack: StackRef, at: datetime) -> datetime:
     """Return since when the log of events is complete."""
     group = stack.outputs["CarRideEventsLogGroupName"]
     groups = stack.client("logs").describe_log_groups(logGroupNamePrefix=group)["logGroups"]
@@ -251,8 +263,12 @@ def scan(dynamodb: Any, table: str) -> Iterator[dict[str, Any]]:
         yield from map(marshalling.values, page["Items"])
 
 
-def _lines(logs: Any, group: str, pattern: str = "") -> Iterator[dict[str, Any]]:
-    pages = logs.get_paginator("filter_log_events").paginate(logGroupName=group, filterPattern=pattern)
+def lines(logs: Any, group: str, pattern: str = "", since: datetime | None = None) -> Iterator[dict[str, Any]]:
+    """Yield the lines of a log group that match a filter pattern, from a time on."""
+    request: dict[str, Any] = {"logGroupName": group, "filterPattern": pattern}
+    if since is not None:
+        request["startTime"] = max(0, int(since.timestamp() * 1000))
+    pages = logs.get_paginator("filter_log_events").paginate(**request)
     return (line for page in pages for line in page["events"])
 
 

@@ -13,8 +13,10 @@ from cyclopts.exceptions import CycloptsError
 
 import ops.cli.desk
 import ops.cli.letters
+import ops.cli.lookup
 import ops.cli.regions
 import ops.cli.replay
+import ops.cli.serving
 import ops.cli.stack  # noqa: F401 - they register their verbs
 from ops.cli.changes import recorded
 from ops.cli.show import console, plain, show
@@ -81,9 +83,16 @@ def command_line(clients: ClientFactory | None = None) -> App:
         app.command(group)
     for verb in VERBS.values():
         group_name, _, name = verb.name.rpartition(" ")
-        (groups[group_name] if group_name else app).command(_command(verb, clients), name=name)
+        (groups[group_name] if group_name else app).command(
+            _command(verb, clients), name=name, help_epilogue=_examples(verb)
+        )
     app.register_install_completion_command()
     return app
+
+
+def _examples(verb: Verb) -> str | None:
+    lines = [f"    ./carride {verb.name} {arguments}".rstrip() for arguments in verb.examples]
+    return "\n".join(["Examples:", "", *lines]) if lines else None
 
 
 def _default(value: object) -> str | None:
@@ -97,12 +106,22 @@ def _command(verb: Verb, clients: ClientFactory | None) -> Callable[..., int]:
         stack, region, yes, as_json = (options.pop(name, None) for name in ("stack", "region", "yes", "json"))
         say = console(sys.stderr if as_json else sys.stdout)
         session = Session(lambda data: say.print(show(data)), clients, stack, region)
-        result = verb.run(session, *given, **options)
+        result = None
+        try:
+            result = verb.run(session, *given, **options)
+            if isinstance(result, Iterator):
+                for each in result:
+                    _print(each, as_json=as_json, indent=None)
+                return 0
+        except KeyboardInterrupt:
+            if verb.is_tool:
+                raise
+            return 0  # a verb that is no tool runs until Ctrl-C
         if isinstance(result, Plan):
             return _carry_out(verb, result, session, yes=yes, as_json=as_json)
-        for each in result if isinstance(result, Iterator) else [result]:
-            _print(each, as_json=as_json)
-        return 0 if isinstance(result, Iterator) else verb.status(result)
+        if result is not None:
+            _print(result, as_json=as_json)
+        return verb.status(result)
 
     _, *own = inspect.signature(verb.run).parameters.values()
     vars(command)["__signature__"] = inspect.Signature([*own, *_common(verb)])
@@ -122,9 +141,9 @@ def _carry_out(verb: Verb, plan: Plan, session: Session, *, yes: bool, as_json: 
     return 0
 
 
-def _print(data: object, *, as_json: bool) -> None:
+def _print(data: object, *, as_json: bool, indent: int | None = 2) -> None:
     if as_json:
-        print(json.dumps(plain(data)), flush=True)
+        print(json.dumps(plain(data), indent=indent), flush=True)
     else:
         console(sys.stdout).print(show(data))
 

@@ -1,7 +1,9 @@
-"""The record of what acting verbs have done on this machine: `.carride/changes.jsonl`, a line of JSON for each."""
+"""What acting verbs have done: a line of JSON for each, in `.carride/changes.jsonl` or the file of CARRIDE_CHANGES."""
 
 import json
+import os
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Final
 
 from botocore.exceptions import BotoCoreError, ClientError
@@ -11,7 +13,7 @@ from ops.cli.verbs import Plan
 from ops.regions import ROOT
 from ops.stack import OperatorError, StackRef
 
-CHANGES: Final = ROOT / ".carride" / "changes.jsonl"
+CHANGES: Final = Path(os.environ.get("CARRIDE_CHANGES", ROOT / ".carride" / "changes.jsonl"))
 
 
 def recorded(command: str, plan: Plan) -> Any:

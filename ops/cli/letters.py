@@ -1,45 +1,144 @@
-"""The verbs of dead letters and quarantined keys."""
+"""The verbs of dead letters."""
 
-from collections import Counter
-from typing import NamedTuple
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
 
-from ops import redrive as letters
-from ops.cli.verbs import Plan, Session, Steps, acts
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from ops import letters as dead
+from ops import redrive as redriving
+from ops.cli.show import show, table
+from ops.cli.verbs import Plan, Session, Span, acts, reads, spelt
+from ops.stack import OperatorError
+
+_SHOWN = 20
+"""Letters of a plan that are printed; JSON has all."""
+_LONGEST_EVENT = 1_000
 
 
-class Waiting(NamedTuple):
-    """The messages of a dead-letter queue, and where a redrive sends them."""
+@reads("letters")
+def letters(session: Session, queue: str | None = None, /) -> dead.Letters:
+    """Show what lies in the dead-letter queues, grouped by failure.
 
-    queue: str
-    messages: Counter[str]
-    """Their number, by reason."""
-    target: str
+    Letters of one group have the same queue, consumer, reason and error; ids and numbers in the error do not count.
+    Of each group the oldest letters are shown. Every letter stays in its queue.
+
+    Args:
+        queue: Logical id of one queue: RideHistoryDlq, DispatchRuleDlq, ProducerDlq, …
+    """
+    return dead.letters(session.stack, queue)
 
 
-@acts("redrive")
-def redrive(session: Session, queue: str, /, *, release: bool = False) -> Plan:
-    """Send dead letters to their target.
+@acts("redrive", status=lambda done: 0 if done.succeeded else 1)
+def redrive(
+    session: Session,
+    queue: str,
+    /,
+    *,
+    key: str | None = None,
+    reason: str | None = None,
+    group: str | None = None,
+    limit: int | None = None,
+    rate: float | None = None,
+    release: bool = False,
+    no_canary: bool = False,
+    wait: Span = redriving.WAIT,
+) -> Plan:
+    """Send dead letters to the target that they were meant for. Other targets do not receive them.
 
-    Other targets do not receive them. Messages that would only return stay in the queue.
+    Letters that would only return stay in the queue. One letter of each group goes first, and the others of the group
+    only if the consumer has completed it.
 
     Args:
         queue: Logical id of the queue: RideHistoryDlq, DispatchRuleDlq, ProducerDlq, …
-        release: Release quarantined keys first; their cause is fixed.
+        key: Only the letters of this key, CONSUMER#ID.
+        reason: Only letters with this reason.
+        group: Only letters of this group; `carride letters` shows the groups.
+        limit: The most letters; the oldest go.
+        rate: The most letters a second.
+        release: Release quarantined keys and keys whose attempts are used up; their cause is fixed.
+        no_canary: Send all letters at once, without waiting for the first of each group.
+        wait: How long to wait for the outcome of the first letters.
     """
-    stack = session.stack
-    waiting = Waiting(queue, letters.waiting(stack, queue), letters.target_of(stack, queue))
-    return Plan(waiting, lambda: letters.redrive(stack, queue, release=release), (stack,))
+    if (limit is not None and limit < 1) or (rate is not None and rate <= 0):
+        raise OperatorError("--limit and --rate have to be more than 0")
+    chosen, stack = redriving.Selection(key, reason, group, limit), session.stack
+    plan = redriving.plan(stack, queue, chosen, release=release)
+    return Plan(
+        plan,
+        lambda: redriving.redrive(stack, plan, canary=not no_canary, rate=rate, wait=wait, report=session.say),
+        (stack,),
+    )
 
 
-@acts("release")
-def release(session: Session, key: str, /) -> Plan:
-    """Let a quarantined key run again.
+# ── How they look ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    Release it when the cause of its failure is fixed, then redrive its message from the dead-letter queue: its next
-    delivery is attempt 1.
 
-    Args:
-        key: CONSUMER#KEY, from a dead letter or a log line.
-    """
-    key, stack = letters.checked_key(key), session.stack
-    return Plan(Steps((f"release {key}",)), lambda: {"released": letters.release_key(stack, key)}, (stack,))
+@show.register
+def _(found: dead.Letters) -> RenderableType:
+    rows = table("group", "letters", "oldest", "redriven", "queue", "reason", "error")
+    oldest = []
+    for each in found.failures:
+        numbers = (str(each.count), _age(each.oldest), str(each.redriven))
+        rows.add_row(each.group, *numbers, each.queue, each.reason, each.error)
+        for letter in each.letters:
+            named = (letter.group, letter.key or letter.fact, letter.ride, letter.type, f"{_age(letter.sent)} old")
+            oldest.append(Text("  ".join(map(str, filter(None, named)))))
+        event = each.letters[0].event
+        detail = json.dumps(event.get("detail") if isinstance(event, Mapping) else event, ensure_ascii=False)
+        oldest.append(Text(f"        {detail:.{_LONGEST_EVENT}}", style="dim"))
+    shown = [rows, "", *oldest] if found.failures else ["there are no dead letters"]
+    return Group(*shown, *_hidden(found.hidden))
+
+
+@show.register
+def _(plan: redriving.RedrivePlan) -> RenderableType:
+    rows = table("group", "reason", "key", "ride", "age", "redriven", "what happens")
+    for letter, verdict in plan.letters[:_SHOWN]:
+        named = (letter.group, letter.reason, letter.key or "", letter.ride or "")
+        what = f"{'goes' if verdict.goes else 'stays'}: {verdict.why}"
+        rows.add_row(*named, _age(letter.sent), str(letter.redriven), what)
+    more = len(plan.letters) - _SHOWN
+    return Group(
+        *([rows] if plan.letters else []),
+        *([f"… and {more} more, which --json lists"] if more > 0 else []),
+        f"target: {plan.target}",
+        _totals((("go" if verdict.goes else "stay"), count, verdict.why) for verdict, count in plan.totals.items()),
+        *([f"{plan.queue} has more letters, which were not chosen: {plan.others}"] if plan.others else []),
+        *_hidden({plan.queue: plan.hidden}),
+    )
+
+
+@show.register
+def _(done: redriving.Redriven) -> RenderableType:
+    gone = [("gone", done.gone, "no longer in the queue, or another operator has received them")] if done.gone else []
+    return _totals([("sent", done.sent, ""), *(("stay", count, why) for why, count in done.stayed.items()), *gone])
+
+
+def _totals(counts: Iterable[tuple[str, int, str]]) -> RenderableType:
+    rows = table("", "letters", "why")
+    for what, count, why in sorted(counts):
+        rows.add_row(what, str(count), why)
+    return rows if rows.row_count else "no letters"
+
+
+def _hidden(messages: Mapping[str, int]) -> Iterator[str]:
+    """Yield a sentence for each queue with messages that could not be read."""
+    for queue, count in messages.items():
+        if count:
+            yield (
+                f"{queue} hides {count} more: another operator has received them, or a command was interrupted. They "
+                "are shown again within minutes"
+            )
+
+
+def _age(since: datetime) -> str:
+    """Return an age in its largest whole unit."""
+    age = datetime.now(UTC) - since
+    unit = next((unit for unit in _UNITS if age >= unit), timedelta(seconds=1))
+    return str(spelt(max(age // unit, 0) * unit))
+
+
+_UNITS = (timedelta(days=1), timedelta(hours=1), timedelta(minutes=1))

@@ -1,19 +1,54 @@
 """The verbs of a stack in two regions."""
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from cyclopts import Parameter
+from rich.console import Group, RenderableType
 
 from ops import fence
 from ops import regions as two_regions
+from ops.audit import Report, audit
+from ops.cli.show import show, table
 from ops.cli.verbs import Moment, Plan, Session, Span, Steps, acts, reads
-from ops.failover import ARCHIVED_IN, LOST_WINDOW, PATIENCE, Failover, Patience
+from ops.failover import ARCHIVED_IN, LOST_WINDOW, PATIENCE, Failover, Outcome, Patience, RegionState, states
+from ops.promotion import Promotion
+
+
+class Drill(NamedTuple):
+    """What a drill has done."""
+
+    failover: Outcome
+    back: Mapping[str, int]
+    """What was started in the primary again, by kind."""
+    audit: Report
+
+
+class States(NamedTuple):
+    """What both regions do."""
+
+    regions: tuple[RegionState, RegionState]
+
+
+@show.register
+def _(found: States) -> RenderableType:
+    rows = table("region", "role", "state", "replays")
+    for each in found.regions:
+        state = f"fenced since {each.fenced_since:%Y-%m-%d %H:%M:%S %Z}" if each.fenced_since else "not fenced"
+        rows.add_row(each.region, each.role, each.problem or state, ", ".join(each.replays) or "none")
+    return rows
+
+
+@show.register
+def _(drill: Drill) -> RenderableType:
+    return Group(show(drill.failover), show(drill.back), show(drill.audit))
+
 
 _LOST: Any = Parameter(show_default=lambda _: "24h: EventBridge's retries")
 
 
-@acts("failover run")
+@acts("failover run", "--since 6h", "--since 6h --yes")
 def failover_run(
     session: Session,
     *,
@@ -51,6 +86,35 @@ def failover_run(
     )
 
 
+@acts("failover drill", "--since 1h", "--since 1h --yes", status=lambda drill: drill.audit.status)
+def failover_drill(
+    session: Session, *, since: Moment, runs_end_in: Span | None = None, archived_in: Span = ARCHIVED_IN
+) -> Plan:
+    """Fail over, go back at once, and audit both regions.
+
+    It changes what a failover and its end change, and is meant for a stack without traffic that matters. If it is
+    interrupted, `failover status` shows where it stands, and `failover run` or `unfence` continues.
+
+    Args:
+        since: Begin of the window to process again in the secondary.
+        runs_end_in: How long running invocations may take; by default the longest timeout of the functions.
+        archived_in: How long archiving an event may take.
+    """
+    failover, patience = Failover(*session.pair, session.say), Patience(runs_end_in, archived_in)
+    steps = (*failover.plan(since), _back(session), "audit both regions")
+    return Plan(
+        Steps(steps),
+        lambda: Drill(failover.run(since, None, patience), failover.undo(), audit(*session.pair)),
+        session.pair,
+    )
+
+
+@reads("failover status")
+def failover_status(session: Session) -> States:
+    """Show which region works: fences, and replays that have not ended."""
+    return States(states(*session.pair))
+
+
 @reads("fenced")
 def fenced(session: Session) -> dict[str, bool]:
     """Fail if the region is fenced: then the stack must not be deployed.
@@ -71,14 +135,30 @@ def unfence(session: Session, *, catches_up_in: Span = PATIENCE.catching_up) -> 
     Args:
         catches_up_in: How long comparing both regions' tables may take.
     """
+    failover = Failover(*session.pair, session.say)
+    failover.check_undo()
+    return Plan(Steps((_back(session),)), lambda: failover.undo(catches_up_in), session.pair)
+
+
+def _back(session: Session) -> str:
     primary, secondary = session.pair
-    step = f"start {primary.region} as it was, when it has what {secondary.region} wrote, and steer producers back"
-    return Plan(
-        Steps((step,)), lambda: Failover(primary, secondary, session.say).undo(catches_up_in), (primary, secondary)
-    )
+    return f"start {primary.region} as it was, when it has what {secondary.region} wrote, and steer producers back"
 
 
-@acts("deploy-regions", chooses=False)
+@acts("promote")
+def promote(session: Session, *, bucket: str | None = None) -> Plan:
+    """Import the tables into the secondary's stack, if the primary's region is lost for good.
+
+    The primary must not answer. docs/promotion.md has what comes before and after.
+
+    Args:
+        bucket: A bucket of yours in the secondary's region, for the template; by default the SAM CLI's.
+    """
+    promotion = Promotion(session.stack, session.say, bucket)
+    return Plan(Steps(tuple(promotion.plan())), promotion.run, (session.stack,))
+
+
+@acts("deploy-regions", "", "--set Stage=prod --yes", chooses=False)
 def deploy_regions(session: Session, *, set_: Annotated[tuple[str, ...], Parameter(name="--set")] = ()) -> Plan:
     """Deploy the stack to the two regions of samconfig.toml.
 

@@ -4,9 +4,10 @@ from datetime import UTC, datetime
 
 from ops import outbox, replay
 from ops.cli.verbs import Moment, Plan, Session, Steps, acts, before
+from ops.words import counted
 
 
-@acts("replay run")
+@acts("replay run", "--since 2h", "--since 2h --only PaymentRule --yes")
 def replay_run(
     session: Session,
     *,
@@ -33,7 +34,7 @@ def replay_run(
     return Plan(Steps((step,)), lambda: {"replay": replay.run(stack, name, since, end, only=only)}, (stack,))
 
 
-@acts("republish")
+@acts("republish", "--since 1d --yes")
 def republish(session: Session, *, since: Moment, until: Moment | None = None) -> Plan:
     """Publish again the events in the outbox of a region that its pipe may not have published.
 
@@ -44,5 +45,6 @@ def republish(session: Session, *, since: Moment, until: Moment | None = None) -
         until: Time of the newest event; now by default.
     """
     end, stack = before(since, until), session.stack
-    step = f"publish what was written to the outbox in {stack.region} from {since} to {end}"
+    events = counted(sum(1 for _ in outbox.written(stack, stack.region, since, end)), "event")
+    step = f"publish {events} that were written to the outbox in {stack.region} from {since} to {end}"
     return Plan(Steps((step,)), lambda: outbox.republish(stack, stack.region, since, end, session.say), (stack,))

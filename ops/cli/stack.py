@@ -1,9 +1,9 @@
 """The verbs that look at a whole stack, and those that give it something to do."""
 
 import json
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
 from cyclopts import Parameter
@@ -16,23 +16,26 @@ from carride.simulation import Simulation, Spec
 from ops import fleet as cars
 from ops import simulation, verify
 from ops.audit import DEFAULT_GRACE, Report, audit, gateway_payments
-from ops.cli.show import show
+from ops.cli.show import show, table
 from ops.cli.verbs import Plan, Session, Span, Steps, acts, reads
+from ops.doctor import Finding, examine
+from ops.finding import is_quiet
 from ops.regions import ROOT
 from ops.simulation import AT_ONCE, Published
 from ops.stack import OperatorError
 from ops.verify.checks import CHECKS
+from ops.words import counted
 
 _VERIFIED: Final = ROOT / ".aws-sam"
 _CALL_SECONDS: Final = 10
 """How long one call of the simulator takes with a rate: less than a client waits for its answer."""
 
 
-@reads("audit", status=lambda report: report.status)
+@reads("audit", "", "--grace 0s --json", status=lambda report: report.status)
 def audit_stack(
     session: Session,
     *,
-    grace: Span = DEFAULT_GRACE,
+    grace: Span | None = None,
     overdue: Span = LIMIT,
     payments: Path | None = None,
 ) -> Report:
@@ -45,7 +48,7 @@ def audit_stack(
     in flight. EventBridge and Lambda may retry for 30 hours.
 
     Args:
-        grace: Age from which an event is judged.
+        grace: Age from which an event is judged; 15m by default, and 0s for a local stack in which nothing moves.
         overdue: How long a ride may need something.
         payments: File with the gateway's ledger as JSON, to compare with.
     """
@@ -53,6 +56,8 @@ def audit_stack(
         known = None if payments is None else gateway_payments(payments.read_text())
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise OperatorError(f"{payments} is no ledger of the gateway: {error!r}") from error
+    if grace is None:
+        grace = timedelta() if is_quiet(session.stack) else DEFAULT_GRACE
     stacks = [each for each in (session.stack, session.stack.peer()) if each is not None]
     return audit(*stacks, grace=grace, payments=known, overdue_after=overdue)
 
@@ -71,13 +76,13 @@ def _(found: Verification) -> RenderableType:
     return Text(f"{found['passed']} passed, {found['failed']} failed, {found['skipped']} skipped")
 
 
-@reads("verify", status=lambda found: bool(found["failed"]))
-def verify_stack(session: Session, *, rides: int = 20, drills: bool = False) -> Verification:
+@acts("verify", "--yes", "--drills --yes", status=lambda found: bool(found["failed"]))
+def verify_stack(session: Session, *, rides: int = 20, drills: bool = False) -> Plan:
     """Check every statement about a deployed stack that code can check.
 
     Publish simulated rides, book rides over the API, audit the stack, and go through the checklist of
-    docs/on-an-account.md. With --drills, break and mend a few things as well. The results are in .aws-sam/verify.json
-    and .aws-sam/verify.md.
+    docs/on-an-account.md. With --drills, break and mend a few things as well. In stage prod, publish and break nothing.
+    The results are in .aws-sam/verify.json and .aws-sam/verify.md.
 
     Status 0: no check failed; 1: at least one failed.
 
@@ -86,18 +91,22 @@ def verify_stack(session: Session, *, rides: int = 20, drills: bool = False) -> 
         drills: Also break and mend what the checklist calls a drill.
     """
     checks = [each for each in CHECKS if drills or not each.drill]
-    results: list[verify.Result] = []
-    for result in verify.verify(verify.Deployment(session.stack, rides=rides), checks):
-        results.append(result)
-        session.say(result)
-    found = Verification(verify.to_json(results))
-    _VERIFIED.mkdir(exist_ok=True)
-    (_VERIFIED / "verify.json").write_text(json.dumps(found, indent=2), encoding="utf-8")
-    (_VERIFIED / "verify.md").write_text(verify.to_markdown(results), encoding="utf-8")
-    return found
+
+    def run() -> Verification:
+        results: list[verify.Result] = []
+        for result in verify.verify(verify.Deployment(session.stack, rides=rides), checks):
+            results.append(result)
+            session.say(result)
+        found = Verification(verify.to_json(results))
+        _VERIFIED.mkdir(exist_ok=True)
+        (_VERIFIED / "verify.json").write_text(json.dumps(found, indent=2), encoding="utf-8")
+        (_VERIFIED / "verify.md").write_text(verify.to_markdown(results), encoding="utf-8")
+        return found
+
+    return Plan(Steps(tuple(f"check: {each.statement}" for each in checks)), run, (session.stack,))
 
 
-@acts("fleet")
+@acts("fleet", "--cars 64 --yes")
 def fleet(session: Session, *, cars_: Annotated[int, Parameter(name="--cars")] = 64) -> Plan:
     """Park cars all over the city, for dispatch to assign. Existing cars are left as they are.
 
@@ -109,7 +118,7 @@ def fleet(session: Session, *, cars_: Annotated[int, Parameter(name="--cars")] =
     return Plan(Steps((step,)), lambda: {"added": cars.seed(stack.client("dynamodb"), table, cars_)}, (stack,))
 
 
-@acts("simulate")
+@acts("simulate", "--rides 100 --duplicates 0.3 --crashes 2 --yes", "--rides 1000 --rate 20 --yes")
 def simulate(
     session: Session,
     *,
@@ -153,7 +162,7 @@ def simulate(
         raise OperatorError(f"the simulator would refuse {error}") from error
     stack = session.stack
     function = stack.outputs["CarRideSimulatorFunctionName"]
-    step = f"have {function} publish {entries:,} events of {rides:,} rides"
+    step = f"have {function} publish {counted(entries, 'event')} of {counted(rides, 'ride')}"
 
     def publish() -> Published:
         request, at_once = msgspec.to_builtins(spec), AT_ONCE if rate is None else max(1, round(rate * _CALL_SECONDS))
@@ -162,3 +171,32 @@ def simulate(
         return progress
 
     return Plan(Steps((step,)), publish, (stack,))
+
+
+class Checkup(NamedTuple):
+    """What `doctor` has found."""
+
+    findings: tuple[Finding, ...]
+
+    @property
+    def complete(self) -> bool:
+        """Whether everything is there that is needed."""
+        return all(each.found or not each.needed for each in self.findings)
+
+
+@show.register
+def _(checkup: Checkup) -> RenderableType:
+    rows = table("", "what", "found, or how to get it", "needed for")
+    for each in checkup.findings:
+        mark = Text("ok", "green") if each.found else Text("missing", "red" if each.needed else "yellow")
+        rows.add_row(mark, each.what, each.found or each.how, each.why)
+    return rows
+
+
+@reads("doctor", status=lambda checkup: not checkup.complete)
+def doctor(session: Session) -> Checkup:
+    """Show what is missing on this machine or in the account, and how to get it.
+
+    Status 0: everything that is needed is there; 1: something is missing.
+    """
+    return Checkup(tuple(examine(lambda: session.stack)))

@@ -7,7 +7,7 @@ acting verb returns a `Plan`: what it would do, and the function that does it.
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Annotated, Any, Final, NamedTuple
 
 from cyclopts import Parameter
@@ -50,40 +50,41 @@ class Verb(NamedTuple):
     """Whether ``--stack`` and ``--region`` choose the stack."""
     status: Callable[[Any], int]
     """Returns the exit status for what the verb has returned or done."""
+    examples: tuple[str, ...] = ()
+    """Arguments to begin with, for its help."""
 
 
 VERBS: Final[dict[str, Verb]] = {}
 
 
 def reads[F: Callable[..., Any]](
-    name: str, *, tool: bool = True, chooses: bool = True, status: Callable[[Any], int] = lambda _: 0
+    name: str,
+    *examples: str,
+    tool: bool = True,
+    chooses: bool = True,
+    status: Callable[[Any], int] = lambda _: 0,
+    acts: bool = False,
 ) -> Callable[[F], F]:
     """Register a verb that changes nothing. It may yield its data, which is then shown as it comes.
 
     Args:
         name: its words, such as ``failover status``.
+        *examples: arguments to begin with, for its help.
         tool: whether the MCP server offers it; a verb that runs until Ctrl-C is no tool.
         chooses: whether it works on the stack of ``--stack`` and ``--region``.
         status: returns the exit status for the data: 0 by default.
+        acts: whether it changes something, as in `acts`.
     """
-    return _registered(name, False, tool, chooses, status)
 
-
-def acts[F: Callable[..., Any]](
-    name: str, *, chooses: bool = True, status: Callable[[Any], int] = lambda _: 0
-) -> Callable[[F], F]:
-    """Register a verb that changes something; it returns a `Plan`. Arguments are those of `reads`."""
-    return _registered(name, True, True, chooses, status)
-
-
-def _registered[F: Callable[..., Any]](
-    name: str, acts: bool, tool: bool, chooses: bool, status: Callable[[Any], int]
-) -> Callable[[F], F]:
     def register(run: F) -> F:
-        VERBS[name] = Verb(name, run, acts, tool, chooses, status)
+        VERBS[name] = Verb(name, run, acts, tool, chooses, status, examples)
         return run
 
     return register
+
+
+acts: Final = partial(reads, acts=True)
+"""Register a verb that changes something; it returns a `Plan`."""
 
 
 class Session:
@@ -104,17 +105,18 @@ class Session:
         region: str | None = None,
     ) -> None:
         self.say = say
-        self._asked = (stack, region, clients)
+        self.options = {"stack": stack, "region": region}
+        self._made = clients
 
     @cached_property
     def stack(self) -> StackRef:
         """The stack that is meant."""
-        return find(*self._asked)
+        return find(**self.options, clients=self._made)
 
     @cached_property
     def clients(self) -> ClientFactory:
         """Makes clients for the stacks of samconfig.toml, which are never local ones."""
-        return self._asked[2] or aws_clients()
+        return self._made or aws_clients()
 
     @cached_property
     def pair(self) -> tuple[StackRef, StackRef]:
@@ -123,7 +125,7 @@ class Session:
         Raises:
             OperatorError: the stack is in one region only.
         """
-        if any(self._asked[:2]) or (not self._asked[2] and kept()):
+        if any(self.options.values()) or (not self._made and kept()):
             here, there = self.stack, self.stack.peer()
             if there is None:
                 raise OperatorError(
@@ -198,5 +200,5 @@ def _read(by: Callable[[str], Any]) -> Callable[[Any, Any], Any]:
     return lambda _, tokens: by(tokens[0].value)
 
 
-type Span = Annotated[timedelta, Parameter(converter=_read(span), show_default=spelt)]
-type Moment = Annotated[datetime, Parameter(converter=_read(moment))]
+type Span = Annotated[timedelta, Parameter(converter=_read(span), show_default=spelt, metavar="SPAN")]
+type Moment = Annotated[datetime, Parameter(converter=_read(moment), metavar="TIME")]

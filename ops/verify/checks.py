@@ -5,11 +5,12 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from ops import redrive, replay
+from ops import letters, redrive, replay
 from ops.audit import Report, audit
 from ops.audit.evidence import CONSUMERS
 from ops.verify import CHECKS, check
 from ops.verify.deployment import Deployment, FailedError, SkippedError
+from ops.words import counted
 
 __all__ = ["CHECKS"]
 
@@ -40,7 +41,7 @@ def _stacks(deployment: Deployment) -> str:
     described = deployment.stack.describe() or {}
     if deployment.parameters["Stage"] == "prod" and not described.get("EnableTerminationProtection"):
         raise FailedError("nothing protects the stack: `aws cloudformation update-termination-protection` does")
-    return f"{len(states)} stacks"
+    return counted(len(states), "stack")
 
 
 @check("Nobody has changed the stack by hand: there is no drift")
@@ -76,7 +77,7 @@ def _functions(deployment: Deployment) -> str:
         if kept != reserved:
             wrong.append(f"{logical} has {kept} reserved invocations, not {reserved}")
     _require(wrong, "functions")
-    return f"{len(functions)} functions"
+    return counted(len(functions), "function")
 
 
 @check("Rules deliver: each is enabled, and its target has retries and a dead-letter queue that lets it in")
@@ -101,7 +102,7 @@ def _rules(deployment: Deployment) -> str:
             if ":lambda:" in target["Arn"] and not _may_invoke(stack.client("lambda"), target["Arn"], rule["Arn"]):
                 wrong.append(f"{logical} may not invoke {target['Arn'].rpartition(':')[2]}")
     _require(wrong, "rules")
-    return f"{len(rules)} rules"
+    return counted(len(rules), "rule")
 
 
 def _lets_in(sqs: Any, queue: str, source: str) -> bool:
@@ -175,7 +176,7 @@ def _tables(deployment: Deployment) -> str:
             if backups["PointInTimeRecoveryDescription"]["PointInTimeRecoveryStatus"] != "ENABLED":
                 wrong.append(f"{logical} has no point-in-time recovery")
     _require(wrong, "tables")
-    return f"{len(tables)} tables"
+    return counted(len(tables), "table")
 
 
 @check("Provisioned tables and their indexes scale")
@@ -186,7 +187,7 @@ def _scaling(deployment: Deployment) -> str:
     mine = {each["ResourceId"] for each in targets if deployment.stack.name in each["ResourceId"]}
     tables = deployment.stack.named("AWS::DynamoDB::GlobalTable").values()
     _require([name for name in tables if f"table/{name}" not in mine], "these do not scale")
-    return f"{len(mine)} targets"
+    return counted(len(mine), "target")
 
 
 @check("The key of KmsKeyArn encrypts the tables")
@@ -198,7 +199,7 @@ def _key(deployment: Deployment) -> str:
     tables = deployment.stack.named("AWS::DynamoDB::GlobalTable").values()
     found = {name: client.describe_table(TableName=name)["Table"].get("SSEDescription", {}) for name in tables}
     _require([name for name, each in found.items() if each.get("KMSMasterKeyArn") != key], "not encrypted with it")
-    return f"{len(found)} tables"
+    return counted(len(found), "table")
 
 
 @check("A gradual deployment publishes versions behind the alias live")
@@ -248,7 +249,7 @@ def _replicas(deployment: Deployment) -> str:
         }
     ]
     _require(missing, f"without an active replica in {peer}")
-    return f"{len(tables)} tables"
+    return counted(len(tables), "table")
 
 
 @check("The dashboard is there, and no alarm is on")
@@ -263,7 +264,7 @@ def _alarms(deployment: Deployment) -> str:
     prefix = f"{deployment.stack.name}-"
     if not client.list_dashboards(DashboardNamePrefix=prefix)["DashboardEntries"]:
         raise FailedError(f"there is no dashboard {prefix}…")
-    return f"{len(alarms)} alarms"
+    return counted(len(alarms), "alarm")
 
 
 # ── What it does ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -279,9 +280,9 @@ def _cars(deployment: Deployment) -> str:
 
 @check("Payment has a gateway")
 def _gateway(deployment: Deployment) -> str:
-    if not deployment.parameters["PaymentGatewayUrl"]:
-        raise SkippedError("PaymentGatewayUrl is not set: payment's rule is disabled")
-    return deployment.parameters["PaymentGatewayUrl"]
+    if deployment.stack.outputs["PaymentRuleState"] == "DISABLED":
+        raise SkippedError("there is none (docs/payment-gateway.md): payment's rule is disabled")
+    return deployment.parameters["PaymentGatewayUrl"] or "the simulated one"
 
 
 @check("The API refuses requests without credentials")
@@ -305,7 +306,7 @@ def _bookings(deployment: Deployment) -> str:
         for action in _TRANSITIONS:
             change = {"action": action, "version": ride["version"]}
             ride = _twice(deployment, "PUT", f"/carrides/{ride['orderID']}", change, f"{name}-{action}")
-    return f"{rides} rides"
+    return counted(rides, "ride")
 
 
 def _twice(deployment: Deployment, method: str, path: str, body: Mapping[str, Any], key: str) -> Any:
@@ -360,7 +361,7 @@ def _traces(deployment: Deployment) -> str:
         services = [{each["Name"] for each in trace["ServiceIds"]} for trace in answer["TraceSummaries"]]
         if any(len(each) > 1 for each in services):
             break
-    return f"{len(services)} traces"
+    return counted(len(services), "trace")
 
 
 # ── Drills ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -370,11 +371,11 @@ def _traces(deployment: Deployment) -> str:
 def _poison(deployment: Deployment) -> str:
     deployment.only_if("Stage", "local", "dev")
     stack = deployment.stack
-    before = {each.resources: redrive.waiting(stack, f"{each.resources}Dlq")["CONTRACT"] for each in CONSUMERS}
+    before = {each.resources: letters.reasons(stack, f"{each.resources}Dlq")["CONTRACT"] for each in CONSUMERS}
     detail = {"specversion": "1.0", "id": "verify", "source": "verify", "type": "CarRideCreated", "data": {}}
     _publish(deployment, detail)
     for _ in deployment.until("the event is in no dead-letter queue"):
-        if redrive.waiting(stack, "RideHistoryDlq")["CONTRACT"] > before["RideHistory"]:
+        if letters.reasons(stack, "RideHistoryDlq")["CONTRACT"] > before["RideHistory"]:
             break
     return "in RideHistoryDlq, with the reason CONTRACT"
 
@@ -400,7 +401,7 @@ def _permission(deployment: Deployment) -> str:
     try:
         stack.invoke("CarRideSimulatorFunctionName", {"rides": 1, "seed": int(deployment.began.timestamp()) + 1})
         for _ in deployment.until("nothing is in RideHistoryRuleDlq"):
-            if redrive.waiting(stack, "RideHistoryRuleDlq").total():
+            if letters.reasons(stack, "RideHistoryRuleDlq").total():
                 break
     finally:
         functions.add_permission(
@@ -410,7 +411,8 @@ def _permission(deployment: Deployment) -> str:
             Principal="events.amazonaws.com",
             SourceArn=source,
         )
-    sent = redrive.redrive(stack, "RideHistoryRuleDlq")["sent"]
+    plan = redrive.plan(stack, "RideHistoryRuleDlq")
+    sent = redrive.redrive(stack, plan, report=lambda _: None).sent
     return f"{sent} redriven; {_settled(deployment).ledger.verdict}"
 
 

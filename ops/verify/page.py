@@ -45,14 +45,19 @@ BY_HAND: Final = {
         "`aws cloudwatch get-metric-statistics`",
     "two regions: a health check that is disabled and inverted moves producers": "`aws route53 update-health-check`",
     "two regions: the lag of replicas": "the metric `ReplicationLatency`",
-    "two regions: the drill loses and doubles nothing": "`./carride failover run --since 1h --yes`, then `unfence`",
+    "two regions: a secondary imports its tables, and its next deployment keeps them and the pipe":
+        "[promotion.md](promotion.md), on a stage whose primary you have deleted but for its tables",
+    "two regions: the drill loses and doubles nothing": "`./carride failover drill --since 1h --yes`",
 }  # fmt: skip
 """Statements that no code here checks, and how a person does."""
 
 
 def checklist() -> str:
     """Return the checklist as a table in Markdown."""
-    coded = [(each.statement, "`./carride verify --drills`" if each.drill else "`./carride verify`") for each in CHECKS]
+    coded = [
+        (each.statement, "`./carride verify --drills --yes`" if each.drill else "`./carride verify --yes`")
+        for each in CHECKS
+    ]
     rows = [f"| {statement} | {how} |" for statement, how in [*coded, *BY_HAND.items()]]
     return "\n".join(["| statement | how to check it |", "| --- | --- |", *rows, ""])
 

@@ -185,6 +185,16 @@ def test_a_dead_letter_keeps_the_whole_event(detail: str) -> None:
     assert read.detail == detail or json.loads(read.detail) == json.loads(detail)
 
 
+def test_every_entry_names_its_producer_on_the_bus_and_in_its_dead_letter() -> None:
+    """An entry that has resources keeps them, and detail, source and time stay as they are."""
+    own = BusEntry(source="a", detail="{}", time=NOW, resources=("arn:1",))
+    plain = entry("order_01")
+    bus, queue = FakeBus(lambda each: "InvalidArgument" if each["Resources"] == ["arn:1"] else None), FakeQueue()
+    publish([plain, own], bus, queue, producer="arn:2")
+    assert bus.events == [plain.to_request("carride-bus") | {"Resources": ["arn:2"]}]
+    assert [entry_in(opened({"Body": each["MessageBody"]})[1]) for each in queue.messages] == [own]
+
+
 def test_what_fits_into_no_dead_letter_comes_back() -> None:
     """An event too large for the bus is not sent there; compressed too little, it is unsent, and only that one."""
     noise = BusEntry(source="a", detail=random.Random(1).randbytes(900_000).hex(), time=NOW)  # noqa: S311 - no secret

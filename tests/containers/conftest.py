@@ -10,6 +10,7 @@ import pytest
 from local.invoke import Invoke, in_containers
 from local.local_aws import ROOT, LocalAws
 from local.simulated_gateway import Books, GatewayServer
+from ops.finding import Kept
 from tests.engine.support import until
 
 _CONTAINERS = """\
@@ -54,6 +55,6 @@ def invoke(podman: None, cloud: LocalAws, name: str) -> Iterator[Invoke]:
     """Yield a function that invokes the functions of a fresh stack in containers."""
     with GatewayServer(Books()) as gateway:
         stack = cloud.deploy_fast(name, PaymentGatewayUrl=gateway.url)
-        with in_containers(cloud, stack, gateway) as run:
+        with in_containers(Kept(stack.name, cloud.region, cloud.endpoint_url, gateway.url, "", os.getpid())) as run:
             yield run
         cloud.delete_stack(name)

@@ -2,16 +2,54 @@
 
 import json
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
+from urllib.parse import urlencode
 
+import simulated_gateway
 from gateway import GatewayUnavailableError
 from gateway_client import HttpGateway
+from idempotency import marshalling
+from idempotency.clock import epoch_ms
+from idempotency.testing import Invocation
 from local.simulated_gateway import Books, Reply, Request, Troubles
+from tests.idempotency.fake_dynamodb import FakeDynamoDB
 
 
 class KilledError(BaseException):
     """Ends a run as Lambda does when it stops a process: nothing can be done about it any more."""
+
+
+class FunctionBooks(Books):
+    """The books of the simulated gateway that a stack deploys: its function, on tables in this process."""
+
+    def __init__(self, troubles: Troubles | None = None) -> None:
+        super().__init__(troubles)
+        self.dynamodb = FakeDynamoDB({"gateway": ("idempotencyKey",)})
+        settings = simulated_gateway.Settings(simulated_gateway_table="gateway", aws_region="us-east-1")
+        self._handler = simulated_gateway.make_handler(settings, self.dynamodb, self.dynamodb)
+
+    def begin(self, request: Request) -> Reply | None:
+        """Leave the request to `finish`."""
+        return None
+
+    def finish(self, request: Request) -> Reply:
+        """Send a request that changes something."""
+        return self.send("POST", request.path, json.dumps(request.body), {"idempotency-key": request.key})
+
+    def look_up(self, path: str, query: Mapping[str, list[str]]) -> Reply:
+        """Ask a question; the ledger is read from the table."""
+        if path != "/ledger":
+            return self.send("GET", path, query=urlencode(query, doseq=True))
+        items: Any = map(marshalling.values, self.dynamodb.all("gateway"))
+        return Reply(200, {"payments": [each for item in items for each in item.get("payments", ())]})
+
+    def send(self, method: str, path: str, body: str = "", headers: Mapping[str, str] = {}, query: str = "") -> Reply:
+        """Send any request, as a function URL hands it to the function."""
+        http = {"method": method, "path": path}
+        event = {"version": "2.0", "rawPath": path, "rawQueryString": query, "headers": headers, "body": body}
+        answer = self._handler({**event, "requestContext": {"http": http}}, Invocation(epoch_ms))
+        return Reply(answer["statusCode"], json.loads(answer["body"]))
 
 
 class FakeGateway(HttpGateway):

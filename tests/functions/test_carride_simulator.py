@@ -45,6 +45,7 @@ def test_it_publishes_what_was_asked_for_and_counts_it() -> None:
     assert summary["published"] == len(stage.bus.events) == summary["requested"] - 2
     assert summary["deadLettered"] == summary["rejected"] == len(stage.queue.messages) == 2
     assert summary["reasons"] == {ENTRY_TOO_LARGE: 1, "MalformedDetail": 1}
+    assert summary["injected"] == {"copy": round(facts * 0.5), "malformed": 6, "late": 2, "crash": 1}
     assert summary["resume"] is None
     default = Stage().simulate()
     assert default["requested"] == default["published"] == default["distinct"] > 600

@@ -52,12 +52,36 @@ def test_what_is_emitted_follows_from_what_was_heard(world: World) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("cars", "pickup", "reason", "metrics"),
+    [
+        (["car_01"], "sector_01", None, []),
+        (["car_01", "taken"], "airport", "airport is outside of the city", ["NoCarAvailable"]),
+        (["taken"], "sector_63", "each of the 1 cars has another ride", ["NoCarAvailable"]),
+        ([], "sector_01", "the fleet has no cars: ./carride fleet --cars 64 --yes", ["EmptyFleet"]),
+    ],
+)
+def test_a_ride_without_a_car_says_why(
+    cars: list[str], pickup: str, reason: str | None, metrics: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The event has the reason, and a metric tells an empty fleet from a busy one."""
+    world = World()
+    for car in cars:
+        holder = {"rideID": "order_99"} if car == "taken" else {}
+        world.put("cars", {"zone": "zone_01", "carID": car, "sector": "sector_01"} | holder)
+    deliver(world, Life(pickup=pickup).accepted)
+    (emitted,) = world.outbox()
+    assert getattr(emitted.data, "reason", None) == reason
+    out = capsys.readouterr().out
+    assert [name for name in ("NoCarAvailable", "EmptyFleet") if f'"{name}":1' in out] == metrics
+
+
 def test_every_write_by_itself_refuses_what_is_out_of_date(world: World) -> None:
     """A decision on an older ride is refused by the ride's item and by its car's."""
     ride, late = Life(), Life("order_02")
     reader = assignment_table.Reader(TABLES, world.dynamodb)
     deliver(world, late.completed)
-    unserved, car = reader.ride("order_02"), reader.free_cars("zone_01", [])[0]
+    unserved, car = reader.ride("order_02"), reader.free_cars("zone_01", assignment_table.Fleet())[0]
     deliver(world, ride.accepted)
     assigned = reader.ride("order_01")
     stale: list[tuple[Any, assignment_table.Seen, assignments.Decision]] = [
@@ -66,7 +90,7 @@ def test_every_write_by_itself_refuses_what_is_out_of_date(world: World) -> None
     deliver(world, ride.completed, late.accepted, Life("order_03").accepted)
     stale += [(ride.declined, assigned, assignments.decide(assigned.assignment, ride.declined))]
     for fact, seen, decision in stale:
-        writes = assignment_table.effects(TABLES, event_of(fact), seen, decision, outbox=OUTBOX, now=NOW)
+        writes = assignment_table.effects(TABLES, event_of(fact), seen, decision, why="", outbox=OUTBOX, now=NOW)
         conditional = [action_of(write) for write in writes if isinstance(write, Check | Update)]
         assert len(conditional) == 2
         for action in conditional:

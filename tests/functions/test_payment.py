@@ -1,14 +1,15 @@
 """Payment on the tables and the gateway of this process: one charge a ride, whatever goes wrong between the two."""
 
 import json
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
 
 import payment
 from carride.facts import Fact, PaymentDeclined
-from gateway import GatewayAnswerError, GatewayUnavailableError
+from gateway import GatewayAnswerError, GatewayUnavailableError, NoGatewayError
+from gateway_client import HttpGateway
 from local import faults
 from local.simulated_gateway import Books, Reply, Strict, Troubles
 from tests.functions.gateways import FakeGateway
@@ -77,6 +78,18 @@ def test_a_run_that_was_taken_over_changes_nothing(world: Payment) -> None:
     assert world.send(RIDE.assigned, "first") == "LostLease"
     assert world.settled() == ("authorized", "authorized", ["PaymentAuthorized"])
     assert world.item("payments")["effects"] == 1
+
+
+def test_without_a_gateway_only_what_needs_one_fails() -> None:
+    """The event is attempted again and dead-lettered with what to set; no event of the ride is lost for the others."""
+    world = Payment(cast("FakeGateway", HttpGateway("", clock=lambda: 0)))
+    assert world.send(RIDE.accepted) == "New"
+    for _ in range(2):
+        with pytest.raises(NoGatewayError):
+            world.send(RIDE.assigned)
+    assert world.send(RIDE.assigned) == "DeadLettered"
+    (letter,) = world.dead_letters()
+    assert "PaymentGatewayUrl" in letter.message
 
 
 def test_facts_of_others_cost_no_request(world: Payment) -> None:

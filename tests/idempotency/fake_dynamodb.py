@@ -105,10 +105,10 @@ class FakeDynamoDB:
                 case "GetItem":
                     return {"Item": dict(item)} if (item := self.find(request)) else {}
                 case "Query" | "Scan":
-                    asked = ("KeyConditionExpression", "FilterExpression")
                     items = [item for _, item in sorted(self._items[request["TableName"]].items())]
-                    found = [item for item in items if all(_holds(request, item, each) for each in asked)]
-                    return {"Items": found, "Count": len(found)}
+                    items = [item for item in items if _holds(request, item, "KeyConditionExpression")]
+                    found = [item for item in items if _holds(request, item, "FilterExpression")]
+                    return {"Items": found, "Count": len(found), "ScannedCount": len(items)}
                 case "TransactWriteItems":
                     return self._transact(request)
             if (reason := self._refusal(request)) is not None:

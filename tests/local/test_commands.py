@@ -13,6 +13,7 @@ from local import chaos, demo, invoke
 from local.local_aws import ROOT, EngineError
 from ops.audit import Report, judge
 from ops.audit.evidence import CONSUMERS, Effect, Evidence, Published, RideItem
+from ops.finding import Kept
 
 EVIDENCE = Evidence(CONSUMERS[:1], [Published("event-1", "CarRideCreated", "a")])
 ITEM = RideItem("ride-history", "order_01", (Effect("a"),), 1)
@@ -50,6 +51,14 @@ def test_the_demo_fails_when_something_does_not_add_up(
     assert (ended, capsys.readouterr().err) == (status, f"{reason}\n" if status else "")
 
 
+def test_a_second_stack_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is started while another stack is kept; the message names its process."""
+    monkeypatch.setattr(demo, "kept", lambda: Kept("carride", "us-east-1", "", "", "", 4711))
+    monkeypatch.delattr(demo, "LocalAws")
+    with pytest.raises(EngineError, match="4711"):
+        demo.run(demo.parse(["--keep"]))
+
+
 COMMANDS = {
     "demo": "from local import demo; demo.run = wait; demo.main()",
     "chaos": "from local import chaos; chaos.run = wait; chaos.main()",
@@ -82,6 +91,7 @@ def test_a_command_in_the_background_ends_in_order(command: str, number: signal.
     [
         (demo.parse, "rides", "1", ["0", "many", "1.5"]),
         (demo.parse, "late", "0", ["-1", "x"]),
+        (demo.parse, "port", "0", ["-1", "65536"]),
         (demo.parse, "duplicates", "0.25", ["-0.1", "1.1", "nan", "lots"]),
         (chaos.parse, "seeds", "3", ["0"]),
     ],

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from ops.cli.app import main
+from ops.cli.app import command_line, main
+from ops.cli.verbs import VERBS
 from tests.ops.world import AWAY, HOME, World
 
 WORKFLOW = Path(__file__).parents[2] / ".github" / "workflows" / "deploy.yml"
@@ -48,7 +49,7 @@ def test_a_failover_is_shown_first(until: tuple[str, ...], end: str, capsys: pyt
         (["release", "nobody#key"], "'nobody#key' is no key: it begins with"),
         (["deploy-regions", "--set", "Stage"], "'Stage' sets no parameter: write NAME=VALUE"),
         (["audit", "--payments", __file__, *AT_HOME], "is no ledger of the gateway"),
-        (["redrive", "Nowhere", *AT_HOME], "error: the stack has no queue Nowhere: it has RideHistoryDlq"),
+        (["redrive", "Nowhere", *AT_HOME], "the stack has no dead-letter queue Nowhere: it has RideHistoryDlq"),
         (["replay", "run", "--since", "1h", "--yse"], "Unknown option"),
         (["nothing"], "Unknown command"),
     ],
@@ -59,6 +60,58 @@ def test_a_mistake_is_explained(arguments: list[str], problem: str, capsys: pyte
         run(*arguments)
     assert ended.value.code == 2
     assert problem in capsys.readouterr().err
+
+
+STANDALONE = dict.fromkeys((HOME, AWAY), "standalone")
+
+
+@pytest.mark.parametrize("command", [("failover", "run"), ("failover", "drill", "--since", "1h"), ("unfence",)])
+@pytest.mark.parametrize("where", [(), AT_HOME], ids=["samconfig.toml", "options"])
+def test_two_regions_are_asked_of_a_stack_in_one(
+    command: tuple[str, ...], where: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A failover of a standalone stack is refused before --yes."""
+    with pytest.raises(SystemExit) as ended:
+        run(*command, *where, roles=STANDALONE)
+    assert ended.value.code == 2
+    assert "needs two regions" in capsys.readouterr().err
+
+
+def test_the_state_of_both_regions_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    """Also when one of them cannot be asked."""
+    run(
+        "failover",
+        "status",
+        "--json",
+        fenced={HOME},
+        replays={HOME: [], AWAY: [{"ReplayName": "new", "State": "RUNNING"}]},
+    )
+    primary, secondary = json.loads(capsys.readouterr().out)["regions"]
+    assert primary["fenced_since"].startswith("2026-11-21T12:00:00")
+    assert (secondary["fenced_since"], secondary["replays"]) == (None, ["new"])
+    run("failover", "status", unreachable={HOME})
+    assert "Could not connect" in capsys.readouterr().out
+
+
+def test_a_region_that_is_not_fenced_is_not_unfenced(capsys: pytest.CaptureFixture[str]) -> None:
+    """It is refused before --yes."""
+    run("unfence", fenced={HOME})
+    assert capsys.readouterr().out.endswith("nothing was done; add --yes to do it\n")
+    with pytest.raises(SystemExit):
+        run("unfence")
+    assert "us-west-2 is not fenced" in capsys.readouterr().err
+
+
+EXAMPLES = [(verb.name, example) for verb in VERBS.values() for example in verb.examples]
+
+
+@pytest.mark.parametrize(("name", "example"), EXAMPLES)
+def test_every_example_of_the_help_is_understood(name: str, example: str) -> None:
+    """The command line reads it, and every acting verb has one."""
+    parsed, _, _ = command_line().parse_args(
+        [*name.split(), *shlex.split(example)], exit_on_error=False, print_error=False
+    )
+    assert callable(parsed)
 
 
 def deploying() -> list[list[str]]:

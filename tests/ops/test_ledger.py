@@ -98,7 +98,7 @@ UNLOGGED: Final[Changes] = {"items": [], "dead_letters": [dead(each, None, LOG_R
 NOTHING: Final[Changes] = {"published": [], "items": [], "outbox": {}, "bookings": [], "archived": 7}
 EARLY: Final = "lost 1 (1 dropped before their expiry time)"
 GONE: Final = "cannot tell: the log of events holds nothing, though consumers have"
-HIDDEN: Final = "cannot tell: 1 events of payment may be among messages that could not be read: 1 in PaymentDlq"
+HIDDEN: Final = "cannot tell: 1 event of payment may be among messages that could not be read: 1 in PaymentDlq"
 DISABLED: Final = "PartnersRule is DISABLED with 1 targets: partners get nothing"
 
 LOSSES: Final[dict[str, tuple[str, Changes]]] = {
@@ -112,7 +112,7 @@ LOSSES: Final[dict[str, tuple[str, Changes]]] = {
     "an outbox item was never published": ("lost 1", UNSEEN),
     "an outbox item of a consumer expired unpublished": ("lost 1", UNSEEN | {"outbox": {}}),
     "an outbox item of the API expired": ("lost 1", {"bookings": [BookedRide(RIDE, 3, BEFORE)], "outbox": {}}),
-    "a fact has two ids": ("lost 1; doubled 1; 1 facts under two ids", TWO_IDS),
+    "a fact has two ids": ("lost 1; doubled 1; 1 fact under two ids", TWO_IDS),
     "an effect without an event": ("2 effects of events that were never published", NEVER_PUBLISHED),
     "a consumer's clock is ahead": (EARLY, EXPIRES | UNPAID | {"deliveries": [expired(BEFORE)]}),
     "an event without an expiry time is dropped": (EARLY, UNPAID | {"deliveries": [expired(NOW)]}),
@@ -135,8 +135,8 @@ def test_a_planted_loss_is_named(verdict: str, planted: Changes) -> None:
     assert ledger.verdict.startswith(verdict)
 
 
-ONE_WAITS: Final = "balanced, 1 messages waiting for redrive"
-IN_FLIGHT: Final = "balanced, 1 events in flight"
+ONE_WAITS: Final = "balanced, 1 message waiting for redrive"
+IN_FLIGHT: Final = "balanced, 1 event in flight"
 KEPT: Final = DeadLettered("RideHistoryDlq", "CONTRACT", HISTORY, "event-9", None)
 YOUNG: Final[Changes] = {"published": [*EVENTS[:2], published(ASSIGNED, time=NOW)]}
 OTHER_TYPE: Final[Changes] = {"published": [*EVENTS, published(Named("order_02", "CarRideStarted", 3))]}

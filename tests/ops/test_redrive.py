@@ -1,25 +1,36 @@
-"""Which dead-lettered messages a redrive sends, and which ones it leaves in their queue."""
+"""What dead letters say, which ones a redrive sends, and what it leaves in their queue."""
 
 import json
-import time
-from collections.abc import Iterator
-from types import SimpleNamespace
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from functools import partial
+from itertools import product
 from typing import Any, Final
 
 import boto3
 import pytest
+from botocore.exceptions import EndpointConnectionError
 from moto import mock_aws
 
 from carride.entry import BusEntry
-from ops import redrive
+from idempotency.clock import epoch_ms
+from idempotency.decision import released
+from idempotency.fingerprint import fingerprint
+from idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
+from idempotency.stores.dynamodb import item_of, record_of
+from ops import letters, redrive
 from ops.audit.queues import peek
-from ops.stack import StackRef
+from ops.redrive import Selection
+from ops.stack import OperatorError, StackRef
 from tests.carride.fakes import FakeBus, client_error
 from tests.carride.rides import NOW, entry
-from tests.functions.saga import create_table
+from tests.functions.saga import Life, create_table, event_of
+from tests.functions.world import World
 from tests.ops.world import AWAY, stack
 
 RULE: Final = "RideHistoryRule"
+DLQ: Final = "RideHistoryDlq"
+AT_ONCE: Final[Any] = {"report": lambda _: None, "sleep": lambda _: None}
 
 
 class Bus(FakeBus):
@@ -37,15 +48,42 @@ class Bus(FakeBus):
         return {"Targets": [{"Arn": "arn:aws:lambda:us-east-2:1:function:ride-history"}]}
 
 
-def invoke(**request: Any) -> None:
-    """Refuse large events, as Lambda does."""
-    if len(request["Payload"].encode()) > 1_000:
-        raise client_error("RequestEntityTooLargeException", 413)
+class History:
+    """The function of the ride history, as its records show it: it completes each event unless told otherwise."""
+
+    def __init__(self, dynamodb: Any) -> None:
+        self.dynamodb = dynamodb
+        self.events: list[str] = []
+        self.runs: Callable[[str], object] = partial(self.record, COMPLETED)
+
+    def invoke(self, **request: Any) -> None:
+        """Refuse large events, as Lambda does, and run the others."""
+        if len(request["Payload"].encode()) > 1_000:
+            raise client_error("RequestEntityTooLargeException", 413)
+        self.events.append(json.loads(request["Payload"])["detail"]["idempotencyid"])
+        self.runs(self.events[-1])
+
+    def record(self, status: str, fact: str, attempt: int = 1, lease_ms: int | None = None) -> None:
+        """Write the record of an event."""
+        made = record(f"ride-history#{fact}", status, attempt, lease_ms)
+        self.dynamodb.put_item(TableName="records", Item=item_of(made))
+
+    def found(self, fact: str) -> Record:
+        """Return the record of an event."""
+        key = {"idempotencyKey": {"S": f"ride-history#{fact}"}}
+        return record_of(self.dynamodb.get_item(TableName="records", Key=key)["Item"])
+
+
+def record(key: str, status: str, attempt: int, lease_ms: int | None, print_: str | None = None) -> Record:
+    """Return a record of another delivery."""
+    return Record(
+        key, status, "one", attempt, lease_ms, None, print_, "d", AWAY, 1, 1, error="TimeoutError: it took 3 s"
+    )
 
 
 @pytest.fixture
 def ref() -> Iterator[StackRef]:
-    """A stack with two dead-letter queues."""
+    """A stack with two dead-letter queues, and a queue that a consumer reads."""
     with mock_aws():
         sqs = boto3.client("sqs", region_name=AWAY)
         dynamodb = boto3.client("dynamodb", region_name=AWAY)
@@ -54,11 +92,10 @@ def ref() -> Iterator[StackRef]:
             "dynamodb": dynamodb,
             "sqs": sqs,
             "events": Bus(),
-            "lambda": SimpleNamespace(invoke=invoke),
+            "lambda": History(dynamodb),
         }
-        queues = {
-            f"{name}Url": sqs.create_queue(QueueName=name)["QueueUrl"] for name in ("ProducerDlq", "RideHistoryDlq")
-        }
+        names = ("ProducerDlq", DLQ, "DispatchQueue")
+        queues = {f"{name}Url": sqs.create_queue(QueueName=name)["QueueUrl"] for name in names}
         rules = {"AWS::Events::Rule": {RULE: RULE}}
         yield stack(
             lambda service, _: services[service],
@@ -76,10 +113,29 @@ def envelope(kept: BusEntry, **changes: Any) -> str:
     return json.dumps({**fields, "detail": json.loads(kept.detail)} | changes)
 
 
+def given_up(ride: str, reason: str = "QUARANTINED", error: str = "ValueError: no") -> str:
+    """Return a dead letter of the ride history."""
+    event = json.loads(envelope(entry(ride)))
+    return json.dumps({"reason": reason, "consumer": "ride-history", "message": error, "event": event})
+
+
 def put(ref: StackRef, queue: str, *bodies: str) -> dict[str, str]:
     """Put messages into a queue, and return their ids by body."""
     url, sqs = ref.outputs[f"{queue}Url"], ref.client("sqs")
     return {body: sqs.send_message(QueueUrl=url, MessageBody=body)["MessageId"] for body in bodies}
+
+
+def redriven(ref: StackRef, queue: str = DLQ, *, release: bool = False, **options: Any) -> redrive.Redriven:
+    """Redrive a queue, and check that what the plan says stays does stay."""
+    plan = redrive.plan(ref, queue, release=release)
+    done = redrive.redrive(ref, plan, **AT_ONCE | {"wait": timedelta()} | options)
+    assert {verdict.why for verdict in plan.totals if not verdict.goes} <= set(done.stayed)
+    return done
+
+
+def left(ref: StackRef, queue: str = DLQ) -> int:
+    """Return how many messages a queue shows."""
+    return letters.reasons(ref, queue).total()
 
 
 def test_messages_that_the_bus_does_not_accept_stay(ref: StackRef) -> None:
@@ -87,66 +143,204 @@ def test_messages_that_the_bus_does_not_accept_stay(ref: StackRef) -> None:
     gone = envelope(entry("order_01"), time="2026-11-21T08:30:00")
     by_lambda = {"requestContext": {"condition": "RetriesExhausted"}, "requestPayload": {}}
     by_consumer = {"reason": "UNKNOWN", "consumer": "a", "event": None, "eventGzip": "H4sI"}
+    unreadable = ("no json", "[" * 20_000, f'{{"price":{"9" * 5_000}}}')
     reasons = {
         envelope(entry("order_02")): "refused: MalformedDetail",
         envelope(entry("order_03"), time="then"): "its time cannot be read",
         envelope(entry("order_04"), time="9999-12-31T23:59:59-01:00"): "its time cannot be read",
         envelope(entry("order_05"), source=None): "its source cannot be read",
+        envelope(entry("order_06"), detail="no json"): "the bus would refuse it",
         **dict.fromkeys(map(json.dumps, (by_lambda, by_consumer, {"detailGzip": "H4sI"})), "the event is not in it"),
-        **dict.fromkeys(("no json", "[" * 20_000, f'{{"price":{"9" * 5_000}}}'), "UNREADABLE"),
+        **dict.fromkeys(unreadable, "the event is not in it"),
     }
     ids = put(ref, "ProducerDlq", gone, *reasons)
-    assert redrive.waiting(ref, "ProducerDlq")["UNREADABLE"] == 3
-    done = redrive.redrive(ref, "ProducerDlq")
-    assert done == {"sent": 1} | {why: list(reasons.values()).count(why) for why in reasons.values()}
+    assert letters.reasons(ref, "ProducerDlq")["UNREADABLE"] == 3
+    done = redriven(ref, "ProducerDlq", canary=False)
+    assert (done.sent, done.stayed) == (1, {why: list(reasons.values()).count(why) for why in reasons.values()})
     (sent,) = ref.client("events").events
     assert sent["Time"] == NOW, "a time without a zone is in UTC"
-    left = peek(ref.client("sqs"), ref.outputs["ProducerDlqUrl"])
-    assert {message["Body"]: message["MessageId"] for message in left} == {body: ids[body] for body in reasons}
+    shown = peek(ref.client("sqs"), ref.outputs["ProducerDlqUrl"])
+    assert {message["Body"]: message["MessageId"] for message in shown} == {body: ids[body] for body in reasons}
 
 
 def test_a_message_that_its_target_refuses_does_not_stop_the_others(ref: StackRef) -> None:
     """It stays, with AWS's error code as the reason."""
-    put(ref, "RideHistoryDlq", envelope(entry("order_01")), envelope(entry(size=5_000)), envelope(entry("order_03")))
-    assert redrive.redrive(ref, "RideHistoryDlq") == {"sent": 2, "refused: RequestEntityTooLargeException": 1}
+    put(ref, DLQ, envelope(entry("order_01")), envelope(entry(size=5_000)), envelope(entry("order_03")))
+    done = redriven(ref, canary=False)
+    assert (done.sent, done.stayed) == (2, {"refused: RequestEntityTooLargeException": 1})
+
+
+@pytest.mark.parametrize("status", [None, COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, "ODD"])
+def test_the_verdict_is_what_the_consumer_does(status: str | None) -> None:
+    """A letter goes if and only if the consumer would end with it, whatever its record and the event say."""
+    accepted = Life().accepted
+    key = f"payment#{event_of(accepted).idempotencyid}"
+    for attempt, lease_s, same, late, broken in product(
+        (1, 3), (-600, 600), (True, False), (True, False), (False, True)
+    ):
+        if (status == FAILED and attempt == 3) or (broken and late):
+            continue  # the layer never writes such a record
+        world = World()
+        event = world.envelope(accepted, expirytime=world.now() - timedelta(hours=1) if late else None)
+        paid = fingerprint(event_of(accepted).payload if same else {"another": "event"})
+        if broken:
+            del event["detail"]["data"]["price"]
+        seen = None
+        if status is not None:
+            seen = record(key, status, attempt, world.clock() + lease_s * 1000, paid)
+            world.dynamodb.put_item(TableName="idempotency", Item=item_of(seen))
+        letter = letters.letter_of(
+            "PaymentDlq", {"MessageId": "1", "Body": json.dumps(event), "Attributes": {"SentTimestamp": "1"}}
+        )
+        verdict = redrive.judge(letter, seen, world.clock())
+        if verdict.goes or lease_s < 0 or status != IN_PROGRESS:  # a consumer waits for a lease
+            outcome = world.deliver("payment", event)
+            assert verdict.is_uncertain == (outcome in {"New", "Retried", "Takeover"}), (verdict, outcome)
+            assert verdict.goes == (verdict.is_uncertain or outcome in {"Duplicate", "Expired"}), (verdict, outcome)
+        if seen is not None and "--release" in verdict.why:
+            free = released(seen, "another", world.clock(), 60)
+            assert redrive.judge(letter, seen, world.clock(), release=True).releases
+            assert redrive.judge(letter, free, world.clock()).goes
 
 
 @pytest.mark.parametrize("by_lambda", [True, False], ids=["RetriesExhausted", "ReceivesExhausted"])
 @pytest.mark.parametrize(
-    ("attempt", "lease_s", "stays"),
-    [(2, -600, False), (3, -600, True), (3, 600, True)],
-    ids=["left", "crashed", "runs"],
+    ("attempt", "lease_s", "goes"), [(2, -600, "at once"), (3, -600, "released"), (2, 600, ""), (3, 600, "")]
 )
 def test_a_key_whose_attempts_all_crashed_is_released_first(
-    ref: StackRef, attempt: int, lease_s: int, stays: bool, by_lambda: bool
+    ref: StackRef, attempt: int, lease_s: int, goes: str, by_lambda: bool
 ) -> None:
-    """Its next delivery would be given up without a run. A running attempt is not released."""
-    crashed, dynamodb = json.loads(envelope(entry("order_01"))), ref.client("dynamodb")
-    key = {"idempotencyKey": {"S": f"ride-history#{crashed['detail']['idempotencyid']}"}}
-    numbers = {"attempt": attempt, "leaseExpiry": int(time.time() + lease_s) * 1000, "createdAt": 1, "updatedAt": 1}
-    texts = {"status": "IN_PROGRESS", "owner": "one", "fingerprint": "f", "delivery": "d", "region": AWAY}
-    record = {name: {"N": str(number)} for name, number in numbers.items()}
-    record |= {name: {"S": text} for name, text in texts.items()}
-    dynamodb.put_item(TableName="records", Item=key | record)
+    """Its next delivery would be given up without a run. A running attempt is waited for: it is not released."""
+    crashed, history = json.loads(envelope(entry("order_01"))), ref.client("lambda")
+    fact = crashed["detail"]["idempotencyid"]
+    history.record(IN_PROGRESS, fact, attempt, epoch_ms() + lease_s * 1000)
+    history.runs = list
     message = {"requestContext": {"condition": "RetriesExhausted"}, "requestPayload": crashed}
-    put(ref, "RideHistoryDlq", json.dumps(message if by_lambda else crashed))
-    assert redrive.redrive(ref, "RideHistoryDlq") == ({"its attempts are used up": 1} if stays else {"sent": 1})
-    if stays:
-        released = lease_s < 0
-        done = redrive.redrive(ref, "RideHistoryDlq", release=True)
-        assert done == ({"sent": 1} if released else {"its attempts are used up": 1})
-        found = dynamodb.get_item(TableName="records", Key=key)["Item"]
-        assert (found["status"]["S"], found["attempt"]["N"]) == (("FAILED", "0") if released else ("IN_PROGRESS", "3"))
+    put(ref, DLQ, json.dumps(message if by_lambda else crashed))
+    assert redriven(ref).sent == (goes == "at once")
+    if goes != "at once":
+        assert redriven(ref, release=True).sent == (goes == "released")
+        found = history.found(fact)
+        assert (found.status, found.attempt) == ((FAILED, 0) if goes == "released" else (IN_PROGRESS, attempt))
 
 
-def test_an_interrupted_redrive_hides_no_message(ref: StackRef) -> None:
-    """Messages that were not sent are visible afterwards."""
-    put(ref, "RideHistoryDlq", *(envelope(entry(f"order_{number}")) for number in range(3)))
+@pytest.mark.parametrize("at", range(16))
+def test_an_interrupted_redrive_loses_and_hides_nothing(ref: StackRef, at: int) -> None:
+    """Whichever call is interrupted, by Ctrl-C or a lost connection, each letter was delivered or is in the queue."""
+    bodies = [envelope(entry(f"order_{number:02}")) for number in range(4)]
+    facts = {json.loads(each)["detail"]["idempotencyid"] for each in put(ref, DLQ, *bodies)}
+    plan, history, calls = redrive.plan(ref, DLQ), ref.client("lambda"), iter(range(1_000))
 
-    def interrupted(**request: Any) -> None:
-        raise KeyboardInterrupt
+    def interrupt(**_: Any) -> None:
+        if next(calls) == at:
+            raise KeyboardInterrupt if at % 2 else EndpointConnectionError(endpoint_url="https://sqs")
 
-    ref.client("lambda").invoke = interrupted
-    with pytest.raises(KeyboardInterrupt):
-        redrive.redrive(ref, "RideHistoryDlq")
-    assert redrive.waiting(ref, "RideHistoryDlq").total() == 3
+    for service in ("sqs", "dynamodb"):
+        ref.client(service).meta.events.register("before-call", interrupt)
+    with pytest.raises((KeyboardInterrupt, OperatorError)) as ended:
+        redrive.redrive(ref, plan, canary=False, **AT_ONCE)
+    assert "of 4 letters were sent" in str(ended.value)
+    assert left(ref) + len(set(history.events)) >= len(facts)
+    redriven(ref)
+    assert (set(history.events), left(ref)) == (facts, 0)
+
+
+FAILS_AGAIN: Final[dict[str, Callable[[StackRef, str], object]]] = {
+    "its record": lambda ref, fact: ref.client("lambda").record(FAILED, fact, attempt=2),
+    "back in the queue": lambda ref, fact: put(ref, DLQ, given_up("order_01", "CONTRACT")),
+    "unknown": lambda ref, fact: None,
+    "refused": lambda ref, fact: refuse(),
+}
+
+
+def refuse() -> None:
+    """Refuse a request."""
+    raise client_error("AccessDeniedException", 403)
+
+
+@pytest.mark.parametrize("how", FAILS_AGAIN)
+def test_a_group_is_sent_only_if_its_first_letter_succeeds(
+    ref: StackRef, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other letters of a group that fails again stay as they are; other groups are sent."""
+    monkeypatch.setattr(redrive, "_LOOK_SECONDS", 0)
+    history = ref.client("lambda")
+    put(ref, DLQ, *(given_up(f"order_0{number}") for number in (1, 1, 1)), given_up("order_04", error="TypeError: x"))
+    again, fine = (json.loads(given_up(f"order_0{at}"))["event"]["detail"]["idempotencyid"] for at in (1, 4))
+    history.record(FAILED, again)
+    history.runs = lambda fact: history.record(COMPLETED, fact) if fact == fine else FAILS_AGAIN[how](ref, fact)
+    done = redriven(ref)
+    assert {first.succeeded for first in done.first} == {True, None if how == "unknown" else False}
+    assert done.sent == (1 if how == "refused" else 2)
+    assert done.stayed[redrive.HELD] == 2
+    assert not done.succeeded
+    assert left(ref) == {"its record": 2, "back in the queue": 3, "unknown": 2, "refused": 3}[how]
+
+
+def test_a_queue_that_a_consumer_reads_is_never_received_from(ref: StackRef) -> None:
+    """Neither a preview nor a redrive hides its messages; a dead-letter queue without a target is refused, too."""
+    put(ref, "DispatchQueue", envelope(entry()))
+    ref.outputs["OutboxPipeDlqUrl"] = ref.outputs["DispatchQueueUrl"]  # type: ignore[index]
+    for look in (letters.letters, letters.reasons, redrive.plan):
+        with pytest.raises(OperatorError, match="DispatchQueue"):
+            look(ref, "DispatchQueue")
+    with pytest.raises(OperatorError, match="runbooks"):
+        redrive.plan(ref, "OutboxPipeDlq")
+    (message,) = ref.client("sqs").receive_message(
+        QueueUrl=ref.outputs["DispatchQueueUrl"], AttributeNames=["ApproximateReceiveCount"]
+    )["Messages"]
+    assert message["Attributes"]["ApproximateReceiveCount"] == "1"
+
+
+def test_letters_are_grouped_by_failure(ref: StackRef) -> None:
+    """Ids and numbers do not tell failures apart; each says how many letters, which rides, and how often redriven."""
+    slow = [given_up(f"order_{at:02}", error=f"TimeoutError: order_{at:02} took {at},{at}00.5 s") for at in range(60)]
+    put(ref, DLQ, *slow, given_up("order_99", error="TypeError: order_99"), given_up("order_98", reason="UNKNOWN"))
+    history = ref.client("lambda")
+    history.runs = partial(history.record, FAILED)
+    assert redriven(ref, wait=timedelta()).sent == 3, "one of each group"
+    put(ref, DLQ, slow[0])
+    found = letters.letters(ref)
+    assert [failure.count for failure in found.failures] == [60]
+    (failure,) = found.failures
+    assert (failure.redriven, failure.consumer, failure.reason) == (1, "ride-history", "QUARANTINED")
+    assert failure.letters[0].sent == failure.oldest
+    assert {letter.type for letter in failure.letters} == {"CarRideCreated"}
+    assert all(letter.ride == letter.event["detail"]["subject"] for letter in failure.letters)
+    assert not found.hidden
+    assert left(ref) == 60, "nothing stays hidden"
+
+
+def test_letters_are_chosen_by_key_reason_group_and_number(ref: StackRef) -> None:
+    """Only chosen letters are sent, the oldest first; a choice that fits none is refused with those that there are."""
+    bodies = [given_up("order_01"), given_up("order_02", error="TypeError: a"), given_up("order_03", "UNKNOWN")]
+    put(ref, DLQ, *bodies)
+    every = [planned.letter for planned in redrive.plan(ref, DLQ).letters]
+    for letter in every:
+        for choice in (Selection(key=letter.key), Selection(group=letter.group), Selection(letter.key, letter.reason)):
+            chosen = redrive.plan(ref, DLQ, choice)
+            assert ([planned.letter.id for planned in chosen.letters], chosen.others) == ([letter.id], 2)
+    assert [planned.letter for planned in redrive.plan(ref, DLQ, Selection(limit=2)).letters] == every[:2]
+    with pytest.raises(OperatorError, match=every[0].group):
+        redrive.plan(ref, DLQ, Selection(reason="CONTRACT"))
+    assert redrive.redrive(ref, redrive.plan(ref, DLQ, Selection(limit=1)), **AT_ONCE).sent == 1
+    assert left(ref) == 2
+
+
+def test_what_another_operator_has_sent_is_not_sent_again(ref: StackRef) -> None:
+    """A plan sends no letters but its own, and tells how many of them were gone."""
+    put(ref, DLQ, given_up("order_01"), given_up("order_03"))
+    mine, history = redrive.plan(ref, DLQ), ref.client("lambda")
+    assert redriven(ref).sent == 2
+    put(ref, DLQ, given_up("order_04"))
+    done = redrive.redrive(ref, mine, **AT_ONCE)
+    assert (done.sent, done.gone, done.succeeded) == (0, 2, False)
+    assert (len(history.events), left(ref)) == (2, 1)
+
+
+def test_letters_are_sent_at_the_rate_that_was_asked_for(ref: StackRef) -> None:
+    """Each is followed by a pause."""
+    put(ref, DLQ, *(given_up(f"order_0{number}") for number in (1, 3, 4)))
+    pauses: list[float] = []
+    redrive.redrive(ref, redrive.plan(ref, DLQ), rate=4, canary=False, **AT_ONCE | {"sleep": pauses.append})
+    assert pauses == [0.25] * 3

@@ -1,5 +1,6 @@
 """Stacks in two regions, with the services that the operator's commands use."""
 
+import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from types import SimpleNamespace
@@ -9,8 +10,10 @@ import boto3
 import msgspec
 from botocore.exceptions import EndpointConnectionError
 
+from ops.audit.evidence import CONSUMERS
 from ops.fence import Fence
 from ops.stack import ClientFactory, StackRef
+from tests.functions.saga import create_table
 
 HOME: Final = "us-west-2"
 AWAY: Final = "us-east-2"
@@ -68,9 +71,44 @@ class World:
             return {"Parameter": {"Value": msgspec.json.encode(FENCE).decode()}}
 
         fakes = {
-            "cloudformation": SimpleNamespace(describe_stacks=describe_stacks),
+            "cloudformation": SimpleNamespace(
+                describe_stacks=describe_stacks,
+                get_paginator=lambda operation: SimpleNamespace(paginate=lambda **request: []),  # no resources
+            ),
             "events": SimpleNamespace(list_replays=list_replays),
             "ssm": SimpleNamespace(get_parameter=get_parameter, exceptions=SimpleNamespace(ParameterNotFound=Missing)),
         }
         session: Any = boto3.session.Session()  # typed for literal names only
         return fakes.get(service) or session.client(service, region_name=region)
+
+
+TABLES: Final = {"Idempotency": "idempotencyKey", "Outbox": "id"} | dict.fromkeys(
+    ("Booking", "Ride", "Assignment", "Payment"), "orderID"
+)
+"""The partition key of each table."""
+
+
+def empty_stack() -> StackRef:
+    """Return a stack without any events, whose services moto must stand for."""
+    session: Any = boto3.session.Session()  # typed for literal names only
+    made = {service: session.client(service, region_name=AWAY) for service in ("dynamodb", "sqs", "logs")}
+    outputs: dict[str, Any] = {}
+    for table, key in TABLES.items():
+        create_table(made["dynamodb"], table, key)
+        outputs[f"{table}TableName"] = table
+    for name in ("CarRideEvents", *(each.resources for each in CONSUMERS)):
+        made["logs"].create_log_group(logGroupName=name)
+        made["logs"].create_log_stream(logGroupName=name, logStreamName=name)
+        made["logs"].put_retention_policy(logGroupName=name, retentionInDays=14)
+        outputs[f"{name}LogGroupName"] = name
+    dlqs = [f"{each.resources}{kind}" for each in CONSUMERS for kind in ("Dlq", "RuleDlq")]
+    for queue in ("ProducerDlq", "CarRideLogRuleDlq", *dlqs):
+        outputs[f"{queue}Url"] = made["sqs"].create_queue(QueueName=queue)["QueueUrl"]
+    return stack(lambda service, _: made[service], **outputs)
+
+
+def log(ref: StackRef, group: str, *lines: object, age_s: float = 0) -> None:
+    """Write lines to a log group of a stack, as JSON."""
+    at = int((datetime.now(UTC).timestamp() - age_s) * 1000)
+    written = [{"timestamp": at, "message": json.dumps(line)} for line in lines]
+    ref.client("logs").put_log_events(logGroupName=group, logStreamName=group, logEvents=written)

@@ -71,6 +71,12 @@ class Pipeline:
         )
         return sum(len(page["events"]) for page in pages)
 
+    def resources(self) -> set[tuple[str, ...]]:
+        """Return what the log of all events has as their resources."""
+        group = self.stack.outputs["CarRideEventsLogGroupName"]
+        pages = self.cloud.client("logs").get_paginator("filter_log_events").paginate(logGroupName=group)
+        return {tuple(json.loads(each["message"])["resources"]) for page in pages for each in page["events"]}
+
     def dead_letters(self, queue: str) -> list[dict[str, Any]]:
         """Return the bodies of the messages in a queue, which stay there."""
         messages = peek(self.cloud.client("sqs"), self.stack.outputs[f"{queue}Url"])

@@ -1,14 +1,18 @@
 """What only reading shows: the audit of a deployed stack names what its log, outbox and rules have lost."""
 
 import json
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
 from local.bookings import book
 from local.demo import stack_ref
+from ops import finding
 from ops.cli.app import main
+from ops.finding import Kept
 from tests.pipeline.pipeline import Pipeline
 
 CONSUMERS: Final = ("RideHistoryRule", "DispatchRule", "PaymentRule")
@@ -79,7 +83,7 @@ def message_is_hidden(pipeline: Pipeline) -> None:
         (log_is_emptied, 3, "cannot tell: the log of events holds nothing, though consumers have "),
         (log_rule_is_disabled, 3, "cannot tell: CarRideLogRule is DISABLED"),
         (partners_get_nothing, 3, "cannot tell: PartnersRule is DISABLED"),
-        (message_is_hidden, 3, "cannot tell: 1 events of ride-history may be among messages that could not be read"),
+        (message_is_hidden, 3, "cannot tell: 1 event of ride-history may be among messages that could not be read"),
     ],
 )
 def test_the_audit_of_a_stack_is_not_fooled(
@@ -92,9 +96,11 @@ def test_the_audit_of_a_stack_is_not_fooled(
     assert report.status == status
 
 
-def test_the_operators_command_prints_the_audit(pipeline: Pipeline, capsys: pytest.CaptureFixture[str]) -> None:
-    """As text and as JSON; an event that is younger than the grace is in flight, not lost."""
-    assert pipeline.simulate(rides=1, seed=1, poison=1).verdict.startswith("balanced, 1 messages waiting")
+def test_the_operators_command_prints_the_audit(
+    pipeline: Pipeline, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As text and as JSON; an event that is younger than the grace is in flight, not lost, while anything moves."""
+    assert pipeline.simulate(rides=1, seed=1, poison=1).verdict.startswith("balanced, 1 message waiting")
     rules(pipeline, *CONSUMERS)
     assert pipeline.simulate(rides=2, seed=2).lost > 0
 
@@ -111,3 +117,9 @@ def test_the_operators_command_prints_the_audit(pipeline: Pipeline, capsys: pyte
         audit("--grace", "0s", "--json")
     assert ended.value.code == 1
     assert json.loads(capsys.readouterr().out)["lost"] > 0
+    monkeypatch.setattr(finding, "KEPT", tmp_path / "stack.json")
+    local = Kept(pipeline.stack.name, pipeline.cloud.region, pipeline.cloud.endpoint_url, "", "", os.getpid())
+    finding.keep(local)
+    with pytest.raises(SystemExit):
+        main(["audit", "--json"])
+    assert json.loads(capsys.readouterr().out)["lost"] > 0, "nothing moves in this local stack"

@@ -20,6 +20,10 @@ def test_copies_are_absorbed(pipeline: Pipeline) -> None:
     # A sequence is the version of the ride, which the events of dispatch and payment do not change.
     assert all({entry.sequence for entry in ride} == set(range(1, ride[-1].sequence + 1)) for ride in rides)
     assert {ride[-1].data["status"] for ride in rides} == {"completed", "cancelled"}
+    # The simulator's events, and those of the outbox, name the stack.
+    assert {entry.type for ride in rides for entry in ride} >= {"CarRideCreated", "NoCarAvailable"}
+    (described,) = pipeline.cloud.client("cloudformation").describe_stacks(StackName=pipeline.stack.name)["Stacks"]
+    assert pipeline.resources() == {(described["StackId"],)}
 
 
 def test_the_same_simulation_again_has_no_effects(pipeline: Pipeline) -> None:

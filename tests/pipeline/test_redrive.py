@@ -1,39 +1,90 @@
-"""A redrive leaves in the queue what it cannot mend."""
+"""A redrive sends what was mended to the one consumer that lacks it, and leaves in the queue what it cannot mend."""
+
+import json
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from local.demo import stack_ref
-from ops import redrive
-from ops.stack import OperatorError
-from tests.pipeline.pipeline import Pipeline
+from ops import letters, redrive
+from ops.cli.app import main
+from tests.functions.saga import Life, event_of
+from tests.pipeline.pipeline import HISTORY, Pipeline
+
+DLQ = "RideHistoryDlq"
+RULE_DLQ = "RideHistoryRuleDlq"
 
 
 def test_what_no_redrive_changes_stays(pipeline: Pipeline) -> None:
-    """Broken events stay, and so does an event whose key is quarantined, until it is released."""
+    """So do broken events, what the bus refuses, and an event whose key is quarantined, until it is released."""
     pipeline.simulate(rides=2, seed=3, poison=1, malformed=6)
-    history = stack_ref(pipeline.cloud, pipeline.stack)
-    stayed = {"CONTRACT": 4, "its key is quarantined": 1}
-    assert redrive.waiting(history, "RideHistoryDlq") == {"CONTRACT": 4, "QUARANTINED": 1}
-    assert redrive.redrive(history, "RideHistoryDlq") == stayed
-    assert redrive.redrive(history, "RideHistoryDlq", release=True) == {"CONTRACT": 4, "sent": 1}
+    stack = stack_ref(pipeline.cloud, pipeline.stack)
+    for queue, count in ((DLQ, 5), ("ProducerDlq", 2)):
+        plan = redrive.plan(stack, queue)
+        assert [each.verdict.goes for each in plan.letters] == [False] * count
+        assert redrive.redrive(stack, plan).sent == 0
+    done = redrive.redrive(stack, redrive.plan(stack, DLQ, release=True))
+    assert (done.sent, [first.succeeded for first in done.first]) == (1, [False])
     ledger = pipeline.ledger()
     # It is poison still: attempted three more times, and given up again.
-    assert ledger.dead_lettered["RideHistoryDlq"] == {"CONTRACT": 4, "QUARANTINED": 1}
+    assert ledger.dead_lettered[DLQ] == {"CONTRACT": 4, "QUARANTINED": 1}
+    assert ledger.dead_lettered["ProducerDlq"] == {"EntryTooLarge": 1, "MalformedDetail": 1}
     assert ledger.balanced
+    assert max(failure.redriven for failure in letters.letters(stack, DLQ).failures) == 1
 
 
-def test_what_the_bus_refuses_again_stays(pipeline: Pipeline) -> None:
-    """It is not dead-lettered a second time, and not counted as sent."""
-    pipeline.simulate(rides=1, seed=1, malformed=6)
-    assert redrive.redrive(stack_ref(pipeline.cloud, pipeline.stack), "ProducerDlq") == {
-        "refused: EntryTooLarge": 1,
-        "refused: MalformedDetail": 1,
-    }
-    assert pipeline.ledger().dead_lettered["ProducerDlq"] == {"EntryTooLarge": 1, "MalformedDetail": 1}
+def test_mended_letters_take_effect_once(pipeline: Pipeline, capsys: pytest.CaptureFixture[str]) -> None:
+    """Before the fault is mended only the first of each kind of 200 letters is sent; then all take effect, once.
 
+    No other consumer receives them, and a second redrive changes nothing.
+    """
+    stack, cloud = stack_ref(pipeline.cloud, pipeline.stack), pipeline.cloud
+    functions, function = cloud.client("lambda"), pipeline.stack.resources["RideHistoryFunction"]
+    variables = functions.get_function_configuration(FunctionName=function)["Environment"]["Variables"]
 
-@pytest.mark.parametrize("queue", ["OutboxPipeDlq", "CarRideLogRuleDlq", "NowhereDlq"])
-def test_a_queue_that_cannot_be_redriven_says_so(pipeline: Pipeline, queue: str) -> None:
-    """Its page in the runbooks does, or there is none."""
-    with pytest.raises(OperatorError, match=r"docs/runbooks|has no queue"):
-        redrive.redrive(stack_ref(pipeline.cloud, pipeline.stack), queue)
+    def configure(**changes: str) -> None:
+        environment: Any = {"Variables": variables | changes}
+        functions.update_function_configuration(FunctionName=function, Environment=environment)
+
+    def carride(*arguments: str) -> Any:
+        options = ("--stack", stack.name, "--region", stack.region, "--json")
+        capsys.readouterr()
+        main([*arguments, *options], lambda service, region: cloud.client(service, region=region))
+        return json.loads(capsys.readouterr().out)
+
+    pipeline.break_history()
+    pipeline.put(event_of(Life().created).to_detail())  # the function cannot start
+    pipeline.settle()
+    configure(RIDE_TABLE="nowhere")
+    pipeline.put(
+        *(event_of(Life(f"order_{number}").created).to_detail() for number in range(10))
+    )  # every attempt fails
+    pipeline.settle()
+    functions.remove_permission(
+        FunctionName=function, StatementId=pipeline.stack.resources["RideHistoryRulePermission"]
+    )
+    before = pipeline.simulate(rides=42, seed=3)
+    kinds = {queue: sum(before.dead_lettered[queue].values()) for queue in (DLQ, RULE_DLQ)}
+    assert set(before.dead_lettered[DLQ]) == {"QUARANTINED", "RetriesExhausted"}
+    assert sum(kinds.values()) == before.published > 200
+    assert before.consumers[HISTORY].effects == 0
+
+    for queue, count in kinds.items():
+        done = redrive.redrive(stack, redrive.plan(stack, queue, release=True))
+        assert done.stayed[redrive.HELD] == count - len(done.first)
+        assert not any(first.succeeded for first in done.first)
+    pipeline.settle()
+    configure()
+    found = carride("letters")
+    assert sum(failure["count"] for failure in found["failures"]) == before.published, "the first letters are back"
+    for queue in kinds:
+        assert redrive.redrive(stack, redrive.plan(stack, queue, release=True)).succeeded
+    after = pipeline.ledger()
+    history, others = after.consumers[HISTORY], set(after.consumers) - {HISTORY}
+    assert (history.effects, history.duplicates_absorbed) == (before.distinct, 0)
+    assert all(after.consumers[each] == before.consumers[each] for each in others), "nobody else received an event"
+    assert (after.published, after.dead_lettered, after.balanced) == (before.published, {}, True)
+
+    assert [carride("redrive", queue, "--release", "--yes")["sent"] for queue in kinds] == [0, 0]
+    assert replace(pipeline.ledger(), span=after.span) == after

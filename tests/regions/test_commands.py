@@ -56,8 +56,12 @@ def test_two_regions_by_command(cloud: LocalAws) -> None:
     assert replayed["replay"].startswith(f"{primary.region}.")
     moved = json.loads(run(cloud, "failover", "run", "--runs-end-in", "0s", "--archived-in", "0s", "--json", "--yes"))
     assert moved["drained"]
+    states = json.loads(run(cloud, "failover", "status", "--json"))["regions"]
+    assert [each["fenced_since"] is not None for each in states] == [True, False]
     assert "is fenced" in run(cloud, *replay, status=2)
-    run(cloud, "unfence", "--yes")
+    drill = ("failover", "drill", "--since", "1h", "--runs-end-in", "0s", "--archived-in", "0s", "--json", "--yes")
+    assert json.loads(run(cloud, *drill))["audit"]["balanced"], "it continues the failover, and goes back"
+    assert "is not fenced" in run(cloud, "unfence", "--yes", status=2)
 
     run(cloud, "delete-regions", "--yes")
     for stack in (primary, secondary):

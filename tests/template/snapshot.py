@@ -6,8 +6,6 @@ the hashes by which SAM tells versions apart.
 
 import difflib
 import io
-import logging
-import os
 import re
 import subprocess
 import sys
@@ -25,8 +23,6 @@ _HASH: Final = re.compile(r"\b(\w+(?:FunctionVersion|Layer))[0-9a-f]{10}\b")
 
 def main(commit: str = "HEAD") -> int:
     """Print the differences, and return 0, or 2 if there is no such commit."""
-    os.environ.setdefault("AWS_DEFAULT_REGION", "us-east-1")  # the transform wants one, and uses it for nothing
-    logging.getLogger("samtranslator").setLevel(logging.ERROR)
     with tempfile.TemporaryDirectory() as folder:
         # Nested templates are beside the template.
         archive = ["git", "archive", "--format=tar", commit, "template.yaml", "infrastructure"]

@@ -12,7 +12,7 @@ from idempotency.dead_letters import DeadLetter, SqsDeadLetters
 from idempotency.stores.transport import botocore_transport
 from infrastructure.rules.house_rules import mentioned
 from tests.template.graph import one
-from tests.template.stack import Properties, Stack, options, source, stack
+from tests.template.stack import Stack, options, source, stack
 
 RELEASE: Final = "0123456789"
 STRATEGIES: Final = [name for name in options()["DeploymentStrategy"] if name != "AllAtOnce"]
@@ -23,11 +23,6 @@ DIRECT: Final = {
 """Types of resources that name a function, not its alias: they do not invoke it."""
 OF_AN_ACCOUNT, KEPT_UNRESERVED = 1_000, 100
 """Concurrent invocations: an account's default quota, and the part of it that Lambda keeps unreserved."""
-
-
-def functions(deployed: Stack) -> dict[str, Properties]:
-    """Return the properties of every function by its logical id."""
-    return deployed.of_type("AWS::Lambda::Function")
 
 
 def holders(deployed: Stack, names: Mapping[str, object]) -> Iterator[tuple[str, str]]:
@@ -49,9 +44,9 @@ def test_only_a_gradual_deployment_goes_through_aliases(deployed: Stack) -> None
     groups = deployed.of_type("AWS::CodeDeploy::DeploymentGroup")
     configs = deployed.of_type("AWS::Lambda::EventInvokeConfig").values()
     if deployed.conditions["DeploysGradually"]:
-        assert {kind for _, kind in holders(deployed, functions(deployed))} <= DIRECT
+        assert {kind for _, kind in holders(deployed, deployed.functions())} <= DIRECT
         assert {mentioned(each["Qualifier"]).pop() for each in configs} <= set(aliases)
-        assert len(groups) == len(aliases) == len(functions(deployed))
+        assert len(groups) == len(aliases) == len(deployed.functions())
     else:
         assert list(holders(deployed, aliases)) == []
         assert {each["Qualifier"] for each in configs} == {"$LATEST"}
@@ -62,7 +57,7 @@ def test_only_a_gradual_deployment_goes_through_aliases(deployed: Stack) -> None
 def test_a_gradual_deployment_rolls_back_on_errors(strategy: str) -> None:
     """Each function has a deployment group of its own, with the chosen steps and its own error alarm."""
     gradual = stack(DeploymentStrategy=strategy, Release=RELEASE)
-    for name in functions(gradual):
+    for name in gradual.functions():
         update = gradual.resources[f"{name}Aliaslive"]["UpdatePolicy"]["CodeDeployLambdaAliasUpdate"]
         group = gradual.resources[update["DeploymentGroupName"]["Ref"]]["Properties"]
         assert group["DeploymentConfigName"]["Fn::Sub"][1]["ConfigName"] == strategy
@@ -91,7 +86,7 @@ def test_a_message_stays_hidden_six_times_as_long_as_its_function_may_run(deploy
     """AWS recommends it, so that throttled batches are tried again before their messages return."""
     for mapping in deployed.of_type("AWS::Lambda::EventSourceMapping").values():
         queue = deployed.of_type("AWS::SQS::Queue")[one(mapping["EventSourceArn"])]
-        assert queue["VisibilityTimeout"] >= 6 * functions(deployed)[one(mapping["FunctionName"])]["Timeout"]
+        assert queue["VisibilityTimeout"] >= 6 * deployed.functions()[one(mapping["FunctionName"])]["Timeout"]
 
 
 DEAD_LETTER: Final = DeadLetter("CONTRACT", "it breaks the contract", "ride-history", None, 0, {})
@@ -124,14 +119,14 @@ def test_a_call_is_given_up_before_the_function_is(
     (config,) = configs
     attempts = config.retries["total_max_attempts"]
     longest_s = (config.connect_timeout + config.read_timeout) * attempts + sum(2**n for n in range(attempts - 1))
-    waiting = {name: each for name, each in functions(stack()).items() if (name == "CarRideApiFunction") is api}
+    waiting = {name: each for name, each in stack().functions().items() if (name == "CarRideApiFunction") is api}
     assert longest_s < min(int(function["Timeout"]) for function in waiting.values())
 
 
 def test_reserved_concurrency_leaves_an_account_enough(deployed: Stack) -> None:
     """By default nothing is reserved; the highest choice fits into an account with the usual quota."""
     number = int(deployed.parameters["ReservedConcurrency"])
-    reserved = [function.get("ReservedConcurrentExecutions") for function in functions(deployed).values()]
+    reserved = [function.get("ReservedConcurrentExecutions") for function in deployed.functions().values()]
     assert set(map(str, reserved)) == {str({"Ref": "ReservedConcurrency"} if number else None)}
     assert len(reserved) * number + KEPT_UNRESERVED <= OF_AN_ACCOUNT
     least = min(each for each in source()["Parameters"]["ReservedConcurrency"]["AllowedValues"] if each)

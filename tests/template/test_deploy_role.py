@@ -32,7 +32,9 @@ _OTHERS: Final = (
     *("logs:*DataProtection*", "logs:*IndexPolic*", "logs:PutBearer*", "logs:PutLogGroupDeletion*", "sns:PutData*"),
     *("codedeploy:RegisterOnPremisesInstance", "cloudwatch:PutMetricData", "logs:DeleteDeliveryDestinationPolicy"),
     # What fills a replica, allowed with two regions.
-    *("dynamodb:BatchWriteItem", "dynamodb:*Item", "dynamodb:Query", "dynamodb:Scan", "dynamodb:Disassociate*"),
+    *("dynamodb:BatchWriteItem", "dynamodb:*Item", "dynamodb:Query", "dynamodb:Scan", "dynamodb:*ssociate*"),
+    # What imports a table from files.
+    *("dynamodb:ImportTable", "logs:PutLogEvents", "s3:GetObjectMetadata", "s3:ListBucket"),
 )
 _DATA: Final = [
     *("dynamodb:GetItem", "dynamodb:Scan", "events:PutEvents", "lambda:InvokeFunction", "logs:FilterLogEvents"),

@@ -35,7 +35,7 @@ def test_every_value_and_condition_is_chosen() -> None:
 
 def test_what_production_must_not_lose_is_kept(deployed: Stack) -> None:
     """In `prod`, queues, archive and the logs that the audit reads outlive their stack; elsewhere they end with it."""
-    logs = {each["LoggingConfig"]["LogGroup"]["Ref"] for each in deployed.of_type("AWS::Lambda::Function").values()}
+    logs = {each["LoggingConfig"]["LogGroup"]["Ref"] for each in deployed.functions().values()}
     kept = {*deployed.of_type("AWS::Events::Archive"), *deployed.of_type("AWS::SQS::Queue")} - OF_AWS
     policies = ("RetainExceptOnCreate", "Retain") if deployed.conditions["IsProd"] else ("Delete", "Delete")
     for name in kept | logs | {"CarRideEventsLogGroup"}:

@@ -1,4 +1,4 @@
-"""What documents, scripts and workflows name exists: paths, commands, tests, resources, runbooks and prices."""
+"""What documents, scripts and workflows name exists: paths, commands, tests, resources and runbooks."""
 
 import ast
 import json
@@ -6,7 +6,6 @@ import re
 import shlex
 import tomllib
 from collections.abc import Iterator, Mapping
-from decimal import Decimal
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -194,7 +193,7 @@ def test_sam_expands_the_loops(environment: str) -> None:
     assert "CAPABILITY_AUTO_EXPAND" in config["deploy"]["parameters"]["capabilities"]
 
 
-# ── Runbooks, prices, workflows ───────────────────────────────────────────────────────────────────────────────────────
+# ── Runbooks and workflows ────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_every_queue_and_every_alarm_has_a_runbook() -> None:
@@ -204,18 +203,6 @@ def test_every_queue_and_every_alarm_has_a_runbook() -> None:
     assert set(of_queues) >= {name for name, one in TEMPLATE["Resources"].items() if one["Type"] == "AWS::SQS::Queue"}
     of_alarms = re.findall(r"docs/runbooks/([\w-]+\.md)", json.dumps(TEMPLATE["Resources"]))
     assert {path.name for path in RUNBOOKS.iterdir()} == {"README.md", *of_queues.values(), *of_alarms}
-
-
-@pytest.mark.parametrize("heading", ["Summary", "Watching it"])
-def test_costs_add_up(heading: str) -> None:
-    """Each row of a table is its count times its price, and the last one their sum."""
-    section = (ROOT / "docs" / "costs.md").read_text(encoding="utf-8").split(f"\n## {heading}\n")[1].split("\n## ")[0]
-    table = re.search(r"(^\|.*\n)+", section, re.MULTILINE)
-    assert table is not None
-    *things, total = [[cell.strip(" *") for cell in line.strip("|").split("|")] for line in table[0].splitlines()[2:]]
-    for what, count, price, cost in things:
-        assert Decimal(count) * Decimal(price) == Decimal(cost), what
-    assert Decimal(total[-1]) == sum(Decimal(row[-1]) for row in things)
 
 
 @workflows

@@ -16,6 +16,8 @@ ALWAYS: Final = {
 }
 SHARED: Final = {"ProducerDlq": "CarRideSimulatorFunction"}
 """Dead-letter queues that are not named after their source."""
+BEHIND: Final = {"SimulatedGatewayUrl": "SimulatedGatewayFunction"}
+"""What a permission names instead of a resource that leads to it."""
 
 
 TYPES: Final = {name: str(each["Type"]).rpartition("::")[2] for name, each in source()["Resources"].items()}
@@ -38,8 +40,10 @@ def needed(deployed: Stack) -> Iterator[Grant]:
                 yield Grant(edge.source, "events:PutEvents", edge.target)
     for name, function in deployed.of_type("AWS::Lambda::Function").items():
         for value in function["Environment"]["Variables"].values():
-            if TYPES.get(what := one(value), "Endpoint") != "Endpoint":
-                yield Grant(name, "*", what)
+            what = one(value)
+            is_secret = what == "PaymentGatewaySecretArn" and deployed.parameters[what]
+            if is_secret or TYPES.get(what, "Endpoint") != "Endpoint":
+                yield Grant(name, "*", BEHIND.get(what, what))
 
 
 def test_everybody_may_do_what_the_graph_requires_and_nothing_else(deployed: Stack) -> None:
@@ -83,7 +87,23 @@ def test_every_dead_letter_queue_belongs_to_one_source(deployed: Stack) -> None:
     }
     asynchronous = {one(each["FunctionName"]) for each in deployed.of_type("AWS::Lambda::EventInvokeConfig").values()}
     polled = {edge.target for edge in edges(deployed) if TYPES[edge.source] == "Queue" and not edge.dead}
-    assert asynchronous | polled == set(deployed.of_type("AWS::Lambda::Function")) - {"CarRideApiFunction"}
+    assert asynchronous | polled == set(deployed.functions()) - {"CarRideApiFunction"}
+
+
+def test_the_simulated_gateway_is_for_development_only(deployed: Stack) -> None:
+    """It exists in stage `dev` of one region without another gateway; only signed requests to its URL lead to it."""
+    chosen = [deployed.parameters[name] for name in ("Stage", "Role", "PaymentGateway", "PaymentGatewayUrl")]
+    exists = chosen == ["dev", "standalone", "simulated", ""]
+    assert any(name.startswith("SimulatedGateway") for name in deployed.resources) is exists
+    enabled = exists or bool(deployed.parameters["PaymentGatewayUrl"])
+    assert deployed.resources["PaymentRule"]["Properties"]["State"] == ("ENABLED" if enabled else "DISABLED")
+    if exists:
+        assert deployed.resources["SimulatedGatewayUrl"]["Properties"]["AuthType"] == "AWS_IAM"
+        statements = deployed.resources["CallerPolicy"]["Properties"]["PolicyDocument"]["Statement"]
+        assert {each["Action"]: each["Condition"] for each in statements} == {
+            "lambda:InvokeFunctionUrl": {"StringEquals": {"lambda:FunctionUrlAuthType": "AWS_IAM"}},
+            "lambda:InvokeFunction": {"Bool": {"lambda:InvokedViaFunctionUrl": "true"}},
+        }
 
 
 def test_only_the_bus_writes_its_logs(deployed: Stack) -> None:

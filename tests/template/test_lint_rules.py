@@ -8,7 +8,7 @@ import pytest
 from cfnlint.rules import CloudFormationLintRule
 
 from infrastructure.rules import house_rules
-from infrastructure.rules.house_rules import House, mentioned
+from infrastructure.rules.house_rules import TABLE, House, mentioned
 from tests.template.stack import source
 from tests.template.test_observability import unwatched
 
@@ -44,6 +44,7 @@ WRONG: Final[list[tuple[str, str, object]]] = [
     ("E9401", "CarTable.Metadata.HouseRules.NoTimeToLive", " "),
     ("E9402", "CarTable.Properties.Replicas.0.DeletionProtectionEnabled", False),
     ("E9402", "CarTable.Type", "AWS::DynamoDB::Table"),
+    ("E9402", "SimulatedGatewayTable.Metadata", None),
     ("E9503", "PaymentRole.Properties.ManagedPolicyArns", ["arn:aws:iam::aws:policy/AmazonSQSFullAccess"]),
     ("E9503", f"{_ROLE}.Action", ["logs:*"]),
     ("E9503", f"{_ROLE}.Resource", "*"),
@@ -101,7 +102,7 @@ def test_no_guard_can_be_taken_away(guard: str) -> None:
     assert found(resources) or guard in mentioned(resources) or unwatched(resources)
 
 
-@pytest.mark.parametrize("table", [name for name in source()["Resources"] if name.endswith("Table")])
+@pytest.mark.parametrize("table", [name for name, each in source()["Resources"].items() if each["Type"] == TABLE])
 @pytest.mark.parametrize("setting", ["TimeToLiveSpecification", "Replicas.0.PointInTimeRecoverySpecification"])
 def test_no_table_can_lose_a_guard(table: str, setting: str) -> None:
     """Without its time to live, or the reason for having none, or without its backups, a rule speaks up."""

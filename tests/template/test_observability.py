@@ -64,7 +64,7 @@ def test_whatever_can_go_wrong_is_watched() -> None:
 
 def test_only_the_composite_alarms_notify_and_every_alarm_names_its_runbook(deployed: Stack) -> None:
     """Composites report beginning and end; each alarm names a page that exists and has the stack's own namespace."""
-    for name, function in deployed.of_type("AWS::Lambda::Function").items():
+    for name, function in deployed.functions().items():
         assert function["Environment"]["Variables"]["POWERTOOLS_METRICS_NAMESPACE"] == NAMESPACE, name
     composites = deployed.of_type("AWS::CloudWatch::CompositeAlarm")
     for name, alarm in (deployed.of_type("AWS::CloudWatch::Alarm") | composites).items():
@@ -129,14 +129,13 @@ def test_the_dashboard_shows_every_resource_and_outcome(deployed: Stack) -> None
         for each in word.split("|"):
             assert f"Name=(${{AWS::StackName}} AND {each})" in text
     asked = set().union(*(re.findall(r"\w+", names) for names in re.findall(r"MetricName=\(([^)]*)\)", text)))
-    assert asked >= OUTCOMES | {"Published", "Rejected", "Overdue", "Reconciled", "CarNotHeld", "CarRowSkipped"}
+    of_functions = {"Published", "Rejected", "Overdue", "Reconciled", "CarNotHeld", "CarRowSkipped"}
+    assert asked >= OUTCOMES | of_functions | {"EmptyFleet", "NoCarAvailable"}
 
 
 def test_saved_queries_are_of_every_function(deployed: Stack) -> None:
     """No query leaves out a consumer."""
-    groups = {
-        function["LoggingConfig"]["LogGroup"]["Ref"] for function in deployed.of_type("AWS::Lambda::Function").values()
-    }
+    groups = {function["LoggingConfig"]["LogGroup"]["Ref"] for function in deployed.functions().values()}
     for name, query in deployed.of_type("AWS::Logs::QueryDefinition").items():
         expected = {"CarRideEventsLogGroup"} if name.startswith("Events") else groups
         assert {group["Ref"] for group in query["LogGroupNames"]} == expected, name

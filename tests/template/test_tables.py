@@ -32,7 +32,7 @@ def test_everything_is_kept_as_long_as_the_chosen_preset_says() -> None:
     (archive,) = deployed.of_type("AWS::Events::Archive").values()
     days = {name: {"Fn::FindInMap": ["Retentions", {"Ref": "Retention"}, name]} for name in standard}
     assert archive["RetentionDays"] == days["ArchiveDays"]
-    for name, function in deployed.of_type("AWS::Lambda::Function").items():
+    for name, function in deployed.functions().items():
         variables = function["Environment"]["Variables"]
         assert variables["IDEMPOTENCY_WINDOW_DAYS"] == days["WindowDays"], name
         assert variables["OUTBOX_DAYS"] == days["OutboxDays"], name

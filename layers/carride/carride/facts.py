@@ -69,6 +69,8 @@ class CarAssigned(Fact, frozen=True, kw_only=True):
 class NoCarAvailable(Fact, frozen=True, kw_only=True):
     """Dispatch found no car for the ride."""
 
+    reason: Reason | None = None
+
 
 class CarReleased(Fact, frozen=True, kw_only=True):
     """The ride's car is free for another ride."""

@@ -27,6 +27,7 @@ from botocore.exceptions import (
 )
 from botocore.parsers import ResponseParserError
 from msgspec import Struct
+from msgspec.structs import replace
 
 from carride.clients import LONGEST_CALL_MS
 from carride.entry import MOST_ENTRIES, TOO_LARGE, BusEntry, pack
@@ -141,6 +142,7 @@ class Publisher:
         dlq_url: the queue for entries that the bus does not take.
         endpoint_id: the global endpoint to send entries to, which forwards them to the bus of this name in the healthy
             region; by default entries go to the bus in the client's region.
+        producer: the ARN that every entry without resources gets as its resource; by default none.
         max_attempts: how often an entry is sent to the bus, and to the dead-letter queue.
         sleep: waits, in seconds.
         jitter: a number from 0 to 1, by which each pause is multiplied ("full jitter").
@@ -157,6 +159,7 @@ class Publisher:
         dlq_url: str,
         *,
         endpoint_id: str | None = None,
+        producer: str | None = None,
         max_attempts: int = 8,
         sleep: Callable[[float], None] = time.sleep,
         jitter: Callable[[], float] = random.random,
@@ -172,6 +175,7 @@ class Publisher:
         self._sqs = sqs
         self._bus_name = bus_name
         self._dlq_url = dlq_url
+        self._resources = (producer,) if producer else ()
         self._max_attempts = max_attempts
         self._sleep = sleep
         self._jitter = jitter
@@ -201,7 +205,9 @@ class Publisher:
 
     def put(self, entries: Iterable[BusEntry], remaining_ms: Remaining) -> list[Receipt]:
         """Publish entries without the dead-letter queue: entries that the bus does not take are unsent."""
-        receipts = [Receipt(entry) for entry in entries]
+        receipts = [
+            Receipt(entry if entry.resources else replace(entry, resources=self._resources)) for entry in entries
+        ]
         sendable = []
         for receipt in receipts:
             if (size := receipt.entry.size) < TOO_LARGE:

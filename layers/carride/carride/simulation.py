@@ -165,6 +165,13 @@ class SimulatedEntry(NamedTuple):
     late: bool = False
     fault: Fault | None = None
 
+    @property
+    def injected(self) -> str | None:
+        """What the entry tests its consumers with, named as in the simulator's answer; None for a plain fact."""
+        if self.kind in MALFORMED:
+            return "malformed"
+        return Kind.COPY if self.kind is Kind.COPY else _LATE if self.late else self.fault
+
 
 class _Slot(NamedTuple):
     """One entry's place in the order of publication."""

@@ -12,6 +12,7 @@ import pytest
 
 from local.demo import LEDGER
 from local.local_aws import ROOT
+from ops.finding import Kept
 
 DEMO = [str(ROOT / ".venv-dev" / "bin" / "python"), "-m", "local.demo"]
 SECONDS = 180
@@ -20,14 +21,14 @@ SECONDS = 180
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
     """An environment whose temporary folder is this test's own, so that what is left behind shows."""
-    return os.environ | {"TMPDIR": str(tmp_path)}
+    return os.environ | {"TMPDIR": str(tmp_path), "CARRIDE_KEPT": str(tmp_path / "stack.json")}
 
 
 @pytest.fixture(autouse=True)
 def nothing_left(tmp_path: Path) -> Iterator[None]:
     """However the demo ends, it removes the engine's folder, which it does after ending the engine."""
     yield
-    assert list(tmp_path.glob("carride-cloud-*")) == []
+    assert list(tmp_path.glob("engine-*")) == []
 
 
 def test_a_run_balances_and_writes_its_ledger(environment: dict[str, str]) -> None:
@@ -44,10 +45,10 @@ def test_a_run_balances_and_writes_its_ledger(environment: dict[str, str]) -> No
     assert ledger["dead_lettered"]["RideHistoryDlq"]["CONTRACT"] == 4
 
 
-def test_a_kept_demo_can_be_talked_to_until_it_is_interrupted(environment: dict[str, str]) -> None:
-    """With --keep the commands that it prints reach the running stack; Ctrl-C ends all of it."""
+def test_a_kept_demo_is_found_until_it_is_interrupted(environment: dict[str, str], tmp_path: Path) -> None:
+    """While it runs, `make invoke` meets its tables and sam its stack; Ctrl-C ends all of it, and is no failure."""
     faults = [option for fault in ("malformed", "late", "crashes", "fails", "poison") for option in (f"--{fault}", "0")]
-    command = [*DEMO, "--rides", "3", "--bookings", "1", *faults, "--keep"]
+    command = [*DEMO, "--rides", "3", "--bookings", "1", *faults, "--keep", "--port", "0"]
     with subprocess.Popen(
         command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as demo:
@@ -57,16 +58,29 @@ def test_a_kept_demo_can_be_talked_to_until_it_is_interrupted(environment: dict[
             said += line
             if line.startswith("Ctrl-C"):
                 break
-        exports = dict(pair.split("=", 1) for pair in re.findall(r"AWS_\w+=\S+", said))
-        log = subprocess.run(
-            [ROOT / ".venv-sam/bin/sam", "list", "stack-outputs", "--stack-name", "carride", "--output", "json"],
-            env=environment | exports | {"SAM_CLI_TELEMETRY": "0"},
-            capture_output=True,
-            text=True,
-            timeout=SECONDS,
-            check=False,
-        )
+
+        def run(*command: str) -> str:
+            exports = dict(pair.split("=", 1) for pair in re.findall(r"AWS_\w+=\S+", said))
+            done = subprocess.run(
+                command,
+                cwd=ROOT,
+                env=environment | exports,
+                capture_output=True,
+                text=True,
+                timeout=SECONDS,
+                check=False,
+            )
+            return done.stdout
+
+        local = Kept(**json.loads((tmp_path / "stack.json").read_text()))
+        invoked = [
+            json.loads(run("make", "invoke", "FUNCTION=RideHistoryFunction", "EVENT=events/ride_history_live.json"))
+            for _ in range(2)
+        ]
+        outputs = run(".venv-sam/bin/sam", "list", "stack-outputs", "--stack-name", "carride", "--output", "json")
         demo.send_signal(signal.SIGINT)
         rest, _ = demo.communicate(timeout=SECONDS)
-    assert "RideTableName" in log.stdout, said + log.stderr
-    assert demo.returncode == 130, said + rest
+    assert [answer["outcome"] for answer in invoked] == ["New", "Duplicate"], said
+    assert "RideTableName" in outputs, said
+    assert (local.pid, demo.returncode) == (demo.pid, 0), said + rest
+    assert not (tmp_path / "stack.json").exists()

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from gateway import Call, Charge, GatewayAnswerError, GatewayError, GatewayRefusedError, GatewayUnavailableError, Status
+from gateway_access import Bearer
 from gateway_client import HttpGateway
 from idempotency.clock import epoch_ms
 from local.simulated_gateway import Books, GatewayServer, Reply, Request, Trouble, Troubles
@@ -50,6 +51,18 @@ def authorize(client: HttpGateway, on_behalf: Call | None = None) -> Any:
     return client.authorize(
         on_behalf or call(), order_id="order_01", customer_id="customer_a", amount=1250, currency="EUR"
     )
+
+
+def test_a_refused_secret_is_read_again() -> None:
+    """After an answer of 401 the next try begins with a new secret."""
+
+    class Rotated(GatewayServer):
+        def exchange(self, method: str, target: str, key: str | None, body: object) -> Reply | None:
+            return super().exchange(method, target, key, body) if secrets == [] else Reply(401, {})
+
+    secrets = ["new", "old"]
+    with Rotated(Books()) as server:
+        assert HttpGateway(server.url, Bearer(secrets.pop)).find(call(), order_id="order_01") is None
 
 
 @pytest.mark.parametrize("forgotten", [0.0, 1.0], ids=["keys are kept", "keys are forgotten"])

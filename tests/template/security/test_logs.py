@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from tests.pipeline.saga.town import Town
-from tests.template.stack import source
+from tests.template.stack import source, stack
 
 PERSONAL: Final = re.compile(r"customer_(?!id\b)\w+|sector_\d+|\b\d{13,16}\b")
 """Customers and places as all samples and simulations name them, and numbers as long as a card's."""
@@ -22,7 +22,7 @@ def test_the_log_of_all_events_is_the_only_one_with_rides(town: Town) -> None:
     pages = town.cloud.client("logs").get_paginator("describe_log_groups").paginate()
     names = [group["logGroupName"] for page in pages for group in page["logGroups"]]
     groups = [name for name in names if re.search(rf"\b{town.stack.name}\b", name)]
-    assert len(groups) == sum(each["Type"] == "AWS::Logs::LogGroup" for each in source()["Resources"].values())
+    assert len(groups) == len(stack(Stage="local").of_type("AWS::Logs::LogGroup"))
     assert all(any(lines(town, name)) for name in groups if name.startswith("/aws/lambda/"))
     found = [name for name in groups if any(PERSONAL.search(line) for line in lines(town, name))]
     assert found == [town.stack.outputs["CarRideEventsLogGroupName"]]

@@ -1,0 +1,76 @@
+"""The rules of the simulated payment gateway: what a request does to a payment. Pure: no I/O, no keys.
+
+It charges as often as it is asked under different keys: its client has to prevent that.
+"""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct
+
+type Text = Annotated[str, Meta(min_length=1, max_length=256)]
+type Cents = Annotated[int, Meta(gt=0, le=1_000_000_000)]
+
+
+class RefusedError(Exception):
+    """Raised when a request cannot take effect. The message is the answer's title."""
+
+    def __init__(self, status: int, title: str, code: str = "impossible") -> None:
+        super().__init__(title)
+        self.status = status
+        self.code = code
+
+
+class _Amount(Struct):
+    amount: Cents
+
+
+class _Reservation(_Amount, kw_only=True):
+    reference: Text
+    """The client's name for it."""
+    customer: Text
+    currency: Annotated[str, Meta(pattern=r"^[A-Z]{3}$(?!\n)")] = "EUR"
+
+
+class Payment(_Reservation, kw_only=True):
+    """A payment in the ledger; amounts are in cents."""
+
+    id: str
+    status: str = "pending"
+    reason: str | None = None
+    captures: list[int] = []
+    refunds: list[int] = []
+
+
+def payment(name: str, body: object) -> Payment:
+    """Return the pending payment that the body of a request asks for, with this id; raise RefusedError for others."""
+    return Payment(id=name, **msgspec.structs.asdict(_read(body, _Reservation)))
+
+
+def change(found: Payment, action: str, body: object) -> None:
+    """Adjust, capture or refund a payment.
+
+    Raises:
+        RefusedError: The payment, or the body of the request, does not allow it.
+    """
+    amount = found.amount if action == "refund" else _read(body, _Amount).amount
+    match action, found.status:
+        case "adjust", "authorized":
+            found.amount = amount
+        case "capture", "authorized" | "captured":
+            if amount > found.amount:
+                raise RefusedError(422, f"{found.customer} has {found.amount} reserved", "amount_too_large")
+            found.status, found.amount = "captured", amount
+            found.captures.append(amount)
+        case "refund", "authorized" | "captured" | "refunded":
+            found.status = "refunded"
+            found.refunds.append(amount)
+        case _, status:
+            raise RefusedError(422, f"{found.id} is {status}: {action} is not possible")
+
+
+def _read[S: Struct](body: object, shape: type[S]) -> S:
+    try:
+        return msgspec.convert(body, shape)
+    except msgspec.ValidationError as error:
+        raise RefusedError(422, f"the body is not complete: {error}", "invalid") from error

@@ -1,0 +1,166 @@
+"""The template as CloudFormation deploys it: transformed, with the conditions of one choice of parameters decided.
+
+The resources of nested stacks are merged with the template's own.
+"""
+
+import copy
+import logging
+import os
+import re
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Final
+
+from samtranslator.translator.transform import transform
+from samtranslator.yaml_helper import yaml_parse
+
+from infrastructure.rules.house_rules import with_nested
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+TEMPLATE: Final = ROOT / "template.yaml"
+
+ROLES: Final[dict[str, dict[str, str]]] = {
+    "standalone": {"Role": "standalone"},
+    "primary": {"Role": "primary", "PeerRegion": "eu-west-1", "GlobalEndpoint": "present"},
+    "secondary": {
+        "Role": "secondary",
+        "PeerRegion": "us-east-1",
+        "GlobalEndpointId": "abcdefgh.xyz",
+        "OutboxStreamArn": "arn:aws:dynamodb:eu-west-1:123456789012:table/carride-OutboxTable/stream/2026-01-01T00:00",
+    },
+}
+"""Parameters that `./carride deploy-regions` sets, by the stack's role among the regions."""
+
+NO_VALUE: Final = {"Ref": "AWS::NoValue"}
+
+type Properties = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Stack:
+    """The transformed template of one choice of parameters: what is deployed, with every condition decided."""
+
+    parameters: dict[str, str]
+    conditions: dict[str, bool]
+    resources: dict[str, Properties]
+    outputs: dict[str, Properties]
+
+    def of_type(self, resource_type: str) -> dict[str, Properties]:
+        """Return the properties of every resource of a type by logical id."""
+        return {
+            name: resource.get("Properties", {})
+            for name, resource in self.resources.items()
+            if resource["Type"] == resource_type
+        }
+
+    def functions(self) -> dict[str, Properties]:
+        """Return the properties of every function by logical id, but the gateway, which plays somebody else's part."""
+        found = self.of_type("AWS::Lambda::Function")
+        return {name: properties for name, properties in found.items() if name != "SimulatedGatewayFunction"}
+
+
+def source(path: Path = TEMPLATE) -> dict[str, Any]:
+    """Return the template before SAM's transform, with every loop expanded and nested stacks merged."""
+    return copy.deepcopy(_parsed(path))
+
+
+@cache
+def _parsed(path: Path) -> dict[str, Any]:
+    written = yaml_parse(path.read_text(encoding="utf-8"))
+    return with_nested(_expanded(written, {}, written["Mappings"]), path.parent)
+
+
+def _expanded(value: Any, items: dict[str, str], mappings: dict[str, Any]) -> Any:
+    """Return part of a template with its loops expanded, as AWS::LanguageExtensions does it."""
+
+    def named(text: str) -> str:
+        return re.sub(r"\$\{(\w+)\}", lambda found: items.get(found[1], found[0]), text)
+
+    match value:
+        case {"Ref": str(name)} if name in items:
+            return items[name]
+        case {"Fn::Sub": str(text)}:
+            return {"Fn::Sub": named(text)} if "${" in named(text) else named(text)
+        case {"Fn::FindInMap": list(parts)}:
+            names = [_expanded(part, items, mappings) for part in parts]
+            known = all(isinstance(name, str) for name in names)
+            return mappings[names[0]][names[1]][names[2]] if known else {"Fn::FindInMap": names}
+        case dict():
+            result: dict[str, Any] = {}
+            for key, inner in value.items():
+                if not key.startswith("Fn::ForEach::"):
+                    result[named(key)] = _expanded(inner, items, mappings)
+                    continue
+                identifier, collection, fragment = inner
+                for item in _expanded(collection, items, mappings):
+                    result |= _expanded(fragment, {**items, identifier: item}, mappings)
+            return result
+        case list():
+            return [_expanded(inner, items, mappings) for inner in value]
+        case _:
+            return value
+
+
+@cache
+def stack(path: Path = TEMPLATE, /, **chosen: str) -> Stack:
+    """Return the transformed template for the given parameters and the defaults of the others."""
+    template = _packaged(source(path))
+    parameters = {name: str(spec["Default"]) for name, spec in template["Parameters"].items()} | chosen
+    logging.getLogger("samtranslator").setLevel(logging.ERROR)
+    os.environ.setdefault("AWS_DEFAULT_REGION", "us-east-1")  # the transform wants one, and uses it for nothing
+    result = transform(template, parameters, SimpleNamespace(load=dict))  # no managed policies
+    declared = template["Conditions"]
+    conditions = {name: holds(condition, parameters, declared) for name, condition in declared.items()}
+    deployed = {
+        section: {
+            name: {key: value for key, value in _decided(each, conditions).items() if key != "Condition"}
+            for name, each in result[section].items()
+            if "Condition" not in each or conditions[each["Condition"]]
+        }
+        for section in ("Resources", "Outputs")
+    }
+    return Stack(parameters, conditions, deployed["Resources"], deployed["Outputs"])
+
+
+def _decided(value: Any, conditions: dict[str, bool]) -> Any:
+    """Return the value with each ``Fn::If`` decided, and without what is then ``AWS::NoValue``."""
+    match value:
+        case {"Fn::If": [str(condition), chosen, otherwise]}:
+            return _decided(chosen if conditions[condition] else otherwise, conditions)
+        case dict():
+            decided = {key: _decided(inner, conditions) for key, inner in value.items()}
+            return {key: inner for key, inner in decided.items() if inner != NO_VALUE}
+        case list():
+            return [inner for each in value if (inner := _decided(each, conditions)) != NO_VALUE]
+        case _:
+            return value
+
+
+def _packaged(template: dict[str, Any]) -> dict[str, Any]:
+    """Put the place of an upload where local files stand, as `sam package` does before the transform."""
+    uploads = {"CodeUri": "s3://bucket/key", "ContentUri": "s3://bucket/key", "TemplateURL": "https://s3/bucket/key"}
+    for resource in template["Resources"].values():
+        for key, place in uploads.items():
+            if key in resource.get("Properties", {}):
+                resource["Properties"][key] = place
+    return template
+
+
+def holds(condition: dict[str, Any], parameters: dict[str, str], declared: dict[str, dict[str, Any]]) -> bool:
+    """Evaluate a condition of the template."""
+    match condition:
+        case {"Condition": str(name)}:
+            return holds(declared[name], parameters, declared)
+        case {"Fn::And": list(parts)}:
+            return all(holds(part, parameters, declared) for part in parts)
+        case {"Fn::Or": list(parts)}:
+            return any(holds(part, parameters, declared) for part in parts)
+        case {"Fn::Equals": sides}:
+            left, right = (parameters[each["Ref"]] if isinstance(each, dict) else str(each) for each in sides)
+            return left == right
+        case {"Fn::Not": [negated]}:
+            return not holds(negated, parameters, declared)
+        case _:
+            raise NotImplementedError(f"teach this function the condition {condition}")

@@ -1,0 +1,247 @@
+"""The verbs that look up rides, events and records, and that release and forget keys."""
+
+import json
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from functools import partial
+from typing import Annotated, Any, Final
+
+from cyclopts import Parameter
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from ops import lookup
+from ops import records as keys
+from ops.audit.evidence import Delivered, Published
+from ops.cli.show import plain, show, table
+from ops.cli.verbs import Moment, Plan, Session, acts, reads
+from ops.lookup import AtConsumer, Event, Ride
+from ops.records import Change, Explained, Found
+
+_COLOURS: Final = {
+    "green": {"took effect", "COMPLETED", "New", "Retried", "paid"},
+    "yellow": {
+        "running",
+        "waiting for retry",
+        "IN_PROGRESS",
+        "FAILED",
+        "Takeover",
+        "Failed",
+        "Busy",
+        "LostLease",
+        "open",
+    },
+    "red": {
+        "dead-lettered",
+        "quarantined",
+        "QUARANTINED",
+        "DeadLettered",
+        "Quarantined",
+        "broken",
+        "waiting for redrive",
+    },
+    "dim": {"Duplicate", "expired", "Expired"},
+}
+_STYLES: Final = {word: colour for colour, words in _COLOURS.items() for word in words}
+
+
+@reads("ride")
+def ride(session: Session, order_id: str, /, *, since: Moment | None = None) -> Ride:
+    """Show where a ride is, and what became of each of its events at each consumer.
+
+    Args:
+        order_id: The ride's id, such as order_01.
+        since: From when on to read the logs; by default from a day before the oldest time in the ride's items.
+    """
+    return lookup.ride(session.stack, order_id, since=since)
+
+
+@reads("event")
+def event(session: Session, event_id: str, /, *, since: Moment | None = None) -> Event:
+    """Show an event, decoded, and what became of it at each consumer.
+
+    Args:
+        event_id: Its idempotency id, or EventBridge's id.
+        since: From when on to read the logs; by default from a day before its first record.
+    """
+    return lookup.event(session.stack, event_id, since=since)
+
+
+@reads("tail", tool=False)
+def tail(
+    session: Session,
+    *,
+    ride: str | None = None,
+    type: str | None = None,  # noqa: A002 - the option's name
+    outcome: str | None = None,
+    since: Moment | None = None,
+    follow: Annotated[bool, Parameter(negative="--no-follow")] = True,
+) -> Iterator[Published | Delivered]:
+    """Show each event on the bus and each delivery to a consumer as it comes, until Ctrl-C.
+
+    Args:
+        ride: Only those of this ride.
+        type: Only those of this type, such as CarRideAccepted.
+        outcome: Only deliveries with this outcome, such as Failed or Takeover.
+        since: Begin with those since then; by default with the next one.
+        follow: Go on until Ctrl-C.
+    """
+    return lookup.tail(session.stack, ride=ride, type=type, outcome=outcome, since=since, follow=follow)
+
+
+@reads("records")
+def records(
+    session: Session,
+    *,
+    ride: str | None = None,
+    key: str | None = None,
+    status: str | None = None,
+    limit: int = 100,
+) -> Found:
+    """Show idempotency records and what they mean: owner token, lease, attempt, and what the next delivery does.
+
+    By ride and by key they are looked up. Otherwise the whole table is read, up to the limit.
+
+    Args:
+        ride: Those of this ride's events.
+        key: CONSUMER#KEY, or an idempotency id.
+        status: IN_PROGRESS, COMPLETED, FAILED or QUARANTINED.
+        limit: The most records to show.
+    """
+    return keys.records(session.stack, ride=ride, key=key, status=status, limit=limit)
+
+
+@reads("quarantined")
+def quarantined(session: Session) -> Found:
+    """Show the keys that consumers do not process until they are released. It reads the whole table of records."""
+    return keys.quarantined(session.stack)
+
+
+@acts("release")
+def release(session: Session, key: str, /) -> Plan:
+    """Let a quarantined or crashed key run again.
+
+    Release it when the cause of its failure is fixed, then redrive its message from the dead-letter queue: its next
+    delivery is attempt 1. A key that a running attempt holds is refused.
+
+    Args:
+        key: CONSUMER#KEY, from a dead letter or a log line.
+    """
+    return _change(session, "release", key)
+
+
+@acts("forget")
+def forget(session: Session, key: str, /) -> Plan:
+    """Delete the record of a key, so that its next delivery runs again.
+
+    Its effect then takes place a second time, unless something else guards it. A key that a running attempt holds is
+    refused.
+
+    Args:
+        key: CONSUMER#KEY, from a dead letter or a log line.
+    """
+    return _change(session, "forget", key)
+
+
+def _change(session: Session, action: keys.Action, key: str) -> Plan:
+    shown = keys.change(session.stack, action, key)
+    do = partial(keys.change, session.stack, action, key, act=True, revision=shown.revision)
+    return Plan(shown, lambda: {"done": action, "key": do().record.key}, (session.stack,))
+
+
+# ── How they look ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _word(word: object) -> Text:
+    return Text("" if word is None else str(word), _STYLES.get(str(word), ""))
+
+
+def _clock(time: datetime | None) -> str:
+    return "" if time is None else f"{time:%Y-%m-%d %H:%M:%S}"
+
+
+def _fields(part: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in part.items() if name != "orderID")
+
+
+@show.register
+def _(shown: Ride) -> RenderableType:
+    since = f", open since {_clock(shown.open_since)}" if shown.open_since else ""
+    parts = table()
+    parts.show_header = False
+    for part, fields in shown.parts.items():
+        known = ", ".join(f"{name} {value}" for name, value in fields.items())
+        parts.add_row(part.replace("_", " "), known or shown.missing[part])
+    events, notes = table("event", "version", "id", "consumer", "outcome", "attempt", "record", "dead letter"), []
+    for each in shown.events:
+        what = (each.type or "unknown", str(each.version or ""), each.idempotency_id or each.copies[0].event_id)
+        notes += [Text(f"{what[0]} {what[2]}: {each.says}")] if each.says else []
+        for at in each.consumers or [None]:
+            events.add_row(*what, *_row(at))
+            if at is not None and at.says and at.outcome != "took effect":
+                notes.append(Text(f"{what[0]} {what[2]} at {at.consumer}: {at.says}"))
+    problems = [Text(problem, "red") for problem in shown.problems]
+    return Group(Text.assemble(shown.order_id, " is ", _word(shown.state), since), *problems, parts, "", events, *notes)
+
+
+def _row(at: AtConsumer | None) -> list[RenderableType]:
+    if at is None:
+        return ["no consumer acts on it"]
+    number, status = (str(at.record.attempt), at.record.status) if at.record else ("", None)
+    return [at.consumer, _word(at.outcome), number, _word(status), _letters(at)]
+
+
+def _letters(at: AtConsumer) -> str:
+    return ", ".join(f"{each.queue}: {each.reason}" for each in at.dead_letters)
+
+
+@show.register
+def _(shown: Event) -> RenderableType:
+    head = f"{shown.type} of {shown.ride}, version {shown.version}, idempotency id {shown.idempotency_id}"
+    found: list[RenderableType] = [head, *([Text(shown.says, "red")] if shown.says else []), *map(show, shown.copies)]
+    found.append(Text(json.dumps(plain(shown.detail), indent=2), "dim"))
+    for at in shown.consumers:
+        found += ["", Text.assemble(at.consumer, ": ", _word(at.outcome), f"  {_letters(at)}")]
+        found += [Text(f"  {why}") for why in (at.record.says if at.record else "", at.says) if why]
+        found += map(show, at.deliveries)
+    return Group(*found)
+
+
+@show.register
+def _(line: Published) -> RenderableType:
+    ride = line.named.order_id if line.named else "an unknown ride"
+    what = f"{line.type or 'unreadable'} of {ride}  "
+    return Text.assemble(_time(line), what, ("on the bus", "blue"), ", replayed" * line.replayed, f"  {line.event_id}")
+
+
+@show.register
+def _(line: Delivered) -> RenderableType:
+    attempt = f", attempt {line.attempt}" if line.attempt else ""
+    why = f" ({line.reason})" if line.reason else ""
+    what = f"{line.type or 'unreadable'} of {line.ride or 'an unknown ride'}  "
+    consumer = (f"{line.consumer}: ", "cyan")
+    return Text.assemble(_time(line), what, consumer, _word(line.outcome), f"{attempt}{why}  {line.fact or ''}")
+
+
+def _time(line: Published | Delivered) -> Text:
+    return Text(f"  {line.time:%H:%M:%S}.{line.time.microsecond // 1000:03}  ", "dim")
+
+
+@show.register
+def _(found: Found) -> RenderableType:
+    if found.says:
+        return found.says
+    lines: list[RenderableType] = [show(each) for each in found.records]
+    if not found.complete:
+        lines.append(f"there are more than {len(found.records)}: give --limit, --ride or --key")
+    return Group(*lines)
+
+
+@show.register
+def _(record: Explained) -> RenderableType:
+    return Text.assemble((record.key, "bold"), "  ", _word(record.status), f"\n  {record.says}")
+
+
+@show.register
+def _(change: Change) -> RenderableType:
+    return change.says

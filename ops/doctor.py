@@ -1,0 +1,86 @@
+"""What the tools need on this machine and in the account: what is there, and how to get what is missing."""
+
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from ops.regions import ROOT
+from ops.stack import OperatorError, StackRef
+
+
+class Finding(NamedTuple):
+    """One thing that is needed."""
+
+    what: str
+    found: str | None
+    """What is there: a path, a version or a name; None if it is missing."""
+    needed: bool
+    """Whether `./carride` or `make demo` cannot work without it."""
+    why: str
+    """What it is for."""
+    how: str
+    """How to get it."""
+
+
+_PROGRAMS: Final = (
+    ("git", ("git",), True, "the sources", "install git with the system's package manager"),
+    ("make", ("make",), True, "installing the environments", "install make with the system's package manager"),
+    ("containers", ("podman", "docker"), False, "make sam-local", "install podman or docker"),
+    ("chromium", ("chromium", "chromium-browser", "google-chrome"), False, "tests of the page", "install chromium"),
+    ("jq", ("jq",), False, "commands of the runbooks", "install jq with the system's package manager"),
+)
+_ENVIRONMENTS: Final = {"dev": "./carride", "engine": "the local stack", "sam": "building and deploying"}
+
+
+def examine(stack: Callable[[], StackRef]) -> Iterator[Finding]:
+    """Yield what is found. ``stack`` returns the stack that is meant, or raises OperatorError."""
+    wanted = (ROOT / ".python-version").read_text(encoding="utf-8").strip()
+    version = ".".join(map(str, sys.version_info[:3]))
+    is_wanted = version.startswith(wanted)
+    yield Finding(f"Python {wanted}", version if is_wanted else None, True, "./carride", "run `make setup`")
+    for name, why in _ENVIRONMENTS.items():
+        there = (ROOT / f".venv-{name}" / ".synced").exists()
+        yield Finding(f".venv-{name}", "installed" if there else None, True, why, "run `make setup`")
+    for what, programs, needed, why, how in _PROGRAMS:
+        found = next(filter(None, map(shutil.which, programs)), None)
+        yield Finding(what, found, needed, why, how)
+    yield from _stack(stack)
+
+
+def _stack(stack: Callable[[], StackRef]) -> Iterator[Finding]:
+    """Yield region, credentials and stack, each of which needs the one before."""
+    try:
+        ref = stack()
+    except OperatorError:
+        yield Finding("region", None, True, "reaching AWS", "set AWS_REGION, or give --region")
+        return
+    yield Finding("region", ref.region, True, "reaching AWS", "")
+    local = ref.local and ref.local.endpoint
+    yield Finding("local stack", local, False, "trying things without AWS", "run `make demo ARGS=--keep`")
+    who, problem = _asked(lambda: ref.client("sts").get_caller_identity()["Arn"])
+    how = f"set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY ({problem})"
+    yield Finding("credentials", who, True, "reaching AWS", how)
+    if who is not None:
+        status, problem = _asked(lambda: _status(ref))
+        how = f"run `sam build` and `sam deploy`, or give --stack and --region ({problem})"
+        yield Finding(f"stack {ref.name}", status, True, "every command for a stack", how)
+
+
+def _status(stack: StackRef) -> str:
+    described = stack.describe()
+    if described is None:
+        raise OperatorError(f"there is none in {stack.region}")
+    return str(described["StackStatus"])
+
+
+def _asked(ask: Callable[[], Any]) -> tuple[str | None, str]:
+    """Return an answer, or None and why there is none."""
+    try:
+        return str(ask()), ""
+    except ClientError as error:
+        return None, f"AWS refused: {error.response['Error'].get('Message', error)}"
+    except (BotoCoreError, OperatorError) as error:
+        return None, str(error)

@@ -1,0 +1,232 @@
+"""Reads the dead letters of a stack, grouped by failure, and leaves every message in its queue."""
+
+import re
+from collections import Counter
+from collections.abc import Generator, Mapping
+from contextlib import closing
+from datetime import UTC, datetime
+from hashlib import blake2b
+from itertools import batched
+from typing import Any, Final, NamedTuple
+
+import jmespath
+from msgspec import Struct
+from msgspec.structs import replace
+
+from idempotency.record import Record
+from idempotency.stores.dynamodb import record_of
+from ops.audit.evidence import CONSUMERS
+from ops.audit.queues import HIDDEN_SECONDS, fact_of, opened, peek, read, waiting
+from ops.stack import OperatorError, StackRef
+
+_AT_ONCE: Final = 50
+"""Letters that are looked up at once; each takes two of the 100 keys of a BatchGetItem request."""
+_SHOWN: Final = 3
+"""Letters that are kept of each failure."""
+_MOST_EVENTS: Final = 100
+"""Failures whose letters are kept with their events, which can be a megabyte each."""
+_LONGEST_ERROR: Final = 300
+_varying = re.compile(r"[\w-]*\d(?:[\w.,:-]*\w)?")
+"""Finds words with a digit: ids, numbers, times, addresses."""
+_type = jmespath.compile("detail.type || detail.attributes.type")
+_ride = jmespath.compile("detail.subject || detail.data.orderID")
+
+COUNTS: Final = "redriven#"
+"""The prefix of the keys of items that count redrives."""
+
+
+class Letter(Struct, frozen=True):
+    """A dead letter."""
+
+    id: str
+    """SQS's id of the message."""
+    queue: str
+    group: str
+    """Id of its failure."""
+    reason: str
+    """Code of whoever sent it."""
+    error: str
+    """Type and message of the error; empty if the sender names none."""
+    consumer: str | None
+    """The consumer that did not process the event; None if the queue belongs to no consumer."""
+    key: str | None
+    """Key of the consumer's record."""
+    fact: str | None
+    """Idempotency id of the event; None if it breaks the contract."""
+    ride: str | None
+    type: str | None
+    sent: datetime
+    event: Any
+    """None if it is missing or unreadable."""
+    redriven: int = 0
+    """How often the event was redriven to this target in the last 30 days."""
+
+
+class Failure(Struct):
+    """Dead letters of one queue with the same failure: consumer, reason and error without its ids and numbers."""
+
+    group: str
+    queue: str
+    consumer: str | None
+    reason: str
+    error: str
+    oldest: datetime
+    count: int = 0
+    redriven: int = 0
+    """How often the letter was redriven that was redriven most."""
+    letters: tuple[Letter, ...] = ()
+    """The oldest few."""
+
+
+class Letters(Struct, frozen=True):
+    """The dead letters of one or all queues."""
+
+    failures: tuple[Failure, ...]
+    """The most frequent first."""
+    hidden: Mapping[str, int]
+    """Messages that could not be read, by queue: another reader hides them."""
+
+
+class Found(NamedTuple):
+    """A dead letter that was received."""
+
+    letter: Letter
+    record: Record | None
+    """What the consumer's record says about the event."""
+    receipt: str
+
+
+def letters(stack: StackRef, queue: str | None = None) -> Letters:
+    """Return the dead letters of a queue, or of all dead-letter queues.
+
+    Raises:
+        OperatorError: the stack has no dead-letter queue of that name.
+    """
+    urls = {name: url_of(stack, name) for name in ([queue] if queue else queues_of(stack))}
+    hidden = {name: waiting(stack.client("sqs"), url) for name, url in urls.items()}
+    failures: dict[str, Failure] = {}
+    for name in urls:
+        for letter, _, _ in found_in(stack, name):
+            named = (letter.group, name, letter.consumer, letter.reason, normalised(letter.error), letter.sent)
+            failure = failures.setdefault(letter.group, Failure(*named))
+            failure.count += 1
+            failure.oldest = min(failure.oldest, letter.sent)
+            failure.redriven = max(failure.redriven, letter.redriven)
+            kept = letter if len(failures) <= _MOST_EVENTS else replace(letter, event=None)
+            failure.letters = tuple(sorted((*failure.letters, kept), key=lambda each: each.sent)[:_SHOWN])
+    ranked = sorted(failures.values(), key=lambda each: -each.count)
+    return Letters(tuple(ranked), {name: count for name, count in hidden.items() if count})
+
+
+def reasons(stack: StackRef, queue: str) -> Counter[str]:
+    """Count the messages of a dead-letter queue by reason."""
+    return Counter(opened(message)[0] for message in peek(stack.client("sqs"), url_of(stack, queue)))
+
+
+def queues_of(stack: StackRef) -> list[str]:
+    """Return the logical ids of the stack's dead-letter queues."""
+    return sorted(name.removesuffix("Url") for name in stack.outputs if name.endswith("DlqUrl"))
+
+
+def url_of(stack: StackRef, queue: str) -> str:
+    """Return the URL of a dead-letter queue. Refuse any other: reading it would hide messages from its consumer.
+
+    Raises:
+        OperatorError: the stack has no dead-letter queue of that name.
+    """
+    known = queues_of(stack)
+    if queue not in known:
+        raise OperatorError(f"the stack has no dead-letter queue {queue}: it has {', '.join(known)}")
+    return stack.outputs[f"{queue}Url"]
+
+
+def found_in(
+    stack: StackRef, queue: str, *, at_once: int = _AT_ONCE, hidden_s: int = HIDDEN_SECONDS
+) -> Generator[Found]:
+    """Yield every visible letter of a queue with its record, and make all of them visible again.
+
+    Args:
+        stack: the stack.
+        queue: logical id of a dead-letter queue.
+        at_once: letters whose records are read together.
+        hidden_s: for how many seconds letters are hidden from other readers.
+    """
+    with closing(peek(stack.client("sqs"), url_of(stack, queue), hidden_s)) as messages:
+        for some in batched(messages, at_once, strict=False):
+            received = [(letter_of(queue, message), message["ReceiptHandle"]) for message in some]
+            items = _items(
+                stack, {key for letter, _ in received for key in (letter.key, count_key(letter)) if letter.fact and key}
+            )
+            for letter, receipt in received:
+                counted, item = items.get(count_key(letter) or ""), items.get(letter.key or "")
+                times = int(counted["redriven"]["N"]) if counted else 0
+                yield Found(replace(letter, redriven=times), record_of(item) if item else None, receipt)
+
+
+def letter_of(queue: str, message: Any) -> Letter:
+    """Return a message of a dead-letter queue as a letter, whoever sent it."""
+    reason, event = opened(message)
+    consumer, error, fact = consumer_of(queue), _error(message), fact_of(event)
+    body = read(message["Body"]) or {}
+    key = f"{consumer}#{fact}" if consumer and fact else body.get("key")
+    same = "\n".join((queue, str(consumer), reason, normalised(error)))
+    return Letter(
+        id=message["MessageId"],
+        queue=queue,
+        group=blake2b(same.encode(errors="replace"), digest_size=3).hexdigest(),
+        reason=reason,
+        error=error,
+        consumer=consumer,
+        key=key if isinstance(key, str) and key else None,
+        fact=fact,
+        ride=_text(_ride.search(event)),
+        type=_text(_type.search(event)),
+        sent=datetime.fromtimestamp(int(message["Attributes"]["SentTimestamp"]) / 1000, UTC),
+        event=event,
+    )
+
+
+def consumer_of(queue: str) -> str | None:
+    """Return the consumer to which a queue's messages were to go, or None."""
+    return next(
+        (each.name for each in CONSUMERS if queue in (f"{each.resources}Dlq", f"{each.resources}RuleDlq")), None
+    )
+
+
+def count_key(letter: Letter) -> str | None:
+    """Return the key of the item that counts how often a letter's event was redriven to its target.
+
+    The item is in the idempotency table, which forgets it. Nothing else survives: the event must stay the same event,
+    the next attempt replaces its record, and an asynchronous invocation has no attributes.
+    """
+    return f"{COUNTS}{letter.key or f'{letter.queue}#{letter.fact}'}" if letter.fact else None
+
+
+def normalised(error: str) -> str:
+    """Return an error without what differs between events: every word with a digit becomes ``…``."""
+    return _varying.sub("…", " ".join(error.split()))[:_LONGEST_ERROR]
+
+
+def _error(message: Any) -> str:
+    match read(message["Body"]):
+        case {"reason": str(), "consumer": str(), "message": str(text)}:
+            return text
+        case {"requestContext": _, "responsePayload": {"errorMessage": text, **more}}:
+            return f"{more.get('errorType', 'Error')}: {text}"
+    return str(message.get("MessageAttributes", {}).get("ERROR_MESSAGE", {}).get("StringValue", ""))
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _items(stack: StackRef, keys: set[str]) -> dict[str, Mapping[str, Any]]:
+    """Return items of the idempotency table by key."""
+    table = stack.outputs["IdempotencyTableName"]
+    items: dict[str, Mapping[str, Any]] = {}
+    wanted = {table: {"Keys": [{"idempotencyKey": {"S": key}} for key in keys], "ConsistentRead": True}} if keys else {}
+    while wanted:
+        answer = stack.client("dynamodb").batch_get_item(RequestItems=wanted)
+        items |= {item["idempotencyKey"]["S"]: item for item in answer["Responses"].get(table, [])}
+        wanted = answer.get("UnprocessedKeys", {})
+    return items

@@ -1,0 +1,140 @@
+"""The verbs as tools of the Model Context Protocol, over standard input and output.
+
+A tool runs `./carride VERB … --json` as a process of its own: tools and command line take the same arguments and answer
+the same. A call that the client cancels is interrupted as by Ctrl-C, and cleans up.
+"""
+
+import json
+import signal
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from subprocess import DEVNULL, PIPE, Popen
+from typing import Any, Final
+
+import anyio
+import mcp_types as types
+from cyclopts import App
+from cyclopts.argument import Argument
+from mcp import stdio_server
+from mcp.server.lowlevel import Server
+
+from ops.cli.verbs import VERBS, Verb
+
+_INSTRUCTIONS: Final = """\
+Look at a CarRide stack with the tools that read. A tool that changes something only shows what it would do, until it is
+called again with yes: true; show that preview to the operator first. The status of a result is 0 if all is fine, 1 if
+something is wrong, and 3 if the evidence is incomplete."""
+_ANSWERED: Final = frozenset({0, 1, 3})
+"""Exit statuses of a command that has printed its result."""
+_TYPES: Final[Mapping[Any, str]] = {bool: "boolean", int: "integer", float: "number"}
+
+
+def tools(line: App, *, allow_changes: bool, fixed: Sequence[str] = ()) -> dict[str, tuple[Verb, types.Tool]]:
+    """Return the tools by name, with their verbs.
+
+    Args:
+        line: the command line, which knows the arguments of each verb.
+        allow_changes: whether verbs that act are among them.
+        fixed: arguments that the server sets, such as ``stack``.
+    """
+    found = {}
+    for verb in VERBS.values():
+        if verb.is_tool and (allow_changes or not verb.acts):
+            name = verb.name.replace(" ", "_").replace("-", "_")
+            arguments = {key: each for key, each in _arguments(line, verb) if key not in {"json", *fixed}}
+            schema = {
+                "type": "object",
+                "properties": {key: _schema(each) for key, each in arguments.items()},
+                "required": [key for key, each in arguments.items() if each.required],
+                "additionalProperties": False,
+            }
+            hints = types.ToolAnnotations(read_only_hint=not verb.acts)
+            text = str(verb.run.__doc__).partition("\n\n    Args:")[0]
+            found[name] = verb, types.Tool(name=name, description=text, input_schema=schema, annotations=hints)
+    return found
+
+
+def serve(line: App, *, allow_changes: bool, options: Mapping[str, str | None]) -> None:
+    """Answer requests until standard input ends.
+
+    Args:
+        line: the command line.
+        allow_changes: whether verbs that act are offered.
+        options: ``stack`` and ``region`` of every call; None leaves the choice to the call.
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    offered = tools(line, allow_changes=allow_changes, fixed=tuple(given))
+
+    async def list_tools(_context: Any, _params: Any) -> types.ListToolsResult:
+        return types.ListToolsResult(tools=[tool for _, tool in offered.values()])
+
+    async def call_tool(_context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
+        if params.name not in offered:
+            return _answer({"error": f"there is no tool {params.name}: it may need --allow-changes"}, failed=True)
+        verb, _ = offered[params.name]
+        fixed = given if verb.chooses else {}
+        return await _run(words(line, verb, {**(params.arguments or {}), **fixed}))
+
+    async def run() -> None:
+        server = Server("carride", instructions=_INSTRUCTIONS, on_list_tools=list_tools, on_call_tool=call_tool)
+        async with stdio_server() as (requests, answers):
+            await server.run(requests, answers, server.create_initialization_options())
+
+    anyio.run(run)
+
+
+def words(line: App, verb: Verb, given: Mapping[str, Any]) -> list[str]:
+    """Return the command for a tool's arguments. The command refuses those that it does not know."""
+    known = dict(_arguments(line, verb))
+    positional = [str(given[key]) for key, each in known.items() if key in given and not each.name.startswith("-")]
+    options = []
+    for key, value in given.items():
+        name = known[key].name if key in known else f"--{key}"
+        if value is True:
+            options.append(name)
+        elif name.startswith("-") and value is not False and value is not None:
+            options += [f"{name}={each}" for each in (value if isinstance(value, list) else [value])]
+    return [*verb.name.split(), *options, "--json", "--", *positional]
+
+
+def _arguments(line: App, verb: Verb) -> Iterator[tuple[str, Argument]]:
+    command = line
+    for word in verb.name.split():
+        command = command[word]
+    for each in command.assemble_argument_collection(parse_docstring=True):
+        yield each.name.lstrip("-").replace("-", "_").lower(), each
+
+
+def _schema(argument: Argument) -> dict[str, Any]:
+    kinds = {argument.hint, *getattr(argument.hint, "__args__", ())}
+    found = next((name for kind, name in _TYPES.items() if kind in kinds), "string")
+    kind: dict[str, Any] = {"type": found}
+    if getattr(argument.hint, "__origin__", None) in {tuple, list}:
+        kind = {"type": "array", "items": kind}
+    return kind | {"description": argument.parameter.help or ""}
+
+
+async def _run(command: Sequence[str]) -> types.CallToolResult:
+    """Run a command, and return its result, its exit status and what it said on the way."""
+    process = Popen([sys.executable, "-m", "ops", *command], stdin=DEVNULL, stdout=PIPE, stderr=PIPE, text=True)
+    try:
+        out, notes = await anyio.to_thread.run_sync(process.communicate, abandon_on_cancel=True)
+    finally:
+        if process.poll() is None:  # the call was cancelled
+            process.send_signal(signal.SIGINT)
+    if process.returncode not in _ANSWERED:
+        return _answer({"error": notes.strip()}, failed=True)
+    return _answer({"status": process.returncode, "result": _decoded(out), "notes": notes.splitlines()})
+
+
+def _decoded(text: str) -> Any:
+    """Return a JSON document, or a list of those that a verb has yielded, one a line."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return [json.loads(line) for line in text.splitlines()]
+
+
+def _answer(content: Mapping[str, Any], *, failed: bool = False) -> types.CallToolResult:
+    text = types.TextContent(type="text", text=json.dumps(content))
+    return types.CallToolResult(content=[text], structured_content=dict(content), is_error=failed)

@@ -1,0 +1,92 @@
+"""What a ride uses is what `make costs` counts."""
+
+import io
+import json
+import math
+from collections.abc import Mapping
+from typing import Any, Final
+
+import pytest
+from moto.dynamodb.models.dynamo_type import DynamoType
+
+from carride.telemetry import logger, observe
+from infrastructure import costs
+from infrastructure.transformed import stack
+from tests.functions.world import World
+from tests.idempotency.fake_dynamodb import Item
+
+DEPLOYED: Final = {
+    "idempotency": "IdempotencyTable", "outbox": "OutboxTable", "cars": "CarTable", "rides": "RideTable",
+    "bookings": "BookingTable", "assignments": "AssignmentTable", "payments": "PaymentTable",
+}  # fmt: skip
+
+
+def size(item: Item) -> int:
+    """Return the bytes of an item."""
+    return sum(len(name.encode()) + DynamoType(value).size() for name, value in item.items())
+
+
+def entry(index: Mapping[str, Any], item: Item) -> dict[tuple[str, ...], object]:
+    """Return an item's entry in an index, by its key; nothing if the item is not in it."""
+    names = [each["AttributeName"] for each in index["KeySchema"]]
+    content = item if index["Projection"]["ProjectionType"] == "ALL" else True
+    return {tuple(item[name]["S"] for name in names): content} if set(names) <= set(item) else {}
+
+
+class Meter:
+    """Counts the units of the requests to a world's tables, by table; reads together."""
+
+    def __init__(self, world: World, patch: pytest.MonkeyPatch) -> None:
+        self._dynamodb, self._take = world.dynamodb, world.dynamodb.take
+        self._deployed = stack().of_type("AWS::DynamoDB::GlobalTable")
+        self.written, self.read = dict.fromkeys(costs.TABLES, 0), 0.0
+        patch.setattr(world.dynamodb, "take", self.take)
+
+    def take(self, operation: str, request: Mapping[str, Any]) -> Any:
+        """Carry a request out, and count its units."""
+        if operation in {"GetItem", "Query"}:
+            answer = self._take(operation, request)
+            found = sum(map(size, [answer.get("Item", {}), *answer.get("Items", ())]))
+            self.read += max(1, math.ceil(found / 4096)) * (1 if request.get("ConsistentRead") else 0.5)
+            return answer
+        actions = [action for each in request.get("TransactItems", ()) for action in each.values()] or [request]
+        items = [self._dynamodb.find(each) or {} for each in actions]
+        answer = self._take(operation, request)
+        for action, old in zip(actions, items, strict=True):
+            table, new = DEPLOYED[action["TableName"]], self._dynamodb.find(action) or {}
+            units = math.ceil(max(size(old), size(new), 1) / 1024)
+            self.written[table] += units * (2 if operation == "TransactWriteItems" else 1)
+            for index in self._deployed[table].get("GlobalSecondaryIndexes", ()):
+                before, after = entry(index, old), entry(index, new)
+                self.written[table] += sum(before.get(key) != after.get(key) for key in before | after)
+        return answer
+
+
+def test_a_ride_uses_what_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Events, read and write units are exact; the bytes of events, items and log lines nearly."""
+    world = World()
+    world.park("car_01")
+    meter = Meter(world, monkeypatch)
+    order = world.book()
+    for version, action in enumerate(("accept", "start", "complete"), 1):
+        world.flow()
+        world.change(order, action, version)
+    world.flow()
+    assert tuple(world.emitted()) == costs.EVENTS
+    assert (meter.written, meter.read) == ({name: units for name, (units, _) in costs.TABLES.items()}, costs.READ_UNITS)
+
+    def nearly(number: float) -> Any:
+        return pytest.approx(number, rel=0.1)
+
+    stored = {name: sum(map(size, world.dynamodb.all(each))) for each, name in DEPLOYED.items() if each != "cars"}
+    assert stored == nearly({name: known for name, (_, known) in costs.TABLES.items() if known})  # type: ignore[arg-type] # or numbers by name
+    events = [json.dumps(world.envelope(each) | {"account": "1" * 12, "resources": []}) for each in world.outbox()]
+    assert len("".join(events)) / len(events) == nearly(costs.EVENT_BYTES)
+
+    lines, metrics = io.StringIO(), io.StringIO()
+    monkeypatch.setattr(logger.registered_handler, "stream", lines)
+    monkeypatch.setattr("sys.stdout", metrics)
+    for observation in world.observations:
+        observe(observation)
+    bytes_each = [len(each.getvalue()) / len(world.observations) for each in (lines, metrics)]
+    assert bytes_each == [nearly(costs.LINE_BYTES), nearly(costs.METRIC_BYTES)]

@@ -1,0 +1,198 @@
+"""What the lookups answer where the logs, the tables or the ids give little."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import pytest
+from moto import mock_aws
+
+from carride.events import RideEvent
+from carride.facts import CarRideAccepted, CarRideCreated
+from idempotency import marshalling
+from idempotency.record import COMPLETED, IN_PROGRESS, Record
+from idempotency.stores.dynamodb import item_of
+from ops import lookup
+from ops.audit.evidence import Delivered, Published
+from ops.stack import OperatorError, StackRef
+from tests.carride.rides import booked, event
+from tests.ops.world import AWAY, empty_stack, log, stack
+
+CREATED: Final = event(CarRideCreated.of(booked()))
+NOBODY: Final = "00000000-0000-4000-8000-000000000000"
+
+
+@pytest.fixture
+def ref() -> Iterator[StackRef]:
+    """A stack without events."""
+    with mock_aws():
+        yield empty_stack()
+
+
+def on_bus(ride_event: RideEvent, event_id: str = NOBODY) -> dict[str, Any]:
+    """Return an event as the bus logs it."""
+    envelope = {"version": "0", "id": event_id, "source": ride_event.source, "detail-type": "CarRideEvent"}
+    return envelope | {"detail": ride_event.to_detail()}
+
+
+def delivery(ride_event: RideEvent, outcome: str, consumer: str = "ride-history") -> dict[str, Any]:
+    """Return a delivery as a consumer logs it."""
+    line = {"message": "delivery", "consumer": consumer, "outcome": outcome, "attempt": 1, "type": ride_event.type}
+    named = {"key": f"{consumer}#{ride_event.idempotencyid}", "idempotencyid": ride_event.idempotencyid}
+    return line | named | {"correlationid": ride_event.correlationid}
+
+
+def record(ref: StackRef, key: str, **changes: Any) -> None:
+    """Store a record of a key."""
+    now = int(datetime.now(UTC).timestamp() * 1000)
+    made = Record(key, COMPLETED, "one", 1, None, now // 1000 + 60, "1:f", "d", AWAY, now, now)._replace(**changes)
+    ref.client("dynamodb").put_item(TableName="Idempotency", Item=item_of(made))
+
+
+@pytest.mark.parametrize("ask", [lookup.ride, lookup.event, lambda ref, name: next(lookup.tail(ref, ride=name))])
+@pytest.mark.parametrize("name", ["", "order 1", 'order_01" || "', "ride-history#1", "x" * 200, "é", "../order_01"])
+def test_an_id_of_another_form_is_refused(ask: Callable[[StackRef, str], object], name: str) -> None:
+    """AWS is not asked: it would change the filter pattern, or match what it does not name."""
+    with pytest.raises(OperatorError, match="is no id of"):
+        ask(stack(lambda *_: None), name)
+
+
+@pytest.mark.parametrize(("ask", "name"), [(lookup.ride, "order_01"), (lookup.event, NOBODY)])
+def test_an_unknown_id_is_said_to_be_unknown(ref: StackRef, ask: Callable[[StackRef, str], object], name: str) -> None:
+    """The message says where it was looked for, and how far back."""
+    log(ref, "CarRideEvents", on_bus(event(CarRideCreated.of(booked("order_010"))), NOBODY.replace("4", "5")))
+    with pytest.raises(OperatorError, match=r"nothing is known of .* in carride .*, kept since 20"):
+        ask(ref, name)
+
+
+def at(answer: lookup.Event, consumer: str = "ride-history") -> lookup.AtConsumer:
+    """Return what became of an event at a consumer."""
+    return next(each for each in answer.consumers if each.consumer == consumer)
+
+
+def in_outbox(ref: StackRef) -> None:
+    """Commit the event, and have the pipe not carry it."""
+    ref.client("dynamodb").put_item(TableName="Outbox", Item={"id": {"S": CREATED.id}})
+
+
+def refused(ref: StackRef) -> None:
+    """Have the bus not accept the event."""
+    why: Any = {"ERROR_CODE": {"DataType": "String", "StringValue": "ThrottlingException"}}
+    body = json.dumps({name: value for name, value in on_bus(CREATED).items() if name != "id"})
+    url = ref.outputs["ProducerDlqUrl"]
+    ref.client("sqs").send_message(QueueUrl=url, MessageBody=body, MessageAttributes=why)
+
+
+def claimed(ref: StackRef) -> None:
+    """Have an attempt run at dispatch, which acts on no such event, and at ride-history."""
+    lease = int(datetime.now(UTC).timestamp() * 1000) + 30_000
+    for consumer in ("ride-history", "dispatch"):
+        record(ref, f"{consumer}#{CREATED.idempotencyid}", status=IN_PROGRESS, lease_ms=lease)
+
+
+def applied(ref: StackRef) -> None:
+    """Have the read model know the event alone, because its log lines and its record are gone."""
+    entry = {"type": "CarRideCreated", "sequence": 1, "time": "2020-01-01T00:00:00Z", "data": {"status": "requested"}}
+    item = {"orderID": "order_01", f"event#{CREATED.idempotencyid}": entry, "effects": 1}
+    ref.client("dynamodb").put_item(TableName="Ride", Item=dict(marshalling.item(item)))
+
+
+@pytest.mark.parametrize(
+    ("known_by", "outcome"),
+    [
+        (in_outbox, "unknown"),
+        (refused, "unknown"),
+        (claimed, "running"),
+        (applied, "took effect"),
+        (lambda ref: record(ref, f"ride-history#{CREATED.idempotencyid}"), "took effect"),
+        (lambda ref: log(ref, "RideHistory", delivery(CREATED, "Expired")), "expired"),
+        (lambda ref: log(ref, "RideHistory", delivery(CREATED, "Failed")), "waiting for retry"),
+        (lambda ref: log(ref, "RideHistory", delivery(CREATED, "DeadLettered")), "dead-lettered"),
+        (lambda ref: log(ref, "CarRideEvents", on_bus(CREATED)), "unknown"),
+    ],
+    ids=["outbox", "producer", "claim", "read model", "record", "expired", "failed", "dead letter", "bus"],
+)
+def test_an_event_is_found_by_whatever_is_left_of_it(
+    ref: StackRef, known_by: Callable[[StackRef], None], outcome: str
+) -> None:
+    """Its outcome is told as far as it is known, and each missing part has a reason."""
+    known_by(ref)
+    by_id = [] if known_by is applied else [lookup.event(ref, CREATED.idempotencyid)]
+    by_ride = lookup.ride(ref, "order_01").events
+    assert len(by_ride) == 1
+    for answer in (*by_id, *by_ride):
+        here = at(answer)
+        assert (answer.idempotency_id, here.outcome) == (CREATED.idempotencyid, outcome)
+        assert bool(answer.says) is not bool(answer.copies)
+        assert ("ProducerDlq: ThrottlingException" in str(answer.says)) is (known_by is refused)
+        assert here.record is not None or "no such record" in here.says
+        assert here.deliveries or "no delivery is in its log" in here.says
+
+
+class Ended(Exception):  # noqa: N818 - stands for Ctrl-C
+    """The operator has seen enough."""
+
+
+def followed(ref: StackRef, *steps: Callable[[], None], **options: Any) -> list[Published | Delivered]:
+    """Follow the bus while these things happen, one between two reads."""
+    left = iter(steps)
+
+    def pause(seconds: float) -> None:
+        assert seconds > 0
+        step = next(left, None)
+        if step is None:
+            raise Ended
+        step()
+
+    lines, seen = lookup.tail(ref, pause=pause, **options), list[Published | Delivered]()
+    with suppress(Ended):
+        seen.extend(lines)
+    return seen
+
+
+def test_the_bus_is_followed_until_it_is_interrupted(ref: StackRef) -> None:
+    """Each line is shown once, the oldest first; a line that appears late is shown; an older one is not."""
+    accepted = event(CarRideAccepted.of(booked()))
+    log(ref, "CarRideEvents", on_bus(CREATED, "long ago"), age_s=600)
+    seen = followed(
+        ref,
+        lambda: log(ref, "CarRideEvents", on_bus(CREATED, "first"), {"source": "somebody else"}),
+        lambda: None,
+        lambda: log(ref, "RideHistory", delivery(CREATED, "New")),
+        lambda: log(ref, "CarRideEvents", on_bus(accepted, "late"), age_s=5),
+        lambda: None,
+        since=datetime.now(UTC) - timedelta(seconds=60),
+    )  # fmt: skip
+    assert [each.outcome if isinstance(each, Delivered) else each.event_id for each in seen] == ["first", "New", "late"]
+
+
+@pytest.mark.parametrize(
+    ("options", "shown"),
+    [
+        ({}, ["on bus", "on bus", "New", "Failed", "New"]),
+        ({"ride": "order_01"}, ["on bus", "New", "Failed"]),
+        ({"outcome": "New"}, ["New", "New"]),
+        ({"type": "CarRideCreated"}, ["on bus", "on bus", "New", "Failed", "New"]),
+        ({"type": "CarRideAccepted"}, []),
+        ({"ride": "order_01", "outcome": "Failed"}, ["Failed"]),
+    ],
+)
+def test_lines_are_chosen_by_ride_type_and_outcome(ref: StackRef, options: Any, shown: list[str]) -> None:
+    """An event on the bus has no outcome; a ride whose name begins like another's is another ride."""
+    other = event(CarRideCreated.of(booked("order_010")))
+    for index, each in enumerate((CREATED, other)):
+        log(ref, "CarRideEvents", on_bus(each, str(index)), age_s=9)
+    log(ref, "RideHistory", delivery(CREATED, "New"), age_s=8)
+    log(ref, "Dispatch", delivery(CREATED, "Failed", "dispatch"), age_s=7)
+    log(ref, "RideHistory", delivery(other, "New"), age_s=6)
+    lines = lookup.tail(ref, since=datetime.now(UTC) - timedelta(minutes=1), follow=False, **options)
+    assert [each.outcome if isinstance(each, Delivered) else "on bus" for each in lines] == shown
+
+
+@pytest.mark.parametrize("options", [{"type": "CarRideLost"}, {"outcome": "lost"}])
+def test_a_choice_that_matches_nothing_is_refused(options: Any) -> None:
+    """It is refused at once, with what can be given."""
+    with pytest.raises(OperatorError, match="give one of"):
+        next(lookup.tail(stack(lambda *_: None), **options))

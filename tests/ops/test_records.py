@@ -1,0 +1,224 @@
+"""What idempotency records say, and what an operator's change does to them."""
+
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from itertools import product
+from types import SimpleNamespace
+from typing import Any, Final
+
+import pytest
+from moto import mock_aws
+
+from carride.events import idempotency_id
+from carride.region_fence import mark
+from idempotency.decision import Busy, ClaimRequest, Corrupt, Done, Limits, Quarantined, Write, decide
+from idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
+from idempotency.stores.dynamodb import item_of, record_of
+from ops import records
+from ops.stack import OperatorError, StackRef
+from tests.ops.world import AWAY, empty_stack, stack
+
+NOW_MS: Final = int(time.time() * 1000)
+FACT: Final = idempotency_id("order_01", "CarRideAccepted", 2)
+KEY: Final = f"dispatch#{FACT}"
+LATER: Final = NOW_MS // 1000 + 86_400
+CLAIM: Final = Record(KEY, IN_PROGRESS, "one", 1, NOW_MS + 300_000, LATER, "1:f", "d", AWAY, NOW_MS, NOW_MS)
+DONE: Final = CLAIM._replace(status=COMPLETED, lease_ms=None, result="null")
+GIVEN_UP: Final = CLAIM._replace(status=QUARANTINED, lease_ms=None, expiry=None, attempt=3, error="ValueError: no")
+
+
+@pytest.fixture(scope="module")
+def deployed() -> Iterator[StackRef]:
+    """A stack."""
+    with mock_aws():
+        yield empty_stack()
+
+
+@pytest.fixture
+def ref(deployed: StackRef) -> StackRef:
+    """The stack, without records."""
+    dynamodb = deployed.client("dynamodb")
+    for item in dynamodb.scan(TableName="Idempotency")["Items"]:
+        dynamodb.delete_item(TableName="Idempotency", Key={"idempotencyKey": item["idempotencyKey"]})
+    return stack(lambda *_: dynamodb, **dict[str, Any](deployed.outputs))
+
+
+def put(ref: StackRef, *written: Record) -> None:
+    """Store records."""
+    for record in written:
+        ref.client("dynamodb").put_item(TableName="Idempotency", Item=item_of(record))
+
+
+def stored(ref: StackRef, key: str = KEY) -> Any:
+    """Return a stored item, or None."""
+    return ref.client("dynamodb").get_item(TableName="Idempotency", Key={"idempotencyKey": {"S": key}}).get("Item")
+
+
+@pytest.mark.parametrize("action", ["release", "forget"])
+@pytest.mark.parametrize(
+    ("record", "allowed"),
+    [
+        (CLAIM, ""),
+        (CLAIM._replace(lease_ms=NOW_MS - 10_000), ""),
+        (CLAIM._replace(lease_ms=NOW_MS - 600_000), "release forget"),
+        (CLAIM._replace(lease_ms=NOW_MS + 10**12), "release forget"),
+        (CLAIM._replace(lease_ms=10**30), "release forget"),
+        (CLAIM._replace(lease_ms=None), "release forget"),
+        (CLAIM._replace(status="LOST", owner=None), "release forget"),
+        (GIVEN_UP, "release forget"),
+        (DONE, "forget"),
+        (CLAIM._replace(status=FAILED, lease_ms=None), "forget"),
+    ],
+    ids=["live", "just ended", "crashed", "wrong clock", "damaged", "no lease", "odd", "quarantined", "done", "failed"],
+)
+def test_a_change_is_shown_first_and_refused_while_an_attempt_may_run(
+    ref: StackRef, action: records.Action, record: Record, allowed: str
+) -> None:
+    """What is shown changes nothing; what is refused when it is shown is refused when it is done."""
+    put(ref, record)
+    before = stored(ref)
+    if action not in allowed:
+        for act in (False, True):
+            with pytest.raises(OperatorError, match=r"is held|nothing to release"):
+                records.change(ref, action, KEY, act=act)
+        assert stored(ref) == before
+        return
+    shown = records.change(ref, action, KEY)
+    assert stored(ref) == before
+    assert records.change(ref, action, KEY, act=True, revision=shown.revision) == shown
+    left = stored(ref)
+    assert left is None if action == "forget" else (record_of(left).status, record_of(left).attempt) == (FAILED, 0)
+
+
+@pytest.mark.parametrize("action", ["release", "forget"])
+@pytest.mark.parametrize("moment", ["after it was shown", "before it is written"])
+@pytest.mark.parametrize("claimed", [CLAIM, GIVEN_UP._replace(owner="other"), None])
+def test_a_record_that_changes_meanwhile_is_not_changed(
+    ref: StackRef, action: records.Action, moment: str, claimed: Record | None
+) -> None:
+    """A claim between the preview and the write wins, and a record that was deleted is not written again."""
+    put(ref, GIVEN_UP)
+    shown = records.change(ref, action, KEY)
+    dynamodb = ref.client("dynamodb")
+
+    def intervene() -> None:
+        if claimed is None:
+            dynamodb.delete_item(TableName="Idempotency", Key={"idempotencyKey": {"S": KEY}})
+        else:
+            put_item(TableName="Idempotency", Item=item_of(claimed))
+
+    put_item, delete_item = dynamodb.put_item, dynamodb.delete_item
+
+    def late(write: Any) -> Any:
+        def written(**request: Any) -> Any:
+            intervene()
+            return write(**request)
+
+        return written
+
+    racing = SimpleNamespace(batch_get_item=dynamodb.batch_get_item, put_item=put_item, delete_item=delete_item)
+    if moment == "before it is written":
+        racing.put_item, racing.delete_item = late(put_item), late(delete_item)
+    else:
+        intervene()
+    with pytest.raises(OperatorError, match=r"has changed|is held|no record"):
+        records.change(
+            stack(lambda *_: racing, **dict[str, Any](ref.outputs)), action, KEY, act=True, revision=shown.revision
+        )
+    assert stored(ref) == (None if claimed is None else item_of(claimed))
+
+
+@pytest.mark.parametrize("key", ["", "dispatch", "nobody#key", mark(AWAY)["idempotencyKey"]["S"]])
+def test_what_is_no_record_is_not_changed(ref: StackRef, key: str) -> None:
+    """A fence is in the same table, and only unfence may end it."""
+    ref.client("dynamodb").put_item(TableName="Idempotency", Item=mark(AWAY))
+    for action in ("release", "forget"):
+        with pytest.raises(OperatorError, match=r"no (record|key)"):
+            records.change(ref, action, key, act=True)
+    assert stored(ref, mark(AWAY)["idempotencyKey"]["S"]) is not None
+
+
+WORDS: Final[dict[str, Any]] = {
+    "no other delivery runs": Busy,
+    "are answered as duplicates": Done,
+    "never runs until released": Quarantined,
+    "the record is corrupt": Corrupt,
+    "its next delivery quarantines it": (Write, QUARANTINED, None),
+    "runs as a new one": (Write, IN_PROGRESS, 1),
+    "as attempt 1": (Write, IN_PROGRESS, 1),
+    "as attempt 2": (Write, IN_PROGRESS, 2),
+    "as attempt 3": (Write, IN_PROGRESS, 3),
+}
+
+
+def test_a_record_says_what_its_next_delivery_does() -> None:
+    """That is what the protocol decides about it."""
+    limits = Limits(86_400, 3, 30_000, 1_000, 1_000, same_delivery_takes_over=False)
+    delivery = ClaimRequest(KEY, "me", "1:f", "other", AWAY, None, False, limits)
+    statuses = (IN_PROGRESS, COMPLETED, FAILED, QUARANTINED, "ODD")
+    for status, lease_s, attempt, expires_s in product(statuses, (None, -600, 300), range(4), (None, -600, 600)):
+        lease_ms = None if lease_s is None or status != IN_PROGRESS else NOW_MS + lease_s * 1000
+        expiry = None if expires_s is None else NOW_MS // 1000 + expires_s
+        record = CLAIM._replace(status=status, lease_ms=lease_ms, attempt=attempt, expiry=expiry)
+        says = records.explain(record, datetime.fromtimestamp(NOW_MS / 1000, UTC)).says
+        (meant,) = {meaning for words, meaning in WORDS.items() if words in says}
+        step = decide(record, delivery, NOW_MS)
+        if isinstance(step, Write):
+            number = None if step.record.status == QUARANTINED else step.record.attempt
+            assert meant == (Write, step.record.status, number), says
+        else:
+            assert meant is type(step), says
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        ({"ride": "order_01"}, [KEY, f"ride-history#{FACT}"]),
+        ({"ride": "order_02"}, []),
+        ({"key": FACT}, [KEY, f"ride-history#{FACT}"]),
+        ({"key": KEY}, [KEY]),
+        ({"key": KEY, "ride": "order_02"}, []),
+        ({"ride": "order_01", "status": "quarantined"}, [KEY]),
+        ({"status": "QUARANTINED"}, [KEY]),
+        ({"status": "IN_PROGRESS"}, []),
+        ({"key": ""}, []),
+        ({}, [KEY, f"ride-history#{FACT}"]),
+    ],
+)
+def test_records_are_found_by_ride_key_and_status(ref: StackRef, asked: Any, found: list[str]) -> None:
+    """A ride's are found although no table knows the ride; where there is none, the answer says why."""
+    put(ref, GIVEN_UP, DONE._replace(key=f"ride-history#{FACT}"))
+    answer = records.records(ref, **asked)
+    assert [each.key for each in answer.records] == found
+    assert bool(answer.says) is not bool(found)
+
+
+def test_quarantined_keys_are_those_that_never_run(ref: StackRef) -> None:
+    """Those with a corrupt record are among them; the mark of a fence, in the same table, is not."""
+    odd, lost = CLAIM._replace(key="payment#odd", status="ODD"), CLAIM._replace(key="payment#lost", lease_ms=None)
+    put(ref, GIVEN_UP, odd, lost, DONE._replace(key="payment#done"), CLAIM._replace(key="payment#claim"))
+    ref.client("dynamodb").put_item(TableName="Idempotency", Item=mark(AWAY))
+    assert [each.key for each in records.quarantined(ref).records] == [KEY, "payment#lost", "payment#odd"]
+
+
+@pytest.mark.parametrize(("limit", "pages"), [(None, 50), (10_000, 50), (5_000, 50), (250, 3)])
+def test_of_five_thousand_records_no_more_are_read_than_asked_for(limit: int | None, pages: int) -> None:
+    """The answer says whether there may be more."""
+    read: list[int] = []
+
+    def paginate(**request: Any) -> Iterator[Any]:
+        for page in range(50):
+            read.append(page)
+            numbers = range(100 * page, 100 * page + 100)
+            yield {"Items": [item_of(DONE._replace(key=f"payment#{number:04}")) for number in numbers]}
+
+    dynamodb = SimpleNamespace(get_paginator=lambda _: SimpleNamespace(paginate=paginate))
+    found = records.records(stack(lambda *_: dynamodb, IdempotencyTableName="table"), status="completed", limit=limit)
+    assert (len(found.records), found.complete, len(read)) == (min(limit or 5_000, 5_000), limit != 250, pages)
+
+
+def test_a_status_that_no_record_has_is_refused(ref: StackRef) -> None:
+    """The message names the statuses."""
+    with pytest.raises(OperatorError, match="COMPLETED, FAILED"):
+        records.records(ref, status="lost")

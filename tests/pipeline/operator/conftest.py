@@ -1,0 +1,42 @@
+"""A stack that an operator is called to: it has had rides, and each kind of fault."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from typing import Final
+
+import pytest
+
+from local.local_aws import ROOT, LocalAws
+from local.simulated_gateway import Books, GatewayServer
+from ops import fleet
+from tests.pipeline.pipeline import Pipeline
+
+NAME: Final = "carride"
+"""As in samconfig.toml, so that commands need no `--stack`."""
+
+
+class Operator:
+    """An operator's shell."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self.pipeline = pipeline
+        self.environment = os.environ | pipeline.cloud.environment() | {"STACK": NAME}
+
+    def run(self, *command: str) -> subprocess.CompletedProcess[str]:
+        """Run a command as a process, and return what became of it."""
+        return subprocess.run(
+            command, cwd=ROOT, env=self.environment, capture_output=True, text=True, timeout=120, check=False
+        )
+
+
+@pytest.fixture(scope="module")
+def operator(cloud: LocalAws) -> Iterator[Operator]:
+    """The operator of a stack whose work has come to rest."""
+    with GatewayServer(Books()) as gateway:
+        stack = cloud.deploy_fast(NAME, PaymentGatewayUrl=gateway.url)
+        fleet.seed(cloud.client("dynamodb"), stack.outputs["CarTableName"], 8)
+        pipeline = Pipeline(cloud, stack)
+        pipeline.simulate(rides=6, seed=2, duplicates=0.3, malformed=6, poison=1, fails=1)
+        yield Operator(pipeline)
+    cloud.reset()

@@ -1,0 +1,40 @@
+"""A stack of stage `dev`, as `sam deploy` makes it without a parameter: it takes payments at its own gateway."""
+
+from typing import Any
+
+import urllib3
+
+from idempotency import marshalling
+from local.local_aws import LocalAws
+from tests.functions.saga import Life, event_of
+from tests.pipeline.pipeline import Pipeline
+
+
+def test_a_development_stack_takes_payments(cloud: LocalAws) -> None:
+    """A ride is reserved, captured once and known; a cancelled one is refunded. Only payment may call the gateway."""
+    pipeline = Pipeline(cloud, cloud.deploy_fast("payments", Stage="dev"))
+    paid, cancelled = Life("order_01"), Life("order_02")
+    for fact in (paid.assigned, cancelled.assigned, paid.completed, cancelled.cancelled):
+        pipeline.put(event_of(fact).to_detail())
+        pipeline.settle()
+
+    def items(table: str) -> list[dict[str, Any]]:
+        return [marshalling.values(item) for item in cloud.client("dynamodb").scan(TableName=table)["Items"]]
+
+    states = {item["orderID"]: item["state"] for item in items(pipeline.stack.outputs["PaymentTableName"])}
+    assert states == {paid.order_id: "captured", cancelled.order_id: "refunded"}
+    ledger = [each for item in items("payments-SimulatedGatewayTable") for each in item.get("payments", ())]
+    found = {each["reference"]: (each["status"], each["captures"], each["refunds"]) for each in ledger}
+    assert found == {
+        paid.order_id: ("captured", [paid.completed.price], []),
+        cancelled.order_id: ("refunded", [], [cancelled.assigned.price]),
+    }
+    calls = {each for each in cloud.asked() if each.action == "lambda:InvokeFunctionUrl"}
+    assert {(each.role, each.allowed) for each in calls} == {(pipeline.stack.resources["PaymentRole"], True)}
+    assert all(each.allowed for each in cloud.asked() if each.role.startswith("payments-"))
+
+    function = pipeline.stack.resources["PaymentFunction"]
+    variables = cloud.client("lambda").get_function_configuration(FunctionName=function)["Environment"]["Variables"]
+    url = f"{variables['PAYMENT_GATEWAY_URL']}payments?reference={paid.order_id}"
+    assert urllib3.request("GET", url).status == 403
+    cloud.delete_stack(pipeline.stack.name)

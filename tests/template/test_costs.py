@@ -1,0 +1,104 @@
+"""What `make costs` counts follows from the template, its parameters and the volume."""
+
+from dataclasses import replace
+from typing import Any, Final
+
+import pytest
+
+from infrastructure import costs
+from infrastructure.costs import bill, idle, load, summed
+from tests.template.stack import ROLES, Stack, every_choice, stack
+
+STACK: Final = stack(PaymentGatewayUrl="https://gateway.example")
+RIDES: Final = 1e6
+FREE: Final = {f"AWS::{name}" for names in costs.FREE for name in names.split()}
+
+
+def dollars(deployed: Stack) -> dict[str, float]:
+    """Return a month's bill of a stack, by what is billed."""
+    return {use.what: use.dollars for use in summed([*idle(deployed), *load(deployed, RIDES)])}
+
+
+def test_every_type_is_billed_or_free_with_a_reason() -> None:
+    """A stack without the resources of a type has another bill, or the type is listed as free."""
+    choices = [*every_choice(), {}, ROLES["primary"] | {"PaymentGatewayUrl": "https://gateway.example"}]
+    stacks = [stack(**choice) for choice in choices]
+    types = {resource["Type"] for each in stacks for resource in each.resources.values()}
+
+    def billed(deployed: Stack, kind: str) -> bool:
+        others = {name: each for name, each in deployed.resources.items() if each["Type"] != kind}
+        return dollars(replace(deployed, resources=others)) != dollars(deployed)
+
+    assert {kind for kind in types if not any(billed(each, kind) for each in stacks)} - FREE == set()
+
+
+def test_an_alarm_more_costs_its_metrics() -> None:
+    """An alarm is billed for each metric that it watches."""
+    metrics = [{"Id": "sum", "Expression": "a + b"}, {"MetricStat": {}}, {"MetricStat": {}}]
+    for alarm, price in (({"MetricName": "Errors"}, 0.10), ({"Metrics": metrics}, 0.20)):
+        more = STACK.resources | {"OneMoreAlarm": {"Type": "AWS::CloudWatch::Alarm", "Properties": alarm}}
+        before, after = (sum(use.dollars for use in idle(each)) for each in (STACK, replace(STACK, resources=more)))
+        assert after - before == pytest.approx(price)
+
+
+def test_no_rides_cost_what_is_idle() -> None:
+    """Without rides there is only the first part of the bill."""
+    resting, riding = bill(0)
+    assert riding == []
+    assert resting == bill(RIDES)[0]
+
+
+def test_rides_cost_in_proportion() -> None:
+    """Twice as many rides cost twice as much, but for traces and for metrics, which are billed by the month."""
+    once, twice = ({use.what: use.dollars for use in bill(rides)[1]} for rides in (RIDES, 2 * RIDES))
+    for what, amount in once.items():
+        times = 1 if "metrics" in what else 2
+        assert twice[what] == pytest.approx(times * amount) or (what == "X-Ray: traces" and amount < twice[what]), what
+    assert bill(RIDES, events=16)[1] == bill(2 * RIDES)[1]
+
+
+@pytest.mark.parametrize(
+    ("chosen", "changed"),
+    [
+        ({"KmsKeyArn": "arn"}, "key|alarm"),  # of the bus's dead-letter queue
+        ({"Tracing": "PassThrough"}, "X-Ray"),
+        ({"LogLevel": "ERROR"}, "Logs"),
+        ({"Retention": "short"}, "storage|items that expire"),
+        ({"Architecture": "x86_64"}, "Lambda: 20 ms"),
+        ({"TableBilling": "provisioned"}, "capacity|units|alarm"),
+        ({"PaymentGatewayUrl": ""}, "Lambda|X-Ray|Logs|custom metrics, without"),
+        ({"Stage": "local"}, "Scheduler|Lambda|X-Ray|Logs|reconciler"),
+        ({"ReservedConcurrency": "100", "AlarmEmail": "you@example.com", "StaffGroup": ""}, ""),
+    ],
+)
+def test_a_parameter_changes_its_lines(chosen: dict[str, Any], changed: str) -> None:
+    """A parameter changes the lines that it is about, and no other."""
+    before, after = (
+        {(part, use.what, use.price): use for part, uses in enumerate(bill(RIDES, **each)) for use in uses}
+        for each in ({}, chosen)
+    )
+    different = {key[1] for key in before | after if before.get(key) != after.get(key)}
+    words = changed.split("|") if changed else []
+    assert [what for what in different if not any(word in what for word in words)] == []
+    assert [word for word in words if not any(word in what for what in different)] == []
+
+
+def test_two_regions_copy_events_and_items() -> None:
+    """Both stacks rest; every event is published and stored twice, and every item written twice, but processed once."""
+    one, two = ({use.what: use.quantity for part in bill(RIDES, regions=each) for use in part} for each in (1, 2))
+    for what in ("composite alarms", "dashboard", "EventBridge: archived events"):
+        assert two[what] == 2 * one[what]
+    assert two["EventBridge: copied events"] == one["EventBridge: events"]
+    assert one["Lambda: requests"] == two["Lambda: requests"]
+    assert two["transfer to the other region"] > 0
+    primary, single = (stack(**ROLES[role]) for role in ("primary", "standalone"))
+    assert dollars(primary)["DynamoDB: write units"] == pytest.approx(
+        2 * dollars(single)["DynamoDB: write units"], rel=1e-3
+    )
+
+
+@pytest.mark.parametrize(("chosen", "named"), [({"Colour": "red"}, "Colour"), ({"Tracing": "Often"}, "PassThrough")])
+def test_a_wrong_parameter_is_named(chosen: dict[str, Any], named: str) -> None:
+    """A mistake is an error that says what is allowed."""
+    with pytest.raises(ValueError, match=named):
+        bill(RIDES, **chosen)
