@@ -43,6 +43,7 @@ def serving(stack: StackRef, port: int = PORT) -> Iterator[str]:
         try:
             yield f"http://{host}/"
         finally:
+            desk.jobs.stop()
             feed.stop()
             server.should_exit = True
             thread.join()

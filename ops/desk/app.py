@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import parse_qsl
 
 from botocore.exceptions import BotoCoreError, ClientError
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -22,6 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ops.desk import views
 from ops.desk.feed import Feed
+from ops.desk.jobs import Jobs
 from ops.desk.pictures import LOOKS, look
 from ops.desk.views import NotThereError
 from ops.stack import OperatorError
@@ -39,6 +41,10 @@ _HEADERS: Final = (
     (b"x-content-type-options", b"nosniff"),
     (b"cache-control", b"no-store"),
 )
+
+
+type View = Callable[["Desk", Request], Mapping[str, Any]]
+"""Returns the variables of a page's template."""
 
 
 class Guard:
@@ -84,6 +90,7 @@ class Desk:
         self.said: str | None = None
         """What the last change did, in a sentence."""
         self.watched = views.Watched()
+        self.jobs = Jobs(feed.stack)
         self._templates = Environment(
             loader=FileSystemLoader(_HERE / "templates"),
             autoescape=True,
@@ -92,13 +99,13 @@ class Desk:
             lstrip_blocks=True,
         )
         self._templates.globals |= {"look": look, "looks": LOOKS, "views": views.VIEWS}
-        self._templates.filters |= {"clock": clock, "span": span, "n": "{:,}".format}
+        self._templates.filters |= {"clock": clock, "span": span, "n": "{:,}".format, "age": age}
         pages = [Route(path, self._page(template, view)) for path, template, view in views.PAGES]
         acts = [Route(path, self._act(act), methods=["POST"]) for path, act in views.ACTS]
         static = Mount("/static", StaticFiles(directory=_HERE / "static"))
         self.app = Starlette(routes=[*acts, *pages, static], middleware=[Middleware(Guard, host=host)])
 
-    def _page(self, template: str, view: Callable[["Desk", Request], Mapping[str, Any]]) -> Callable[[Request], Any]:
+    def _page(self, template: str, view: View) -> Callable[[Request], Any]:
         async def endpoint(request: Request) -> Response:
             if _EVENT_STREAM in request.headers.get("accept", ""):
                 return StreamingResponse(self._stream(template, view, request), media_type=_EVENT_STREAM)
@@ -108,9 +115,9 @@ class Desk:
 
         return endpoint
 
-    def _act(self, act: Callable[["Desk", Mapping[str, str]], tuple[str, str]]) -> Callable[[Request], Any]:
+    def _act(self, act: Callable[["Desk", Mapping[str, str]], tuple[str, str | None]]) -> Callable[[Request], Any]:
         async def endpoint(request: Request) -> Response:
-            form = {name: str(value) for name, value in (await request.form()).items()}
+            form = dict(parse_qsl((await request.body()).decode(), keep_blank_values=True))
             try:
                 where, self.said = await run_in_threadpool(act, self, form)
             except (OperatorError, BotoCoreError, ClientError, OSError, ValueError) as error:
@@ -119,41 +126,54 @@ class Desk:
 
         return endpoint
 
-    def _render(
-        self, template: str, view: Callable[["Desk", Request], Mapping[str, Any]], request: Request
-    ) -> tuple[int, dict[str, str], dict[str, Any]]:
-        """Return the status, the parts of the page that change, and everything that the page needs."""
-        status = 200
+    def _context(self, template: str, view: View, request: Request) -> tuple[int, str, dict[str, Any]]:
+        """Return the status, the template and the variables of a page."""
         base: dict[str, Any] = {"desk": self, "feed": self.feed, "path": request.url.path, "stack": self.feed.stack}
         try:
-            context = base | dict(view(self, request))
+            return 200, template, base | dict(view(self, request))
         except NotThereError as error:
-            template, context = "sentence.html", base | {"title": "Not known", "sentence": str(error)}
+            return 200, "sentence.html", base | {"title": "Not known", "sentence": str(error)}
         except (OperatorError, BotoCoreError, ClientError) as error:
-            status, template = 503, "sentence.html"
-            context = base | {"title": "No answer", "sentence": f"{self.feed.stack.name} cannot be asked: {error}"}
-        with self.feed.lock:
-            parts = {
-                "status": self._templates.get_template("status.html").render(context),
-                "live": self._templates.get_template(template).render(context),
-            }
-        return status, parts, context
+            sentence = f"{self.feed.stack.name} cannot be asked: {error}"
+            return 503, "sentence.html", base | {"title": "No answer", "sentence": sentence}
 
-    async def _stream(
-        self, template: str, view: Callable[["Desk", Request], Mapping[str, Any]], request: Request
-    ) -> AsyncIterator[str]:
+    def _render(self, template: str, view: View, request: Request) -> tuple[int, dict[str, str], dict[str, Any]]:
+        """Return the status, the parts of the page that change, and the variables."""
+        status, template, context = self._context(template, view, request)
+        with self.feed.lock:
+            parts = {"status": "status.html", "live": template}
+            return (
+                status,
+                {name: self._templates.get_template(file).render(context) for name, file in parts.items()},
+                context,
+            )
+
+    async def _stream(self, template: str, view: View, request: Request) -> AsyncIterator[str]:
         """Yield the parts that have changed, again and again."""
         sent: dict[str, str] = {}
+        if is_still := template in views.STILL:  # what takes long to read, or hides messages, is read once for a page
+            template, view = "sentence.html", _nothing
         version, rendered_at = -1, 0.0
         while not self.feed.stopping:
             if version != self.feed.index.version or time.monotonic() - rendered_at > _FADE_S:
                 version, began = self.feed.index.version, time.monotonic()
                 _, parts, _ = await run_in_threadpool(self._render, template, view, request)
+                if is_still:
+                    del parts["live"]
                 changed = {name: html for name, html in parts.items() if sent.get(name) != html}
                 yield f"data: {json.dumps(changed)}\n\n" if changed else ": nothing new\n\n"
                 sent, rendered_at = parts, time.monotonic()
                 await sleep(rendered_at - began)  # half of the time belongs to others
             await sleep(_LOOK_S)
+
+
+def _nothing(_desk: Desk, _request: Request) -> Mapping[str, Any]:
+    return {"title": "", "sentence": ""}
+
+
+def age(since: datetime) -> str:
+    """Return how long ago a time was."""
+    return span((datetime.now(UTC) - since).total_seconds() * 1000)
 
 
 def clock(time_ms: float | None) -> str:

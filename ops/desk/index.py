@@ -8,11 +8,10 @@ from datetime import datetime
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
-from carride import telemetry
 from idempotency import observation
 from ops.audit.evidence import AuditedConsumer, DeadLettered
 from ops.audit.queues import read
-from ops.audit.reading import published_in
+from ops.audit.reading import delivered_in, published_in
 
 MOST_EVENTS: Final = 50_000
 PAGE: Final = 100
@@ -163,14 +162,12 @@ class Index:
         """Add a line of a consumer's log: a delivery, the begin or the end of an invocation, or a crash."""
         text, stream, time_ms = line["message"], line["logStreamName"], int(line["timestamp"])
         if text.startswith("{"):
-            told: dict[str, Any] = read(text) or {}
-            match told:
-                case {"message": telemetry.DELIVERY, "consumer": str(name), "outcome": str(outcome)}:
-                    ended_ms = _own_time(told.get("timestamp")) or time_ms
-                    run = Run(name, outcome, told.get("attempt", 0), told.get("delivery"), told.get("reason"), ended_ms)
-                    self._add_run(run, told.get("idempotencyid"), stream)
-        elif found := _invocation(text):
-            kind, request, duration = found.groups()
+            if found := delivered_in(line):
+                told: Any = read(text)
+                run = Run(*found[:2], found.attempt or 0, found.delivery, found.reason, _own_time(told) or time_ms)
+                self._add_run(run, found.fact, stream)
+        elif match := _invocation(text):
+            kind, request, duration = match.groups()
             if kind == "START":
                 self._open[stream] = (request, [])
             elif stream in self._open:
@@ -280,9 +277,9 @@ class Index:
         return found
 
 
-def _own_time(text: object) -> int | None:
-    """Return the time that a log line states, in milliseconds."""
+def _own_time(told: Mapping[str, Any]) -> int | None:
+    """Return the time that a log line states, in milliseconds. CloudWatch may have got it at the invocation's end."""
     try:
-        return int(datetime.strptime(str(text), "%Y-%m-%d %H:%M:%S,%f%z").timestamp() * 1000)
-    except ValueError:
+        return int(datetime.strptime(str(told["timestamp"]), "%Y-%m-%d %H:%M:%S,%f%z").timestamp() * 1000)
+    except (KeyError, ValueError):
         return None

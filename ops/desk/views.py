@@ -5,27 +5,36 @@ import re
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from starlette.requests import Request
 
 from carride.dedup import is_attribute
 from carride.history import timeline_of
-from idempotency import DynamoDBStore, marshalling, observation
-from idempotency.record import Record
-from idempotency.stores.transport import BotocoreTransport
+from idempotency import observation
+from idempotency.record import STATUSES, Record
+from idempotency.stores.dynamodb import record_of
+from ops import letters as dead
+from ops import records, replay
 from ops.audit.evidence import OTHER_DLQS, AuditedConsumer
 from ops.audit.queues import read
 from ops.desk import faults
 from ops.desk.feed import Feed
 from ops.desk.index import BUCKET_S, BUCKETS, BUS, GROUPS, WAITING, Fact, Filter
 from ops.desk.pictures import STACKED, WIDTH, attempts, axis, began_ms, chart, chips
-from ops.stack import StackRef
 
 if TYPE_CHECKING:
     from ops.desk.app import Desk
 
-VIEWS: Final = (("/", "Flow"), ("/facts", "Facts"), ("/ledger", "Ledger"))
+VIEWS: Final = (
+    ("/", "Flow"),
+    ("/facts", "Facts"),
+    ("/letters", "Dead letters"),
+    ("/keys", "Keys"),
+    ("/replays", "Replay"),
+    ("/ledger", "Ledger"),
+)
 """The pages of the navigation, in order."""
 
 _PARTS: Final = (
@@ -36,9 +45,9 @@ _PARTS: Final = (
 )
 """The outcomes in a consumer's box: part of the chart, an outcome with its sign, and what to filter by."""
 _PRODUCER_DLQS: Final = ("ProducerDlq", "OutboxPipeDlq")
-_ANSWER_SECONDS: Final = 20.0
 _HAS_EFFECT: Final = "has effect"
 _MINUTE_BUCKETS: Final = 60 // BUCKET_S
+_MOST_RECORDS: Final = 200
 _MOST_WATCHED: Final = 500
 _MOST_VERSIONS: Final = 20
 
@@ -146,25 +155,34 @@ def event(desk: "Desk", request: Request) -> dict[str, Any]:
     """Return one event with its copies, runs, records and effects."""
     fact, feed = _fact(desk, request.path_params["id"]), desk.feed
     takers = [each for each in feed.consumers if each.takes(fact.type) and fact.ride is not None]
-    found = {each.name: (_record(feed.stack, each, fact.id), _item(feed.stack, each, fact.ride)) for each in takers}
+    found = map(record_of, records.read(feed.stack, [f"{each.name}#{fact.id}" for each in takers]))
+    held = {record.key.partition("#")[0]: record for record in found}
+    items = records.items_of(feed.stack, fact.ride) if fact.ride else {}
+    seen = {name: desk.watched.add(f"record {record.key}", _told(record)) for name, record in held.items()}
     with feed.lock:
-        ends = [float(record.lease_ms) for record, _ in found.values() if record and record.lease_ms]
-        ends += [run.ended_ms for run in fact.runs]
-        place = axis([*ends, *map(began_ms, fact.runs), *(copy.time_ms for copy in fact.copies)])
-        stops = []
-        for each in feed.consumers:
-            record, item = found.get(each.name, (None, {}))
-            stop = {
+        # Heartbeats make a lease longer, so the last version of each owner token counts.
+        leases = {
+            name: {each.value["owner"]: each.value for each in versions if each.value["lease_ms"]}.values()
+            for name, versions in seen.items()
+        }
+        times = [copy.time_ms for copy in fact.copies] + [run.ended_ms for run in fact.runs]
+        times += [value[name] for values in leases.values() for value in values for name in ("lease_ms", "updated_ms")]
+        place = axis([*times, *(began for began in map(began_ms, fact.runs) if began > fact.time_ms)])
+        stops = [
+            {
                 "name": each.name,
                 "takes": each.takes(fact.type),
                 "attempts": attempts([run for run in fact.runs if run.consumer == each.name], place),
                 "letter": fact.letters.get(each.name),
-                "record": record,
-                "history": desk.watched.add(f"record {record.key}", _told(record)) if record else (),
-                "lease": (place(record.updated_ms), place(record.lease_ms)) if record and record.lease_ms else None,
-                "effect": _effect(desk, each.name, fact, item),
+                "says": records.explain(held[each.name], datetime.now(UTC)).says if each.name in held else None,
+                "history": seen.get(each.name, ()),
+                "leases": [
+                    (value, place(value["updated_ms"]), place(value["lease_ms"])) for value in leases.get(each.name, ())
+                ],
+                "effect": _effect(desk, each, fact, items.get(each.table or "", {})),
             }
-            stops.append(stop)
+            for each in feed.consumers
+        ]
         return {
             "title": fact.type or "An event that breaks the contract",
             "fact": fact,
@@ -186,19 +204,6 @@ def _fact(desk: "Desk", name: str) -> Fact:
     return fact
 
 
-def _record(stack: StackRef, consumer: AuditedConsumer, name: str) -> Record | None:
-    transport = BotocoreTransport(stack.client("dynamodb"), _ANSWER_SECONDS)
-    store = DynamoDBStore(stack.outputs["IdempotencyTableName"], transport=transport)
-    return store.read(f"{consumer.name}#{name}")
-
-
-def _item(stack: StackRef, consumer: AuditedConsumer, name: str | None) -> dict[str, Any]:
-    if consumer.table is None:
-        return {}
-    request = {"TableName": stack.outputs[f"{consumer.table}Name"], "Key": {"orderID": {"S": name}}}
-    return marshalling.values(stack.client("dynamodb").get_item(**request, ConsistentRead=True).get("Item", {}))
-
-
 def _indented(text: str) -> str:
     found = read(text)
     return text if found is None else json.dumps(found, indent=2)
@@ -207,14 +212,14 @@ def _indented(text: str) -> str:
 def _told(record: Record) -> dict[str, Any]:
     """Return the parts of a record that tell its history."""
     told = record._asdict()
-    return {name: told[name] for name in ("status", "attempt", "owner", "lease_ms", "delivery", "error", "updated_ms")}
+    return {name: told[name] for name in ("status", "attempt", "owner", "lease_ms", "error", "updated_ms")}
 
 
-def _effect(desk: "Desk", consumer: str, fact: Fact, item: Mapping[str, Any]) -> Effect | None:
+def _effect(desk: "Desk", consumer: AuditedConsumer, fact: Fact, item: Mapping[str, Any]) -> Effect | None:
     """Return an event's effect on a consumer's item; None if it has none, or the consumer has no items."""
     entry = item.get(f"event#{fact.id}")
     plain = {name: value for name, value in item.items() if not is_attribute(name)}
-    seen = desk.watched.add(f"item {consumer} {fact.ride} {fact.id}", plain | {_HAS_EFFECT: entry is not None})
+    seen = desk.watched.add(f"item {consumer.name} {fact.ride} {fact.id}", plain | {_HAS_EFFECT: entry is not None})
     if entry is None:
         return None
     if "data" in entry:  # the ride history keeps what every event said
@@ -244,7 +249,52 @@ def ledger(desk: "Desk", _request: Request) -> dict[str, Any]:
     return {"title": "Ledger", "report": desk.feed.report, "rows": _ROWS}
 
 
-def audit_now(desk: "Desk", _form: Mapping[str, str]) -> tuple[str, str]:
+def letters(desk: "Desk", _request: Request) -> dict[str, Any]:
+    """Return the dead letters by failure."""
+    return {"title": "Dead letters", "found": dead.letters(desk.feed.stack)}
+
+
+def keys(desk: "Desk", request: Request) -> dict[str, Any]:
+    """Return the records that a search finds."""
+    wanted = {name: request.query_params.get(name, "").strip() for name in ("ride", "key", "status")}
+    asked = {name: value for name, value in wanted.items() if value}
+    found = records.records(desk.feed.stack, **asked, limit=_MOST_RECORDS) if asked else None
+    return {"title": "Keys", "wanted": wanted, "found": found, "statuses": sorted(STATUSES)}
+
+
+def replays(desk: "Desk", _request: Request) -> dict[str, Any]:
+    """Return the newest replays of the archive."""
+    return {"title": "Replay", "found": replay.status(desk.feed.stack)}
+
+
+def job(desk: "Desk", request: Request) -> dict[str, Any]:
+    """Return a command with what it has printed."""
+    name = request.path_params["id"]
+    found = desk.jobs.get(name)
+    if found is None:
+        raise NotThereError("This command is not known here any more.")
+    return {"title": found.verb.capitalize(), "job": found, "name": name}
+
+
+def start(desk: "Desk", form: Mapping[str, str]) -> tuple[str, str | None]:
+    """Start the dry run of a command."""
+    arguments = {name.removeprefix("argument"): value for name, value in form.items() if name not in {"verb", "back"}}
+    return f"/job/{desk.jobs.start(form['verb'], arguments)}", None
+
+
+def confirm(desk: "Desk", form: Mapping[str, str]) -> tuple[str, str | None]:
+    """Do what a dry run has shown."""
+    return f"/job/{desk.jobs.confirm(form['job'])}", None
+
+
+def interrupt(desk: "Desk", form: Mapping[str, str]) -> tuple[str, str | None]:
+    """Interrupt a command as Ctrl-C does."""
+    if found := desk.jobs.get(form["job"]):
+        found.interrupt()
+    return f"/job/{form['job']}", None
+
+
+def audit_now(desk: "Desk", _form: Mapping[str, str]) -> tuple[str, str | None]:
     """Have the stack audited."""
     desk.feed.audit_soon()
     return "/ledger", "The audit has begun."
@@ -257,7 +307,7 @@ def edit(desk: "Desk", request: Request) -> dict[str, Any]:
     return {"title": "Edit and send", "fact": fact, "detail": json.dumps(detail, indent=2)}
 
 
-def send_edited(desk: "Desk", form: Mapping[str, str]) -> tuple[str, str]:
+def send_edited(desk: "Desk", form: Mapping[str, str]) -> tuple[str, str | None]:
     """Put an edited event on the bus."""
     detail = faults.edited(form["detail"], derive="derive" in form)
     faults.send(desk.feed.stack, detail)
@@ -265,7 +315,7 @@ def send_edited(desk: "Desk", form: Mapping[str, str]) -> tuple[str, str]:
     return f"/event/{name}" if name else "/facts", "The event was put on the bus."
 
 
-def deliver(desk: "Desk", form: Mapping[str, str]) -> tuple[str, str]:
+def deliver(desk: "Desk", form: Mapping[str, str]) -> tuple[str, str | None]:
     """Deliver an event again, or a copy of it with a fault."""
     fact, how = _fact(desk, form["id"]), form["how"]
     (consumer,) = [each for each in desk.feed.consumers if each.name == form["consumer"]]
@@ -299,6 +349,19 @@ PAGES: Final = (
     ("/event/{id}", "event.html", event),
     ("/event/{id}/edit", "edit.html", edit),
     ("/ride/{ride:path}", "ride.html", ride),
+    ("/letters", "letters.html", letters),
+    ("/keys", "keys.html", keys),
+    ("/replays", "replays.html", replays),
+    ("/job/{id}", "job.html", job),
     ("/ledger", "ledger.html", ledger),
 )
-ACTS: Final = (("/audit", audit_now), ("/deliver", deliver), ("/send", send_edited))
+STILL: Final = frozenset({"edit.html", "letters.html", "keys.html", "replays.html"})
+"""The pages that do not change by themselves."""
+ACTS: Final = (
+    ("/audit", audit_now),
+    ("/deliver", deliver),
+    ("/send", send_edited),
+    ("/start", start),
+    ("/confirm", confirm),
+    ("/interrupt", interrupt),
+)

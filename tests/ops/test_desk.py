@@ -89,7 +89,9 @@ def test_a_crash_is_seen_at_its_event(logged_first: bool) -> None:
     lines = [line("START RequestId: request", 1), line("Runtime exited with exit status 70", 2)]
     lines += [line("REPORT RequestId: request Duration: 1.5 ms", 3), line("START RequestId: request", 4)]
     told = {"consumer": PAYMENT.name, "outcome": observation.TAKEOVER, "attempt": 2, "delivery": "request"}
-    lines += [line(json.dumps({"message": telemetry.DELIVERY, "idempotencyid": event.idempotencyid} | told), 5)]
+    lines += [
+        line(json.dumps({"message": telemetry.DELIVERY, "key": f"{PAYMENT.name}#{event.idempotencyid}"} | told), 5)
+    ]
     index = Index(CONSUMERS)
     if logged_first:
         index.add_published(published(event, 0))
