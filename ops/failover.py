@@ -17,12 +17,11 @@ from botocore.exceptions import BotoCoreError, ClientError
 from idempotency import Policy
 from ops import fence, outbox, replay, replicas
 from ops.fence import Fence
+from ops.replay import ARCHIVED_IN
 from ops.stack import OperatorError, StackRef
 
 LOST_WINDOW: Final = timedelta(hours=24)
 """EventBridge retries for that long: an older event has been delivered, or lies in a dead-letter queue."""
-ARCHIVED_IN: Final = timedelta(minutes=10)
-"""How long an event may take until it is in the archive."""
 
 _POLL_SECONDS: Final = 1.0
 _NO_HEALTH_CHECK: Final = "none"
@@ -147,7 +146,8 @@ class Failover:
             self.sleep(left)
         name = replay.name_for(there, datetime.now(UTC))
         self.report(f"replaying the archive of {there}: {name}")
-        replay.run(self.secondary, name, since, until, sleep=self.sleep)
+        replay.start(self.secondary, name, since, until, [])
+        replay.handed_over(self.secondary, name, sleep=self.sleep)
         self.report(f"starting the reconciler's schedule in {there}")
         fence.switch_schedules(self.secondary, schedules, on=True)
         return Outcome(drained, compared, republished, refused, name)

@@ -20,6 +20,7 @@ from local.engine import (
     put_events,
     queue_mappings,
     recorded_resources,
+    replays,
     rule_targets,
     serverless_transform,
     table_resources,
@@ -40,6 +41,7 @@ def apply(settings: Settings) -> None:
     async_invocation.apply(settings)
     queue_mappings.apply(settings)
     rule_targets.apply()
+    replays.apply()
     put_events.apply()
     global_endpoints.apply()  # over put_events, which an event reaches in the region that ingests it
     generated_names.apply()

@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 
 import assignments
 import payments
+from idempotency import Policy
 
 DISPATCH: Final = "dispatch"
 PAYMENT: Final = "payment"
@@ -22,6 +23,8 @@ class AuditedConsumer(NamedTuple):
     A consumer without such a table is audited by its log."""
     acts_on: frozenset[type] | None = None
     """The types of facts that it acts on; None is every event of the bus, broken ones included."""
+    policy: Policy = Policy()
+    """Its policy, as far as it decides which deliveries run. The window and the lease are settings of the function."""
 
     def takes(self, event_type: str | None) -> bool:
         """Return whether the consumer acts on events of a type."""
@@ -29,7 +32,7 @@ class AuditedConsumer(NamedTuple):
 
 
 CONSUMERS: Final = (
-    AuditedConsumer("ride-history", "RideHistory", "RideTable"),
+    AuditedConsumer("ride-history", "RideHistory", "RideTable", policy=Policy(atomic=True)),
     AuditedConsumer("dispatch", "Dispatch", "AssignmentTable", assignments.CONSUMED),
     AuditedConsumer("payment", "Payment", "PaymentTable", payments.CONSUMED),
 )

@@ -110,7 +110,7 @@ def _published(event: Any, text: str, name: str, time: datetime) -> Published | 
         case _:
             return Published(id_in(text) or name, None, None, time=time)
     region = str(event["region"]) if "region" in event else None
-    found = Published(event_id, _type_of(event), None, time=time, replayed="replay-name" in event, region=region)
+    found = Published(event_id, type_of(event), None, time=time, replayed="replay-name" in event, region=region)
     try:
         parsed = parse_event(event)
     except ContractError:
@@ -126,7 +126,7 @@ def _unlogged(message: Any) -> Published | None:
     return _published(opened(message)[1], message["Body"], f"message {message['MessageId']}", time)
 
 
-def _type_of(event: Mapping[str, Any]) -> str | None:
+def type_of(event: Mapping[str, Any]) -> str | None:
     """Return the type of an event in either envelope, which decides the consumers that get it."""
     match event:
         case {"detail": {"type": str(name)}} | {"detail": {"attributes": {"type": str(name)}}}:
@@ -135,10 +135,10 @@ def _type_of(event: Mapping[str, Any]) -> str | None:
             return None
 
 
-def deliveries(stack: StackRef, consumer: AuditedConsumer) -> Iterator[Delivered]:
-    """Yield every delivery that a consumer has logged."""
+def deliveries(stack: StackRef, consumer: AuditedConsumer, since: datetime | None = None) -> Iterator[Delivered]:
+    """Yield every delivery that a consumer has logged, from a time on."""
     group = stack.outputs[f"{consumer.resources}LogGroupName"]
-    yield from filter(None, map(delivered_in, lines(stack.client("logs"), group, _DELIVERY_LINES)))
+    yield from filter(None, map(delivered_in, lines(stack.client("logs"), group, _DELIVERY_LINES, since)))
 
 
 def delivered_in(line: Mapping[str, Any]) -> Delivered | None:

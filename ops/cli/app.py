@@ -11,7 +11,6 @@ from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 from cyclopts import App, Group, Parameter
 from cyclopts.exceptions import CycloptsError
 
-import ops.cli.desk
 import ops.cli.letters
 import ops.cli.lookup
 import ops.cli.regions

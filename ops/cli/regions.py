@@ -12,8 +12,9 @@ from ops import regions as two_regions
 from ops.audit import Report, audit
 from ops.cli.show import show, table
 from ops.cli.verbs import Moment, Plan, Session, Span, Steps, acts, reads
-from ops.failover import ARCHIVED_IN, LOST_WINDOW, PATIENCE, Failover, Outcome, Patience, RegionState, states
+from ops.failover import LOST_WINDOW, PATIENCE, Failover, Outcome, Patience, RegionState, states
 from ops.promotion import Promotion
+from ops.replay import ARCHIVED_IN
 
 
 class Drill(NamedTuple):

@@ -422,5 +422,7 @@ def _replay(deployment: Deployment) -> str:
     stack = deployment.stack
     name = replay.name_for(stack.region, datetime.now(UTC))
     replay.check(stack)
-    replay.run(stack, name, deployment.began - timedelta(minutes=1), datetime.now(UTC))
+    began = deployment.began - timedelta(minutes=1)
+    replay.start(stack, name, began, datetime.now(UTC), replay.receivers(stack))
+    replay.handed_over(stack, name)
     return f"{name}: {_settled(deployment).ledger.verdict}"

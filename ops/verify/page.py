@@ -36,6 +36,7 @@ BY_HAND: Final = {
         "`aws iam generate-service-last-accessed-details --granularity ACTION_LEVEL` after a day of traffic",
     "only the services and roles that are meant to use the key do so": "`aws cloudtrail lookup-events`",
     "policies have no findings, and nothing is public": "`aws accessanalyzer validate-policy`, `list-findings`",
+    "a replay reaches a rule that is younger than its events": "`./carride replay plan --since 1h` counts them",
     "two regions: both deploy in four steps, and again in two": "`./carride deploy-regions --yes`, twice",
     "two regions: `region` of a copy is the region that ingested it; `exists: false` on `replay-name` holds":
         "the log group of all events in the other region, after a replay",

@@ -6,6 +6,7 @@ from typing import Any, Final
 import pytest
 
 from carride.events import SOURCES
+from ops.replay import PLAN_PREFIX
 from tests.template.graph import Edge, Grant, edges, grants
 from tests.template.stack import NO_VALUE, ROLES, Stack, holds, source, stack
 
@@ -105,7 +106,7 @@ def test_a_quiet_primary_has_a_heartbeat_that_nobody_consumes() -> None:
 
 
 def takes(deployed: Stack, rule: str, event: dict[str, str]) -> bool:
-    """Whether a rule in `HERE` lets through an event, as EventBridge documents `$or`, `exists` and `prefix`."""
+    """Whether a rule in `HERE` lets through an event, as EventBridge documents its operators."""
     text = json.dumps(deployed.of_type("AWS::Events::Rule")[rule]["EventPattern"])
     text = text.replace('{"Ref": "AWS::Region"}', f'"{HERE}"').replace('{"Fn::Sub": "${AWS::Region}."}', f'"{HERE}."')
 
@@ -113,6 +114,8 @@ def takes(deployed: Stack, rule: str, event: dict[str, str]) -> bool:
         match matcher:
             case {"exists": bool(wanted)}:
                 return (value is not None) == wanted
+            case {"anything-but": {"prefix": str(beginning)}}:
+                return value is not None and not value.startswith(beginning)
             case {"prefix": str(beginning)}:
                 return value is not None and value.startswith(beginning)
             case _:
@@ -137,10 +140,12 @@ def takes(deployed: Stack, rule: str, event: dict[str, str]) -> bool:
     ],
 )
 def test_a_rule_takes_an_event_in_one_region(rule: str, event: dict[str, str], taken: bool) -> None:
-    """A rule takes an event where it was ingested or for which it is replayed; a single region takes every event."""
+    """A rule takes an event where it was ingested or replayed for, one region takes all, and no rule a prediction's."""
     assert takes(PRIMARY, rule, event) is taken
     assert takes(SECONDARY, rule, event) is taken
     assert takes(STANDALONE, rule, event)
+    predicted = event | {"replay-name": f"{PLAN_PREFIX}{HERE}.1"}
+    assert not any(takes(deployed, rule, predicted) for deployed in (PRIMARY, SECONDARY, STANDALONE))
     assert takes(PRIMARY, "CarRideLogRule", event)
 
 

@@ -15,6 +15,10 @@ from idempotency.policy import DAY
 if TYPE_CHECKING:
     from botocore.session import Session
 
+    from idempotency.dead_letters import DeadLetters
+    from idempotency.observation import Observer
+    from idempotency.stores import Store
+
 
 class ConsumerSettings(Struct, frozen=True, kw_only=True):
     """The environment of every consumer."""
@@ -47,15 +51,28 @@ def ride_consumer(
         policy: the policy of its operations; the window comes from the settings.
         session: shared with the handler's own clients; by default a new one.
     """
-    return Consumer(
+    return wired(
         name,
         open_store(settings.idempotency_store, session=session),
+        replace(policy, window=settings.idempotency_window_days * DAY),
+        SqsDeadLetters(settings.dead_letter_queue_url),
+        observe,
+    )
+
+
+def wired(
+    name: str, store: "Store", policy: Policy, dead_letters: "DeadLetters", observer: "Observer"
+) -> Consumer[RideEvent]:
+    """Return a consumer of ride events over any store. The prediction of a replay is wired like the deployed ones."""
+    return Consumer(
+        name,
+        store,
         parse=parse_event,
         key=lambda event: event.idempotencyid,
         payload=lambda event: event.payload,
         expires=lambda event: event.expirytime,
-        policy=replace(policy, window=settings.idempotency_window_days * DAY),
-        dead_letters=SqsDeadLetters(settings.dead_letter_queue_url),
-        observe=observe,
+        policy=policy,
+        dead_letters=dead_letters,
+        observe=observer,
         labels=labels,
     )

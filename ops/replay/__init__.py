@@ -1,0 +1,247 @@
+"""Replays of the archive. A replay is named for one region, and two regions never process the same replayed events."""
+
+import time
+from collections.abc import Callable, Collection, Iterator
+from datetime import UTC, datetime, timedelta
+from operator import itemgetter
+from typing import Any, Final, NamedTuple
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from ops.audit.evidence import CONSUMERS
+from ops.audit.queues import waiting
+from ops.fence import fenced
+from ops.stack import OperatorError, StackRef
+
+PLAN_PREFIX: Final = "plan."
+"""The beginning of the names of replays that only predict. No rule of the template takes such a replay."""
+ARCHIVED_IN: Final = timedelta(minutes=10)
+"""How long an event may take until it is in the archive (EventBridge, eb-archive.html)."""
+
+_UNFINISHED: Final = frozenset({"STARTING", "RUNNING", "CANCELLING"})
+_POLL_SECONDS: Final = 1.0
+_SHOWN: Final = 10
+
+
+class ReplayState(NamedTuple):
+    """A replay as EventBridge describes it, and the consumers' queues. Times have time zones."""
+
+    name: str
+    state: str
+    """``STARTING``, ``RUNNING``, ``COMPLETED``, ``CANCELLING``, ``CANCELLED`` or ``FAILED``."""
+    since: datetime
+    until: datetime
+    started: datetime
+    replayed_until: datetime | None
+    """The time of the last event that was replayed; None if EventBridge does not tell."""
+    waiting: dict[str, int]
+    """Messages in the queues of consumers, by the queue's logical id: waiting or being processed, of any origin."""
+    reason: str = ""
+    """Why the replay is in this state, if EventBridge says so."""
+
+    @property
+    def handed_over(self) -> bool:
+        """Whether EventBridge delivers nothing more. Consumers may still have to process what it delivered."""
+        return self.state not in _UNFINISHED
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing is in flight, as far as EventBridge and SQS can tell. They do not see Lambda's retries."""
+        return self.handed_over and not any(self.waiting.values())
+
+    def check(self) -> None:
+        """Raise an OperatorError unless the replay is completed."""
+        if self.state != "COMPLETED":
+            raise OperatorError(f"the replay {self.name} is {self.state}: {self.reason or 'without a reason'}")
+
+
+def name_for(region: str, now: datetime) -> str:
+    """Return a name for a replay; the rules of a region accept replays whose name begins with that region."""
+    return f"{region}.{now.astimezone(UTC):%Y%m%dT%H%M%S.%fZ}"
+
+
+def unfinished(stack: StackRef) -> list[str]:
+    """Return the names of the unfinished replays of a stack's archive, without those that only predict."""
+    return [
+        each["ReplayName"]
+        for each in _replays(stack)
+        if each["State"] in _UNFINISHED and not each["ReplayName"].startswith(PLAN_PREFIX)
+    ]
+
+
+def _replays(stack: StackRef) -> Iterator[dict[str, Any]]:
+    request: dict[str, Any] = {"EventSourceArn": stack.outputs["CarRideArchiveArn"]}
+    while True:
+        answer = stack.client("events").list_replays(**request)
+        yield from answer["Replays"]
+        if not answer.get("NextToken"):
+            return
+        request["NextToken"] = answer["NextToken"]
+
+
+def check(stack: StackRef, *, accept_duplicates: bool = False) -> None:
+    """Check that no other region processes the events that a replay would deliver.
+
+    Raises:
+        OperatorError: the other region has a replay running, processes new events, or cannot be asked.
+    """
+    peer = stack.peer()
+    if peer is None or accept_duplicates:
+        return
+    try:
+        running = unfinished(peer)
+        is_fenced, peer_is_fenced = (fenced(each) is not None for each in (stack, peer))
+    except (BotoCoreError, ClientError) as error:
+        raise OperatorError(
+            f"{peer.region} cannot be asked whether it works on the same events ({error}): wait for it, or take "
+            "--accept-duplicates"
+        ) from error
+    twice = "and events that two regions process at once take effect twice"
+    if running:
+        raise OperatorError(f"{peer.region} has a replay running ({running[0]}), {twice}: wait until it has ended")
+    if is_fenced:
+        raise OperatorError(f"{stack.region} is fenced and would process nothing: replay in {peer.region}")
+    if stack.role == "secondary" and not peer_is_fenced:
+        raise OperatorError(f"{peer.region} is at work, {twice}: replay in {peer.region}, or fail over first")
+
+
+def warnings(stack: StackRef, since: datetime, until: datetime, now: datetime) -> list[str]:
+    """Return why a replay of a window may leave out events.
+
+    Raises:
+        OperatorError: there is nothing to replay.
+    """
+    if since >= now:
+        raise OperatorError(
+            f"the window begins in the future, at {since:%Y-%m-%d %H:%M:%S %Z}: take an earlier --since"
+        )
+    archive = stack.client("events").describe_archive(ArchiveName=stack.outputs["CarRideArchiveArn"].rpartition("/")[2])
+    days = archive.get("RetentionDays", 0)
+    oldest = now - timedelta(days=days) if days else None
+    if oldest is not None and until <= oldest:
+        raise OperatorError(
+            f"the archive keeps events for {days} days, so it has none before {oldest:%Y-%m-%d %H:%M %Z}"
+        )
+    found = []
+    if oldest is not None and since < oldest:
+        found.append(f"the archive keeps events for {days} days: there are none before {oldest:%Y-%m-%d %H:%M %Z}")
+    if until > now - ARCHIVED_IN and stack.local is None:
+        found.append(
+            f"an event may take ten minutes to arrive in the archive: events after {now - ARCHIVED_IN:%H:%M:%S %Z} may "
+            "be left out"
+        )
+    return found
+
+
+def partner_rules(stack: StackRef) -> set[str]:
+    """Return the names of the rules that send events to partners."""
+    request = {"TargetArn": stack.outputs["PartnersTopicArn"], "EventBusName": stack.outputs["CarRideBusName"]}
+    pages = stack.client("events").get_paginator("list_rule_names_by_target").paginate(**request)
+    return {name for page in pages for name in page["RuleNames"]}
+
+
+def receivers(stack: StackRef, *, only: str | None = None, partners: bool = False) -> list[str]:
+    """Return the ARNs of the rules that receive a replay; none means every rule.
+
+    Args:
+        stack: the stack.
+        only: logical id of the one rule that receives the events.
+        partners: whether the rules of partners receive them too.
+
+    Raises:
+        OperatorError: there is no such rule.
+    """
+    events, bus = stack.client("events"), stack.outputs["CarRideBusName"]
+    if only is not None:
+        rules = stack.named("AWS::Events::Rule")
+        if only not in rules:
+            raise OperatorError(f"the stack has no rule {only}: it has {', '.join(sorted(rules))}")
+        return [events.describe_rule(Name=rules[only], EventBusName=bus)["Arn"]]
+    if partners:
+        return []
+    left_out = partner_rules(stack)
+    pages = events.get_paginator("list_rules").paginate(EventBusName=bus)
+    # AWS's own rules, for archives and endpoints, are no receivers of replays.
+    found = (rule for page in pages for rule in page["Rules"] if "ManagedBy" not in rule)
+    return [rule["Arn"] for rule in found if rule["Name"] not in left_out]
+
+
+def start(stack: StackRef, name: str, since: datetime, until: datetime, rules: Collection[str]) -> None:
+    """Start a replay of the archive to the rules with these ARNs; to every rule if there are none.
+
+    Args:
+        stack: the stack.
+        name: made by `name_for`.
+        since: time of the oldest event.
+        until: time of the newest event.
+        rules: made by `receivers`.
+    """
+    events = stack.client("events")
+    destination: dict[str, Any] = {"Arn": events.describe_event_bus(Name=stack.outputs["CarRideBusName"])["Arn"]}
+    if rules:
+        destination["FilterArns"] = list(rules)
+    archive = stack.outputs["CarRideArchiveArn"]
+    window = {"EventStartTime": since, "EventEndTime": until}
+    events.start_replay(ReplayName=name, EventSourceArn=archive, Destination=destination, **window)
+
+
+def handed_over(stack: StackRef, name: str, *, sleep: Callable[[float], None] = time.sleep) -> None:
+    """Wait until EventBridge has handed over all events of a replay. ``sleep`` waits for some seconds.
+
+    Raises:
+        OperatorError: the replay failed or was cancelled.
+    """
+    while not (replay := describe(stack, name)).handed_over:
+        sleep(_POLL_SECONDS)
+    replay.check()
+
+
+def describe(stack: StackRef, name: str) -> ReplayState:
+    """Return a replay by its name.
+
+    Raises:
+        OperatorError: the stack's archive has no such replay.
+    """
+    events, sqs = stack.client("events"), stack.client("sqs")
+    try:
+        found = events.describe_replay(ReplayName=name)
+    except events.exceptions.ResourceNotFoundException:
+        found = {}
+    if found.get("EventSourceArn") != stack.outputs["CarRideArchiveArn"]:
+        names = ", ".join(unfinished(stack)) or "none"
+        raise OperatorError(f"{stack.name} has no replay {name} in {stack.region}: unfinished are {names}")
+    queues = [f"{each.resources}Queue" for each in CONSUMERS if f"{each.resources}QueueUrl" in stack.outputs]
+    return ReplayState(
+        name,
+        found["State"],
+        found["EventStartTime"],
+        found["EventEndTime"],
+        found["ReplayStartTime"],
+        found.get("EventLastReplayedTime"),
+        {queue: waiting(sqs, stack.outputs[f"{queue}Url"], visible=True) for queue in queues},
+        found.get("StateReason", ""),
+    )
+
+
+def status(stack: StackRef) -> list[ReplayState]:
+    """Return the newest replays of a stack's archive, without those that only predict; the newest is first."""
+    names = [each["ReplayName"] for each in sorted(_replays(stack), key=itemgetter("ReplayStartTime"), reverse=True)]
+    return [describe(stack, name) for name in [each for each in names if not each.startswith(PLAN_PREFIX)][:_SHOWN]]
+
+
+def cancel(stack: StackRef, name: str) -> ReplayState:
+    """Cancel a replay. What it has handed over, consumers process."""
+    stack.client("events").cancel_replay(ReplayName=name)
+    return describe(stack, name)
+
+
+def cancellable(stack: StackRef, name: str) -> ReplayState:
+    """Return a replay that can be cancelled.
+
+    Raises:
+        OperatorError: there is no such replay, or it has handed over everything.
+    """
+    found = describe(stack, name)
+    if found.handed_over:
+        raise OperatorError(f"{name} is {found.state}: there is nothing left to cancel")
+    return found
