@@ -128,8 +128,10 @@ def test_flow_counts_what_was_published(site: Site, page: Page) -> None:
 def test_the_keyboard_is_enough(site: Site, page: Page) -> None:
     """Keys change the view, filter the events and open one."""
     page.goto("/")
+    shown(page.get_by_text("Live."))
     page.keyboard.press("2")
-    shown(page.get_by_role("heading", name="Facts"))
+    page.wait_for_url("**/facts")
+    shown(page.get_by_text("Live."))
     page.keyboard.press("/")
     page.keyboard.type("order_1_00003")
     page.keyboard.press("Enter")
@@ -202,34 +204,37 @@ def test_a_redrive_is_shown_before_it_is_done(site: Site, page: Page) -> None:
     assert site.pipeline.ledger().dead_lettered == before
 
 
-def test_a_key_is_found_and_released(site: Site, page: Page) -> None:
-    """A quarantined key is found by its ride. It is released after the confirmation, not before."""
-    path = event_of(page, "outcome=DeadLettered&at=ride-history&ride=order_1_0")
-    page.goto(path)
-    ride = page.locator("h1 a").inner_text()
-    for confirms, status in ((False, "QUARANTINED"), (True, "FAILED")):
-        page.goto(f"/keys?ride={ride}")
-        record = page.get_by_role("region", name=f"ride-history#{path.rpartition('/')[2]}")
-        expect(record).to_contain_text("QUARANTINED")
+def test_a_key_is_released_after_the_confirmation(site: Site, page: Page) -> None:
+    """A dead letter leads to its record. The preview of a release leaves the record as it is."""
+    page.goto("/letters")
+    page.get_by_role("region", name="QUARANTINED in RideHistoryDlq").get_by_role("link", name="its record").click()
+    page.wait_for_url(re.compile("/keys"))
+    found, record = page.url, page.get_by_role("region", name="ride-history#")
+    for before, confirms in (("QUARANTINED", False), ("QUARANTINED", True), ("FAILED", False)):
+        page.goto(found)
+        expect(record).to_contain_text(before)
         record.get_by_role("button", name="release").click()
-        shown(page.locator("#confirm"))
+        if before == "QUARANTINED":
+            shown(page.locator("#confirm"))
         if confirms:
             page.locator("#confirm").click()
             ended(page, "done")
-        page.goto(f"/keys?ride={ride}")
-        expect(record).to_contain_text(status)
 
 
-def test_a_replay_is_predicted_and_run(site: Site, page: Page) -> None:
-    """Both are commands whose output is shown as it comes; the ledger stays at lost 0, doubled 0."""
+def test_a_replay_is_predicted_run_and_interrupted(site: Site, page: Page) -> None:
+    """Output is shown as it comes; an interrupted replay goes on, and the ledger stays at lost 0, doubled 0."""
     page.goto("/replays")
     page.get_by_role("button", name="Predict").click()
-    ended(page, "done")
-    expect(page.locator("#output")).to_contain_text("archived events")
+    expect(page.locator("#output")).to_contain_text("reading the archive", timeout=PATIENCE_MS)
+    page.get_by_role("button", name="Interrupt").click()
+    ended(page, "status 130")
     page.goto("/replays")
     page.get_by_role("button", name="run it").click()
     page.locator("#confirm").click()
-    ended(page, "done|status 1")  # 1: the audit finds what is wrong with rides, which faults have left half-done
+    expect(page.locator("#output")).to_contain_text("messages in queues", timeout=PATIENCE_MS)
+    page.get_by_role("button", name="Interrupt").click()
+    ended(page, "status 130")
+    expect(page.locator("#output")).to_contain_text("the replay goes on")
     ledger = site.pipeline.ledger()
     assert ledger.replayed
     assert (ledger.lost, ledger.doubled) == (0, 0)
