@@ -93,7 +93,11 @@ costs: .venv-dev/.synced ## Show a month's bill, from the template and a volume 
 
 ##@ Housekeeping
 
-.PHONY: format contract snapshot new-consumer clean help
+.PHONY: build format contract snapshot new-consumer clean help
+build: .venv-sam/.synced ## Build the functions and layers for `sam deploy`, with byte code for short cold starts
+	@sam build $(ARGS)
+	@.venv-sam/bin/python scripts/compile
+
 format: .venv-dev/.synced ## Rewrite the code in the project's format
 	@$(PYTHON) -m ruff format
 	@$(PYTHON) -m ruff check --fix

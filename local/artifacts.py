@@ -5,6 +5,7 @@ import hashlib
 import io
 import json
 import platform
+import subprocess
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -41,7 +42,19 @@ def build(engine: Engine, folder: Path = _FOLDER, root: Path = ROOT) -> None:
     with _locked(folder, fcntl.LOCK_EX):
         if not built.exists() or built.read_text(encoding="utf-8") != _state(folder, root):
             engine.sam("build", "--config-env", "local", parameters=PARAMETERS, folder=root)
+            compile_code(root)
             built.write_text(_state(folder, root), encoding="utf-8")
+
+
+def compile_code(root: Path) -> None:
+    """Compile what was built, as `make build` does; a project without the script keeps its source only.
+
+    Raises:
+        EngineError: Some code is no Python.
+    """
+    script = root / "scripts" / "compile"
+    if script.exists() and subprocess.run([ROOT / ".venv-sam" / "bin" / "python", script], check=False).returncode:
+        raise EngineError("the code that was built could not be compiled: the lines above say why")
 
 
 @contextmanager
@@ -126,7 +139,7 @@ def _zip(folder: Path) -> bytes:
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w", zipfile.ZIP_STORED) as archive:
         for path in sorted(folder.rglob("*")):
-            if path.is_file() and "__pycache__" not in path.parts:
+            if path.is_file():
                 entry = zipfile.ZipInfo(str(path.relative_to(folder)))
                 entry.external_attr = path.stat().st_mode << 16
                 archive.writestr(entry, path.read_bytes())

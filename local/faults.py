@@ -168,13 +168,15 @@ def install(replace: Callable[[Any, str, Any], None] = setattr) -> None:
     """
     try:
         from idempotency import Consumer, decision  # noqa: PLC0415 - as above
+        from idempotency.stores.lean import LeanTransport  # noqa: PLC0415 - as above
         from idempotency.stores.transport import BotocoreTransport  # noqa: PLC0415 - as above
     except ModuleNotFoundError:
         return
 
     interventions = _Interventions()
     replace(decision, "lease_until", interventions.lease_until(decision.lease_until))
-    replace(BotocoreTransport, "__call__", interventions.transport(BotocoreTransport.__call__))
+    for transport in (BotocoreTransport, LeanTransport):
+        replace(transport, "__call__", interventions.transport(transport.__call__))
     for name in ("event_handler", "batch_handler"):
         replace(Consumer, name, _with_faults(getattr(Consumer, name), interventions))
     if unprotected := os.environ.get("UNPROTECTED"):

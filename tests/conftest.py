@@ -44,6 +44,7 @@ os.environ |= {
     "EVENT_BUS_NAME": "bus",
     "IDEMPOTENCY_STORE": "dynamodb:idempotency",
     "IDEMPOTENCY_TABLE": "idempotency",
+    "IDEMPOTENCY_TRANSPORT": "botocore",  # which moto answers
     "LEASE_SECONDS": "30",
     "OUTBOX_TABLE": "outbox",
     "PAYMENT_GATEWAY_URL": "http://127.0.0.1:9",

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 from msgspec import Struct
 
 from assignments import OPEN, Assignment, Car, Decision, State, parked, zone
+from carride.dynamodb import DynamoDB
 from carride.events import RideEvent
 from carride.facts import CarAssigned, CarReleased
 from carride.items import Outbox, Stored, step
@@ -49,10 +50,10 @@ class Reader:
 
     Args:
         tables: their names.
-        client: a botocore or boto3 client for DynamoDB.
+        client: reads them.
     """
 
-    def __init__(self, tables: Tables, client: Any) -> None:
+    def __init__(self, tables: Tables, client: DynamoDB) -> None:
         self._tables = tables
         self._client = client
 
@@ -69,7 +70,7 @@ class Reader:
 
     def free_cars(self, in_zone: str, fleet: Fleet) -> list[Car]:
         """Return the cars of a zone that no ride has, and add to ``fleet`` what was seen."""
-        pages = self._client.get_paginator("query").paginate(
+        pages = self._client.query(
             TableName=self._tables.cars,
             KeyConditionExpression="#zone = :zone",
             FilterExpression="attribute_not_exists(rideID)",

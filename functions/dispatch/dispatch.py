@@ -4,17 +4,16 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from botocore.session import get_session
-
 import assignments
 from assignment_table import Fleet, Reader, Tables, effects
-from carride.clients import dynamodb_client
 from carride.consumer import SagaSettings, ride_consumer
+from carride.dynamodb import DynamoDB
 from carride.events import RideEvent
 from carride.facts import CarReleased, NoCarAvailable
 from carride.settings import from_environment
 from carride.telemetry import count, logger
 from idempotency import Operation, Policy
+from idempotency.stores.transport import dynamodb_transport
 
 POLICY = Policy(
     # All effects are in the commit: a message that comes again need not wait until the lease of a killed attempt is
@@ -39,9 +38,9 @@ def make_handler(
     """Return the Lambda handler."""
     tables = Tables(settings.assignment_table, settings.car_table)
     outbox = settings.outbox()
-    session = get_session()  # shared: a session reads the description of DynamoDB once
-    reader = Reader(tables, dynamodb_client(session))
-    consumer = ride_consumer("dispatch", settings, POLICY, session)
+    transport = dynamodb_transport()
+    reader = Reader(tables, DynamoDB(transport))
+    consumer = ride_consumer("dispatch", settings, POLICY, transport)
 
     @consumer.batch_handler
     def handler(event: RideEvent, operation: Operation) -> None:

@@ -5,11 +5,9 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from botocore.session import get_session
-
 import payments
-from carride.clients import dynamodb_client
 from carride.consumer import SagaSettings, ride_consumer
+from carride.dynamodb import DynamoDB
 from carride.events import RideEvent
 from carride.ride import Ride
 from carride.settings import from_environment
@@ -17,6 +15,7 @@ from gateway import Call, Charge, GatewayError, Status
 from gateway_access import Access, Bearer, read_secret, signed
 from gateway_client import HttpGateway
 from idempotency import Operation, Policy
+from idempotency.stores.transport import dynamodb_transport
 from payment_table import effects, owe_undo, read
 from payments import Action, State
 
@@ -53,9 +52,9 @@ def make_handler(
     """Return the Lambda handler."""
     table = settings.payment_table
     outbox = settings.outbox()
-    session = get_session()  # shared: a session reads the description of DynamoDB once
-    client = dynamodb_client(session)
-    consumer = ride_consumer("payment", settings, policy(settings.lease_seconds), session)
+    transport = dynamodb_transport()
+    client = DynamoDB(transport)
+    consumer = ride_consumer("payment", settings, policy(settings.lease_seconds), transport)
 
     @consumer.event_handler
     def handler(event: RideEvent, operation: Operation) -> None:
@@ -121,6 +120,8 @@ def _capture(gateway: HttpGateway, call: Call, charge: Charge, amount: int) -> C
 
 def http_gateway(settings: Settings) -> HttpGateway:
     """Return the gateway of the settings. It is asked for nothing yet, not even a secret."""
+    from botocore.session import get_session  # noqa: PLC0415 - signatures and secrets need it, and nothing else
+
     access: Access | None = None
     if settings.payment_gateway_signed:
         access = signed(get_session(), settings.aws_region)

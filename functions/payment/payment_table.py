@@ -3,9 +3,11 @@
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from carride.dynamodb import CONDITION_FAILED, DynamoDB
 from carride.events import RideEvent
 from carride.items import Outbox, Stored, step, still_open
 from idempotency import Put, Update, marshalling
+from idempotency.stores.transport import ServiceError
 from payments import OPEN, Decision, Payment, State
 
 
@@ -16,7 +18,7 @@ class Seen(NamedTuple):
     stored: Stored
 
 
-def read(client: Any, table: str, order_id: str) -> Seen:
+def read(client: DynamoDB, table: str, order_id: str) -> Seen:
     """Return what payment knows of a ride, consistently."""
     answer = client.get_item(TableName=table, Key={"orderID": {"S": order_id}}, ConsistentRead=True)
     if "Item" not in answer:
@@ -26,7 +28,7 @@ def read(client: Any, table: str, order_id: str) -> Seen:
     return Seen(payment, Stored(item["state"], item["effects"]))
 
 
-def owe_undo(client: Any, table: str, order_id: str, seen: Seen, now: datetime) -> Seen:
+def owe_undo(client: DynamoDB, table: str, order_id: str, seen: Seen, now: datetime) -> Seen:
     """Write down that the gateway may hold money which has to be given back; return the payment as it is in the table.
 
     It is written by itself, before the gateway is asked, so that the duty outlives a run that fails. Where the payment
@@ -43,7 +45,9 @@ def owe_undo(client: Any, table: str, order_id: str, seen: Seen, now: datetime) 
             ExpressionAttributeNames={"#state": "state"},
             ExpressionAttributeValues=marshalling.item(unchanged | values | {":due": State.UNDO_DUE.value, ":zero": 0}),
         )
-    except client.exceptions.ConditionalCheckFailedException:
+    except ServiceError as error:
+        if error.code != CONDITION_FAILED:
+            raise
         return seen
     return seen._replace(stored=Stored(State.UNDO_DUE, seen.stored.effects))
 

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Final
 
-from botocore.session import get_session
 from msgspec import Meta, Struct
 
 from carride.bookings import changed
@@ -55,14 +54,13 @@ class Reconciler:
     """Has overdue rides settled."""
 
     def __init__(self, settings: Settings) -> None:
-        session = get_session()  # shared: a session reads the description of DynamoDB once
-        store = open_store(f"dynamodb:{settings.idempotency_table}", session=session)
+        store = open_store(f"dynamodb:{settings.idempotency_table}")
         self.consumer: Consumer[None] = Consumer("reconciler", store)
         self.limit = timedelta(hours=settings.overdue_hours)
         self._bookings = settings.booking_table
         self._outbox = Outbox(settings.outbox_table, settings.aws_region, timedelta(days=settings.outbox_days))
         self._open_rides = OpenRides(
-            dynamodb_client(session),
+            dynamodb_client(),
             Tables(settings.booking_table, settings.assignment_table, settings.payment_table, settings.ride_table),
         )
 

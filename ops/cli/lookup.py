@@ -45,7 +45,7 @@ _COLOURS: Final = {
 _STYLES: Final = {word: colour for colour, words in _COLOURS.items() for word in words}
 
 
-@reads("ride")
+@reads("ride", "order_01")
 def ride(session: Session, order_id: str, /, *, since: Moment | None = None) -> Ride:
     """Show where a ride is, and what became of each of its events at each consumer.
 
@@ -56,7 +56,7 @@ def ride(session: Session, order_id: str, /, *, since: Moment | None = None) -> 
     return lookup.ride(session.stack, order_id, since=since)
 
 
-@reads("event")
+@reads("event", "7f3c1c1e-6a51-5d0c-9f5e-1b8a4c2d3e4f")
 def event(session: Session, event_id: str, /, *, since: Moment | None = None) -> Event:
     """Show an event, decoded, and what became of it at each consumer.
 
@@ -67,7 +67,7 @@ def event(session: Session, event_id: str, /, *, since: Moment | None = None) ->
     return lookup.event(session.stack, event_id, since=since)
 
 
-@reads("tail", tool=False)
+@reads("tail", "--ride order_01 --since 10m", "--outcome Failed", tool=False)
 def tail(
     session: Session,
     *,
@@ -89,7 +89,7 @@ def tail(
     return lookup.tail(session.stack, ride=ride, type=type, outcome=outcome, since=since, follow=follow)
 
 
-@reads("records")
+@reads("records", "--ride order_01", "--status FAILED")
 def records(
     session: Session,
     *,
@@ -117,7 +117,7 @@ def quarantined(session: Session) -> Found:
     return keys.quarantined(session.stack)
 
 
-@acts("release")
+@acts("release", "dispatch#7f3c1c1e-6a51-5d0c-9f5e-1b8a4c2d3e4f --yes")
 def release(session: Session, key: str, /) -> Plan:
     """Let a quarantined or crashed key run again.
 
@@ -130,7 +130,7 @@ def release(session: Session, key: str, /) -> Plan:
     return _change(session, "release", key)
 
 
-@acts("forget")
+@acts("forget", "dispatch#7f3c1c1e-6a51-5d0c-9f5e-1b8a4c2d3e4f")
 def forget(session: Session, key: str, /) -> Plan:
     """Delete the record of a key, so that its next delivery runs again.
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import assignment_table
 import assignments
+from carride.dynamodb import DynamoDB
 from carride.facts import CarAssigned, Fact
 from carride.items import Outbox
 from idempotency import Check, Update
@@ -79,7 +80,7 @@ def test_a_ride_without_a_car_says_why(
 def test_every_write_by_itself_refuses_what_is_out_of_date(world: World) -> None:
     """A decision on an older ride is refused by the ride's item and by its car's."""
     ride, late = Life(), Life("order_02")
-    reader = assignment_table.Reader(TABLES, world.dynamodb)
+    reader = assignment_table.Reader(TABLES, DynamoDB(world.dynamodb))
     deliver(world, late.completed)
     unserved, car = reader.ride("order_02"), reader.free_cars("zone_01", assignment_table.Fleet())[0]
     deliver(world, ride.accepted)

@@ -19,6 +19,7 @@ import payments
 import reconciler
 import ride_history
 from api.service import Settings
+from carride.dynamodb import DynamoDB
 from carride.events import SOURCE, RideEvent, parse_event
 from carride.facts import FACTS, Fact
 from carride.overdue import LIMIT, Stage
@@ -106,9 +107,11 @@ class World:
         with pytest.MonkeyPatch.context() as patch:
             for module in (carride.consumer, reconciler):
                 patch.setattr(module, "Consumer", partial(Consumer, concurrency=self.concurrency, **timed))
-                patch.setattr(module, "open_store", lambda _, session: store)
-            for module in (dispatch, payment, reconciler):
-                patch.setattr(module, "dynamodb_client", lambda _: self.dynamodb)
+                patch.setattr(module, "open_store", lambda _, **_transport: store)
+            for module in (dispatch, payment):
+                patch.setattr(module, "dynamodb_transport", lambda: self.dynamodb)
+                patch.setattr(module, "DynamoDB", lambda transport: DynamoDB(transport, sleep=self.clock.sleep))
+            patch.setattr(reconciler, "dynamodb_client", lambda: self.dynamodb)
             patch.setattr(carride.consumer, "SqsDeadLetters", lambda _: self._dead_letters)
             patch.setattr(carride.consumer, "observe", self.observations.append)
             return {

@@ -50,7 +50,8 @@ def ask(
     def ask(*arguments: str) -> list[Any]:
         clients = lambda service, region: lived[0].cloud.client(service, region=region)  # noqa: E731 - two arguments
         main([*arguments, *where, "--json"], clients)
-        return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        printed = capsys.readouterr().out
+        return [json.loads(each) for each in (printed.splitlines() if arguments[0] == "tail" else [printed])]
 
     return ask
 

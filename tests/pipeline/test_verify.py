@@ -68,7 +68,7 @@ def _without_pipe(cloud: LocalAws, pipeline: Pipeline) -> None:
         (_without_policy, ["DispatchRule may not send to", "DispatchRuleDlq"]),
         (_without_rule, ["DispatchRule is DISABLED"]),
         (_without_pipe, ["OutboxPipe is STOP"]),
-        (lambda *_: None, ["fleet"]),
+        (lambda *_: None, ["carride fleet"]),
     ],
 )
 def test_what_is_broken_is_named(

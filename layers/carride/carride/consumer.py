@@ -13,11 +13,10 @@ from idempotency import Consumer, Policy, SqsDeadLetters, open_store
 from idempotency.policy import DAY
 
 if TYPE_CHECKING:
-    from botocore.session import Session
-
     from idempotency.dead_letters import DeadLetters
     from idempotency.observation import Observer
     from idempotency.stores import Store
+    from idempotency.stores.transport import Transport
 
 
 class ConsumerSettings(Struct, frozen=True, kw_only=True):
@@ -41,7 +40,7 @@ class SagaSettings(ConsumerSettings, frozen=True, kw_only=True):
 
 
 def ride_consumer(
-    name: str, settings: ConsumerSettings, policy: Policy, session: "Session | None" = None
+    name: str, settings: ConsumerSettings, policy: Policy, transport: "Transport | None" = None
 ) -> Consumer[RideEvent]:
     """Return a consumer of ride events: each event takes effect once under its idempotency id.
 
@@ -49,11 +48,11 @@ def ride_consumer(
         name: the consumer's name, part of every key.
         settings: the function's environment.
         policy: the policy of its operations; the window comes from the settings.
-        session: shared with the handler's own clients; by default a new one.
+        transport: carries the records, shared with the handler's own requests; by default a new one.
     """
     return wired(
         name,
-        open_store(settings.idempotency_store, session=session),
+        open_store(settings.idempotency_store, transport=transport),
         replace(policy, window=settings.idempotency_window_days * DAY),
         SqsDeadLetters(settings.dead_letter_queue_url),
         observe,

@@ -90,11 +90,17 @@ class OneAtATime:
 
 
 @contextlib.contextmanager
-def dynamodb(client: Any, *, one_at_a_time: bool = False) -> Iterator[Opener]:
-    """Open DynamoDBStores over two tables of this run's own: emptied each time, and deleted in the end."""
+def dynamodb(client: Any, transport: Transport | None = None, *, one_at_a_time: bool = False) -> Iterator[Opener]:
+    """Open DynamoDBStores over two tables of this run's own: emptied each time, and deleted in the end.
+
+    Args:
+        client: makes and reads the tables.
+        transport: the stores' own; by default over the same client.
+        one_at_a_time: whether requests wait for each other.
+    """
     prefix = f"carride-test-{uuid.uuid4().hex[:12]}"
     tables = {f"{prefix}-records": "idempotencyKey", f"{prefix}-rides": "id"}
-    transport: Transport = BotocoreTransport(client, 1.5)
+    transport = transport or BotocoreTransport(client, 1.5)
     if one_at_a_time:
         transport = OneAtATime(transport)
 

@@ -8,5 +8,5 @@ from tests.idempotency.stores.fixtures import over
 
 NAMED: Final = ["named_dynamodb"] if "DYNAMODB_ENDPOINT" in os.environ else []
 
-backend = over("engine_dynamodb", "local_dynamodb", *NAMED, "real_valkey")
-transactional = over("engine_dynamodb", "local_dynamodb", *NAMED)
+backend = over("engine_dynamodb", "local_dynamodb", "lean_dynamodb", *NAMED, "real_valkey")
+transactional = over("engine_dynamodb", "local_dynamodb", "lean_dynamodb", *NAMED)

@@ -22,6 +22,8 @@ from valkey.exceptions import ReadOnlyError
 from valkey.retry import Retry
 
 from idempotency.clock import Clock
+from idempotency.stores.lean import LeanTransport
+from idempotency.stores.signing import Credentials
 from local import valkey_server
 from local.local_aws import LocalAws
 from tests.conftest import SHELL
@@ -133,15 +135,27 @@ def _listens(port: int) -> bool:
 
 
 @pytest.fixture(scope="session")
-def local_dynamodb() -> Iterator[Opener]:
-    """DynamoDBStore on AWS's own DynamoDB Local."""
+def dynamodb_local() -> Iterator[str]:
+    """AWS's own DynamoDB Local: its endpoint's URL."""
     fetched = subprocess.run([DYNAMODB_LOCAL, "fetch"], capture_output=True, text=True, check=False)
     if fetched.returncode:
         pytest.skip(fetched.stderr.strip())
-    with (
-        running_dynamodb_local() as url,
-        dynamodb(boto3.client("dynamodb", endpoint_url=url, config=_ONE_TRY)) as opener,
-    ):
+    with running_dynamodb_local() as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def local_dynamodb(dynamodb_local: str) -> Iterator[Opener]:
+    """DynamoDBStore on DynamoDB Local, through botocore."""
+    with dynamodb(boto3.client("dynamodb", endpoint_url=dynamodb_local, config=_ONE_TRY)) as opener:
+        yield opener
+
+
+@pytest.fixture(scope="session")
+def lean_dynamodb(dynamodb_local: str) -> Iterator[Opener]:
+    """DynamoDBStore on DynamoDB Local, through the lean transport."""
+    lean = LeanTransport(dynamodb_local, "us-east-1", lambda **_: Credentials("test", "test"), read_timeout_s=5)
+    with dynamodb(boto3.client("dynamodb", endpoint_url=dynamodb_local, config=_ONE_TRY), lean) as opener:
         yield opener
 
 

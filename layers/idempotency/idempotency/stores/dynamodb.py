@@ -15,7 +15,7 @@ from idempotency.clock import Clock, epoch_ms
 from idempotency.errors import EffectConflictError, EffectsRejectedError, StoreRefusedError, StoreUnavailableError
 from idempotency.record import IN_PROGRESS, Record
 from idempotency.stores.retries import Retries, Verdict
-from idempotency.stores.transport import NoAnswerError, ServiceError, Transport, botocore_transport
+from idempotency.stores.transport import NoAnswerError, ServiceError, Transport, dynamodb_transport
 
 if TYPE_CHECKING:
     from idempotency.effects import Effect
@@ -45,7 +45,7 @@ class DynamoDBStore:
 
     Args:
         table: the table's name or ARN.
-        transport: sends the requests. Default: a botocore client with explicit timeouts.
+        transport: sends the requests. Default: what `dynamodb_transport` makes for the environment.
         clock, sleep, jitter: epoch milliseconds, waiting in seconds, a number from 0 to 1 for each pause.
     """
 
@@ -60,7 +60,7 @@ class DynamoDBStore:
         sleep: Callable[[float], None] = time.sleep,
         jitter: Callable[[], float] = random.random,
     ) -> None:
-        self._transport = transport or botocore_transport()
+        self._transport = transport or dynamodb_transport()
         self._table = table
         self._retries = Retries(clock, sleep, jitter)
 

@@ -1,10 +1,13 @@
 """Opens the store that one line of settings names."""
 
 import re
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from idempotency.errors import ConfigurationError
 from idempotency.stores import Store
+
+if TYPE_CHECKING:
+    from idempotency.stores.transport import Transport
 
 _TABLE: Final = re.compile(r"dynamodb:(?P<table>[A-Za-z0-9_][A-Za-z0-9_.:/-]{2,2047})")
 _SERVER: Final = re.compile(
@@ -18,23 +21,22 @@ _PORT: Final = 6379
 _HIGHEST_PORT: Final = 65_535
 
 
-def open_store(address: str, *, session: Any = None) -> Store:
+def open_store(address: str, *, transport: "Transport | None" = None) -> Store:
     """Open the store at ``address``. It imports only what that store needs, and sends no request yet.
 
     Args:
         address: ``dynamodb:<name or ARN of the table>``, or ``<scheme>://[[<user>]:<password>@]<host>[:<port>]`` with
             the scheme valkey or redis, with TLS valkeys or rediss, and then ``[/<database>][?<options>]``.
             ``docs/stores.md`` explains the options.
-        session: the botocore session for DynamoDB. Default: a new one, which reads the description of DynamoDB again.
+        transport: carries the requests to DynamoDB. Default: what `dynamodb_transport` makes for the environment.
 
     Raises:
         ConfigurationError: it is none of these, or valkey-py is not installed.
     """
     if table := _TABLE.fullmatch(address):
         from idempotency.stores.dynamodb import DynamoDBStore
-        from idempotency.stores.transport import botocore_transport
 
-        return DynamoDBStore(table["table"], transport=botocore_transport(session=session))
+        return DynamoDBStore(table["table"], transport=transport)
     server = _SERVER.fullmatch(address)
     options = set(filter(None, (server["options"] or "").split("&"))) if server else set()
     port = int(server["port"] or _PORT) if server else 0

@@ -1,0 +1,150 @@
+"""Signatures of requests to DynamoDB, and the credentials that sign them.
+
+A signature is AWS Signature Version 4 of a POST request to ``/`` without a query:
+https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv-create-signed-request.html
+"""
+
+import hmac
+import json
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from hashlib import sha256
+from http.client import HTTPConnection, HTTPException
+from threading import Lock
+from typing import Final, NamedTuple
+from urllib.parse import urlsplit
+
+_CONTAINER: Final = "http://169.254.170.2"
+_TRUSTED_HOSTS: Final = frozenset({"127.0.0.1", "localhost", "::1", "169.254.170.2", "169.254.170.23"})
+"""Where credentials may be fetched without TLS: the loopback interface, and the addresses of ECS and EKS."""
+_FETCH_TIMEOUT_S: Final = 2.0
+_REFRESH_EARLY_MS: Final = 10 * 60 * 1000
+
+
+class CredentialsError(Exception):
+    """Raised when credentials cannot be had."""
+
+
+class Credentials(NamedTuple):
+    """What signs a request."""
+
+    access_key: str
+    secret_key: str
+    token: str | None = None
+    """The session token of temporary credentials."""
+
+
+class Signer:
+    """Signs requests for one service in one region. It may be used from several threads."""
+
+    def __init__(self, region: str, service: str = "dynamodb") -> None:
+        self._scope = f"{region}/{service}/aws4_request"
+        self._parts = (region, service, "aws4_request")
+        self._derived: tuple[str, str, bytes] = ("", "", b"")
+
+    def authorization(self, credentials: Credentials, headers: Mapping[str, str], body: bytes, time: str) -> str:
+        """Return the header Authorization.
+
+        Args:
+            credentials: whose signature it is.
+            headers: the headers to sign by their names in lower case, with ``host`` and ``x-amz-date``.
+            body: the request's body.
+            time: the value of ``x-amz-date``, such as ``20261121T083000Z``.
+        """
+        names = sorted(headers)
+        signed = ";".join(names)
+        lines = "".join(f"{name}:{' '.join(headers[name].split())}\n" for name in names)
+        request = f"POST\n/\n\n{lines}\n{signed}\n{sha256(body).hexdigest()}"
+        scope = f"{time[:8]}/{self._scope}"
+        text = f"AWS4-HMAC-SHA256\n{time}\n{scope}\n{sha256(request.encode()).hexdigest()}"
+        signature = hmac.digest(self._key(credentials.secret_key, time[:8]), text.encode(), "sha256").hex()
+        return (
+            f"AWS4-HMAC-SHA256 Credential={credentials.access_key}/{scope}, SignedHeaders={signed}, "
+            f"Signature={signature}"
+        )
+
+    def _key(self, secret: str, day: str) -> bytes:
+        """Return the day's key, which is derived once."""
+        known_secret, known_day, key = self._derived
+        if (known_secret, known_day) != (secret, day):
+            key = f"AWS4{secret}".encode()
+            for part in (day, *self._parts):
+                key = hmac.digest(key, part.encode(), "sha256")
+            self._derived = (secret, day, key)
+        return key
+
+
+def environment_credentials(environment: Mapping[str, str]) -> Credentials | None:
+    """Return the credentials in an environment; None if there are none."""
+    access_key, secret_key = environment.get("AWS_ACCESS_KEY_ID"), environment.get("AWS_SECRET_ACCESS_KEY")
+    if not access_key or not secret_key:
+        return None
+    return Credentials(access_key, secret_key, environment.get("AWS_SESSION_TOKEN") or None)
+
+
+class ContainerCredentials:
+    """Credentials that the runtime hands out over HTTP and rotates, as under SnapStart and in containers.
+
+    Args:
+        url: where they are. Without TLS it is on this machine.
+        environment: has ``AWS_CONTAINER_AUTHORIZATION_TOKEN``, or the name of the file with it, if it is needed.
+        clock: the time in epoch milliseconds.
+
+    Raises:
+        CredentialsError: the URL is not of this machine.
+    """
+
+    def __init__(self, url: str, environment: Mapping[str, str], clock: Callable[[], int]) -> None:
+        self._url, self._environment, self._clock = urlsplit(url), environment, clock
+        if self._url.scheme != "http" or self._url.hostname not in _TRUSTED_HOSTS:
+            raise CredentialsError(f"credentials are not fetched from {url}")
+        self._lock = Lock()
+        self._found: Credentials | None = None
+        self._expires_ms = 0
+
+    def __call__(self, *, renew: bool = False) -> Credentials:
+        """Return the credentials, after fetching them if they are about to expire, or to ``renew`` them.
+
+        Raises:
+            CredentialsError: they cannot be had.
+        """
+        with self._lock:
+            left_ms = self._expires_ms - self._clock()
+            if self._found is None or renew or left_ms < _REFRESH_EARLY_MS:
+                try:
+                    self._found, self._expires_ms = self._fetch()
+                except (OSError, HTTPException, LookupError, TypeError, ValueError) as error:
+                    if self._found is None or renew or left_ms <= 0:
+                        raise CredentialsError(f"the runtime gave no credentials: {error!r}") from error
+            return self._found
+
+    def _fetch(self) -> tuple[Credentials, int]:
+        token = self._environment.get("AWS_CONTAINER_AUTHORIZATION_TOKEN", "")
+        if file := self._environment.get("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"):
+            with open(file, encoding="utf-8") as content:  # noqa: PTH123 - pathlib would cost import time
+                token = content.read().strip()
+        connection = HTTPConnection(str(self._url.hostname), self._url.port or 80, timeout=_FETCH_TIMEOUT_S)
+        try:
+            path = f"{self._url.path or '/'}{'?' if self._url.query else ''}{self._url.query}"
+            connection.request("GET", path, headers={"Authorization": token} if token else {})
+            answer = connection.getresponse()
+            found = json.loads(answer.read())
+        finally:
+            connection.close()
+        expires = datetime.fromisoformat(found["Expiration"])
+        credentials = Credentials(found["AccessKeyId"], found["SecretAccessKey"], found.get("Token"))
+        return credentials, int(expires.timestamp() * 1000)
+
+
+def credentials_of(environment: Mapping[str, str], clock: Callable[[], int]) -> Callable[..., Credentials] | None:
+    """Return what gives the credentials that an environment names, or None if only botocore can find some.
+
+    It may be called with ``renew``, to replace credentials that were refused as expired.
+    """
+    if found := environment_credentials(environment):
+        return lambda **_renew: environment_credentials(environment) or found
+    path, url = (environment.get(f"AWS_CONTAINER_CREDENTIALS_{name}_URI") for name in ("RELATIVE", "FULL"))
+    try:
+        return ContainerCredentials(f"{_CONTAINER}{path}" if path else url or "", environment, clock)
+    except CredentialsError:
+        return None

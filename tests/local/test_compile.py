@@ -1,0 +1,53 @@
+"""Byte code in what is deployed: `scripts/compile`, which `make build` runs."""
+
+import marshal
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import CodeType
+
+from local.local_aws import ROOT
+
+SOURCES = {"AFunction/handler.py": "RAN = True\n", "ALayer/python/package/__init__.py": "def work(): raise OSError\n"}
+_UNCHECKED = b"\x01\x00\x00\x00"
+_HEADER = 16
+
+
+def compiled(folder: Path, sources: dict[str, str]) -> tuple[int, dict[str, bytes]]:
+    """Compile a build in this folder; return the exit status, and the byte code by its path in the build."""
+    build = folder / ".aws-sam" / "build"
+    for name, source in sources.items():
+        (build / name).parent.mkdir(parents=True, exist_ok=True)
+        (build / name).write_text(source)
+    (folder / "scripts").mkdir(exist_ok=True)
+    script = shutil.copy(ROOT / "scripts" / "compile", folder / "scripts")
+    status = subprocess.run([sys.executable, script], capture_output=True, check=False).returncode
+    return status, {str(path.relative_to(build)): path.read_bytes() for path in build.rglob("*.pyc")}
+
+
+def test_the_same_source_gives_the_same_bytes(tmp_path: Path) -> None:
+    """A build on another machine, or at another time, has the same byte code, so that nothing is deployed anew."""
+    (tmp_path / "one").mkdir()
+    (tmp_path / "other").mkdir()
+    (status, one), (_, other) = (compiled(tmp_path / name, SOURCES) for name in ("one", "other"))
+    assert (status, len(one)) == (0, 2)
+    assert one == other
+
+
+def test_byte_code_is_used_whatever_the_times_are(tmp_path: Path) -> None:
+    """It is not compared with its source, whose time packing changes; tracebacks name Lambda's folders."""
+    _, found = compiled(tmp_path, SOURCES)
+    names = set()
+    for content in found.values():
+        assert content[4:8] == _UNCHECKED
+        code = marshal.loads(content[_HEADER:])  # noqa: S302 - compiled in this test
+        assert isinstance(code, CodeType)
+        names.add(code.co_filename)
+    assert names == {"/var/task/handler.py", "/opt/python/package/__init__.py"}
+
+
+def test_code_that_is_no_python_fails_the_build(tmp_path: Path) -> None:
+    """Not the first cold start."""
+    status, _ = compiled(tmp_path, SOURCES | {"BFunction/handler.py": "def\n"})
+    assert status == 1
