@@ -60,6 +60,7 @@ PRICES: Final[Mapping[str, Price]] = {
     "recovery": Price(0.20, "GB-month", "dynamodb"),
     "health check": Price(0.50, "check", "route53", "that a check of an alarm costs what one of AWS's endpoints does"),
     "key": Price(1.00, "key", "kms"),
+    "secret": Price(0.40, "secret", "secrets-manager", "the price"),
     "transfer": Price(0.02, "GB", "ec2"),
 }
 _SCALES: Final = {"million": 1e6, "GB": 1e9, "GB-month": 1e9}
@@ -97,6 +98,7 @@ TABLES: Final = {
 }  # fmt: skip
 """By table: write units, with those of its indexes, and bytes that stay."""
 EXPIRES: Final = {"IdempotencyTable": "WindowDays", "OutboxTable": "OutboxDays"}  # after these Retentions
+GATEWAY_CALLS, GATEWAY_UNITS = 3, 8  # of a ride's payment at the simulated gateway: invocations, write units
 OUTCOMES: Final = ("New", "Duplicate", "Retried")
 """The metrics of each consumer and the API in a month without failures."""
 ROUTE_METRICS: Final = 6  # API Gateway, http-api-metrics.html
@@ -134,7 +136,7 @@ def bill(rides: float, *, regions: int = 1, events: float = len(EVENTS), **chose
         rides: number of rides in the month.
         regions: 1, or 2 for a primary and a secondary.
         events: events a ride. A ride with others than eight is taken to cost in proportion.
-        **chosen: parameters of the template. There is a payment gateway, because the rides are paid.
+        **chosen: parameters of the template. By default there is a real payment gateway, because the rides are paid.
 
     Raises:
         ValueError: the template has no such parameter, or does not allow the value.
@@ -180,6 +182,7 @@ def idle(deployed: Stack) -> Iterator[Use]:
     yield Use("dashboard", "dashboard", number("CloudWatch::Dashboard"))
     yield Use("health check of the endpoint", "health check", number("Route53::HealthCheck"))
     yield Use("customer managed key", "key", bool(deployed.parameters["KmsKeyArn"]))
+    yield Use("secret of the gateway", "secret", bool(deployed.parameters["PaymentGatewaySecretArn"]))
     yield Use("SQS: Lambda's polls", "queue request", POLLS * number("Lambda::EventSourceMapping"))
     yield Use("DynamoDB: the pipe's reads of the stream", "stream read", STREAM_READS * number("Pipes::Pipe"))
     for table in deployed.of_type("AWS::DynamoDB::GlobalTable").values():
@@ -255,6 +258,12 @@ def _processed(deployed: Stack, rides: float, taken: Counter[str]) -> Iterator[U
         detailed = stage["DefaultRouteSettings"]["DetailedMetricsEnabled"]
         yield Use("HTTP API: detailed metrics of routes", "custom metric", detailed * ROUTES * ROUTE_METRICS)
         yield from _logged(deployed, REQUESTS * rides * ACCESS_BYTES)
+    gateways = {_named(url["TargetFunctionArn"]) for url in deployed.of_type("AWS::Lambda::Url").values()}
+    for name in gateways & set(deployed.of_type("AWS::Lambda::Function")):  # the simulated one
+        yield from _invoked(deployed, name, GATEWAY_CALLS * rides)
+    yield Use(
+        "DynamoDB: write units", "write unit", GATEWAY_UNITS * rides * len(deployed.of_type("AWS::DynamoDB::Table"))
+    )
     line = METRIC_BYTES + LINE_BYTES * (deployed.parameters["LogLevel"] in {"DEBUG", "INFO"})
     for name in deployed.of_type("AWS::Lambda::Function"):
         if calls[name]:
@@ -290,14 +299,15 @@ def _units(deployed: Stack, kind: str, units: float) -> Iterator[Use]:
 
 def _invoked(deployed: Stack, function: str, calls: float) -> Iterator[Use]:
     """Yield what calls of a function cost, with their traces and Lambda's own log lines."""
-    gigabytes = deployed.of_type("AWS::Lambda::Function")[function]["MemorySize"] / 1024
+    properties = deployed.of_type("AWS::Lambda::Function")[function]
+    gigabytes = properties["MemorySize"] / 1024
     yield Use("Lambda: requests", "invocation", calls)
     yield Use(
         f"Lambda: {MILLISECONDS} ms a request",
         deployed.parameters["Architecture"],
         calls * MILLISECONDS / 1000 * gigabytes,
     )
-    if deployed.parameters["Tracing"] == "Active":
+    if deployed.parameters["Tracing"] == "Active" and "TracingConfig" in properties:
         first = min(calls, SECONDS)
         yield Use("X-Ray: traces", "trace", first + SAMPLED * (calls - first))
     yield from _logged(deployed, calls * PLATFORM_BYTES)

@@ -171,7 +171,7 @@ def _(found: ReplayPlan) -> RenderableType:
     )
     for consumer, types in found.fates.items():
         for kind, counts in sorted(types.items()):
-            rows.add_row(consumer, kind, *(str(counts.get(fate, 0)) for fate in fates))
+            rows.add_row(consumer, kind, *(str(counts.get(fate) or "") for fate in fates))
     run = f"./carride replay run --since {found.since.isoformat()} --until {found.until.isoformat()}"
     return Group(rows, Text("\n".join(["", *found.warnings, f"do it: {run}"])))
 

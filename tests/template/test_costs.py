@@ -66,7 +66,9 @@ def test_rides_cost_in_proportion() -> None:
         ({"Retention": "short"}, "storage|items that expire"),
         ({"Architecture": "x86_64"}, "Lambda: 20 ms"),
         ({"TableBilling": "provisioned"}, "capacity|units|alarm"),
-        ({"PaymentGatewayUrl": ""}, "Lambda|X-Ray|Logs|custom metrics, without"),
+        ({"PaymentGatewayUrl": "", "PaymentGateway": "none"}, "Lambda|X-Ray|Logs|custom metrics, without"),
+        ({"PaymentGatewayUrl": ""}, "Lambda|Logs|write units"),  # the simulated one
+        ({"PaymentGatewaySecretArn": "arn"}, "secret"),
         ({"Stage": "local"}, "Scheduler|Lambda|X-Ray|Logs|reconciler"),
         ({"ReservedConcurrency": "100", "AlarmEmail": "you@example.com", "StaffGroup": ""}, ""),
     ],
@@ -91,7 +93,7 @@ def test_two_regions_copy_events_and_items() -> None:
     assert two["EventBridge: copied events"] == one["EventBridge: events"]
     assert one["Lambda: requests"] == two["Lambda: requests"]
     assert two["transfer to the other region"] > 0
-    primary, single = (stack(**ROLES[role]) for role in ("primary", "standalone"))
+    primary, single = (stack(PaymentGateway="none", **ROLES[role]) for role in ("primary", "standalone"))
     assert dollars(primary)["DynamoDB: write units"] == pytest.approx(
         2 * dollars(single)["DynamoDB: write units"], rel=1e-3
     )
