@@ -33,6 +33,8 @@ _LOOK_S: Final = 0.2
 """How often a stream looks for changes."""
 _FADE_S: Final = 2.0
 """After this time a stream renders again although nothing has changed: rates fade, records change."""
+_SAID_S: Final = 20.0
+"""How long the page says what the last button did."""
 _EVENT_STREAM: Final = "text/event-stream"
 _POLICY: Final = "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; object-src 'none'"
 _HEADERS: Final = (
@@ -87,8 +89,7 @@ class Desk:
 
     def __init__(self, feed: Feed, host: str) -> None:
         self.feed = feed
-        self.said: str | None = None
-        """What the last change did, in a sentence."""
+        self._said: tuple[float, str | None] = (0.0, None)
         self.watched = views.Watched()
         self.jobs = Jobs(feed.stack)
         self._templates = Environment(
@@ -105,6 +106,12 @@ class Desk:
         static = Mount("/static", StaticFiles(directory=_HERE / "static"))
         self.app = Starlette(routes=[*acts, *pages, static], middleware=[Middleware(Guard, host=host)])
 
+    @property
+    def said(self) -> str | None:
+        """What the last button did, in a sentence, for a while."""
+        at, sentence = self._said
+        return sentence if time.monotonic() - at < _SAID_S else None
+
     def _page(self, template: str, view: View) -> Callable[[Request], Any]:
         async def endpoint(request: Request) -> Response:
             if _EVENT_STREAM in request.headers.get("accept", ""):
@@ -119,9 +126,10 @@ class Desk:
         async def endpoint(request: Request) -> Response:
             form = dict(parse_qsl((await request.body()).decode(), keep_blank_values=True))
             try:
-                where, self.said = await run_in_threadpool(act, self, form)
+                where, said = await run_in_threadpool(act, self, form)
             except (OperatorError, BotoCoreError, ClientError, OSError, ValueError) as error:
-                where, self.said = str(form.get("back", "/")), f"Nothing was done: {error}."
+                where, said = str(form.get("back", "/")), f"Nothing was done: {error}."
+            self._said = (time.monotonic(), said)
             return RedirectResponse(where if where.startswith("/") else "/", 303)
 
         return endpoint

@@ -40,17 +40,13 @@ def deliver(stack: StackRef, consumer: AuditedConsumer, body: str, times: int = 
         times: how often, at once.
 
     Raises:
-        OperatorError: the stack is not a local one.
+        OperatorError: the stack is not a local one, or the target refused the event.
     """
     _require_local(stack)
     arn = redrive.target_of(stack, f"{consumer.resources}Dlq")
-    service, name = arn.split(":")[2], arn.rsplit(":", 1)[-1]
     for _ in range(times):
-        if service == "sqs":
-            sqs = stack.client("sqs")
-            sqs.send_message(QueueUrl=sqs.get_queue_url(QueueName=name)["QueueUrl"], MessageBody=body)
-        else:
-            stack.client("lambda").invoke(FunctionName=arn, InvocationType="Event", Payload=body)
+        if problem := redrive.send(stack, arn, json.loads(body)):
+            raise OperatorError(f"{consumer.name}'s target {problem}")
 
 
 def send(stack: StackRef, detail: Mapping[str, Any]) -> None:
