@@ -10,7 +10,14 @@ document.addEventListener("click", (event) => {
   if (details) chosen.set(details.id, !details.open);
 });
 
+let isPressed = false; // a click would be lost if its button were replaced between press and release
+addEventListener("pointerdown", () => { isPressed = true; }, true);
+for (const end of ["pointerup", "pointercancel"]) {
+  addEventListener(end, () => setTimeout(() => { isPressed = false; }), true);
+}
+
 function isBusy(part) {
+  if (isPressed) return true;
   const selection = getSelection();
   const isSelected = selection && !selection.isCollapsed && part.contains(selection.anchorNode);
   return isSelected || (part.contains(document.activeElement) && document.activeElement.matches(fields));
