@@ -160,13 +160,9 @@ def event(desk: "Desk", request: Request) -> dict[str, Any]:
     items = records.items_of(feed.stack, fact.ride) if fact.ride else {}
     seen = {name: desk.watched.add(f"record {record.key}", _told(record)) for name, record in held.items()}
     with feed.lock:
-        # Heartbeats make a lease longer, so the last version of each owner token counts.
-        leases = {
-            name: {each.value["owner"]: each.value for each in versions if each.value["lease_ms"]}.values()
-            for name, versions in seen.items()
-        }
+        leases = {name: _leases(versions) for name, versions in seen.items()}
         times = [copy.time_ms for copy in fact.copies] + [run.ended_ms for run in fact.runs]
-        times += [value[name] for values in leases.values() for value in values for name in ("lease_ms", "updated_ms")]
+        times += [time_ms for found in leases.values() for lease in found for time_ms in lease[2:]]
         place = axis([*times, *(began for began in map(began_ms, fact.runs) if began > fact.time_ms)])
         stops = [
             {
@@ -176,9 +172,7 @@ def event(desk: "Desk", request: Request) -> dict[str, Any]:
                 "letter": fact.letters.get(each.name),
                 "says": records.explain(held[each.name], datetime.now(UTC)).says if each.name in held else None,
                 "history": seen.get(each.name, ()),
-                "leases": [
-                    (value, place(value["updated_ms"]), place(value["lease_ms"])) for value in leases.get(each.name, ())
-                ],
+                "leases": [(*lease, place(lease[2]), place(lease[3])) for lease in leases.get(each.name, ())],
                 "effect": _effect(desk, each, fact, items.get(each.table or "", {})),
             }
             for each in feed.consumers
@@ -202,6 +196,16 @@ def _fact(desk: "Desk", name: str) -> Fact:
             f"The desk knows no event {name}. It may be older than what the desk has read, or not logged yet."
         )
     return fact
+
+
+def _leases(versions: Sequence[Version]) -> list[tuple[str, int, int, int]]:
+    """Return each lease that was seen: owner token, attempt, begin and end. Heartbeats make a lease longer."""
+    found: dict[str, tuple[str, int, int, int]] = {}
+    for _, value in versions:
+        if value["lease_ms"] and (owner := value["owner"]):
+            begin = found[owner][2] if owner in found else value["updated_ms"]
+            found[owner] = (owner, value["attempt"], begin, value["lease_ms"])
+    return list(found.values())
 
 
 def _indented(text: str) -> str:
