@@ -179,11 +179,16 @@ def letter_of(queue: str, message: Any) -> Letter:
         consumer=consumer,
         key=key if isinstance(key, str) and key else None,
         fact=fact,
-        ride=_text(_ride.search(event)),
+        ride=ride_of(event),
         type=_text(_type.search(event)),
         sent=datetime.fromtimestamp(int(message["Attributes"]["SentTimestamp"]) / 1000, UTC),
         event=event,
     )
+
+
+def ride_of(event: Any) -> str | None:
+    """Return the ride that an event names, although it may break the contract."""
+    return _text(_ride.search(event))
 
 
 def consumer_of(queue: str) -> str | None:
