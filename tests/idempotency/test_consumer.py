@@ -6,6 +6,7 @@ import threading
 import types
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 
@@ -123,6 +124,14 @@ class TestFunction:
 
         assert [book("order_01"), book(order_id="order_01", seats=1)] == [{"order": "order_01", "seats": 1}] * 2
         assert runs == ["order_01"]
+
+    @pytest.mark.parametrize("result", [None, False, 0, "", [], {}], ids=type)
+    def test_empty_result_is_a_result(self, local: World, result: object) -> None:
+        """It is stored, and the second call gets it without a run."""
+        work = Mock(return_value=result)
+        book = local.consumer().function(key="order_id", name="book")(lambda order_id: work())
+        assert [book("order_01"), book("order_01")] == [result] * 2
+        work.assert_called_once()
 
     def test_functions_of_one_consumer_share_no_keys(self, local: World) -> None:
         """Keys contain the function's name: another function, or the handler around it, is another operation."""

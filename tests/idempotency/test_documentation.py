@@ -15,7 +15,6 @@ from idempotency.testing import Invocation
 from tests.idempotency.samples import DynamoDBWorld, create_tables, event
 
 GUIDE: Final = Path(idempotency.__file__).parents[1] / "README.md"
-TESTS: Final = Path(__file__).parent
 
 
 @pytest.fixture
@@ -76,17 +75,6 @@ def test_calls_of_each_path_are_as_the_guide_says(world: DynamoDBWorld, path: st
     else:
         handler(event(), world.invocation("request-2"))
     assert len(world.transport.requests) - before == calls
-
-
-def test_every_test_that_the_guide_names_exists() -> None:
-    """Each rule of the guide names existing tests."""
-    rows = re.findall(r"^\| (\d+) .*? \| (`.*`) \|$", GUIDE.read_text(), re.MULTILINE)
-    assert [int(number) for number, _ in rows] == [*range(1, 25), 26]
-    for _, cell in rows:
-        for name in re.findall(r"`([^`]+)`", cell):
-            file, *inside = name.split("::") if name.startswith("test_") else ("test_rules.py", *name.split("::"))
-            text = (TESTS / file).read_text()
-            assert all(re.search(rf"(class|def) {part}\b", text) for part in inside), name
 
 
 def test_every_setting_and_its_default_is_in_the_guide() -> None:

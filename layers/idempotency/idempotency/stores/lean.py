@@ -25,10 +25,8 @@ from urllib.parse import urlsplit
 
 from idempotency.clock import Clock, epoch_ms
 from idempotency.stores.signing import Credentials, CredentialsError, Signer, credentials_of
-from idempotency.stores.transport import NoAnswerError, ServiceError, Transport
+from idempotency.stores.transport import CONNECT_TIMEOUT_S, READ_TIMEOUT_S, NoAnswerError, ServiceError, Transport
 
-_CONNECT_TIMEOUT_S: Final = 0.7
-_READ_TIMEOUT_S: Final = 0.8
 _KEPT: Final = 20
 _CONTENT_TYPE: Final = "application/x-amz-json-1.0"
 _USER_AGENT: Final = "carride-idempotency lang/python"
@@ -77,8 +75,8 @@ class LeanTransport:
         region: str,
         credentials: Callable[..., Credentials],
         *,
-        connect_timeout_s: float = _CONNECT_TIMEOUT_S,
-        read_timeout_s: float = _READ_TIMEOUT_S,
+        connect_timeout_s: float = CONNECT_TIMEOUT_S,
+        read_timeout_s: float = READ_TIMEOUT_S,
         clock: Clock = epoch_ms,
         tls: Callable[[bool], ssl.SSLContext] | None = None,
     ) -> None:
@@ -186,32 +184,20 @@ class LeanTransport:
 
     def _connected(self) -> HTTPConnection:
         """Return a new connection."""
-        try:
-            return self._open()
-        except ssl.SSLCertVerificationError:
-            if self._complete:
-                raise UnusableError("the certificate cannot be verified") from None
-        self._complete, self._context = True, None
-        return self._connected()
-
-    def _open(self) -> HTTPConnection:
         host, port = str(self._address.hostname), self._address.port
+        connection = HTTPConnection(host, port, timeout=self._connect_s)
         if self._address.scheme == "https":
             self._context = self._context or self._tls(self._complete)
-            connection: HTTPConnection = HTTPSConnection(host, port, timeout=self._connect_s, context=self._context)
-        else:
-            connection = HTTPConnection(host, port, timeout=self._connect_s)
+            connection = HTTPSConnection(host, port, timeout=self._connect_s, context=self._context)
         try:
             connection.connect()
-        except ssl.SSLCertVerificationError:
-            connection.close()
-            raise
-        except ssl.SSLError as error:
-            connection.close()
-            raise UnusableError(f"no TLS connection to {host}: {error}") from error
         except OSError as error:
             connection.close()
-            raise NoAnswerError(f"no connection to {host}: {error}") from error
+            if isinstance(error, ssl.SSLCertVerificationError) and not self._complete:
+                self._complete, self._context = True, None
+                return self._connected()
+            kind = UnusableError if isinstance(error, ssl.SSLError) else NoAnswerError
+            raise kind(f"no connection to {host}: {error}") from error
         return connection
 
 
