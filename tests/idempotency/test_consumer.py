@@ -78,14 +78,6 @@ class TestEventHandler:
             local.consumer(name).event_handler(local.work)(event(), local.invocation())
         assert [operation.key for operation in local.work.runs] == ["history#k1", "payment#k1"]
 
-    def test_labels_of_the_event_come_with_every_observation(self, local: World) -> None:
-        """Observations of a new event and of its duplicate have the event's labels."""
-        history = local.consumer(labels=lambda event: {"ride": event["detail"]["data"]["orderID"]})
-        for request_id in ("r1", "r2"):
-            history.event_handler(local.work)(event(), local.invocation(request_id))
-        labels = {"ride": "order_01"}
-        assert [(each.outcome, each.labels) for each in local.seen] == [("New", labels), ("Duplicate", labels)]
-
 
 class TestExpiry:
     """An event that is no longer worth processing."""
@@ -235,12 +227,6 @@ class TestBlock:
             assert (first.done, second.done, second.result) == (False, True, {"charged": 1})
             with pytest.raises(RuntimeError):
                 assert second.operation
-
-    def test_error_that_leaves_the_block_fails_the_operation(self, local: World) -> None:
-        """The block's own error goes on, and the record says FAILED."""
-        with pytest.raises(KeyError, match="pickup"), local.consumer().operation("k1"):
-            raise KeyError("pickup")
-        assert (local.record().status, local.seen[-1].outcome) == ("FAILED", "Failed")
 
     def test_downstream_key_is_stable_over_attempts_and_differs_between_consumers(self, local: World) -> None:
         """An external system gets one key for all attempts at a step, and another for another step or consumer."""

@@ -2,11 +2,14 @@
 
 import re
 import textwrap
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final
 
+import boto3
 import pytest
+from moto import mock_aws
 
 import idempotency
 from idempotency import Policy
@@ -18,12 +21,12 @@ GUIDE: Final = Path(idempotency.__file__).parents[1] / "README.md"
 
 
 @pytest.fixture
-def invoices(dynamodb: Any) -> Any:
+def invoices() -> Iterator[Any]:
     """The tables of the five-line consumer."""
-    create_tables(dynamodb, {"IdempotencyTable": "idempotencyKey", "Invoices": "id"})
-    yield dynamodb
-    for table in ("IdempotencyTable", "Invoices"):
-        dynamodb.delete_table(TableName=table)
+    with mock_aws():
+        client = boto3.client("dynamodb")
+        create_tables(client, {"IdempotencyTable": "idempotencyKey", "Invoices": "id"})
+        yield client
 
 
 GUIDES: Final = {

@@ -177,6 +177,7 @@ def test_an_answer_is_read(service: Service, transport: Transport) -> None:
     assert read == {"B": {"B": b"\x00\xff"}, "all": {"BS": [b"\x01"]}, "m": {"M": {"B": {"S": "x"}}}}
     assert json.loads(service.requests[1][1])["Key"] == {"k": {"B": "AP8="}}
     assert service.connections == 1
+    assert transport.longest_try_s == pytest.approx(1.4)
 
 
 def test_a_request_says_who_sends_it(service: Service, transport: Transport) -> None:
