@@ -26,10 +26,8 @@ from urllib.parse import urlsplit
 
 from idempotency.clock import Clock, epoch_ms
 from idempotency.stores.signing import Credentials, CredentialsError, Signer, credentials_of
-from idempotency.stores.transport import NoAnswerError, ServiceError, Transport
+from idempotency.stores.transport import CONNECT_TIMEOUT_S, READ_TIMEOUT_S, NoAnswerError, ServiceError, Transport
 
-_CONNECT_TIMEOUT_S: Final = 0.7
-_READ_TIMEOUT_S: Final = 0.8
 _KEPT: Final = 20
 _CONTENT_TYPE: Final = "application/x-amz-json-1.0"
 _USER_AGENT: Final = "carride-idempotency lang/python"
@@ -79,8 +77,8 @@ class LeanTransport:
         region: str,
         credentials: Callable[..., Credentials],
         *,
-        connect_timeout_s: float = _CONNECT_TIMEOUT_S,
-        read_timeout_s: float = _READ_TIMEOUT_S,
+        connect_timeout_s: float = CONNECT_TIMEOUT_S,
+        read_timeout_s: float = READ_TIMEOUT_S,
         clock: Clock = epoch_ms,
         tls: Callable[[bool], ssl.SSLContext] | None = None,
     ) -> None:
@@ -193,19 +191,10 @@ class LeanTransport:
 
     def _connected(self) -> socket.socket:
         """Return a new connection."""
-        try:
-            return self._open()
-        except ssl.SSLCertVerificationError:
-            if self._complete:
-                raise UnusableError("the certificate cannot be verified") from None
-        self._complete, self._context = True, None
-        return self._connected()
-
-    def _open(self) -> socket.socket:
         host, is_secure = str(self._address.hostname), self._address.scheme == "https"
-        port = self._address.port or (_HTTPS if is_secure else _HTTP)
         connection = None
         try:
+            port = self._address.port or (_HTTPS if is_secure else _HTTP)
             connection = socket.create_connection((host, port), self._connect_s)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if is_secure:
@@ -214,11 +203,11 @@ class LeanTransport:
         except OSError as error:
             if connection is not None:
                 connection.close()
-            if isinstance(error, ssl.SSLCertVerificationError):
-                raise
-            if isinstance(error, ssl.SSLError):
-                raise UnusableError(f"no TLS connection to {host}: {error}") from error
-            raise NoAnswerError(f"no connection to {host}: {error}") from error
+            if isinstance(error, ssl.SSLCertVerificationError) and not self._complete:
+                self._complete, self._context = True, None
+                return self._connected()
+            kind = UnusableError if isinstance(error, ssl.SSLError) else NoAnswerError
+            raise kind(f"no connection to {host}: {error}") from error
         return connection
 
 
