@@ -25,7 +25,7 @@ from local.simulated_gateway import Books, GatewayServer, Troubles
 from ops import fleet
 from ops.audit import Report, audit, gateway_payments
 from ops.finding import KEPT, Kept, keep, kept, local_clients
-from ops.simulation import AT_ONCE, Published, simulate
+from ops.simulation import simulate
 from ops.stack import StackRef
 
 LEDGER: Final = ROOT / ".demo" / "ledger.json"
@@ -121,7 +121,7 @@ def run(options: argparse.Namespace) -> Report:
             for booked in book(cloud, stack, options.bookings):
                 progress.note(f"{booked:,} of {options.bookings:,} rides")
         with progress.step(f"publishing {options.rides} rides"):
-            for done, total, injected in publish(cloud, stack, specification(options)):
+            for done, total, injected in simulate(stack_ref(cloud, stack), specification(options)):
                 progress.note(f"{done:,} of {total:,} events; injected: {story.injected(injected) or 'nothing'}")
         with progress.step("waiting until every event is processed"):
             cloud.wait_until_quiet(report=progress.note)
@@ -194,23 +194,6 @@ def specification(options: argparse.Namespace) -> dict[str, Any]:
     """Return the simulator's request."""
     request = {name: value for name, value in vars(options).items() if name not in {"bookings", "keep", "port", "json"}}
     return request | {"outOfOrder": request.pop("out_of_order")}
-
-
-def publish(
-    cloud: LocalAws, stack: Stack, request: Mapping[str, Any], *, at_once: int = AT_ONCE
-) -> Iterator[Published]:
-    """Call the deployed simulator until it has published everything, and yield its progress after each call.
-
-    Args:
-        cloud: Where the stack is.
-        stack: A stack of the template.
-        request: The simulator's request.
-        at_once: Entries that one call publishes.
-
-    Raises:
-        OperatorError: The simulator refused or failed.
-    """
-    return simulate(stack_ref(cloud, stack), request, at_once=at_once)
 
 
 def reconcile(cloud: LocalAws, stack: Stack, settle: Callable[[], object]) -> int:

@@ -154,7 +154,7 @@ def _read(detail: Any) -> None:
         assert error.field  # noqa: PT017 - either outcome is fine, and this is what one of them has to say
     else:
         assert type(read.data) in FACTS.values()
-        if detail.get("type") not in ALIASES:
+        if detail.get("type") not in list(ALIASES):
             assert read.idempotencyid == idempotency_id(read.subject, read.type, read.data.version)
         assert fingerprint(read.payload)
         assert json.dumps(read.to_detail(), ensure_ascii=False).encode()
