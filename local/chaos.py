@@ -275,7 +275,6 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     add("--rides", type=positive, default=500, metavar="N", help="rides for each seed (500)")
     add("--seeds", type=positive, default=1, metavar="N", help="how many seeds, one after the other (1)")
     add("--first-seed", type=count, default=1, metavar="N", help="the first of them (1)")
-    add("--json", action="store_true", help="print the figures as JSON only; progress goes to stderr")
     add(
         "--unprotected",
         choices=[consumer.name for consumer in audit.CONSUMERS],
@@ -290,10 +289,9 @@ def main() -> None:
     """Run the chaos."""
     options = parse()
     with ending_in_order():
-        results = run(options, Progress(sys.stderr if options.json else sys.stdout))
-    text = write([result.to_json() for result in results], REPORT)
-    shown = "\n".join(result.to_text() for result in results)
-    print(text if options.json else f"{shown}\n\nAs JSON: {REPORT.relative_to(ROOT)}", flush=True)
+        results = run(options, Progress(sys.stdout))
+    write([result.to_json() for result in results], REPORT)
+    print(*(result.to_text() for result in results), f"As JSON: {REPORT.relative_to(ROOT)}", sep="\n\n", flush=True)
     if wrong := [f"seed {result.seed}: {problem}" for result in results for problem in result.wrong()]:
         leave(WRONG, "\n".join(wrong))
 

@@ -18,7 +18,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 from urllib.parse import parse_qs, urlsplit
 
@@ -259,9 +258,7 @@ class GatewayServer(ThreadingHTTPServer):
         threading.Thread(target=self.serve_forever, args=(0.05,), name="gateway", daemon=True).start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stopping.set()
         self.shutdown()
         self.server_close()
