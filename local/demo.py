@@ -1,7 +1,6 @@
 """`make demo`: run the whole pipeline on this machine and print its ledger."""
 
 import argparse
-import importlib.util
 import json
 import os
 import shlex
@@ -20,10 +19,11 @@ from local import story
 from local.bookings import book
 from local.command import WRONG, Progress, count, ending_in_order, leave, port, positive, share
 from local.engine.process import environment
-from local.local_aws import FAULTS, HOST, ROOT, EngineError, LocalAws, Stack
+from local.local_aws import FAULTS, ROOT, EngineError, LocalAws, Stack
 from local.simulated_gateway import Books, GatewayServer, Troubles
 from ops import fleet
 from ops.audit import Report, audit, gateway_payments
+from ops.desk import PORT, serving
 from ops.finding import KEPT, Kept, keep, kept, local_clients
 from ops.simulation import simulate
 from ops.stack import StackRef
@@ -31,8 +31,6 @@ from ops.stack import StackRef
 LEDGER: Final = ROOT / ".demo" / "ledger.json"
 DECLINED: Final = 0.05
 """Share of the rides that the simulated payment gateway declines."""
-DESK_PORT: Final = 8765
-"""Where a kept demo serves its page."""
 
 _CARS: Final = 64
 
@@ -75,7 +73,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     what.add_argument("--poison", type=count, default=1, metavar="N", help="events that always make it raise (1)")
     how = parser.add_argument_group("how the demo runs")
     how.add_argument("--keep", action="store_true", help="leave everything running until Ctrl-C, to look around")
-    how.add_argument("--port", type=port, default=DESK_PORT, metavar="N", help=f"of the kept page ({DESK_PORT})")
+    how.add_argument("--port", type=port, default=PORT, metavar="N", help=f"of the kept page ({PORT})")
     return parser.parse_args(arguments)
 
 
@@ -168,12 +166,10 @@ def keeping(cloud: LocalAws, stack: Stack, gateway_url: str, desk_port: int) -> 
     Raises:
         OperatorError: The page's port is taken.
     """
-    local = Kept(stack.name, cloud.region, cloud.endpoint_url, gateway_url, f"http://{HOST}:{desk_port}", os.getpid())
+    local = Kept(stack.name, cloud.region, cloud.endpoint_url, gateway_url, "", os.getpid())
     with ExitStack() as running:
-        if importlib.util.find_spec("ops.desk"):
-            site = StackRef(local.name, local.region, local_clients(local), local)
-            url = running.enter_context(importlib.import_module("ops.desk").serving(site, desk_port))
-            local = local._replace(desk=url)
+        site = StackRef(local.name, local.region, local_clients(local), local)
+        local = local._replace(desk=running.enter_context(serving(site, desk_port)))
         keep(local)
         try:
             yield local
