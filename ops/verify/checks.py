@@ -40,7 +40,7 @@ def _stacks(deployment: Deployment) -> str:
     _require({name: state for name, state in states.items() if state not in complete}, "not complete")
     described = deployment.stack.describe() or {}
     if deployment.parameters["Stage"] == "prod" and not described.get("EnableTerminationProtection"):
-        raise FailedError("nothing protects the stack: `aws cloudformation update-termination-protection` does")
+        raise FailedError("nothing protects the stack: enable its termination protection (docs/on-an-account.md)")
     return counted(len(states), "stack")
 
 

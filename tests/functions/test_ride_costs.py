@@ -73,6 +73,7 @@ def test_a_ride_uses_what_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
         world.change(order, action, version)
     world.flow()
     assert tuple(world.emitted()) == costs.EVENTS
+    assert len(world.gateway.asked) == costs.GATEWAY_CALLS
     assert (meter.written, meter.read) == ({name: units for name, (units, _) in costs.TABLES.items()}, costs.READ_UNITS)
 
     def nearly(number: float) -> Any:
