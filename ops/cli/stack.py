@@ -173,6 +173,15 @@ def simulate(
     return Plan(Steps((step,)), publish, (stack,))
 
 
+@reads("environments", "--json")
+def environments(session: Session) -> dict[str, dict[str, str]]:
+    """Show the environment variables of each function; `sam local invoke --env-vars` reads the JSON.
+
+    `make local-env` writes it to .aws-sam/env.json.
+    """
+    return session.stack.environments()
+
+
 class Checkup(NamedTuple):
     """What `doctor` has found."""
 
