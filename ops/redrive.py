@@ -10,7 +10,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
@@ -225,7 +224,7 @@ def redrive(
     """Send the letters of a plan to their target. Letters that would return stay in the queue, and keep their age.
 
     Args:
-        stack: the stack.
+        stack: where the letters are.
         plan: the letters.
         canary: send one letter of each group first, and the others of the group only if the consumer completed it.
         rate: the most letters a second.
@@ -249,26 +248,27 @@ def redrive(
     return job.result()
 
 
-@dataclass
 class _Job:
     """One redrive."""
 
-    stack: StackRef
-    plan: RedrivePlan
-    pause_s: float
-    report: Callable[[str], None]
-    sleep: Callable[[float], None]
-    first: dict[str, bool | None] = field(default_factory=dict)
-    sent: int = 0
-    began: datetime = field(default_factory=lambda: datetime.now(UTC))
-    reported: float = field(default_factory=time.monotonic)
-
-    def __post_init__(self) -> None:
-        self.left = {each.letter.id: each for each in self.plan.letters if each.verdict.goes}
-        self.going = len(self.left)
-        self.stayed = Counter(each.verdict.why for each in self.plan.letters if not each.verdict.goes)
+    def __init__(
+        self,
+        stack: StackRef,
+        plan: RedrivePlan,
+        pause_s: float,
+        report: Callable[[str], None],
+        sleep: Callable[[float], None],
+    ) -> None:
+        self.stack, self.plan, self.pause_s, self.report, self.sleep = stack, plan, pause_s, report, sleep
+        self.left = {each.letter.id: each for each in plan.letters if each.verdict.goes}
+        self.going, self.sent = len(self.left), 0
+        self.stayed = Counter(each.verdict.why for each in plan.letters if not each.verdict.goes)
+        self.first: dict[str, bool | None] = {}
+        transport = BotocoreTransport(stack.client("dynamodb"), _ANSWER_SECONDS)
+        self.store = DynamoDBStore(stack.outputs["IdempotencyTableName"], transport=transport)
+        self.began, self.reported = datetime.now(UTC), time.monotonic()
         # A receive returns ten messages, and the last of them must still be hidden when its turn comes.
-        self.hidden_s = max(HIDDEN_SECONDS, math.ceil(20 * self.pause_s))
+        self.hidden_s = max(HIDDEN_SECONDS, math.ceil(20 * pause_s))
 
     @property
     def state(self) -> str:
@@ -310,32 +310,27 @@ class _Job:
 
     def send_rest(self) -> None:
         """Send the letters of all groups whose first letter did not fail."""
-        with closing(
-            self._received(id_ for id_, each in self.left.items() if not self.is_held(each.letter))
-        ) as messages:
+        ids = [id_ for id_, each in self.left.items() if not self.is_held(each.letter)]
+        with closing(self._received(ids)) as messages:
             for found in messages:
                 self._send(found)
 
     def _received(self, ids: Iterable[str]) -> Generator[Found]:
         """Receive the messages with these ids, and show all others again."""
         wanted = set(ids)
-        if wanted:
-            with closing(found_in(self.stack, self.plan.queue, at_once=1, hidden_s=self.hidden_s)) as received:
-                for found in received:
-                    if found.letter.id in wanted:
-                        wanted.discard(found.letter.id)
-                        yield found
-                    if not wanted:
-                        return
+        with closing(found_in(self.stack, self.plan.queue, at_once=1, hidden_s=self.hidden_s)) as received:
+            while wanted and (found := next(received, None)):
+                if found.letter.id in wanted:
+                    wanted.discard(found.letter.id)
+                    yield found
 
     def _send(self, found: Found) -> tuple[str | None, Record | None]:
         """Send a letter; return why it stays, or None, and the record that its delivery finds."""
         letter, record, receipt = found
         (goes, why, releases), key = judge(letter, record, epoch_ms(), release=self.plan.release), letter.key or ""
         if releases:
-            store = _store(self.stack)
-            goes, why = release_record(store, key), "its record changed meanwhile: run the command again"
-            record = store.read(key)
+            goes, why = release_record(self.store, key), "its record changed meanwhile: run the command again"
+            record = self.store.read(key)
         problem = send(self.stack, self.plan.target, letter.event) if goes else why
         del self.left[letter.id]
         if problem is None:
@@ -350,21 +345,17 @@ class _Job:
 
     def _wait(self, pending: dict[str, tuple[Letter, Record | None]], wait: timedelta) -> None:
         """Wait until the record of each letter says how it went, or the letter is in the consumer's queue again."""
-        store, began, look = _store(self.stack), time.monotonic(), _FIRST_LOOK
+        began, elapsed, look = time.monotonic(), 0.0, _FIRST_LOOK
         while pending:
-            for group, (letter, seen) in list(pending.items()):
-                if outcome := _outcome(store.read(letter.key or ""), seen):
-                    self._note(group, *outcome)
-                    del pending[group]
-            if pending and time.monotonic() - began >= look:
-                for group, why in self._returned(pending).items():
-                    self._note(group, False, why)
-                    del pending[group]
+            outcomes = {group: _outcome(self.store.read(at.key or ""), seen) for group, (at, seen) in pending.items()}
+            if elapsed >= look:
+                outcomes |= {group: (False, why) for group, why in self._returned(pending).items()}
                 look = 2 * (time.monotonic() - began)  # a large queue takes long
-            if time.monotonic() - began >= wait.total_seconds():
-                for group in pending:
-                    self._note(group, None, "unknown so far: read the consumer's log, then try again")
-                return
+            elapsed = time.monotonic() - began
+            for group, outcome in outcomes.items():
+                if outcome is not None or elapsed >= wait.total_seconds():
+                    self._note(group, *(outcome or (None, "unknown so far: read the consumer's log, then try again")))
+                    del pending[group]
             if pending:
                 self._progress(f"outcomes that are not known yet: {len(pending)}")
                 self.sleep(_POLL_SECONDS)
@@ -372,10 +363,10 @@ class _Job:
     def _returned(self, pending: Mapping[str, tuple[Letter, Record | None]]) -> dict[str, str]:
         """Return why letters are in their consumer's queue again, by group."""
         groups, returned = {letter.key: group for group, (letter, _) in pending.items()}, {}
-        known = {each.letter.id for each in self.plan.letters}
+        known, since = {each.letter.id for each in self.plan.letters}, self.began - _CLOCKS_DIFFER
         with closing(found_in(self.stack, f"{READERS[self.plan.queue].resources}Dlq")) as messages:
             for letter, _, _ in messages:
-                if letter.key in groups and letter.id not in known and letter.sent >= self.began - _CLOCKS_DIFFER:
+                if letter.key in groups and letter.id not in known and letter.sent >= since:
                     returned[groups[letter.key]] = f"it came back: {letter.reason} {letter.error}".strip()
         return returned
 
@@ -396,11 +387,6 @@ def _outcome(record: Record | None, seen: Record | None) -> tuple[bool, str] | N
     if record is None or record == seen or record.status not in (FAILED, QUARANTINED):
         return None
     return False, f"it failed again, and comes back when its attempts are used up: {record.error}"
-
-
-def _store(stack: StackRef) -> DynamoDBStore:
-    transport = BotocoreTransport(stack.client("dynamodb"), _ANSWER_SECONDS)
-    return DynamoDBStore(stack.outputs["IdempotencyTableName"], transport=transport)
 
 
 def _count(stack: StackRef, letter: Letter) -> None:

@@ -4,6 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -16,7 +17,7 @@ from ops.stack import OperatorError
 
 _SHOWN = 20
 """Letters of a plan that are printed; JSON has all."""
-_LONGEST_EVENT = 1_000
+_UNITS = (timedelta(days=1), timedelta(hours=1), timedelta(minutes=1), timedelta(seconds=1))
 
 
 @reads("letters")
@@ -65,13 +66,10 @@ def redrive(
     """
     if (limit is not None and limit < 1) or (rate is not None and rate <= 0):
         raise OperatorError("--limit and --rate have to be more than 0")
-    chosen, stack = redriving.Selection(key, reason, group, limit), session.stack
-    plan = redriving.plan(stack, queue, chosen, release=release)
-    return Plan(
-        plan,
-        lambda: redriving.redrive(stack, plan, canary=not no_canary, rate=rate, wait=wait, report=session.say),
-        (stack,),
-    )
+    stack = session.stack
+    plan = redriving.plan(stack, queue, redriving.Selection(key, reason, group, limit), release=release)
+    options: Any = {"canary": not no_canary, "rate": rate, "wait": wait, "report": session.say}
+    return Plan(plan, lambda: redriving.redrive(stack, plan, **options), (stack,))
 
 
 @show.register
@@ -86,7 +84,7 @@ def _(found: dead.Letters) -> RenderableType:
             oldest.append(Text("  ".join(map(str, filter(None, named)))))
         event = each.letters[0].event
         detail = json.dumps(event.get("detail") if isinstance(event, Mapping) else event, ensure_ascii=False)
-        oldest.append(Text(f"        {detail:.{_LONGEST_EVENT}}", style="dim"))
+        oldest.append(Text(f"        {detail:.1000}", style="dim"))
     shown = [rows, "", *oldest] if found.failures else ["there are no dead letters"]
     return Group(*shown, *_hidden(found.hidden))
 
@@ -133,6 +131,3 @@ def _age(since: datetime) -> str:
     age = datetime.now(UTC) - since
     unit = next((unit for unit in _UNITS if age >= unit), _UNITS[-1])
     return str(spelt(max(age // unit, 0) * unit))
-
-
-_UNITS = (timedelta(days=1), timedelta(hours=1), timedelta(minutes=1), timedelta(seconds=1))

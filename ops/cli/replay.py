@@ -1,6 +1,6 @@
 """The verbs that process past events again."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import NamedTuple
 
@@ -80,18 +80,14 @@ def replay_run(
 
     def do() -> Replayed:
         replay.start(stack, name, since, end, rules)
-        said = None
         try:
             for progress in watch(stack, name, pause=PAUSE if stack.local is None else 0.5):
-                if progress != said:
-                    session.say(progress)
-                said = progress
+                session.say(progress)
         except KeyboardInterrupt:
             cancel = f"./carride replay cancel {name} --yes"
             raise KeyboardInterrupt(f"the replay goes on: ./carride replay status shows it, {cancel} ends it") from None
         progress.replay.check()
-        stacks = [each for each in (stack, stack.peer()) if each is not None]
-        return Replayed(name, audit(*stacks))
+        return Replayed(name, audit(*filter(None, (stack, stack.peer()))))
 
     return Plan(Steps(steps), do, (stack,))
 
@@ -126,17 +122,12 @@ def _window(since: datetime, until: datetime) -> str:
     return f"--since {since.isoformat()} --until {until.isoformat()}"
 
 
-def _counted(counts: Mapping[Fate, int]) -> str:
-    return ", ".join(f"{count} {fate}" for fate, count in counts.items())
-
-
 @show.register
 def _(found: ReplayPlan) -> RenderableType:
     present = {fate for types in found.fates.values() for counts in types.values() for fate in counts}
     fates = [fate for fate in Fate if fate in present]
-    rows = table(
-        "consumer", "type", *map(str, fates), title=f"{found.events:,} archived events, as a replay finds them"
-    )
+    title = f"{found.events:,} archived events, as a replay finds them"
+    rows = table("consumer", "type", *map(str, fates), title=title)
     for consumer, types in found.fates.items():
         for kind, counts in sorted(types.items()):
             rows.add_row(consumer, kind, *(str(counts.get(fate) or "") for fate in fates))
@@ -154,7 +145,8 @@ def _(state: ReplayState) -> RenderableType:
 @show.register
 def _(progress: Progress) -> RenderableType:
     state, until, waiting = progress.replay.state, progress.replay.replayed_until, progress.replay.waiting
-    logged = "; ".join(f"{consumer} {_counted(counts)}" for consumer, counts in progress.fates.items() if counts)
+    fates = {each: ", ".join(f"{count} {fate}" for fate, count in of.items()) for each, of in progress.fates.items()}
+    logged = "; ".join(f"{consumer} {counts}" for consumer, counts in fates.items() if counts)
     replayed = f"{state} until {_spelt(until)}" if until else state
     return Text(f"{replayed}, {counted(waiting, 'message')} in queues; {logged or 'no deliveries'}")
 

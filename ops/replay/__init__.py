@@ -125,12 +125,7 @@ def warnings(stack: StackRef, since: datetime, until: datetime, now: datetime) -
 
 
 def receivers(stack: StackRef, *, only: str | None = None, partners: bool = False) -> list[str]:
-    """Return the ARNs of the rules that receive a replay; none means every rule.
-
-    Args:
-        stack: the stack.
-        only: logical id of the one rule that receives the events.
-        partners: whether the rules of partners receive them too.
+    """Return the ARNs of the rules that receive a replay: ``only`` this logical id, or all; none means every rule.
 
     Raises:
         OperatorError: there is no such rule.

@@ -12,11 +12,9 @@ from ops.audit.queues import waiting
 from ops.replay import PLAN_PREFIX, describe, name_for, start
 from ops.stack import OperatorError, StackRef
 
-_GONE: Final = frozenset(
-    {
-        *("ResourceNotFoundException", "QueueDoesNotExist", "AWS.SimpleQueueService.NonExistentQueue"),
-        *("IllegalStatusException", "ValidationException"),  # of EventBridge and MiniStack: the replay has ended
-    }
+_GONE: Final = (
+    *("ResourceNotFoundException", "QueueDoesNotExist", "AWS.SimpleQueueService.NonExistentQueue"),
+    *("IllegalStatusException", "ValidationException"),  # of EventBridge and MiniStack: the replay has ended
 )
 """The codes for what is gone already."""
 _LEFT_AFTER: Final = timedelta(days=1)
@@ -30,12 +28,7 @@ def captured(stack: StackRef, since: datetime, until: datetime, *, looks: int) -
 
     Two things keep the replay from consumers: it goes to the one rule that it names, and its own name is one that the
     template's rules refuse. The rule takes nothing but this replay. Rule, queue and replay end with the iteration.
-
-    Args:
-        stack: the stack.
-        since: time of the oldest event.
-        until: time of the newest event.
-        looks: after how many reads that find nothing, each of a second, the queue counts as empty.
+    The queue counts as empty after ``looks`` reads that find nothing, each of a second.
 
     Raises:
         OperatorError: the replay failed.

@@ -3,7 +3,7 @@
 import json
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import closing, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -18,7 +18,6 @@ from carride.events import RideEvent
 from idempotency import IdempotencyError, Operation, dead_letters, observation
 from idempotency.clock import epoch_ms
 from idempotency.keys import record_key
-from idempotency.observation import Observation
 from idempotency.policy import DAY
 from idempotency.stores.dynamodb import record_of
 from idempotency.stores.memory import MemoryStore
@@ -31,14 +30,8 @@ from ops.replay import name_for, warnings
 from ops.replay.capture import captured
 from ops.stack import StackRef
 
-UNREADABLE: Final = "unreadable"
-"""The type of an event that names none."""
 _matter: Final = jmespath.compile('[source, "detail-type", region, detail.type, detail.attributes.type]')
 """Finds what the patterns of consumers' rules look at, besides the replay's name."""
-_LOOKS: Final = 10
-"""Seconds without a message, after which the queue of a capture counts as empty."""
-
-type Event = Mapping[str, Any]
 
 
 class Fate(StrEnum):
@@ -77,27 +70,21 @@ def fate_of(outcome: str, reason: object) -> Fate:
 
 
 class Prediction:
-    """Counts what one consumer would do with events, in the order in which they are added.
+    """Counts what one consumer would do with the events of a replay, in the order in which they are added.
 
     An event that would take effect is remembered, so that its later copies are recognised.
-
-    Args:
-        stack: the stack.
-        consumer: one of its consumers.
-        replay: the name of the replay that would deliver the events; the consumer's rule looks at it.
-
-    Attributes:
-        fates: the number of events of each fate, by the event's type.
-        takes_nothing: why the consumer gets no event at all; None if it gets some.
     """
 
     def __init__(self, stack: StackRef, consumer: AuditedConsumer, replay: str) -> None:
+        # The number of events of each fate, by the event's type; and why the consumer gets none at all.
         self.fates: defaultdict[str, Counter[Fate]] = defaultdict(Counter)
+        self.takes_nothing: str | None = None
         self._stack, self._name, self._replay = stack, consumer.name, replay
         events = stack.client("events")
         name = stack.named("AWS::Events::Rule")[f"{consumer.resources}Rule"]
         rule = events.describe_rule(Name=name, EventBusName=stack.outputs["CarRideBusName"])
-        self.takes_nothing = None if rule["State"] == "ENABLED" else f"{consumer.resources}Rule is {rule['State']}"
+        if rule["State"] != "ENABLED":
+            self.takes_nothing = f"{consumer.resources}Rule is {rule['State']}"
         self._match = partial(events.test_event_pattern, EventPattern=rule["EventPattern"])
         self._matched: dict[str, bool] = {}
         function = stack.client("lambda").get_function_configuration(
@@ -107,10 +94,16 @@ class Prediction:
         self._invocation = partial(Invocation, epoch_ms, timeout_s=function["Timeout"])
         # A clock that stands at 0: the table may still have records whose window has ended, and so has this store.
         self._store = MemoryStore(capacity=sys.maxsize, apply=lambda _effects: None, clock=lambda: 0)
-        self._observed: list[Observation] = []
-        self._handle = _handler(consumer, self._store, window, self._observed.append)
+        self._observed: list[observation.Observation] = []
+        policy = replace(consumer.policy, window=window, busy="raise", warm_cache=0)
 
-    def add(self, events: Collection[Event]) -> None:
+        @wired(consumer.name, self._store, policy, DeadLetterBox(), self._observed.append).event_handler
+        def handler(event: RideEvent, operation: Operation) -> None:
+            """Do nothing: the prediction ends where the consumer's own work begins."""
+
+        self._handle = handler
+
+    def add(self, events: Collection[Mapping[str, Any]]) -> None:
         """Count what the consumer would do with more events."""
         delivered = [{**event, "replay-name": self._replay} for event in events]
         taken = [event for event in delivered if self._takes(event)]
@@ -124,9 +117,9 @@ class Prediction:
                     self._handle(event, self._invocation())
                 last = self._observed.pop()
                 fate = fate_of(last.outcome, last.reason)
-            self.fates[type_of(event) or UNREADABLE][fate] += 1
+            self.fates[type_of(event) or "unreadable"][fate] += 1
 
-    def _takes(self, event: Event) -> bool:
+    def _takes(self, event: Mapping[str, Any]) -> bool:
         """Return whether the rule takes an event. EventBridge is asked once about events that look alike to rules."""
         alike = json.dumps(_matter.search(event))
         if alike not in self._matched and self.takes_nothing is None:
@@ -134,24 +127,11 @@ class Prediction:
         return self._matched.get(alike, False)
 
 
-def _handler(
-    consumer: AuditedConsumer, store: MemoryStore, window: int, observer: Callable[[Observation], None]
-) -> Callable[[Any, Any], object]:
-    policy = replace(consumer.policy, window=window, busy="raise", warm_cache=0)
-
-    @wired(consumer.name, store, policy, DeadLetterBox(), observer).event_handler
-    def handler(event: RideEvent, operation: Operation) -> None:
-        """Do nothing: the prediction ends where the consumer's own work begins."""
-
-    return handler
-
-
 class ReplayPlan(NamedTuple):
     """What a replay of a window would do, if nothing changes until then."""
 
     since: datetime
     until: datetime
-    made: datetime
     events: int
     """Events of the window in the archive."""
     fates: Mapping[str, Mapping[str, Mapping[Fate, int]]]
@@ -159,14 +139,10 @@ class ReplayPlan(NamedTuple):
     warnings: list[str]
 
 
-def plan(stack: StackRef, since: datetime, until: datetime, *, looks: int = _LOOKS) -> ReplayPlan:
+def plan(stack: StackRef, since: datetime, until: datetime, *, looks: int = 10) -> ReplayPlan:
     """Predict what a replay would do, per consumer and event type, and deliver nothing to anybody.
 
-    Args:
-        stack: the stack.
-        since: time of the oldest event.
-        until: time of the newest event.
-        looks: after how many seconds without a message all events have been read.
+    All events have been read after ``looks`` seconds without a message.
 
     Raises:
         OperatorError: the window is not in the archive, or EventBridge could not replay it.
@@ -183,4 +159,4 @@ def plan(stack: StackRef, since: datetime, until: datetime, *, looks: int = _LOO
                 prediction.add(batch)
     found += [each.takes_nothing for each in predictions.values() if each.takes_nothing is not None]
     fates = {name: each.fates for name, each in predictions.items()}
-    return ReplayPlan(since, until, made, count, fates, found)
+    return ReplayPlan(since, until, count, fates, found)

@@ -32,12 +32,7 @@ def watch(
 ) -> Iterator[Progress]:
     """Yield the progress of a replay until replay and queues are done, and the logs of consumers stand still.
 
-    Args:
-        stack: the stack.
-        name: the replay's name.
-        looks: how many looks in a row must show no change.
-        pause: seconds between two looks.
-        sleep: waits for some seconds.
+    They stand still when ``looks`` looks in a row, with ``pause`` seconds in between, show no change.
 
     Raises:
         OperatorError: there is no such replay.

@@ -279,11 +279,10 @@ def test_an_answer_of_somebody_else_leads_to_botocore(
     other = Mock(return_value={"Item": {}})
     service.answers.append(reply)
     guarded = Guarded(service.transport(), lambda: other)
-    assert guarded.name == "lean"
     with caplog.at_level(logging.WARNING):
         assert [guarded(operation, KEY) for operation in ("GetItem", "PutItem")] == [{"Item": {}}] * 2
     assert other.mock_calls == [call("GetItem", KEY), call("PutItem", KEY)]
-    assert (guarded.name, len(caplog.records)) == ("botocore", 1)
+    assert len(caplog.records) == 1
 
 
 def test_an_unknown_authority_is_not_trusted(service: Service) -> None:
@@ -413,24 +412,17 @@ def test_credentials_come_from_this_machine_only(url: str) -> None:
 # ── When only botocore knows ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"AWS_PROFILE": "mine"},
-        {"HTTPS_PROXY": "http://proxy"},
-        {"AWS_WEB_IDENTITY_TOKEN_FILE": "/token"},
-        {"AWS_USE_FIPS_ENDPOINT": "true"},
-        {"AWS_ACCOUNT_ID_ENDPOINT_MODE": "required"},
-        {"AWS_DEFAULT_REGION": "cn-north-1"},
-        {"AWS_DEFAULT_REGION": "us-gov-west-1"},
-        {"AWS_DEFAULT_REGION": ""},
-        {"AWS_ENDPOINT_URL": "https://proxy/dynamodb"},
-        {"AWS_ENDPOINT_URL_DYNAMODB": "https://me@proxy"},
-        {"AWS_SECRET_ACCESS_KEY": ""},
-    ],
-    ids=" ".join,
-)
-def test_unusual_settings_are_left_to_botocore(given: dict[str, str]) -> None:
+UNUSUAL: Final = """
+    AWS_PROFILE=mine HTTPS_PROXY=http://proxy AWS_WEB_IDENTITY_TOKEN_FILE=/token AWS_USE_FIPS_ENDPOINT=true
+    AWS_ACCOUNT_ID_ENDPOINT_MODE=required AWS_DEFAULT_REGION=cn-north-1 AWS_DEFAULT_REGION=us-gov-west-1
+    AWS_DEFAULT_REGION= AWS_ENDPOINT_URL=https://proxy/dynamodb AWS_ENDPOINT_URL_DYNAMODB=https://me@proxy
+    AWS_SECRET_ACCESS_KEY=
+"""
+
+
+@pytest.mark.parametrize("setting", UNUSUAL.split())
+def test_unusual_settings_are_left_to_botocore(setting: str) -> None:
     """Settings that only botocore understands are not guessed at."""
+    name, _, value = setting.partition("=")
     assert lean_transport(FUNCTION) is not None
-    assert lean_transport(FUNCTION | given) is None
+    assert lean_transport(FUNCTION | {name: value}) is None

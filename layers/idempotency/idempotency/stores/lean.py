@@ -334,23 +334,16 @@ class Guarded:
 
     def __init__(self, lean: Transport, other: Callable[[], Transport]) -> None:
         self.longest_try_s = lean.longest_try_s
-        self._transport, self._other = lean, other
-        self._guarded, self._lock = True, Lock()
-
-    @property
-    def name(self) -> str:
-        """The transport that is in use."""
-        return "lean" if self._guarded else "botocore"
+        self._transport = self._lean = lean
+        self._other, self._lock = other, Lock()
 
     def __call__(self, operation: str, request: Mapping[str, Any], /) -> Mapping[str, Any]:
         """Send one request."""
         try:
             return self._transport(operation, request)
         except UnusableError as error:
-            if not self._guarded:
-                raise
             with self._lock:
-                if self._guarded:
+                if self._transport is self._lean:
                     _log.warning("DynamoDB is reached through botocore from now on: %s", error)
-                    self._transport, self._guarded = self._other(), False
+                    self._transport = self._other()
         return self._transport(operation, request)
