@@ -187,11 +187,6 @@ class Checkup(NamedTuple):
 
     findings: tuple[Finding, ...]
 
-    @property
-    def complete(self) -> bool:
-        """Whether everything is there that is needed."""
-        return all(each.found or not each.needed for each in self.findings)
-
 
 @show.register
 def _(checkup: Checkup) -> RenderableType:
@@ -202,7 +197,7 @@ def _(checkup: Checkup) -> RenderableType:
     return rows
 
 
-@reads("doctor", status=lambda checkup: not checkup.complete)
+@reads("doctor", status=lambda checkup: any(each.needed and not each.found for each in checkup.findings))
 def doctor(session: Session) -> Checkup:
     """Show what is missing on this machine or in the account, and how to get it.
 
