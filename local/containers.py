@@ -23,7 +23,6 @@ import yaml
 
 from local.artifacts import PARAMETERS, built
 from local.engine.process import environment
-from local.environments import environments
 from local.local_aws import ROOT, EngineError
 from ops.finding import Kept
 from ops.stack import StackRef
@@ -105,7 +104,7 @@ def in_containers(local: Kept, stack: StackRef) -> Iterator[Callable[[str, Any],
     Raises:
         EngineError: the SAM CLI failed, or there is neither Docker nor podman.
     """
-    address, found = host_address(), environments(stack.client("cloudformation"), stack.client("lambda"), stack.name)
+    address, found = host_address(), stack.environments()
     with ExitStack() as running:
         urls = [running.enter_context(reachable(address, url)) for url in (local.endpoint, local.gateway)]
         for variables in found.values():
