@@ -17,6 +17,7 @@ from idempotency.record import Record
 from idempotency.stores.dynamodb import record_of
 from ops.audit.evidence import CONSUMERS
 from ops.audit.queues import HIDDEN_SECONDS, fact_of, opened, peek, read, waiting
+from ops.records import read as read_items
 from ops.stack import OperatorError, StackRef
 
 _AT_ONCE: Final = 50
@@ -154,9 +155,8 @@ def found_in(
     with closing(peek(stack.client("sqs"), url_of(stack, queue), hidden_s)) as messages:
         for some in batched(messages, at_once, strict=False):
             received = [(letter_of(queue, message), message["ReceiptHandle"]) for message in some]
-            items = _items(
-                stack, {key for letter, _ in received for key in (letter.key, count_key(letter)) if letter.fact and key}
-            )
+            keys = {key for letter, _ in received for key in (letter.key, count_key(letter)) if letter.fact and key}
+            items = {item["idempotencyKey"]["S"]: item for item in read_items(stack, keys)}
             for letter, receipt in received:
                 counted, item = items.get(count_key(letter) or ""), items.get(letter.key or "")
                 times = int(counted["redriven"]["N"]) if counted else 0
@@ -223,15 +223,3 @@ def _error(message: Any) -> str:
 
 def _text(value: object) -> str | None:
     return value if isinstance(value, str) else None
-
-
-def _items(stack: StackRef, keys: set[str]) -> dict[str, Mapping[str, Any]]:
-    """Return items of the idempotency table by key."""
-    table = stack.outputs["IdempotencyTableName"]
-    items: dict[str, Mapping[str, Any]] = {}
-    wanted = {table: {"Keys": [{"idempotencyKey": {"S": key}} for key in keys], "ConsistentRead": True}} if keys else {}
-    while wanted:
-        answer = stack.client("dynamodb").batch_get_item(RequestItems=wanted)
-        items |= {item["idempotencyKey"]["S"]: item for item in answer["Responses"].get(table, [])}
-        wanted = answer.get("UnprocessedKeys", {})
-    return items
