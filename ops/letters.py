@@ -24,7 +24,6 @@ _AT_ONCE: Final = 50
 """Letters that are looked up at once; each takes two of the 100 keys of a BatchGetItem request."""
 _SHOWN: Final = 3
 """Letters that are kept of each failure."""
-_LONGEST_ERROR: Final = 300
 _varying = re.compile(r"[\w-]*\d(?:[\w.,:-]*\w)?")
 """Finds words with a digit: ids, numbers, times, addresses."""
 _ride = jmespath.compile("detail.subject || detail.data.orderID")
@@ -189,7 +188,7 @@ def count_key(letter: Letter) -> str | None:
 
 def normalised(error: str) -> str:
     """Return an error without what differs between events: every word with a digit becomes ``…``."""
-    return _varying.sub("…", " ".join(error.split()))[:_LONGEST_ERROR]
+    return _varying.sub("…", " ".join(error.split()))[:300]
 
 
 def _error(message: Any) -> str:
