@@ -3,7 +3,6 @@
 import argparse
 import json
 import sys
-from pathlib import Path
 from typing import Any, Final
 
 import boto3
@@ -42,17 +41,16 @@ def main() -> None:
     )
     parser.add_argument("--stack", default="carride", help="name of the stack (carride)")
     parser.add_argument("--region", help="region of the stack (the one of your AWS configuration)")
-    parser.add_argument("--output", type=Path, default=FILE, help="the file to write (.aws-sam/env.json)")
     options = parser.parse_args()
     session: Any = boto3.session.Session(region_name=options.region)  # typed for literal names only
     try:
         found = environments(session.client("cloudformation"), session.client("lambda"), options.stack)
     except (BotoCoreError, ClientError) as error:
         sys.exit(f"error: {error}. `aws sts get-caller-identity` shows which account your credentials are for.")
-    options.output.parent.mkdir(parents=True, exist_ok=True)
-    options.output.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
-    print(f"{options.output}: {len(found)} functions. Now, for example:")
-    print(f"  sam local invoke RideHistoryFunction -e events/ride_history_live.json --env-vars {options.output}")
+    FILE.parent.mkdir(parents=True, exist_ok=True)
+    FILE.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    print(f"{FILE}: {len(found)} functions. Now, for example:")
+    print(f"  sam local invoke RideHistoryFunction -e events/ride_history_live.json --env-vars {FILE}")
 
 
 if __name__ == "__main__":

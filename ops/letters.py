@@ -159,7 +159,7 @@ def letter_of(queue: str, message: Any) -> Letter:
     """Return a message of a dead-letter queue as a letter, whoever sent it."""
     reason, event = opened(message)
     consumer = READERS[queue].name if queue in READERS else None
-    error, fact, ride = _error(message), fact_of(event), _ride.search(event)
+    error, fact = _error(message), fact_of(event)
     key = f"{consumer}#{fact}" if consumer and fact else (read(message["Body"]) or {}).get("key")
     same = "\n".join((queue, str(consumer), reason, normalised(error)))
     return Letter(
@@ -171,11 +171,17 @@ def letter_of(queue: str, message: Any) -> Letter:
         consumer=consumer,
         key=key if isinstance(key, str) and key else None,
         fact=fact,
-        ride=ride if isinstance(ride, str) else None,
+        ride=ride_of(event),
         type=type_of(event),
         sent=datetime.fromtimestamp(int(message["Attributes"]["SentTimestamp"]) / 1000, UTC),
         event=event,
     )
+
+
+def ride_of(event: Any) -> str | None:
+    """Return the ride that an event names, although it may break the contract."""
+    ride = _ride.search(event)
+    return ride if isinstance(ride, str) else None
 
 
 def count_key(letter: Letter) -> str | None:

@@ -8,15 +8,13 @@ little sooner. But they would change the stack, and a crash would leave them beh
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
-from functools import partial
-from itertools import product
-from types import MappingProxyType
+from itertools import batched
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 import msgspec
+from msgspec.structs import replace
 
 from assignments import zone
 from carride import telemetry
@@ -27,10 +25,11 @@ from carride.ride import OrderID
 from idempotency import marshalling, observation
 from idempotency.record import COMPLETED, QUARANTINED
 from idempotency.stores.dynamodb import record_of
-from ops.audit import DEFAULT_GRACE, evidence, queues, reading
-from ops.audit.evidence import CONSUMERS, AuditedConsumer, DeadLettered, Delivered, Evidence, Named, Published
+from ops.audit import evidence, queues, reading
+from ops.audit.evidence import ALWAYS, CONSUMERS, AuditedConsumer, DeadLettered, Delivered, Evidence, Named, Published
 from ops.audit.saga import check
-from ops.records import NO_RECORD, Explained, candidates, explain, items_of, keys_of, read
+from ops.letters import Letter, letter_of, ride_of
+from ops.records import NO_RECORD, Explained, candidates, explain, items_of, keys_of, read, ride_items
 from ops.redrive import PRODUCER_DLQ
 from ops.stack import OperatorError, StackRef
 
@@ -42,6 +41,11 @@ _OVERLAP: Final = timedelta(seconds=20)
 """How late a line may appear in a log group."""
 _POLL_S: Final = 1.0
 _OUTCOMES: Final = observation.PROTECTED | {observation.UNPROTECTED}
+_WHY: Final = {
+    "dead-lettered": "its dead letter has left the queue",
+    "expired": "it came after its expiry time, and was dropped",
+    "unknown": "it may be on its way: EventBridge retries for 24 hours, and Lambda for 6",
+}
 
 
 class AtConsumer(NamedTuple):
@@ -55,14 +59,15 @@ class AtConsumer(NamedTuple):
     """Why a part of the answer is missing."""
     deliveries: tuple[Delivered, ...]
     record: Explained | None
-    dead_letters: tuple[DeadLettered, ...]
+    dead_letters: tuple[Letter, ...]
+    """Without the event."""
 
 
 class Event(NamedTuple):
     """An event, and what became of it."""
 
-    idempotency_id: str | None
-    """None if the event breaks the contract."""
+    id: str
+    """Its idempotency id; EventBridge's id if it breaks the contract."""
     type: str | None
     ride: str | None
     version: int | None
@@ -83,38 +88,41 @@ class Ride(NamedTuple):
     order_id: str
     state: str
     """How it ended, in the words of the audit."""
-    open_since: datetime | None
-    """Since when it has needed something; None if it needs nothing."""
     problems: tuple[str, ...]
     """What is wrong with it, and what could not be read."""
-    parts: Mapping[str, Mapping[str, Any]]
-    """What each table has: ``booking``, ``read_model``, ``assignment``, ``payment``."""
-    missing: Mapping[str, str]
-    """Why a part is empty."""
+    parts: Mapping[str, Mapping[str, Any] | str]
+    """What each table has; a sentence why a table has nothing."""
     events: tuple[Event, ...]
 
 
 class _Known(NamedTuple):
     """Everything that was read about some events."""
 
+    evidence: Evidence
     facts: Mapping[str, Named | None]
-    """The facts that are asked for, by idempotency id; None if only that is known."""
-    seen: Sequence[tuple[Published, Any]]
-    """Their lines in the log of events, with the events."""
+    """What is asked for, by idempotency id; None if only that is known."""
     items: Mapping[str, Mapping[str, Any]]
     """What the tables have about their ride, by logical id of the table."""
     records: Mapping[str, Explained]
-    outbox: Collection[str]
-    """The idempotency ids of those in the outbox."""
-    deliveries: Sequence[Delivered]
-    consumers: Sequence[AuditedConsumer]
-    """Those whose rules are enabled."""
-    kept_since: datetime
-    """Since when the log groups are complete."""
-    letters: Sequence[tuple[DeadLettered, Any]]
-    """Their dead letters, with the events."""
+    in_effect: Collection[str]
+    """``<consumer>#<idempotency id>`` of each effect."""
+    bodies: Mapping[str, Any]
+    """The events in the log, by EventBridge's id."""
+    letters: Sequence[Letter]
+    names: Collection[str]
+    """The idempotency ids of the events of which anything tells, or EventBridge's ids if they break the contract."""
     unread: Sequence[str]
-    """What could not be read."""
+    """Queues that could not be read, in words."""
+
+    @property
+    def kept(self) -> str:
+        """Since when the log of events is complete, in words."""
+        return f"kept since {self.evidence.since:%Y-%m-%d %H:%M UTC}"
+
+    def events(self) -> list[Event]:
+        """Return the events in the order of the ride's versions."""
+        events = [_event(self, name) for name in self.names]
+        return sorted(events, key=lambda each: (each.version or 0, each.type or "", each.id))
 
 
 # ── One ride, one event ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -126,53 +134,30 @@ def ride(stack: StackRef, order_id: str, *, since: datetime | None = None) -> Ri
     Args:
         stack: where the ride is.
         order_id: its id.
-        since: from when on to read the logs; by default from a day before the oldest time in the ride's items.
+        since: from when on to read the logs; by default from a day before the oldest time that a table has.
 
     Raises:
         OperatorError: the id has another form, or nothing is known of the ride.
     """
-    _check_name(order_id)
-    at, items = datetime.now(UTC), items_of(stack, order_id)
-    rides = [reading.ride_item(each, items[each.table]) for each in CONSUMERS if each.table and items[each.table]]
-    bookings = [reading.booked_ride(items["BookingTable"])] if items["BookingTable"] else []
-    times = [effect.time for each in rides for effect in each.effects] + [each.booked for each in bookings]
-    known = _read(stack, order_id, candidates(order_id, items), since or _start(at, times), items)
-    events = _events(known)
-    if not events and not bookings:
-        raise _unknown(stack, f"ride {order_id}", "not in a table, no dead letter", at)
-    saga = check(
-        Evidence(
-            known.consumers,
-            [published for published, _ in known.seen],
-            known.deliveries,
-            [letter for letter, _ in known.letters],
-            rides,
-            bookings=bookings,
-            cars=_car(stack, order_id, items["AssignmentTable"]),
-            at=at,
-            grace=DEFAULT_GRACE,
-            since=known.kept_since,
-        )
-    )
-    open_since = [*(each.open_since for each in rides), *(each.open_since for each in bookings)]
-    parts = {part: _plain(items[table]) for part, (table, _) in _PARTS.items()}
+    _check_ride(order_id)
+    known = _of_ride(stack, order_id, since)
+    if not known.names and not known.evidence.bookings:
+        raise _unknown(f"ride {order_id}", stack, known)
+    saga = check(known.evidence._replace(cars=_car(stack, order_id, known.items["AssignmentTable"])))
+    overdue = [f"overdue {saga.overdue[order_id]}"] if order_id in saga.overdue else []
+    parts: dict[str, Mapping[str, Any] | str] = {
+        each.name: _plain(known.items[each.table]) or "none of the ride's events has taken effect here"
+        for each in CONSUMERS
+        if each.table is not None
+    }
+    booking = _plain(known.items["BookingTable"]) or "not booked through the API: another producer published its events"
     return Ride(
         order_id,
         next(iter(saga.endings), "open"),
-        min(filter(None, open_since), default=None),
-        (*saga.problems.get(order_id, ()), *known.unread),
-        parts,
-        {part: why for part, (_, why) in _PARTS.items() if not parts[part]},
-        tuple(events),
+        (*saga.problems.get(order_id, ()), *overdue, *known.unread),
+        {"booking": booking, **parts},
+        tuple(known.events()),
     )
-
-
-_PARTS: Final = {
-    "booking": ("BookingTable", "not booked through the API: the simulator or another producer published its events"),
-    "read_model": ("RideTable", "no event of it has taken effect at ride-history"),
-    "assignment": ("AssignmentTable", "no event has taken effect at dispatch, which begins with CarRideAccepted"),
-    "payment": ("PaymentTable", "no event has taken effect at payment, which begins with CarAssigned"),
-}
 
 
 def event(stack: StackRef, event_id: str, *, since: datetime | None = None) -> Event:
@@ -180,7 +165,7 @@ def event(stack: StackRef, event_id: str, *, since: datetime | None = None) -> E
 
     Args:
         stack: where the event is.
-        event_id: its idempotency id, its producer's, or EventBridge's id of one of its copies.
+        event_id: its idempotency id, or EventBridge's id of one of its copies.
         since: from when on to read the logs; by default from a day before its first record.
 
     Raises:
@@ -192,158 +177,140 @@ def event(stack: StackRef, event_id: str, *, since: datetime | None = None) -> E
         raise OperatorError(
             f"{event_id!r} is no id of an event, such as 7f3c1c1e-6a51-5d0c-9f5e-1b8a4c2d3e4f; `ride` takes a ride's id"
         ) from None
-    at, facts = datetime.now(UTC), dict.fromkeys([name])
-    records = [explain(record_of(item), at) for item in read(stack, keys_of(facts))]
-    start = since or _start(at, [each.created for each in records if each.created])
-    seen = _logged(stack, name, start)
-    rides = {order_id for _, found in seen for order_id in _rides_of(found)}
-    events: Sequence[Event] = []
-    if not rides:
-        known = _read(stack, name, facts, start)
-        rides = {order_id for _, found in known.letters for order_id in _rides_of(found)}
-        rides |= {each.ride for each in known.deliveries if each.ride}
-        events = _events(known)
-    if order_id := next(filter(_is_name, rides), None):  # its tables tell more
-        events = ride(stack, order_id, since=since).events
-    names = {name, *(published.fact for published, _ in seen if published.fact)}
-    for each in events:
-        if not names.isdisjoint({each.idempotency_id, *(copy.event_id for copy in each.copies)}):
+    known = _read(stack, name, {name: None}, {}, since)
+    rides = [ride_of(body) for body in known.bodies.values()] + [letter.ride for letter in known.letters]
+    rides += [each.ride for each in known.evidence.deliveries]
+    if order_id := next(filter(_is_ride, rides), None):
+        known = _of_ride(stack, order_id, since)  # the tables and logs of its ride tell more
+    for each in known.events():
+        if name in (each.id, *(copy.event_id for copy in each.copies)):
             return each
-    raise _unknown(stack, f"event {name}", "no record, no dead letter, not in the outbox; `ride` finds more", at)
+    raise _unknown(f"event {name}", stack, known)
 
 
-def _unknown(stack: StackRef, what: str, why: str, at: datetime) -> OperatorError:
-    logs = f"not in the logs, kept since {reading.kept_since(stack, at):%Y-%m-%d %H:%M UTC}"
-    return OperatorError(f"nothing is known of {what} in {stack.name} ({stack.region}): {logs}, {why}")
+def _unknown(what: str, stack: StackRef, known: _Known) -> OperatorError:
+    where = f"not in the tables, in the dead-letter queues, or in the logs, {known.kept}"
+    return OperatorError(f"nothing is known of {what} in {stack.name} ({stack.region}): it is {where}")
 
 
-def _is_name(text: str) -> bool:
+def _is_ride(text: str | None) -> bool:
     """Return whether a text can be the id of a ride."""
     try:
-        msgspec.convert(text, OrderID)
+        return bool(msgspec.convert(text, OrderID))
     except msgspec.ValidationError:
         return False
-    return True
 
 
-def _check_name(order_id: str) -> None:
-    if not _is_name(order_id):
-        raise OperatorError(
-            f"{order_id!r} is no id of a ride, such as order_01: give letters, digits, '_', '.' and '-'"
-        )
+def _check_ride(order_id: str) -> None:
+    if not _is_ride(order_id):
+        raise OperatorError(f"{order_id!r} is no id of a ride, such as order_01: write letters, digits, '_', '.', '-'")
 
 
-def _start(at: datetime, times: Iterable[datetime]) -> datetime | None:
-    """Return from when on to read logs about something with these times; None to read all."""
-    known = [each for each in times if each > evidence.ALWAYS]
-    return min(*known, at) - _RETRIED if known else None
+def _of_ride(stack: StackRef, order_id: str, since: datetime | None) -> _Known:
+    items = items_of(stack, order_id)
+    return _read(stack, order_id, candidates(order_id, items), items, since)
 
 
 def _read(
     stack: StackRef,
     text: str,
     facts: Mapping[str, Named | None],
-    start: datetime | None,
-    items: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
+    items: Mapping[str, Mapping[str, Any]],
+    since: datetime | None,
 ) -> _Known:
-    """Read what is known of some facts, and of events that name an id in their text: of the ride, or their own."""
-    at, consumers, seen = datetime.now(UTC), reading.enabled(stack), _logged(stack, text, start)
+    """Read what is known of some facts, and of events that have an id: of the ride, or their own."""
+    at, consumers, rides, sqs = datetime.now(UTC), reading.enabled(stack), ride_items(items), stack.client("sqs")
+    bookings = [reading.booked_ride(items["BookingTable"])] if items.get("BookingTable") else []
+    records = _records(stack, facts, at)
+    times = [each.created for each in records.values() if each.created] + [each.booked for each in bookings]
+    times = [time for time in [*times, *(each.time for item in rides for each in item.effects)] if time > ALWAYS]
+    start = since or (min(times) - _RETRIED if times else None)
+
+    seen = _logged(stack, text, start)
     named = {each.fact: each.named for each, _ in seen if each.fact}
+    records |= _records(stack, {fact: named[fact] for fact in named.keys() - facts.keys()}, at)
     facts = {**facts, **named}
-    keys = keys_of(facts)
-    records = {item["idempotencyKey"]["S"]: explain(record_of(item), at) for item in read(stack, keys)}
-    outbox = {item["id"]["S"] for item in read(stack, facts, table="OutboxTable", name="id")}
-    told = {*named, *outbox, *(key.partition("#")[2] for key in records)}.union(
-        *map(partial(_effects, items), CONSUMERS)
+    outbox = {item["id"]["S"]: at for item in read(stack, facts, table="OutboxTable", name="id")}
+    in_effect = {f"{item.consumer}#{fact}" for item in rides for fact in item.facts}
+    in_effect |= {key for key, record in records.items() if record.status == COMPLETED}
+    names = {*named, *outbox, *(key.partition("#")[2] for key in (*records, *in_effect))}
+    deliveries = _deliveries(stack, text, names, start)
+    names |= {each.fact for each in deliveries if each.fact}
+
+    # Reading a queue takes a request for each ten messages, so skip those in which nothing of this can be.
+    due = {key.partition("#")[0] for key in {*keys_of({name: facts.get(name) for name in names})} - in_effect}
+    due |= {each.consumer for each in deliveries if each.outcome == observation.DEAD_LETTERED}
+    broken = {each.event_id for each, _ in seen if not each.fact}
+    asked = [each.resources for each in consumers if each.name in due or broken or not names]
+    dlqs = [PRODUCER_DLQ, evidence.LOG_RULE_DLQ, *(f"{each}{kind}" for each in asked for kind in ("RuleDlq", "Dlq"))]
+    hidden = {queue: queues.waiting(sqs, stack.outputs[f"{queue}Url"]) for queue in dlqs}
+    wanted = {text, *facts, *(each.event_id for each, _ in seen)}
+    found = [letter_of(queue, each) for queue in dlqs for each in queues.peek(sqs, stack.outputs[f"{queue}Url"])]
+    letters = [each for each in found if not {each.ride, *_names_of(each)}.isdisjoint(wanted)]
+    return _Known(
+        Evidence(
+            consumers,
+            [published for published, _ in seen],
+            deliveries,
+            [DeadLettered(each.queue, each.reason, each.consumer, None, each.fact) for each in letters],
+            rides,
+            outbox,
+            bookings,
+            at=at,
+            grace=reading.DEFAULT_GRACE,
+            since=reading.kept_since(stack, at),
+        ),
+        facts,
+        items,
+        records,
+        in_effect,
+        {each.event_id: body for each, body in seen},
+        letters,
+        names | broken | {_names_of(each)[0] for each in letters},
+        [
+            f"{queue}: another reader hides {count} messages: try again later"
+            for queue, count in hidden.items()
+            if count
+        ],
     )
-    deliveries = _deliveries(stack, text, told, start)
-    since = reading.kept_since(stack, at)
-    known = _Known(facts, seen, items, records, outbox, deliveries, consumers, since, [], [])
-    asked: dict[str, str | None] = {PRODUCER_DLQ: None, evidence.LOG_RULE_DLQ: None}
-    for each in consumers:
-        taken = {fact for fact in told if f"{each.name}#{fact}" in keys}
-        given_up = any((one.consumer, one.outcome) == (each.name, observation.DEAD_LETTERED) for one in deliveries)
-        is_open = not told or len(named) < len({one.fact or one.event_id for one, _ in seen})
-        if given_up or is_open or any(not _took_effect(known, each, fact) for fact in taken):
-            asked |= dict.fromkeys((f"{each.resources}RuleDlq", f"{each.resources}Dlq"), each.name)
-    letters, unread = _letters(stack, asked, {text, *facts, *(one.event_id for one, _ in seen)})
-    return known._replace(letters=letters, unread=unread)
+
+
+def _records(stack: StackRef, facts: Mapping[str, Named | None], at: datetime) -> dict[str, Explained]:
+    found = (explain(record_of(item), at) for item in read(stack, keys_of(facts)))
+    return {each.key: each for each in found}
 
 
 def _logged(stack: StackRef, text: str, start: datetime | None) -> list[tuple[Published, Any]]:
     """Return the lines of the log of events that have an id, with the events."""
-    logs, group = stack.client("logs"), stack.outputs["CarRideEventsLogGroupName"]
-    lines = reading.lines(logs, group, f'"{text}"', start)
+    lines = reading.lines(stack.client("logs"), stack.outputs["CarRideEventsLogGroupName"], f'"{text}"', start)
     found = [(reading.published_in(line), queues.read(line["message"])) for line in lines]
-    return [(one, event) for one, event in found if one and text in (one.fact, one.event_id, *_names_in(event))]
-
-
-def _letters(
-    stack: StackRef, asked: Mapping[str, str | None], wanted: Collection[str]
-) -> tuple[list[tuple[DeadLettered, Any]], list[str]]:
-    """Return the dead letters that have one of some ids, and what could not be read.
-
-    Only queues are read that can have one: reading a queue takes a request for each ten messages.
-    """
-    sqs, letters, unread = stack.client("sqs"), [], []
-    for queue, consumer in asked.items():
-        url = stack.outputs[f"{queue}Url"]
-        if hidden := queues.waiting(sqs, url):
-            unread.append(f"{queue}: another reader hides {hidden} messages, which may be about this: try again later")
-        for message in queues.peek(sqs, url):
-            letter, event = queues.dead_letter(queue, consumer, message), queues.opened(message)[1]
-            if not {letter.fact, letter.event_id, *_names_in(event)}.isdisjoint(wanted):
-                letters.append((letter, event))
-    return letters, unread
+    return [(one, event) for one, event in found if one and text in (one.fact, one.event_id, ride_of(event))]
 
 
 def _deliveries(stack: StackRef, text: str, facts: Collection[str], start: datetime | None) -> list[Delivered]:
     """Return the deliveries that name an id, of a ride or an event, and those of some facts; the oldest first."""
-    logs, ids = stack.client("logs"), sorted({*facts} - {text})
-    chunks = [ids[first : first + _IDS_AT_ONCE] for first in range(0, len(ids), _IDS_AT_ONCE)]
-    several = [" || ".join(f'$.idempotencyid = "{fact}"' for fact in chunk) for chunk in chunks]
-    patterns = [f'"{text}"', *(f"{{ {pattern} }}" for pattern in several)]
-    groups = [stack.outputs[f"{each.resources}LogGroupName"] for each in CONSUMERS]
-    with ThreadPoolExecutor(len(groups)) as pool:
-        answers = pool.map(lambda each: list(reading.lines(logs, each[0], each[1], start)), product(groups, patterns))
-        found = {reading.delivered_in(line) for lines in answers for line in lines} - {None}
-    wanted = {text, *facts}
-    return sorted((each for each in found if each and wanted & {each.fact, each.ride}), key=lambda each: each.time)
+    logs, wanted, found = stack.client("logs"), {text, *facts}, set[Delivered]()
+    terms = [f'$.correlationid = "{text}"', *(f'$.idempotencyid = "{name}"' for name in sorted(wanted))]
+    for some in batched(terms, _IDS_AT_ONCE, strict=False):
+        for each in CONSUMERS:
+            lines = reading.lines(
+                logs, stack.outputs[f"{each.resources}LogGroupName"], f"{{ {' || '.join(some)} }}", start
+            )
+            found |= {one for line in lines if (one := reading.delivered_in(line)) and wanted & {one.fact, one.ride}}
+    return sorted(found, key=lambda each: each.time)
 
 
-def _names_in(event: Any) -> set[str]:
-    """Return the ids of its producer and of its ride that an event has, although it may break the contract."""
-    match event:
-        case {"detail": dict(detail)}:
-            given = {name: detail.get(name) for name in ("id", "idempotencyid", "idempotencyId")}
-            return _rides_of(event).union(each for each in given.values() if isinstance(each, str))
-    return set()
-
-
-def _rides_of(event: Any) -> set[str]:
-    match event:
-        case {"detail": {"subject": str(named)}} | {"detail": {"data": {"orderID": str(named)}}}:
-            return {named}
-    return set()
-
-
-def _effects(items: Mapping[str, Mapping[str, Any]], consumer: AuditedConsumer) -> dict[str, Any]:
-    """Return the entries of the events that took effect at a consumer, by idempotency id."""
-    item = items.get(consumer.table or "", {})
-    return {name.partition("#")[2]: entry for name, entry in item.items() if is_attribute(name)}
-
-
-def _took_effect(known: _Known, consumer: AuditedConsumer, fact: str) -> bool:
-    record = known.records.get(f"{consumer.name}#{fact}")
-    return fact in _effects(known.items, consumer) or (record is not None and record.status == COMPLETED)
+def _names_of(letter: Letter) -> tuple[str, ...]:
+    """Return the names of a dead-lettered event: its idempotency id, EventBridge's id, or that of the message."""
+    body = letter.event if isinstance(letter.event, Mapping) else {}
+    return tuple(filter(None, (letter.fact, str(body.get("id") or ""), letter.id)))
 
 
 def _plain(item: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what an item has besides its entries; with the status of the ride, if the entries have it."""
-    entries = [entry for name, entry in item.items() if is_attribute(name) and "data" in entry]
-    newest = max(entries, key=lambda entry: entry["sequence"], default=None)
-    state = {} if newest is None else {"status": newest["data"].get("status"), "version": newest["sequence"]}
-    return state | {name: value for name, value in item.items() if not is_attribute(name) and name != "openShard"}
+    """Return what an item has besides the entries of events."""
+    return {
+        name: value for name, value in item.items() if not is_attribute(name) and name not in ("orderID", "openShard")
+    }
 
 
 def _car(stack: StackRef, order_id: str, assignment: Mapping[str, Any]) -> dict[str, str | None]:
@@ -356,72 +323,56 @@ def _car(stack: StackRef, order_id: str, assignment: Mapping[str, Any]) -> dict[
     return {assignment["carID"]: order_id} if held else {}
 
 
-def _events(known: _Known) -> list[Event]:
-    """Return the events of which anything tells, in the order of the ride's versions."""
-    told = [published.fact or published.event_id for published, _ in known.seen]
-    told += [name for letter, _ in known.letters if (name := letter.fact or letter.event_id)]
-    told += [key.partition("#")[2] for key in known.records]
-    told += [fact for each in CONSUMERS for fact in _effects(known.items, each)]
-    told += [*known.outbox, *(each.fact for each in known.deliveries if each.fact)]
-    events = [_event(known, name) for name in dict.fromkeys(told)]
-    return sorted(events, key=lambda each: (each.version or 0, each.type or "", each.idempotency_id or ""))
-
-
 def _event(known: _Known, name: str) -> Event:
-    seen = [each for each in known.seen if name in (each[0].fact, each[0].event_id)]
-    letters = [each for each in known.letters if name in (each[0].fact, each[0].event_id)]
-    raw = next((event for _, event in (*seen, *letters) if event is not None), None)
-    detail = next((found for each in CONSUMERS if "data" in (found := _effects(known.items, each).get(name, {}))), None)
-    problem, fact = None, known.facts.get(name)
-    if raw is not None or seen:
+    seen = [each for each in known.evidence.published if name in (each.fact, each.event_id)]
+    letters = [each for each in known.letters if name in _names_of(each)]
+    bodies = [*(known.bodies[each.event_id] for each in seen), *(each.event for each in letters)]
+    body = next((each for each in bodies if each is not None), None)
+    detail, problem, fact = known.items.get("RideTable", {}).get(f"event#{name}"), None, known.facts.get(name)
+    if bodies:
         try:
-            detail = parse_event(raw or {}).to_detail()
+            detail = parse_event(body or {}).to_detail()
         except ContractError as error:
-            detail, problem = raw, f"it breaks the contract: {error}"
-    kind = fact.type if fact else next((published.type for published, _ in seen), None)
-    gone = [f"it is in {each.queue}: {each.reason}" for each, _ in letters if each.consumer is None]
-    gone += ["it is in the outbox, and not on the bus yet: look at OutboxPipe"] if name in known.outbox else []
-    gone += [f"it is not in the log of events, which goes back to {known.kept_since:%Y-%m-%d %H:%M UTC}"]
+            detail, problem = body, f"it breaks the contract: {error}"
+    kind = (
+        fact.type if fact else next((each.type for each in seen), None) or next((each.type for each in letters), None)
+    )
+    gone = [f"it is in {each.queue}: {each.reason}" for each in letters if each.consumer is None]
+    gone += ["it is in the outbox, and not on the bus yet: look at OutboxPipe"] if name in known.evidence.outbox else []
+    gone += [f"it is not in the log of events, {known.kept}"]
     return Event(
-        None if problem else name,
+        name,
         kind,
-        next(iter(_rides_of(raw)), known.items.get("RideTable", {}).get("orderID")),
+        fact.order_id if fact else ride_of(body),
         fact.version if fact else None,
         detail,
         problem or (None if seen else "; ".join(gone)),
-        tuple(published for published, _ in seen),
+        tuple(seen),
         tuple(
-            _at_consumer(known, each, name, is_broken=problem is not None)
-            for each in known.consumers
+            _at_consumer(known, each, name, letters, is_broken=problem is not None)
+            for each in known.evidence.consumers
             if each.takes(kind) or f"{each.name}#{name}" in known.records
         ),
     )
 
 
-def _at_consumer(known: _Known, consumer: AuditedConsumer, name: str, *, is_broken: bool) -> AtConsumer:
-    deliveries = tuple(each for each in known.deliveries if (each.consumer, each.fact) == (consumer.name, name))
+def _at_consumer(
+    known: _Known, consumer: AuditedConsumer, name: str, letters: Iterable[Letter], *, is_broken: bool
+) -> AtConsumer:
+    runs = [each for each in known.evidence.deliveries if (each.consumer, each.fact) == (consumer.name, name)]
     record = known.records.get(f"{consumer.name}#{name}")
-    found = [letter for letter, _ in known.letters if letter.consumer == consumer.name]
-    letters = tuple(letter for letter in found if name in (letter.fact, letter.event_id))
+    left = tuple(replace(letter, event=None) for letter in letters if letter.consumer == consumer.name)
     outcome = "took effect"
-    if not _took_effect(known, consumer, name):
-        outcome = "dead-lettered" if letters else _outcome(record, {each.outcome for each in deliveries})
-    says = [_WHY[outcome]] if outcome in _WHY and not letters else []
+    if f"{consumer.name}#{name}" not in known.in_effect:
+        outcome = "dead-lettered" if left else _outcome(record, {each.outcome for each in runs})
+    says = [_WHY[outcome]] if outcome in _WHY and not left else []
     if is_broken:
         says.append("it has no key, so there is no record, and deliveries do not name it")
     elif record is None:
         says.append(NO_RECORD)
-    if not deliveries and not is_broken:
-        kept = f"{known.kept_since:%Y-%m-%d %H:%M UTC}"
-        says.append(f"no delivery is in its log, which goes back to {kept}; an attempt that crashes logs none")
-    return AtConsumer(consumer.name, outcome, "; ".join(says), deliveries, record, letters)
-
-
-_WHY: Final = {
-    "dead-lettered": "its dead letter has left the queue",
-    "expired": "it came after its expiry time, and was dropped",
-    "unknown": "it may be on its way: EventBridge retries for 24 hours, and Lambda for 6",
-}
+    if not runs and not is_broken:
+        says.append(f"no delivery is in its log, {known.kept}; an attempt that crashes logs none")
+    return AtConsumer(consumer.name, outcome, "; ".join(says), tuple(runs), record, left)
 
 
 def _outcome(record: Explained | None, outcomes: Collection[str]) -> str:
@@ -430,10 +381,9 @@ def _outcome(record: Explained | None, outcomes: Collection[str]) -> str:
         return "quarantined"
     if record is not None:
         return "running" if record.held_until is not None else "waiting for retry"
-    if observation.DEAD_LETTERED in outcomes:
-        return "dead-lettered"
-    if observation.EXPIRED in outcomes:
-        return "expired"
+    for logged, outcome in ((observation.DEAD_LETTERED, "dead-lettered"), (observation.EXPIRED, "expired")):
+        if logged in outcomes:
+            return outcome
     return "waiting for retry" if outcomes else "unknown"
 
 
@@ -465,41 +415,35 @@ def tail(
         OperatorError: there is no such type or outcome, or the ride's id has another form.
     """
     if ride is not None:
-        _check_name(ride)
+        _check_ride(ride)
     for given, known, what in ((type, FACTS, "type of event"), (outcome, _OUTCOMES, "outcome")):
         if given not in (None, *known):
             raise OperatorError(f"there is no {what} {given}: give one of {', '.join(sorted(known))}")
-    text, begin, shown = ride or outcome or type, since or datetime.now(UTC), dict[str, int]()
-    sources: list[_Source] = [
-        (stack.outputs[f"{each.resources}LogGroupName"], text or telemetry.DELIVERY, reading.delivered_in)
-        for each in CONSUMERS
-    ]
-    if outcome is None:
-        sources.append((stack.outputs["CarRideEventsLogGroupName"], text or "detail", reading.published_in))
+    begin, shown = since or datetime.now(UTC), dict[str, int]()
     while True:
-        started, new = datetime.now(UTC), _unseen(stack, sources, begin, shown)
-        for each in sorted(new, key=lambda each: each.time):
-            if _is_wanted(each, ride, outcome) and type in (None, each.type):
+        started = datetime.now(UTC)
+        for each in sorted(_unseen(stack, ride or outcome or type, begin, shown), key=lambda each: each.time):
+            if type in (None, each.type) and (_is_wanted(each, ride, outcome)):
                 yield each
         if not follow:
             return
         begin = max(begin, started - _OVERLAP)  # a line can appear late, so the last seconds are read again
-        shown = {name: timestamp for name, timestamp in shown.items() if timestamp >= begin.timestamp() * 1000}
+        for name in [name for name, timestamp in shown.items() if timestamp < begin.timestamp() * 1000]:
+            del shown[name]
         pause(_POLL_S)
 
 
-type _Source = tuple[str, str, Callable[[Mapping[str, Any]], Published | Delivered | None]]
-"""A log group, a text that is in its lines, and a function that reads a line."""
-
-
 def _unseen(
-    stack: StackRef, sources: Sequence[_Source], begin: datetime, shown: dict[str, int]
+    stack: StackRef, text: str | None, begin: datetime, shown: dict[str, int]
 ) -> Iterator[Published | Delivered]:
-    """Yield what is in new lines, and add these to those that were shown."""
-    for group, text, decode in sources:
-        for line in reading.lines(stack.client("logs"), group, f'"{text}"', begin):
+    """Yield what is in new lines with a text, and add the lines to those that were shown."""
+    for resources in ("CarRideEvents", *(each.resources for each in CONSUMERS)):
+        is_bus, group = resources == "CarRideEvents", stack.outputs[f"{resources}LogGroupName"]
+        pattern = text or ("detail" if is_bus else telemetry.DELIVERY)
+        for line in reading.lines(stack.client("logs"), group, f'"{pattern}"', begin):
             name = f"{group}/{line.get('eventId', line['message'])}"
-            if name not in shown and (found := decode(line)) is not None:
+            found = reading.published_in(line) if is_bus else reading.delivered_in(line)
+            if name not in shown and found is not None:
                 yield found
             shown[name] = line["timestamp"]
 
@@ -507,4 +451,5 @@ def _unseen(
 def _is_wanted(found: Published | Delivered, ride: str | None, outcome: str | None) -> bool:
     if isinstance(found, Delivered):
         return ride in (None, found.ride) and outcome in (None, found.outcome)
-    return found.named is None or ride in (None, found.named.order_id)  # a broken event was found by its text
+    # An event that breaks the contract was found by its text.
+    return outcome is None and (found.named is None or ride in (None, found.named.order_id))

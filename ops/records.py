@@ -1,18 +1,17 @@
 """Reads idempotency records and says what they mean; releases and forgets them.
 
-A change is a conditional write on the record as it was read. A record that a delivery claims in between is refused.
+A change is a conditional write on the record as it was shown. If a delivery claims the key in between, nothing is done.
 """
 
 import secrets
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
-from itertools import islice
-from typing import Any, Final, Literal
+from functools import partial
+from itertools import islice, product, starmap
+from typing import Any, Final, Literal, NamedTuple
 
 from botocore.exceptions import ClientError
-from msgspec import Struct
 
-from carride.dedup import is_attribute
 from carride.events import idempotency_id
 from carride.facts import FACTS
 from idempotency import Policy, marshalling
@@ -20,15 +19,13 @@ from idempotency.decision import LONGEST_LEASE_MS, has_crashed, is_corrupt, rele
 from idempotency.policy import DAY
 from idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, STATUSES, Record
 from idempotency.stores.dynamodb import item_of, record_of
-from ops.audit.evidence import CONSUMERS, DISPATCH, PAYMENT, Named
-from ops.letters import COUNTS
+from ops.audit import reading
+from ops.audit.evidence import CONSUMERS, Named, RideItem
 from ops.stack import OperatorError, StackRef
 
 NAMES: Final = (
     *(each.name for each in CONSUMERS),
-    "carride-api",
-    "carride-api-simulate",
-    "carride-api-simulation-lock",
+    *("carride-api", "carride-api-simulate", "carride-api-simulation-lock"),
 )
 """What keys begin with: the consumers' names, and those of the API, which stores its answers."""
 
@@ -40,24 +37,18 @@ _MOST_KEYS: Final = 100
 """Keys of one BatchGetItem."""
 _FIRST_VERSIONS: Final = 8
 _VERSIONS_AHEAD: Final = 4
-_FENCE: Final = "fence#"
-"""Begins the key of the mark of a fenced region, which is in the same table."""
 _REVISION: Final = ("status", "owner", "attempt", "leaseExpiry")
 """Every claim, heartbeat and commit changes at least one of these attributes."""
-_SOUND: Final = (IN_PROGRESS, COMPLETED, FAILED)
-"""The statuses of records that consumers process, if they are not corrupt."""
-_GUARDS: Final = {
-    "ride-history": "nothing else guards the ride's timeline: its counter of effects is one too high afterwards",
-    DISPATCH: "the ride's state guards it: no second car is assigned, but the counter of effects is one too high",
-    PAYMENT: "the ride's state and the gateway's idempotency key guard the money, but not the counter of effects",
-    "carride-api": "the booking's own condition guards it: the same request is refused",
-}
+NO_RECORD: Final = (
+    "there is no such record: no attempt has claimed the key yet, or its window has ended, or an operator forgot it; "
+    "ride-history writes its record only when it commits"
+)
 
 
 type Action = Literal["release", "forget"]
 
 
-class Explained(Struct, frozen=True, kw_only=True):
+class Explained(NamedTuple):
     """A record, and what it means."""
 
     key: str
@@ -68,38 +59,30 @@ class Explained(Struct, frozen=True, kw_only=True):
     attempt: int
     owner: str | None
     """The owner token of the last claim."""
-    held_until: datetime | None
-    """When the lease of a running attempt ends; None if nothing runs."""
-    created: datetime | None
-    updated: datetime | None
-    expires: datetime | None
-    """When the record is forgotten; None for a quarantined one."""
     delivery: str | None
-    region: str | None
-    error: str | None
-    dead_lettered: bool
-    """Whether the event of a quarantined key is in the dead-letter queue."""
+    """The transport's id of the delivery that wrote the record."""
+    held_until: datetime | None
+    """When the lease of a running attempt ends; None if no attempt is running."""
+    created: datetime | None
 
 
-class Found(Struct, frozen=True, kw_only=True):
+class Found(NamedTuple):
     """The records that were found."""
 
     records: tuple[Explained, ...]
-    complete: bool = True
+    complete: bool
     """False if there may be more than were asked for."""
-    says: str | None = None
+    says: str | None
     """Why there is none."""
 
 
-class Change(Struct, frozen=True, kw_only=True):
+class Change(NamedTuple):
     """What an operator's change does to a record."""
 
     action: Action
     record: Explained
-    says: str
-    """What the change does, and what the next delivery does then."""
-    revision: str
-    """Identifies the state of the record."""
+    then: str
+    """What the next delivery does after it."""
 
 
 # ── Reading ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -131,8 +114,10 @@ def records(
         raise OperatorError(f"there is no status {status}: give one of {', '.join(sorted(STATUSES))}")
     if ride is None and key is None:
         if status is None:
-            return _found(_scan(stack, "attribute_exists(#s)", {}), limit, "no delivery has been processed yet")
-        return _found(_scan(stack, "#s = :s", {":s": status}), limit, f"no record is {status}")
+            return _found(
+                _scan(stack, "attribute_exists(#s)"), limit, "there are no records: nothing was processed yet"
+            )
+        return _found(_scan(stack, "#s = :0", status), limit, f"no record is {status}")
     keys = set() if ride is None else set(keys_of(candidates(ride, items_of(stack, ride))))
     if key is not None:
         named = {key} if "#" in key else {f"{name}#{key}" for name in NAMES}
@@ -141,20 +126,14 @@ def records(
     return _found(items, limit, NO_RECORD)
 
 
-NO_RECORD: Final = (
-    "there is no such record: no attempt has claimed the key yet, or its window has ended, or an operator forgot it; "
-    "ride-history claims nothing, so its record appears with its commit"
-)
-
-
 def quarantined(stack: StackRef, *, limit: int | None = None) -> Found:
     """Return the keys that consumers do not process until they are released: quarantined, or with a corrupt record.
 
     There is no index by status, so the whole table is read.
     """
-    sound = {f":{number}": status for number, status in enumerate(_SOUND)}
-    condition = f"NOT (#s IN ({', '.join(sound)})) OR (#s = :0 AND attribute_not_exists(leaseExpiry))"
-    return _found(_scan(stack, condition, sound), limit, "no key is quarantined")
+    lost = "(#s = :0 AND attribute_not_exists(leaseExpiry))"
+    condition = f"attribute_exists(#s) AND (NOT (#s IN (:0, :1, :2)) OR {lost})"
+    return _found(_scan(stack, condition, IN_PROGRESS, COMPLETED, FAILED), limit, "no key is quarantined")
 
 
 def read(
@@ -184,6 +163,11 @@ def items_of(stack: StackRef, order_id: str) -> dict[str, dict[str, Any]]:
     return {table: marshalling.values(items[0]) if items else {} for table, items in found.items()}
 
 
+def ride_items(items: Mapping[str, Mapping[str, Any]]) -> list[RideItem]:
+    """Return what `items_of` returns as evidence."""
+    return [reading.ride_item(each, items[each.table]) for each in CONSUMERS if each.table and items.get(each.table)]
+
+
 def candidates(order_id: str, items: Mapping[str, Mapping[str, Any]]) -> dict[str, Named]:
     """Return the facts that a ride can have, by idempotency id: of each type, at and soon after the known versions.
 
@@ -194,50 +178,40 @@ def candidates(order_id: str, items: Mapping[str, Mapping[str, Any]]) -> dict[st
         order_id: the ride.
         items: what `items_of` returns.
     """
-    entries = [(name, entry) for item in items.values() for name, entry in item.items() if is_attribute(name)]
-    told = {
-        name.partition("#")[2]: Named(order_id, each["type"], each["sequence"])
-        for name, each in entries
-        if "type" in each
-    }
-    known = {items.get("BookingTable", {}).get("version", 1), *(each.version for each in told.values())}
-    near = {each + more for each in known for more in range(_VERSIONS_AHEAD + 1)}
-    versions = near.union(range(1, _FIRST_VERSIONS + 1))
-    named = [Named(order_id, name, version) for name in FACTS for version in versions]
-    return {idempotency_id(*each): each for each in named} | told
+    told = {effect.fact: effect.named for item in ride_items(items) for effect in item.effects if effect.named}
+    known = {items["BookingTable"].get("version", 1), *(each.version for each in told.values())}
+    versions = {*range(1, _FIRST_VERSIONS + 1), *(each + more for each in known for more in range(_VERSIONS_AHEAD + 1))}
+    return {idempotency_id(*each): each for each in starmap(Named, product([order_id], FACTS, versions))} | told
 
 
 def keys_of(facts: Mapping[str, Named | None]) -> list[str]:
     """Return the keys under which consumers may have records of these facts; None is a fact of an unknown type."""
-    pairs = [(each, fact, named) for fact, named in facts.items() for each in CONSUMERS]
-    return [f"{each.name}#{fact}" for each, fact, named in pairs if named is None or each.takes(named.type)]
+    pairs = product(CONSUMERS, facts.items())
+    return [f"{each.name}#{fact}" for each, (fact, named) in pairs if named is None or each.takes(named.type)]
 
 
-def _scan(stack: StackRef, condition: str, values: Mapping[str, str]) -> Iterator[dict[str, Any]]:
-    """Yield the items that meet a condition on ``#s``, the status."""
-    values = {**values, ":fence": _FENCE, ":counts": COUNTS}
-    pages = (
-        stack.client("dynamodb")
-        .get_paginator("scan")
-        .paginate(
-            TableName=stack.outputs["IdempotencyTableName"],
-            FilterExpression=f"({condition}) AND NOT begins_with(idempotencyKey, :fence)"
-            " AND NOT begins_with(idempotencyKey, :counts)",
-            ExpressionAttributeNames={"#s": "status"},
-            ExpressionAttributeValues={
-                name: {"S": value} for name, value in {**values, ":fence": _FENCE, ":counts": COUNTS}.items()
-            },
-            ConsistentRead=True,
-        )
-    )
-    return (item for page in pages for item in page["Items"])
+def _scan(stack: StackRef, condition: str, *values: str) -> Iterator[dict[str, Any]]:
+    """Yield the items that meet a condition on ``#s``, the status.
+
+    The table also holds the mark of a fence, and counts of redrives. They have no status.
+    """
+    given = {f":{number}": {"S": value} for number, value in enumerate(values)}
+    pages = stack.client("dynamodb").get_paginator("scan")
+    for page in pages.paginate(
+        TableName=stack.outputs["IdempotencyTableName"],
+        FilterExpression=condition,
+        ExpressionAttributeNames={"#s": "status"},
+        **({"ExpressionAttributeValues": given} if given else {}),
+        ConsistentRead=True,
+    ):
+        yield from page["Items"]
 
 
 def _found(items: Iterable[Mapping[str, Any]], limit: int | None, nothing: str) -> Found:
     now = datetime.now(UTC)
     taken = list(islice(items, None if limit is None else limit + 1))
-    shown = sorted((explain(record_of(item), now) for item in taken[:limit]), key=lambda each: each.key)
-    return Found(records=tuple(shown), complete=len(taken) == len(shown), says=None if shown else nothing)
+    shown = sorted(explain(record_of(item), now) for item in taken[:limit])
+    return Found(tuple(shown), len(taken) == len(shown), None if shown else nothing)
 
 
 # ── Explaining ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -245,25 +219,17 @@ def _found(items: Iterable[Mapping[str, Any]], limit: int | None, nothing: str) 
 
 def explain(record: Record, now: datetime) -> Explained:
     """Return a record with its meaning at a time."""
-    held = held_until(record, _ms(now))
-    return Explained(
-        key=record.key,
-        status=record.status,
-        says=_says(record, now, held),
-        attempt=record.attempt,
-        owner=record.owner,
-        held_until=held,
-        created=_moment(record.created_ms),
-        updated=_moment(record.updated_ms),
-        expires=None if record.expiry is None else _moment(record.expiry * 1000),
-        delivery=record.delivery,
-        region=record.region,
-        error=record.error,
-        dead_lettered=record.dead_lettered,
-    )
+    held, created, now_ms = _held_until(record, _ms(now)), _moment(record.created_ms), _ms(now)
+    says = _says(record, now_ms)
+    if held is not None:
+        says = (
+            f"attempt {record.attempt} has been running since {_text(record.updated_ms)} under owner token "
+            f"{record.owner}; no other delivery runs before its lease ends at {_text(record.lease_ms)}"
+        )
+    return Explained(record.key, record.status, says, record.attempt, record.owner, record.delivery, held, created)
 
 
-def held_until(record: Record, now_ms: int) -> datetime | None:
+def _held_until(record: Record, now_ms: int) -> datetime | None:
     """Return when the lease of a running attempt ends, or None if no attempt holds the record.
 
     An attempt counts as running for a minute after its lease, because clocks differ. A lease that ends later than any
@@ -274,58 +240,54 @@ def held_until(record: Record, now_ms: int) -> datetime | None:
     return _moment(record.lease_ms) if record.lease_ms <= now_ms + LONGEST_LEASE_MS + _CLOCKS_MS else None
 
 
-def _says(record: Record, now: datetime, held: datetime | None) -> str:
-    number, updated, nth = record.attempt, _text(_moment(record.updated_ms)), f"attempt {record.attempt + 1}"
-    used_up = number >= _ATTEMPTS
-    what_is_next = f"all {_ATTEMPTS} attempts are used up: its next delivery quarantines it" if used_up else ""
+def _says(record: Record, now_ms: int) -> str:
+    """Return the meaning of a record that no attempt holds."""
+    number, updated = record.attempt, _text(record.updated_ms)
+    runs = f"the next delivery runs as attempt {number + 1}"
+    if number >= _ATTEMPTS:
+        runs = f"all {_ATTEMPTS} attempts are used up, so the next delivery quarantines the key"
     if is_corrupt(record):
-        return "the record is corrupt: its deliveries are dead-lettered until it is released"
-    if held is not None:
-        return (
-            f"attempt {number} runs since {updated} under owner token {record.owner}; its lease ends at {_text(held)}, "
-            "and no other delivery runs before that"
-        )
+        return "the record is corrupt: deliveries of this key are dead-lettered until you release it"
     if record.status == QUARANTINED:
-        where = "its event is in the dead-letter queue" if record.dead_lettered else "its next delivery dead-letters it"
-        return f"given up at {updated} after attempt {number} ({record.error}): it never runs until released; {where}"
+        where = "its event is in" if record.dead_lettered else "the next delivery puts its event into"
+        given_up = f"given up at {updated} after attempt {number} ({record.error})"
+        return f"{given_up}; no delivery runs until you release it; {where} the dead-letter queue"
     if record.status == IN_PROGRESS:
-        ended = f"attempt {number} crashed: its lease ended at {_text(_moment(record.lease_ms))} without an answer"
-        if record.lease_ms is not None and record.lease_ms > _ms(now):
-            ended = f"attempt {number} has a lease that is longer than any can be, so it does not count"
-        return f"{ended}; {what_is_next or f'its next delivery takes it over as {nth}'}"
-    if record.expiry is not None and record.expiry * 1000 < _ms(now):
-        return f"{record.status} at {updated}, and its window has ended: its next delivery runs as a new one"
+        if record.lease_ms is not None and record.lease_ms > now_ms:
+            return f"attempt {number} has a lease that is longer than any can be, so it does not count; {runs}"
+        return f"attempt {number} crashed: its lease ended at {_text(record.lease_ms)} without an answer; {runs}"
+    if record.expiry is not None and record.expiry * 1000 < now_ms:
+        return f"{record.status} at {updated}, and its window has ended: the next delivery runs as attempt 1"
     if record.status == COMPLETED:
-        until = f"until {_text(_moment(record.expiry * 1000))}" if record.expiry is not None else "for ever"
-        return f"attempt {number} committed at {updated}; further deliveries are answered as duplicates {until}"
-    if number == 0:
-        return f"released at {updated}: its next delivery runs as attempt 1"
-    wait = f", but not before {_text(_moment(record.retry_ms))}" if record.retry_ms is not None else ""
-    failed = f"attempt {number} failed at {updated} ({record.error})"
-    return f"{failed}; {what_is_next or f'its next delivery runs as {nth}{wait}'}"
+        until = _text(None if record.expiry is None else record.expiry * 1000)
+        return f"attempt {number} committed at {updated}; further deliveries are answered as duplicates until {until}"
+    wait = f", but not before {_text(record.retry_ms)}" if record.retry_ms is not None else ""
+    ended = f"attempt {number} failed at {updated} ({record.error})" if number else f"released at {updated}"
+    return f"{ended}; {runs}{wait}"
 
 
 def _ms(time: datetime) -> int:
     return int(time.timestamp() * 1000)
 
 
-def _moment(ms: int | None) -> datetime | None:
-    """Return a time; None if there is none, or a damaged record has one that is outside the calendar."""
+def _moment(ms: int) -> datetime | None:
+    """Return a time; None if a damaged record has one that is outside the calendar."""
     try:
-        return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC)
+        return datetime.fromtimestamp(ms / 1000, UTC)
     except (OverflowError, ValueError, OSError):
         return None
 
 
-def _text(time: datetime | None) -> str:
+def _text(ms: int | None) -> str:
+    time = None if ms is None else _moment(ms)
     return "an unknown time" if time is None else f"{time:%Y-%m-%d %H:%M:%S UTC}"
 
 
 # ── Changing ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def change(stack: StackRef, action: Action, key: str, *, act: bool = False, revision: str | None = None) -> Change:
-    """Release or forget a key, or return what that would do.
+def change(stack: StackRef, action: Action, key: str) -> tuple[Change, Callable[[], None]]:
+    """Return what a release or a forget would do to a key, and the function that does it.
 
     ``release`` lets a key run again whose record is quarantined, crashed or corrupt: its next delivery is attempt 1.
     ``forget`` deletes a record in any state: its next delivery runs as a new one.
@@ -334,59 +296,48 @@ def change(stack: StackRef, action: Action, key: str, *, act: bool = False, revi
         stack: where the record is.
         action: what to do.
         key: ``<consumer>#<key>``, from a dead letter or a log line.
-        act: whether to do it.
-        revision: that of the change that was shown before. A record in another state is then refused.
 
     Raises:
-        OperatorError: an attempt holds the record, there is none, there is nothing to release, or it has changed.
+        OperatorError: an attempt holds the record, there is none, or there is nothing to release. The function raises
+            it if the record has changed since, and does nothing.
     """
     consumer, _, rest = key.partition("#")
-    if consumer.partition("/")[0] not in NAMES or not rest:  # as for the mark of a fenced region
+    if consumer.partition("/")[0] not in NAMES or not rest:  # such as the mark of a fenced region
         raise OperatorError(f"{key!r} is no key: it begins with {' or '.join(f'{each}#' for each in NAMES)}")
     item = next(read(stack, [key]), None)
     if item is None:
         raise OperatorError(f"there is no record of {key}: `records --ride` shows those of a ride")
     record, now = record_of(item), datetime.now(UTC)
-    found, explained = (
-        "/".join(text for name in _REVISION for text in item.get(name, {}).values()),
-        explain(record, now),
-    )
-    if explained.held_until is not None:
-        raise OperatorError(f"{key} is held: {explained.says}; try again a minute after that")
-    if revision not in (None, found):
-        raise OperatorError(f"{key} has changed, and nothing was done; now {explained.says}")
+    found = explain(record, now)
+    if found.held_until is not None:
+        raise OperatorError(f"{key} is held: {found.says}; try again a minute after that")
     if action == "forget":
-        guard = _GUARDS.get(consumer.partition("/")[0], "only its handler may guard it")
-        then = f"runs as a new one, and its effect takes place again if nothing else guards it; {guard}"
-    elif record.status in (QUARANTINED, IN_PROGRESS) or is_corrupt(record):
-        then = "runs as attempt 1; a redriven one too"
-    else:
-        raise OperatorError(f"{key} is neither quarantined nor crashed: there is nothing to release; {explained.says}")
-    if act and action == "forget":
-        _write(stack, key, "delete_item", item, Key={"idempotencyKey": {"S": key}})
-    elif act:
-        free = released(record, secrets.token_hex(16), _ms(now), 30 * DAY)
-        _write(stack, key, "put_item", item, Item=item_of(free))
-    says = f"{action} {key}: {explained.says}. Then its next delivery {then}"
-    return Change(action=action, record=explained, says=says, revision=found)
+        then = "the next delivery runs as if it were the first: an effect that took place can take place again"
+        return Change(action, found, then), partial(
+            _write, stack, item, "delete_item", Key={"idempotencyKey": {"S": key}}
+        )
+    if record.status not in (QUARANTINED, IN_PROGRESS) and not is_corrupt(record):
+        raise OperatorError(f"{key} is neither quarantined nor crashed, so there is nothing to release: {found.says}")
+    free = item_of(released(record, secrets.token_hex(16), _ms(now), 30 * DAY))
+    then = "the next delivery runs as attempt 1: redrive its dead letter"
+    return Change(action, found, then), partial(_write, stack, item, "put_item", Item=free)
 
 
-def _write(stack: StackRef, key: str, operation: str, seen: Mapping[str, Any], **request: Any) -> None:
+def _write(stack: StackRef, seen: Mapping[str, Any], operation: str, **request: Any) -> None:
     """Write on the condition that the record is as it was seen, or raise an OperatorError."""
-    names = {f"#{name}": name for name in _REVISION}
-    kept = {f":{name}": seen[name] for name in _REVISION if name in seen}
     conditions = [f"#{name} = :{name}" if name in seen else f"attribute_not_exists(#{name})" for name in _REVISION]
     try:
         getattr(stack.client("dynamodb"), operation)(
             TableName=stack.outputs["IdempotencyTableName"],
             ConditionExpression=" AND ".join(["attribute_exists(idempotencyKey)", *conditions]),
-            ExpressionAttributeNames=names,
-            **({"ExpressionAttributeValues": kept} if kept else {}),
+            ExpressionAttributeNames={f"#{name}": name for name in _REVISION},
+            ExpressionAttributeValues={f":{name}": seen[name] for name in _REVISION if name in seen},
             **request,
         )
     except ClientError as error:
         if error.response["Error"]["Code"] != "ConditionalCheckFailedException":
             raise
-        item = next(read(stack, [key]), None)
-        now = "it was deleted" if item is None else explain(record_of(item), datetime.now(UTC)).says
-        raise OperatorError(f"{key} has changed meanwhile, and nothing was done; now {now}") from error
+        key = seen["idempotencyKey"]["S"]
+        raise OperatorError(
+            f"{key} has changed since it was read, and nothing was done: `records --key {key}` shows it"
+        ) from error

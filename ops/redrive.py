@@ -328,7 +328,7 @@ class _Job:
         if releases:
             goes, why = release_record(self.store, key), "its record changed meanwhile: run the command again"
             record = self.store.read(key)
-        problem = _send(self.stack, self.plan.target, letter.event) if goes else why
+        problem = send(self.stack, self.plan.target, letter.event) if goes else why
         del self.left[letter.id]
         if problem is None:
             _count(self.stack, letter)
@@ -385,7 +385,7 @@ def _count(stack: StackRef, letter: Letter) -> None:
         )
 
 
-def _send(stack: StackRef, arn: str, event: Mapping[str, Any]) -> str | None:
+def send(stack: StackRef, arn: str, event: Mapping[str, Any]) -> str | None:
     """Send an event to a target, and return why it was refused, or None."""
     service, name = arn.split(":")[2], arn.rsplit(":", 1)[-1]
     sqs = stack.client("sqs")

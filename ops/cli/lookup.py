@@ -1,10 +1,8 @@
 """The verbs that look up rides, events and records, and that release and forget keys."""
 
 import json
-from collections.abc import Iterator, Mapping
-from datetime import datetime
-from functools import partial
-from typing import Annotated, Any, Final
+from collections.abc import Iterator
+from typing import Annotated, Final
 
 from cyclopts import Parameter
 from rich.console import Group, RenderableType
@@ -18,31 +16,16 @@ from ops.cli.verbs import Moment, Plan, Session, acts, reads
 from ops.lookup import AtConsumer, Event, Ride
 from ops.records import Change, Explained, Found
 
-_COLOURS: Final = {
-    "green": {"took effect", "COMPLETED", "New", "Retried", "paid"},
-    "yellow": {
-        "running",
-        "waiting for retry",
-        "IN_PROGRESS",
-        "FAILED",
-        "Takeover",
-        "Failed",
-        "Busy",
-        "LostLease",
-        "open",
-    },
-    "red": {
-        "dead-lettered",
-        "quarantined",
-        "QUARANTINED",
-        "DeadLettered",
-        "Quarantined",
-        "broken",
-        "waiting for redrive",
-    },
-    "dim": {"Duplicate", "expired", "Expired"},
+_STYLES: Final = {
+    word: colour
+    for colour, words in {
+        "green": "took effect, COMPLETED, New, Retried, paid",
+        "yellow": "running, waiting for retry, IN_PROGRESS, FAILED, Takeover, Failed, Busy, LostLease, open",
+        "red": "dead-lettered, quarantined, QUARANTINED, DeadLettered, Quarantined, broken, waiting for redrive",
+        "dim": "Duplicate, expired, Expired",
+    }.items()
+    for word in words.split(", ")
 }
-_STYLES: Final = {word: colour for colour, words in _COLOURS.items() for word in words}
 
 
 @reads("ride", "order_01")
@@ -144,61 +127,46 @@ def forget(session: Session, key: str, /) -> Plan:
 
 
 def _change(session: Session, action: keys.Action, key: str) -> Plan:
-    shown = keys.change(session.stack, action, key)
-    do = partial(keys.change, session.stack, action, key, act=True, revision=shown.revision)
-    return Plan(shown, lambda: {"done": action, "key": do().record.key}, (session.stack,))
+    change, do = keys.change(session.stack, action, key)
+    return Plan(change, lambda: do() or {"done": action, "key": key}, (session.stack,))
 
 
 # ── How they look ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _word(word: object) -> Text:
-    return Text("" if word is None else str(word), _STYLES.get(str(word), ""))
-
-
-def _clock(time: datetime | None) -> str:
-    return "" if time is None else f"{time:%Y-%m-%d %H:%M:%S}"
-
-
-def _fields(part: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in part.items() if name != "orderID")
+def _word(word: str) -> Text:
+    return Text(word, _STYLES.get(word, ""))
 
 
 @show.register
 def _(shown: Ride) -> RenderableType:
-    since = f", open since {_clock(shown.open_since)}" if shown.open_since else ""
-    parts = table()
-    parts.show_header = False
+    found: list[RenderableType] = [Text.assemble(shown.order_id, " is ", _word(shown.state))]
+    found += [Text(problem, "red") for problem in shown.problems]
     for part, fields in shown.parts.items():
-        known = ", ".join(f"{name} {value}" for name, value in fields.items())
-        parts.add_row(part.replace("_", " "), known or shown.missing[part])
-    events, notes = table("event", "version", "id", "consumer", "outcome", "attempt", "record", "dead letter"), []
+        text = fields if isinstance(fields, str) else ", ".join(f"{name} {value}" for name, value in fields.items())
+        found.append(Text(f"  {part}: {text}"))
+    rows, notes = table("event", "version", "id", "consumer", "outcome", "attempt", "record", "dead letter"), []
     for each in shown.events:
-        what = (each.type or "unknown", str(each.version or ""), each.idempotency_id or each.copies[0].event_id)
-        notes += [Text(f"{what[0]} {what[2]}: {each.says}")] if each.says else []
-        for at in each.consumers or [None]:
-            events.add_row(*what, *_row(at))
-            if at is not None and at.says and at.outcome != "took effect":
-                notes.append(Text(f"{what[0]} {what[2]} at {at.consumer}: {at.says}"))
-    problems = [Text(problem, "red") for problem in shown.problems]
-    return Group(Text.assemble(shown.order_id, " is ", _word(shown.state), since), *problems, parts, "", events, *notes)
-
-
-def _row(at: AtConsumer | None) -> list[RenderableType]:
-    if at is None:
-        return ["no consumer acts on it"]
-    number, status = (str(at.record.attempt), at.record.status) if at.record else ("", None)
-    return [at.consumer, _word(at.outcome), number, _word(status), _letters(at)]
+        what, about = (str(each.type), str(each.version or ""), each.id), f"{each.type} {each.id}"
+        notes += [Text(f"{about}: {each.says}")] if each.says else []
+        for at in each.consumers:
+            number, status = (str(at.record.attempt), at.record.status) if at.record else ("", "")
+            rows.add_row(*what, at.consumer, _word(at.outcome), number, _word(status), _letters(at))
+            if at.says and at.outcome != "took effect":
+                notes.append(Text(f"{about} at {at.consumer}: {at.says}"))
+        if not each.consumers:
+            rows.add_row(*what, "no consumer acts on it")
+    return Group(*found, "", rows, *notes)
 
 
 def _letters(at: AtConsumer) -> str:
-    return ", ".join(f"{each.queue}: {each.reason}" for each in at.dead_letters)
+    return ", ".join(f"{each.queue}: {each.reason} {each.error}".strip() for each in at.dead_letters)
 
 
 @show.register
 def _(shown: Event) -> RenderableType:
-    head = f"{shown.type} of {shown.ride}, version {shown.version}, idempotency id {shown.idempotency_id}"
-    found: list[RenderableType] = [head, *([Text(shown.says, "red")] if shown.says else []), *map(show, shown.copies)]
+    found: list[RenderableType] = [f"{shown.type} of {shown.ride}, version {shown.version}, id {shown.id}"]
+    found += [*([Text(shown.says, "red")] if shown.says else []), *map(show, shown.copies)]
     found.append(Text(json.dumps(plain(shown.detail), indent=2), "dim"))
     for at in shown.consumers:
         found += ["", Text.assemble(at.consumer, ": ", _word(at.outcome), f"  {_letters(at)}")]
@@ -229,12 +197,8 @@ def _time(line: Published | Delivered) -> Text:
 
 @show.register
 def _(found: Found) -> RenderableType:
-    if found.says:
-        return found.says
-    lines: list[RenderableType] = [show(each) for each in found.records]
-    if not found.complete:
-        lines.append(f"there are more than {len(found.records)}: give --limit, --ride or --key")
-    return Group(*lines)
+    more = [] if found.complete else [f"there are more than {len(found.records)}: give --limit, --ride or --key"]
+    return Group(*([found.says] if found.says else []), *map(show, found.records), *more)
 
 
 @show.register
@@ -244,4 +208,4 @@ def _(record: Explained) -> RenderableType:
 
 @show.register
 def _(change: Change) -> RenderableType:
-    return change.says
+    return Group(show(change.record), f"  after {change.action}: {change.then}")

@@ -102,10 +102,10 @@ class Work:
 class World:
     """Consumers over one store, what is delivered to them, and what they leave behind."""
 
-    def __init__(self, store: Store, clock: ManualClock, box: DeadLetterBox) -> None:
+    def __init__(self, store: Store, clock: ManualClock) -> None:
         self.store = store
         self.clock = clock
-        self.box = box
+        self.box = DeadLetterBox()
         self.seen: list[Observation] = []
         self.work = Work()
 
@@ -171,10 +171,8 @@ class World:
 class DynamoDBWorld(World):
     """A world over DynamoDB in this process, with a transport that fails on demand."""
 
-    def __init__(
-        self, store: DynamoDBStore, clock: ManualClock, box: DeadLetterBox, transport: FaultyTransport, dynamodb: Any
-    ) -> None:
-        super().__init__(store, clock, box)
+    def __init__(self, store: DynamoDBStore, clock: ManualClock, transport: FaultyTransport, dynamodb: Any) -> None:
+        super().__init__(store, clock)
         self.transport = transport
         self.dynamodb = dynamodb
 

@@ -2,8 +2,8 @@
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from typing import Any, Final
 
 import pytest
@@ -15,7 +15,7 @@ from idempotency import marshalling
 from idempotency.record import COMPLETED, IN_PROGRESS, Record
 from idempotency.stores.dynamodb import item_of
 from ops import lookup
-from ops.audit.evidence import Delivered, Published
+from ops.audit.evidence import Delivered
 from ops.stack import OperatorError, StackRef
 from tests.carride.rides import booked, event
 from tests.ops.world import AWAY, empty_stack, log, stack
@@ -52,7 +52,7 @@ def record(ref: StackRef, key: str, **changes: Any) -> None:
 
 
 @pytest.mark.parametrize("ask", [lookup.ride, lookup.event, lambda ref, name: next(lookup.tail(ref, ride=name))])
-@pytest.mark.parametrize("name", ["", "order 1", 'order_01" || "', "ride-history#1", "x" * 200, "é", "../order_01"])
+@pytest.mark.parametrize("name", ["", 'order_01" || "', "ride-history#1", "x" * 200, "../order_01"])
 def test_an_id_of_another_form_is_refused(ask: Callable[[StackRef, str], object], name: str) -> None:
     """AWS is not asked: it would change the filter pattern, or match what it does not name."""
     with pytest.raises(OperatorError, match="is no id of"):
@@ -67,22 +67,11 @@ def test_an_unknown_id_is_said_to_be_unknown(ref: StackRef, ask: Callable[[Stack
         ask(ref, name)
 
 
-def at(answer: lookup.Event, consumer: str = "ride-history") -> lookup.AtConsumer:
-    """Return what became of an event at a consumer."""
-    return next(each for each in answer.consumers if each.consumer == consumer)
-
-
-def in_outbox(ref: StackRef) -> None:
-    """Commit the event, and have the pipe not carry it."""
-    ref.client("dynamodb").put_item(TableName="Outbox", Item={"id": {"S": CREATED.id}})
-
-
 def refused(ref: StackRef) -> None:
     """Have the bus not accept the event."""
     why: Any = {"ERROR_CODE": {"DataType": "String", "StringValue": "ThrottlingException"}}
     body = json.dumps({name: value for name, value in on_bus(CREATED).items() if name != "id"})
-    url = ref.outputs["ProducerDlqUrl"]
-    ref.client("sqs").send_message(QueueUrl=url, MessageBody=body, MessageAttributes=why)
+    ref.client("sqs").send_message(QueueUrl=ref.outputs["ProducerDlqUrl"], MessageBody=body, MessageAttributes=why)
 
 
 def claimed(ref: StackRef) -> None:
@@ -99,17 +88,22 @@ def applied(ref: StackRef) -> None:
     ref.client("dynamodb").put_item(TableName="Ride", Item=dict(marshalling.item(item)))
 
 
+def delivered(outcome: str) -> Callable[[StackRef], None]:
+    """Have the log of ride-history know the event alone."""
+    return lambda ref: log(ref, "RideHistory", delivery(CREATED, outcome))
+
+
 @pytest.mark.parametrize(
     ("known_by", "outcome"),
     [
-        (in_outbox, "unknown"),
+        (lambda ref: ref.client("dynamodb").put_item(TableName="Outbox", Item={"id": {"S": CREATED.id}}), "unknown"),
         (refused, "unknown"),
         (claimed, "running"),
         (applied, "took effect"),
         (lambda ref: record(ref, f"ride-history#{CREATED.idempotencyid}"), "took effect"),
-        (lambda ref: log(ref, "RideHistory", delivery(CREATED, "Expired")), "expired"),
-        (lambda ref: log(ref, "RideHistory", delivery(CREATED, "Failed")), "waiting for retry"),
-        (lambda ref: log(ref, "RideHistory", delivery(CREATED, "DeadLettered")), "dead-lettered"),
+        (delivered("Expired"), "expired"),
+        (delivered("Failed"), "waiting for retry"),
+        (delivered("DeadLettered"), "dead-lettered"),
         (lambda ref: log(ref, "CarRideEvents", on_bus(CREATED)), "unknown"),
     ],
     ids=["outbox", "producer", "claim", "read model", "record", "expired", "failed", "dead letter", "bus"],
@@ -123,49 +117,28 @@ def test_an_event_is_found_by_whatever_is_left_of_it(
     by_ride = lookup.ride(ref, "order_01").events
     assert len(by_ride) == 1
     for answer in (*by_id, *by_ride):
-        here = at(answer)
-        assert (answer.idempotency_id, here.outcome) == (CREATED.idempotencyid, outcome)
+        here = answer.consumers[0]
+        assert (answer.id, here.consumer, here.outcome) == (CREATED.idempotencyid, "ride-history", outcome)
         assert bool(answer.says) is not bool(answer.copies)
         assert ("ProducerDlq: ThrottlingException" in str(answer.says)) is (known_by is refused)
         assert here.record is not None or "no such record" in here.says
         assert here.deliveries or "no delivery is in its log" in here.says
 
 
-class Ended(Exception):  # noqa: N818 - stands for Ctrl-C
-    """The operator has seen enough."""
-
-
-def followed(ref: StackRef, *steps: Callable[[], None], **options: Any) -> list[Published | Delivered]:
-    """Follow the bus while these things happen, one between two reads."""
-    left = iter(steps)
-
-    def pause(seconds: float) -> None:
-        assert seconds > 0
-        step = next(left, None)
-        if step is None:
-            raise Ended
-        step()
-
-    lines, seen = lookup.tail(ref, pause=pause, **options), list[Published | Delivered]()
-    with suppress(Ended):
-        seen.extend(lines)
-    return seen
-
-
-def test_the_bus_is_followed_until_it_is_interrupted(ref: StackRef) -> None:
-    """Each line is shown once, the oldest first; a line that appears late is shown; an older one is not."""
-    accepted = event(CarRideAccepted.of(booked()))
+def test_each_line_is_shown_once(ref: StackRef) -> None:
+    """A line that appears late is shown, too; one from before the given time is not."""
     log(ref, "CarRideEvents", on_bus(CREATED, "long ago"), age_s=600)
-    seen = followed(
-        ref,
-        lambda: log(ref, "CarRideEvents", on_bus(CREATED, "first"), {"source": "somebody else"}),
-        lambda: None,
-        lambda: log(ref, "RideHistory", delivery(CREATED, "New")),
-        lambda: log(ref, "CarRideEvents", on_bus(accepted, "late"), age_s=5),
-        lambda: None,
-        since=datetime.now(UTC) - timedelta(seconds=60),
-    )  # fmt: skip
-    assert [each.outcome if isinstance(each, Delivered) else each.event_id for each in seen] == ["first", "New", "late"]
+    steps: Iterator[Callable[[], None]] = iter(
+        (
+            lambda: log(ref, "CarRideEvents", on_bus(CREATED, "first"), {"source": "somebody else"}),
+            lambda: None,
+            lambda: log(ref, "RideHistory", delivery(CREATED, "New")),
+            lambda: log(ref, "CarRideEvents", on_bus(event(CarRideAccepted.of(booked())), "late"), age_s=5),
+        )
+    )
+    lines = lookup.tail(ref, since=datetime.now(UTC) - timedelta(seconds=60), pause=lambda _: next(steps)())
+    seen = [each.outcome if isinstance(each, Delivered) else each.event_id for each in islice(lines, 3)]
+    assert seen == ["first", "New", "late"]
 
 
 @pytest.mark.parametrize(
@@ -189,10 +162,3 @@ def test_lines_are_chosen_by_ride_type_and_outcome(ref: StackRef, options: Any, 
     log(ref, "RideHistory", delivery(other, "New"), age_s=6)
     lines = lookup.tail(ref, since=datetime.now(UTC) - timedelta(minutes=1), follow=False, **options)
     assert [each.outcome if isinstance(each, Delivered) else "on bus" for each in lines] == shown
-
-
-@pytest.mark.parametrize("options", [{"type": "CarRideLost"}, {"outcome": "lost"}])
-def test_a_choice_that_matches_nothing_is_refused(options: Any) -> None:
-    """It is refused at once, with what can be given."""
-    with pytest.raises(OperatorError, match="give one of"):
-        next(lookup.tail(stack(lambda *_: None), **options))

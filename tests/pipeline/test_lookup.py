@@ -17,7 +17,7 @@ from ops.audit import Evidence, judge, read
 from ops.cli.app import main
 from tests.pipeline.pipeline import Pipeline
 
-type Ask = Callable[..., list[Any]]
+type Ask = Callable[..., Any]
 
 
 @pytest.fixture(scope="module")
@@ -47,11 +47,11 @@ def ask(
     """Run a command, and return what it prints with --json."""
     monkeypatch.setattr("ops.cli.changes.CHANGES", tmp_path / "changes.jsonl")
 
-    def ask(*arguments: str) -> list[Any]:
+    def ask(*arguments: str) -> Any:
         clients = lambda service, region: lived[0].cloud.client(service, region=region)  # noqa: E731 - two arguments
         main([*arguments, *where, "--json"], clients)
         printed = capsys.readouterr().out
-        return [json.loads(each) for each in (printed.splitlines() if arguments[0] == "tail" else [printed])]
+        return [json.loads(each) for each in printed.splitlines()] if arguments[0] == "tail" else json.loads(printed)
 
     return ask
 
@@ -60,11 +60,11 @@ def test_each_ride_is_found_as_the_audit_finds_it(lived: tuple[Pipeline, Evidenc
     """Its state, the copies of its events, their effects, deliveries and dead letters are the same."""
     _, evidence = lived
     named = {event.fact: event.named.order_id for event in evidence.published if event.named and event.fact}
-    rides = {order_id: ask("ride", order_id)[0] for order_id in set(named.values())}
+    rides = {order_id: ask("ride", order_id) for order_id in set(named.values())}
     assert len(rides) == 5
     assert Counter(ride["state"] for ride in rides.values()) == judge(evidence).saga.endings
     for fact, order_id in named.items():
-        (event,) = [each for each in rides[order_id]["events"] if each["idempotency_id"] == fact]
+        (event,) = [each for each in rides[order_id]["events"] if each["id"] == fact]
         copies = [each.event_id for each in evidence.published if each.fact == fact]
         assert sorted(each["event_id"] for each in event["copies"]) == sorted(copies)
         for here in event["consumers"]:
@@ -80,15 +80,14 @@ def test_an_event_is_found_by_each_of_its_ids(lived: tuple[Pipeline, Evidence], 
     """A takeover shows its attempt; a broken event shows how it breaks the contract and where it lies."""
     _, evidence = lived
     taken_over = next(each for each in evidence.deliveries if each.outcome == "Takeover")
-    (event,) = ask("event", str(taken_over.fact))
-    assert ask("event", event["copies"][0]["event_id"]) == [event]
+    event = ask("event", str(taken_over.fact))
+    assert ask("event", event["copies"][0]["event_id"]) == event
     (here,) = [each for each in event["consumers"] if each["consumer"] == taken_over.consumer]
     assert {each["attempt"] for each in here["deliveries"] if each["outcome"] == "Takeover"} == {2}
     assert here["record"]["attempt"] == 2
-    broken = [each for each in evidence.published if each.fact is None]
+    broken = [ask("event", each.event_id) for each in evidence.published if each.fact is None]
     assert broken
-    for each in broken:
-        (event,) = ask("event", each.event_id)
+    for event in broken:
         assert "breaks the contract" in event["says"]
         assert [letter["reason"] for at in event["consumers"] for letter in at["dead_letters"]] == ["CONTRACT"]
 
@@ -96,28 +95,22 @@ def test_an_event_is_found_by_each_of_its_ids(lived: tuple[Pipeline, Evidence], 
 def test_a_quarantined_key_is_found_released_and_forgotten(lived: tuple[Pipeline, Evidence], ask: Ask) -> None:
     """What is only shown changes nothing, and each key leads to its event, dead letter and record."""
     _, evidence = lived
-    keys = [each["key"] for each in ask("quarantined")[0]["records"]]
-    poison = {(each.consumer, each.fact) for each in evidence.dead_letters if each.reason == "QUARANTINED"}
-    assert {tuple(key.split("#")) for key in keys} == poison
+    keys = [each["key"] for each in ask("quarantined")["records"]]
+    poison = {f"{each.consumer}#{each.fact}" for each in evidence.dead_letters if each.reason == "QUARANTINED"}
+    assert {*keys} == poison != set()
     for key in keys:
-        (event,) = ask("event", key.partition("#")[2])
-        assert [key] == [
-            each["record"]["key"]
-            for each in event["consumers"]
-            if each["outcome"] == "dead-lettered" and key.startswith(each["consumer"])
-        ]
-        assert key in [each["key"] for each in ask("records", "--ride", event["ride"])[0]["records"]]
+        event = ask("event", key.partition("#")[2])
+        assert key in [at["record"]["key"] for at in event["consumers"] if at["outcome"] == "dead-lettered"]
+        assert key in [each["key"] for each in ask("records", "--ride", event["ride"])["records"]]
         ask("release", key)
-        assert ask("records", "--key", key)[0]["records"][0]["status"] == "QUARANTINED"
+        assert ask("records", "--key", key)["records"][0]["status"] == "QUARANTINED"
         ask("release", key, "--yes")
-        assert ask("records", "--key", key)[0]["records"][0]["attempt"] == 0
-        with pytest.raises(SystemExit, match="2"):
-            ask("release", key, "--yes")
+        assert ask("records", "--key", key)["records"][0]["attempt"] == 0
         ask("forget", key)
-        assert ask("records", "--key", key)[0]["records"]
+        assert ask("records", "--key", key)["records"]
         ask("forget", key, "--yes")
-        assert ask("records", "--key", key)[0]["records"] == []
-    assert ask("quarantined")[0]["records"] == []
+        assert ask("records", "--key", key)["records"] == []
+    assert ask("quarantined")["records"] == []
 
 
 def test_the_past_of_the_bus_is_read_once(lived: tuple[Pipeline, Evidence], ask: Ask) -> None:
@@ -131,10 +124,9 @@ def test_the_past_of_the_bus_is_read_once(lived: tuple[Pipeline, Evidence], ask:
 
 def test_following_the_bus_ends_normally_with_ctrl_c(lived: tuple[Pipeline, Evidence], where: list[str]) -> None:
     """Nothing is left behind, because nothing was created."""
-    environment = lived[0].cloud.environment()
     command = [sys.executable, "-m", "ops", "tail", "--since", "1h", *where]
-    paths = {"PYTHONPATH": ":".join([str(ROOT), *sys.path])}
-    with subprocess.Popen(command, env={**environment, **paths}, cwd=ROOT, stdout=subprocess.PIPE, text=True) as tail:
+    environment = {**lived[0].cloud.environment(), "PYTHONPATH": ":".join([str(ROOT), *sys.path])}
+    with subprocess.Popen(command, env=environment, cwd=ROOT, stdout=subprocess.PIPE, text=True) as tail:
         assert tail.stdout is not None
         assert tail.stdout.readline()
         tail.send_signal(signal.SIGINT)
@@ -144,18 +136,15 @@ def test_following_the_bus_ends_normally_with_ctrl_c(lived: tuple[Pipeline, Evid
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["ride", "order_00"],
-        ["ride", "no ride"],
-        ["event", "00000000-0000-4000-8000-000000000000"],
-        ["event", "order_01"],
-        ["records", "--status", "gone"],
-        ["forget", "dispatch#none"],
-        ["forget", "fence#us-east-1"],
-        ["tail", "--type", "Nothing"],
+        "ride order_00",
+        "event 00000000-0000-4000-8000-000000000000",
+        "records --status gone",
+        "forget dispatch#none",
+        "tail --type Nothing",
+        "tail --outcome Nothing",
     ],
-    ids=" ".join,
 )
-def test_what_is_not_there_is_said_in_a_sentence(ask: Ask, arguments: list[str]) -> None:
+def test_what_is_not_there_is_said_in_a_sentence(ask: Ask, arguments: str) -> None:
     """The status is 2."""
     with pytest.raises(SystemExit, match="2"):
-        ask(*arguments)
+        ask(*arguments.split())

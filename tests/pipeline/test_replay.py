@@ -16,7 +16,7 @@ from carride.simulation import life, to_event
 from idempotency.clock import epoch_ms
 from idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
 from idempotency.stores.dynamodb import item_of, record_of
-from local.demo import publish, stack_ref
+from local.demo import stack_ref
 from local.local_aws import LocalAws
 from local.simulated_gateway import Books, GatewayServer
 from ops import fleet, replay
@@ -28,6 +28,7 @@ from ops.cli.app import main
 from ops.replay import PLAN_PREFIX, capture
 from ops.replay.planning import Fate, ReplayPlan, fate_of, plan
 from ops.replay.progress import watch
+from ops.simulation import simulate
 from ops.stack import StackRef
 from tests.pipeline.pipeline import Pipeline
 
@@ -45,8 +46,7 @@ def pipeline(cloud: LocalAws) -> Iterator[Pipeline]:
     with GatewayServer(Books()) as gateway:
         town = Pipeline(cloud, cloud.deploy_fast("replay", PaymentGatewayUrl=gateway.url))
         fleet.seed(cloud.client("dynamodb"), town.stack.outputs["CarTableName"], 64)
-        for _ in publish(cloud, town.stack, {"rides": 60, "seed": 5, **FAULTS}):
-            pass
+        list(simulate(stack_ref(cloud, town.stack), {"rides": 60, "seed": 5, **FAULTS}))
         old = BusEntry.of(to_event(life(5, "old")[:1], datetime.now(UTC) - OLD))
         cloud.client("events").put_events(Entries=[old.to_request(town.stack.outputs["CarRideBusName"])])
         town.settle()

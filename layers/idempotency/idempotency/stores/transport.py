@@ -10,8 +10,8 @@ from typing import Any, Final, Protocol
 
 from idempotency.errors import ConfigurationError
 
-_CONNECT_TIMEOUT_S: Final = 0.7
-_READ_TIMEOUT_S: Final = 0.8
+CONNECT_TIMEOUT_S: Final = 0.7
+READ_TIMEOUT_S: Final = 0.8
 
 
 class ServiceError(Exception):
@@ -116,7 +116,7 @@ def dynamodb_transport() -> Transport:
 
 
 def botocore_transport(
-    *, session: Any = None, connect_timeout_s: float = _CONNECT_TIMEOUT_S, read_timeout_s: float = _READ_TIMEOUT_S
+    *, session: Any = None, connect_timeout_s: float = CONNECT_TIMEOUT_S, read_timeout_s: float = READ_TIMEOUT_S
 ) -> BotocoreTransport:
     """Make a transport over a new botocore client, by default of the environment's session.
 
