@@ -31,6 +31,7 @@ def wait_until_caught_up(
     patience: float,
     report: Callable[[str], None] = print,
     sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
 ) -> int:
     """Wait until each item of the source's replicas has been the same in both regions at some moment.
 
@@ -43,7 +44,7 @@ def wait_until_caught_up(
         OperatorError: items have not been compared or have not arrived within ``patience`` seconds for all tables
             together.
     """
-    deadline = time.monotonic() + patience
+    deadline = clock() + patience
     compared = 0
     for output, table in sorted(source.outputs.items()):
         if not output.endswith("TableName"):
@@ -58,7 +59,7 @@ def wait_until_caught_up(
             request["ExpressionAttributeValues"] = {":since": {"N": str(int(since.timestamp() * 1000))}}
         behind: list[Wire] = []
         for page in tables.get_paginator("scan").paginate(**request):
-            if time.monotonic() > deadline:
+            if clock() > deadline:
                 raise OperatorError(
                     f"{table} is not compared after {patience:g} s, with {counted(compared, 'item')} compared so far: "
                     "run it again with a longer --catches-up-in"
@@ -67,7 +68,7 @@ def wait_until_caught_up(
             compared += len(keys)
             behind += _differing(keys, _by_key(page["Items"], names), _get(target, table, keys))
         while behind:
-            if time.monotonic() > deadline:
+            if clock() > deadline:
                 raise OperatorError(
                     f"{counted(len(behind), 'item')} of {table} had not arrived in {target.region} after "
                     f"{patience:g} s, and waited in {source.region}; run it again, or take --accept-duplicates"

@@ -48,8 +48,8 @@ def put(clients: dict[str, Any]) -> Put:
 def wait(clients: dict[str, Any]) -> Callable[..., int]:
     """Waits until the home region's items have arrived."""
     home, away = (stack(lambda _, region: clients[region], region, None, **OUTPUTS) for region in (HOME, AWAY))
-    return lambda sleep, patience=60.0, report=lambda text: None: wait_until_caught_up(
-        home, away, since=NOW, patience=patience, report=report, sleep=sleep
+    return lambda sleep, patience=60.0, report=lambda text: None, clock=lambda: 0.0: wait_until_caught_up(
+        home, away, since=NOW, patience=patience, report=report, sleep=sleep, clock=clock
     )
 
 
@@ -107,5 +107,6 @@ def test_an_item_that_is_behind_is_waited_for(
 def test_items_that_do_not_arrive_end_the_patience(put: Put, wait: Callable[..., int]) -> None:
     """The message has their number and their table."""
     put(ONE, HOME)
+    passed: list[float] = []
     with pytest.raises(OperatorError, match=rf"1 item of {TABLE} had not arrived in {AWAY} after 0.3 s"):
-        wait(lambda seconds: None, patience=0.3)
+        wait(passed.append, patience=0.3, clock=lambda: sum(passed))
