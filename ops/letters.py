@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from idempotency.record import Record
 from idempotency.stores.dynamodb import record_of
+from ops import records
 from ops.audit.evidence import CONSUMERS
 from ops.audit.queues import HIDDEN_SECONDS, fact_of, opened, peek, read, waiting
 from ops.audit.reading import type_of
@@ -24,7 +25,6 @@ _AT_ONCE: Final = 50
 """Letters that are looked up at once; each takes two of the 100 keys of a BatchGetItem request."""
 _SHOWN: Final = 3
 """Letters that are kept of each failure."""
-_LONGEST_ERROR: Final = 300
 _varying = re.compile(r"[\w-]*\d(?:[\w.,:-]*\w)?")
 """Finds words with a digit: ids, numbers, times, addresses."""
 _ride = jmespath.compile("detail.subject || detail.data.orderID")
@@ -149,7 +149,8 @@ def found_in(
         for some in batched(messages, at_once, strict=False):
             received = [(letter_of(queue, message), message["ReceiptHandle"]) for message in some]
             known = (letter for letter, _ in received if letter.fact)
-            items = _items(stack, {key for letter in known for key in (letter.key, count_key(letter)) if key})
+            keys = {key for letter in known for key in (letter.key, count_key(letter)) if key}
+            items = {item["idempotencyKey"]["S"]: item for item in records.read(stack, keys)}
             for letter, receipt in received:
                 counted, item = items.get(count_key(letter) or "", {}), items.get(letter.key or "")
                 times = int(counted.get("redriven", {"N": 0})["N"])
@@ -195,7 +196,7 @@ def count_key(letter: Letter) -> str | None:
 
 def normalised(error: str) -> str:
     """Return an error without what differs between events: every word with a digit becomes ``…``."""
-    return _varying.sub("…", " ".join(error.split()))[:_LONGEST_ERROR]
+    return _varying.sub("…", " ".join(error.split()))[:300]
 
 
 def _error(message: Any) -> str:
@@ -205,15 +206,3 @@ def _error(message: Any) -> str:
         case {"requestContext": _, "responsePayload": {"errorMessage": text, **more}}:
             return f"{more.get('errorType', 'Error')}: {text}"
     return str(message.get("MessageAttributes", {}).get("ERROR_MESSAGE", {}).get("StringValue", ""))
-
-
-def _items(stack: StackRef, keys: set[str]) -> dict[str, Mapping[str, Any]]:
-    """Return items of the idempotency table by key."""
-    table = stack.outputs["IdempotencyTableName"]
-    items: dict[str, Mapping[str, Any]] = {}
-    wanted = {table: {"Keys": [{"idempotencyKey": {"S": key}} for key in keys], "ConsistentRead": True}} if keys else {}
-    while wanted:
-        answer = stack.client("dynamodb").batch_get_item(RequestItems=wanted)
-        items |= {item["idempotencyKey"]["S"]: item for item in answer["Responses"].get(table, [])}
-        wanted = answer.get("UnprocessedKeys", {})
-    return items

@@ -8,6 +8,7 @@ little sooner. But they would change the stack, and a crash would leave them beh
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from itertools import batched
 from typing import Any, Final, NamedTuple
@@ -23,7 +24,7 @@ from carride.events import ContractError, parse_event
 from carride.facts import FACTS
 from carride.ride import OrderID
 from idempotency import marshalling, observation
-from idempotency.record import COMPLETED, QUARANTINED
+from idempotency.record import COMPLETED
 from idempotency.stores.dynamodb import record_of
 from ops.audit import evidence, queues, reading
 from ops.audit.evidence import ALWAYS, CONSUMERS, AuditedConsumer, DeadLettered, Delivered, Evidence, Named, Published
@@ -41,11 +42,6 @@ _OVERLAP: Final = timedelta(seconds=20)
 """How late a line may appear in a log group."""
 _POLL_S: Final = 1.0
 _OUTCOMES: Final = observation.PROTECTED | {observation.UNPROTECTED}
-_WHY: Final = {
-    "dead-lettered": "its dead letter has left the queue",
-    "expired": "it came after its expiry time, and was dropped",
-    "unknown": "it may be on its way: EventBridge retries for 24 hours, and Lambda for 6",
-}
 
 
 class AtConsumer(NamedTuple):
@@ -53,10 +49,9 @@ class AtConsumer(NamedTuple):
 
     consumer: str
     outcome: str
-    """``took effect``, ``dead-lettered``, ``running``, ``quarantined``, ``waiting for retry``, ``expired`` or
-    ``unknown``."""
+    """``took effect``, ``dead-lettered``, the record's status, the last delivery's outcome, or ``unknown``."""
     says: str
-    """Why a part of the answer is missing."""
+    """What the record says, and why a part of the answer is missing."""
     deliveries: tuple[Delivered, ...]
     record: Explained | None
     dead_letters: tuple[Letter, ...]
@@ -64,7 +59,7 @@ class AtConsumer(NamedTuple):
 
 
 class Event(NamedTuple):
-    """An event, and what became of it."""
+    """An event, and what became of it at the consumers that act on its type."""
 
     id: str
     """Its idempotency id; EventBridge's id if it breaks the contract."""
@@ -72,14 +67,12 @@ class Event(NamedTuple):
     ride: str | None
     version: int | None
     detail: Any
-    """The CloudEvents event; EventBridge's event as it came, if it breaks the contract; the entry in the read model, if
-    neither the log nor a queue has the event; or None."""
+    """The CloudEvents event; if it breaks the contract, EventBridge's event; None if neither log nor queue has it."""
     says: str | None
     """How it breaks the contract, or why it has no copies."""
     copies: tuple[Published, ...]
     """The event as the bus took it, each time."""
     consumers: tuple[AtConsumer, ...]
-    """The consumers that act on events of its type."""
 
 
 class Ride(NamedTuple):
@@ -90,83 +83,62 @@ class Ride(NamedTuple):
     """How it ended, in the words of the audit."""
     problems: tuple[str, ...]
     """What is wrong with it, and what could not be read."""
-    parts: Mapping[str, Mapping[str, Any] | str]
-    """What each table has; a sentence why a table has nothing."""
+    tables: Mapping[str, Mapping[str, Any] | str]
+    """What each table has besides events; a sentence if it has nothing."""
     events: tuple[Event, ...]
 
 
 class _Known(NamedTuple):
-    """Everything that was read about some events."""
+    """Everything that was read about some events, named by idempotency id, or EventBridge's if they have none."""
 
     evidence: Evidence
+    names: Collection[str]
     facts: Mapping[str, Named | None]
-    """What is asked for, by idempotency id; None if only that is known."""
     items: Mapping[str, Mapping[str, Any]]
-    """What the tables have about their ride, by logical id of the table."""
     records: Mapping[str, Explained]
     in_effect: Collection[str]
     """``<consumer>#<idempotency id>`` of each effect."""
     bodies: Mapping[str, Any]
     """The events in the log, by EventBridge's id."""
     letters: Sequence[Letter]
-    names: Collection[str]
-    """The idempotency ids of the events of which anything tells, or EventBridge's ids if they break the contract."""
     unread: Sequence[str]
-    """Queues that could not be read, in words."""
-
-    @property
-    def kept(self) -> str:
-        """Since when the log of events is complete, in words."""
-        return f"kept since {self.evidence.since:%Y-%m-%d %H:%M UTC}"
-
-    def events(self) -> list[Event]:
-        """Return the events in the order of the ride's versions."""
-        events = [_event(self, name) for name in self.names]
-        return sorted(events, key=lambda each: (each.version or 0, each.type or "", each.id))
+    kept: str
+    """Since when the logs are complete, in words."""
 
 
 # ── One ride, one event ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def ride(stack: StackRef, order_id: str, *, since: datetime | None = None) -> Ride:
+def ride(stack: StackRef, order_id: str) -> Ride:
     """Return the state of a ride, and what became of each of its events at each consumer.
-
-    Args:
-        stack: where the ride is.
-        order_id: its id.
-        since: from when on to read the logs; by default from a day before the oldest time that a table has.
 
     Raises:
         OperatorError: the id has another form, or nothing is known of the ride.
     """
-    _check_ride(order_id)
-    known = _of_ride(stack, order_id, since)
+    known = _of_ride(stack, order_id)
     if not known.names and not known.evidence.bookings:
         raise _unknown(f"ride {order_id}", stack, known)
-    saga = check(known.evidence._replace(cars=_car(stack, order_id, known.items["AssignmentTable"])))
+    cars = _car(stack, order_id, known.items["AssignmentTable"])
+    saga = check(known.evidence._replace(cars=cars, grace=reading.DEFAULT_GRACE))
     overdue = [f"overdue {saga.overdue[order_id]}"] if order_id in saga.overdue else []
-    parts: dict[str, Mapping[str, Any] | str] = {
-        each.name: _plain(known.items[each.table]) or "none of the ride's events has taken effect here"
-        for each in CONSUMERS
-        if each.table is not None
-    }
-    booking = _plain(known.items["BookingTable"]) or "not booked through the API: another producer published its events"
+    events = [_event(known, name) for name in known.names]
     return Ride(
         order_id,
         next(iter(saga.endings), "open"),
         (*saga.problems.get(order_id, ()), *overdue, *known.unread),
-        {"booking": booking, **parts},
-        tuple(known.events()),
+        {
+            table: {name: each for name, each in item.items() if not is_attribute(name)} or _NO_ITEM
+            for table, item in known.items.items()
+        },
+        tuple(sorted(events, key=lambda each: (each.version or 0, each.type or "", each.id))),
     )
 
 
-def event(stack: StackRef, event_id: str, *, since: datetime | None = None) -> Event:
-    """Return an event, and what became of it at each consumer.
+_NO_ITEM: Final = "nothing: no event of the ride has taken effect here, or it was not booked through the API"
 
-    Args:
-        stack: where the event is.
-        event_id: its idempotency id, or EventBridge's id of one of its copies.
-        since: from when on to read the logs; by default from a day before its first record.
+
+def event(stack: StackRef, event_id: str) -> Event:
+    """Return an event, by its idempotency id or EventBridge's id of a copy, and what became of it at each consumer.
 
     Raises:
         OperatorError: the id has another form, or nothing is known of the event.
@@ -177,12 +149,12 @@ def event(stack: StackRef, event_id: str, *, since: datetime | None = None) -> E
         raise OperatorError(
             f"{event_id!r} is no id of an event, such as 7f3c1c1e-6a51-5d0c-9f5e-1b8a4c2d3e4f; `ride` takes a ride's id"
         ) from None
-    known = _read(stack, name, {name: None}, {}, since)
+    known = _read(stack, name, {name: None}, {})
     rides = [ride_of(body) for body in known.bodies.values()] + [letter.ride for letter in known.letters]
     rides += [each.ride for each in known.evidence.deliveries]
-    if order_id := next(filter(_is_ride, rides), None):
-        known = _of_ride(stack, order_id, since)  # the tables and logs of its ride tell more
-    for each in known.events():
+    with suppress(OperatorError):  # an event that breaks the contract may have a ride's id that is none
+        known = _of_ride(stack, next(filter(None, rides), ""))  # the tables and logs of its ride tell more
+    for each in (_event(known, each) for each in known.names):
         if name in (each.id, *(copy.event_id for copy in each.copies)):
             return each
     raise _unknown(f"event {name}", stack, known)
@@ -193,30 +165,23 @@ def _unknown(what: str, stack: StackRef, known: _Known) -> OperatorError:
     return OperatorError(f"nothing is known of {what} in {stack.name} ({stack.region}): it is {where}")
 
 
-def _is_ride(text: str | None) -> bool:
-    """Return whether a text can be the id of a ride."""
-    try:
-        return bool(msgspec.convert(text, OrderID))
-    except msgspec.ValidationError:
-        return False
-
-
 def _check_ride(order_id: str) -> None:
-    if not _is_ride(order_id):
-        raise OperatorError(f"{order_id!r} is no id of a ride, such as order_01: write letters, digits, '_', '.', '-'")
+    try:
+        msgspec.convert(order_id, OrderID)
+    except msgspec.ValidationError:
+        raise OperatorError(
+            f"{order_id!r} is no id of a ride, such as order_01: write letters, digits, '_', '.', '-'"
+        ) from None
 
 
-def _of_ride(stack: StackRef, order_id: str, since: datetime | None) -> _Known:
+def _of_ride(stack: StackRef, order_id: str) -> _Known:
+    _check_ride(order_id)
     items = items_of(stack, order_id)
-    return _read(stack, order_id, candidates(order_id, items), items, since)
+    return _read(stack, order_id, candidates(order_id, items), items)
 
 
 def _read(
-    stack: StackRef,
-    text: str,
-    facts: Mapping[str, Named | None],
-    items: Mapping[str, Mapping[str, Any]],
-    since: datetime | None,
+    stack: StackRef, text: str, facts: Mapping[str, Named | None], items: Mapping[str, Mapping[str, Any]]
 ) -> _Known:
     """Read what is known of some facts, and of events that have an id: of the ride, or their own."""
     at, consumers, rides, sqs = datetime.now(UTC), reading.enabled(stack), ride_items(items), stack.client("sqs")
@@ -224,7 +189,7 @@ def _read(
     records = _records(stack, facts, at)
     times = [each.created for each in records.values() if each.created] + [each.booked for each in bookings]
     times = [time for time in [*times, *(each.time for item in rides for each in item.effects)] if time > ALWAYS]
-    start = since or (min(times) - _RETRIED if times else None)
+    start = min(times) - _RETRIED if times else None
 
     seen = _logged(stack, text, start)
     named = {each.fact: each.named for each, _ in seen if each.fact}
@@ -243,36 +208,18 @@ def _read(
     broken = {each.event_id for each, _ in seen if not each.fact}
     asked = [each.resources for each in consumers if each.name in due or broken or not names]
     dlqs = [PRODUCER_DLQ, evidence.LOG_RULE_DLQ, *(f"{each}{kind}" for each in asked for kind in ("RuleDlq", "Dlq"))]
-    hidden = {queue: queues.waiting(sqs, stack.outputs[f"{queue}Url"]) for queue in dlqs}
-    wanted = {text, *facts, *(each.event_id for each, _ in seen)}
-    found = [letter_of(queue, each) for queue in dlqs for each in queues.peek(sqs, stack.outputs[f"{queue}Url"])]
-    letters = [each for each in found if not {each.ride, *_names_of(each)}.isdisjoint(wanted)]
-    return _Known(
-        Evidence(
-            consumers,
-            [published for published, _ in seen],
-            deliveries,
-            [DeadLettered(each.queue, each.reason, each.consumer, None, each.fact) for each in letters],
-            rides,
-            outbox,
-            bookings,
-            at=at,
-            grace=reading.DEFAULT_GRACE,
-            since=reading.kept_since(stack, at),
-        ),
-        facts,
-        items,
-        records,
-        in_effect,
-        {each.event_id: body for each, body in seen},
-        letters,
-        names | broken | {_names_of(each)[0] for each in letters},
-        [
-            f"{queue}: another reader hides {count} messages: try again later"
-            for queue, count in hidden.items()
-            if count
-        ],
-    )
+    urls = {queue: stack.outputs[f"{queue}Url"] for queue in dlqs}
+    hidden = {queue: count for queue, url in urls.items() if (count := queues.waiting(sqs, url))}
+    every = [letter_of(queue, message) for queue, url in urls.items() for message in queues.peek(sqs, url)]
+    letters = [each for each in every if {each.ride, *_names_of(each)} & {text, *facts, *broken}]
+    dead = [DeadLettered(each.queue, each.reason, each.consumer, None, each.fact) for each in letters]
+    since, published = reading.kept_since(stack, at), [each for each, _ in seen]
+    found = Evidence(consumers, published, deliveries, dead, rides, outbox, bookings, at=at, since=since)
+    names |= broken | {_names_of(each)[0] for each in letters}
+    bodies = {each.event_id: body for each, body in seen}
+    unread = [f"{queue}: another reader hides {count} messages: try again later" for queue, count in hidden.items()]
+    kept = f"kept since {since:%Y-%m-%d %H:%M UTC}"
+    return _Known(found, names, facts, items, records, in_effect, bodies, letters, unread, kept)
 
 
 def _records(stack: StackRef, facts: Mapping[str, Named | None], at: datetime) -> dict[str, Explained]:
@@ -293,9 +240,8 @@ def _deliveries(stack: StackRef, text: str, facts: Collection[str], start: datet
     terms = [f'$.correlationid = "{text}"', *(f'$.idempotencyid = "{name}"' for name in sorted(wanted))]
     for some in batched(terms, _IDS_AT_ONCE, strict=False):
         for each in CONSUMERS:
-            lines = reading.lines(
-                logs, stack.outputs[f"{each.resources}LogGroupName"], f"{{ {' || '.join(some)} }}", start
-            )
+            group = stack.outputs[f"{each.resources}LogGroupName"]
+            lines = reading.lines(logs, group, f"{{ {' || '.join(some)} }}", start)
             found |= {one for line in lines if (one := reading.delivered_in(line)) and wanted & {one.fact, one.ride}}
     return sorted(found, key=lambda each: each.time)
 
@@ -304,13 +250,6 @@ def _names_of(letter: Letter) -> tuple[str, ...]:
     """Return the names of a dead-lettered event: its idempotency id, EventBridge's id, or that of the message."""
     body = letter.event if isinstance(letter.event, Mapping) else {}
     return tuple(filter(None, (letter.fact, str(body.get("id") or ""), letter.id)))
-
-
-def _plain(item: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what an item has besides the entries of events."""
-    return {
-        name: value for name, value in item.items() if not is_attribute(name) and name not in ("orderID", "openShard")
-    }
 
 
 def _car(stack: StackRef, order_id: str, assignment: Mapping[str, Any]) -> dict[str, str | None]:
@@ -328,63 +267,37 @@ def _event(known: _Known, name: str) -> Event:
     letters = [each for each in known.letters if name in _names_of(each)]
     bodies = [*(known.bodies[each.event_id] for each in seen), *(each.event for each in letters)]
     body = next((each for each in bodies if each is not None), None)
-    detail, problem, fact = known.items.get("RideTable", {}).get(f"event#{name}"), None, known.facts.get(name)
+    detail, problem, fact = body, None, known.facts.get(name)
     if bodies:
         try:
             detail = parse_event(body or {}).to_detail()
         except ContractError as error:
-            detail, problem = body, f"it breaks the contract: {error}"
-    kind = (
-        fact.type if fact else next((each.type for each in seen), None) or next((each.type for each in letters), None)
-    )
+            problem = f"it breaks the contract: {error}"
+    kind = fact.type if fact else next(filter(None, (each.type for found in (seen, letters) for each in found)), None)
     gone = [f"it is in {each.queue}: {each.reason}" for each in letters if each.consumer is None]
     gone += ["it is in the outbox, and not on the bus yet: look at OutboxPipe"] if name in known.evidence.outbox else []
     gone += [f"it is not in the log of events, {known.kept}"]
-    return Event(
-        name,
-        kind,
-        fact.order_id if fact else ride_of(body),
-        fact.version if fact else None,
-        detail,
-        problem or (None if seen else "; ".join(gone)),
-        tuple(seen),
-        tuple(
-            _at_consumer(known, each, name, letters, is_broken=problem is not None)
-            for each in known.evidence.consumers
-            if each.takes(kind) or f"{each.name}#{name}" in known.records
-        ),
-    )
+    says = problem or (None if seen else "; ".join(gone))
+    order_id, version = (fact.order_id, fact.version) if fact else (ride_of(body), None)
+    takers = [each for each in known.evidence.consumers if each.takes(kind) or f"{each.name}#{name}" in known.records]
+    consumers = tuple(_at_consumer(known, each, name, letters) for each in takers)
+    return Event(name, kind, order_id, version, detail, says, tuple(seen), consumers)
 
 
-def _at_consumer(
-    known: _Known, consumer: AuditedConsumer, name: str, letters: Iterable[Letter], *, is_broken: bool
-) -> AtConsumer:
+def _at_consumer(known: _Known, consumer: AuditedConsumer, name: str, letters: Iterable[Letter]) -> AtConsumer:
+    key = f"{consumer.name}#{name}"
     runs = [each for each in known.evidence.deliveries if (each.consumer, each.fact) == (consumer.name, name)]
-    record = known.records.get(f"{consumer.name}#{name}")
     left = tuple(replace(letter, event=None) for letter in letters if letter.consumer == consumer.name)
-    outcome = "took effect"
-    if f"{consumer.name}#{name}" not in known.in_effect:
-        outcome = "dead-lettered" if left else _outcome(record, {each.outcome for each in runs})
-    says = [_WHY[outcome]] if outcome in _WHY and not left else []
-    if is_broken:
-        says.append("it has no key, so there is no record, and deliveries do not name it")
-    elif record is None:
-        says.append(NO_RECORD)
-    if not runs and not is_broken:
-        says.append(f"no delivery is in its log, {known.kept}; an attempt that crashes logs none")
+    record = known.records.get(key)
+    outcome = record.status if record else runs[-1].outcome if runs else "unknown"
+    if left:
+        outcome = "dead-lettered"
+    if key in known.in_effect:
+        outcome = "took effect"
+    says = [NO_RECORD if record is None else record.says]
+    if not runs:
+        says.append(f"no delivery is in its log, {known.kept}: it may be on its way, or an attempt crashed")
     return AtConsumer(consumer.name, outcome, "; ".join(says), tuple(runs), record, left)
-
-
-def _outcome(record: Explained | None, outcomes: Collection[str]) -> str:
-    """Return what became of an event that has not taken effect and has no dead letter."""
-    if record is not None and record.status == QUARANTINED:
-        return "quarantined"
-    if record is not None:
-        return "running" if record.held_until is not None else "waiting for retry"
-    for logged, outcome in ((observation.DEAD_LETTERED, "dead-lettered"), (observation.EXPIRED, "expired")):
-        if logged in outcomes:
-            return outcome
-    return "waiting for retry" if outcomes else "unknown"
 
 
 # ── The bus ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -400,13 +313,13 @@ def tail(
     follow: bool = True,
     pause: Callable[[float], object] = time.sleep,
 ) -> Iterator[Published | Delivered]:
-    """Yield every event on the bus and every delivery to a consumer, the oldest first.
+    """Yield the events on the bus and the deliveries to consumers that meet all given conditions, the oldest first.
 
     Args:
         stack: where the bus is.
-        ride: only this ride's.
-        type: only events of this type.
-        outcome: only deliveries with this outcome.
+        ride: its id.
+        type: of the event.
+        outcome: of the delivery; an event on the bus has none.
         since: from when on; by default from now on.
         follow: whether to go on until it is interrupted.
         pause: waits for some seconds.

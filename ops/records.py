@@ -15,6 +15,7 @@ from botocore.exceptions import ClientError
 from carride.events import idempotency_id
 from carride.facts import FACTS
 from idempotency import Policy, marshalling
+from idempotency.clock import to_ms
 from idempotency.decision import LONGEST_LEASE_MS, has_crashed, is_corrupt, released
 from idempotency.policy import DAY
 from idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, STATUSES, Record
@@ -31,8 +32,8 @@ NAMES: Final = (
 
 _ATTEMPTS: Final = Policy().max_attempts
 """Every consumer has the default number of attempts."""
-_CLOCKS_MS: Final = 60_000
-"""By how much the clock of this machine may differ from those of the functions."""
+_LONGEST_LEASE_MS: Final = LONGEST_LEASE_MS + 60_000
+"""With a minute for the difference between the clock of this machine and those of the functions."""
 _MOST_KEYS: Final = 100
 """Keys of one BatchGetItem."""
 _FIRST_VERSIONS: Final = 8
@@ -40,8 +41,8 @@ _VERSIONS_AHEAD: Final = 4
 _REVISION: Final = ("status", "owner", "attempt", "leaseExpiry")
 """Every claim, heartbeat and commit changes at least one of these attributes."""
 NO_RECORD: Final = (
-    "there is no such record: no attempt has claimed the key yet, or its window has ended, or an operator forgot it; "
-    "ride-history writes its record only when it commits"
+    "there is no such record: no attempt has claimed the key yet (ride-history writes its record when it commits), its "
+    "window has ended, an operator forgot it, or the event breaks the contract and has no key"
 )
 
 
@@ -61,9 +62,9 @@ class Explained(NamedTuple):
     """The owner token of the last claim."""
     delivery: str | None
     """The transport's id of the delivery that wrote the record."""
-    held_until: datetime | None
-    """When the lease of a running attempt ends; None if no attempt is running."""
     created: datetime | None
+    held: bool
+    """Whether an attempt may be running."""
 
 
 class Found(NamedTuple):
@@ -77,12 +78,11 @@ class Found(NamedTuple):
 
 
 class Change(NamedTuple):
-    """What an operator's change does to a record."""
+    """What a release or a forget does to a record, and what its next delivery does then."""
 
     action: Action
     record: Explained
     then: str
-    """What the next delivery does after it."""
 
 
 # ── Reading ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -96,9 +96,7 @@ def records(
     status: str | None = None,
     limit: int | None = None,
 ) -> Found:
-    """Return the records that meet all given conditions.
-
-    With a ride or a key they are read by their keys, otherwise the whole table is read.
+    """Return the records that meet all given conditions. Without a ride or a key, read the whole table.
 
     Args:
         stack: where the records are.
@@ -113,11 +111,8 @@ def records(
     if status is not None and (status := status.upper()) not in STATUSES:
         raise OperatorError(f"there is no status {status}: give one of {', '.join(sorted(STATUSES))}")
     if ride is None and key is None:
-        if status is None:
-            return _found(
-                _scan(stack, "attribute_exists(#s)"), limit, "there are no records: nothing was processed yet"
-            )
-        return _found(_scan(stack, "#s = :0", status), limit, f"no record is {status}")
+        scan = _scan(stack, "#s = :0", status) if status else _scan(stack, "attribute_exists(#s)")
+        return _found(scan, limit, f"no record is {status}" if status else "there are no records")
     keys = set() if ride is None else set(keys_of(candidates(ride, items_of(stack, ride))))
     if key is not None:
         named = {key} if "#" in key else {f"{name}#{key}" for name in NAMES}
@@ -126,27 +121,17 @@ def records(
     return _found(items, limit, NO_RECORD)
 
 
-def quarantined(stack: StackRef, *, limit: int | None = None) -> Found:
-    """Return the keys that consumers do not process until they are released: quarantined, or with a corrupt record.
-
-    There is no index by status, so the whole table is read.
-    """
+def quarantined(stack: StackRef) -> Found:
+    """Read all records, and return the keys that never run until they are released: quarantined or corrupt ones."""
     lost = "(#s = :0 AND attribute_not_exists(leaseExpiry))"
     condition = f"attribute_exists(#s) AND (NOT (#s IN (:0, :1, :2)) OR {lost})"
-    return _found(_scan(stack, condition, IN_PROGRESS, COMPLETED, FAILED), limit, "no key is quarantined")
+    return _found(_scan(stack, condition, IN_PROGRESS, COMPLETED, FAILED), None, "no key is quarantined")
 
 
 def read(
     stack: StackRef, keys: Iterable[str], *, table: str = "IdempotencyTable", name: str = "idempotencyKey"
 ) -> Iterator[dict[str, Any]]:
-    """Yield the items of a table that exist under some keys, in the wire format.
-
-    Args:
-        stack: where the table is.
-        keys: the values of its partition key.
-        table: its logical id.
-        name: the name of its partition key.
-    """
+    """Yield the items that exist under keys of a table, given by its logical id and the name of its partition key."""
     physical, left = stack.outputs[f"{table}Name"], sorted(keys)
     while left:
         wanted, left = left[:_MOST_KEYS], left[_MOST_KEYS:]
@@ -171,12 +156,8 @@ def ride_items(items: Mapping[str, Mapping[str, Any]]) -> list[RideItem]:
 def candidates(order_id: str, items: Mapping[str, Mapping[str, Any]]) -> dict[str, Named]:
     """Return the facts that a ride can have, by idempotency id: of each type, at and soon after the known versions.
 
-    An idempotency id is derived from its fact, so a record is found although nothing else tells of the fact. Only the
-    items tell of facts from other producers, which have ids of their own.
-
-    Args:
-        order_id: the ride.
-        items: what `items_of` returns.
+    An idempotency id is derived from its fact, so a record is found although nothing else tells of the fact. Other
+    producers may give their facts ids of their own, which only the items tell.
     """
     told = {effect.fact: effect.named for item in ride_items(items) for effect in item.effects if effect.named}
     known = {items["BookingTable"].get("version", 1), *(each.version for each in told.values())}
@@ -219,25 +200,24 @@ def _found(items: Iterable[Mapping[str, Any]], limit: int | None, nothing: str) 
 
 def explain(record: Record, now: datetime) -> Explained:
     """Return a record with its meaning at a time."""
-    held, created, now_ms = _held_until(record, _ms(now)), _moment(record.created_ms), _ms(now)
-    says = _says(record, now_ms)
-    if held is not None:
+    held, says = _is_held(record, to_ms(now)), _says(record, to_ms(now))
+    if held:
         says = (
             f"attempt {record.attempt} has been running since {_text(record.updated_ms)} under owner token "
             f"{record.owner}; no other delivery runs before its lease ends at {_text(record.lease_ms)}"
         )
-    return Explained(record.key, record.status, says, record.attempt, record.owner, record.delivery, held, created)
+    created = _moment(record.created_ms)
+    return Explained(record.key, record.status, says, record.attempt, record.owner, record.delivery, created, held)
 
 
-def _held_until(record: Record, now_ms: int) -> datetime | None:
-    """Return when the lease of a running attempt ends, or None if no attempt holds the record.
+def _is_held(record: Record, now_ms: int) -> bool:
+    """Return whether an attempt may be running, also for a minute after its lease, because clocks differ.
 
-    An attempt counts as running for a minute after its lease, because clocks differ. A lease that ends later than any
-    lease can was written by a wrong clock, and does not count.
+    A lease that ends later than any lease can was written by a wrong clock, and does not count.
     """
     if record.status != IN_PROGRESS or record.lease_ms is None or has_crashed(record, now_ms):
-        return None
-    return _moment(record.lease_ms) if record.lease_ms <= now_ms + LONGEST_LEASE_MS + _CLOCKS_MS else None
+        return False
+    return record.lease_ms <= now_ms + _LONGEST_LEASE_MS
 
 
 def _says(record: Record, now_ms: int) -> str:
@@ -266,10 +246,6 @@ def _says(record: Record, now_ms: int) -> str:
     return f"{ended}; {runs}{wait}"
 
 
-def _ms(time: datetime) -> int:
-    return int(time.timestamp() * 1000)
-
-
 def _moment(ms: int) -> datetime | None:
     """Return a time; None if a damaged record has one that is outside the calendar."""
     try:
@@ -287,19 +263,13 @@ def _text(ms: int | None) -> str:
 
 
 def change(stack: StackRef, action: Action, key: str) -> tuple[Change, Callable[[], None]]:
-    """Return what a release or a forget would do to a key, and the function that does it.
+    """Return what a release or a forget does to ``<consumer>#<key>``, and the function that does it.
 
-    ``release`` lets a key run again whose record is quarantined, crashed or corrupt: its next delivery is attempt 1.
-    ``forget`` deletes a record in any state: its next delivery runs as a new one.
-
-    Args:
-        stack: where the record is.
-        action: what to do.
-        key: ``<consumer>#<key>``, from a dead letter or a log line.
+    ``release`` lets a key run again whose record is quarantined, crashed or corrupt. ``forget`` deletes any record.
 
     Raises:
-        OperatorError: an attempt holds the record, there is none, or there is nothing to release. The function raises
-            it if the record has changed since, and does nothing.
+        OperatorError: an attempt may be running, there is no record, or nothing to release. The function raises it,
+            and does nothing, if the record has changed since.
     """
     consumer, _, rest = key.partition("#")
     if consumer.partition("/")[0] not in NAMES or not rest:  # such as the mark of a fenced region
@@ -309,7 +279,7 @@ def change(stack: StackRef, action: Action, key: str) -> tuple[Change, Callable[
         raise OperatorError(f"there is no record of {key}: `records --ride` shows those of a ride")
     record, now = record_of(item), datetime.now(UTC)
     found = explain(record, now)
-    if found.held_until is not None:
+    if found.held:
         raise OperatorError(f"{key} is held: {found.says}; try again a minute after that")
     if action == "forget":
         then = "the next delivery runs as if it were the first: an effect that took place can take place again"
@@ -318,7 +288,7 @@ def change(stack: StackRef, action: Action, key: str) -> tuple[Change, Callable[
         )
     if record.status not in (QUARANTINED, IN_PROGRESS) and not is_corrupt(record):
         raise OperatorError(f"{key} is neither quarantined nor crashed, so there is nothing to release: {found.says}")
-    free = item_of(released(record, secrets.token_hex(16), _ms(now), 30 * DAY))
+    free = item_of(released(record, secrets.token_hex(16), to_ms(now), 30 * DAY))
     then = "the next delivery runs as attempt 1: redrive its dead letter"
     return Change(action, found, then), partial(_write, stack, item, "put_item", Item=free)
 

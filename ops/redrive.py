@@ -38,11 +38,8 @@ WAIT: Final = timedelta(minutes=5)
 """How long the outcome of the first letters may take. Lambda gives up an event some four minutes after it came."""
 _ANSWER_SECONDS: Final = 20.0
 _COUNTED_FOR: Final = timedelta(days=30)
-_CLOCKS_DIFFER: Final = timedelta(minutes=1)
 _POLL_SECONDS: Final = 1.0
 _REPORT_SECONDS: Final = 2.0
-_FIRST_LOOK: Final = 2.0
-"""After how many seconds a first letter is looked for in the queue to which it may have returned."""
 
 RUNS: Final = "the consumer processes it"
 RELEASED: Final = f"its key is released, and {RUNS}"
@@ -63,16 +60,6 @@ class Verdict(NamedTuple):
     def is_uncertain(self) -> bool:
         """Whether it may fail again."""
         return self.goes and self.why in (RUNS, RELEASED, PUBLISHED)
-
-
-class Selection(NamedTuple):
-    """Which letters of a queue to redrive: those that meet every condition; None is no condition."""
-
-    key: str | None = None
-    reason: str | None = None
-    group: str | None = None
-    limit: int | None = None
-    """The most letters; the oldest are taken."""
 
 
 class Planned(NamedTuple):
@@ -187,18 +174,28 @@ def _judge_record(record: Record, payload: str | None, now_ms: int, *, release: 
     return Verdict(True, RUNS)
 
 
-def plan(stack: StackRef, queue: str, selection: Selection = Selection(), *, release: bool = False) -> RedrivePlan:  # noqa: B008 - immutable
+def plan(
+    stack: StackRef,
+    queue: str,
+    *,
+    key: str | None = None,
+    reason: str | None = None,
+    group: str | None = None,
+    limit: int | None = None,
+    release: bool = False,
+) -> RedrivePlan:
     """Return what a redrive of a dead-letter queue would do with each letter, and change nothing.
 
-    ``release`` also sends letters whose keys have to be released, because their cause is fixed.
+    ``key``, ``reason`` and ``group`` choose letters, of which the ``limit`` oldest are taken. ``release`` also sends
+    letters whose keys have to be released, because their cause is fixed.
 
     Raises:
-        OperatorError: the queue cannot be redriven, or has no selected letter although it has others.
+        OperatorError: the queue cannot be redriven, or has no chosen letter although it has others.
     """
     url, target = url_of(stack, queue), target_of(stack, queue)
     hidden, others, chosen = waiting(stack.client("sqs"), url), list[str](), list[Planned]()
     for letter, record, _ in found_in(stack, queue):
-        wanted = ((selection.key, letter.key), (selection.reason, letter.reason), (selection.group, letter.group))
+        wanted = ((key, letter.key), (reason, letter.reason), (group, letter.group))
         if all(want in (None, has) for want, has in wanted):
             verdict = judge(letter, record, epoch_ms(), release=release)
             chosen.append(Planned(replace(letter, event=None), verdict))
@@ -207,7 +204,7 @@ def plan(stack: StackRef, queue: str, selection: Selection = Selection(), *, rel
     if others and not chosen:
         raise OperatorError(f"{queue} has no such letter: its groups are {', '.join(sorted({*others}))}")
     chosen.sort(key=lambda each: each.letter.sent)
-    taken = tuple(chosen[: selection.limit])
+    taken = tuple(chosen[:limit])
     return RedrivePlan(queue, target, taken, len(others) + len(chosen) - len(taken), hidden, release)
 
 
@@ -266,7 +263,7 @@ class _Job:
         self.first: dict[str, bool | None] = {}
         transport = BotocoreTransport(stack.client("dynamodb"), _ANSWER_SECONDS)
         self.store = DynamoDBStore(stack.outputs["IdempotencyTableName"], transport=transport)
-        self.began, self.reported = datetime.now(UTC), time.monotonic()
+        self.reported = time.monotonic()
         # A receive returns ten messages, and the last of them must still be hidden when its turn comes.
         self.hidden_s = max(HIDDEN_SECONDS, math.ceil(20 * pause_s))
 
@@ -344,31 +341,18 @@ class _Job:
         return problem, record
 
     def _wait(self, pending: dict[str, tuple[Letter, Record | None]], wait: timedelta) -> None:
-        """Wait until the record of each letter says how it went, or the letter is in the consumer's queue again."""
-        began, elapsed, look = time.monotonic(), 0.0, _FIRST_LOOK
+        """Wait until the record of each letter says how it went."""
+        end = time.monotonic() + wait.total_seconds()
         while pending:
-            outcomes = {group: _outcome(self.store.read(at.key or ""), seen) for group, (at, seen) in pending.items()}
-            if elapsed >= look:
-                outcomes |= {group: (False, why) for group, why in self._returned(pending).items()}
-                look = 2 * (time.monotonic() - began)  # a large queue takes long
-            elapsed = time.monotonic() - began
-            for group, outcome in outcomes.items():
-                if outcome is not None or elapsed >= wait.total_seconds():
+            is_over = time.monotonic() >= end
+            for group, (letter, seen) in list(pending.items()):
+                outcome = _outcome(self.store.read(letter.key or ""), seen)
+                if outcome is not None or is_over:
                     self._note(group, *(outcome or (None, "unknown so far: read the consumer's log, then try again")))
                     del pending[group]
             if pending:
                 self._progress(f"outcomes that are not known yet: {len(pending)}")
                 self.sleep(_POLL_SECONDS)
-
-    def _returned(self, pending: Mapping[str, tuple[Letter, Record | None]]) -> dict[str, str]:
-        """Return why letters are in their consumer's queue again, by group."""
-        groups, returned = {letter.key: group for group, (letter, _) in pending.items()}, {}
-        known, since = {each.letter.id for each in self.plan.letters}, self.began - _CLOCKS_DIFFER
-        with closing(found_in(self.stack, f"{READERS[self.plan.queue].resources}Dlq")) as messages:
-            for letter, _, _ in messages:
-                if letter.key in groups and letter.id not in known and letter.sent >= since:
-                    returned[groups[letter.key]] = f"it came back: {letter.reason} {letter.error}".strip()
-        return returned
 
     def _note(self, group: str, succeeded: bool | None, outcome: str) -> None:
         self.first[group] = succeeded

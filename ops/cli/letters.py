@@ -67,7 +67,7 @@ def redrive(
     if (limit is not None and limit < 1) or (rate is not None and rate <= 0):
         raise OperatorError("--limit and --rate have to be more than 0")
     stack = session.stack
-    plan = redriving.plan(stack, queue, redriving.Selection(key, reason, group, limit), release=release)
+    plan = redriving.plan(stack, queue, key=key, reason=reason, group=group, limit=limit, release=release)
     options: Any = {"canary": not no_canary, "rate": rate, "wait": wait, "report": session.say}
     return Plan(plan, lambda: redriving.redrive(stack, plan, **options), (stack,))
 

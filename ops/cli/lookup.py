@@ -11,43 +11,37 @@ from rich.text import Text
 from ops import lookup
 from ops import records as keys
 from ops.audit.evidence import Delivered, Published
-from ops.cli.show import plain, show, table
+from ops.cli.show import plain, show
 from ops.cli.verbs import Moment, Plan, Session, acts, reads
-from ops.lookup import AtConsumer, Event, Ride
+from ops.lookup import Event, Ride
 from ops.records import Change, Explained, Found
 
-_STYLES: Final = {
-    word: colour
-    for colour, words in {
-        "green": "took effect, COMPLETED, New, Retried, paid",
-        "yellow": "running, waiting for retry, IN_PROGRESS, FAILED, Takeover, Failed, Busy, LostLease, open",
-        "red": "dead-lettered, quarantined, QUARANTINED, DeadLettered, Quarantined, broken, waiting for redrive",
-        "dim": "Duplicate, expired, Expired",
-    }.items()
-    for word in words.split(", ")
+_COLOURS: Final = {
+    "green": "took effect, COMPLETED, New, Retried, paid",
+    "yellow": "IN_PROGRESS, FAILED, Takeover, Failed, Busy, LostLease, open",
+    "red": "dead-lettered, QUARANTINED, DeadLettered, Quarantined, broken, waiting for redrive",
+    "dim": "Duplicate, Expired",
 }
 
 
 @reads("ride", "order_01")
-def ride(session: Session, order_id: str, /, *, since: Moment | None = None) -> Ride:
+def ride(session: Session, order_id: str, /) -> Ride:
     """Show where a ride is, and what became of each of its events at each consumer.
 
     Args:
         order_id: The ride's id, such as order_01.
-        since: From when on to read the logs; by default from a day before the oldest time in the ride's items.
     """
-    return lookup.ride(session.stack, order_id, since=since)
+    return lookup.ride(session.stack, order_id)
 
 
 @reads("event", "7f3c1c1e-6a51-5d0c-9f5e-1b8a4c2d3e4f")
-def event(session: Session, event_id: str, /, *, since: Moment | None = None) -> Event:
+def event(session: Session, event_id: str, /) -> Event:
     """Show an event, decoded, and what became of it at each consumer.
 
     Args:
         event_id: Its idempotency id, or EventBridge's id.
-        since: From when on to read the logs; by default from a day before its first record.
     """
-    return lookup.event(session.stack, event_id, since=since)
+    return lookup.event(session.stack, event_id)
 
 
 @reads("tail", "--ride order_01 --since 10m", "--outcome Failed", tool=False)
@@ -102,10 +96,9 @@ def quarantined(session: Session) -> Found:
 
 @acts("release", "dispatch#7f3c1c1e-6a51-5d0c-9f5e-1b8a4c2d3e4f --yes")
 def release(session: Session, key: str, /) -> Plan:
-    """Let a quarantined or crashed key run again.
+    """Let a quarantined or crashed key run again: its next delivery is attempt 1.
 
-    Release it when the cause of its failure is fixed, then redrive its message from the dead-letter queue: its next
-    delivery is attempt 1. A key that a running attempt holds is refused.
+    Fix the cause first, then release the key, then redrive its dead letter. A key is refused while an attempt runs.
 
     Args:
         key: CONSUMER#KEY, from a dead letter or a log line.
@@ -115,10 +108,9 @@ def release(session: Session, key: str, /) -> Plan:
 
 @acts("forget", "dispatch#7f3c1c1e-6a51-5d0c-9f5e-1b8a4c2d3e4f")
 def forget(session: Session, key: str, /) -> Plan:
-    """Delete the record of a key, so that its next delivery runs again.
+    """Delete the record of a key, so that its next delivery runs as if it were the first.
 
-    Its effect then takes place a second time, unless something else guards it. A key that a running attempt holds is
-    refused.
+    An effect that took place can then take place again. A key is refused while an attempt runs.
 
     Args:
         key: CONSUMER#KEY, from a dead letter or a log line.
@@ -135,44 +127,36 @@ def _change(session: Session, action: keys.Action, key: str) -> Plan:
 
 
 def _word(word: str) -> Text:
-    return Text(word, _STYLES.get(word, ""))
+    return Text(word, next((colour for colour, words in _COLOURS.items() if word in words.split(", ")), ""))
 
 
 @show.register
 def _(shown: Ride) -> RenderableType:
     found: list[RenderableType] = [Text.assemble(shown.order_id, " is ", _word(shown.state))]
     found += [Text(problem, "red") for problem in shown.problems]
-    for part, fields in shown.parts.items():
-        text = fields if isinstance(fields, str) else ", ".join(f"{name} {value}" for name, value in fields.items())
-        found.append(Text(f"  {part}: {text}"))
-    rows, notes = table("event", "version", "id", "consumer", "outcome", "attempt", "record", "dead letter"), []
-    for each in shown.events:
-        what, about = (str(each.type), str(each.version or ""), each.id), f"{each.type} {each.id}"
-        notes += [Text(f"{about}: {each.says}")] if each.says else []
-        for at in each.consumers:
-            number, status = (str(at.record.attempt), at.record.status) if at.record else ("", "")
-            rows.add_row(*what, at.consumer, _word(at.outcome), number, _word(status), _letters(at))
-            if at.says and at.outcome != "took effect":
-                notes.append(Text(f"{about} at {at.consumer}: {at.says}"))
-        if not each.consumers:
-            rows.add_row(*what, "no consumer acts on it")
-    return Group(*found, "", rows, *notes)
-
-
-def _letters(at: AtConsumer) -> str:
-    return ", ".join(f"{each.queue}: {each.reason} {each.error}".strip() for each in at.dead_letters)
+    for name, fields in shown.tables.items():
+        text = fields if isinstance(fields, str) else ", ".join(f"{each} {value}" for each, value in fields.items())
+        found.append(f"  {name}: {text}")
+    return Group(*found, *(line for each in shown.events for line in ("", *_about(each))))
 
 
 @show.register
 def _(shown: Event) -> RenderableType:
-    found: list[RenderableType] = [f"{shown.type} of {shown.ride}, version {shown.version}, id {shown.id}"]
-    found += [*([Text(shown.says, "red")] if shown.says else []), *map(show, shown.copies)]
-    found.append(Text(json.dumps(plain(shown.detail), indent=2), "dim"))
-    for at in shown.consumers:
-        found += ["", Text.assemble(at.consumer, ": ", _word(at.outcome), f"  {_letters(at)}")]
-        found += [Text(f"  {why}") for why in (at.record.says if at.record else "", at.says) if why]
-        found += map(show, at.deliveries)
-    return Group(*found)
+    deliveries = [show(each) for at in shown.consumers for each in at.deliveries]
+    content = Text(json.dumps(plain(shown.detail), indent=2), "dim")
+    return Group(*_about(shown), "", *map(show, shown.copies), *deliveries, content)
+
+
+def _about(event: Event) -> Iterator[RenderableType]:
+    yield Text(f"{event.type} of {event.ride}, version {event.version}, id {event.id}", "bold")
+    if event.says:
+        yield Text(f"  {event.says}", "red")
+    for at in event.consumers:
+        yield Text.assemble(f"  {at.consumer}: ", _word(at.outcome), f"; {at.says}")
+        for each in at.dead_letters:
+            yield Text(f"    in {each.queue} since {each.sent:%Y-%m-%d %H:%M UTC}: {each.reason} {each.error}", "red")
+    if not event.consumers:
+        yield "  no consumer acts on it"
 
 
 @show.register

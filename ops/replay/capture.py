@@ -69,7 +69,7 @@ def captured(stack: StackRef, since: datetime, until: datetime, *, looks: int) -
 
 def remove_leftovers(stack: StackRef, now: datetime) -> None:
     """Remove the rules and queues of captures that were killed. A younger one may be another operator's."""
-    request = {"EventBusName": stack.outputs["CarRideBusName"], "NamePrefix": PLAN_PREFIX}
+    request = {"EventBusName": stack.outputs["CarRideBusName"], "NamePrefix": f"{PLAN_PREFIX}{stack.region}."}
     pages = stack.client("events").get_paginator("list_rules").paginate(**request)
     oldest = _name(stack, now - _LEFT_AFTER)
     for name in [rule["Name"] for page in pages for rule in page["Rules"] if rule["Name"] < oldest]:

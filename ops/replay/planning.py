@@ -76,15 +76,13 @@ class Prediction:
     """
 
     def __init__(self, stack: StackRef, consumer: AuditedConsumer, replay: str) -> None:
-        # The number of events of each fate, by the event's type; and why the consumer gets none at all.
         self.fates: defaultdict[str, Counter[Fate]] = defaultdict(Counter)
-        self.takes_nothing: str | None = None
+        """The number of events of each fate, by the event's type."""
         self._stack, self._name, self._replay = stack, consumer.name, replay
         events = stack.client("events")
         name = stack.named("AWS::Events::Rule")[f"{consumer.resources}Rule"]
         rule = events.describe_rule(Name=name, EventBusName=stack.outputs["CarRideBusName"])
-        if rule["State"] != "ENABLED":
-            self.takes_nothing = f"{consumer.resources}Rule is {rule['State']}"
+        self._is_enabled = rule["State"] == "ENABLED"
         self._match = partial(events.test_event_pattern, EventPattern=rule["EventPattern"])
         self._matched: dict[str, bool] = {}
         function = stack.client("lambda").get_function_configuration(
@@ -122,9 +120,9 @@ class Prediction:
     def _takes(self, event: Mapping[str, Any]) -> bool:
         """Return whether the rule takes an event. EventBridge is asked once about events that look alike to rules."""
         alike = json.dumps(_matter.search(event))
-        if alike not in self._matched and self.takes_nothing is None:
-            self._matched[alike] = self._match(Event=json.dumps(event))["Result"]
-        return self._matched.get(alike, False)
+        if alike not in self._matched:
+            self._matched[alike] = self._is_enabled and self._match(Event=json.dumps(event))["Result"]
+        return self._matched[alike]
 
 
 class ReplayPlan(NamedTuple):
@@ -157,6 +155,4 @@ def plan(stack: StackRef, since: datetime, until: datetime, *, looks: int = 10) 
             count += len(batch)
             for prediction in predictions.values():
                 prediction.add(batch)
-    found += [each.takes_nothing for each in predictions.values() if each.takes_nothing is not None]
-    fates = {name: each.fates for name, each in predictions.items()}
-    return ReplayPlan(since, until, count, fates, found)
+    return ReplayPlan(since, until, count, {name: each.fates for name, each in predictions.items()}, found)

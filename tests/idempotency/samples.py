@@ -1,12 +1,9 @@
 """Events, and a world in which consumers receive them, for tests of the layer."""
 
 from collections.abc import Callable, Mapping
-from io import BytesIO
 from typing import Any
 
 import pytest
-from botocore.awsrequest import AWSResponse
-from botocore.compat import HTTPHeaders
 
 from idempotency import Consumer, DynamoDBStore, Observation, Operation, Policy, Update
 from idempotency.record import Record
@@ -31,19 +28,6 @@ def event(key: str | None = "k1", **data: object) -> dict[str, Any]:
         "region": "eu-west-1",
         "detail": {"idempotencyid": key, "data": {"orderID": "order_01"} | data},
     }
-
-
-class _Body(BytesIO):
-    """A body, as botocore reads it from urllib3."""
-
-    def stream(self, **_: object) -> list[bytes]:
-        """Return the body in one piece."""
-        return [self.read()]
-
-
-def http_answer(request: Any, status: int, body: bytes) -> AWSResponse:
-    """Return what botocore reads from the network."""
-    return AWSResponse(request.url, status, HTTPHeaders(), _Body(body))
 
 
 def create_tables(dynamodb: Any, keys: Mapping[str, str]) -> None:

@@ -13,7 +13,7 @@ import pytest
 from idempotency import ConfigurationError, Consumer, MemoryStore, Operation, Policy, Put, lambda_deadline
 from idempotency.concurrency import Threads
 from idempotency.dead_letters import CONTRACT
-from idempotency.errors import MissingKeyError, OutOfTimeError, PayloadMismatchError, StoreUnavailableError
+from idempotency.errors import MissingKeyError, PayloadMismatchError, StoreUnavailableError
 from idempotency.testing import Invocation, ManualClock
 from tests.idempotency.samples import World, event
 
@@ -196,13 +196,6 @@ class TestFunction:
         """A misspelt argument is found when the function is decorated."""
         with pytest.raises(ConfigurationError, match=r"no argument '(orderid|prize)'"):
             local.consumer().function(name="book", **named)(lambda order_id: order_id)
-
-    def test_functions_inside_a_handler_know_its_deadline(self, local: World) -> None:
-        """A function that is called near the end of an invocation is not started."""
-        book = local.consumer().function(key="order_id", name="book")(lambda order_id: order_id)
-        with lambda_deadline(local.invocation(timeout_s=0.5), local.clock), pytest.raises(OutOfTimeError):
-            book("order_01")
-        assert book("order_01") == "order_01"
 
 
 class TestBlock:

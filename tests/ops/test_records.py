@@ -4,7 +4,6 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from itertools import product
-from types import SimpleNamespace
 from typing import Any, Final
 
 import pytest
@@ -18,7 +17,7 @@ from idempotency.stores.dynamodb import item_of, record_of
 from ops import records
 from ops.letters import COUNTS
 from ops.stack import OperatorError, StackRef
-from tests.ops.world import AWAY, empty_stack, stack
+from tests.ops.world import AWAY, empty_stack
 
 NOW_MS: Final = int(time.time() * 1000)
 FACT: Final = idempotency_id("order_01", "CarRideAccepted", 2)
@@ -173,18 +172,5 @@ def test_quarantined_keys_are_those_that_never_run(ref: StackRef) -> None:
     for other in (mark(AWAY), {"idempotencyKey": {"S": f"{COUNTS}{KEY}"}, "redriven": {"N": "1"}}):
         ref.client("dynamodb").put_item(TableName="Idempotency", Item=other)
     assert [each.key for each in records.quarantined(ref).records] == [KEY, "payment#lost", "payment#odd"]
-    assert len(records.records(ref).records) == 5
-
-
-def test_no_more_records_are_read_than_asked_for() -> None:
-    """The answer says that there may be more."""
-    read: list[int] = []
-
-    def paginate(**request: Any) -> Iterator[Any]:
-        for page in range(50):
-            read.append(page)
-            yield {"Items": [item_of(DONE._replace(key=f"payment#{page}-{number}")) for number in range(100)]}
-
-    dynamodb = SimpleNamespace(get_paginator=lambda _: SimpleNamespace(paginate=paginate))
-    found = records.records(stack(lambda *_: dynamodb, IdempotencyTableName="table"), limit=250)
-    assert (len(found.records), found.complete, read) == (250, False, [0, 1, 2])
+    assert [len(records.records(ref, limit=most).records) for most in (None, 5, 4)] == [5, 5, 4]
+    assert [records.records(ref, limit=most).complete for most in (None, 5, 4)] == [True, True, False]

@@ -48,20 +48,16 @@ class BotocoreTransport:
     """Sends through a botocore client that tries once: the store retries, because it knows the deadline."""
 
     def __init__(self, client: Any, longest_try_s: float) -> None:
-        from botocore.exceptions import (
-            ClientError,
-            ConnectionError,  # noqa: A004 - botocore's name for it
-            CredentialRetrievalError,
-            HTTPClientError,
-            NoCredentialsError,
-            PartialCredentialsError,
-        )
-        from botocore.parsers import ResponseParserError
+        from botocore import exceptions, parsers
 
         self.longest_try_s = longest_try_s
-        self._service_error: type[Any] = ClientError
-        self._unsigned = (CredentialRetrievalError, NoCredentialsError, PartialCredentialsError)
-        self._no_answer = (HTTPClientError, ConnectionError, ResponseParserError)
+        self._service_error: type[Any] = exceptions.ClientError
+        self._unsigned = (
+            exceptions.CredentialRetrievalError,
+            exceptions.NoCredentialsError,
+            exceptions.PartialCredentialsError,
+        )
+        self._no_answer = (exceptions.HTTPClientError, exceptions.ConnectionError, parsers.ResponseParserError)
         self._calls: dict[str, Callable[..., Mapping[str, Any]]] = {
             "GetItem": client.get_item,
             "PutItem": client.put_item,
