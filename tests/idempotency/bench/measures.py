@@ -79,7 +79,7 @@ class StubClient:
         self.written = self.written | {name: values[value] for name, value in names.items()}
         return {}
 
-    get_item = transact_write_items = update_item
+    get_item = query = transact_write_items = update_item
 
 
 def powertools_handler(client: Any) -> Handler:

@@ -7,6 +7,7 @@ from tests.idempotency.bench.__main__ import table
 from tests.idempotency.bench.measures import Row
 
 
+@pytest.mark.enable_socket  # the whole processes speak to a server on this machine
 def test_both_sides_can_be_measured() -> None:
     """Every measure finds that both sides did something."""
     rows = [*measures.whole(1), *measures.own_cpu(1), *measures.start_up(1)]
