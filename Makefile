@@ -33,7 +33,7 @@ sam-local: $(ENVIRONMENTS) ## The same with `sam local invoke`, in a container o
 	@$(PYTHON) -m local.invoke --containers "$(FUNCTION)" $(or $(EVENT),"")
 
 local-env: .venv-dev/.synced ## Write the --env-vars file of `sam local invoke` from a deployed stack (ARGS="--stack carride")
-	@$(PYTHON) -m local.environments $(ARGS)
+	@mkdir -p .aws-sam && ./carride environments --json $(ARGS) > .aws-sam/env.json
 
 engine: $(ENVIRONMENTS) ## Run any SAM template on this machine until Ctrl-C: TEMPLATE=examples/minimal/template.yaml
 	@$(UNTIL_CTRL_C) .venv-engine/bin/python -m local.engine run "$(TEMPLATE)" $(ARGS) $(NO_ERROR)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, Final, NamedTuple
 
-from infrastructure.transformed import ROLES, Stack, source, stack
+from infrastructure.transformed import ROLES, Stack, named, source, stack
 
 LOOKED_UP: Final = "2026-11-22"
 HOURS: Final = 730  # of a month
@@ -65,21 +65,6 @@ PRICES: Final[Mapping[str, Price]] = {
 }
 _SCALES: Final = {"million": 1e6, "GB": 1e9, "GB-month": 1e9}
 
-FREE: Final[Mapping[str, str]] = {
-    "ApiGatewayV2::Api EventSchemas::Registry": "what is done with it is billed",
-    "CodeDeploy::Application CodeDeploy::DeploymentGroup": "free for Lambda",
-    "EventSchemas::Schema": "only the discovery of schemas is billed",
-    "Events::Endpoint Events::EventBus": "the events are billed",
-    "IAM::Policy IAM::Role Lambda::Permission Logs::ResourcePolicy SNS::TopicPolicy SQS::QueuePolicy": "a policy",
-    "Lambda::Alias Lambda::EventInvokeConfig Lambda::Version": "a setting of a function",
-    "Lambda::LayerVersion": "75 GB of code are free",
-    "Logs::Delivery Logs::DeliveryDestination Logs::DeliverySource": "the lines that arrive are billed",
-    "Logs::QueryDefinition": "billed for what it reads, when somebody runs it",
-    "SNS::Subscription": "an email for each composite alarm, at $0.00002",
-}
-"""Why types of resources, without ``AWS::``, cost nothing by themselves. A bill falls without any other type."""
-
-
 # A ride that is booked, accepted, started and completed over the API, and paid, as tests/functions/test_ride_costs.py
 # measures it. Dispatch finds a car in the first zone that it searches.
 REQUESTS: Final = 4
@@ -129,13 +114,12 @@ class Use(NamedTuple):
         return self.units * PRICES[self.price].dollars
 
 
-def bill(rides: float, *, regions: int = 1, events: float = len(EVENTS), **chosen: str) -> tuple[list[Use], list[Use]]:
+def bill(rides: float, *, regions: int = 1, **chosen: str) -> tuple[list[Use], list[Use]]:
     """Return what a month costs while nothing happens, and what rides cost on top of it.
 
     Args:
         rides: number of rides in the month.
         regions: 1, or 2 for a primary and a secondary.
-        events: events a ride. A ride with others than eight is taken to cost in proportion.
         **chosen: parameters of the template. By default there is a real payment gateway, because the rides are paid.
 
     Raises:
@@ -149,10 +133,9 @@ def bill(rides: float, *, regions: int = 1, events: float = len(EVENTS), **chose
             raise ValueError(f"{name} is one of {', '.join(allowed)}, not {value}")
     given = {"PaymentGatewayUrl": "https://gateway.example"} | chosen
     stacks = [stack(**given | ROLES[role]) for role in (["standalone"], ["primary", "secondary"])[regions - 1]]
-    work = rides * events / len(EVENTS)
     return (
         summed(use for each in stacks for use in idle(each)),
-        summed(use for each in stacks if work for use in load(each, work)),
+        summed(use for each in stacks if rides for use in load(each, rides)),
     )
 
 
@@ -193,7 +176,7 @@ def idle(deployed: Stack) -> Iterator[Use]:
                 least = targets * int(deployed.parameters["MinCapacity"]) * HOURS
                 yield Use(f"DynamoDB: {kind} capacity, the least", f"{kind} capacity", least)
     for schedule in deployed.of_type("AWS::Scheduler::Schedule").values():
-        every, target = re.findall(r"\d+", schedule["ScheduleExpression"]), _named(schedule["Target"]["Arn"])
+        every, target = re.findall(r"\d+", schedule["ScheduleExpression"]), named(schedule["Target"]["Arn"])
         runs = SECONDS / 60 / int(*every) if schedule["State"] == "ENABLED" else 0
         yield Use("Scheduler: runs", "scheduled run", runs)
         if target in deployed.of_type("AWS::Lambda::Function"):
@@ -241,7 +224,7 @@ def _taken(deployed: Stack, *, copied: bool) -> Counter[str]:
             details = pattern.get("detail", {}).get("$or", [pattern.get("detail", {})])
             types = [each.get("type", EVENTS) for each in details if "attributes" not in each]  # the newer envelope
             for target in rule["Targets"]:
-                taken[_named(target["Arn"])] += sum(event in each for each in types for event in EVENTS)
+                taken[named(target["Arn"])] += sum(event in each for each in types for event in EVENTS)
     return taken
 
 
@@ -249,16 +232,16 @@ def _processed(deployed: Stack, rides: float, taken: Counter[str]) -> Iterator[U
     """Yield what API and functions cost."""
     calls = Counter(taken)
     for mapping in deployed.of_type("AWS::Lambda::EventSourceMapping").values():
-        calls[_named(mapping["FunctionName"])] += taken[_named(mapping["EventSourceArn"])]
+        calls[named(mapping["FunctionName"])] += taken[named(mapping["EventSourceArn"])]
     for permission in deployed.of_type("AWS::Lambda::Permission").values():
         if permission["Principal"] == "apigateway.amazonaws.com":
-            calls[_named(permission["FunctionName"])] += REQUESTS
+            calls[named(permission["FunctionName"])] += REQUESTS
     for stage in deployed.of_type("AWS::ApiGatewayV2::Stage").values():
         yield Use("HTTP API: requests", "API request", REQUESTS * rides)
         detailed = stage["DefaultRouteSettings"]["DetailedMetricsEnabled"]
         yield Use("HTTP API: detailed metrics of routes", "custom metric", detailed * ROUTES * ROUTE_METRICS)
         yield from _logged(deployed, REQUESTS * rides * ACCESS_BYTES)
-    gateways = {_named(url["TargetFunctionArn"]) for url in deployed.of_type("AWS::Lambda::Url").values()}
+    gateways = {named(url["TargetFunctionArn"]) for url in deployed.of_type("AWS::Lambda::Url").values()}
     for name in gateways & set(deployed.of_type("AWS::Lambda::Function")):  # the simulated one
         yield from _invoked(deployed, name, GATEWAY_CALLS * rides)
     yield Use(
@@ -332,15 +315,6 @@ def _declared(section: str) -> Mapping[str, Any]:
     return declared
 
 
-def _named(value: Any) -> str:
-    """Return the logical id that a value names; an alias is its function."""
-    match value:
-        case {"Ref": str(name)} | {"Fn::GetAtt": [str(name), *_]}:
-            return name.removesuffix("Aliaslive")
-        case _:
-            return str(re.findall(r"\$\{(\w+)\}", value["Fn::Sub"])[-1])
-
-
 # ── Showing it ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 COMPARED: Final[Mapping[str, Mapping[str, Any]]] = {
@@ -402,22 +376,16 @@ def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(prog="make costs", description=" ".join(str(__doc__).split()))
     parser.add_argument("--rides", type=float, default=1e6, help="rides in the month (1000000)")
-    parser.add_argument("--events-per-ride", type=float, default=len(EVENTS), help="others cost in proportion (8)")
     parser.add_argument("--regions", type=int, choices=[1, 2], default=1, help="2 for a primary and a secondary")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a parameter of the template")
-    parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args()
     chosen = {name: value for name, _, value in (each.partition("=") for each in options.set)}
     try:
-        month = bill(options.rides, regions=options.regions, events=options.events_per_ride, **chosen)
+        resting, rides = bill(options.rides, regions=options.regions, **chosen)
     except ValueError as error:
         sys.exit(f"error: {error}")
-    if options.json:
-        parts = [[use._asdict() | {"dollars": use.dollars} for use in part] for part in month]
-        print(json.dumps(dict(zip(("idle", "rides"), parts, strict=True)), indent=2))
-    else:
-        print(f"While nothing happens:\n\n{_lines(month[0])}\n{options.rides:,.0f} rides:\n\n{_lines(month[1])}")
-        print(f"Prices of us-east-1, {LOOKED_UP}. * docs/costs.md says what is not confirmed.")
+    print(f"While nothing happens:\n\n{_lines(resting)}\n{options.rides:,.0f} rides:\n\n{_lines(rides)}")
+    print(f"Prices of us-east-1, {LOOKED_UP}. * docs/costs.md says what is not confirmed.")
 
 
 if __name__ == "__main__":

@@ -164,3 +164,16 @@ def holds(condition: dict[str, Any], parameters: dict[str, str], declared: dict[
             return not holds(negated, parameters, declared)
         case _:
             raise NotImplementedError(f"teach this function the condition {condition}")
+
+
+def named(value: Any) -> str:
+    """Return the logical id that a value names; an alias is its function."""
+    match value:
+        case {"Ref": str(name)} | {"Fn::GetAtt": [str(name), *_]}:
+            return name.removesuffix("Aliaslive")
+        case {"Fn::Sub": str(text)} if found := re.findall(r"\$\{(\w+)(?:\.\w+)?\}", text):
+            return str(found[-1])
+        case {"Fn::Sub": str(text)} | str(text):
+            return text
+        case _:
+            return ""

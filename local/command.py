@@ -2,13 +2,12 @@
 
 import argparse
 import math
-import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final, Literal, NoReturn, TextIO
+from typing import Final, NoReturn, TextIO
 
 from rich.console import Console
 from rich.text import Text
@@ -23,32 +22,25 @@ _SILENT_SECONDS: Final = 1.9
 _REFRESH_SECONDS: Final = 0.1
 
 
-def _whole(least: int, most: float = math.inf) -> Callable[[str], int]:
-    """Return a reader of whole numbers between two limits, both included."""
-    limits = f"from {least}" if most == math.inf else f"from {least} to {most}"
+def _between[N: (int, float)](read: Callable[[str], N], least: float, most: float, what: str) -> Callable[[str], N]:
+    """Return a reader of numbers between two limits, both included."""
 
-    def read(text: str) -> int:
-        if not text.removeprefix("-").isdecimal() or not least <= int(text) <= most:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number {limits}")
-        return int(text)
+    def check(text: str) -> N:
+        try:
+            number = read(text)
+        except ValueError:
+            number = read("-1")
+        if not least <= number <= most:
+            raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
+        return number
 
-    return read
-
-
-count = _whole(0)
-positive = _whole(1)
-port = _whole(0, 65_535)
+    return check
 
 
-def share(text: str) -> float:
-    """Read a number from 0 to 1."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = -1.0
-    if not 0 <= number <= 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a share, a number from 0 to 1")
-    return number
+count = _between(int, 0, math.inf, "a whole number from 0")
+positive = _between(int, 1, math.inf, "a whole number from 1")
+port = _between(int, 0, 65_535, "a whole number from 0 to 65535")
+share = _between(float, 0, 1, "a share, a number from 0 to 1")
 
 
 @contextmanager
@@ -79,12 +71,8 @@ class Progress:
     """
 
     def __init__(self, stream: TextIO) -> None:
-        plain = bool(os.environ.get("NO_COLOR"))
-        colors: Literal["auto"] | None = None if plain else "auto"
-        self.console = Console(
-            file=stream, color_system=colors, highlight=False, markup=False, emoji=False, soft_wrap=True
-        )
-        self._is_live = self.console.is_terminal and not plain and not self.console.is_dumb_terminal
+        self.console = Console(file=stream, highlight=False, markup=False, emoji=False, soft_wrap=True)
+        self._is_live = self.console.is_terminal and not self.console.no_color and not self.console.is_dumb_terminal
         self._note = ""
 
     @contextmanager

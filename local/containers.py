@@ -11,9 +11,11 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -21,8 +23,8 @@ import yaml
 
 from local.artifacts import PARAMETERS, built
 from local.engine.process import environment
-from local.environments import environments
 from local.local_aws import ROOT, EngineError
+from ops.finding import Kept
 from ops.stack import StackRef
 
 _DESKTOP: Final = "host.docker.internal"
@@ -93,52 +95,45 @@ def _copy(source: socket.socket, sink: socket.socket) -> None:
         sink.shutdown(socket.SHUT_WR)
 
 
-class SamLocal:
-    """Invokes the functions of a stack that is deployed to a local engine.
+@contextmanager
+def in_containers(local: Kept, stack: StackRef) -> Iterator[Callable[[str, Any], tuple[Any, str]]]:
+    """Yield a function that runs functions of a local stack with `sam local invoke`: the code of the last build.
 
-    Args:
-        stack: the stack; the code is that of the last build.
-        folder: where the variables of the functions are written.
-        **variables: environment variables of every function that replace the stack's, such as `AWS_ENDPOINT_URL`.
+    It takes a logical id and an event, and returns the answer, and what the function and the SAM CLI printed.
+
+    Raises:
+        EngineError: the SAM CLI failed, or there is neither Docker nor podman.
     """
+    address, found = host_address(), stack.environments()
+    with ExitStack() as running:
+        urls = [running.enter_context(reachable(address, url)) for url in (local.endpoint, local.gateway)]
+        for variables in found.values():
+            variables["AWS_ENDPOINT_URL"] = urls[0]
+            if "PAYMENT_GATEWAY_URL" in variables:
+                variables["PAYMENT_GATEWAY_URL"] = urls[1]
+        file = Path(running.enter_context(TemporaryDirectory()), "env.json")
+        file.write_text(json.dumps(found), encoding="utf-8")
+        yield partial(_invoke, file, local.endpoint)
 
-    def __init__(self, stack: StackRef, folder: Path, **variables: str) -> None:
-        self._environment = environment(stack.client("lambda").meta.endpoint_url)
-        found = environments(stack.client("cloudformation"), stack.client("lambda"), stack.name)
-        replaced = {
-            function: each | {name: variables[name] for name in variables if name in {*each, "AWS_ENDPOINT_URL"}}
-            for function, each in found.items()
-        }
-        self._variables = folder / "env.json"
-        self._variables.write_text(json.dumps(replaced), encoding="utf-8")
 
-    def invoke(self, function: str, event: Any) -> tuple[Any, str]:
-        """Return the function's answer, and what it and the SAM CLI printed.
-
-        Args:
-            function: logical id.
-            event: anything that JSON can hold.
-
-        Raises:
-            EngineError: the SAM CLI failed.
-        """
-        with built() as build:
-            done = subprocess.run(
-                [
-                    *(str(ROOT / ".venv-sam/bin/sam"), "local", "invoke", function, "--event", "-"),
-                    *("--template", str(_with_endpoint(build)), "--env-vars", str(self._variables)),
-                    *("--config-file", str(ROOT / "samconfig.toml"), "--config-env", "local", "--skip-pull-image"),
-                    *("--parameter-overrides", *(f"{name}={each}" for name, each in PARAMETERS.items())),
-                ],
-                env=os.environ | self._environment | {"SAM_CLI_TELEMETRY": "0"},
-                input=json.dumps(event),
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-        if done.returncode:
-            raise EngineError(f"sam local invoke failed:\n{done.stderr}")
-        return json.loads(done.stdout), done.stderr
+def _invoke(variables: Path, endpoint: str, function: str, event: Any) -> tuple[Any, str]:
+    with built() as build:
+        done = subprocess.run(
+            [
+                *(str(ROOT / ".venv-sam/bin/sam"), "local", "invoke", function, "--event", "-"),
+                *("--template", str(_with_endpoint(build)), "--env-vars", str(variables)),
+                *("--config-file", str(ROOT / "samconfig.toml"), "--config-env", "local", "--skip-pull-image"),
+                *("--parameter-overrides", *(f"{name}={each}" for name, each in PARAMETERS.items())),
+            ],
+            env=os.environ | environment(endpoint) | {"SAM_CLI_TELEMETRY": "0"},
+            input=json.dumps(event),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    if done.returncode:
+        raise EngineError(f"sam local invoke failed:\n{done.stderr}")
+    return json.loads(done.stdout), done.stderr
 
 
 def _with_endpoint(build: Path) -> Path:

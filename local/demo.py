@@ -1,7 +1,6 @@
 """`make demo`: run the whole pipeline on this machine and print its ledger."""
 
 import argparse
-import importlib.util
 import json
 import os
 import shlex
@@ -20,19 +19,18 @@ from local import story
 from local.bookings import book
 from local.command import WRONG, Progress, count, ending_in_order, leave, port, positive, share
 from local.engine.process import environment
-from local.local_aws import FAULTS, HOST, ROOT, EngineError, LocalAws, Stack
+from local.local_aws import FAULTS, ROOT, EngineError, LocalAws, Stack
 from local.simulated_gateway import Books, GatewayServer, Troubles
 from ops import fleet
 from ops.audit import Report, audit, gateway_payments
+from ops.desk import PORT, serving
 from ops.finding import KEPT, Kept, keep, kept, local_clients
-from ops.simulation import AT_ONCE, Published, simulate
+from ops.simulation import simulate
 from ops.stack import StackRef
 
 LEDGER: Final = ROOT / ".demo" / "ledger.json"
 DECLINED: Final = 0.05
 """Share of the rides that the simulated payment gateway declines."""
-DESK_PORT: Final = 8765
-"""Where a kept demo serves its page."""
 
 _CARS: Final = 64
 
@@ -75,8 +73,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     what.add_argument("--poison", type=count, default=1, metavar="N", help="events that always make it raise (1)")
     how = parser.add_argument_group("how the demo runs")
     how.add_argument("--keep", action="store_true", help="leave everything running until Ctrl-C, to look around")
-    how.add_argument("--port", type=port, default=DESK_PORT, metavar="N", help=f"of the kept page ({DESK_PORT})")
-    how.add_argument("--json", action="store_true", help="print the ledger as JSON; progress goes to standard error")
+    how.add_argument("--port", type=port, default=PORT, metavar="N", help=f"of the kept page ({PORT})")
     return parser.parse_args(arguments)
 
 
@@ -102,7 +99,7 @@ def run(options: argparse.Namespace) -> Report:
     """
     if options.keep and (other := kept()):
         raise EngineError(f"process {other.pid} keeps a local stack already: use it, or end it first with Ctrl-C")
-    progress = Progress(sys.stderr if options.json else sys.stdout)
+    progress = Progress(sys.stdout)
     troubles = Troubles(declined=DECLINED)
     injected: Mapping[str, int] = {}
     with ExitStack() as running:
@@ -121,7 +118,7 @@ def run(options: argparse.Namespace) -> Report:
             for booked in book(cloud, stack, options.bookings):
                 progress.note(f"{booked:,} of {options.bookings:,} rides")
         with progress.step(f"publishing {options.rides} rides"):
-            for done, total, injected in publish(cloud, stack, specification(options)):
+            for done, total, injected in simulate(stack_ref(cloud, stack), specification(options)):
                 progress.note(f"{done:,} of {total:,} events; injected: {story.injected(injected) or 'nothing'}")
         with progress.step("waiting until every event is processed"):
             cloud.wait_until_quiet(report=progress.note)
@@ -129,10 +126,8 @@ def run(options: argparse.Namespace) -> Report:
             reconcile(cloud, stack, lambda: cloud.wait_until_quiet(report=progress.note))
         with progress.step("reading the tables, queues and logs"):
             report = audit(stack_ref(cloud, stack), grace=timedelta(), payments=gateway_payments(gateway.ledger()))
-        text = write(report.to_json() | {"injected": injected}, LEDGER)
-        if options.json:
-            print(text, flush=True)
-        tell(progress.console, report, injected, ledger=not options.json)
+        write(report.to_json() | {"injected": injected}, LEDGER)
+        tell(progress.console, report, injected)
         if options.keep:
             progress.console.print(next_steps(local, stack, f"order_{options.seed}_00000"))
             with suppress(KeyboardInterrupt):  # the way to end it
@@ -146,13 +141,12 @@ def run(options: argparse.Namespace) -> Report:
     return report
 
 
-def tell(console: Console, report: Report, injected: Mapping[str, int], *, ledger: bool = True) -> None:
+def tell(console: Console, report: Report, injected: Mapping[str, int]) -> None:
     """Print a report: its tables, what was injected, why numbers are unusual, the verdict, and where to look."""
-    if ledger:
-        tables = Text(f"\n{report.to_text()}\n")
-        tables.highlight_regex(r"(?m)^(lost|doubled) +0$", "green")
-        tables.highlight_regex(r"(?m)^(lost|doubled) +[1-9].*$", "bold red")
-        console.print(tables)
+    tables = Text(f"\n{report.to_text()}\n")
+    tables.highlight_regex(r"(?m)^(lost|doubled) +0$", "green")
+    tables.highlight_regex(r"(?m)^(lost|doubled) +[1-9].*$", "bold red")
+    console.print(tables)
     console.print(f"Injected: {story.injected(injected) or 'nothing'}.")
     for number, what, why in story.unusual(report):
         console.print(Text.assemble((f"{number:>7,} {what:<20} ", "cyan"), why))
@@ -172,12 +166,10 @@ def keeping(cloud: LocalAws, stack: Stack, gateway_url: str, desk_port: int) -> 
     Raises:
         OperatorError: The page's port is taken.
     """
-    local = Kept(stack.name, cloud.region, cloud.endpoint_url, gateway_url, f"http://{HOST}:{desk_port}", os.getpid())
+    local = Kept(stack.name, cloud.region, cloud.endpoint_url, gateway_url, "", os.getpid())
     with ExitStack() as running:
-        if importlib.util.find_spec("ops.desk"):
-            site = StackRef(local.name, local.region, local_clients(local), local)
-            url = running.enter_context(importlib.import_module("ops.desk").serving(site, desk_port))
-            local = local._replace(desk=url)
+        site = StackRef(local.name, local.region, local_clients(local), local)
+        local = local._replace(desk=running.enter_context(serving(site, desk_port)))
         keep(local)
         try:
             yield local
@@ -192,25 +184,8 @@ def stack_ref(cloud: LocalAws, stack: Stack) -> StackRef:
 
 def specification(options: argparse.Namespace) -> dict[str, Any]:
     """Return the simulator's request."""
-    request = {name: value for name, value in vars(options).items() if name not in {"bookings", "keep", "port", "json"}}
+    request = {name: value for name, value in vars(options).items() if name not in {"bookings", "keep", "port"}}
     return request | {"outOfOrder": request.pop("out_of_order")}
-
-
-def publish(
-    cloud: LocalAws, stack: Stack, request: Mapping[str, Any], *, at_once: int = AT_ONCE
-) -> Iterator[Published]:
-    """Call the deployed simulator until it has published everything, and yield its progress after each call.
-
-    Args:
-        cloud: Where the stack is.
-        stack: A stack of the template.
-        request: The simulator's request.
-        at_once: Entries that one call publishes.
-
-    Raises:
-        OperatorError: The simulator refused or failed.
-    """
-    return simulate(stack_ref(cloud, stack), request, at_once=at_once)
 
 
 def reconcile(cloud: LocalAws, stack: Stack, settle: Callable[[], object]) -> int:
@@ -246,12 +221,10 @@ def replay(cloud: LocalAws, stack: Stack, name: str) -> None:
     )
 
 
-def write(document: Any, path: Path) -> str:
-    """Write a document as JSON, and return its text."""
-    text = json.dumps(document, indent=2)
+def write(document: Any, path: Path) -> None:
+    """Write a document as JSON."""
     path.parent.mkdir(exist_ok=True)
-    path.write_text(text + "\n", encoding="utf-8")
-    return text
+    path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
 
 
 def next_steps(local: Kept, stack: Stack, ride: str) -> str:

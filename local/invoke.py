@@ -6,15 +6,14 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cache, partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from local.command import ending_in_order
-from local.containers import SamLocal, host_address, reachable
+from local.containers import in_containers
 from local.local_aws import ROOT, EngineError, LocalAws, engine_client
 from local.simulated_gateway import Books, GatewayServer
 from ops.audit.queues import opened, peek
@@ -22,9 +21,6 @@ from ops.finding import Kept, kept
 from ops.stack import StackRef
 
 _FUNCTION: Final = re.compile(r"^  (\w+):\n    Type: AWS::Serverless::Function$", re.MULTILINE)
-
-type Invoke = Callable[[str, Any], tuple[Any, str]]
-"""Invokes a function with an event, and returns its answer and its log."""
 
 
 def functions() -> list[str]:
@@ -62,8 +58,10 @@ def invoke(function: str, events: Sequence[Any], *, containers: bool = False) ->
         Whether it succeeded with each event.
     """
     succeeded, known = True, set[str]()
-    with _local_stack() as local, (in_containers if containers else _on_the_engine)(local) as run:
+    with ExitStack() as running:
+        local = running.enter_context(_local_stack())
         stack = site(local)
+        run = running.enter_context(in_containers(local, stack)) if containers else partial(_on_the_engine, stack)
         list(_dead_letters(stack, function, known))  # those of earlier events
         for event in events:
             answer, log = run(function, event)
@@ -97,26 +95,10 @@ def site(local: Kept) -> StackRef:
     return StackRef(local.name, local.region, cache(partial(engine_client, local.endpoint)), local)
 
 
-@contextmanager
-def _on_the_engine(local: Kept) -> Iterator[Invoke]:
-    stack = site(local)
-
-    def run(function: str, event: Any) -> tuple[Any, str]:
-        name = stack.named("AWS::Lambda::Function")[function]
-        answer = stack.client("lambda").invoke(FunctionName=name, Payload=json.dumps(event), LogType="Tail")
-        return json.load(answer["Payload"]), base64.b64decode(answer.get("LogResult", "")).decode(errors="replace")
-
-    yield run
-
-
-@contextmanager
-def in_containers(local: Kept) -> Iterator[Invoke]:
-    """Yield a function that runs functions of a local stack with `sam local invoke`: the code of the last build."""
-    address = host_address()
-    with ExitStack() as running:
-        urls = [running.enter_context(reachable(address, url)) for url in (local.endpoint, local.gateway)]
-        folder = Path(running.enter_context(TemporaryDirectory()))
-        yield SamLocal(site(local), folder, AWS_ENDPOINT_URL=urls[0], PAYMENT_GATEWAY_URL=urls[1]).invoke
+def _on_the_engine(stack: StackRef, function: str, event: Any) -> tuple[Any, str]:
+    name = stack.named("AWS::Lambda::Function")[function]
+    answer = stack.client("lambda").invoke(FunctionName=name, Payload=json.dumps(event), LogType="Tail")
+    return json.load(answer["Payload"]), base64.b64decode(answer.get("LogResult", "")).decode(errors="replace")
 
 
 def _dead_letters(stack: StackRef, function: str, known: set[str]) -> Iterator[tuple[str, str]]:

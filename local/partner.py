@@ -12,22 +12,17 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from idempotency import BatchFailedError, Consumer, Operation, Policy
+from idempotency.clock import epoch_ms
 from idempotency.sources import SQS
 from idempotency.stores import Store
+from idempotency.testing import Invocation
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
 
 _MANY: Final = 10
-
-
-class _Call:
-    """The context of a handler in a process outside Lambda, which has no deadline."""
-
-    aws_request_id: str = "partner"
-
-    def get_remaining_time_in_millis(self) -> int:
-        return 60_000
+_POLL_SECONDS: Final = 60.0
+"""How long one batch may take; the layer asks its caller, which is Lambda elsewhere."""
 
 
 class Partner:
@@ -74,7 +69,9 @@ class Partner:
             for message in messages
         ]
         try:
-            failures = self.receive({"Records": records}, _Call())["batchItemFailures"]
+            failures = self.receive({"Records": records}, Invocation(epoch_ms, timeout_s=_POLL_SECONDS))[
+                "batchItemFailures"
+            ]
         except BatchFailedError:  # all messages stay in the queue
             return len(messages)
         failed = {failure["itemIdentifier"] for failure in failures}

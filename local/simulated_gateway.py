@@ -8,6 +8,7 @@ of the gateway that a stack of stage `dev` deploys: `gateway_rules`.
 """
 
 import json
+import math
 import random
 import threading
 import time
@@ -17,7 +18,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 from urllib.parse import parse_qs, urlsplit
 
@@ -59,7 +59,7 @@ class Troubles(NamedTuple):
     refused: float = 0.0
     """Rides that are refused with a status of 4xx other than 402, and a body that is no payment."""
     pending: float = 0.0
-    """Reservations that are made only after a while; see `Strict`."""
+    """Reservations that are made only after a while."""
     capped: float = 0.0
     """Reservations that cannot be raised."""
 
@@ -68,15 +68,6 @@ class Troubles(NamedTuple):
         """Return troubles of every kind whose sum is ``share``; as many keys are forgotten."""
         each = share / len(Trouble)
         return cls(each, each, each, each, each, declined, forgotten=share)
-
-
-class Strict(NamedTuple):
-    """Rules of a strict gateway. Its texts are long, with control characters."""
-
-    keys_s: float = 5.0
-    """Seconds for which it knows a key."""
-    pending_s: float = 3.0
-    """Seconds until a pending reservation is made."""
 
 
 class Request(NamedTuple):
@@ -112,7 +103,8 @@ class Books:
     Args:
         troubles: Shares of everything that goes wrong.
         seed: The same seed gives the same requests and rides the same troubles.
-        strict: Rules of a strict gateway.
+        keys_s: Seconds for which it knows a key.
+        pending_s: Seconds until a pending reservation is made.
         clock: Seconds, which only grow.
 
     Attributes:
@@ -124,13 +116,14 @@ class Books:
         troubles: Troubles | None = None,
         *,
         seed: int = 0,
-        strict: Strict | None = None,
+        keys_s: float = math.inf,
+        pending_s: float = 3.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.met: Counter[str] = Counter()
         self._troubles = troubles or Troubles()
         self._seed = seed
-        self._strict = strict
+        self._keys_s, self._pending_s = keys_s, pending_s
         self._clock = clock
         self._pending: dict[str, float] = {}
         self._lock = threading.Lock()
@@ -155,7 +148,7 @@ class Books:
         with self._lock:
             now = self._clock()
             known = self._known.get(request.key)
-            if known is None or (self._strict and known.reply and now - known.since > self._strict.keys_s):
+            if known is None or (known.reply and now - known.since > self._keys_s):
                 try:
                     self._known[request.key] = _Known(request, self._payment_of(request), now)
                 except RefusedError as refused:
@@ -202,13 +195,13 @@ class Books:
 
     def _reserve(self, payment: Payment) -> Reply:
         if (refused := self._meets("refused", payment.reference)) or self._meets("declined", payment.reference):
-            long = f"insufficient\0funds\n{'of the customer ' * 20}"
-            payment.status, payment.reason = "declined", long if self._strict else "insufficient funds"
+            # Long and with control characters, as no client would like it.
+            payment.status, payment.reason = "declined", f"insufficient\0funds\n{'of the customer ' * 20}"
             if refused:
                 raise RefusedError(422, f"the card of {payment.customer} has expired", "expired_card")
             return Reply(402, msgspec.to_builtins(payment))
-        if self._strict is not None and self._meets("pending", payment.reference):
-            self._pending[payment.id] = self._clock() + self._strict.pending_s
+        if self._meets("pending", payment.reference):
+            self._pending[payment.id] = self._clock() + self._pending_s
             return Reply(202, msgspec.to_builtins(payment))
         payment.status = "authorized"
         return Reply(201, msgspec.to_builtins(payment))
@@ -265,9 +258,7 @@ class GatewayServer(ThreadingHTTPServer):
         threading.Thread(target=self.serve_forever, args=(0.05,), name="gateway", daemon=True).start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stopping.set()
         self.shutdown()
         self.server_close()

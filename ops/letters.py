@@ -15,23 +15,22 @@ from msgspec.structs import replace
 
 from idempotency.record import Record
 from idempotency.stores.dynamodb import record_of
+from ops import records
 from ops.audit.evidence import CONSUMERS
 from ops.audit.queues import HIDDEN_SECONDS, fact_of, opened, peek, read, waiting
-from ops.records import read as read_items
+from ops.audit.reading import type_of
 from ops.stack import OperatorError, StackRef
 
 _AT_ONCE: Final = 50
 """Letters that are looked up at once; each takes two of the 100 keys of a BatchGetItem request."""
 _SHOWN: Final = 3
 """Letters that are kept of each failure."""
-_MOST_EVENTS: Final = 100
-"""Failures whose letters are kept with their events, which can be a megabyte each."""
-_LONGEST_ERROR: Final = 300
 _varying = re.compile(r"[\w-]*\d(?:[\w.,:-]*\w)?")
 """Finds words with a digit: ids, numbers, times, addresses."""
-_type = jmespath.compile("detail.type || detail.attributes.type")
 _ride = jmespath.compile("detail.subject || detail.data.orderID")
 
+READERS: Final = {f"{each.resources}{kind}": each for each in CONSUMERS for kind in ("Dlq", "RuleDlq")}
+"""The consumers to which the messages of queues were to go, by the queue's logical id."""
 COUNTS: Final = "redriven#"
 """The prefix of the keys of items that count redrives."""
 
@@ -58,7 +57,6 @@ class Letter(Struct, frozen=True):
     type: str | None
     sent: datetime
     event: Any
-    """None if it is missing or unreadable."""
     redriven: int = 0
     """How often the event was redriven to this target in the last 30 days."""
 
@@ -103,18 +101,17 @@ def letters(stack: StackRef, queue: str | None = None) -> Letters:
     Raises:
         OperatorError: the stack has no dead-letter queue of that name.
     """
-    urls = {name: url_of(stack, name) for name in ([queue] if queue else queues_of(stack))}
-    hidden = {name: waiting(stack.client("sqs"), url) for name, url in urls.items()}
+    names = [queue] if queue else queues_of(stack)
+    hidden = {name: waiting(stack.client("sqs"), url_of(stack, name)) for name in names}
     failures: dict[str, Failure] = {}
-    for name in urls:
+    for name in names:
         for letter, _, _ in found_in(stack, name):
             named = (letter.group, name, letter.consumer, letter.reason, normalised(letter.error), letter.sent)
             failure = failures.setdefault(letter.group, Failure(*named))
             failure.count += 1
             failure.oldest = min(failure.oldest, letter.sent)
             failure.redriven = max(failure.redriven, letter.redriven)
-            kept = letter if len(failures) <= _MOST_EVENTS else replace(letter, event=None)
-            failure.letters = tuple(sorted((*failure.letters, kept), key=lambda each: each.sent)[:_SHOWN])
+            failure.letters = tuple(sorted((*failure.letters, letter), key=lambda each: each.sent)[:_SHOWN])
     ranked = sorted(failures.values(), key=lambda each: -each.count)
     return Letters(tuple(ranked), {name: count for name, count in hidden.items() if count})
 
@@ -146,29 +143,26 @@ def found_in(
 ) -> Generator[Found]:
     """Yield every visible letter of a queue with its record, and make all of them visible again.
 
-    Args:
-        stack: the stack.
-        queue: logical id of a dead-letter queue.
-        at_once: letters whose records are read together.
-        hidden_s: for how many seconds letters are hidden from other readers.
+    ``at_once`` records are read together, and others see no letter for ``hidden_s`` seconds.
     """
     with closing(peek(stack.client("sqs"), url_of(stack, queue), hidden_s)) as messages:
         for some in batched(messages, at_once, strict=False):
             received = [(letter_of(queue, message), message["ReceiptHandle"]) for message in some]
-            keys = {key for letter, _ in received for key in (letter.key, count_key(letter)) if letter.fact and key}
-            items = {item["idempotencyKey"]["S"]: item for item in read_items(stack, keys)}
+            known = (letter for letter, _ in received if letter.fact)
+            keys = {key for letter in known for key in (letter.key, count_key(letter)) if key}
+            items = {item["idempotencyKey"]["S"]: item for item in records.read(stack, keys)}
             for letter, receipt in received:
-                counted, item = items.get(count_key(letter) or ""), items.get(letter.key or "")
-                times = int(counted["redriven"]["N"]) if counted else 0
+                counted, item = items.get(count_key(letter) or "", {}), items.get(letter.key or "")
+                times = int(counted.get("redriven", {"N": 0})["N"])
                 yield Found(replace(letter, redriven=times), record_of(item) if item else None, receipt)
 
 
 def letter_of(queue: str, message: Any) -> Letter:
     """Return a message of a dead-letter queue as a letter, whoever sent it."""
     reason, event = opened(message)
-    consumer, error, fact = consumer_of(queue), _error(message), fact_of(event)
-    body = read(message["Body"]) or {}
-    key = f"{consumer}#{fact}" if consumer and fact else body.get("key")
+    consumer = READERS[queue].name if queue in READERS else None
+    error, fact = _error(message), fact_of(event)
+    key = f"{consumer}#{fact}" if consumer and fact else (read(message["Body"]) or {}).get("key")
     same = "\n".join((queue, str(consumer), reason, normalised(error)))
     return Letter(
         id=message["MessageId"],
@@ -180,7 +174,7 @@ def letter_of(queue: str, message: Any) -> Letter:
         key=key if isinstance(key, str) and key else None,
         fact=fact,
         ride=ride_of(event),
-        type=_text(_type.search(event)),
+        type=type_of(event),
         sent=datetime.fromtimestamp(int(message["Attributes"]["SentTimestamp"]) / 1000, UTC),
         event=event,
     )
@@ -188,28 +182,21 @@ def letter_of(queue: str, message: Any) -> Letter:
 
 def ride_of(event: Any) -> str | None:
     """Return the ride that an event names, although it may break the contract."""
-    return _text(_ride.search(event))
-
-
-def consumer_of(queue: str) -> str | None:
-    """Return the consumer to which a queue's messages were to go, or None."""
-    return next(
-        (each.name for each in CONSUMERS if queue in (f"{each.resources}Dlq", f"{each.resources}RuleDlq")), None
-    )
+    ride = _ride.search(event)
+    return ride if isinstance(ride, str) else None
 
 
 def count_key(letter: Letter) -> str | None:
     """Return the key of the item that counts how often a letter's event was redriven to its target.
 
-    The item is in the idempotency table, which forgets it. Nothing else survives: the event must stay the same event,
-    the next attempt replaces its record, and an asynchronous invocation has no attributes.
+    It is in the idempotency table: neither the event nor its record nor an invocation can keep the count.
     """
     return f"{COUNTS}{letter.key or f'{letter.queue}#{letter.fact}'}" if letter.fact else None
 
 
 def normalised(error: str) -> str:
     """Return an error without what differs between events: every word with a digit becomes ``…``."""
-    return _varying.sub("…", " ".join(error.split()))[:_LONGEST_ERROR]
+    return _varying.sub("…", " ".join(error.split()))[:300]
 
 
 def _error(message: Any) -> str:
@@ -219,7 +206,3 @@ def _error(message: Any) -> str:
         case {"requestContext": _, "responsePayload": {"errorMessage": text, **more}}:
             return f"{more.get('errorType', 'Error')}: {text}"
     return str(message.get("MessageAttributes", {}).get("ERROR_MESSAGE", {}).get("StringValue", ""))
-
-
-def _text(value: object) -> str | None:
-    return value if isinstance(value, str) else None

@@ -334,7 +334,8 @@ def tail(
     begin, shown = since or datetime.now(UTC), dict[str, int]()
     while True:
         started = datetime.now(UTC)
-        for each in sorted(_unseen(stack, ride or outcome or type, begin, shown), key=lambda each: each.time):
+        unseen = sorted(_unseen(stack, ride or outcome or type, begin, shown), key=lambda each: each[:2])
+        for _, _, each in unseen:
             if type in (None, each.type) and _is_wanted(each, ride, outcome):
                 yield each
         if not follow:
@@ -347,8 +348,8 @@ def tail(
 
 def _unseen(
     stack: StackRef, text: str | None, begin: datetime, shown: dict[str, int]
-) -> Iterator[Published | Delivered]:
-    """Yield what is in new lines with a text, and add the lines to those that were shown."""
+) -> Iterator[tuple[datetime, int, Published | Delivered]]:
+    """Yield what is in new lines with a text after their times, and add the lines to those that were shown."""
     for resources in ("CarRideEvents", *(each.resources for each in CONSUMERS)):
         is_bus, group = resources == "CarRideEvents", stack.outputs[f"{resources}LogGroupName"]
         pattern = text or ("detail" if is_bus else telemetry.DELIVERY)
@@ -356,7 +357,7 @@ def _unseen(
             name = f"{group}/{line.get('eventId', line['message'])}"
             found = reading.published_in(line) if is_bus else reading.delivered_in(line)
             if name not in shown and found is not None:
-                yield found
+                yield found.time, line["timestamp"], found
             shown[name] = line["timestamp"]
 
 

@@ -34,12 +34,13 @@ def tools(line: App, *, allow_changes: bool, fixed: Sequence[str] = ()) -> dict[
 
     Args:
         line: the command line, which knows the arguments of each verb.
-        allow_changes: whether verbs that act are among them.
+        allow_changes: whether verbs that act, or use temporary resources, are among them.
         fixed: arguments that the server sets, such as ``stack``.
     """
     found = {}
     for verb in VERBS.values():
-        if verb.is_tool and (allow_changes or not verb.acts):
+        changes = verb.acts or verb.temporary
+        if verb.is_tool and (allow_changes or not changes):
             name = verb.name.replace(" ", "_").replace("-", "_")
             arguments = {key: each for key, each in _arguments(line, verb) if key not in {"json", *fixed}}
             schema = {
@@ -48,7 +49,7 @@ def tools(line: App, *, allow_changes: bool, fixed: Sequence[str] = ()) -> dict[
                 "required": [key for key, each in arguments.items() if each.required],
                 "additionalProperties": False,
             }
-            hints = types.ToolAnnotations(read_only_hint=not verb.acts)
+            hints = types.ToolAnnotations(read_only_hint=not changes)
             text = str(verb.run.__doc__).partition("\n\n    Args:")[0]
             found[name] = verb, types.Tool(name=name, description=text, input_schema=schema, annotations=hints)
     return found

@@ -59,8 +59,11 @@ class Promotion:
             raise OperatorError(
                 f"the stack in {peer.region} answers, and owns the tables: go back to it with `./carride unfence`"
             )
-        body = self._cloudformation.get_template(StackName=self._stack.name, TemplateStage="Processed")
-        return with_tables(body["TemplateBody"])
+        answer = self._cloudformation.get_template(StackName=self._stack.name, TemplateStage="Processed")
+        template: dict[str, Any] = answer["TemplateBody"]
+        for name in tables_of(template):
+            template["Resources"][name].pop("Condition", None)
+        return template
 
     def plan(self) -> list[str]:
         """Return the steps in words."""
@@ -133,15 +136,6 @@ class Promotion:
         s3 = self._stack.client("s3")
         s3.put_object(Bucket=bucket, Key=f"{self._stack.name}-{NAME}", Body=template.encode())
         return f"{s3.meta.endpoint_url}/{bucket}/{self._stack.name}-{NAME}"
-
-
-def with_tables(template: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a template whose tables depend on no condition."""
-    resources = {
-        name: {key: value for key, value in each.items() if each["Type"] != TABLE or key != "Condition"}
-        for name, each in template["Resources"].items()
-    }
-    return {**template, "Resources": resources}
 
 
 def tables_of(template: Mapping[str, Any]) -> list[str]:

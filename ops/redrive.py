@@ -8,9 +8,8 @@ import json
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
@@ -30,9 +29,8 @@ from idempotency.decision import differ, has_crashed, is_corrupt
 from idempotency.fingerprint import fingerprint
 from idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
 from idempotency.stores.transport import BotocoreTransport
-from ops.audit.evidence import CONSUMERS
 from ops.audit.queues import HIDDEN_SECONDS, read, waiting
-from ops.letters import Found, Letter, consumer_of, count_key, found_in, url_of
+from ops.letters import READERS, Found, Letter, count_key, found_in, url_of
 from ops.stack import OperatorError, StackRef
 
 PRODUCER_DLQ: Final = "ProducerDlq"
@@ -40,11 +38,8 @@ WAIT: Final = timedelta(minutes=5)
 """How long the outcome of the first letters may take. Lambda gives up an event some four minutes after it came."""
 _ANSWER_SECONDS: Final = 20.0
 _COUNTED_FOR: Final = timedelta(days=30)
-_CLOCKS_DIFFER: Final = timedelta(minutes=1)
 _POLL_SECONDS: Final = 1.0
 _REPORT_SECONDS: Final = 2.0
-_LOOK_SECONDS: Final = 2.0
-"""The shortest time between two looks into the queue to which a first letter may have returned."""
 
 RUNS: Final = "the consumer processes it"
 RELEASED: Final = f"its key is released, and {RUNS}"
@@ -67,16 +62,6 @@ class Verdict(NamedTuple):
         return self.goes and self.why in (RUNS, RELEASED, PUBLISHED)
 
 
-class Selection(NamedTuple):
-    """Which letters of a queue to redrive: those that meet every condition; None is no condition."""
-
-    key: str | None = None
-    reason: str | None = None
-    group: str | None = None
-    limit: int | None = None
-    """The most letters; the oldest are taken."""
-
-
 class Planned(NamedTuple):
     """A letter, without its event, and what a redrive would do with it."""
 
@@ -89,7 +74,6 @@ class RedrivePlan(NamedTuple):
 
     queue: str
     target: str
-    """ARN."""
     letters: tuple[Planned, ...]
     """The selected letters, the oldest first. A redrive sends no others."""
     others: int
@@ -97,21 +81,6 @@ class RedrivePlan(NamedTuple):
     hidden: int
     """Messages that another reader hides."""
     release: bool
-
-    @property
-    def totals(self) -> Counter[Verdict]:
-        """How many letters go or stay, and why."""
-        return Counter(each.verdict for each in self.letters)
-
-
-class First(NamedTuple):
-    """The first letter of a group, and how it went."""
-
-    group: str
-    key: str | None
-    succeeded: bool | None
-    """None if that is still unknown."""
-    outcome: str
 
 
 class Redriven(NamedTuple):
@@ -124,12 +93,13 @@ class Redriven(NamedTuple):
     """Letters that are still in the queue, by reason."""
     gone: int
     """Planned letters that were no longer in the queue, or hidden by another reader."""
-    first: tuple[First, ...]
+    first: Mapping[str, bool | None]
+    """Whether the first letter of each group succeeded; None if that is still unknown."""
 
     @property
     def succeeded(self) -> bool:
         """Whether all letters that were to go were sent, and no first letter failed again."""
-        return self.sent == self.planned and all(each.succeeded for each in self.first)
+        return self.sent == self.planned and all(self.first.values())
 
 
 class _Envelope(Struct, rename={"detail_type": "detail-type"}):
@@ -149,25 +119,20 @@ def target_of(stack: StackRef, queue: str) -> str:
     bus = stack.outputs["CarRideBusName"]
     if queue == PRODUCER_DLQ:
         return str(stack.client("events").describe_event_bus(Name=bus)["Arn"])
-    consumers = {f"{each.resources}{kind}": each.resources for each in CONSUMERS for kind in ("Dlq", "RuleDlq")}
-    if queue not in consumers:
+    if queue not in READERS:
         raise OperatorError(
-            f"{queue} cannot be redriven by this command: it knows {', '.join([*consumers, PRODUCER_DLQ])}; "
+            f"{queue} cannot be redriven by this command: it knows {', '.join([*READERS, PRODUCER_DLQ])}; "
             "the page of each queue in docs/runbooks says what to do"
         )
-    rule = stack.named("AWS::Events::Rule")[f"{consumers[queue]}Rule"]
+    rule = stack.named("AWS::Events::Rule")[f"{READERS[queue].resources}Rule"]
     (target,) = stack.client("events").list_targets_by_rule(Rule=rule, EventBusName=bus)["Targets"]
     return str(target["Arn"])
 
 
 def judge(letter: Letter, record: Record | None, now_ms: int, *, release: bool = False) -> Verdict:
-    """Return whether a letter may be sent, and what its target would do with it at ``now_ms``.
+    """Return whether a letter whose key has this record may be sent, and what its target would do with it.
 
-    Args:
-        letter: the letter.
-        record: its key's record, if there is one.
-        now_ms: epoch milliseconds.
-        release: whether quarantined keys, and keys whose attempts all crashed, are released.
+    ``now_ms`` are epoch milliseconds; ``release`` as in `plan`.
     """
     event = letter.event
     if not isinstance(event, Mapping) or event.get("detail") is None or "detailBytes" in event:
@@ -175,7 +140,7 @@ def judge(letter: Letter, record: Record | None, now_ms: int, *, release: bool =
     if letter.queue == PRODUCER_DLQ:
         try:
             entry = entry_in(event)
-        except ContractError as error:
+        except FieldError as error:
             return Verdict(False, f"its {error.field} cannot be read")
         refused = entry.size >= TOO_LARGE or read(entry.detail) is None
         return Verdict(False, "the bus would refuse it") if refused else Verdict(True, PUBLISHED)
@@ -209,32 +174,38 @@ def _judge_record(record: Record, payload: str | None, now_ms: int, *, release: 
     return Verdict(True, RUNS)
 
 
-def plan(stack: StackRef, queue: str, selection: Selection = Selection(), *, release: bool = False) -> RedrivePlan:  # noqa: B008 - immutable
+def plan(
+    stack: StackRef,
+    queue: str,
+    *,
+    key: str | None = None,
+    reason: str | None = None,
+    group: str | None = None,
+    limit: int | None = None,
+    release: bool = False,
+) -> RedrivePlan:
     """Return what a redrive of a dead-letter queue would do with each letter, and change nothing.
 
-    Args:
-        stack: the stack.
-        queue: logical id of the queue.
-        selection: which letters.
-        release: whether quarantined keys are released, because their cause is fixed.
+    ``key``, ``reason`` and ``group`` choose letters, of which the ``limit`` oldest are taken. ``release`` also sends
+    letters whose keys have to be released, because their cause is fixed.
 
     Raises:
-        OperatorError: the queue cannot be redriven, or has no selected letter although it has others.
+        OperatorError: the queue cannot be redriven, or has no chosen letter although it has others.
     """
     url, target = url_of(stack, queue), target_of(stack, queue)
-    hidden, others, chosen = waiting(stack.client("sqs"), url), Counter[str](), list[Planned]()
+    hidden, others, chosen = waiting(stack.client("sqs"), url), list[str](), list[Planned]()
     for letter, record, _ in found_in(stack, queue):
-        wanted = ((selection.key, letter.key), (selection.reason, letter.reason), (selection.group, letter.group))
+        wanted = ((key, letter.key), (reason, letter.reason), (group, letter.group))
         if all(want in (None, has) for want, has in wanted):
             verdict = judge(letter, record, epoch_ms(), release=release)
             chosen.append(Planned(replace(letter, event=None), verdict))
         else:
-            others[f"{letter.group} ({letter.reason})"] += 1
+            others.append(f"{letter.group} ({letter.reason})")
     if others and not chosen:
-        raise OperatorError(f"{queue} has no such letter: its groups are {', '.join(sorted(others))}")
+        raise OperatorError(f"{queue} has no such letter: its groups are {', '.join(sorted({*others}))}")
     chosen.sort(key=lambda each: each.letter.sent)
-    taken = tuple(chosen[: selection.limit])
-    return RedrivePlan(queue, target, taken, others.total() + len(chosen) - len(taken), hidden, release)
+    taken = tuple(chosen[:limit])
+    return RedrivePlan(queue, target, taken, len(others) + len(chosen) - len(taken), hidden, release)
 
 
 def redrive(
@@ -250,13 +221,13 @@ def redrive(
     """Send the letters of a plan to their target. Letters that would return stay in the queue, and keep their age.
 
     Args:
-        stack: the stack.
+        stack: where the letters are.
         plan: the letters.
         canary: send one letter of each group first, and the others of the group only if the consumer completed it.
         rate: the most letters a second.
         wait: how long the outcome of the first letters may take.
-        report: is called with the progress, in words.
-        sleep: waits, in seconds.
+        report: takes the progress, in words.
+        sleep: waits for some seconds.
 
     Raises:
         OperatorError: AWS refused something or could not be reached; no letter is lost.
@@ -274,26 +245,27 @@ def redrive(
     return job.result()
 
 
-@dataclass
 class _Job:
     """One redrive."""
 
-    stack: StackRef
-    plan: RedrivePlan
-    pause_s: float
-    report: Callable[[str], None]
-    sleep: Callable[[float], None]
-    first: list[First] = field(default_factory=list)
-    sent: int = 0
-    began: datetime = field(default_factory=lambda: datetime.now(UTC))
-    reported: float = field(default_factory=time.monotonic)
-
-    def __post_init__(self) -> None:
-        self.left = {each.letter.id: each for each in self.plan.letters if each.verdict.goes}
-        self.going = len(self.left)
-        self.stayed = Counter(each.verdict.why for each in self.plan.letters if not each.verdict.goes)
+    def __init__(
+        self,
+        stack: StackRef,
+        plan: RedrivePlan,
+        pause_s: float,
+        report: Callable[[str], None],
+        sleep: Callable[[float], None],
+    ) -> None:
+        self.stack, self.plan, self.pause_s, self.report, self.sleep = stack, plan, pause_s, report, sleep
+        self.left = {each.letter.id: each for each in plan.letters if each.verdict.goes}
+        self.going, self.sent = len(self.left), 0
+        self.stayed = Counter(each.verdict.why for each in plan.letters if not each.verdict.goes)
+        self.first: dict[str, bool | None] = {}
+        transport = BotocoreTransport(stack.client("dynamodb"), _ANSWER_SECONDS)
+        self.store = DynamoDBStore(stack.outputs["IdempotencyTableName"], transport=transport)
+        self.reported = time.monotonic()
         # A receive returns ten messages, and the last of them must still be hidden when its turn comes.
-        self.hidden_s = max(HIDDEN_SECONDS, math.ceil(20 * self.pause_s))
+        self.hidden_s = max(HIDDEN_SECONDS, math.ceil(20 * pause_s))
 
     @property
     def state(self) -> str:
@@ -304,34 +276,30 @@ class _Job:
             "that is sent twice"
         )
 
-    @property
-    def stopped(self) -> set[str]:
-        """The groups whose first letter did not succeed."""
-        return {each.group for each in self.first if not each.succeeded}
+    def is_held(self, letter: Letter) -> bool:
+        """Return whether the first letter of its group did not succeed."""
+        return not self.first.get(letter.group, True)
 
     def result(self) -> Redriven:
         """Return what was done."""
-        held = sum(each.letter.group in self.stopped for each in self.left.values())
+        held = sum(self.is_held(each.letter) for each in self.left.values())
         stayed = self.stayed + Counter({HELD: held})
-        return Redriven(self.going, self.sent, dict(stayed), len(self.left) - held, tuple(self.first))
+        return Redriven(self.going, self.sent, dict(stayed), len(self.left) - held, self.first)
 
     def send_first(self, wait: timedelta) -> None:
         """Send one letter of each group that runs, and wait for their outcomes."""
         self.report("sending the first letter of each group")
         runs = {id_: each.letter.group for id_, each in self.left.items() if each.verdict.is_uncertain}
-        tried: set[str] = set()
         pending: dict[str, tuple[Letter, Record | None]] = {}
         with closing(self._received(runs)) as messages:
             for found in messages:
                 group = found.letter.group
-                if group not in tried:
-                    tried.add(group)
+                if group not in self.first:
                     why, record = self._send(found)
+                    self._note(group, why is None, why or "it was sent")
                     if why is None and found.letter.consumer:
                         pending[group] = found.letter, record
-                    else:
-                        self._note(found.letter, why is None, why or "the bus accepted it")
-                if tried == set(runs.values()):
+                if len(self.first) == len(set(runs.values())):
                     break
         if pending:
             self.report(f"waiting for the outcome of {len(pending)} of them, up to {wait.total_seconds():.0f} s")
@@ -339,32 +307,28 @@ class _Job:
 
     def send_rest(self) -> None:
         """Send the letters of all groups whose first letter did not fail."""
-        ids = [id_ for id_, each in self.left.items() if each.letter.group not in self.stopped]
+        ids = [id_ for id_, each in self.left.items() if not self.is_held(each.letter)]
         with closing(self._received(ids)) as messages:
             for found in messages:
                 self._send(found)
 
-    def _received(self, ids: Collection[str]) -> Generator[Found]:
+    def _received(self, ids: Iterable[str]) -> Generator[Found]:
         """Receive the messages with these ids, and show all others again."""
         wanted = set(ids)
-        if wanted:
-            with closing(found_in(self.stack, self.plan.queue, at_once=1, hidden_s=self.hidden_s)) as received:
-                for found in received:
-                    if found.letter.id in wanted:
-                        wanted.discard(found.letter.id)
-                        yield found
-                    if not wanted:
-                        return
+        with closing(found_in(self.stack, self.plan.queue, at_once=1, hidden_s=self.hidden_s)) as received:
+            while wanted and (found := next(received, None)):
+                if found.letter.id in wanted:
+                    wanted.discard(found.letter.id)
+                    yield found
 
     def _send(self, found: Found) -> tuple[str | None, Record | None]:
         """Send a letter; return why it stays, or None, and the record that its delivery finds."""
         letter, record, receipt = found
         (goes, why, releases), key = judge(letter, record, epoch_ms(), release=self.plan.release), letter.key or ""
         if releases:
-            store = _store(self.stack)
-            goes, why = release_record(store, key), "its record changed meanwhile: run the command again"
-            record = store.read(key)
-        problem = _send(self.stack, self.plan.target, letter.event) if goes else why
+            goes, why = release_record(self.store, key), "its record changed meanwhile: run the command again"
+            record = self.store.read(key)
+        problem = send(self.stack, self.plan.target, letter.event) if goes else why
         del self.left[letter.id]
         if problem is None:
             _count(self.stack, letter)
@@ -377,44 +341,22 @@ class _Job:
         return problem, record
 
     def _wait(self, pending: dict[str, tuple[Letter, Record | None]], wait: timedelta) -> None:
-        """Wait until the record of each letter says how it went, or the letter is in the consumer's queue again."""
-        store, began = _store(self.stack), time.monotonic()
-        look = began + _LOOK_SECONDS
+        """Wait until the record of each letter says how it went."""
+        end = time.monotonic() + wait.total_seconds()
         while pending:
+            is_over = time.monotonic() >= end
             for group, (letter, seen) in list(pending.items()):
-                if outcome := _outcome(store.read(letter.key or ""), seen):
-                    self._note(letter, *outcome)
+                outcome = _outcome(self.store.read(letter.key or ""), seen)
+                if outcome is not None or is_over:
+                    self._note(group, *(outcome or (None, "unknown so far: read the consumer's log, then try again")))
                     del pending[group]
-            if pending and (now := time.monotonic()) >= look:
-                for group, why in self._returned(pending).items():
-                    self._note(pending.pop(group)[0], False, why)
-                look = time.monotonic() + max(_LOOK_SECONDS, 10 * (time.monotonic() - now))  # a large queue takes long
-            if time.monotonic() - began >= wait.total_seconds():
-                for letter, _ in pending.values():
-                    self._note(
-                        letter,
-                        None,
-                        f"unknown after {wait.total_seconds():.0f} s: read the consumer's log, then try again",
-                    )
-                return
             if pending:
                 self._progress(f"outcomes that are not known yet: {len(pending)}")
                 self.sleep(_POLL_SECONDS)
 
-    def _returned(self, pending: Mapping[str, tuple[Letter, Record | None]]) -> dict[str, str]:
-        """Return why letters are in their consumer's queue again, by group."""
-        consumer = next(each for each in CONSUMERS if each.name == consumer_of(self.plan.queue))
-        groups, returned = {letter.key: group for group, (letter, _) in pending.items()}, {}
-        known = {each.letter.id for each in self.plan.letters}
-        with closing(found_in(self.stack, f"{consumer.resources}Dlq")) as messages:
-            for letter, _, _ in messages:
-                if letter.key in groups and letter.id not in known and letter.sent >= self.began - _CLOCKS_DIFFER:
-                    returned[groups[letter.key]] = f"it came back: {letter.reason} {letter.error}".strip()
-        return returned
-
-    def _note(self, letter: Letter, succeeded: bool | None, outcome: str) -> None:
-        self.first.append(First(letter.group, letter.key, succeeded, outcome))
-        self.report(f"group {letter.group}: {outcome}")
+    def _note(self, group: str, succeeded: bool | None, outcome: str) -> None:
+        self.first[group] = succeeded
+        self.report(f"group {group}: {outcome}")
 
     def _progress(self, what: str) -> None:
         if time.monotonic() - self.reported >= _REPORT_SECONDS:
@@ -431,26 +373,19 @@ def _outcome(record: Record | None, seen: Record | None) -> tuple[bool, str] | N
     return False, f"it failed again, and comes back when its attempts are used up: {record.error}"
 
 
-def _store(stack: StackRef) -> DynamoDBStore:
-    transport = BotocoreTransport(stack.client("dynamodb"), _ANSWER_SECONDS)
-    return DynamoDBStore(stack.outputs["IdempotencyTableName"], transport=transport)
-
-
 def _count(stack: StackRef, letter: Letter) -> None:
     """Count that a letter was redriven."""
+    end = str(int((datetime.now(UTC) + _COUNTED_FOR).timestamp()))
     if key := count_key(letter):
         stack.client("dynamodb").update_item(
             TableName=stack.outputs["IdempotencyTableName"],
             Key={"idempotencyKey": {"S": key}},
             UpdateExpression="SET expiryTimestamp = :end ADD redriven :one",
-            ExpressionAttributeValues={
-                ":end": {"N": str(int((datetime.now(UTC) + _COUNTED_FOR).timestamp()))},
-                ":one": {"N": "1"},
-            },
+            ExpressionAttributeValues={":end": {"N": end}, ":one": {"N": "1"}},
         )
 
 
-def _send(stack: StackRef, arn: str, event: Mapping[str, Any]) -> str | None:
+def send(stack: StackRef, arn: str, event: Mapping[str, Any]) -> str | None:
     """Send an event to a target, and return why it was refused, or None."""
     service, name = arn.split(":")[2], arn.rsplit(":", 1)[-1]
     sqs = stack.client("sqs")
@@ -464,8 +399,6 @@ def _send(stack: StackRef, arn: str, event: Mapping[str, Any]) -> str | None:
             publisher = Publisher(stack.client("events"), sqs, bus, dlq)
             (receipt,) = publisher.put([entry_in(event)], lambda: math.inf)  # `put` makes no second message
             return None if receipt.outcome is Outcome.PUBLISHED else f"refused: {receipt.code}"
-    except ContractError as error:
-        return f"its {error.field} cannot be read"
     except ClientError as error:
         return f"refused: {error.response['Error']['Code']}"
     return None
@@ -475,15 +408,13 @@ def entry_in(event: Mapping[str, Any]) -> BusEntry:
     """Return the entry in a dead letter of the publisher.
 
     Raises:
-        ContractError: a part of the envelope is missing or has another form.
+        FieldError: a part of the envelope is missing or has another form.
     """
+    envelope = shaped(event, _Envelope)
     try:
-        envelope = shaped(event, _Envelope)
         time = envelope.time.astimezone(UTC) if envelope.time.tzinfo else envelope.time.replace(tzinfo=UTC)
-    except FieldError as error:
-        raise ContractError(error.field, error.problem) from error
     except OverflowError as error:
-        raise ContractError("time", "not in the calendar of UTC") from error
+        raise FieldError("time", "not in the calendar of UTC") from error
     return BusEntry(
         source=envelope.source,
         detail_type=envelope.detail_type,

@@ -73,6 +73,14 @@ class StackRef:
         """Return the names of the stack's resources of one type, by logical id."""
         return self.resources.get(resource_type, {})
 
+    def environments(self) -> dict[str, dict[str, str]]:
+        """Return the environment variables of each function, by its logical id."""
+        functions, ask = self.named("AWS::Lambda::Function"), self.client("lambda").get_function_configuration
+        return {
+            name: ask(FunctionName=function).get("Environment", {"Variables": {}})["Variables"]
+            for name, function in functions.items()
+        }
+
     def invoke(self, output: str, payload: Mapping[str, Any]) -> Any:
         """Invoke the function that an output names, and return its answer.
 

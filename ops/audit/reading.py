@@ -8,6 +8,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from threading import Lock
 from typing import Any, Final
 
 from carride import telemetry
@@ -26,12 +27,19 @@ _DETAILS: Final = {evidence.DISPATCH: "carID", evidence.PAYMENT: "amount"}
 """The attribute of an item that says more than its state, by consumer."""
 _DELIVERY_LINES: Final = f'{{ $.message = "{telemetry.DELIVERY}" }}'
 _ENABLED: Final = "ENABLED"
+_reading: Final = Lock()
+"""Held while a stack is read: a reading hides dead letters for a moment, and would make another one incomplete."""
 
 
 def read_evidence(
     stack: StackRef, *, grace: timedelta = DEFAULT_GRACE, payments: Sequence[GatewayPayment] | None = None
 ) -> Evidence:
     """Read all evidence of a stack in one region; arguments as in `ops.audit.read`."""
+    with _reading:
+        return _read_evidence(stack, grace, payments)
+
+
+def _read_evidence(stack: StackRef, grace: timedelta, payments: Sequence[GatewayPayment] | None) -> Evidence:
     at = datetime.now(UTC)
     dynamodb, sqs, outputs = stack.client("dynamodb"), stack.client("sqs"), stack.outputs
     consumers = enabled(stack)

@@ -1,8 +1,10 @@
 """The verbs of dead letters."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -15,7 +17,7 @@ from ops.stack import OperatorError
 
 _SHOWN = 20
 """Letters of a plan that are printed; JSON has all."""
-_LONGEST_EVENT = 1_000
+_UNITS = (timedelta(days=1), timedelta(hours=1), timedelta(minutes=1), timedelta(seconds=1))
 
 
 @reads("letters")
@@ -64,16 +66,10 @@ def redrive(
     """
     if (limit is not None and limit < 1) or (rate is not None and rate <= 0):
         raise OperatorError("--limit and --rate have to be more than 0")
-    chosen, stack = redriving.Selection(key, reason, group, limit), session.stack
-    plan = redriving.plan(stack, queue, chosen, release=release)
-    return Plan(
-        plan,
-        lambda: redriving.redrive(stack, plan, canary=not no_canary, rate=rate, wait=wait, report=session.say),
-        (stack,),
-    )
-
-
-# ── How they look ─────────────────────────────────────────────────────────────────────────────────────────────────────
+    stack = session.stack
+    plan = redriving.plan(stack, queue, key=key, reason=reason, group=group, limit=limit, release=release)
+    options: Any = {"canary": not no_canary, "rate": rate, "wait": wait, "report": session.say}
+    return Plan(plan, lambda: redriving.redrive(stack, plan, **options), (stack,))
 
 
 @show.register
@@ -88,7 +84,7 @@ def _(found: dead.Letters) -> RenderableType:
             oldest.append(Text("  ".join(map(str, filter(None, named)))))
         event = each.letters[0].event
         detail = json.dumps(event.get("detail") if isinstance(event, Mapping) else event, ensure_ascii=False)
-        oldest.append(Text(f"        {detail:.{_LONGEST_EVENT}}", style="dim"))
+        oldest.append(Text(f"        {detail:.1000}", style="dim"))
     shown = [rows, "", *oldest] if found.failures else ["there are no dead letters"]
     return Group(*shown, *_hidden(found.hidden))
 
@@ -97,15 +93,14 @@ def _(found: dead.Letters) -> RenderableType:
 def _(plan: redriving.RedrivePlan) -> RenderableType:
     rows = table("group", "reason", "key", "ride", "age", "redriven", "what happens")
     for letter, verdict in plan.letters[:_SHOWN]:
-        named = (letter.group, letter.reason, letter.key or "", letter.ride or "")
-        what = f"{'goes' if verdict.goes else 'stays'}: {verdict.why}"
-        rows.add_row(*named, _age(letter.sent), str(letter.redriven), what)
+        named = (letter.group, letter.reason, letter.key or "", letter.ride or "", _age(letter.sent))
+        rows.add_row(*named, str(letter.redriven), f"{'goes' if verdict.goes else 'stays'}: {verdict.why}")
     more = len(plan.letters) - _SHOWN
     return Group(
         *([rows] if plan.letters else []),
         *([f"… and {more} more, which --json lists"] if more > 0 else []),
         f"target: {plan.target}",
-        _totals((("go" if verdict.goes else "stay"), count, verdict.why) for verdict, count in plan.totals.items()),
+        _totals(Counter(("go" if each.verdict.goes else "stay", each.verdict.why) for each in plan.letters)),
         *([f"{plan.queue} has more letters, which were not chosen: {plan.others}"] if plan.others else []),
         *_hidden({plan.queue: plan.hidden}),
     )
@@ -113,32 +108,26 @@ def _(plan: redriving.RedrivePlan) -> RenderableType:
 
 @show.register
 def _(done: redriving.Redriven) -> RenderableType:
-    gone = [("gone", done.gone, "no longer in the queue, or another operator has received them")] if done.gone else []
-    return _totals([("sent", done.sent, ""), *(("stay", count, why) for why, count in done.stayed.items()), *gone])
+    gone = {("gone", "no longer in the queue, or another operator has received them"): done.gone}
+    return _totals({("sent", ""): done.sent, **{("stay", why): count for why, count in done.stayed.items()}, **gone})
 
 
-def _totals(counts: Iterable[tuple[str, int, str]]) -> RenderableType:
+def _totals(counts: Mapping[tuple[str, str], int]) -> RenderableType:
     rows = table("", "letters", "why")
-    for what, count, why in sorted(counts):
-        rows.add_row(what, str(count), why)
+    for (what, why), count in sorted(counts.items()):
+        if count:
+            rows.add_row(what, str(count), why)
     return rows if rows.row_count else "no letters"
 
 
 def _hidden(messages: Mapping[str, int]) -> Iterator[str]:
     """Yield a sentence for each queue with messages that could not be read."""
-    for queue, count in messages.items():
-        if count:
-            yield (
-                f"{queue} hides {count} more: another operator has received them, or a command was interrupted. They "
-                "are shown again within minutes"
-            )
+    why = "another operator has received them, or a command was interrupted. They are shown again within minutes"
+    yield from (f"{queue} hides {count} more: {why}" for queue, count in messages.items() if count)
 
 
 def _age(since: datetime) -> str:
     """Return an age in its largest whole unit."""
     age = datetime.now(UTC) - since
-    unit = next((unit for unit in _UNITS if age >= unit), timedelta(seconds=1))
+    unit = next((unit for unit in _UNITS if age >= unit), _UNITS[-1])
     return str(spelt(max(age // unit, 0) * unit))
-
-
-_UNITS = (timedelta(days=1), timedelta(hours=1), timedelta(minutes=1))

@@ -1,31 +1,20 @@
 """The verbs that process past events again."""
 
-import json
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Any, Final, NamedTuple
+from typing import NamedTuple
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from ops import outbox, replay
 from ops.audit import Report, audit
-from ops.cli.show import plain, show, table
+from ops.cli.show import show, table
 from ops.cli.verbs import Moment, Plan, Session, Steps, acts, before, reads
-from ops.regions import ROOT
 from ops.replay import ReplayState
 from ops.replay.planning import Fate, ReplayPlan, plan
 from ops.replay.progress import PAUSE, Progress, watch
 from ops.words import counted
-
-KEPT_PLAN: Final = ROOT / ".carride" / "replay-plan.json"
-"""The last plan that was made on this machine."""
-_STARTED: Final = "EventBridge hands over the events, and consumers process them later: see ./carride replay status"
-_QUIET: Final = (
-    "EventBridge has handed over all events, no queue of a consumer holds messages, and the logs of consumers stand "
-    "still. AWS does not show deliveries that Lambda will repeat, which it does for up to six hours"
-)
 
 
 class Replayed(NamedTuple):
@@ -33,12 +22,10 @@ class Replayed(NamedTuple):
 
     replay: str
     """Its name."""
-    result: str
-    audit: Report | None
-    """None if nobody waited for the consumers."""
+    audit: Report
 
 
-@reads("replay plan", "--since 2h")
+@reads("replay plan", "--since 2h", temporary=True)
 def replay_plan(session: Session, *, since: Moment, until: Moment | None = None) -> ReplayPlan:
     """Show what a replay would do: for each consumer and event type, how many events are new, recognised or refused.
 
@@ -51,18 +38,10 @@ def replay_plan(session: Session, *, since: Moment, until: Moment | None = None)
     """
     end, stack = before(since, until), session.stack
     session.say("reading the archive; on AWS a replay takes some minutes to begin")
-    found = plan(stack, since, end)
-    KEPT_PLAN.parent.mkdir(exist_ok=True)
-    KEPT_PLAN.write_text(json.dumps(plain(found) | {"stack": [stack.name, stack.region]}), encoding="utf-8")
-    return found
+    return plan(stack, since, end)
 
 
-@acts(
-    "replay run",
-    "--since 2h",
-    "--since 2h --only PaymentRule --yes",
-    status=lambda done: done.audit.status if done.audit else 0,
-)
+@acts("replay run", "--since 2h", "--since 2h --only PaymentRule --yes", status=lambda done: done.audit.status)
 def replay_run(
     session: Session,
     *,
@@ -70,7 +49,6 @@ def replay_run(
     until: Moment | None = None,
     only: str | None = None,
     partners: bool = False,
-    background: bool = False,
     accept_duplicates: bool = False,
 ) -> Plan:
     """Replay a part of the archive, wait until nothing is in flight as far as AWS can tell, and audit the stack.
@@ -84,7 +62,6 @@ def replay_run(
         until: Time of the newest event; now by default.
         only: Logical id of the one rule that receives the events.
         partners: Deliver to partners, too.
-        background: Start the replay, and do not wait.
         accept_duplicates: Do not ask the other region.
     """
     end, stack = before(since, until), session.stack
@@ -92,44 +69,27 @@ def replay_run(
     rules = replay.receivers(stack, only=only, partners=partners)
     name = replay.name_for(stack.region, datetime.now(UTC))
     to = only or ("every rule" if partners else "every rule but those of partners (add --partners)")
-    steps = [f"replay events with a time from {_spelt(since)} to {_spelt(end)}, for {to}, as {name}"]
-    steps += [] if background else ["wait until nothing is in flight, as far as AWS can tell", "audit the stack"]
-    for warning in [*replay.warnings(stack, since, end, datetime.now(UTC)), *_planned(session, since, end)]:
+    steps = (
+        f"replay events with a time from {_spelt(since)} to {_spelt(end)}, for {to}, as {name}",
+        "wait until nothing is in flight, as far as AWS can tell",
+        "audit the stack",
+    )
+    for warning in replay.warnings(stack, since, end, datetime.now(UTC)):
         session.say(warning)
+    session.say(f"./carride replay plan {_window(since, end)} shows what consumers would do")
 
     def do() -> Replayed:
         replay.start(stack, name, since, end, rules)
-        if background:
-            return Replayed(name, _STARTED, None)
-        said = None
         try:
             for progress in watch(stack, name, pause=PAUSE if stack.local is None else 0.5):
-                if progress[:2] != said:
-                    session.say(progress)
-                said = progress[:2]
+                session.say(progress)
         except KeyboardInterrupt:
             cancel = f"./carride replay cancel {name} --yes"
             raise KeyboardInterrupt(f"the replay goes on: ./carride replay status shows it, {cancel} ends it") from None
         progress.replay.check()
-        stacks = [each for each in (stack, stack.peer()) if each is not None]
-        return Replayed(name, _QUIET, audit(*stacks))
+        return Replayed(name, audit(*filter(None, (stack, stack.peer()))))
 
-    return Plan(Steps(tuple(steps)), do, (stack,))
-
-
-def _planned(session: Session, since: datetime, until: datetime) -> Iterator[str]:
-    """Yield what the kept plan of this window says."""
-    try:
-        kept: dict[str, Any] = json.loads(KEPT_PLAN.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        kept = {}
-    window = {"stack": [session.stack.name, session.stack.region], **plain({"since": since, "until": until})}
-    if window.items() <= kept.items():
-        yield f"The plan that was made at {kept['made']} predicts for {kept['events']} events:"
-        for consumer, types in kept["fates"].items():
-            yield f"  {consumer}: {_counted(sum(map(Counter[str], types.values()), Counter[str]()))}"
-    else:
-        yield "There is no plan of this window: ./carride replay plan shows what consumers would do"
+    return Plan(Steps(steps), do, (stack,))
 
 
 @reads("replay status", "")
@@ -158,43 +118,46 @@ def _spelt(time: datetime) -> str:
     return f"{time:%Y-%m-%d %H:%M:%S %Z}"
 
 
-def _counted(counts: Mapping[Any, int]) -> str:
-    return ", ".join(f"{count} {fate}" for fate, count in counts.items() if count) or "nothing"
+def _window(since: datetime, until: datetime) -> str:
+    return f"--since {since.isoformat()} --until {until.isoformat()}"
 
 
 @show.register
 def _(found: ReplayPlan) -> RenderableType:
     present = {fate for types in found.fates.values() for counts in types.values() for fate in counts}
     fates = [fate for fate in Fate if fate in present]
-    rows = table(
-        "consumer", "type", *map(str, fates), title=f"{found.events:,} archived events, as a replay finds them"
-    )
+    title = f"{found.events:,} archived events, as a replay finds them"
+    rows = table("consumer", "type", *map(str, fates), title=title)
     for consumer, types in found.fates.items():
         for kind, counts in sorted(types.items()):
             rows.add_row(consumer, kind, *(str(counts.get(fate) or "") for fate in fates))
-    run = f"./carride replay run --since {found.since.isoformat()} --until {found.until.isoformat()}"
-    return Group(rows, Text("\n".join(["", *found.warnings, f"do it: {run}"])))
+    run = f"do it: ./carride replay run {_window(found.since, found.until)}"
+    return Group(rows, Text("\n".join(["", *found.warnings, run])))
 
 
 @show.register
 def _(state: ReplayState) -> RenderableType:
-    waiting = _counted({f"in {queue}": count for queue, count in state.waiting.items()})
-    what = "nothing is in flight as far as AWS can tell" if state.ended else f"waiting: {waiting}"
+    waiting = f"{counted(state.waiting, 'message')} in queues of consumers"
+    what = "nothing is in flight as far as AWS can tell" if state.ended else waiting
     return Text(f"{state.name} {state.state}: events from {_spelt(state.since)} to {_spelt(state.until)}; {what}")
 
 
 @show.register
 def _(progress: Progress) -> RenderableType:
-    replayed, state = progress.replay.replayed_until, progress.replay.state
-    logged = "; ".join(f"{consumer} {_counted(counts)}" for consumer, counts in progress.fates.items() if counts)
-    until = f" until {_spelt(replayed)}" if replayed else ""
-    waiting = counted(sum(progress.replay.waiting.values()), "message")
-    return Text(f"{state}{until}, {waiting} in queues; {logged or 'no deliveries'}")
+    state, until, waiting = progress.replay.state, progress.replay.replayed_until, progress.replay.waiting
+    fates = {each: ", ".join(f"{count} {fate}" for fate, count in of.items()) for each, of in progress.fates.items()}
+    logged = "; ".join(f"{consumer} {counts}" for consumer, counts in fates.items() if counts)
+    replayed = f"{state} until {_spelt(until)}" if until else state
+    return Text(f"{replayed}, {counted(waiting, 'message')} in queues; {logged or 'no deliveries'}")
 
 
 @show.register
 def _(done: Replayed) -> RenderableType:
-    return Group(*([show(done.audit)] if done.audit else []), Text(f"{done.replay}: {done.result}"))
+    quiet = (
+        f"{done.replay}: EventBridge has handed over all events, no queue of a consumer holds messages, and the logs "
+        "of consumers stand still. AWS does not show deliveries that Lambda will repeat, for up to six hours"
+    )
+    return Group(show(done.audit), Text(quiet))
 
 
 @acts("republish", "--since 1d --yes")

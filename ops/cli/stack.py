@@ -173,15 +173,19 @@ def simulate(
     return Plan(Steps((step,)), publish, (stack,))
 
 
+@reads("environments", "--json")
+def environments(session: Session) -> dict[str, dict[str, str]]:
+    """Show the environment variables of each function; `sam local invoke --env-vars` reads the JSON.
+
+    `make local-env` writes it to .aws-sam/env.json.
+    """
+    return session.stack.environments()
+
+
 class Checkup(NamedTuple):
     """What `doctor` has found."""
 
     findings: tuple[Finding, ...]
-
-    @property
-    def complete(self) -> bool:
-        """Whether everything is there that is needed."""
-        return all(each.found or not each.needed for each in self.findings)
 
 
 @show.register
@@ -193,7 +197,7 @@ def _(checkup: Checkup) -> RenderableType:
     return rows
 
 
-@reads("doctor", status=lambda checkup: not checkup.complete)
+@reads("doctor", status=lambda checkup: any(each.needed and not each.found for each in checkup.findings))
 def doctor(session: Session) -> Checkup:
     """Show what is missing on this machine or in the account, and how to get it.
 

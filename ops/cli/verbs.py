@@ -52,6 +52,8 @@ class Verb(NamedTuple):
     """Returns the exit status for what the verb has returned or done."""
     examples: tuple[str, ...] = ()
     """Arguments to begin with, for its help."""
+    temporary: bool = False
+    """Whether it uses resources that it makes, pays for and removes."""
 
 
 VERBS: Final[dict[str, Verb]] = {}
@@ -64,6 +66,7 @@ def reads[F: Callable[..., Any]](
     chooses: bool = True,
     status: Callable[[Any], int] = lambda _: 0,
     acts: bool = False,
+    temporary: bool = False,
 ) -> Callable[[F], F]:
     """Register a verb that changes nothing. It may yield its data, which is then shown as it comes.
 
@@ -74,10 +77,11 @@ def reads[F: Callable[..., Any]](
         chooses: whether it works on the stack of ``--stack`` and ``--region``.
         status: returns the exit status for the data: 0 by default.
         acts: whether it changes something, as in `acts`.
+        temporary: whether it makes, pays for and removes resources: the MCP server needs permission for it.
     """
 
     def register(run: F) -> F:
-        VERBS[name] = Verb(name, run, acts, tool, chooses, status, examples)
+        VERBS[name] = Verb(name, run, acts, tool, chooses, status, examples, temporary)
         return run
 
     return register

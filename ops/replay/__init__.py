@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from ops.audit.evidence import CONSUMERS
+from ops.audit.evidence import ALWAYS, CONSUMERS
 from ops.audit.queues import waiting
 from ops.fence import fenced
 from ops.stack import OperatorError, StackRef
@@ -34,9 +34,9 @@ class ReplayState(NamedTuple):
     started: datetime
     replayed_until: datetime | None
     """The time of the last event that was replayed; None if EventBridge does not tell."""
-    waiting: dict[str, int]
-    """Messages in the queues of consumers, by the queue's logical id: waiting or being processed, of any origin."""
-    reason: str = ""
+    waiting: int
+    """Messages in the queues of consumers: waiting or being processed, of any origin."""
+    reason: str
     """Why the replay is in this state, if EventBridge says so."""
 
     @property
@@ -47,7 +47,7 @@ class ReplayState(NamedTuple):
     @property
     def ended(self) -> bool:
         """Whether nothing is in flight, as far as EventBridge and SQS can tell. They do not see Lambda's retries."""
-        return self.handed_over and not any(self.waiting.values())
+        return self.handed_over and not self.waiting
 
     def check(self) -> None:
         """Raise an OperatorError unless the replay is completed."""
@@ -62,21 +62,15 @@ def name_for(region: str, now: datetime) -> str:
 
 def unfinished(stack: StackRef) -> list[str]:
     """Return the names of the unfinished replays of a stack's archive, without those that only predict."""
-    return [
-        each["ReplayName"]
-        for each in _replays(stack)
-        if each["State"] in _UNFINISHED and not each["ReplayName"].startswith(PLAN_PREFIX)
-    ]
+    return [each["ReplayName"] for each in _replays(stack) if each["State"] in _UNFINISHED]
 
 
 def _replays(stack: StackRef) -> Iterator[dict[str, Any]]:
     request: dict[str, Any] = {"EventSourceArn": stack.outputs["CarRideArchiveArn"]}
-    while True:
+    while request:
         answer = stack.client("events").list_replays(**request)
-        yield from answer["Replays"]
-        if not answer.get("NextToken"):
-            return
-        request["NextToken"] = answer["NextToken"]
+        yield from (each for each in answer["Replays"] if not each["ReplayName"].startswith(PLAN_PREFIX))
+        request = {**request, "NextToken": answer["NextToken"]} if answer.get("NextToken") else {}
 
 
 def check(stack: StackRef, *, accept_duplicates: bool = False) -> None:
@@ -117,14 +111,11 @@ def warnings(stack: StackRef, since: datetime, until: datetime, now: datetime) -
         )
     archive = stack.client("events").describe_archive(ArchiveName=stack.outputs["CarRideArchiveArn"].rpartition("/")[2])
     days = archive.get("RetentionDays", 0)
-    oldest = now - timedelta(days=days) if days else None
-    if oldest is not None and until <= oldest:
-        raise OperatorError(
-            f"the archive keeps events for {days} days, so it has none before {oldest:%Y-%m-%d %H:%M %Z}"
-        )
-    found = []
-    if oldest is not None and since < oldest:
-        found.append(f"the archive keeps events for {days} days: there are none before {oldest:%Y-%m-%d %H:%M %Z}")
+    oldest = now - timedelta(days=days) if days else ALWAYS
+    kept = f"the archive keeps events for {days} days, so it has none before {oldest:%Y-%m-%d %H:%M %Z}"
+    if until <= oldest:
+        raise OperatorError(kept)
+    found = [kept] if since < oldest else []
     if until > now - ARCHIVED_IN and stack.local is None:
         found.append(
             f"an event may take ten minutes to arrive in the archive: events after {now - ARCHIVED_IN:%H:%M:%S %Z} may "
@@ -133,20 +124,8 @@ def warnings(stack: StackRef, since: datetime, until: datetime, now: datetime) -
     return found
 
 
-def partner_rules(stack: StackRef) -> set[str]:
-    """Return the names of the rules that send events to partners."""
-    request = {"TargetArn": stack.outputs["PartnersTopicArn"], "EventBusName": stack.outputs["CarRideBusName"]}
-    pages = stack.client("events").get_paginator("list_rule_names_by_target").paginate(**request)
-    return {name for page in pages for name in page["RuleNames"]}
-
-
 def receivers(stack: StackRef, *, only: str | None = None, partners: bool = False) -> list[str]:
-    """Return the ARNs of the rules that receive a replay; none means every rule.
-
-    Args:
-        stack: the stack.
-        only: logical id of the one rule that receives the events.
-        partners: whether the rules of partners receive them too.
+    """Return the ARNs of the rules that receive a replay: ``only`` this logical id, or all; none means every rule.
 
     Raises:
         OperatorError: there is no such rule.
@@ -159,7 +138,9 @@ def receivers(stack: StackRef, *, only: str | None = None, partners: bool = Fals
         return [events.describe_rule(Name=rules[only], EventBusName=bus)["Arn"]]
     if partners:
         return []
-    left_out = partner_rules(stack)
+    to_partners = {"TargetArn": stack.outputs["PartnersTopicArn"], "EventBusName": bus}
+    pages = events.get_paginator("list_rule_names_by_target").paginate(**to_partners)
+    left_out = {name for page in pages for name in page["RuleNames"]}
     pages = events.get_paginator("list_rules").paginate(EventBusName=bus)
     # AWS's own rules, for archives and endpoints, are no receivers of replays.
     found = (rule for page in pages for rule in page["Rules"] if "ManagedBy" not in rule)
@@ -167,15 +148,7 @@ def receivers(stack: StackRef, *, only: str | None = None, partners: bool = Fals
 
 
 def start(stack: StackRef, name: str, since: datetime, until: datetime, rules: Collection[str]) -> None:
-    """Start a replay of the archive to the rules with these ARNs; to every rule if there are none.
-
-    Args:
-        stack: the stack.
-        name: made by `name_for`.
-        since: time of the oldest event.
-        until: time of the newest event.
-        rules: made by `receivers`.
-    """
+    """Start a replay of the archive to the rules with these ARNs; to every rule if there are none."""
     events = stack.client("events")
     destination: dict[str, Any] = {"Arn": events.describe_event_bus(Name=stack.outputs["CarRideBusName"])["Arn"]}
     if rules:
@@ -210,7 +183,7 @@ def describe(stack: StackRef, name: str) -> ReplayState:
     if found.get("EventSourceArn") != stack.outputs["CarRideArchiveArn"]:
         names = ", ".join(unfinished(stack)) or "none"
         raise OperatorError(f"{stack.name} has no replay {name} in {stack.region}: unfinished are {names}")
-    queues = [f"{each.resources}Queue" for each in CONSUMERS if f"{each.resources}QueueUrl" in stack.outputs]
+    urls = [stack.outputs.get(f"{each.resources}QueueUrl") for each in CONSUMERS]
     return ReplayState(
         name,
         found["State"],
@@ -218,21 +191,15 @@ def describe(stack: StackRef, name: str) -> ReplayState:
         found["EventEndTime"],
         found["ReplayStartTime"],
         found.get("EventLastReplayedTime"),
-        {queue: waiting(sqs, stack.outputs[f"{queue}Url"], visible=True) for queue in queues},
+        sum(waiting(sqs, url, visible=True) for url in urls if url is not None),
         found.get("StateReason", ""),
     )
 
 
 def status(stack: StackRef) -> list[ReplayState]:
     """Return the newest replays of a stack's archive, without those that only predict; the newest is first."""
-    names = [each["ReplayName"] for each in sorted(_replays(stack), key=itemgetter("ReplayStartTime"), reverse=True)]
-    return [describe(stack, name) for name in [each for each in names if not each.startswith(PLAN_PREFIX)][:_SHOWN]]
-
-
-def cancel(stack: StackRef, name: str) -> ReplayState:
-    """Cancel a replay. What it has handed over, consumers process."""
-    stack.client("events").cancel_replay(ReplayName=name)
-    return describe(stack, name)
+    newest = sorted(_replays(stack), key=itemgetter("ReplayStartTime"), reverse=True)[:_SHOWN]
+    return [describe(stack, each["ReplayName"]) for each in newest]
 
 
 def cancellable(stack: StackRef, name: str) -> ReplayState:
@@ -245,3 +212,9 @@ def cancellable(stack: StackRef, name: str) -> ReplayState:
     if found.handed_over:
         raise OperatorError(f"{name} is {found.state}: there is nothing left to cancel")
     return found
+
+
+def cancel(stack: StackRef, name: str) -> ReplayState:
+    """Cancel a replay. What it has handed over, consumers process."""
+    stack.client("events").cancel_replay(ReplayName=name)
+    return describe(stack, name)

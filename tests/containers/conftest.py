@@ -3,11 +3,13 @@
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
-from local.invoke import Invoke, in_containers
+from local.containers import in_containers
+from local.invoke import site
 from local.local_aws import ROOT, LocalAws
 from local.simulated_gateway import Books, GatewayServer
 from ops.finding import Kept
@@ -21,6 +23,9 @@ cgroup_manager = "cgroupfs"
 runtime = "runc"
 """
 _START_SECONDS = 30.0
+
+type Invoke = Callable[[str, Any], tuple[Any, str]]
+"""Takes a function and an event; returns its answer and its log."""
 
 
 @pytest.fixture(scope="session")
@@ -55,6 +60,7 @@ def invoke(podman: None, cloud: LocalAws, name: str) -> Iterator[Invoke]:
     """Yield a function that invokes the functions of a fresh stack in containers."""
     with GatewayServer(Books()) as gateway:
         stack = cloud.deploy_fast(name, PaymentGatewayUrl=gateway.url)
-        with in_containers(Kept(stack.name, cloud.region, cloud.endpoint_url, gateway.url, "", os.getpid())) as run:
+        local = Kept(stack.name, cloud.region, cloud.endpoint_url, gateway.url, "", os.getpid())
+        with in_containers(local, site(local)) as run:
             yield run
         cloud.delete_stack(name)

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from local.invoke import Invoke
 from local.local_aws import ROOT, LocalAws
 from ops.audit.queues import opened, peek
+from tests.containers.conftest import Invoke
 
 EVENTS = ROOT / "events"
 CONSUMERS = {"ride_history": "RideHistoryFunction", "payment": "PaymentFunction"}

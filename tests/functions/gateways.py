@@ -79,14 +79,6 @@ class FakeGateway(HttpGateway):
         """Have nothing happen any more."""
         self._after.clear()
 
-    def then_die(self) -> None:
-        """Have the process killed after the next request took effect."""
-
-        def die() -> None:
-            raise KilledError
-
-        self.then(die)
-
     def ledger(self) -> list[dict[str, Any]]:
         """Return every payment."""
         payments: list[dict[str, Any]] = self.books.look_up("/ledger", {}).body["payments"]

@@ -11,7 +11,7 @@ from carride.facts import Fact, PaymentDeclined
 from gateway import GatewayAnswerError, GatewayUnavailableError, NoGatewayError
 from gateway_client import HttpGateway
 from local import faults
-from local.simulated_gateway import Books, Reply, Strict, Troubles
+from local.simulated_gateway import Books, Reply, Troubles
 from tests.functions.gateways import FakeGateway
 from tests.functions.saga import Life
 from tests.functions.world import World
@@ -102,7 +102,7 @@ def test_facts_of_others_cost_no_request(world: Payment) -> None:
 @pytest.mark.parametrize("trouble", ["declined", "refused"])
 def test_a_refusal_becomes_an_event_whatever_the_gateway_says_with_it(world: Payment, trouble: str) -> None:
     """A final refusal declines the ride at the first attempt, and a long text breaks no event."""
-    world.gateway.books = Books(Troubles(**{trouble: 1.0}), strict=Strict())
+    world.gateway.books = Books(Troubles(**{trouble: 1.0}))
     assert world.send(RIDE.assigned) == "New"
     (event,) = world.outbox()
     assert isinstance(event.data, PaymentDeclined)
@@ -136,7 +136,7 @@ def test_a_price_that_has_changed_is_captured_from_one_reservation(
     world: Payment, price: int, *, capped: float, in_order: bool
 ) -> None:
     """What is reserved is raised first; where the gateway refuses, what is reserved is taken. Nothing is above it."""
-    world.gateway.books = Books(Troubles(capped=capped), strict=Strict())
+    world.gateway.books = Books(Troubles(capped=capped))
     world.send(RIDE.assigned if in_order else Life(price=price).completed)
     world.send(Life(price=price).completed if in_order else RIDE.assigned)
     taken = min(price, 1250) if capped and in_order else price
@@ -146,7 +146,6 @@ def test_a_price_that_has_changed_is_captured_from_one_reservation(
 
 def test_a_refused_capture_is_declined_and_leaves_nothing_reserved(world: Payment) -> None:
     """An event of another producer may hold a price that the gateway does not take, such as none."""
-    world.gateway.books = Books(strict=Strict())
     world.send(RIDE.assigned)
     assert world.send(replace(RIDE.completed, price=0)) == "New"
     assert world.settled() == ("declined", "refunded", ["PaymentAuthorized", "PaymentDeclined"])
@@ -157,7 +156,7 @@ def test_a_refused_capture_is_declined_and_leaves_nothing_reserved(world: Paymen
 def test_a_reservation_that_comes_after_every_attempt_is_given_back(world: Payment, last: Fact, *, early: bool) -> None:
     """The duty to undo stands in the payment, and whichever event is redriven fulfils it."""
     time = [0.0]
-    world.gateway.books = Books(Troubles(pending=1.0), strict=Strict(pending_s=60), clock=lambda: time[0])
+    world.gateway.books = Books(Troubles(pending=1.0), pending_s=60, clock=lambda: time[0])
     if early:
         world.gateway.then(lambda: world.quarantine(RIDE.cancelled))
         world.quarantine(RIDE.assigned)
@@ -175,7 +174,7 @@ def test_a_reservation_is_given_back_though_its_cancellation_found_nothing(
     world: Payment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The cancellation was over before the gateway took the request in, and the request's last attempt fails."""
-    world.gateway.books = Books(Troubles(pending=1.0), strict=Strict(pending_s=60), clock=lambda: 0.0)
+    world.gateway.books = Books(Troubles(pending=1.0), pending_s=60, clock=lambda: 0.0)
     asked = iter([True])
     find = world.gateway.books.look_up
 

@@ -1,12 +1,9 @@
 """Events, and a world in which consumers receive them, for tests of the layer."""
 
 from collections.abc import Callable, Mapping
-from io import BytesIO
 from typing import Any
 
 import pytest
-from botocore.awsrequest import AWSResponse
-from botocore.compat import HTTPHeaders
 
 from idempotency import Consumer, DynamoDBStore, Observation, Operation, Policy, Update
 from idempotency.record import Record
@@ -31,19 +28,6 @@ def event(key: str | None = "k1", **data: object) -> dict[str, Any]:
         "region": "eu-west-1",
         "detail": {"idempotencyid": key, "data": {"orderID": "order_01"} | data},
     }
-
-
-class _Body(BytesIO):
-    """A body, as botocore reads it from urllib3."""
-
-    def stream(self, **_: object) -> list[bytes]:
-        """Return the body in one piece."""
-        return [self.read()]
-
-
-def http_answer(request: Any, status: int, body: bytes) -> AWSResponse:
-    """Return what botocore reads from the network."""
-    return AWSResponse(request.url, status, HTTPHeaders(), _Body(body))
 
 
 def create_tables(dynamodb: Any, keys: Mapping[str, str]) -> None:
@@ -102,10 +86,10 @@ class Work:
 class World:
     """Consumers over one store, what is delivered to them, and what they leave behind."""
 
-    def __init__(self, store: Store, clock: ManualClock, box: DeadLetterBox) -> None:
+    def __init__(self, store: Store, clock: ManualClock) -> None:
         self.store = store
         self.clock = clock
-        self.box = box
+        self.box = DeadLetterBox()
         self.seen: list[Observation] = []
         self.work = Work()
 
@@ -171,10 +155,8 @@ class World:
 class DynamoDBWorld(World):
     """A world over DynamoDB in this process, with a transport that fails on demand."""
 
-    def __init__(
-        self, store: DynamoDBStore, clock: ManualClock, box: DeadLetterBox, transport: FaultyTransport, dynamodb: Any
-    ) -> None:
-        super().__init__(store, clock, box)
+    def __init__(self, store: DynamoDBStore, clock: ManualClock, transport: FaultyTransport, dynamodb: Any) -> None:
+        super().__init__(store, clock)
         self.transport = transport
         self.dynamodb = dynamodb
 

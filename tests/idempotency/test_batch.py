@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from idempotency import TRANSPORT_ID, BatchFailedError, BusyError
-from idempotency.dead_letters import CONTRACT, MISSING_KEY
+from idempotency.dead_letters import CONTRACT
 from idempotency.sources import KAFKA, KINESIS
-from tests.idempotency.samples import SQS_ATTRIBUTES, Crash, World, crash, fail_with
+from tests.idempotency.samples import SQS_ATTRIBUTES, Crash, World, crash
 
 DEADLINE_S = 10
 """How long a test waits for other threads before it fails."""
@@ -86,25 +86,12 @@ def test_records_run_concurrently(sqs: Batches) -> None:
     assert sqs.deliver(messages(*TEN), lambda _: together.wait()) == []
 
 
-def test_batch_without_records_is_done(sqs: Batches) -> None:
-    """An empty batch succeeds."""
-    assert sqs.deliver([], crash) == []
-
-
 def test_only_failed_records_are_delivered_again(sqs: Batches) -> None:
     """One record's failure is reported by itself, its neighbours are completed, and no thread outlives the batch."""
     before = set(threading.enumerate())
     assert sqs.deliver(messages("k0", "k1", "k2"), fails_at("k1")) == ["m1"]
     assert sqs.statuses("k0", "k1", "k2") == ["COMPLETED", "FAILED", "COMPLETED"]
     assert set(threading.enumerate()) == before
-
-
-def test_equal_keys_share_one_run(sqs: Batches) -> None:
-    """Two records of one key in one batch are one run, and neither is busy."""
-    runs: list[str] = []
-    assert sqs.deliver(messages("k1", "k2", "k1"), lambda message: runs.append(message["id"])) == []
-    assert sorted(runs) == ["k1", "k2"]
-    assert sorted(one.outcome for one in sqs.world.seen) == ["Duplicate", "New", "New"]
 
 
 def test_equal_keys_share_one_failure(sqs: Batches) -> None:
@@ -131,14 +118,6 @@ def test_suspects_of_a_crash_run_alone_and_last(sqs: Batches) -> None:
     sqs.deliver(messages("twice", "once", "new1", "new2"), lambda message: order.append(message["id"]))
     assert sorted(order[:2]) == ["new1", "new2"]
     assert order[2:] == ["once", "twice"]
-
-
-def test_retries_of_a_failure_run_together(sqs: Batches) -> None:
-    """A record that failed is not a suspect, so its retries run concurrently."""
-    together = threading.Barrier(10, timeout=DEADLINE_S)
-    with pytest.raises(BatchFailedError):
-        sqs.deliver(messages(*TEN), fail_with(TimeoutError()))
-    assert sqs.deliver(messages(*TEN, received=2), lambda _: together.wait()) == []
 
 
 def test_suspects_run_in_groups_if_time_is_short(sqs: Batches) -> None:
@@ -198,14 +177,6 @@ def test_records_see_the_context_variables_of_their_caller(sqs: Batches) -> None
     assert found == ["of the invocation"] * 3
 
 
-def test_record_that_cannot_be_read_goes_to_the_dead_letter_queue_alone(sqs: Batches) -> None:
-    """Broken or deeply nested JSON and a missing key are dead-lettered; their neighbours complete."""
-    broken = [message("k2", number) | {"body": body} for number, body in enumerate(["{", "[" * 20_000], 1)]
-    assert sqs.deliver([message("k1", 0), *broken, message(None, 3)], lambda _: None) == []
-    assert sqs.statuses("k1", "k2") == ["COMPLETED", None]
-    assert sorted(sqs.world.reasons) == [CONTRACT, CONTRACT, MISSING_KEY]
-
-
 def bug(event: Any) -> Any:
     """Fail as code does that has a mistake in it."""
     return event.identifier if event["id"] == "k1" else event["id"]
@@ -236,18 +207,6 @@ def test_mistake_in_the_code_fails_its_record_alone(make: Make, settings: dict[s
     assert batches.deliver([message("k1", 0), neighbour], lambda _: None) == ["m0"]
     assert [one.outcome for one in batches.world.seen if one.outcome == "Failed"] == ["Failed"]
     assert batches.world.reasons in ([], [CONTRACT])
-
-
-def test_duplicate_message_of_a_running_one_is_acknowledged_and_the_message_itself_comes_back(sqs: Batches) -> None:
-    """A copy of the running message comes back; another message with the same key is acknowledged."""
-    answers: list[list[str]] = []
-
-    def work(_: object) -> None:
-        answers.append(sqs.deliver(messages("k1", "k2"), lambda _: None))
-        answers.append(sqs.deliver([message("k1", 1)], lambda _: None))
-
-    sqs.deliver(messages("k1"), work)
-    assert answers == [["m0"], []]
 
 
 def encoded(key: str) -> str:

@@ -11,6 +11,7 @@ from idempotency.record import COMPLETED, IN_PROGRESS, Record
 from idempotency.stores.dynamodb import item_of, record_of
 from idempotency.stores.transport import Transport
 from idempotency.testing import FaultyTransport
+from tests.idempotency.fake_dynamodb import FakeDynamoDB
 from tests.idempotency.samples import RIDES
 
 KEY = "history#order_01"
@@ -42,9 +43,9 @@ class Recorder(FaultyTransport):
 
 
 @pytest.fixture
-def transport(way: Any, dynamodb: Any) -> Recorder:
+def transport(dynamodb: FakeDynamoDB) -> Recorder:
     """The way to DynamoDB."""
-    return Recorder(way)
+    return Recorder(dynamodb)
 
 
 def charges(dynamodb: Any) -> int:

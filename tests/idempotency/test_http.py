@@ -363,6 +363,8 @@ def test_a_client_is_told_when_to_come_back(api: Make) -> None:
     assert copies[0].is_problem(409, "request-in-progress")
     assert copies[1].is_problem(503, "unavailable")
     assert [int(copy.headers["Retry-After"]) for copy in copies] == [23, 60]  # 20 s left, margin and skew, rounded up
+    served.clock.advance(60)
+    assert (send(ask()).status, len(served.runs)) == (500, 2)
 
 
 def test_what_is_unknown_is_called_unknown(transport: FaultyTransport, store: Any, clock: ManualClock) -> None:

@@ -11,11 +11,6 @@ from hypothesis import strategies as st
 
 from idempotency.stores.signing import Credentials, Signer
 
-ENVIRONMENT = {
-    "AWS_ACCESS_KEY_ID": "AKIDFIRST",
-    "AWS_SECRET_ACCESS_KEY": "secret",
-    "AWS_DEFAULT_REGION": "eu-west-1",
-}
 KEYS = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=64)
 VALUES = st.text(st.characters(min_codepoint=32, max_codepoint=126), min_size=1, max_size=64).filter(str.strip)
 TIMES = st.datetimes(datetime(2020, 1, 1), datetime(2040, 1, 1))  # noqa: DTZ001 - a bound, in UTC

@@ -7,17 +7,15 @@ from typing import Any
 import pytest
 
 from carride.simulation import Fault, Simulation
-from local.chaos import Mix, Result, _poison
+from local.chaos import Result, _poison, mix
+from ops.audit import judge
 from ops.audit.evidence import CONSUMERS, Evidence
-from ops.audit.ledger import balance
-from ops.audit.saga import check
 from tests.functions.saga import NOW
 
 SOUND = Result(
     seed=1,
     seconds=12.3,
-    ledger=balance(Evidence([each for each in CONSUMERS if each.name == "dispatch"])),
-    saga=check(Evidence(CONSUMERS, payments=[])),
+    report=judge(Evidence(CONSUMERS, payments=[])),
     overdue=0,
     partner_lost=0,
     partner_doubled=0,
@@ -29,27 +27,34 @@ SOUND = Result(
 )
 
 
-def ledger(**changes: Any) -> Any:
-    """Return a ledger with these changes to the account of its consumer."""
-    account = dataclasses.replace(SOUND.ledger.consumers["dispatch"], **changes)
-    return dataclasses.replace(SOUND.ledger, consumers={"dispatch": account})
+def account(**changes: Any) -> Any:
+    """Return a report with these changes to the account of a consumer."""
+    consumers = SOUND.report.ledger.consumers
+    account = dataclasses.replace(consumers["dispatch"], **changes)
+    return reported(ledger={"consumers": {**consumers, "dispatch": account}})
+
+
+def reported(**changes: dict[str, Any]) -> Any:
+    """Return a report with these changes to its saga or ledger."""
+    return SOUND.report._replace(
+        **{name: dataclasses.replace(getattr(SOUND.report, name), **each) for name, each in changes.items()}
+    )
 
 
 def test_the_mix_is_the_one_that_was_asked_for() -> None:
     """Of the facts of all rides, each share is the mix's; the same seed gives the same."""
-    mix = Mix(rides=100)
-    entries = list(Simulation(mix.spec(1), NOW).entries())
+    entries = list(Simulation(mix(100, 1), NOW).entries())
     facts = {entry.fact: entry.fault for entry in entries}
     faults = list(facts.values())
     assert len(entries) == round(1.5 * len(facts))
     assert faults.count(Fault.CRASH) == round(0.05 * len(facts))
     assert faults.count(Fault.POISON) == round(0.02 * len(facts))
-    assert mix.spec(1) == mix.spec(1) != mix.spec(2)
+    assert mix(100, 1) == mix(100, 1) != mix(100, 2)
 
 
 def test_poison_is_expected_in_the_queue_of_each_consumer_that_is_handed_it() -> None:
     """The ride history takes all of it; dispatch and payment only the types that they act on."""
-    spec = Mix(rides=100).spec(1)
+    spec = mix(100, 1)
     expected = set(_poison(spec))
     history = {fact for consumer, fact, _ in expected if consumer == "ride-history"}
     assert len(history) == spec.poison
@@ -60,11 +65,11 @@ def test_poison_is_expected_in_the_queue_of_each_consumer_that_is_handed_it() ->
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"ledger": ledger(lost_events=("fact-1",))}, "fact-1"),
-        ({"ledger": ledger(doubled_rides={"order_01": 1})}, "order_01"),
-        ({"ledger": dataclasses.replace(SOUND.ledger, unpublished=("fact-2",))}, "fact-2"),
-        ({"saga": dataclasses.replace(SOUND.saga, problems={"order_02": ("has 2 cars",)})}, "has 2 cars"),
-        ({"partner_lost": 1}, "the partner: lost 1"),
+        ({"report": account(lost_events=("fact-1",))}, "fact-1"),
+        ({"report": account(doubled_rides={"order_01": 1})}, "order_01"),
+        ({"report": reported(ledger={"unpublished": ("fact-2",)})}, "fact-2"),
+        ({"report": reported(saga={"problems": {"order_02": ("has 2 cars",)}})}, "has 2 cars"),
+        ({"partner_lost": 1}, "lost 1"),
         ({"partner_doubled": 1}, "doubled 1"),
         ({"unexpected": ("payment: dead-lettered fact-3",)}, "fact-3"),
         ({"not_replayed": 3}, "3 events"),
@@ -74,9 +79,8 @@ def test_poison_is_expected_in_the_queue_of_each_consumer_that_is_handed_it() ->
 )
 def test_any_problem_makes_it_unsound_and_is_named(changes: dict[str, Any], said: str) -> None:
     """One thing is enough, and the result names it."""
-    assert SOUND.sound
+    assert SOUND.wrong() == []
     result = dataclasses.replace(SOUND, **changes)
-    assert not result.sound
     (problem,) = result.wrong()
     assert said in problem
-    assert json.loads(json.dumps(result.to_json()))["sound"] is False
+    assert json.loads(json.dumps(result.to_json()))["wrong"] == [problem]

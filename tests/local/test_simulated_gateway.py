@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import pytest
 
-from local.simulated_gateway import Books, Reply, Request, Strict, Trouble, Troubles
+from local.simulated_gateway import Books, Reply, Request, Trouble, Troubles
 from tests.functions.gateways import FunctionBooks
 
 ORDER: Final = {"reference": "order_01", "customer": "customer_a", "amount": 1250}
@@ -116,7 +116,7 @@ def test_a_request_that_cannot_be_done_is_refused(kind: type[Books]) -> None:
 def test_a_strict_gateway_takes_its_time_and_forgets() -> None:
     """A reservation is pending for a while, and its key is known for another while only."""
     time = [0.0]
-    books = Books(Troubles(pending=1.0), strict=Strict(keys_s=9, pending_s=3), clock=lambda: time[0])
+    books = Books(Troubles(pending=1.0), keys_s=9, pending_s=3, clock=lambda: time[0])
     for now, status, payments in ((0.0, "pending", 1), (3.0, "authorized", 1), (9.1, "authorized", 2)):
         time[0] = now
         authorize(books)

@@ -5,56 +5,49 @@ from typing import Any
 
 import pytest
 from botocore.exceptions import NoCredentialsError
+from moto import mock_aws
 
 from ops.doctor import Finding, examine
-from ops.stack import OperatorError, StackRef
+from ops.stack import ClientFactory, OperatorError, StackRef, aws_clients
 from tests.ops.world import HOME, World
 
 
-class Account(World):
-    """An account, with or without credentials and a stack."""
-
-    def __init__(self, *, credentials: bool, stack: bool) -> None:
-        super().__init__()
-        self.credentials, self.stack = credentials, stack
-
-    def client(self, service: str, region: str) -> Any:
-        """Return a service, whose answers depend on what there is."""
-        if service == "sts":
-            return self
-        found = super().client(service, region)
-        if not self.stack:
-            found.describe_stacks = lambda **_: {"Stacks": [{"StackStatus": "DELETE_COMPLETE"}]}
-        return found
-
-    def get_caller_identity(self) -> Any:
-        """Answer who calls."""
-        if not self.credentials:
-            raise NoCredentialsError
-        return {"Arn": "arn:aws:iam::1:user/operator"}
-
-
-def missing(account: Account) -> dict[str, Finding]:
+def missing(clients: ClientFactory) -> dict[str, Finding]:
     """Return what is missing, by name."""
-    found = examine(lambda: StackRef("carride", HOME, account.client))
+    found = examine(lambda: StackRef("carride", HOME, clients))
     return {each.what: each for each in found if each.found is None}
 
 
-@pytest.mark.parametrize(
-    ("credentials", "stack", "what"),
-    [(False, False, "credentials"), (True, False, "stack carride"), (True, True, None)],
-)
-def test_what_is_missing_in_the_account_is_named(credentials: bool, stack: bool, what: str | None) -> None:
+def without_credentials(_service: str, _region: str) -> Any:
+    """Stand for the clients of somebody without credentials."""
+    raise NoCredentialsError
+
+
+@mock_aws
+def test_what_is_missing_in_the_account_is_named() -> None:
     """The first thing that is missing is needed, and what depends on it is not reported."""
-    needed = [each.what for each in missing(Account(credentials=credentials, stack=stack)).values() if each.needed]
-    assert needed == ([what] if what else [])
+
+    def needed(clients: ClientFactory) -> list[str]:
+        return [each.what for each in missing(clients).values() if each.needed]
+
+    def account(service: str, region: str) -> Any:
+        return aws_clients()(service, region) if service == "sts" else World().client(service, region)
+
+    def without_stack(service: str, region: str) -> Any:
+        found = account(service, region)
+        found.describe_stacks = lambda **_: {"Stacks": [{"StackStatus": "DELETE_COMPLETE"}]}
+        return found
+
+    assert needed(without_credentials) == ["credentials"]
+    assert needed(without_stack) == ["stack carride"]
+    assert needed(account) == []
 
 
 def test_what_is_missing_on_the_machine_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """A program that only some commands use is not needed; each finding says how to get it."""
     monkeypatch.setattr(shutil, "which", lambda program: None)
-    found = missing(Account(credentials=True, stack=True))
-    assert {"git", "make"} == {each.what for each in found.values() if each.needed}
+    found = missing(without_credentials)
+    assert {"git", "make", "credentials"} == {each.what for each in found.values() if each.needed}
     assert {"containers", "chromium"} <= found.keys()
     assert all(each.how for each in found.values())
 

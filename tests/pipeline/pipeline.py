@@ -7,11 +7,12 @@ from typing import Any, Final
 
 from carride.history import TimelineEntry, timeline_of
 from idempotency import marshalling
-from local.demo import publish, stack_ref
+from local.demo import stack_ref
 from local.local_aws import LocalAws, Stack
 from ops.audit import CONSUMERS, Report, audit
 from ops.audit.ledger import Ledger
 from ops.audit.queues import peek
+from ops.simulation import simulate
 
 HISTORY: Final = "ride-history"
 QUIET_SECONDS: Final = 60.0
@@ -26,8 +27,7 @@ class Pipeline:
 
     def simulate(self, **request: Any) -> Ledger:
         """Have the deployed simulator publish, wait until every event has reached its end, and return the ledger."""
-        for _ in publish(self.cloud, self.stack, request):
-            pass
+        list(simulate(stack_ref(self.cloud, self.stack), request))
         return self.ledger()
 
     def put(self, *details: Mapping[str, Any]) -> list[str]:

@@ -1,8 +1,6 @@
 """A replay's plan says what the replay then does, and leaves nothing behind."""
 
-import json
 import re
-import time
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator
 from datetime import UTC, datetime, timedelta
@@ -15,19 +13,22 @@ import pytest
 
 from carride.entry import BusEntry
 from carride.simulation import life, to_event
+from idempotency.clock import epoch_ms
 from idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
 from idempotency.stores.dynamodb import item_of, record_of
-from local.demo import publish, stack_ref
+from local.demo import stack_ref
 from local.local_aws import LocalAws
 from local.simulated_gateway import Books, GatewayServer
 from ops import fleet, replay
-from ops.audit import CONSUMERS
-from ops.audit.queues import fact_of, opened, peek
+from ops.audit import CONSUMERS, reading
+from ops.audit.evidence import Delivered, Published
+from ops.audit.queues import opened, peek
 from ops.audit.reading import type_of
 from ops.cli.app import main
 from ops.replay import PLAN_PREFIX, capture
 from ops.replay.planning import Fate, ReplayPlan, fate_of, plan
 from ops.replay.progress import watch
+from ops.simulation import simulate
 from ops.stack import StackRef
 from tests.pipeline.pipeline import Pipeline
 
@@ -45,8 +46,7 @@ def pipeline(cloud: LocalAws) -> Iterator[Pipeline]:
     with GatewayServer(Books()) as gateway:
         town = Pipeline(cloud, cloud.deploy_fast("replay", PaymentGatewayUrl=gateway.url))
         fleet.seed(cloud.client("dynamodb"), town.stack.outputs["CarTableName"], 64)
-        for _ in publish(cloud, town.stack, {"rides": 60, "seed": 5, **FAULTS}):
-            pass
+        list(simulate(stack_ref(cloud, town.stack), {"rides": 60, "seed": 5, **FAULTS}))
         old = BusEntry.of(to_event(life(5, "old")[:1], datetime.now(UTC) - OLD))
         cloud.client("events").put_events(Entries=[old.to_request(town.stack.outputs["CarRideBusName"])])
         town.settle()
@@ -66,98 +66,76 @@ def window() -> tuple[datetime, datetime]:
     return now - OLD - timedelta(days=1), now
 
 
-def logged(stack: StackRef, group: str) -> list[dict[str, Any]]:
-    """Return the JSON lines of a log group, the oldest first."""
-    pages = stack.client("logs").get_paginator("filter_log_events").paginate(logGroupName=stack.outputs[group])
-    lines = (line["message"] for page in pages for line in page["events"])
-    return [json.loads(line) for line in lines if line.startswith("{")]
+def published(stack: StackRef) -> list[Published]:
+    """Return the events that the bus has accepted, those of replays too."""
+    return list(reading.published(stack.client("logs"), stack.outputs["CarRideEventsLogGroupName"]))
 
 
-def accepted(stack: StackRef) -> Iterator[dict[str, Any]]:
-    """Yield the events that the bus has accepted, those of replays too."""
-    yield from logged(stack, "CarRideEventsLogGroupName")
-
-
-def deliveries(stack: StackRef) -> dict[tuple[str, str], dict[str, Any]]:
+def deliveries(stack: StackRef) -> dict[tuple[str, str | None], Delivered]:
     """Return the last line that a consumer has logged about a delivery, by the consumer and the delivery's id."""
-    lines = (line for each in CONSUMERS for line in logged(stack, f"{each.resources}LogGroupName"))
-    return {(line["consumer"], line["delivery"]): line for line in lines if line.get("message") == "delivery"}
+    return {(each.name, line.delivery): line for each in CONSUMERS for line in reading.deliveries(stack, each)}
 
 
 def change_records(stack: StackRef) -> None:
     """Change records of every consumer so that a replay meets every state."""
     dynamodb, table = stack.client("dynamodb"), stack.outputs["IdempotencyTableName"]
     pages = dynamodb.get_paginator("scan").paginate(TableName=table)
-    copies = Counter(fact_of(event) for event in accepted(stack))
+    copies = Counter(event.fact for event in published(stack))
     found: defaultdict[tuple[str, str, bool], list[Record]] = defaultdict(list)
     for record in sorted(record_of(item) for page in pages for item in page["Items"]):
         name, _, fact = record.key.partition("#")
         found[name, record.status, copies[fact] > 1].append(record)
 
-    def put(record: Record) -> None:
-        dynamodb.put_item(TableName=table, Item=item_of(record))
+    def put(record: Record, **changes: Any) -> None:
+        dynamodb.put_item(TableName=table, Item=item_of(record._replace(**changes)))
 
-    now_ms = int(time.time() * 1000)
+    now_ms, functions = epoch_ms(), stack.client("lambda")
+    claim: dict[str, Any] = {"status": IN_PROGRESS, "owner": "other", "delivery": "0"}
     for consumer in CONSUMERS:
         # Two copies of an event that is new may meet: only a consumer without claims then sees no other's.
         one, many = (iter(found[consumer.name, COMPLETED, repeated]) for repeated in (False, True))
         for record in [next(one), next(one), next(one), next(many if consumer.policy.atomic else one)]:
             dynamodb.delete_item(TableName=table, Key={"idempotencyKey": {"S": record.key}})
-        claim: dict[str, Any] = {"status": IN_PROGRESS, "owner": "other", "delivery": "0"}
-        put(next(one)._replace(**claim, lease_ms=now_ms - 3_600_000))
+        put(next(one), **claim, lease_ms=now_ms - 3_600_000)
         if consumer.name != "payment":  # which would wait for half a minute
-            put(next(many)._replace(**claim, lease_ms=now_ms + 600_000))
-        put(next(one)._replace(status=FAILED, attempt=1))
-        put(next(one)._replace(status=FAILED, attempt=3))
-        put(next(one)._replace(expiry=now_ms // 1000 - 3600))
-        put(next(one)._replace(fingerprint="2:other"))
+            put(next(many), **claim, lease_ms=now_ms + 600_000)
+        put(next(one), status=FAILED, attempt=1)
+        put(next(one), status=FAILED, attempt=3)
+        put(next(one), expiry=now_ms // 1000 - 3600)
+        put(next(one), fingerprint="2:other")
         for record in found[consumer.name, QUARANTINED, False][:1]:
-            put(record._replace(dead_lettered=False))
-        forget_warm_records(stack, consumer.resources)
-
-
-def forget_warm_records(stack: StackRef, consumer: str) -> None:
-    """Begin new processes of a consumer: running ones remember for minutes what they have completed."""
-    functions, name = stack.client("lambda"), stack.outputs[f"{consumer}FunctionName"]
-    variables = functions.get_function_configuration(FunctionName=name)["Environment"]["Variables"]
-    functions.update_function_configuration(
-        FunctionName=name, Environment={"Variables": {**variables, "PROCESSES": "new"}}
-    )
+            put(record, dead_lettered=False)
+        # New processes: running ones remember for minutes what they have completed.
+        name = stack.outputs[f"{consumer.resources}FunctionName"]
+        variables = functions.get_function_configuration(FunctionName=name)["Environment"]["Variables"]
+        environment = {"Variables": {**variables, "PROCESSES": "new"}}
+        functions.update_function_configuration(FunctionName=name, Environment=environment)
 
 
 def flat(planned: ReplayPlan) -> Counter[Fated]:
     """Return the numbers of a plan by consumer, type and fate."""
-    return Counter(
-        {
-            (consumer, kind, fate): count
-            for consumer, types in planned.fates.items()
-            for kind, counts in types.items()
-            for fate, count in counts.items()
-        }
-    )
+    each = ((name, kind, counts) for name, types in planned.fates.items() for kind, counts in types.items())
+    return Counter({(name, kind, fate): count for name, kind, counts in each for fate, count in counts.items()})
 
 
-def observed(stack: StackRef, name: str, before: Collection[tuple[str, str]]) -> Counter[Fated]:
+def observed(stack: StackRef, name: str, before: Collection[tuple[str, str | None]]) -> Counter[Fated]:
     """Return the same numbers for a replay, from what consumers, bus and dead-letter queues hold.
 
     A consumer's log does not tell the type of an event that it could not read; its dead letter does.
     """
     fates = Counter[Fated]()
-    for (consumer, delivery), line in deliveries(stack).items():
-        if "type" in line and (consumer, delivery) not in before:
-            fates[consumer, line["type"], fate_of(line["outcome"], line.get("reason"))] += 1
+    for at, line in deliveries(stack).items():
+        if line.type is not None and at not in before:
+            fates[line.consumer, line.type, fate_of(line.outcome, line.reason)] += 1
     for each in CONSUMERS:
         for message in peek(stack.client("sqs"), stack.outputs[f"{each.resources}DlqUrl"]):
             reason, event = opened(message)
             if reason == "CONTRACT" and event.get("replay-name") == name:
                 fates[each.name, str(type_of(event)), Fate.DEAD_LETTERED] += 1
-    delivered = Counter[tuple[str, str]]()
-    for (consumer, kind, _), count in fates.items():
-        delivered[consumer, kind] += count
-    replayed = Counter(str(type_of(event)) for event in accepted(stack) if event.get("replay-name") == name)
     for each in CONSUMERS:
-        for kind, count in replayed.items():
-            fates[each.name, kind, Fate.NOT_FOR_IT] = count - delivered[each.name, kind]
+        for kind, count in Counter(str(event.type) for event in published(stack) if event.replayed).items():
+            reached = sum(number for (name, type_, _), number in fates.items() if (name, type_) == (each.name, kind))
+            fates[each.name, kind, Fate.NOT_FOR_IT] = count - reached
     return +fates
 
 
@@ -172,7 +150,7 @@ def test_a_plan_predicts_what_the_run_does(pipeline: Pipeline, stack: StackRef) 
     assert {fate for _, _, fate in flat(planned)} == set(Fate)
     pipeline.settle()
     assert deliveries(stack).keys() == before
-    assert not any("replay-name" in event for event in accepted(stack))
+    assert not any(event.replayed for event in published(stack))
 
     rules = {arn.rpartition("/")[2] for arn in replay.receivers(stack)}
     left_out = {name for name, rule in stack.named("AWS::Events::Rule").items() if rule not in rules}
@@ -212,53 +190,46 @@ def temporary(stack: StackRef) -> set[str]:
 
 
 def test_the_next_plan_removes_what_a_killed_one_left(stack: StackRef) -> None:
-    """Rules and queues of plans are found by their names; those of the last hour may be another operator's."""
-    now, bus, made = datetime.now(UTC), stack.outputs["CarRideBusName"], dict[timedelta, str]()
-    for age in (timedelta(minutes=50), timedelta(minutes=70)):
-        name = f"{stack.name}-plan-{now - age:%Y%m%dT%H%M%S%f}Z"
-        url = stack.client("sqs").create_queue(QueueName=name)["QueueUrl"]
+    """Rules of plans are found by their names, and name their queues; those of a day may be another operator's."""
+    now, bus, made = datetime.now(UTC), stack.outputs["CarRideBusName"], list[set[str]]()
+    for hours in (23, 25):
+        name = f"{PLAN_PREFIX}{replay.name_for(stack.region, now - timedelta(hours=hours))}"
         stack.client("events").put_rule(Name=name, EventBusName=bus, EventPattern='{"replay-name": ["killed"]}')
-        arn = stack.client("sqs").get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])
-        targets = [{"Id": "queue", "Arn": arn["Attributes"]["QueueArn"]}]
-        stack.client("events").put_targets(Rule=name, EventBusName=bus, Targets=targets)
-        made[age] = name
-    assert temporary(stack) == {*made.values()}
+        url = stack.client("sqs").create_queue(QueueName=name.replace(".", "-"))["QueueUrl"]
+        made.append({name, url.rpartition("/")[2]})
+    assert temporary(stack) == made[0] | made[1]
     plan(stack, now - timedelta(minutes=1), now, looks=1)
-    assert temporary(stack) == {made[timedelta(minutes=50)]}
-    capture.remove_leftovers(stack, now + timedelta(minutes=20))
+    assert temporary(stack) == made[0]
+    capture.remove_leftovers(stack, now + timedelta(hours=2))
     assert temporary(stack) == set()
 
 
-def test_a_run_shows_the_plan_and_ends_with_the_audit(
+def test_a_run_ends_with_the_audit(
     stack: StackRef, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The dry run has the numbers of its window's plan. What is interrupted goes on, and says how to cancel it."""
+    """The dry run says who receives the events. What is interrupted goes on, and says how to cancel it."""
     monkeypatch.setattr("ops.cli.replay.plan", partial(plan, looks=1))
     monkeypatch.setattr("ops.cli.replay.PAUSE", 0.2)
-    monkeypatch.setattr("ops.cli.replay.KEPT_PLAN", tmp_path / "plan.json")
     monkeypatch.setattr("ops.cli.changes.CHANGES", tmp_path / "changes.jsonl")
     now = datetime.now(UTC)
-    of_window = ("--since", (now - timedelta(seconds=1)).isoformat(), "--until", now.isoformat())
-    where = ("--stack", stack.name, "--region", stack.region)
+    window = ("--since", (now - timedelta(seconds=1)).isoformat(), "--until", now.isoformat())
 
     def run(verb: str, *options: str) -> tuple[str, object]:
-        status: object = 0
+        status, where = None, ("--stack", stack.name, "--region", stack.region)
         try:
             main(("replay", verb, *options, *where), lambda service, _region: stack.client(service))
         except SystemExit as ended:
             status = ended.code
         return "".join(capsys.readouterr()), status
 
-    assert "There is no plan of this window" in run("run", *of_window)[0]
-    assert f"replay run {' '.join(of_window)}" in run("plan", *of_window)[0]
-    shown, _ = run("run", *of_window)
-    assert all(f"  {each.name}: " in shown for each in CONSUMERS)
-    assert "every rule but those of partners" in shown
-    done, _ = run("run", *of_window, "--yes")
+    assert f"replay run {' '.join(window)}" in run("plan", *window)[0]
+    assert "every rule but those of partners" in run("run", *window)[0]
+    assert "for every rule, as" in run("run", *window, "--partners")[0]
+    done, _ = run("run", *window, "--yes")
     assert done.index("waiting for redrive") < done.index("AWS does not show deliveries that Lambda will repeat")
 
     monkeypatch.setattr("ops.cli.replay.watch", lambda *_stack, **_options: (_ for _ in ()).throw(KeyboardInterrupt))
-    shown, status = run("run", *of_window, "--yes")
+    shown, status = run("run", *window, "--yes")
     assert status == 130
     (name,) = re.findall(r"carride replay cancel (\S+) --yes", shown)
     *_, progress = watch(stack, name, pause=0.2)

@@ -1,10 +1,11 @@
 """The transformed template as a graph: along which edges events go, and who may do what to which resource."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from infrastructure.rules.house_rules import listed
+from infrastructure.transformed import named
 from tests.template.stack import Properties, Stack
 
 WRITTEN_FOR: Final = ("logs", "xray", "kms")
@@ -12,7 +13,6 @@ WRITTEN_FOR: Final = ("logs", "xray", "kms")
 
 _TABLE: Final = re.compile(r"\$\{AWS::StackName\}-(\w+)")
 _PEER_BUS: Final = re.compile(r":events:\$\{PeerRegion\}:.*:event-bus/\$\{(\w+)\}$")
-_SUBSTITUTE: Final = re.compile(r"\$\{(\w+)(?:\.\w+)?\}")
 
 
 class Edge(NamedTuple):
@@ -119,15 +119,9 @@ def one(value: Any) -> str:
     match value:
         case {"Ref": "OutboxStreamArn"}:
             return "OutboxTable"
-        case {"Ref": str(name)} | {"Fn::GetAtt": [str(name), *_]}:
-            return name.removesuffix("Aliaslive")
         case {"Fn::Sub": str(text)} if found := _TABLE.search(text):
             return found[1]
         case {"Fn::Sub": str(text)} if found := _PEER_BUS.search(text):
             return f"{found[1]} of the peer"
-        case {"Fn::Sub": str(text)}:
-            return _SUBSTITUTE.findall(text)[-1] if _SUBSTITUTE.search(text) else text
-        case Mapping():
-            return ""
         case _:
-            return str(value)
+            return named(value)

@@ -5,11 +5,10 @@ the hashes by which SAM tells versions apart.
 """
 
 import difflib
-import io
 import re
+import shutil
 import subprocess
 import sys
-import tarfile
 import tempfile
 from pathlib import Path
 from typing import Final
@@ -25,13 +24,12 @@ def main(commit: str = "HEAD") -> int:
     """Print the differences, and return 0, or 2 if there is no such commit."""
     with tempfile.TemporaryDirectory() as folder:
         # Nested templates are beside the template.
-        archive = ["git", "archive", "--format=tar", commit, "template.yaml", "infrastructure"]
-        packed = subprocess.run(archive, cwd=ROOT, capture_output=True, check=False)
-        if packed.returncode:
+        packed = f"{folder}/packed.tar"
+        archive = ["git", "archive", f"--output={packed}", commit, "template.yaml", "infrastructure"]
+        if subprocess.run(archive, cwd=ROOT, capture_output=True, check=False).returncode:
             print(f"error: git has no template.yaml at {commit!r}: name a commit or a branch", file=sys.stderr)
             return 2
-        with tarfile.open(fileobj=io.BytesIO(packed.stdout)) as members:
-            members.extractall(folder, filter="data")
+        shutil.unpack_archive(packed, folder, filter="data")
         for role in ROLES:
             old, new = (_written(template, role) for template in (Path(folder) / "template.yaml", TEMPLATE))
             changes = list(difflib.unified_diff(old, new, f"{role} at {commit}", f"{role} now", n=3, lineterm=""))

@@ -61,12 +61,6 @@ def test_pipe_and_api_are_what_their_runbooks_expect() -> None:
     assert resources["CarRideApi"]["Properties"]["FailOnWarnings"] is True
 
 
-def test_every_queue_is_an_output(deployed: Stack) -> None:
-    """Operators find the queue of a dead letter among the outputs."""
-    values = [output["Value"] for output in deployed.outputs.values()]
-    assert [name for name in deployed.of_type("AWS::SQS::Queue") if {"Ref": name} not in values] == []
-
-
 # ── Who gets which events ─────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from carride.events import SOURCE, ContractError, RideEvent, idempotency_id, parse_event, read_json
-from carride.facts import ALIASES, FACTS, Fact
+from carride.facts import FACTS, Fact
 from carride.simulation import older_envelope
 from idempotency.fingerprint import fingerprint
 from ops.audit.queues import dead_letter
@@ -154,7 +154,7 @@ def _read(detail: Any) -> None:
         assert error.field  # noqa: PT017 - either outcome is fine, and this is what one of them has to say
     else:
         assert type(read.data) in FACTS.values()
-        if detail.get("type") not in ALIASES:
+        if detail.get("type") != FOREIGN["type"]:
             assert read.idempotencyid == idempotency_id(read.subject, read.type, read.data.version)
         assert fingerprint(read.payload)
         assert json.dumps(read.to_detail(), ensure_ascii=False).encode()

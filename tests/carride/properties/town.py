@@ -25,7 +25,7 @@ from gateway import GatewayUnavailableError
 from idempotency import BatchFailedError, BusyError
 from idempotency.errors import RetryableError
 from idempotency.stores.transport import NoAnswerError
-from local.simulated_gateway import Books, Strict, Troubles
+from local.simulated_gateway import Books, Troubles
 from tests.functions.gateways import FakeGateway, KilledError
 from tests.functions.saga import NOW
 from tests.functions.world import CONSUMED, World
@@ -67,13 +67,13 @@ class Town(World):
     Args:
         chance: decides about everything.
         troubles: of the gateway.
-        strict: whether it is strict.
+        keys_s: seconds for which it knows a key.
         lost: the share of events that dispatch and payment never get; the reconciler runs, and settles their rides.
             None: none gets lost, and the reconciler does not run.
     """
 
-    def __init__(self, chance: Random, troubles: Troubles, *, strict: bool, lost: float | None = None) -> None:
-        self.books = Books(troubles, strict=Strict(pending_s=30) if strict else None, clock=lambda: self.clock() / 1000)
+    def __init__(self, chance: Random, troubles: Troubles, *, keys_s: float, lost: float | None = None) -> None:
+        self.books = Books(troubles, keys_s=keys_s, pending_s=30, clock=lambda: self.clock() / 1000)
         super().__init__(FakeGateway(self.books))
         self._chance = chance
         self._faulty = True

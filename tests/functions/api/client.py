@@ -1,16 +1,16 @@
 """A client of the deployed API, and of the tables behind it."""
 
-import http.client
 import json
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
+import urllib3
 from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
 from idempotency import marshalling
-from local.local_aws import HOST, LocalAws, Stack
+from local.local_aws import LocalAws, Stack
 
 BOOKING: Final = {"customerID": "customer_a", "pickup": "sector_01", "destination": "sector_03", "price": 1250}
 
@@ -31,12 +31,7 @@ class Api:
     def __init__(self, cloud: LocalAws, stack: Stack) -> None:
         self.cloud = cloud
         self.stack = stack
-        self.path = f"/_aws/execute-api/{stack.resources['CarRideApi']}/$default"
-
-    @property
-    def url(self) -> str:
-        """The URL of the API."""
-        return f"{self.cloud.endpoint_url}{self.path}"
+        self.url = f"{cloud.endpoint_url}/_aws/execute-api/{stack.resources['CarRideApi']}/$default"
 
     def send(
         self,
@@ -56,13 +51,10 @@ class Api:
             request = AWSRequest(method, f"{self.url}{path}", headers=headers, data=content)
             SigV4Auth(Credentials("test", "test"), "execute-api", self.cloud.region).add_auth(request)
             headers = dict(request.headers.items())
-        connection = http.client.HTTPConnection(HOST, self.cloud.port, timeout=TIMEOUT_S)
-        try:
-            connection.request(method, f"{self.path}{path}", content, headers)
-            response = connection.getresponse()
-            return Answer(response.status, dict(response.getheaders()), json.loads(response.read()))
-        finally:
-            connection.close()
+        answer = urllib3.request(
+            method, f"{self.url}{path}", body=content, headers=headers, timeout=TIMEOUT_S, retries=False
+        )
+        return Answer(answer.status, dict(answer.headers), answer.json())
 
     def items(self, output: str) -> list[dict[str, Any]]:
         """Return the items of a table, which an output of the stack names."""

@@ -5,7 +5,7 @@ import argparse
 from aws_lambda_powertools.shared.version import VERSION
 
 from local.command import positive
-from tests.idempotency.bench.measures import Row, own_cpu, start_up
+from tests.idempotency.bench.measures import Row, own_cpu, start_up, whole
 
 
 def main() -> None:
@@ -13,15 +13,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="make bench ARGS=…",
         description="Measures this layer and AWS Lambda Powertools' idempotency utility in turn, in one run, so that "
-        "the ratio is meaningful on any machine. Nothing leaves this machine: a stub of botocore's client answers at "
-        "once. Both sides handle the same event of this project's contract, by the same JMESPath key, compare payloads "
-        "and cache nothing. Import and construction are counted beyond a botocore client; Powertools also brings "
-        "boto3. Times are medians of CPU time.",
+        "the ratio is meaningful on any machine. Nothing leaves this machine. Both sides handle the same event of this "
+        "project's contract, by the same JMESPath key, compare payloads and cache nothing. The first rows measure "
+        "whole processes over HTTP, each side with its own way to DynamoDB: Powertools as documented, and with one "
+        "tuned client. In the others a stub of botocore's client answers at once, and import and construction are "
+        "counted beyond it. Times are medians of CPU time.",
         epilog="example: make bench ARGS='--repetitions 60'",
     )
     parser.add_argument("--repetitions", type=positive, default=25, metavar="N", help="turns of each side (25)")
     arguments = parser.parse_args()
-    print(table([*own_cpu(arguments.repetitions), *start_up(arguments.repetitions)]))
+    repetitions = arguments.repetitions
+    print(table([*whole(max(3, repetitions // 5)), *own_cpu(repetitions), *start_up(repetitions)]))
 
 
 def table(rows: list[Row]) -> str:

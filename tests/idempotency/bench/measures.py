@@ -8,9 +8,13 @@ import subprocess
 import sys
 import tempfile
 import time
+import zlib
 from collections.abc import Callable, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import zip_longest
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from threading import Thread
+from typing import Any, ClassVar, Final, NamedTuple
 from unittest.mock import patch
 
 from aws_lambda_powertools.utilities.idempotency import DynamoDBPersistenceLayer, IdempotencyConfig, idempotent
@@ -122,6 +126,70 @@ def own_cpu(repetitions: int) -> list[Row]:
     return [Row(f"own CPU: {path}", "µs", us[path, 0], us[path, 1], 0.4) for path in ("new", "duplicate")]
 
 
+class _DynamoDB(BaseHTTPRequestHandler):
+    """As much of DynamoDB as both sides need: a completed item refuses to be written again."""
+
+    protocol_version = "HTTP/1.1"
+    items: ClassVar[dict[str, dict[str, Any]]] = {}
+
+    def do_POST(self) -> None:
+        """Answer a request."""
+        request = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        key = request.get("Item", request.get("Key"))["idempotencyKey"]["S"]
+        stored = self.items.get(key, {})
+        status = 200
+        answer: dict[str, Any] = {}
+        if self.headers["x-amz-target"].endswith("GetItem"):
+            answer = {"Item": stored} if stored else {}
+        elif stored.get("status", {}).get("S") == "COMPLETED":
+            status, answer = 400, {"__type": "#ConditionalCheckFailedException", "message": "refused", "Item": stored}
+        elif "Item" in request:
+            self.items[key] = request["Item"]
+        else:
+            values = request["ExpressionAttributeValues"]
+            names = {"status": ":status", "data": ":response_data", "expiration": ":expiry"}
+            self.items[key] = stored | {name: values[value] for name, value in names.items()}
+        body = json.dumps(answer).encode()
+        lines = (f"x-amz-crc32: {zlib.crc32(body)}", f"content-length: {len(body)}", "", "")
+        head = "\r\n".join((f"HTTP/1.1 {status} Answer", "content-type: application/x-amz-json-1.0", *lines))
+        self.wfile.write(head.encode() + body)
+
+    def log_message(self, *_: object) -> None:
+        """Be silent."""
+
+
+def whole(repetitions: int) -> list[Row]:
+    """Measure whole processes of both sides over HTTP on this machine, from compiled modules."""
+    sides = ("powertools", "shared", "here")
+    with (
+        tempfile.TemporaryDirectory(prefix="carride-bench-") as cache,
+        ThreadingHTTPServer(("127.0.0.1", 0), _DynamoDB) as server,
+    ):
+        Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        try:
+            runs = [
+                [_start(side, cache, "wire.py", AWS_ENDPOINT_URL=url) for side in sides] for _ in range(repetitions + 1)
+            ]
+        finally:
+            server.shutdown()
+    medians = [
+        {name: statistics.median(run[name] for run in side) for name in side[0]}
+        for side in zip(*runs[1:], strict=True)  # the first one compiles
+    ]
+    rows = []
+    for number, which, targets in ((0, "as documented", (0.25, 0.15, 0.35, 0.65)), (1, "one tuned client", (0.33,))):
+        measures = (
+            ("cold", "cold start and first event", "ms"),
+            ("new", "CPU of a new event", "µs"),
+            ("duplicate", "CPU of a duplicate", "µs"),
+            ("memory", "memory", "MiB"),
+        )
+        for (name, what, unit), target in zip_longest(measures, targets):
+            rows.append(Row(f"{what}, {which}", unit, medians[number][name], medians[2][name], target))
+    return rows
+
+
 def start_up(repetitions: int) -> list[Row]:
     """Measure import, construction and memory, each time in a new process, from compiled modules."""
     with tempfile.TemporaryDirectory(prefix="carride-bench-") as cache:
@@ -139,10 +207,11 @@ def start_up(repetitions: int) -> list[Row]:
     ]
 
 
-def _start(side: str, cache: str) -> dict[str, float]:
-    environment = {**os.environ, **ACCOUNT, "PYTHONPATH": str(ROOT / "layers/idempotency")}
+def _start(side: str, cache: str, script: str = "startup.py", **variables: str) -> dict[str, float]:
+    # Nothing else of this machine's environment: proxies and profiles would decide how DynamoDB is reached.
+    environment = {"PATH": os.environ["PATH"], **ACCOUNT, "PYTHONPATH": str(ROOT / "layers/idempotency"), **variables}
     environment |= {"PYTHONPYCACHEPREFIX": cache, "PYTHONDONTWRITEBYTECODE": ""}
-    command = [sys.executable, str(Path(__file__).with_name("startup.py")), side]
+    command = [sys.executable, str(Path(__file__).with_name(script)), side]
     run = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     measured: dict[str, float] = json.loads(run.stdout)
     return measured

@@ -9,7 +9,7 @@ from tests.idempotency.bench.measures import Row
 
 def test_both_sides_can_be_measured() -> None:
     """Every measure finds that both sides did something."""
-    rows = [*measures.own_cpu(1), *measures.start_up(1)]
+    rows = [*measures.whole(1), *measures.own_cpu(1), *measures.start_up(1)]
     assert all(row.here > 0 and row.powertools > 0 for row in rows)
 
 

@@ -18,14 +18,16 @@ from aws_lambda_powertools.utilities.idempotency import base
 from aws_lambda_powertools.utilities.idempotency.persistence import base as persistence
 from aws_lambda_powertools.utilities.idempotency.persistence import datarecord, dynamodb
 from botocore.awsrequest import AWSResponse
+from botocore.compat import HTTPHeaders
 from botocore.exceptions import ReadTimeoutError
 from botocore.loaders import create_loader
 from botocore.session import Session, get_session
 from moto import mock_aws
+from moto.core.botocore_stubber import MockRawResponse
 from moto.core.models import botocore_stubber
 
 from idempotency.testing import DeadLetterBox, Invocation, ManualClock
-from tests.idempotency.samples import Crash, create_tables, http_answer
+from tests.idempotency.samples import Crash, create_tables
 
 POWERTOOLS_TABLE: Final = "Powertools"
 TABLE: Final = "Idempotency"
@@ -82,7 +84,7 @@ class Wire:
             botocore_stubber(event_name, request)
             raise ReadTimeoutError(endpoint_url=request.url)
         body = json.dumps({"__type": f"com.amazonaws.dynamodb.v20120810#{code}", "message": "made by a test"})
-        return http_answer(request, _SERVER_ERRORS.get(code, 400), body.encode())
+        return AWSResponse(request.url, _SERVER_ERRORS.get(code, 400), HTTPHeaders(), MockRawResponse(body))
 
 
 class Process:

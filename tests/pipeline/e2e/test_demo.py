@@ -33,13 +33,12 @@ def nothing_left(tmp_path: Path) -> Iterator[None]:
 
 def test_a_run_balances_and_writes_its_ledger(environment: dict[str, str]) -> None:
     """Duplicates, disorder, broken events and crashes end in a ledger with nothing lost and nothing doubled."""
-    command = [*DEMO, "--rides", "20", "--bookings", "4", "--seed", "5", "--malformed", "6", "--crashes", "1", "--json"]
+    command = [*DEMO, "--rides", "20", "--bookings", "4", "--seed", "5", "--malformed", "6", "--crashes", "1"]
     done = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False
     )
     assert done.returncode == 0, done.stderr
-    ledger = json.loads(done.stdout)
-    assert ledger == json.loads(LEDGER.read_text(encoding="utf-8"))
+    ledger = json.loads(LEDGER.read_text(encoding="utf-8"))
     assert (ledger["lost"], ledger["doubled"]) == (0, 0)
     assert ledger["duplicates_absorbed"] > 0
     assert ledger["dead_lettered"]["RideHistoryDlq"]["CONTRACT"] == 4

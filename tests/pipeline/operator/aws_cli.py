@@ -67,51 +67,36 @@ def run(client: Callable[[str], Any], here: Path, words: list[str]) -> str:
     if (service, operation) == ("logs", "tail"):
         lines = client("logs").filter_log_events(logGroupName=rest[0])["events"]
         return "".join(f"{line['message'].rstrip()}\n" for line in lines)
+    options: dict[str, list[str]] = {}
+    for word in rest:
+        if word.startswith("--"):
+            values = options.setdefault(word.removeprefix("--"), [])
+        else:
+            kind, _, path = word.partition("://")
+            values.append((here / path).read_text(encoding="utf-8") if kind in {"file", "fileb"} else word)
     sdk = client(service)
     method = next(name for name, known in sdk.meta.method_to_api_mapping.items() if xform_name(known, "-") == operation)
     members = sdk.meta.service_model.operation_model(sdk.meta.method_to_api_mapping[method]).input_shape.members
     by_option = {xform_name(name, "-"): (name, shape) for name, shape in members.items()}
-    request, of_the_cli, files = {}, {}, []
-    while rest:
-        word = rest.pop(0)
-        if not word.startswith("--"):
-            files.append(here / word)
-            continue
-        option = word.removeprefix("--")
-        values: list[str] = []
-        positive = option if option in by_option else option.removeprefix("no-")
-        kind = by_option[positive][1].type_name if positive in by_option else "string"
-        if kind == "boolean":
-            request[by_option[positive][0]] = positive == option
-            continue
-        while rest and not rest[0].startswith("--") and (kind == "list" or not values):
-            values.append(_content(here, rest.pop(0)))
-        if positive in by_option:
-            name, shape = by_option[positive]
-            request[name] = _value(shape, values)
-        else:
-            of_the_cli[option] = values[0]
-    answer = getattr(sdk, method)(**request)
+    given = [(*by_option[option], values) for option, values in options.items() if option in by_option]
+    answer = getattr(sdk, method)(**{name: _value(shape, values) for name, shape, values in given})
     answer.pop("ResponseMetadata", None)
-    if "Payload" in answer:
-        files[0].write_bytes(answer.pop("Payload").read())
-    found = jmespath.search(of_the_cli.get("query", "@"), answer)
-    return (
-        f"{_text(found)}\n" if of_the_cli.get("output") == "text" else json.dumps(found, default=str, indent=2) + "\n"
-    )
-
-
-def _content(here: Path, value: str) -> str:
-    path = value.partition("://")[2] if value.startswith(("file://", "fileb://")) else None
-    return value if path is None else (here / path).read_text(encoding="utf-8")
+    found = jmespath.search(options.get("query", ["@"])[0], answer)
+    return (_text(found) if options.get("output") == ["text"] else json.dumps(found, default=str, indent=2)) + "\n"
 
 
 def _value(shape: Any, values: list[str]) -> Any:
-    if shape.type_name == "list" and not values[0].startswith("["):
-        return values
-    if shape.type_name in {"list", "structure", "map"}:
-        return json.loads(values[0])
-    return int(values[0]) if shape.type_name in {"integer", "long"} else values[0]
+    match shape.type_name:
+        case "boolean":
+            return True
+        case "list" if not values[0].startswith("["):
+            return values
+        case "list" | "structure" | "map":
+            return json.loads(values[0])
+        case "integer" | "long":
+            return int(values[0])
+        case _:
+            return values[0]
 
 
 def _text(value: Any) -> str:

@@ -1,13 +1,12 @@
 """A stack that an operator is called to: it has had rides, and each kind of fault."""
 
 import os
-import subprocess
 from collections.abc import Iterator
 from typing import Final
 
 import pytest
 
-from local.local_aws import ROOT, LocalAws
+from local.local_aws import LocalAws
 from local.simulated_gateway import Books, GatewayServer
 from ops import fleet
 from tests.pipeline.pipeline import Pipeline
@@ -22,12 +21,6 @@ class Operator:
     def __init__(self, pipeline: Pipeline) -> None:
         self.pipeline = pipeline
         self.environment = os.environ | pipeline.cloud.environment() | {"STACK": NAME}
-
-    def run(self, *command: str) -> subprocess.CompletedProcess[str]:
-        """Run a command as a process, and return what became of it."""
-        return subprocess.run(
-            command, cwd=ROOT, env=self.environment, capture_output=True, text=True, timeout=120, check=False
-        )
 
 
 @pytest.fixture(scope="module")

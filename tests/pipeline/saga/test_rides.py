@@ -1,11 +1,8 @@
 """Whole rides through the deployed pipeline: booked, driven and paid; or settled by the reconciler."""
 
-import http.client
-import json
 from datetime import UTC, datetime, timedelta
 
-from local.bookings import send
-from local.local_aws import HOST
+from tests.functions.api.client import BOOKING, Api
 from tests.functions.saga import event_of
 from tests.pipeline.saga.town import Town
 
@@ -42,16 +39,12 @@ def test_rides_that_stand_still_are_settled(town: Town) -> None:
 
 def test_a_booking_that_nobody_ends_is_cancelled(town: Town) -> None:
     """The caller finds the ride cancelled; its car is free, and its money released."""
-    path = f"/_aws/execute-api/{town.stack.resources['CarRideApi']}/$default/carrides"
-    connection = http.client.HTTPConnection(HOST, town.cloud.port, timeout=60)
-    order = {"customerID": "customer_a", "pickup": "sector_10", "destination": "sector_03", "price": 1250}
-    ride = send(connection, "POST", path, order, key="abandoned-book", twice=False)
-    path += f"/{ride['orderID']}"
-    send(connection, "PUT", path, {"action": "accept", "version": 1}, key="abandoned-accept", twice=False)
+    api, order = Api(town.cloud, town.stack), BOOKING | {"pickup": "sector_10"}
+    ride = api.send("POST", "/carrides", order, key="abandoned-book").body
+    path = f"/carrides/{ride['orderID']}"
+    api.send("PUT", path, {"action": "accept", "version": 1}, key="abandoned-accept")
     town.settle()
     town.reconcile()
-    connection.request("GET", path)
-    found = json.load(connection.getresponse())
-    connection.close()
+    found = api.send("GET", path).body
     assert found["status"] == "cancelled"
     assert {"CarReleased", "PaymentRefunded"} <= {each["type"] for each in found["timeline"]}

@@ -7,10 +7,11 @@ from typing import Final
 
 import pytest
 
-from local.demo import publish
+from local.demo import stack_ref
 from local.local_aws import FAULTS, ROOT, LocalAws
 from local.simulated_gateway import Books, GatewayServer, Troubles
 from ops import fleet
+from ops.simulation import simulate
 from tests.functions.api.client import BOOKING, Api
 from tests.functions.saga import NOW, event_of
 from tests.pipeline.saga.town import CARS, DECLINED, SEED, Town
@@ -64,8 +65,7 @@ def _ask_the_api(api: Api) -> None:
 def _simulate(town: Town) -> None:
     """Publish duplicates, late, malformed and poisoned events, and some that the bus refuses."""
     request = {"rides": 4, "seed": 3, "duplicates": 0.5, "malformed": 12, "late": 2, "crashes": 1, "poison": 1}
-    for _ in publish(town.cloud, town.stack, request):
-        pass
+    list(simulate(stack_ref(town.cloud, town.stack), request))
     town.settle()
 
 

@@ -11,6 +11,7 @@ import logging
 import os
 import re
 import select
+import socket
 import ssl
 import uuid
 import zlib
@@ -18,22 +19,21 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
-from http.client import HTTPConnection, HTTPException, HTTPSConnection, IncompleteRead
+from http.client import HTTPException, HTTPResponse, IncompleteRead
 from threading import Lock
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 from idempotency.clock import Clock, epoch_ms
 from idempotency.stores.signing import Credentials, CredentialsError, Signer, credentials_of
-from idempotency.stores.transport import NoAnswerError, ServiceError, Transport
+from idempotency.stores.transport import CONNECT_TIMEOUT_S, READ_TIMEOUT_S, NoAnswerError, ServiceError, Transport
 
-_CONNECT_TIMEOUT_S: Final = 0.7
-_READ_TIMEOUT_S: Final = 0.8
 _KEPT: Final = 20
 _CONTENT_TYPE: Final = "application/x-amz-json-1.0"
 _USER_AGENT: Final = "carride-idempotency lang/python"
 _OK: Final = 200
 _SERVER_ERROR: Final = 500
+_HTTP, _HTTPS = 80, 443
 
 _is_standard_region: Final = re.compile(
     r"(?:af|ap|ca|eu|il|me|mx|sa|us)-(?:north|south)?(?:east|west|central)?-\d"
@@ -77,8 +77,8 @@ class LeanTransport:
         region: str,
         credentials: Callable[..., Credentials],
         *,
-        connect_timeout_s: float = _CONNECT_TIMEOUT_S,
-        read_timeout_s: float = _READ_TIMEOUT_S,
+        connect_timeout_s: float = CONNECT_TIMEOUT_S,
+        read_timeout_s: float = READ_TIMEOUT_S,
         clock: Clock = epoch_ms,
         tls: Callable[[bool], ssl.SSLContext] | None = None,
     ) -> None:
@@ -87,7 +87,7 @@ class LeanTransport:
         self._address = urlsplit(url)
         self._host = self._address.netloc
         self._signer, self._credentials = Signer(region), credentials
-        self._kept: deque[HTTPConnection] = deque(maxlen=_KEPT)
+        self._kept: deque[socket.socket] = deque(maxlen=_KEPT)
         self._tls = tls or tls_context
         self._context: ssl.SSLContext | None = None
         self._complete = False
@@ -135,11 +135,14 @@ class LeanTransport:
 
     def _exchange(self, operation: str, body: bytes) -> tuple[int, Mapping[str, str], bytes]:
         headers = self._signed(operation, body)
+        lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        head = f"POST / HTTP/1.1\r\n{lines}content-length: {len(body)}\r\n\r\n".encode("latin-1")
         connection = self._live() or self._connected()
         try:
-            connection.sock.settimeout(self._read_s)
-            connection.request("POST", "/", body, headers)
-            answer = connection.getresponse()
+            connection.settimeout(self._read_s)
+            connection.sendall(head + body)
+            answer = HTTPResponse(connection, method="POST")
+            answer.begin()
             content = answer.read()
         except BaseException as error:
             connection.close()
@@ -169,49 +172,42 @@ class LeanTransport:
         headers |= {"accept-encoding": "identity", "user-agent": _USER_AGENT}
         if trace := os.environ.get("_X_AMZN_TRACE_ID"):
             headers["x-amzn-trace-id"] = trace
+        if not all(map(str.isprintable, headers.values())):
+            raise UnusableError("a header holds a line break")
         return headers
 
     # ── Connections ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _live(self) -> HTTPConnection | None:
+    def _live(self) -> socket.socket | None:
         """Return a kept connection that is still open. One that has something to say was closed or is out of step."""
         while True:
             try:
                 connection = self._kept.pop()
             except IndexError:
                 return None
-            if not select.select([connection.sock], [], [], 0)[0]:
+            if not select.select([connection], [], [], 0)[0]:
                 return connection
             connection.close()
 
-    def _connected(self) -> HTTPConnection:
+    def _connected(self) -> socket.socket:
         """Return a new connection."""
+        host, is_secure = str(self._address.hostname), self._address.scheme == "https"
+        connection = None
         try:
-            return self._open()
-        except ssl.SSLCertVerificationError:
-            if self._complete:
-                raise UnusableError("the certificate cannot be verified") from None
-        self._complete, self._context = True, None
-        return self._connected()
-
-    def _open(self) -> HTTPConnection:
-        host, port = str(self._address.hostname), self._address.port
-        if self._address.scheme == "https":
-            self._context = self._context or self._tls(self._complete)
-            connection: HTTPConnection = HTTPSConnection(host, port, timeout=self._connect_s, context=self._context)
-        else:
-            connection = HTTPConnection(host, port, timeout=self._connect_s)
-        try:
-            connection.connect()
-        except ssl.SSLCertVerificationError:
-            connection.close()
-            raise
-        except ssl.SSLError as error:
-            connection.close()
-            raise UnusableError(f"no TLS connection to {host}: {error}") from error
+            port = self._address.port or (_HTTPS if is_secure else _HTTP)
+            connection = socket.create_connection((host, port), self._connect_s)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if is_secure:
+                self._context = self._context or self._tls(self._complete)
+                connection = self._context.wrap_socket(connection, server_hostname=host)
         except OSError as error:
-            connection.close()
-            raise NoAnswerError(f"no connection to {host}: {error}") from error
+            if connection is not None:
+                connection.close()
+            if isinstance(error, ssl.SSLCertVerificationError) and not self._complete:
+                self._complete, self._context = True, None
+                return self._connected()
+            kind = UnusableError if isinstance(error, ssl.SSLError) else NoAnswerError
+            raise kind(f"no connection to {host}: {error}") from error
         return connection
 
 
@@ -338,23 +334,16 @@ class Guarded:
 
     def __init__(self, lean: Transport, other: Callable[[], Transport]) -> None:
         self.longest_try_s = lean.longest_try_s
-        self._transport, self._other = lean, other
-        self._guarded, self._lock = True, Lock()
-
-    @property
-    def name(self) -> str:
-        """The transport that is in use."""
-        return "lean" if self._guarded else "botocore"
+        self._transport = self._lean = lean
+        self._other, self._lock = other, Lock()
 
     def __call__(self, operation: str, request: Mapping[str, Any], /) -> Mapping[str, Any]:
         """Send one request."""
         try:
             return self._transport(operation, request)
         except UnusableError as error:
-            if not self._guarded:
-                raise
             with self._lock:
-                if self._guarded:
+                if self._transport is self._lean:
                     _log.warning("DynamoDB is reached through botocore from now on: %s", error)
-                    self._transport, self._guarded = self._other(), False
+                    self._transport = self._other()
         return self._transport(operation, request)

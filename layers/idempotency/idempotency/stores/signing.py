@@ -35,11 +35,10 @@ class Credentials(NamedTuple):
 
 
 class Signer:
-    """Signs requests for one service in one region. It may be used from several threads."""
+    """Signs requests for DynamoDB in one region. It may be used from several threads."""
 
-    def __init__(self, region: str, service: str = "dynamodb") -> None:
-        self._scope = f"{region}/{service}/aws4_request"
-        self._parts = (region, service, "aws4_request")
+    def __init__(self, region: str) -> None:
+        self._parts = (region, "dynamodb", "aws4_request")
         self._derived: tuple[str, str, bytes] = ("", "", b"")
 
     def authorization(self, credentials: Credentials, headers: Mapping[str, str], body: bytes, time: str) -> str:
@@ -55,7 +54,7 @@ class Signer:
         signed = ";".join(names)
         lines = "".join(f"{name}:{' '.join(headers[name].split())}\n" for name in names)
         request = f"POST\n/\n\n{lines}\n{signed}\n{sha256(body).hexdigest()}"
-        scope = f"{time[:8]}/{self._scope}"
+        scope = "/".join((time[:8], *self._parts))
         text = f"AWS4-HMAC-SHA256\n{time}\n{scope}\n{sha256(request.encode()).hexdigest()}"
         signature = hmac.digest(self._key(credentials.secret_key, time[:8]), text.encode(), "sha256").hex()
         return (

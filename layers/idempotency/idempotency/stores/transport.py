@@ -10,8 +10,8 @@ from typing import Any, Final, Protocol
 
 from idempotency.errors import ConfigurationError
 
-_CONNECT_TIMEOUT_S: Final = 0.7
-_READ_TIMEOUT_S: Final = 0.8
+CONNECT_TIMEOUT_S: Final = 0.7
+READ_TIMEOUT_S: Final = 0.8
 
 
 class ServiceError(Exception):
@@ -48,20 +48,16 @@ class BotocoreTransport:
     """Sends through a botocore client that tries once: the store retries, because it knows the deadline."""
 
     def __init__(self, client: Any, longest_try_s: float) -> None:
-        from botocore.exceptions import (
-            ClientError,
-            ConnectionError,  # noqa: A004 - botocore's name for it
-            CredentialRetrievalError,
-            HTTPClientError,
-            NoCredentialsError,
-            PartialCredentialsError,
-        )
-        from botocore.parsers import ResponseParserError
+        from botocore import exceptions, parsers
 
         self.longest_try_s = longest_try_s
-        self._service_error: type[Any] = ClientError
-        self._unsigned = (CredentialRetrievalError, NoCredentialsError, PartialCredentialsError)
-        self._no_answer = (HTTPClientError, ConnectionError, ResponseParserError)
+        self._service_error: type[Any] = exceptions.ClientError
+        self._unsigned = (
+            exceptions.CredentialRetrievalError,
+            exceptions.NoCredentialsError,
+            exceptions.PartialCredentialsError,
+        )
+        self._no_answer = (exceptions.HTTPClientError, exceptions.ConnectionError, parsers.ResponseParserError)
         self._calls: dict[str, Callable[..., Mapping[str, Any]]] = {
             "GetItem": client.get_item,
             "PutItem": client.put_item,
@@ -116,7 +112,7 @@ def dynamodb_transport() -> Transport:
 
 
 def botocore_transport(
-    *, session: Any = None, connect_timeout_s: float = _CONNECT_TIMEOUT_S, read_timeout_s: float = _READ_TIMEOUT_S
+    *, session: Any = None, connect_timeout_s: float = CONNECT_TIMEOUT_S, read_timeout_s: float = READ_TIMEOUT_S
 ) -> BotocoreTransport:
     """Make a transport over a new botocore client, by default of the environment's session.
 

@@ -1,0 +1,60 @@
+"""The desk: a page that shows every event of a stack and what became of it, served to this machine only."""
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from ops.stack import OperatorError, StackRef
+
+PORT: Final = 8765
+_HOST: Final = "127.0.0.1"
+_LAST_ANSWERS_S: Final = 1
+
+
+@contextmanager
+def serving(stack: StackRef, port: int = PORT) -> Iterator[str]:
+    """Serve the page from a thread for as long as the ``with`` block lasts; yield its URL.
+
+    Args:
+        stack: what to show.
+        port: where to listen; 0 is any free port.
+
+    Raises:
+        OperatorError: there is no such stack, or the port is taken.
+    """
+    import uvicorn  # noqa: PLC0415 - whoever only needs the port needs no server
+
+    from ops.desk.app import Desk  # noqa: PLC0415 - as above
+    from ops.desk.feed import Feed  # noqa: PLC0415 - as above
+
+    feed = Feed(stack)
+    with _listening(port) as listener:
+        host = f"{_HOST}:{listener.getsockname()[1]}"
+        desk = Desk(feed, host)
+        settings = uvicorn.Config(
+            desk.app, log_level="warning", lifespan="off", access_log=False, timeout_graceful_shutdown=_LAST_ANSWERS_S
+        )
+        server = uvicorn.Server(settings)
+        thread = threading.Thread(target=server.run, args=([listener],), name="desk")
+        feed.start()
+        thread.start()
+        try:
+            yield f"http://{host}/"
+        finally:
+            desk.jobs.stop()
+            feed.stop()
+            server.should_exit = True
+            thread.join()
+
+
+def _listening(port: int) -> socket.socket:
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((_HOST, port))
+    except OSError as error:
+        listener.close()
+        raise OperatorError(f"port {port} cannot be used ({error.strerror}): give another one with --port") from error
+    return listener

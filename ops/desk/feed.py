@@ -1,0 +1,212 @@
+"""Keeps the index of a stack current: polls its logs and queues from where it left off, and audits it now and then."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import timedelta
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
+
+from ops.audit import DEFAULT_GRACE, Report, judge, read
+from ops.audit.reading import enabled
+from ops.desk.index import Index
+from ops.stack import OperatorError, StackRef
+
+_GRACE: Final = timedelta(seconds=90)
+"""Longer than the lease of a killed run, after which a local stack tries again."""
+_REST: Final = 4
+"""A feed pauses for this many times as long as its last look took."""
+_ATTRIBUTES: Final = ("", "NotVisible", "Delayed")
+
+
+class Beat(NamedTuple):
+    """How often a feed asks, in seconds."""
+
+    logs: float
+    queues: float
+    audit: float | None
+    """None: only when somebody asks, because the audit reads whole tables."""
+    overlap: float
+    """How late a log line may appear. Lines of this time are read again."""
+    history: float
+    """How far back the first look goes."""
+
+
+LOCAL: Final = Beat(logs=0.4, queues=1.0, audit=2.0, overlap=2.0, history=7 * 86_400.0)
+AWS: Final = Beat(logs=3.0, queues=15.0, audit=None, overlap=60.0, history=3_600.0)
+
+
+class Tail:
+    """Reads a log group from the last time seen.
+
+    Args:
+        logs: a client for CloudWatch Logs.
+        group: the log group's name.
+        since_ms: where to begin.
+        overlap_ms: how late a line may appear.
+    """
+
+    def __init__(self, logs: Any, group: str, since_ms: int, overlap_ms: int) -> None:
+        self._pages = logs.get_paginator("filter_log_events")
+        self._group = group
+        self._newest_ms = since_ms
+        self._overlap_ms = overlap_ms
+        self._known: dict[int, int] = {}  # time by hash of the lines that will be read again
+
+    def pages(self) -> Iterator[list[Mapping[str, Any]]]:
+        """Yield the new lines by page."""
+        start = self._newest_ms - self._overlap_ms
+        for page in self._pages.paginate(logGroupName=self._group, startTime=max(0, start)):
+            yield [line for line in page["events"] if self._is_new(line)]
+        oldest = self._newest_ms - self._overlap_ms
+        self._known = {name: time_ms for name, time_ms in self._known.items() if time_ms >= oldest}
+
+    def _is_new(self, line: Mapping[str, Any]) -> bool:
+        name = hash((line.get("eventId"), line["logStreamName"], line["timestamp"], line["message"]))
+        if name in self._known:
+            return False
+        self._known[name] = line["timestamp"]
+        self._newest_ms = max(self._newest_ms, line["timestamp"])
+        return True
+
+
+type _Reading = tuple[Callable[[Mapping[str, Any]], object], Tail]
+"""What adds a line to the index, and where the lines come from."""
+
+
+class Feed:
+    """Polls a stack from threads of its own, from `start` to `stop`.
+
+    Hold ``lock`` while you read ``index``.
+    """
+
+    def __init__(self, stack: StackRef) -> None:
+        self.stack = stack
+        self.consumers = enabled(stack)
+        self.index = Index(self.consumers)
+        self.lock = threading.RLock()
+        self.queues: Mapping[str, int] = {}
+        """Messages by the logical id of their queue; those that a reader has taken count too."""
+        self.report: Report | None = None
+        self.audited_at: float | None = None
+        """When the audit of ``report`` began, in seconds since the epoch."""
+        self.troubles: dict[str, str] = {}
+        """Why polling or the audit fails now, in sentences."""
+        self.answered_at = time.time()
+        """When the stack answered last."""
+        self._beat = LOCAL if stack.local else AWS
+        self._stopping, self._audit_wanted = threading.Event(), threading.Event()
+        self._audited_version = -1
+        self._tails = self._open_tails()
+        jobs = {
+            "logs": (self._read_logs, self._beat.logs),
+            "queues": (self._count_queues, self._beat.queues),
+            "audit": (self._audit, self._beat.audit or 1.0),
+        }
+        self._threads = [
+            threading.Thread(target=self._repeat, args=(name, *job), name=f"desk-{name}", daemon=True)
+            for name, job in jobs.items()
+        ]
+
+    def start(self) -> None:
+        """Begin to poll."""
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """End polling."""
+        self._stopping.set()
+        for thread in self._threads:
+            thread.join(timeout=5.0)
+
+    @property
+    def stopping(self) -> bool:
+        """Whether `stop` was called."""
+        return self._stopping.is_set()
+
+    @property
+    def audits_by_itself(self) -> bool:
+        """Whether the audit is repeated without being asked for."""
+        return self._beat.audit is not None
+
+    def audit_soon(self) -> None:
+        """Have the stack audited."""
+        self._audit_wanted.set()
+
+    def _repeat(self, name: str, work: Callable[[], object], pause: float) -> None:
+        while not self._stopping.is_set():
+            began = time.monotonic()
+            try:
+                work()
+            except (BotoCoreError, ClientError, OperatorError) as error:
+                self._trouble(name, self._sentence(error))
+            else:
+                self.answered_at = time.time()
+                self._trouble(name, None)
+            took = time.monotonic() - began
+            self._stopping.wait(max(pause, _REST * took))
+
+    def _trouble(self, name: str, sentence: str | None) -> None:
+        with self.lock:
+            self.troubles = {each: text for each, text in self.troubles.items() if each != name}
+            if sentence:
+                self.troubles[name] = sentence
+
+    def _sentence(self, error: Exception) -> str:
+        if isinstance(error, NoCredentialsError):
+            return "There are no AWS credentials: log in, for example with `aws sso login`, and start the desk again."
+        if isinstance(error, ClientError):
+            return f"{error.operation_name} was refused ({error.response['Error']['Code']}): check your role."
+        if isinstance(error, BotoCoreError) and self.stack.local:
+            return "The local stack does not answer. If it has ended, start it with `make demo ARGS=--keep`."
+        return f"{self.stack.name} cannot be asked: {error}."
+
+    def _open_tails(self) -> Sequence[_Reading]:
+        logs, outputs = self.stack.client("logs"), self.stack.outputs
+        since, overlap = int((time.time() - self._beat.history) * 1000), int(self._beat.overlap * 1000)
+        tails: list[_Reading] = [
+            (self.index.add_published, Tail(logs, outputs["CarRideEventsLogGroupName"], since, overlap))
+        ]
+        for each in self.consumers:
+            group = outputs[f"{each.resources}LogGroupName"]
+            tails.append((partial(self.index.add_line, each.name), Tail(logs, group, since, overlap)))
+        return tails
+
+    def _read_logs(self) -> None:
+        for add, tail in self._tails:
+            for lines in tail.pages():
+                with self.lock:
+                    for line in lines:
+                        add(line)
+
+    def _count_queues(self) -> None:
+        sqs = self.stack.client("sqs")
+        asked = [f"ApproximateNumberOfMessages{name}" for name in _ATTRIBUTES]
+        found = {}
+        for output, url in self.stack.outputs.items():
+            if output.endswith(("DlqUrl", "QueueUrl")):
+                attributes = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=asked)["Attributes"]
+                found[output.removesuffix("Url")] = sum(map(int, attributes.values()))
+        with self.lock:
+            if found != self.queues:
+                self.queues = found
+                self.index.version += 1
+
+    def _audit(self) -> None:
+        """Audit the stack if somebody asked for it, or if something has happened since the last audit."""
+        wanted = self._audit_wanted.is_set()
+        version = self.index.version
+        if not wanted and (not self.audits_by_itself or version == self._audited_version):
+            return
+        self._audit_wanted.clear()
+        began = time.time()
+        evidence = read(self.stack, grace=_GRACE if self.stack.local else DEFAULT_GRACE)
+        report = judge(evidence)
+        with self.lock:
+            self.index.add_letters(evidence.dead_letters)
+            self.report, self.audited_at = report, began
+            # A message that nobody could read, or an event in flight, calls for another look.
+            settled = not report.ledger.unread and not report.ledger.in_flight
+            self._audited_version = version + 1 if settled and version + 1 == self.index.version else -1

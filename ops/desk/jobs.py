@@ -1,0 +1,139 @@
+"""Runs commands of `./carride` for the desk: first the dry run, and with --yes once somebody has confirmed it."""
+
+import os
+import secrets
+import shlex
+import signal
+import sys
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Mapping
+from subprocess import DEVNULL, PIPE, STDOUT, Popen, TimeoutExpired
+from typing import Final
+
+from ops.regions import ROOT
+from ops.stack import OperatorError, StackRef
+
+_ACTS: Final = frozenset({"redrive", "release", "replay run", "replay cancel"})
+OFFERED: Final = _ACTS | {"replay plan"}
+"""The verbs that the desk runs."""
+_OPTIONS: Final = frozenset({"", "group", "limit", "release", "since", "until", "only"})
+"""The options that it passes on; the empty name is the argument without a name."""
+_MOST_JOBS: Final = 50
+_MOST_LINES: Final = 1_000
+_ENDS_SECONDS: Final = 5.0
+
+
+class Job:
+    """A command that runs or has run.
+
+    Args:
+        words: the verb with its arguments.
+        stack: what it works on.
+        confirmed: whether it may change anything.
+        verb: the verb's name.
+    """
+
+    def __init__(self, verb: str, words: tuple[str, ...], stack: StackRef, *, confirmed: bool) -> None:
+        self.verb = verb
+        self.words = words
+        self.lines: deque[str] = deque(maxlen=_MOST_LINES)
+        """What it has printed."""
+        self.status: int | None = None
+        """Its exit status; None while it runs."""
+        self.asks = verb in _ACTS and not confirmed
+        """Whether it changes nothing until it is confirmed."""
+        yes = ("--yes",) if confirmed else ()
+        self.command = shlex.join(["./carride", *words, *yes])
+        self._process = Popen(
+            [sys.executable, "-m", "ops", *words, *yes, f"--stack={stack.name}", f"--region={stack.region}"],
+            stdin=DEVNULL,
+            stdout=PIPE,
+            stderr=STDOUT,
+            text=True,
+            cwd=ROOT,
+            env=_environment(stack),
+        )
+        threading.Thread(target=self._read, name=f"desk-{verb}", daemon=True).start()
+
+    def interrupt(self) -> None:
+        """End it as Ctrl-C does: it says what goes on and how to continue."""
+        if self.status is None:
+            self._process.send_signal(signal.SIGINT)
+
+    def wait(self, seconds: float) -> None:
+        """Wait until it has ended, and end it after some seconds."""
+        try:
+            self._process.wait(seconds)
+        except TimeoutExpired:
+            self._process.kill()
+
+    def _read(self) -> None:
+        with self._process as process:
+            for line in process.stdout or ():
+                self.lines.append(line.rstrip())
+        self.status = self._process.returncode
+
+
+class Jobs:
+    """The newest jobs by their ids."""
+
+    def __init__(self, stack: StackRef) -> None:
+        self._stack = stack
+        self._jobs: OrderedDict[str, Job] = OrderedDict()
+
+    def get(self, name: str) -> Job | None:
+        """Return a job."""
+        return self._jobs.get(name)
+
+    def start(self, verb: str, arguments: Mapping[str, str]) -> str:
+        """Start the dry run of a verb and return the job's id.
+
+        Args:
+            verb: one of `OFFERED`.
+            arguments: options by name, and the argument without a name under the empty one; ``on`` is a flag.
+
+        Raises:
+            OperatorError: the desk does not offer the verb or an option.
+        """
+        words = verb.split()
+        for name, value in arguments.items():
+            if verb not in OFFERED or name not in _OPTIONS or (not name and value.startswith("-")):
+                raise OperatorError(f"the desk does not run {verb} with {name} {value}")
+            if value:
+                words.append(value if not name else f"--{name}" if value == "on" else f"--{name}={value}")
+        return self._add(Job(verb, tuple(words), self._stack, confirmed=False))
+
+    def confirm(self, name: str) -> str:
+        """Do what a dry run has shown, and return the new job's id.
+
+        Raises:
+            OperatorError: there is no such dry run, or it has not ended well.
+        """
+        job = self._jobs.get(name)
+        if job is None or not job.asks or job.status:
+            raise OperatorError("there is no such preview: start it again")
+        return self._add(Job(job.verb, job.words, self._stack, confirmed=True))
+
+    def stop(self) -> None:
+        """Interrupt all jobs and wait for their ends."""
+        for job in self._jobs.values():
+            job.interrupt()
+        for job in self._jobs.values():
+            job.wait(_ENDS_SECONDS)
+
+    def _add(self, job: Job) -> str:
+        name = secrets.token_hex(4)
+        self._jobs[name] = job
+        if len(self._jobs) > _MOST_JOBS:
+            self._jobs.popitem(last=False)
+        return name
+
+
+def _environment(stack: StackRef) -> dict[str, str]:
+    """Return the environment in which a command finds the stack."""
+    found = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+    if stack.local is not None:
+        test = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}  # the engine's own
+        found |= {"AWS_ENDPOINT_URL": stack.local.endpoint, **test}
+    return found

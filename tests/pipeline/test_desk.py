@@ -1,0 +1,295 @@
+"""The desk in a real browser, over a running local stack."""
+
+import http.client
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final, Literal, NamedTuple
+from urllib.parse import urlsplit
+
+import pytest
+from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
+
+from local.engine.process import ROOT
+from local.local_aws import FAULTS, LocalAws
+from local.simulated_gateway import Books, GatewayServer
+from ops import desk, fleet
+from ops.desk.views import VIEWS
+from ops.finding import Kept, local_clients
+from ops.stack import OperatorError, StackRef
+from tests.pipeline.pipeline import Pipeline
+
+CHROMIUM: Final = shutil.which("chromium")
+IMAGES: Final = ROOT / "docs" / "images"
+TAKES_SCREENSHOTS: Final = bool(os.environ.get("SCREENSHOTS"))
+"""Set the variable SCREENSHOTS to write the images of the documentation anew."""
+PATIENCE_MS: Final = 60_000
+"""A stalled run is taken over after seconds; other steps take less."""
+CONSUMER: Final = "payment"
+
+type Scheme = Literal["light", "dark"]
+
+CONTRAST: Final = (Path(__file__).parent / "contrast.js").read_text(encoding="utf-8")
+
+
+class Site(NamedTuple):
+    """A stack with simulated rides, and the desk that shows it."""
+
+    pipeline: Pipeline
+    local: Kept
+    ref: StackRef
+    url: str
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Site]:
+    """A stack on an engine of its own, which the last test of this module ends."""
+    with ExitStack() as stack:
+        gateway = stack.enter_context(GatewayServer(Books()))
+        cloud = stack.enter_context(LocalAws("--retry-delays=0.5,1.0", *FAULTS))
+        cloud.build()
+        pipeline = Pipeline(cloud, cloud.deploy_fast("desk", PaymentGatewayUrl=gateway.url))
+        fleet.seed(cloud.client("dynamodb"), pipeline.stack.outputs["CarTableName"], 20)
+        pipeline.simulate(rides=10, seed=1, duplicates=0.3, crashes=1, poison=1, malformed=6)
+        local = Kept("desk", cloud.region, cloud.endpoint_url, gateway.url, "", os.getpid())
+        ref = StackRef(local.name, local.region, local_clients(local), local)
+        yield Site(pipeline, local, ref, stack.enter_context(desk.serving(ref, 0)))
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Debian's chromium."""
+    if CHROMIUM is None:
+        pytest.skip("there is no chromium: apt-get install chromium")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])  # root has no sandbox
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(browser: Browser, site: Site) -> Iterator[Page]:
+    """A page that writes no error to its console."""
+    page = browser.new_page(base_url=site.url, viewport={"width": 1280, "height": 800})
+    page.set_default_timeout(PATIENCE_MS)
+    errors: list[str] = []
+    page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    yield page
+    page.close()
+    assert errors == []
+
+
+def shown(locator: Locator) -> None:
+    """Wait until something is shown."""
+    expect(locator).to_be_visible(timeout=PATIENCE_MS)
+
+
+def event_of(page: Page, query: str) -> str:
+    """Return the path of the newest event that a filter finds."""
+    page.goto(f"/facts?{query}")
+    links = page.locator(".facts a[href^='/event/']")
+    shown(links.first)
+    return str(links.first.get_attribute("href"))
+
+
+def picture(page: Page, name: str) -> None:
+    """Write an image of the documentation, if that is asked for."""
+    if TAKES_SCREENSHOTS:
+        IMAGES.mkdir(exist_ok=True)
+        page.screenshot(path=IMAGES / f"{name}.png", full_page=True)
+
+
+def test_the_ledger_is_the_audit(site: Site, page: Page) -> None:
+    """Each number of the page is the audit's, and links to the events behind it."""
+    page.goto("/ledger")
+    shown(page.locator(".ledger"))
+    for name, account in site.pipeline.ledger().consumers.items():
+        for field in ("distinct", "deliveries", "duplicates_absorbed", "effects", "lost", "doubled"):
+            expect(page.locator(f"#{name}-{field}")).to_have_text(f"{getattr(account, field):,}")
+    picture(page, "desk-ledger")
+    page.locator(f"#{CONSUMER}-effects").click()
+    shown(page.locator(".facts"))
+    expect(page.locator("select[name=at]")).to_have_value(CONSUMER)
+
+
+def test_flow_counts_what_was_published(site: Site, page: Page) -> None:
+    """The bus shows as many events as the audit, and a new event changes the page without a reload."""
+    page.goto("/")
+    expect(page.locator(".big a")).to_have_text(f"{site.pipeline.ledger().published:,}")
+    site.pipeline.simulate(rides=2, seed=2)
+    expect(page.locator(".big a")).to_have_text(f"{site.pipeline.ledger().published:,}")
+    picture(page, "desk-flow")
+
+
+def test_the_keyboard_is_enough(site: Site, page: Page) -> None:
+    """Keys change the view, filter the events and open one."""
+    page.goto("/")
+    shown(page.get_by_text("Live."))
+    page.keyboard.press("2")
+    page.wait_for_url("**/facts")
+    shown(page.get_by_text("Live."))
+    page.keyboard.press("/")
+    page.keyboard.type("order_1_00003")
+    page.keyboard.press("Enter")
+    page.wait_for_url(re.compile("ride=order_1_00003"))
+    link = page.locator(".facts a[href^='/event/']").first
+    link.focus()
+    page.keyboard.press("Enter")
+    page.wait_for_url(re.compile("/event/"))
+    page.get_by_role("link", name="order_1_00003").press("Enter")
+    shown(page.get_by_role("heading", name="Ride order_1_00003"))
+
+
+@pytest.mark.parametrize(
+    ("button", "outcomes"),
+    [
+        ("deliver again", ["new", "duplicate"]),
+        ("twice at once", ["new", "duplicate", "duplicate", "duplicate"]),
+        ("kill the consumer here", ["crashed", "takeover"]),
+        ("lose the commit's answer", ["failed", "duplicate"]),
+        ("stall past the lease", ["late write fenced off", "takeover"]),
+    ],
+)
+def test_no_button_loses_or_doubles(site: Site, page: Page, button: str, outcomes: list[str]) -> None:
+    """Each shows its outcomes at the consumer by itself, and the ledger stays at lost 0, doubled 0."""
+    page.goto(event_of(page, f"type=CarRideCompleted&at={CONSUMER}&outcome=New&ride=order_1_"))
+    stop = page.locator(f"#at-{CONSUMER}")
+    stop.get_by_role("button", name=button).click()
+    told = page.locator(f"#at-{CONSUMER} .chip:not(.lease)")
+    expect(told).to_have_text([re.compile(each) for each in outcomes], timeout=PATIENCE_MS)
+    if "fenced" in outcomes[0]:
+        picture(page, "desk-event")
+    ledger = site.pipeline.ledger()
+    assert (ledger.lost, ledger.doubled) == (0, 0)
+    page.goto("/ledger")
+    deliveries = f"{ledger.consumers[CONSUMER].deliveries:,}"
+    expect(page.locator(f"#{CONSUMER}-deliveries")).to_have_text(deliveries, timeout=PATIENCE_MS)
+    expect(page.locator("#lost")).to_have_text("0")
+    expect(page.locator("#doubled")).to_have_text("0")
+
+
+def test_an_edited_event_is_another_fact_or_a_mismatch(site: Site, page: Page) -> None:
+    """With derived ids it takes effect; the same key with another payload is dead-lettered."""
+    path = event_of(page, f"type=CarRideCompleted&at={CONSUMER}&outcome=New&ride=order_1_")
+    for ride, derives, outcome in (("order_edited", True, "new"), (None, False, "dead")):
+        page.goto(f"{path}/edit")
+        detail = page.locator("#detail").input_value()
+        changed = re.sub('"price": [0-9]+', '"price": 1234', detail)
+        page.locator("#detail").fill(re.sub('"orderID": "[^"]+"', f'"orderID": "{ride}"', changed) if ride else changed)
+        page.locator("[name=derive]").set_checked(derives)
+        page.get_by_role("button", name="Send").click()
+        shown(page.locator(f"#at-{CONSUMER} .chip", has_text=outcome).first)
+    ledger = site.pipeline.ledger()
+    assert (ledger.lost, ledger.doubled) == (0, 0)
+
+
+def ended(page: Page, status: str) -> None:
+    """Wait until a command has ended."""
+    expect(page.locator("main .chip")).to_have_text(re.compile(status), timeout=PATIENCE_MS)
+
+
+def test_a_redrive_is_shown_before_it_is_done(site: Site, page: Page) -> None:
+    """The preview says why a letter stays, and sends nothing; confirmed, the letter stays as well."""
+    before = site.pipeline.ledger().dead_lettered
+    page.goto("/letters")
+    broken = page.get_by_role("region", name="CONTRACT in RideHistoryDlq").first
+    broken.get_by_role("button", name="redrive").click()
+    expect(page.locator("#output")).to_contain_text("it breaks the contract", timeout=PATIENCE_MS)
+    page.locator("#confirm").click()
+    ended(page, "done")
+    assert site.pipeline.ledger().dead_lettered == before
+
+
+def test_a_key_is_released_after_the_confirmation(site: Site, page: Page) -> None:
+    """A dead letter leads to its record. The preview of a release leaves the record as it is."""
+    page.goto("/letters")
+    page.get_by_role("region", name="QUARANTINED in RideHistoryDlq").get_by_role("link", name="its record").click()
+    page.wait_for_url(re.compile("/keys"))
+    found, record = page.url, page.get_by_role("region", name="ride-history#")
+    for before, confirms in (("QUARANTINED", False), ("QUARANTINED", True), ("FAILED", False)):
+        page.goto(found)
+        expect(record).to_contain_text(before)
+        record.get_by_role("button", name="release").click()
+        if before == "QUARANTINED":
+            shown(page.locator("#confirm"))
+        if confirms:
+            page.locator("#confirm").click()
+            ended(page, "done")
+
+
+def test_a_replay_is_predicted_run_and_interrupted(site: Site, page: Page) -> None:
+    """Output is shown as it comes; an interrupted replay goes on, and the ledger stays at lost 0, doubled 0."""
+    page.goto("/replays")
+    page.get_by_role("button", name="Predict").click()
+    expect(page.locator("#output")).to_contain_text("reading the archive", timeout=PATIENCE_MS)
+    page.get_by_role("button", name="Interrupt").click()
+    ended(page, "status 130")
+    page.goto("/replays")
+    page.get_by_role("button", name="run it").click()
+    page.locator("#confirm").click()
+    expect(page.locator("#output")).to_contain_text("messages in queues", timeout=PATIENCE_MS)
+    page.get_by_role("button", name="Interrupt").click()
+    ended(page, "status 130")
+    expect(page.locator("#output")).to_contain_text("the replay goes on")
+    ledger = site.pipeline.ledger()
+    assert ledger.replayed
+    assert (ledger.lost, ledger.doubled) == (0, 0)
+    page.goto("/replays")
+    expect(page.locator("main")).to_contain_text("COMPLETED")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [400, 1920])
+def test_every_text_can_be_read(site: Site, browser: Browser, scheme: Scheme, width: int) -> None:
+    """Text has WCAG's contrast of 4.5 (3 if large), and no page is wider than the window."""
+    page = browser.new_page(base_url=site.url, color_scheme=scheme, viewport={"width": width, "height": 900})
+    event = event_of(page, f"at={CONSUMER}&outcome=LostLease")
+    for path in (*(where for where, _ in VIEWS), event, f"{event}/edit"):
+        page.goto(path)
+        shown(page.locator("main h1"))
+        assert page.evaluate(CONTRAST) == []
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), path
+    page.close()
+
+
+def asked(site: Site, method: str, path: str, **headers: str) -> int:
+    """Return the status of a request."""
+    connection = http.client.HTTPConnection(str(urlsplit(site.url).hostname), urlsplit(site.url).port)
+    connection.request(method, path, headers=headers)
+    status = connection.getresponse().status
+    connection.close()
+    return status
+
+
+def test_other_sites_are_refused(site: Site) -> None:
+    """Another host name is refused, which DNS rebinding would use; so is a change that another origin asks for."""
+    own = f"http://{urlsplit(site.url).netloc}"
+    assert asked(site, "GET", "/") == 200
+    assert asked(site, "GET", "/", Host="desk.example:8765") == 421
+    assert asked(site, "POST", "/audit") == 403
+    assert asked(site, "POST", "/audit", Origin="http://desk.example") == 403
+    assert asked(site, "POST", "/audit", Origin=own) == 303
+
+
+def test_a_port_in_use_or_a_missing_stack_is_a_sentence(site: Site) -> None:
+    """Neither starts anything."""
+    port = int(urlsplit(site.url).port or 0)
+    with pytest.raises(OperatorError, match="--port"), desk.serving(site.ref, port):
+        pass
+    other = StackRef("other", site.ref.region, local_clients(site.local))
+    with pytest.raises(OperatorError, match="no stack"), desk.serving(other, 0):
+        pass
+
+
+def test_the_page_outlives_the_engine(site: Site, page: Page) -> None:
+    """It says that the stack does not answer, and shows the last state."""
+    page.goto("/")
+    shown(page.locator(".big a"))
+    published = page.locator(".big a").inner_text()
+    site.pipeline.cloud.stop()
+    expect(page.get_by_role("alert").first).to_contain_text("local stack", timeout=PATIENCE_MS)
+    expect(page.locator(".big a")).to_have_text(published)
