@@ -69,7 +69,7 @@ class Event(NamedTuple):
     detail: Any
     """The CloudEvents event; if it breaks the contract, EventBridge's event; None if neither log nor queue has it."""
     says: str | None
-    """How it breaks the contract, or why it has no copies."""
+    """How it breaks the contract, and where it is if it is not on the bus."""
     copies: tuple[Published, ...]
     """The event as the bus took it, each time."""
     consumers: tuple[AtConsumer, ...]
@@ -274,14 +274,13 @@ def _event(known: _Known, name: str) -> Event:
         except ContractError as error:
             problem = f"it breaks the contract: {error}"
     kind = fact.type if fact else next(filter(None, (each.type for found in (seen, letters) for each in found)), None)
-    gone = [f"it is in {each.queue}: {each.reason}" for each in letters if each.consumer is None]
-    gone += ["it is in the outbox, and not on the bus yet: look at OutboxPipe"] if name in known.evidence.outbox else []
-    gone += [f"it is not in the log of events, {known.kept}"]
-    says = problem or (None if seen else "; ".join(gone))
+    says = [problem] + [f"it is in {each.queue}: {each.reason}" for each in letters if each.consumer is None]
+    says += ["it is in the outbox, and not on the bus yet: look at OutboxPipe"] if name in known.evidence.outbox else []
+    says += [] if seen else [f"it is not in the log of events, {known.kept}"]
     order_id, version = (fact.order_id, fact.version) if fact else (ride_of(body), None)
     takers = [each for each in known.evidence.consumers if each.takes(kind) or f"{each.name}#{name}" in known.records]
     consumers = tuple(_at_consumer(known, each, name, letters) for each in takers)
-    return Event(name, kind, order_id, version, detail, says, tuple(seen), consumers)
+    return Event(name, kind, order_id, version, detail, "; ".join(filter(None, says)) or None, tuple(seen), consumers)
 
 
 def _at_consumer(known: _Known, consumer: AuditedConsumer, name: str, letters: Iterable[Letter]) -> AtConsumer:
@@ -337,7 +336,7 @@ def tail(
         started = datetime.now(UTC)
         unseen = sorted(_unseen(stack, ride or outcome or type, begin, shown), key=lambda each: each[:2])
         for _, _, each in unseen:
-            if type in (None, each.type) and (_is_wanted(each, ride, outcome)):
+            if type in (None, each.type) and _is_wanted(each, ride, outcome):
                 yield each
         if not follow:
             return

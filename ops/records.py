@@ -299,7 +299,7 @@ def _write(stack: StackRef, seen: Mapping[str, Any], operation: str, **request: 
     try:
         getattr(stack.client("dynamodb"), operation)(
             TableName=stack.outputs["IdempotencyTableName"],
-            ConditionExpression=" AND ".join(["attribute_exists(idempotencyKey)", *conditions]),
+            ConditionExpression=" AND ".join(conditions),
             ExpressionAttributeNames={f"#{name}": name for name in _REVISION},
             ExpressionAttributeValues={f":{name}": seen[name] for name in _REVISION if name in seen},
             **request,
