@@ -65,7 +65,7 @@ def _stack(stack: Callable[[], StackRef]) -> Iterator[Finding]:
     yield Finding("credentials", who, True, "reaching AWS", how)
     if who is not None:
         status, problem = _asked(lambda: _status(ref))
-        how = f"run `sam build` and `sam deploy`, or give --stack and --region ({problem})"
+        how = f"run `make build` and `sam deploy`, or give --stack and --region ({problem})"
         yield Finding(f"stack {ref.name}", status, True, "every command for a stack", how)
 
 

@@ -13,9 +13,9 @@ from tests.ops.world import HOME, World
 
 
 def missing(clients: ClientFactory) -> dict[str, Finding]:
-    """Return what is missing, by name."""
+    """Return what is missing, by name; these tests need none of the other environments."""
     found = examine(lambda: StackRef("carride", HOME, clients))
-    return {each.what: each for each in found if each.found is None}
+    return {each.what: each for each in found if each.found is None and not each.what.startswith(".venv")}
 
 
 def without_credentials(_service: str, _region: str) -> Any:
