@@ -42,7 +42,7 @@ def tools(line: App, *, allow_changes: bool, fixed: Sequence[str] = ()) -> dict[
         changes = verb.acts or verb.temporary
         if verb.is_tool and (allow_changes or not changes):
             name = verb.name.replace(" ", "_").replace("-", "_")
-            arguments = {key: each for key, each in _arguments(line, verb) if key not in {"json", *fixed}}
+            arguments = {key: each for key, each in _arguments(line, verb) if key not in {"json", "watch", *fixed}}
             schema = {
                 "type": "object",
                 "properties": {key: _schema(each) for key, each in arguments.items()},

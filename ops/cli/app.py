@@ -113,9 +113,9 @@ def _command(verb: Verb, clients: ClientFactory | None) -> Callable[..., int]:
                     _print(each, as_json=as_json, indent=None)
                 return 0
         except KeyboardInterrupt:
-            if verb.is_tool:
+            if verb.is_tool and not isinstance(result, Iterator):
                 raise
-            return 0  # a verb that is no tool runs until Ctrl-C
+            return 0  # what is no tool, or watches, runs until Ctrl-C
         if isinstance(result, Plan):
             return _carry_out(verb, result, session, yes=yes, as_json=as_json)
         if result is not None:

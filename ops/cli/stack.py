@@ -1,6 +1,8 @@
 """The verbs that look at a whole stack, and those that give it something to do."""
 
 import json
+import time
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
@@ -26,19 +28,40 @@ from ops.stack import OperatorError
 from ops.verify.checks import CHECKS
 from ops.words import counted
 
+PAUSE: Callable[[float], object] = time.sleep
+"""Waits between two audits."""
+_WATCH_SECONDS: Final = 5.0
 _VERIFIED: Final = ROOT / ".aws-sam"
 _CALL_SECONDS: Final = 10
 """How long one call of the simulator takes with a rate: less than a client waits for its answer."""
 
 
-@reads("audit", "", "--grace 0s --json", status=lambda report: report.status)
+class Watched(NamedTuple):
+    """The result of an audit in one line."""
+
+    at: datetime
+    lost: int
+    doubled: int
+    in_flight: int
+    waiting: int
+    verdict: str
+
+
+@show.register
+def _(found: Watched) -> RenderableType:
+    numbers = f"lost {found.lost}  doubled {found.doubled}  in flight {found.in_flight}"
+    return Text(f"{found.at:%H:%M:%S}  {numbers}  {found.verdict}")
+
+
+@reads("audit", "", "--grace 0s --json", "--watch", status=lambda report: report.status)
 def audit_stack(
     session: Session,
     *,
     grace: Span | None = None,
     overdue: Span = LIMIT,
     payments: Path | None = None,
-) -> Report:
+    watch: bool = False,
+) -> Report | Iterator[Watched]:
     """Show what is lost, doubled, waiting for redrive or overdue.
 
     The audit compares what the bus, tables, queues and log groups of a stack hold, in both regions of a stack that has
@@ -51,15 +74,28 @@ def audit_stack(
         grace: Age from which an event is judged; 15m by default, and 0s for a local stack in which nothing moves.
         overdue: How long a ride may need something.
         payments: File with the gateway's ledger as JSON, to compare with.
+        watch: Audit again and again, with a line for each result, until Ctrl-C.
     """
     try:
         known = None if payments is None else gateway_payments(payments.read_text())
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise OperatorError(f"{payments} is no ledger of the gateway: {error!r}") from error
-    if grace is None:
-        grace = timedelta() if is_quiet(session.stack) else DEFAULT_GRACE
     stacks = [each for each in (session.stack, session.stack.peer()) if each is not None]
-    return audit(*stacks, grace=grace, payments=known, overdue_after=overdue)
+
+    def read() -> Report:
+        young = grace if grace is not None else timedelta() if is_quiet(session.stack) else DEFAULT_GRACE
+        return audit(*stacks, grace=young, payments=known, overdue_after=overdue)
+
+    return _watched(read) if watch else read()
+
+
+def _watched(read: Callable[[], Report]) -> Iterator[Watched]:
+    while True:
+        report = read()
+        ledger = report.ledger
+        numbers = (ledger.lost, ledger.doubled, ledger.in_flight, ledger.waiting)
+        yield Watched(datetime.now(UTC), *numbers, report.verdict)
+        PAUSE(_WATCH_SECONDS)
 
 
 class Verification(dict[str, Any]):

@@ -117,6 +117,15 @@ def test_the_operators_command_prints_the_audit(
         audit("--grace", "0s", "--json")
     assert ended.value.code == 1
     assert json.loads(capsys.readouterr().out)["lost"] > 0
+    pauses = iter((None, KeyboardInterrupt))
+
+    def pause(_seconds: float) -> None:
+        if ended := next(pauses):
+            raise ended
+
+    monkeypatch.setattr("ops.cli.stack.PAUSE", pause)
+    audit("--grace", "0s", "--watch", "--json")
+    assert [json.loads(line)["lost"] > 0 for line in capsys.readouterr().out.splitlines()] == [True, True]
     monkeypatch.setattr(finding, "KEPT", tmp_path / "stack.json")
     local = Kept(pipeline.stack.name, pipeline.cloud.region, pipeline.cloud.endpoint_url, "", "", os.getpid())
     finding.keep(local)
