@@ -239,7 +239,7 @@ Everything keeps running. In another terminal:
 
 Send this twice. The Idempotency-Key is the same, so there is one ride, and one answer:
 
-  curl '{api}' \\
+  curl -i '{api}' \\
     -H 'Content-Type: application/json' -H 'Idempotency-Key: my-first-ride' \\
     -d '{{"customerID": "customer_a", "pickup": "sector_01", "destination": "sector_03", "price": 550}}'
 

@@ -30,6 +30,7 @@ _PROGRAMS: Final = (
     ("make", ("make",), True, "installing the environments", "install make with the system's package manager"),
     ("containers", ("podman", "docker"), False, "make sam-local", "install podman or docker"),
     ("chromium", ("chromium", "chromium-browser", "google-chrome"), False, "tests of the page", "install chromium"),
+    ("aws", ("aws",), False, "commands of the runbooks", "install the AWS CLI, version 2"),
     ("jq", ("jq",), False, "commands of the runbooks", "install jq with the system's package manager"),
 )
 _ENVIRONMENTS: Final = {"dev": "./carride", "engine": "the local stack", "sam": "building and deploying"}
@@ -55,7 +56,9 @@ def _stack(stack: Callable[[], StackRef]) -> Iterator[Finding]:
     try:
         ref = stack()
     except OperatorError:
-        yield Finding("region", None, True, "reaching AWS", "set AWS_REGION, or give --region")
+        yield Finding(
+            "region", None, True, "reaching AWS", "set AWS_REGION and, for sam, AWS_DEFAULT_REGION; or give --region"
+        )
         return
     yield Finding("region", ref.region, True, "reaching AWS", "")
     local = ref.local and ref.local.endpoint

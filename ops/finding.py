@@ -79,7 +79,7 @@ def find(stack: str | None = None, region: str | None = None, clients: ClientFac
     if not chosen and (local := kept()) is not None:
         return StackRef(local.name, local.region, local_clients(local), local)
     clients = clients or aws_clients()
-    region = region or boto3.session.Session().region_name
+    region = region or boto3.session.Session().region_name or os.environ.get("AWS_REGION")
     if not region:
-        raise OperatorError("no region is configured: give --region, or set AWS_REGION")
+        raise OperatorError("no region is configured: give --region, or set AWS_REGION and AWS_DEFAULT_REGION")
     return StackRef(stack or configured(clients)[0].stack.name, region, clients)

@@ -22,6 +22,7 @@ from carride import telemetry
 from carride.dedup import is_attribute
 from carride.events import ContractError, parse_event
 from carride.facts import FACTS
+from carride.history import timeline_of
 from carride.ride import OrderID
 from idempotency import marshalling, observation
 from idempotency.record import COMPLETED
@@ -127,11 +128,17 @@ def ride(stack: StackRef, order_id: str) -> Ride:
         next(iter(saga.endings), "open"),
         (*saga.problems.get(order_id, ()), *overdue, *known.unread),
         {
-            table: {name: each for name, each in item.items() if not is_attribute(name)} or _NO_ITEM
+            table: {name: each for name, each in item.items() if not is_attribute(name)} | _status(item) or _NO_ITEM
             for table, item in known.items.items()
         },
         tuple(sorted(events, key=lambda each: (each.version or 0, each.type or "", each.id))),
     )
+
+
+def _status(item: Mapping[str, Any]) -> dict[str, str]:
+    """Return the status of a ride by its timeline in the read model; nothing for another item."""
+    entries = [entry for name, entry in item.items() if is_attribute(name) and "data" in entry]
+    return {"status": timeline_of(item)[-1].data["status"]} if entries else {}
 
 
 _NO_ITEM: Final = "nothing: no event of the ride has taken effect here, or it was not booked through the API"

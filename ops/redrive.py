@@ -288,7 +288,8 @@ class _Job:
 
     def send_first(self, wait: timedelta) -> None:
         """Send one letter of each group that runs, and wait for their outcomes."""
-        self.report("sending the first letter of each group")
+        if self.left:
+            self.report("sending the first letter of each group")
         runs = {id_: each.letter.group for id_, each in self.left.items() if each.verdict.is_uncertain}
         pending: dict[str, tuple[Letter, Record | None]] = {}
         with closing(self._received(runs)) as messages:

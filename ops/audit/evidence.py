@@ -73,6 +73,8 @@ class Published(NamedTuple):
     replayed: bool = False
     region: str | None = None
     """The region that ingested it."""
+    adopted: bool = False
+    """Whether its producer gave it an id: then a ride, type and version may have several facts."""
 
 
 class Delivered(NamedTuple):

@@ -210,7 +210,7 @@ def balance(evidence: Evidence) -> Ledger:
     missing = {} if evidence.log_is_gone else {name: time for name, time in committed.items() if name not in facts}
     ids: dict[Named, set[str]] = {}
     for event in events:
-        if event.named is not None and event.fact is not None:
+        if event.named is not None and event.fact is not None and not event.adopted:
             ids.setdefault(event.named, set()).add(event.fact)
     dead_lettered: dict[str, dict[str, int]] = {}
     for (queue, reason), count in sorted(Counter((each.queue, each.reason) for each in evidence.dead_letters).items()):
@@ -292,8 +292,13 @@ def _account(evidence: Evidence, consumer: AuditedConsumer, facts: set[str]) -> 
     old = sorted(name_of for name_of, young in missing.items() if not young)
     hidden = sum(evidence.unread.get(f"{consumer.resources}{queue}", 0) for queue in ("Queue", "RuleDlq", "Dlq"))
     undecided = old if len(old) <= hidden else []  # each message holds one event
-    # A fact that was published under two ids counts as one effect.
-    surplus = {item.order_id: item.total - len({each.named or each.fact for each in item.effects}) for item in items}
+    # A fact that was published under two ids counts as one effect; facts of another producer have its ids.
+    adopted = {event.fact for event in evidence.published if event.adopted}
+    known = {
+        item.order_id: {(each.fact not in adopted and each.named) or each.fact for each in item.effects}
+        for item in items
+    }
+    surplus = {item.order_id: item.total - len(known[item.order_id]) for item in items}
     return Account(
         distinct=len({event.fact for event in wanted} - {None}),
         deliveries=len(deliveries),

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from carride import telemetry
 from carride.dedup import is_attribute
-from carride.events import DETAIL_TYPE, SOURCES, ContractError, parse_event
+from carride.events import DETAIL_TYPE, SOURCES, ContractError, idempotency_id, parse_event
 from carride.facts import ALIASES
 from idempotency import marshalling, observation
 from ops.audit import evidence
@@ -116,7 +116,8 @@ def _published(event: Any, text: str, name: str, time: datetime) -> Published | 
     except ContractError:
         return found
     named = evidence.Named(parsed.subject, parsed.type, parsed.data.version)
-    return found._replace(fact=parsed.idempotencyid, named=named, expires=parsed.expirytime)
+    adopted = parsed.idempotencyid != idempotency_id(*named)
+    return found._replace(fact=parsed.idempotencyid, named=named, expires=parsed.expirytime, adopted=adopted)
 
 
 def _unlogged(message: Any) -> Published | None:

@@ -92,6 +92,10 @@ TWO_IDS: Final[Changes] = {
     "published": [*EVENTS, published(ASSIGNED, event_id="other", fact=OLD_ID)],
     "items": [*ITEMS[:2], RideItem(PAYMENT, RIDE, (*AT_PAYMENT.effects, Effect(OLD_ID, ASSIGNED, BEFORE)), 2)],
 }
+ADOPTED: Final[Changes] = TWO_IDS | {
+    "published": [*EVENTS, published(ASSIGNED, event_id="other", fact=OLD_ID)._replace(adopted=True)]
+}
+"""Another producer's fact of the same type and version: the ride history lacks it, and payment has both."""
 NEVER_PUBLISHED: Final = UNASSIGNED | {"items": [AT_HISTORY, item(DISPATCH, ACCEPTED), AT_PAYMENT], "outbox": {}}
 LOGGED: Final[Changes] = {"deliveries": [Delivered(PAYMENT, observation.NEW, fact(ASSIGNED))]}
 UNLOGGED: Final[Changes] = {"items": [], "dead_letters": [dead(each, None, LOG_RULE_DLQ) for each in ALL]}
@@ -113,6 +117,7 @@ LOSSES: Final[dict[str, tuple[str, Changes]]] = {
     "an outbox item of a consumer expired unpublished": ("lost 1", UNSEEN | {"outbox": {}}),
     "an outbox item of the API expired": ("lost 1", {"bookings": [BookedRide(RIDE, 3, BEFORE)], "outbox": {}}),
     "a fact has two ids": ("lost 1; doubled 1; 1 fact under two ids", TWO_IDS),
+    "another producer's facts have ids of their own": ("lost 1", ADOPTED),
     "an effect without an event": ("2 effects of events that were never published", NEVER_PUBLISHED),
     "a consumer's clock is ahead": (EARLY, EXPIRES | UNPAID | {"deliveries": [expired(BEFORE)]}),
     "an event without an expiry time is dropped": (EARLY, UNPAID | {"deliveries": [expired(NOW)]}),
