@@ -119,5 +119,5 @@ def test_predictions_decide_by_the_policies_of_the_consumers(monkeypatch: pytest
     assert Functions().handlers
     decisive = attrgetter("atomic", "max_attempts", "on_crash", "clock_skew", "missing_key", "backoff")
     assert {name: decisive(each) for name, each in policies.items()} == {
-        each.name: decisive(each.policy) for each in CONSUMERS
+        each.name: decisive(each.policy) for each in CONSUMERS if each.name in policies
     }

@@ -157,6 +157,7 @@ def lean_dynamodb(dynamodb_local: str) -> Iterator[Opener]:
     lean = LeanTransport(dynamodb_local, "us-east-1", lambda **_: Credentials("test", "test"), read_timeout_s=5)
     with dynamodb(boto3.client("dynamodb", endpoint_url=dynamodb_local, config=_ONE_TRY), lean) as opener:
         yield opener
+    lean.close()
 
 
 @pytest.fixture(scope="session")

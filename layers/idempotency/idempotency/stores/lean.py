@@ -118,6 +118,11 @@ class LeanTransport:
         message = answer.get("message", answer.get("Message", ""))
         raise ServiceError(code or str(status), status, str(message), answer)
 
+    def close(self) -> None:
+        """Close the kept connections. A function need not: it is frozen, not ended."""
+        while self._kept:
+            self._kept.pop().close()
+
     def _corrects(self, code: str, headers: Mapping[str, str]) -> bool:
         """Correct what a refused signature was made from, and return whether another one may be accepted."""
         if code in _EXPIRED:
