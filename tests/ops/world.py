@@ -82,8 +82,8 @@ class World:
         return fakes.get(service) or session.client(service, region_name=region)
 
 
-TABLES: Final = {"Idempotency": "idempotencyKey", "Outbox": "id"} | dict.fromkeys(
-    ("Booking", "Ride", "Assignment", "Payment"), "orderID"
+TABLES: Final = {"IdempotencyTable": "idempotencyKey", "OutboxTable": "id"} | dict.fromkeys(
+    ("BookingTable", *(each.table for each in CONSUMERS if each.table)), "orderID"
 )
 """The partition key of each table."""
 
@@ -94,8 +94,8 @@ def empty_stack() -> StackRef:
     made = {service: session.client(service, region_name=AWAY) for service in ("dynamodb", "sqs", "logs")}
     outputs: dict[str, Any] = {}
     for table, key in TABLES.items():
-        create_table(made["dynamodb"], table, key)
-        outputs[f"{table}TableName"] = table
+        create_table(made["dynamodb"], table.removesuffix("Table"), key)
+        outputs[f"{table}Name"] = table.removesuffix("Table")
     for name in ("CarRideEvents", *(each.resources for each in CONSUMERS)):
         made["logs"].create_log_group(logGroupName=name)
         made["logs"].create_log_stream(logGroupName=name, logStreamName=name)

@@ -30,6 +30,7 @@ TESTS: Final = (
 OF_THE_TEMPLATE: Final = (
     *("tests/template", "--ignore=tests/template/test_new_consumer.py"),
     "--deselect=tests/template/test_deployed.py::test_every_value_and_condition_is_chosen",
+    "--deselect=tests/template/test_costs.py::test_every_type_is_billed_or_free_with_a_reason",
     "--deselect=tests/template/test_deploy_role.py::test_nothing_is_allowed_that_no_type_needs",
 )
 TEST_OF_THE_POINTS: Final = """
