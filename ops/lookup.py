@@ -282,7 +282,8 @@ def _event(known: _Known, name: str) -> Event:
             problem = f"it breaks the contract: {error}"
     kind = fact.type if fact else next(filter(None, (each.type for found in (seen, letters) for each in found)), None)
     says = [problem] + [f"it is in {each.queue}: {each.reason}" for each in letters if each.consumer is None]
-    says += ["it is in the outbox, and not on the bus yet: look at OutboxPipe"] if name in known.evidence.outbox else []
+    if name in known.evidence.outbox and not seen:
+        says.append("it is in the outbox, and not in the log of the bus: look at OutboxPipe")
     says += [] if seen else [f"it is not in the log of events, {known.kept}"]
     order_id, version = (fact.order_id, fact.version) if fact else (ride_of(body), None)
     takers = [each for each in known.evidence.consumers if each.takes(kind) or f"{each.name}#{name}" in known.records]

@@ -125,6 +125,13 @@ def test_an_event_is_found_by_whatever_is_left_of_it(
         assert here.deliveries or "no delivery is in its log" in here.says
 
 
+def test_what_is_on_the_bus_does_not_wait_in_the_outbox(ref: StackRef) -> None:
+    """An item of the outbox stays for days after its event was published."""
+    ref.client("dynamodb").put_item(TableName="Outbox", Item={"id": {"S": CREATED.id}})
+    log(ref, "CarRideEvents", on_bus(CREATED))
+    assert "outbox" not in str(lookup.event(ref, CREATED.idempotencyid).says)
+
+
 def test_each_line_is_shown_once(ref: StackRef) -> None:
     """A line that appears late is shown, too; one from before the given time is not."""
     log(ref, "CarRideEvents", on_bus(CREATED, "long ago"), age_s=600)
