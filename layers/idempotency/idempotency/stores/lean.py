@@ -295,7 +295,7 @@ def _bundle() -> str:
 
     spec = find_spec("botocore")
     for folder in (spec.submodule_search_locations or ()) if spec else ():
-        with suppress(OSError), open(f"{folder}/cacert.pem", encoding="utf-8") as bundle:  # noqa: PTH123 - as above
+        with suppress(OSError), open(f"{folder}/cacert.pem", encoding="utf-8") as bundle:  # noqa: PTH123 - pathlib costs import time
             return bundle.read()
     return ""
 
