@@ -93,10 +93,16 @@ costs: .venv-dev/.synced ## Show a month's bill, from the template and a volume 
 
 ##@ Housekeeping
 
-.PHONY: build format contract snapshot new-consumer clean help
+.PHONY: build dist docs format contract snapshot new-consumer clean help
 build: .venv-sam/.synced ## Build the functions and layers for `sam deploy`, with byte code for short cold starts
 	@sam build $(ARGS)
 	@.venv-sam/bin/python scripts/compile
+
+dist: .venv-dev/.synced ## Build the idempotency layer's wheel, sdist and layer zip into dist/
+	@$(PYTHON) scripts/dist dist
+
+docs: .venv-docs/.synced ## Build the documentation site into site/; a warning is an error (ARGS="--site-dir DIR")
+	@.venv-docs/bin/mkdocs build --quiet --strict $(ARGS)
 
 format: .venv-dev/.synced ## Rewrite the code in the project's format
 	@$(PYTHON) -m ruff format
@@ -113,7 +119,7 @@ new-consumer: .venv-dev/.synced ## Add a consumer, with everything that belongs 
 	@$(PYTHON) -m contract
 
 clean: ## Remove what builds, demos and tests left behind (not the environments)
-	@rm -rf .aws-sam .demo .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	@rm -rf .aws-sam .demo .hypothesis .mypy_cache .pytest_cache .ruff_cache dist site
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } \
