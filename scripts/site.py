@@ -20,7 +20,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
-def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     """Lead links to the site's own pages; keep only the text of links to other files of the repository."""
     source = Path(page.file.abs_src_path or "")
     here = ROOT / "docs" / page.file.src_uri

@@ -53,6 +53,10 @@ class BatchResponse(TypedDict):
     batchItemFailures: list[dict[str, str]]
 
 
+type EventHandler = Callable[[dict[str, Any], LambdaContext], EventResponse]
+type BatchHandler = Callable[[dict[str, Any], LambdaContext], BatchResponse]
+
+
 class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brackets
     """Makes every operation take effect once for one consumer, however often it is delivered.
 
@@ -131,9 +135,7 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
             concurrency=concurrency,
         )
 
-    def event_handler(
-        self, work: Callable[[E, Operation], object] | None = None
-    ) -> Callable[[dict[str, Any], LambdaContext], EventResponse]:
+    def event_handler(self, work: Callable[[E, Operation], object] | None = None) -> EventHandler:
         """Decorate ``work(event, operation)`` as the Lambda handler of a source that delivers messages one by one.
 
         The handler raises if the message is to be delivered again. What ``work`` returns is not stored.
@@ -152,9 +154,7 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
 
         return handler
 
-    def batch_handler(
-        self, work: Callable[[E, Operation], object] | None = None
-    ) -> Callable[[dict[str, Any], LambdaContext], BatchResponse]:
+    def batch_handler(self, work: Callable[[E, Operation], object] | None = None) -> BatchHandler:
         """Decorate ``work(event, operation)`` as the Lambda handler of a source that delivers batches.
 
         Records run concurrently, each by itself. The response names those to deliver again, so the event source mapping
