@@ -3,7 +3,6 @@
 import re
 import textwrap
 from collections.abc import Iterator
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,7 +11,6 @@ import pytest
 from moto import mock_aws
 
 import idempotency
-from idempotency import Policy
 from idempotency.clock import epoch_ms
 from idempotency.testing import Invocation
 from tests.idempotency.samples import DynamoDBWorld, create_tables, event
@@ -78,13 +76,3 @@ def test_calls_of_each_path_are_as_the_guide_says(world: DynamoDBWorld, path: st
     else:
         handler(event(), world.invocation("request-2"))
     assert len(world.transport.requests) - before == calls
-
-
-def test_every_setting_and_its_default_is_in_the_guide() -> None:
-    """The table of settings has each field of a policy, with the default that it has."""
-    section = GUIDE.read_text().split("\n## Settings\n")[1].split("\n## ")[0]
-    stated: dict[str, str] = {}
-    for names, defaults in re.findall(r"^\| (`[^|]+) \| (`[^|]+) \|", section, re.MULTILINE):
-        stated |= zip(*(re.findall("`([^`]+)`", cell) for cell in (names, defaults)), strict=True)
-    values = {field.name: getattr(Policy(), field.name) for field in fields(Policy)}
-    assert stated == {name: getattr(value, "__name__", repr(value).replace("'", '"')) for name, value in values.items()}
