@@ -1,13 +1,4 @@
-"""Every operation takes effect once per consumer, however often it is delivered.
-
-Five lines make a consumer::
-
-    consumer = Consumer("billing", DynamoDBStore("IdempotencyTable"), key="detail.idempotencyid")
-
-    @consumer.event_handler
-    def handler(event, operation):
-        operation.write(Put("Invoices", {"id": event["detail"]["data"]["orderID"]}))
-"""
+"""Every operation takes effect once per consumer, however often it is delivered."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -1,16 +1,11 @@
 """Attributes of OpenTelemetry's semantic conventions, for spans. This module imports no telemetry library."""
 
-from typing import TYPE_CHECKING
-
-from idempotency.observation import DEAD_LETTERED, FAILED, LOST_LEASE, QUARANTINED
-
-if TYPE_CHECKING:
-    from idempotency.observation import Observation
+from idempotency.observation import DEAD_LETTERED, FAILED, LOST_LEASE, QUARANTINED, Observation
 
 _ERRORS = (DEAD_LETTERED, FAILED, LOST_LEASE, QUARANTINED)
 
 
-def span_attributes(observation: "Observation") -> dict[str, str | int]:
+def span_attributes(observation: Observation) -> dict[str, str | int]:
     """Return the attributes of a span that describe one delivery and its outcome.
 
     Names that OpenTelemetry defines are used as its conventions for messaging spans say. The others begin with
