@@ -10,7 +10,8 @@ import cfnlint
 import pytest
 from samtranslator.yaml_helper import yaml_parse
 
-from tests.template.stack import ROOT, every_choice, stack
+from infrastructure.transformed import ROOT, stack
+from tests.template.stack import every_choice
 
 _SCHEMAS: Final = Path(cfnlint.__file__).parent / "data" / "schemas"
 _OTHERS: Final = (

@@ -7,6 +7,7 @@ from typing import Final
 
 import pytest
 
+from infrastructure.transformed import source
 from local.demo import stack_ref
 from local.local_aws import FAULTS, ROOT, LocalAws
 from local.simulated_gateway import Books, GatewayServer, Troubles
@@ -15,7 +16,6 @@ from ops.simulation import simulate
 from tests.functions.api.client import BOOKING, Api
 from tests.functions.saga import NOW, event_of
 from tests.pipeline.saga.town import CARS, DECLINED, SEED, Town
-from tests.template.stack import source
 
 SAMPLES: Final = sorted((ROOT / "events").glob("*.json"))
 FUNCTIONS: Final = {
