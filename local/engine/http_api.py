@@ -59,6 +59,6 @@ def _authorization(body: Properties, schemes: list[str]) -> str:
     return "AWS_IAM" if schemes else "NONE"
 
 
-def apply() -> None:
+def apply(_settings: object) -> None:
     """Extend the type."""
     extend("AWS::ApiGatewayV2::Api", _install)

@@ -65,7 +65,7 @@ def _alarm(name: str, properties: Properties) -> dict[str, Any]:
     return record
 
 
-def apply() -> None:
+def apply(_settings: object) -> None:
     """Add the types."""
     for type_name, (named_by, attributes) in _TYPES.items():
         _record(type_name, named_by, attributes)

@@ -174,7 +174,7 @@ class _Delivery:
         )
 
 
-def apply() -> None:
+def apply(_settings: object) -> None:
     """Replace the call of a target."""
     retries = DelayedQueue("rule-retries", _Delivery.attempt, workers=1, limit=sys.maxsize)
 
