@@ -60,8 +60,9 @@ def _id_of(endpoint: _Endpoint) -> str:
     return f"{endpoint['Name'].lower()}.local"
 
 
-def _copy(event: dict[str, Any]) -> None:
-    """Put an event that was ingested here on the other bus of each of this bus's endpoints."""
+def _ingest(event: dict[str, Any], view: Any = None) -> None:
+    """Archive an event that was ingested here, and put it on the other bus of each of this bus's endpoints."""
+    _archive(event, view)
     here = Scope.current()
     bus = (here.region, event["EventBusName"])
     for endpoint in list(_endpoints()):
@@ -77,20 +78,11 @@ def _copy(event: dict[str, Any]) -> None:
 _archive = eventbridge._archive_event
 
 
-def _ingest(event: dict[str, Any], view: Any = None) -> None:
-    _archive(event, view)
-    _copy(event)
-
-
 def _create_endpoint(logical_id: str, properties: Properties, stack: str) -> Resource:
     name = properties.get("Name") or physical_name(stack, logical_id, 64)
     call(eventbridge._create_endpoint, {**properties, "Name": name})
     endpoint = eventbridge._endpoints[name]
     return name, {"Arn": endpoint["Arn"], "EndpointId": _id_of(endpoint), "State": endpoint["State"]}
-
-
-def _delete_endpoint(name: str, _properties: Properties) -> None:
-    eventbridge._delete_endpoint({"Name": name})
 
 
 def _create_health_check(_logical_id: str, properties: Properties, _stack: str) -> Resource:
@@ -129,5 +121,5 @@ def apply(_settings: object) -> None:
 
     eventbridge._put_events = put
     eventbridge._archive_event = _ingest
-    register("AWS::Events::Endpoint", _create_endpoint, _delete_endpoint)
+    register("AWS::Events::Endpoint", _create_endpoint, lambda name, _: eventbridge._delete_endpoint({"Name": name}))
     register("AWS::Route53::HealthCheck", _create_health_check, _delete_health_check, _update_health_check)

@@ -33,13 +33,10 @@ def _update(name: str, _old: Properties, new: Properties, _stack: str) -> Resour
     return name, {"Arn": call(eventbridge._update_archive, _archive_request(name, new))["ArchiveArn"]}
 
 
-def _delete(name: str, _properties: Properties) -> None:
-    eventbridge._delete_archive({"ArchiveName": name})
-
-
 def apply(_settings: object) -> None:
     """Add the type, and replace the delivery of an event to the rules of its bus."""
-    register("AWS::Events::Archive", _create, _delete, _update)
+    delete = eventbridge._delete_archive
+    register("AWS::Events::Archive", _create, lambda name, _: delete({"ArchiveName": name}), _update)
     dispatch = eventbridge._dispatch_event
 
     def dispatch_event(event: dict[str, Any], view: Any = None) -> None:

@@ -13,7 +13,7 @@ from carride.events import Attributes, ContractError, RideEvent, parse_event
 from carride.facts import CarAssigned, CarRideCreated, Fact, PaymentAuthorized, PaymentCaptured, PaymentDeclined
 from carride.outbox import KEPT, NEVER, outbox_item
 from tests.carride.contract.test_events import assert_conforms
-from tests.carride.pipe import PLACE, image, pipe, piped, resource, template
+from tests.carride.pipe import PIPE, PLACE, TEMPLATE, image, piped, resource
 from tests.carride.rides import booked, every_fact
 
 NOW: Final = datetime(2026, 11, 21, 8, 30, tzinfo=UTC)
@@ -88,7 +88,7 @@ def test_an_event_that_is_emitted_again_has_the_same_item() -> None:
     first, second = (outbox_item(emitted, region="us-east-1", now=NOW + timedelta(hours=hours)) for hours in (0, 1))
     assert first["id"] == second["id"]
     assert first["expiryTimestamp"] == int((NOW + KEPT).timestamp())
-    [wanted] = pipe()["SourceParameters"]["FilterCriteria"]["Filters"]
+    [wanted] = PIPE["SourceParameters"]["FilterCriteria"]["Filters"]
     pattern = json.loads(wanted["Pattern"]["Fn::Sub"].replace("${AWS::Region}", "us-east-1"))
     assert pattern == {"eventName": ["INSERT"], "dynamodb": {"NewImage": {"region": {"S": [first["region"]]}}}}
 
@@ -96,13 +96,13 @@ def test_an_event_that_is_emitted_again_has_the_same_item() -> None:
 def test_both_roads_name_the_stack_that_published() -> None:
     """Entries of the pipe and of the simulator have the same resource."""
     stack_id = {"Ref": "AWS::StackId"}
-    assert pipe()["TargetParameters"]["EventBridgeEventBusParameters"]["Resources"] == [stack_id]
+    assert PIPE["TargetParameters"]["EventBridgeEventBusParameters"]["Resources"] == [stack_id]
     assert resource("CarRideSimulatorFunction")["Environment"]["Variables"]["EVENT_PRODUCER"] == stack_id
 
 
 def test_the_template_names_every_attribute_of_the_contract() -> None:
     """An attribute that is added to the contract has to be added to the item and to the template."""
-    detail = json.loads(PLACE.sub('""', template()))
+    detail = json.loads(PLACE.sub('""', TEMPLATE))
     assert set(detail) == {*Attributes.__struct_fields__, "data_base64"}
     attributes = image(outbox_item(event(), region="us-east-1", now=NOW))
-    assert {(name, kind) for name, kind in PLACE.findall(template()) if kind not in attributes[name]} == set()
+    assert {(name, kind) for name, kind in PLACE.findall(TEMPLATE) if kind not in attributes[name]} == set()

@@ -20,14 +20,10 @@ class TimelineEntry(Struct, frozen=True, kw_only=True):
     """The ride as it was afterwards, and what the event adds."""
 
 
-def _order(entry: TimelineEntry) -> tuple[int, datetime, str]:
-    return entry.sequence, datetime.fromisoformat(entry.time), entry.type
-
-
 def timeline_of(item: Mapping[str, Any]) -> tuple[TimelineEntry, ...]:
     """Return the entries of an item, given as Python values, in the order of the events.
 
     A producer may give every event the same sequence: then their times order them.
     """
     entries = [msgspec.convert(entry, TimelineEntry) for name, entry in item.items() if is_attribute(name)]
-    return tuple(sorted(entries, key=_order))
+    return tuple(sorted(entries, key=lambda entry: (entry.sequence, datetime.fromisoformat(entry.time), entry.type)))
