@@ -78,6 +78,13 @@ def every_fact() -> list[Fact]:
     ]
 
 
+def nested(value: Any, levels: int) -> Any:
+    """Return a value inside so many lists."""
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
 def event(fact: Fact | None = None, **changes: Any) -> RideEvent:
     """Return an event, of a ride that was just requested unless a fact is given."""
     return RideEvent.of(fact or CarRideCreated.of(booked()), source=SOURCE, time=NOW, **changes)

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import pytest
@@ -40,22 +41,16 @@ STEPS: Final[list[tuple[Steps, tuple[str, list[int], list[int]]]]] = [
 ]
 
 
-def declining() -> Books:
-    """Return a gateway that reserves nothing."""
-    return Books(Troubles(declined=1.0))
-
-
-def capped() -> Books:
-    """Return a gateway that raises no reservation."""
-    return Books(Troubles(capped=1.0))
+DECLINING: Final = partial(Books, Troubles(declined=1.0))
+CAPPED: Final = partial(Books, Troubles(capped=1.0))
 
 
 @pytest.mark.parametrize(
     ("make", "steps", "charged"),
     [
         *((make, *case) for make in (Books, FunctionBooks) for case in STEPS),
-        (declining, [("capture", 1250, 422), ("refund", None, 422)], ("declined", [], [])),
-        (capped, [("adjust", 1300, 402), ("capture", 1300, 422), ("capture", 1250, 200)], ("captured", [1250], [])),
+        (DECLINING, [("capture", 1250, 422), ("refund", None, 422)], ("declined", [], [])),
+        (CAPPED, [("adjust", 1300, 402), ("capture", 1300, 422), ("capture", 1250, 200)], ("captured", [1250], [])),
     ],
 )
 def test_a_payment_is_what_was_done_to_it(
