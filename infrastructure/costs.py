@@ -229,7 +229,6 @@ def _taken(deployed: Stack, *, copied: bool) -> Counter[str]:
 
 
 def _processed(deployed: Stack, rides: float, taken: Counter[str]) -> Iterator[Use]:
-    """Yield what API and functions cost."""
     calls = Counter(taken)
     for mapping in deployed.of_type("AWS::Lambda::EventSourceMapping").values():
         calls[named(mapping["FunctionName"])] += taken[named(mapping["EventSourceArn"])]
@@ -256,7 +255,6 @@ def _processed(deployed: Stack, rides: float, taken: Counter[str]) -> Iterator[U
 
 
 def _written(deployed: Stack, name: str, table: Mapping[str, Any], rides: float) -> Iterator[Use]:
-    """Yield what a table costs, with its replicas."""
     replicas = len(table["Replicas"])
     units, stored = (each * rides * replicas for each in TABLES.get(name, (0, 0)))
     yield from _units(deployed, "write", units)
@@ -335,7 +333,6 @@ def _number(value: float, digits: int = 3) -> str:
 
 
 def _sum(uses: Sequence[Use]) -> str:
-    """Return the sum of the amounts as they are shown."""
     return f"{sum(round(use.dollars, 2) for use in uses):,.2f}"
 
 
@@ -345,7 +342,6 @@ def _table(head: str, rows: Iterable[Sequence[str]]) -> str:
 
 
 def _lines(uses: Sequence[Use]) -> str:
-    """Return a bill as a table in Markdown."""
     rows = [("**sum**", "", "", "", f"**{_sum(uses)}**")]
     for use in reversed(uses):
         dollars, unit, _, doubt = PRICES[use.price]

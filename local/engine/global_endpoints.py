@@ -26,7 +26,6 @@ type _Endpoint = dict[str, Any]
 
 
 def _endpoints() -> Iterator[_Endpoint]:
-    """Return the account's endpoints in all regions."""
     account = Scope.current().account
     return (endpoint for (owner, _, _), endpoint in eventbridge._endpoints.all_items() if owner == account)
 

@@ -19,7 +19,6 @@ _INTEGRATION = "x-amazon-apigateway-integration"
 
 
 def _install(api_id: str, properties: Properties) -> None:
-    """Replace the API's routes by those of the document."""
     if "Body" not in properties:
         return
     body = properties["Body"]

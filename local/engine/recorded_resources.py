@@ -43,7 +43,6 @@ _stock_alarm = provisioners._cw_metric_alarm_record
 
 
 def _record(type_name: str, named_by: str | None, attributes: dict[str, str]) -> None:
-    """Register a type."""
 
     def create(logical_id: str, properties: Properties, stack: str) -> Resource:
         name = (properties.get(named_by) or physical_name(stack, logical_id, 64)) if named_by else str(uuid.uuid4())

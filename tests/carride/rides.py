@@ -33,12 +33,7 @@ def booked(
 ) -> Ride:
     """Return a ride that was just requested."""
     return rides.request(
-        order_id=order_id,
-        customer_id="customer_a",
-        pickup=pickup,
-        destination=destination,
-        passengers=2,
-        price=price,
+        order_id=order_id, customer_id="customer_a", pickup=pickup, destination=destination, passengers=2, price=price
     )
 
 

@@ -351,8 +351,6 @@ def _refusal(error: Exception) -> _Refusal:
 
 
 class _Message(NamedTuple):
-    """A message for the dead-letter queue."""
-
     receipt: Receipt
     body: str
     attributes: dict[str, Any]

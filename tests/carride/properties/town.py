@@ -13,12 +13,7 @@ import msgspec
 from api.commands import AnyChange, change
 from carride import ride as rides
 from carride.events import SOURCE, RideEvent, parse_event
-from carride.facts import (
-    FACTS,
-    CarRideCreated,
-    CarRideOverdue,
-    Fact,
-)
+from carride.facts import FACTS, CarRideCreated, CarRideOverdue, Fact
 from carride.overdue import LIMIT
 from carride.ride import Ride
 from gateway import GatewayUnavailableError
