@@ -12,8 +12,8 @@ from gateway_client import HttpGateway
 from idempotency import marshalling
 from idempotency.clock import epoch_ms
 from idempotency.testing import Invocation
+from idempotency.testing.dynamodb import FakeDynamoDB
 from local.simulated_gateway import Books, Reply, Request, Troubles
-from tests.idempotency.fake_dynamodb import FakeDynamoDB
 
 
 class KilledError(BaseException):

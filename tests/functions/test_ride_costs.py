@@ -10,10 +10,10 @@ import pytest
 from moto.dynamodb.models.dynamo_type import DynamoType
 
 from carride.telemetry import logger, observe
+from idempotency.testing.dynamodb import Item
 from infrastructure import costs
 from infrastructure.transformed import stack
 from tests.functions.world import World
-from tests.idempotency.fake_dynamodb import Item
 
 DEPLOYED: Final = {
     "idempotency": "IdempotencyTable", "outbox": "OutboxTable", "cars": "CarTable", "rides": "RideTable",

@@ -28,11 +28,11 @@ from idempotency.clock import epoch_ms
 from idempotency.dead_letters import DeadLetter
 from idempotency.observation import Observation
 from idempotency.testing import DeadLetterBox, Invocation, ManualClock
+from idempotency.testing.dynamodb import FakeDynamoDB, Item
 from tests.carride.pipe import piped
 from tests.functions import api_world
 from tests.functions.gateways import FakeGateway
 from tests.functions.saga import NOW
-from tests.idempotency.fake_dynamodb import FakeDynamoDB, Item
 
 CONSUMED: Final[Mapping[str, Collection[type]]] = {
     "ride-history": frozenset(FACTS.values()),

@@ -3,9 +3,10 @@
 import math
 import operator
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
-from functools import lru_cache, partial
+from functools import lru_cache
 from threading import RLock
 from types import SimpleNamespace
 from typing import Any, Final
@@ -13,6 +14,7 @@ from typing import Any, Final
 from botocore.exceptions import ClientError
 
 from idempotency.clock import epoch_ms
+from idempotency.errors import ConfigurationError
 from idempotency.stores.transport import ServiceError
 
 type Attribute = dict[str, Any]
@@ -32,7 +34,8 @@ class FakeDynamoDB:
     Queries answer in one page, ordered by the table's key. Every request sees all earlier writes.
 
     Args:
-        tables: the key attributes of each table, which are strings: partition key, sort key.
+        tables: the key attributes of each table, which are strings: partition key, sort key. A table of records needs
+            no entry.
         clock: epoch milliseconds. The token of a transaction is remembered for ten minutes.
 
     Attributes:
@@ -46,7 +49,7 @@ class FakeDynamoDB:
     def __init__(self, tables: Mapping[str, Sequence[str]], clock: Callable[[], float] = epoch_ms) -> None:
         self._keys = tables
         self._clock = clock
-        self._items: dict[str, dict[Key, Item]] = {table: {} for table in tables}
+        self._items: dict[str, dict[Key, Item]] = defaultdict(dict)
         self._tokens: dict[str, tuple[float, Request]] = {}
         self._lock = RLock()
         self.before: Callable[[str], object] = lambda _: None
@@ -66,7 +69,8 @@ class FakeDynamoDB:
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         """Return a method of a client, such as ``get_item``."""
-        return partial(self._send, name.title().replace("_", ""))
+        operation = name.title().replace("_", "")
+        return lambda **request: self.send(operation, request)
 
     def get_paginator(self, operation: str) -> SimpleNamespace:
         """Return what pages through the answers to an operation."""
@@ -88,7 +92,7 @@ class FakeDynamoDB:
         """Delete the item under a request's key, unconditionally."""
         self._items[request["TableName"]].pop(self.key(request), None)
 
-    def _send(self, operation: str, /, **request: Any) -> Mapping[str, Any]:
+    def send(self, operation: str, request: Request) -> Mapping[str, Any]:
         """Send a client's request. Its errors are botocore's."""
         try:
             return self(operation, request)
@@ -165,7 +169,13 @@ class FakeDynamoDB:
     def key(self, request: Request) -> Key:
         """Return the key of the item that a request is about."""
         item = request.get("Item") or request["Key"]
-        return tuple(item[name]["S"] for name in self._keys[request["TableName"]])
+        table = request["TableName"]
+        names = self._keys.get(table, ("idempotencyKey",))
+        if not item.keys() >= set(names):
+            raise ConfigurationError(
+                f"there is no table {table} with the key {names}: give World or FakeDynamoDB its keys"
+            )
+        return tuple(item[name]["S"] for name in names)
 
 
 # ── Expressions ───────────────────────────────────────────────────────────────────────────────────────────────────────
