@@ -1,11 +1,9 @@
 """The API on an in-process DynamoDB, with requests as API Gateway sends them."""
 
-import base64
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple, Self
-from urllib.parse import urlencode
 
 from botocore.exceptions import ClientError
 from msgspec.structs import replace
@@ -20,7 +18,7 @@ from idempotency.clock import epoch_ms
 from idempotency.effects import action_of
 from idempotency.http import HttpHandler
 from idempotency.stores.transport import Transport
-from idempotency.testing import FaultyTransport, Invocation
+from idempotency.testing import FaultyTransport, Invocation, http_event
 from ops.outbox import entry_of
 
 SETTINGS: Final = from_environment(Settings)
@@ -44,26 +42,14 @@ def request(
     headers: Mapping[str, str | None] | None = None,
     authorizer: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return a request in payload format 2.0. A body of bytes is sent as it is; anything else as JSON."""
-    given = {"content-type": None if body is None else "application/json", "idempotency-key": key} | dict(headers or {})
+    """Return a request to the API."""
+    event = http_event(method, path, body, key=key, query=query, headers=headers)
     known = path in {"/carrides", "/carrides/simulate", "/openapi.json"}
-    event: dict[str, Any] = {
-        "version": "2.0",
-        "routeKey": f"{method} {path if known else '/carrides/{id}'}",
-        "rawPath": path,
-        "rawQueryString": urlencode(query or {}),
-        "headers": {name: value for name, value in given.items() if value is not None},
-        "requestContext": {"accountId": "123456789012", "http": {"method": method, "path": path}},
-        "isBase64Encoded": isinstance(body, bytes),
-    }
+    event["routeKey"] = f"{method} {path if known else '/carrides/{id}'}"
     if not known:
         event["pathParameters"] = {"id": path.removeprefix("/carrides/")}
-    if query:
-        event["queryStringParameters"] = dict(query)
     if authorizer:
         event["requestContext"]["authorizer"] = dict(authorizer)
-    if body is not None:
-        event["body"] = base64.b64encode(body).decode() if isinstance(body, bytes) else json.dumps(body)
     return event
 
 

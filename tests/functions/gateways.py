@@ -16,10 +16,6 @@ from idempotency.testing.dynamodb import FakeDynamoDB
 from local.simulated_gateway import Books, Reply, Request, Troubles
 
 
-class KilledError(BaseException):
-    """Ends a run as Lambda does when it stops a process: nothing can be done about it any more."""
-
-
 class FunctionBooks(Books):
     """The books of the simulated gateway that a stack deploys: its function, on tables in this process."""
 
@@ -62,6 +58,7 @@ class FakeGateway(HttpGateway):
     Attributes:
         away: whether it gives no answers.
         asked: what the gateway was asked for, questions about a ride's payment included ("find").
+        sent: answers every request.
     """
 
     def __init__(self, books: Books | None = None, *, forgotten: float = 0.0) -> None:
@@ -69,6 +66,7 @@ class FakeGateway(HttpGateway):
         self.books = books or Books(Troubles(forgotten=forgotten))
         self.away = False
         self.asked: list[str] = []
+        self.sent = self.answer
         self._after: deque[Callable[[], object]] = deque()
 
     def then(self, happen: Callable[[], object]) -> None:
@@ -85,6 +83,10 @@ class FakeGateway(HttpGateway):
         return payments
 
     def _send(self, method: str, path: str, key: str | None, content: bytes | None) -> tuple[int, bytes]:
+        return self.sent(method, path, key, content)
+
+    def answer(self, method: str, path: str, key: str | None, content: bytes | None) -> tuple[int, bytes]:
+        """Have what was told to happen take place, and answer a request."""
         if self.away:
             raise GatewayUnavailableError("nobody is there")
         reply = self._reply(method, path, key, content)

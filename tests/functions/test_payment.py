@@ -88,7 +88,7 @@ def test_without_a_gateway_only_what_needs_one_fails() -> None:
         with pytest.raises(NoGatewayError):
             world.send(RIDE.assigned)
     assert world.send(RIDE.assigned) == "DeadLettered"
-    (letter,) = world.dead_letters()
+    (letter,) = world.given_up()
     assert "PaymentGatewayUrl" in letter.message
 
 

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import nullcontext
 from datetime import UTC, datetime, tzinfo
 from functools import cached_property, partial
 from typing import Any, Final
@@ -23,12 +22,11 @@ from carride.dynamodb import DynamoDB
 from carride.events import SOURCE, RideEvent, parse_event
 from carride.facts import FACTS, Fact
 from carride.overdue import LIMIT, Stage
-from idempotency import Consumer, DynamoDBStore, lambda_deadline, marshalling
-from idempotency.clock import epoch_ms
+from idempotency import lambda_deadline, marshalling, testing
 from idempotency.dead_letters import DeadLetter
 from idempotency.observation import Observation
-from idempotency.testing import DeadLetterBox, Invocation, ManualClock
-from idempotency.testing.dynamodb import FakeDynamoDB, Item
+from idempotency.testing import Invocation, ManualClock, eventbridge_event, sqs_event
+from idempotency.testing.dynamodb import Item
 from tests.carride.pipe import piped
 from tests.functions import api_world
 from tests.functions.gateways import FakeGateway
@@ -41,9 +39,9 @@ CONSUMED: Final[Mapping[str, Collection[type]]] = {
 }
 """The facts that the rule of each consumer passes on."""
 TABLES: Final = {
-    "idempotency": ("idempotencyKey",),
     "outbox": ("id",),
     "cars": ("zone", "carID"),
+    "points": ("customerID",),
     **dict.fromkeys(("rides", "bookings", "assignments", "payments"), ("orderID",)),
 }
 _SHARED: Final[dict[str, Any]] = {"idempotency_store": "dynamodb:idempotency", "dead_letter_queue_url": "queue"}
@@ -59,20 +57,7 @@ type Lost = Callable[[str, str], bool]
 """Whether a consumer never gets an event, by the consumer's name and the event's type."""
 
 
-class Inline:
-    """Runs a batch one after the other; nothing takes long enough for a heartbeat."""
-
-    def run_all(self, tasks: Any, limit: int) -> None:
-        """Run every task."""
-        for task in tasks:
-            task()
-
-    def repeat(self, beat: object, interval_s: float) -> Any:
-        """Send no heartbeats."""
-        return nullcontext()
-
-
-class World:
+class World(testing.World):
     """The functions, everything around them, and what is on its way between them.
 
     Args:
@@ -80,17 +65,14 @@ class World:
 
     Attributes:
         observations: what the consumers have observed.
-        concurrency: how the messages of a batch run; None: in threads, as deployed.
     """
 
-    concurrency: Inline | None = Inline()
+    timed = (DynamoDB,)
 
     def __init__(self, gateway: FakeGateway | None = None) -> None:
-        self.clock = ManualClock(int(NOW.timestamp() * 1000))
-        self.dynamodb = FakeDynamoDB(TABLES, self.clock)
+        super().__init__(TABLES, clock=ManualClock(int(NOW.timestamp() * 1000)))
         self.dynamodb.inserted = self._inserted
         self.gateway = gateway or FakeGateway()
-        self._dead_letters = DeadLetterBox()
         self.observations = list[Observation]()
         self._on_the_bus: list[Mapping[str, Any]] = []
         self._requests = iter(range(1_000_000))
@@ -101,20 +83,22 @@ class World:
 
     @cached_property
     def handlers(self) -> dict[str, Any]:
-        """The handlers of the consumers and of the reconciler."""
-        timed: dict[str, Any] = {"clock": self.clock, "sleep": self.clock.sleep, "jitter": lambda: 0.5}
-        store = DynamoDBStore("idempotency", transport=self.dynamodb, **timed)
-        with pytest.MonkeyPatch.context() as patch:
-            for module in (carride.consumer, reconciler):
-                patch.setattr(module, "Consumer", partial(Consumer, concurrency=self.concurrency, **timed))
-                patch.setattr(module, "open_store", lambda _, **_transport: store)
-            for module in (dispatch, payment):
-                patch.setattr(module, "dynamodb_transport", lambda: self.dynamodb)
-                patch.setattr(module, "DynamoDB", lambda transport: DynamoDB(transport, sleep=self.clock.sleep))
+        """The handlers in a process that lives as long as the world."""
+        return self.process()
+
+    def process(self) -> dict[str, Any]:
+        """Start a process of the API, the consumers and the reconciler, and return their handlers."""
+        with self.installed(), pytest.MonkeyPatch.context() as patch:
             patch.setattr(reconciler, "dynamodb_client", lambda: self.dynamodb)
-            patch.setattr(carride.consumer, "SqsDeadLetters", lambda _: self._dead_letters)
             patch.setattr(carride.consumer, "observe", self.observations.append)
+            settings = Settings(simulator_function_name="simulator", stage="local", **_TABLES)
             return {
+                "api": carride_api.make_handler(
+                    settings,
+                    dynamodb=self.dynamodb,
+                    transport=self.dynamodb,
+                    now=self.now,
+                ),
                 "ride-history": ride_history.make_handler(ride_history.Settings(ride_table="rides", **_SHARED)),
                 "dispatch": dispatch.make_handler(
                     dispatch.Settings(assignment_table="assignments", car_table="cars", **_SHARED, **_EMITTING),
@@ -145,19 +129,21 @@ class World:
 
     def batch(self, *events: Mapping[str, Any], attempt: int = 1) -> dict[str, Any]:
         """Return events as a batch of the queue of dispatch."""
-        attributes = {"SentTimestamp": str(self.clock()), "ApproximateReceiveCount": str(attempt)}
-        messages = [{"messageId": each["id"], "body": json.dumps(each), "attributes": attributes} for each in events]
-        return {"Records": messages}
+        batch = sqs_event(*events, clock=self.clock, received=attempt)
+        return {
+            "Records": [each | {"messageId": event["id"]} for each, event in zip(batch["Records"], events, strict=True)]
+        }
 
     def envelope(self, fact: Fact | RideEvent, **attributes: Any) -> dict[str, Any]:
         """Return the EventBridge event of a fact."""
         event = fact if isinstance(fact, RideEvent) else RideEvent.of(fact, source=SOURCE, time=NOW, **attributes)
-        names = {"source": event.source, "detail-type": "CarRideEvent", "time": self.now().isoformat()}
-        return {"id": f"delivery-of-{event.id}", "region": "us-east-1", **names, "detail": event.to_detail()}
+        return eventbridge_event(
+            event.to_detail(), event_id=f"delivery-of-{event.id}", source=event.source, clock=self.clock
+        )
 
-    def dead_letters(self) -> list[DeadLetter]:
+    def given_up(self) -> list[DeadLetter]:
         """Return what was given up since the last time."""
-        letters, self._dead_letters.letters = self._dead_letters.letters, []
+        letters, self.dead_letters.letters = self.dead_letters.letters, []
         return letters
 
     # ── The bus ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -186,15 +172,10 @@ class World:
 
     # ── Bookings ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    @cached_property
-    def _api(self) -> Any:
-        settings = Settings(simulator_function_name="simulator", stage="local", **_TABLES)
-        return carride_api.make_handler(settings, dynamodb=self.dynamodb, transport=self.dynamodb, now=self.now)  # type: ignore[arg-type] # a fake client
-
     def ask(self, method: str, path: str, body: object = None) -> Any:
         """Send the API a request, which it does not refuse, and return the body of the answer."""
         request = api_world.request(method, path, body, key=f"key-{crc32(json.dumps([path, body]).encode())}")
-        answer = api_world.Answer.of(self._api(request, Invocation(epoch_ms)))
+        answer = api_world.Answer.of(self.handlers["api"](request, Invocation(self.clock)))
         assert answer.status in {200, 201}, answer
         return answer.body
 

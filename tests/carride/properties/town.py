@@ -25,8 +25,9 @@ from gateway import GatewayUnavailableError
 from idempotency import BatchFailedError, BusyError
 from idempotency.errors import RetryableError
 from idempotency.stores.transport import NoAnswerError
+from idempotency.testing import Crash
 from local.simulated_gateway import Books, Troubles
-from tests.functions.gateways import FakeGateway, KilledError
+from tests.functions.gateways import FakeGateway
 from tests.functions.saga import NOW
 from tests.functions.world import CONSUMED, World
 
@@ -123,7 +124,7 @@ class Town(World):
         with self._fault(delivery) as met:
             try:
                 self.deliver(delivery.consumer, delivery.event, attempt=delivery.attempt)
-            except KilledError:
+            except Crash:
                 self._retry(delivery)
             except Exception as error:
                 reason = error.__cause__ if isinstance(error, BatchFailedError) else error
@@ -133,7 +134,7 @@ class Town(World):
                     raise
                 self._retry(delivery)
         self.shared += self._shared_cars()
-        for letter in self.dead_letters():
+        for letter in self.given_up():
             self._redrive(letter)
 
     def _retry(self, delivery: Delivery) -> None:
@@ -196,7 +197,7 @@ class Town(World):
             self._overtake(delivery)
             return
         self.faults[delivery.operation] += 1
-        raise KilledError if kind == "killed" else lost
+        raise Crash if kind == "killed" else lost
 
     def _overtake(self, delivery: Delivery) -> None:
         """Have deliveries arrive while another one is worked on: of the same ride, or of other rides' like facts.
@@ -257,7 +258,7 @@ class Town(World):
             with self._fault(tick) as met:
                 try:
                     return self.tick()
-                except (KilledError, *_ANNOUNCED, ExceptionGroup):
+                except (Crash, *_ANNOUNCED, ExceptionGroup):
                     assert met
 
     def drain(self) -> None:

@@ -35,7 +35,8 @@ _ADVICE: Final[Mapping[str, str]] = {
 _OTHER_KEY: Final = "The deliveries had different idempotency keys: derive key= from the event alone."
 
 type Handler = Callable[[Any, Any], Any]
-type Build = Callable[[World], Handler]
+type Build = Callable[[Any], Handler]
+"""Gets the world."""
 
 
 class BrokenPromiseError(AssertionError):
@@ -55,7 +56,7 @@ def crash_everywhere(
     event: Any,
     *,
     world: Callable[[], World] = World,
-    state: Callable[[World], object] | None = None,
+    state: Callable[[Any], object] | None = None,
     next_version: Handler | Build | None = None,
     timeout_s: float = 30.0,
 ) -> int:
@@ -120,7 +121,7 @@ class _Trial(NamedTuple):
     first: Build
     then: Build
     event: Any
-    state: Callable[[World], object] | None
+    state: Callable[[Any], object] | None
     timeout_s: float
 
     def clean(self) -> _End:

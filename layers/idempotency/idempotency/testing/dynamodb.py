@@ -11,11 +11,11 @@ from threading import RLock
 from types import SimpleNamespace
 from typing import Any, Final
 
-from botocore.exceptions import ClientError
+from botocore.exceptions import ClientError, ReadTimeoutError
 
 from idempotency.clock import epoch_ms
 from idempotency.errors import ConfigurationError
-from idempotency.stores.transport import ServiceError
+from idempotency.stores.transport import NoAnswerError, ServiceError
 
 type Attribute = dict[str, Any]
 type Item = dict[str, Attribute]
@@ -95,7 +95,7 @@ class FakeDynamoDB:
     def send(self, operation: str, request: Request) -> Mapping[str, Any]:
         """Send a client's request. Its errors are botocore's."""
         try:
-            return self(operation, request)
+            return answered(lambda: self(operation, request))
         except ServiceError as error:
             answer: Any = {"Error": {"Code": error.code, "Message": str(error)}, **error.body}
             raise _EXCEPTIONS.get(error.code, ClientError)(answer, operation) from error
@@ -176,6 +176,14 @@ class FakeDynamoDB:
                 f"there is no table {table} with the key {names}: give World or FakeDynamoDB its keys"
             )
         return tuple(item[name]["S"] for name in names)
+
+
+def answered[T](request: Callable[[], T]) -> T:
+    """Return the answer to a request. Without one, raise what botocore's clients raise."""
+    try:
+        return request()
+    except NoAnswerError as error:
+        raise ReadTimeoutError(endpoint_url="dynamodb") from error
 
 
 # ── Expressions ───────────────────────────────────────────────────────────────────────────────────────────────────────

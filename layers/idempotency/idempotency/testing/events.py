@@ -1,5 +1,6 @@
 """Events as AWS delivers them. Their times are those of ``clock``, by default of a new `ManualClock`."""
 
+import base64
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -83,7 +84,10 @@ def http_event(
     query: Mapping[str, str] | None = None,
     headers: Mapping[str, str | None] | None = None,
 ) -> dict[str, Any]:
-    """Return a request in payload format 2.0; ``key`` is its Idempotency-Key. A header of None is left out."""
+    """Return a request in payload format 2.0; ``key`` is its Idempotency-Key. A header of None is left out.
+
+    A body of bytes is sent as it is, in base64; anything else as JSON.
+    """
     given = {"content-type": None if body is None else "application/json", "idempotency-key": key} | dict(headers or {})
     event: dict[str, Any] = {
         "version": "2.0",
@@ -92,12 +96,12 @@ def http_event(
         "rawQueryString": urlencode(query or {}),
         "headers": {name: value for name, value in given.items() if value is not None},
         "requestContext": {"accountId": _ACCOUNT, "http": {"method": method, "path": path}, "requestId": "request-1"},
-        "isBase64Encoded": False,
+        "isBase64Encoded": isinstance(body, bytes),
     }
     if query:
         event["queryStringParameters"] = dict(query)
     if body is not None:
-        event["body"] = body if isinstance(body, str) else json.dumps(body)
+        event["body"] = base64.b64encode(body).decode() if isinstance(body, bytes) else json.dumps(body)
     return event
 
 

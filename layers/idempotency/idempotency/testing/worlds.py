@@ -18,7 +18,7 @@ from idempotency.stores.dynamodb import DynamoDBStore, record_of
 from idempotency.stores.memory import MemoryStore
 from idempotency.stores.transport import NoAnswerError
 from idempotency.testing.doubles import Crash, DeadLetterBox, Inline, Invocation, ManualClock
-from idempotency.testing.dynamodb import FakeDynamoDB, Request
+from idempotency.testing.dynamodb import FakeDynamoDB, Request, answered
 
 CRASH_BEFORE: Final = "crash before"
 CRASH_AFTER: Final = "crash after"
@@ -92,6 +92,7 @@ class World:
         self.dynamodb: Any = None if tables is None else _Tables(self, tables)
         self.dead_letters = _Letters(self)
         self.timeline: list[str] = []
+        self._began_ms = self.clock()
         self._run: Run | None = None
         self._declared = 0
         self._tokens: set[str] = set()
@@ -238,7 +239,7 @@ class World:
 
     def say(self, text: str) -> None:
         """Add a line to the timeline."""
-        self.timeline.append(f"{self.clock() / 1000 - ManualClock().now_ms / 1000:9.1f} s  {text}")
+        self.timeline.append(f"{(self.clock() - self._began_ms) / 1000:9.1f} s  {text}")
 
     # ── What took effect ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -258,6 +259,8 @@ class World:
         self, operation: str, request: Request, perform: Callable[[str, Request], Mapping[str, Any]]
     ) -> Mapping[str, Any]:
         """Send a request to DynamoDB as a call."""
+        if self._run is None:
+            return perform(operation, request)
         actions = _actions(operation, request)
         tables = " ".join(dict.fromkeys(action["TableName"] for _, action in actions if "TableName" in action))
         note = partial(self._note_request, actions, request, perform)
@@ -309,10 +312,7 @@ class World:
             if service == "dynamodb" and self.dynamodb is not None:
                 return self.dynamodb.send(operation, request)
             if service == "dynamodb":
-                try:
-                    return self.request(operation, request, partial(send, client))
-                except NoAnswerError as error:
-                    raise ReadTimeoutError(endpoint_url=service) from error
+                return answered(lambda: self.request(operation, request, partial(send, client)))
 
             def note(_: object) -> None:
                 if not operation.startswith(_READS) and not self._declared:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from idempotency import Consumer, MemoryStore, Operation, Policy, Put, Update
-from idempotency.testing import BrokenPromiseError, World, crash_everywhere, eventbridge_event, sqs_event, stream_event
+from idempotency import Consumer, Operation, Update
+from idempotency.testing import BrokenPromiseError, World, crash_everywhere, eventbridge_event
 
 EVENT = eventbridge_event({"idempotencyid": "k1", "data": {"orderID": "order_01"}})
 ADD = {"TableName": "Points", "Key": {"id": {"S": "c1"}}, "UpdateExpression": "ADD n :one"} | {
