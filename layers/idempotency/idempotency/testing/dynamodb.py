@@ -31,11 +31,13 @@ _EXCEPTIONS: Final = {code: type(code, (ClientError,), {}) for code in (_REFUSED
 class FakeDynamoDB:
     """Tables, as the layer's `Transport` and, by its methods, as a botocore client.
 
-    Queries answer in one page, ordered by the table's key. Every request sees all earlier writes.
+    Queries answer in pages of ``Limit`` items, ordered by the table's key, or that of an index that is named here.
+    Every request sees all earlier writes.
 
     Args:
         tables: the key attributes of each table, which are strings: partition key, sort key. A table of records needs
             no entry.
+        indexes: the key attributes of indexes.
         clock: epoch milliseconds. The token of a transaction is remembered for ten minutes.
 
     Attributes:
@@ -46,8 +48,15 @@ class FakeDynamoDB:
     longest_try_s = 1.5
     exceptions = SimpleNamespace(**_EXCEPTIONS)
 
-    def __init__(self, tables: Mapping[str, Sequence[str]], clock: Callable[[], float] = epoch_ms) -> None:
+    def __init__(
+        self,
+        tables: Mapping[str, Sequence[str]],
+        clock: Callable[[], float] = epoch_ms,
+        *,
+        indexes: Mapping[str, Sequence[str]] = {},
+    ) -> None:
         self._keys = tables
+        self._indexes = indexes
         self._clock = clock
         self._items: dict[str, dict[Key, Item]] = defaultdict(dict)
         self._tokens: dict[str, tuple[float, Request]] = {}
@@ -109,10 +118,7 @@ class FakeDynamoDB:
                 case "GetItem":
                     return {"Item": dict(item)} if (item := self.find(request)) else {}
                 case "Query" | "Scan":
-                    items = [item for _, item in sorted(self._items[request["TableName"]].items())]
-                    items = [item for item in items if _holds(request, item, "KeyConditionExpression")]
-                    found = [item for item in items if _holds(request, item, "FilterExpression")]
-                    return {"Items": found, "Count": len(found), "ScannedCount": len(items)}
+                    return self._search(request)
                 case "TransactWriteItems":
                     return self._transact(request)
             if (reason := self._refusal(request)) is not None:
@@ -120,6 +126,23 @@ class FakeDynamoDB:
                 raise ServiceError(_REFUSED, 400, "The conditional request failed", body)
             self._write(operation.removesuffix("Item"), request)
             return {}
+
+    def _search(self, request: Request) -> Mapping[str, Any]:
+        table, descends = request["TableName"], not request.get("ScanIndexForward", True)
+        names = (*self._indexes.get(request.get("IndexName", ""), ()), *self._keys.get(table, ("idempotencyKey",)))
+
+        def place(item: Item) -> list[str]:
+            return [item[name]["S"] for name in names]
+
+        items = [item for item in self.all(table) if item.keys() >= set(names)]
+        items = [item for item in items if _holds(request, item, "KeyConditionExpression")]
+        if start := request.get("ExclusiveStartKey"):
+            items = [item for item in items if (place(item) < place(start) if descends else place(item) > place(start))]
+        items.sort(key=place, reverse=descends)
+        page = items[: request.get("Limit")]
+        more = {"LastEvaluatedKey": {name: page[-1][name] for name in names}} if len(page) < len(items) else {}
+        found = [item for item in page if _holds(request, item, "FilterExpression")]
+        return {"Items": found, "Count": len(found), "ScannedCount": len(page), **more}
 
     def _transact(self, request: Request) -> Mapping[str, Any]:
         token = request.get("ClientRequestToken", "")
