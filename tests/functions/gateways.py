@@ -73,10 +73,6 @@ class FakeGateway(HttpGateway):
         """Have something happen after the next request took effect, before it is answered."""
         self._after.append(happen)
 
-    def no_longer(self) -> None:
-        """Have nothing happen any more."""
-        self._after.clear()
-
     def ledger(self) -> list[dict[str, Any]]:
         """Return every payment."""
         payments: list[dict[str, Any]] = self.books.look_up("/ledger", {}).body["payments"]

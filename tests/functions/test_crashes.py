@@ -38,15 +38,16 @@ class Case(NamedTuple):
         if self.before:
             world.deliver(self.consumer, world.envelope(self.before))
         world.gateway.sent = world.external(
-            "gateway", world.gateway.sent, key=lambda _method, _path, key, _body: key, lost=GatewayUnavailableError
+            "gateway", world.gateway.sent, key=lambda *request: request[2], lost=GatewayUnavailableError
         )
         return world
 
     def run(self, make: Callable[[], World]) -> int:
         """Deliver the event with each fault, each time in a new world."""
+        settings: dict[str, Any] = {"world": make, "without": ["taken over"] if self.forgotten else []}
         if self.consumer == "example":
-            return crash_everywhere(example.handler, self.event, world=make)
-        return crash_everywhere(lambda world: world.process()[self.consumer], self.event, world=make, state=books)
+            return crash_everywhere(example.handler, self.event, **settings)
+        return crash_everywhere(lambda world: world.process()[self.consumer], self.event, state=books, **settings)
 
 
 def books(world: World) -> object:

@@ -27,6 +27,7 @@ from idempotency.dead_letters import DeadLetter
 from idempotency.observation import Observation
 from idempotency.testing import Invocation, ManualClock, eventbridge_event, sqs_event
 from idempotency.testing.dynamodb import Item
+from idempotency.testing.worlds import NO_FAULT, Fault, Run
 from tests.carride.pipe import piped
 from tests.functions import api_world
 from tests.functions.gateways import FakeGateway
@@ -65,6 +66,7 @@ class World(testing.World):
 
     Attributes:
         observations: what the consumers have observed.
+        last: the last invocation.
     """
 
     timed = (DynamoDB,)
@@ -76,6 +78,7 @@ class World(testing.World):
         self.observations = list[Observation]()
         self._on_the_bus: list[Mapping[str, Any]] = []
         self._requests = iter(range(1_000_000))
+        self.last: Run | None = None
 
     def now(self, zone: tzinfo = UTC) -> datetime:
         """Return the present."""
@@ -116,16 +119,24 @@ class World(testing.World):
 
     # ── Deliveries ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def deliver(self, consumer: str, event: Mapping[str, Any], *, attempt: int = 1, delivery: str = "") -> str:
+    def deliver(
+        self, consumer: str, event: Mapping[str, Any], *, attempt: int = 1, delivery: str = "", fault: Fault = NO_FAULT
+    ) -> str:
         """Deliver an EventBridge event to a consumer, and return the outcome, which dispatch does not tell.
 
         A delivery is its event's own unless it is given an id.
         """
         raw = dict(event) | {"time": self.now().isoformat()}
         raw = self.batch(raw, attempt=attempt) if consumer == "dispatch" else raw
-        context = Invocation(self.clock, request_id=delivery or event["id"], timeout_s=180)
-        outcome: str = self.handlers[consumer](raw, context).get("outcome", "")
+        outcome: str = self.run(consumer, raw, delivery or event["id"], 180, fault).get("outcome", "")
         return outcome
+
+    def run(self, function: str, event: object, delivery: str, timeout_s: float, fault: Fault = NO_FAULT) -> Any:
+        """Invoke a function, and return its answer, or raise what it raised."""
+        self.last = self.invoke(self.handlers[function], event, delivery=delivery, timeout_s=timeout_s, fault=fault)
+        if self.last.error:
+            raise self.last.error
+        return self.last.answer
 
     def batch(self, *events: Mapping[str, Any], attempt: int = 1) -> dict[str, Any]:
         """Return events as a batch of the queue of dispatch."""
@@ -196,13 +207,13 @@ class World(testing.World):
         self.clock.advance(LIMIT.total_seconds() + 60)
         return self.tick(lost=lost, timeout_s=timeout_s)
 
-    def tick(self, *, lost: Lost = lambda *_: False, timeout_s: float = 120) -> dict[str, int]:
+    def tick(self, *, lost: Lost = lambda *_: False, timeout_s: float = 120, fault: Fault = NO_FAULT) -> dict[str, int]:
         """Run the reconciler now, and have its events delivered."""
-        context = Invocation(self.clock, request_id=f"tick-{next(self._requests)}", timeout_s=timeout_s)
+        event, request_id = {"time": self.now().isoformat()}, f"tick-{next(self._requests)}"
         try:
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(reconciler, "lambda_deadline", partial(lambda_deadline, clock=self.clock))
-                counts: dict[str, int] = self.handlers["reconciler"]({"time": self.now().isoformat()}, context)
+                counts: dict[str, int] = self.run("reconciler", event, request_id, timeout_s, fault)
         finally:
             self.flow(lost)
         return counts

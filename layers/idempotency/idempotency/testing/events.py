@@ -36,21 +36,14 @@ def eventbridge_event(
 def sqs_event(*bodies: object, clock: Clock = _STILL, received: int = 1, **attributes: str) -> dict[str, Any]:
     """Return a batch of messages, ``message-1`` and so on. A body that is not a string is sent as JSON."""
     attributes = {"SentTimestamp": str(clock()), "ApproximateReceiveCount": str(received)} | attributes
-    return {
-        "Records": [
-            {
-                "messageId": f"message-{number}",
-                "receiptHandle": f"receipt-{number}",
-                "body": body if isinstance(body, str) else json.dumps(body),
-                "attributes": dict(attributes),
-                "messageAttributes": {},
-                "eventSource": "aws:sqs",
-                "eventSourceARN": f"arn:aws:sqs:{_REGION}:{_ACCOUNT}:queue",
-                "awsRegion": _REGION,
-            }
-            for number, body in enumerate(bodies, 1)
-        ]
+    common = {
+        "eventSource": "aws:sqs",
+        "eventSourceARN": f"arn:aws:sqs:{_REGION}:{_ACCOUNT}:queue",
+        "awsRegion": _REGION,
     }
+    texts = [body if isinstance(body, str) else json.dumps(body) for body in bodies]
+    messages = [{"messageId": f"message-{number}", "body": text} for number, text in enumerate(texts, 1)]
+    return {"Records": [each | common | {"attributes": dict(attributes), "messageAttributes": {}} for each in messages]}
 
 
 def stream_event(*items: Mapping[str, object], key: str = "id", clock: Clock = _STILL) -> dict[str, Any]:

@@ -1,13 +1,16 @@
 """One world for the handlers of a test: one clock, one store, one dead-letter box, one count of effects."""
 
 import json
-import os
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial, wraps
 from typing import Any, Final, NamedTuple
 from unittest.mock import patch
+
+from botocore.client import BaseClient
+from botocore.exceptions import ReadTimeoutError
 
 from idempotency.consumer import Consumer
 from idempotency.dead_letters import DeadLetter, DeadLetterError, SqsDeadLetters
@@ -25,40 +28,37 @@ CRASH_AFTER: Final = "crash after"
 REQUEST_LOST: Final = "request lost"
 ANSWER_LOST: Final = "answer lost"
 OVERTAKEN: Final = "overtaken"
+TAKEN_OVER: Final = "taken over"
 
-REGISTERED: Final = "registered"
-DIRECT: Final = "direct"
-EXTERNAL: Final = "external"
+_READS: Final = ("BatchGet", "ConditionCheck", "Describe", "Get", "Head", "List", "Query", "Scan")
 
-_READS: Final = ("BatchGet", "Describe", "Get", "Head", "List", "Query", "Scan")
-
-
-class Counted(NamedTuple):
-    """What takes effect, by how it was done."""
-
-    kind: str
-    """`REGISTERED` with the operation, `DIRECT` in DynamoDB or another service, or `EXTERNAL`: declared."""
-    what: str
+type Send = Callable[[str, Request], Mapping[str, Any]]
 
 
 class Fault(NamedTuple):
-    """What happens at one call of an invocation."""
+    """What happens to one call of an invocation."""
 
     kind: str = ""
-    at: int = 0
-    """The number of the call, from 1."""
+    meets: Callable[[int, str], bool] = lambda *_: False
+    """Whether it happens at a call: its number, from 1, and what it is."""
     meanwhile: Callable[[], object] = lambda: None
-    """The other delivery of `OVERTAKEN`."""
+    """What overtakes the call."""
 
 
+NO_FAULT: Final = Fault()
+
+
+@dataclass
 class Run:
     """One invocation of a handler."""
 
-    def __init__(self, name: str, fault: Fault) -> None:
-        self.name = name
-        self.fault = fault
-        self.calls = 0
-        self.dead = False
+    name: str
+    fault: Fault
+    calls: int = 0
+    met: bool = False
+    dead: bool = False
+    answer: Any = None
+    error: BaseException | None = None
 
 
 class World:
@@ -71,10 +71,11 @@ class World:
         clock: the time. It stands still until the test, or a handler that waits, moves it.
 
     Attributes:
-        dynamodb: the tables, as a transport and a client of botocore's; None without ``tables``.
+        dynamodb: the tables, as a transport and as a client of botocore's; None without ``tables``.
         dead_letters: takes what is given up.
+        effects: the different identities of each effect of an invocation, by its name.
+        records: reads the record of each key that an invocation has written.
         timeline: what has happened, one line a step.
-        found: reads the record of each key that deliveries have used.
     """
 
     concurrency: Any = Inline()
@@ -91,14 +92,13 @@ class World:
         self.clock = clock or ManualClock()
         self.dynamodb: Any = None if tables is None else _Tables(self, tables)
         self.dead_letters = _Letters(self)
+        self.effects: dict[str, set[object]] = defaultdict(set)
+        self.records: dict[str, Callable[[], Record | None]] = {}
         self.timeline: list[str] = []
-        self._began_ms = self.clock()
+        self._store: Any = store and _Watched(self, store)
         self._run: Run | None = None
         self._declared = 0
-        self._tokens: set[str] = set()
-        self._effects: dict[Counted, list[object]] = {}
-        self.found: dict[str, Callable[[], Record | None]] = {}
-        self._store: Any = None if store is None else _Watched(self, store)
+        self._began_ms = self.clock()
 
     @property
     def store(self) -> Store:
@@ -108,7 +108,7 @@ class World:
 
     @contextmanager
     def installed(self) -> Generator[None]:
-        """Have the consumers, stores and dead-letter queues that are built inside be this world's.
+        """Have consumers, stores and dead-letter queues that are built inside be this world's.
 
         Inside, the calls of botocore's clients are calls of the running invocation. Those to DynamoDB reach
         ``dynamodb``, if the world has it.
@@ -120,9 +120,10 @@ class World:
                 stack.enter_context(patch.dict(defaults, {name: timed[name] for name in timed if name in defaults}))
             stack.enter_context(patch.dict(SqsDeadLetters.__init__.__kwdefaults__, client=self.dead_letters))
             if self.dynamodb is not None:
-                stack.enter_context(patch.dict(os.environ, IDEMPOTENCY_TRANSPORT="botocore"))
+                stack.enter_context(patch.object(transport, "os", _Environment))
                 stack.enter_context(patch.object(transport, "botocore_transport", lambda **_: self.dynamodb))
-            self._install_botocore(stack)
+            send = BaseClient._make_api_call  # type: ignore[attr-defined]  # noqa: SLF001 - where tests of boto3 patch too
+            stack.enter_context(patch.object(BaseClient, "_make_api_call", lambda *call: self._call_aws(send, *call)))
             yield
 
     def external(
@@ -147,16 +148,16 @@ class World:
         def call(*args: Any, **kwargs: Any) -> Any:
             found = key(*args, **kwargs) if key else next(iter((*args, *kwargs.values())), None)
 
-            def note(_: object) -> None:
-                if found is not None:
-                    self.count(Counted(EXTERNAL, name), found)
-
             def perform() -> Any:
                 self._declared += 1
                 try:
                     return function(*args, **kwargs)
                 finally:
                     self._declared -= 1
+
+            def note(_: object) -> None:
+                if found is not None:
+                    self.effects[f"external {name}"].add(found)
 
             return self.call(f"{name} {found or ''}", perform, lost, note)
 
@@ -171,29 +172,20 @@ class World:
         *,
         delivery: str = "delivery-1",
         timeout_s: float = 30.0,
-        fault: Fault = Fault(),  # noqa: B008 - immutable
-    ) -> tuple[Any, BaseException | None, Run]:
-        """Invoke a handler; return its answer, or what it raised, and the invocation.
-
-        Args:
-            handler: a Lambda handler.
-            event: what it gets.
-            delivery: Lambda's request id.
-            timeout_s: the function's timeout.
-            fault: what happens at one of its calls.
-        """
-        outer, run = self._run, Run(delivery, fault)
+        fault: Fault = NO_FAULT,
+    ) -> Run:
+        """Invoke a Lambda handler; return how that ended. ``delivery`` is Lambda's request id."""
+        outer, self._run = self._run, (run := Run(delivery, fault))
         self.say(f"{delivery} begins")
-        self._run = run
         try:
-            answer, error = handler(event, Invocation(self.clock, request_id=delivery, timeout_s=timeout_s)), None
-        except (Exception, Crash) as raised:  # noqa: BLE001 - the caller judges it
-            answer, error = None, raised
+            run.answer = handler(event, Invocation(self.clock, request_id=delivery, timeout_s=timeout_s))
+        except (Exception, Crash) as error:  # noqa: BLE001 - the caller judges it
+            run.error = error
         finally:
             self._run = outer
-        error = Crash() if run.dead else error
-        self.say(f"{delivery} " + (f"answers {answer!r:.100}" if error is None else f"ends with {error!r:.200}"))
-        return answer, error, run
+        run.error = Crash() if run.dead else run.error
+        self.say(f"{delivery} answers {run.answer!r:.100}" if run.error is None else f"{delivery} raises {run.error!r}")
+        return run
 
     def call[T](
         self,
@@ -216,125 +208,84 @@ class World:
         if run.dead:
             raise Crash
         run.calls += 1
-        kind = run.fault.kind if run.fault.at == run.calls else ""
+        kind = run.fault.kind if not run.met and run.fault.meets(run.calls, what) else ""
+        run.met |= bool(kind)
         self.say(f"{run.name} call {run.calls}: {what}{kind and f'  <- {kind.upper()}'}")
-        if kind == CRASH_BEFORE:
-            self._die(run)
-        if kind == REQUEST_LOST:
-            raise lost(kind)
-        if kind == OVERTAKEN:
+        if kind in {OVERTAKEN, TAKEN_OVER}:
             run.fault.meanwhile()
-        with suppress(*([Exception] if kind in {ANSWER_LOST, CRASH_AFTER} else [])):
-            answer = perform()
-            note(answer)
-        if kind == CRASH_AFTER:
-            self._die(run)
-        if kind == ANSWER_LOST:
+        if kind not in {CRASH_BEFORE, REQUEST_LOST}:
+            with suppress(*([Exception] if kind in {ANSWER_LOST, CRASH_AFTER} else [])):
+                answer = perform()
+                note(answer)
+        if kind in {REQUEST_LOST, ANSWER_LOST}:
             raise lost(kind)
+        if kind in {CRASH_BEFORE, CRASH_AFTER}:
+            run.dead = True
+            raise Crash
         return answer
-
-    def _die(self, run: Run) -> None:
-        run.dead = True
-        raise Crash
 
     def say(self, text: str) -> None:
         """Add a line to the timeline."""
         self.timeline.append(f"{(self.clock() - self._began_ms) / 1000:9.1f} s  {text}")
 
-    # ── What took effect ──────────────────────────────────────────────────────────────────────────────────────────────
-
-    def effects(self) -> Counter[Counted]:
-        """Return how often each effect of a delivery took place."""
-        return Counter({effect: len(set(found)) for effect, found in self._effects.items()})
-
-    def records(self) -> list[Record]:
-        """Return the records of the keys that deliveries have used."""
-        return [record for find in self.found.values() if (record := find()) is not None]
-
-    def count(self, effect: Counted, identity: object) -> None:
-        """Count an effect; those with equal identities are one."""
-        self._effects.setdefault(effect, []).append(identity)
-
-    def request(
-        self, operation: str, request: Request, perform: Callable[[str, Request], Mapping[str, Any]]
-    ) -> Mapping[str, Any]:
+    def request(self, operation: str, request: Request, send: Send) -> Mapping[str, Any]:
         """Send a request to DynamoDB as a call."""
         if self._run is None:
-            return perform(operation, request)
-        actions = _actions(operation, request)
-        tables = " ".join(dict.fromkeys(action["TableName"] for _, action in actions if "TableName" in action))
-        note = partial(self._note_request, actions, request, perform)
-        return self.call(f"{operation} {tables}", lambda: perform(operation, request), NoAnswerError, note)
+            return send(operation, request)
+        entries = request.get("TransactItems", [{operation.removesuffix("Item"): request}])
+        actions = [(kind, action) for entry in entries for kind, action in entry.items()]
+        tables = " ".join(dict.fromkeys(action.get("TableName", "") for _, action in actions))
 
-    def _note_request(
-        self,
-        actions: Sequence[tuple[str, Request]],
-        request: Request,
-        perform: Callable[[str, Request], Mapping[str, Any]],
-        _: object,
-    ) -> None:
-        """Count the writes of a request that took place."""
-        records = [action for _, action in actions if "idempotencyKey" in action.get("Item", ())]
-        for record in records:
-            key = {"idempotencyKey": record["Item"]["idempotencyKey"]}
-            find: Request = {"TableName": record["TableName"], "Key": key, "ConsistentRead": True}
-            self.found[str(key)] = partial(_find, perform, find)
-        token = request.get("ClientRequestToken")
-        if token in self._tokens:
-            return
-        self._tokens |= {token} if token else set()
-        for kind, action in actions:
-            if action in records or kind == "ConditionCheck" or kind.startswith(_READS) or self._declared:
-                continue
-            effect = f"{kind} {action.get('TableName', '')}".strip()
-            if records:
-                self.count(Counted(REGISTERED, effect), object())
-            else:
-                self.count(Counted(DIRECT, effect), self._identity(kind, action))
+        def note(_: object) -> None:
+            records = [action for _, action in actions if "idempotencyKey" in action.get("Item", ())]
+            for record in records:
+                key = {"idempotencyKey": record["Item"]["idempotencyKey"]}
+                find: Request = {"TableName": record["TableName"], "Key": key, "ConsistentRead": True}
+                self.records[str(key)] = partial(_find, send, find)
+            for place, (kind, action) in enumerate(actions):
+                if records and action not in records and not kind.startswith(_READS):
+                    token = request.get("ClientRequestToken")  # a transaction that is sent again has the same
+                    self.effects[f"registered {kind} {action['TableName']}"].add((token, place))
+                elif not records and not kind.startswith(_READS) and not self._declared:
+                    self.effects[f"direct {kind} {action.get('TableName', '')}"].add(self._identity(kind, action))
+
+        return self.call(f"{operation} {tables}", lambda: send(operation, request), NoAnswerError, note)
 
     def _identity(self, kind: str, action: Request) -> object:
         """Return what is equal for two direct writes of which the second changes nothing."""
         adds = any(word in action.get("UpdateExpression", "") for word in ("ADD ", "+", "list_append"))
         if kind not in {"Put", "Update", "Delete"} or adds:
             return object()
-        if "Key" in action or self.dynamodb is None:
-            return str(action.get("Key") or action["Item"])
-        return self.dynamodb.key(action)
+        return str(action.get("Key") or action["Item"]) if self.dynamodb is None else self.dynamodb.key(action)
 
-    def _install_botocore(self, stack: ExitStack) -> None:
-        from botocore.client import BaseClient
-        from botocore.exceptions import ReadTimeoutError
-
-        send = BaseClient._make_api_call  # type: ignore[attr-defined]  # noqa: SLF001 - where moto's users patch too
-
-        def call(client: Any, operation: str, request: Request) -> Any:
-            service = client.meta.service_model.service_name
-            if service == "dynamodb" and self.dynamodb is not None:
+    def _call_aws(self, send: Callable[..., Any], client: Any, operation: str, request: Request) -> Any:
+        """Make a call of one of botocore's clients."""
+        service = client.meta.service_model.service_name
+        if service == "dynamodb":
+            if self.dynamodb is not None:
                 return self.dynamodb.send(operation, request)
-            if service == "dynamodb":
-                return answered(lambda: self.request(operation, request, partial(send, client)))
+            return answered(lambda: self.request(operation, request, partial(send, client)))
 
-            def note(_: object) -> None:
-                if not operation.startswith(_READS) and not self._declared:
-                    self.count(Counted(DIRECT, f"{operation} of {service}"), object())
+        def note(_: object) -> None:
+            if not operation.startswith(_READS) and not self._declared:
+                self.effects[f"direct {operation} of {service}"].add(object())
 
-            lost = partial(ReadTimeoutError, endpoint_url=service)
-            return self.call(
-                f"{operation} of {service}", lambda: send(client, operation, request), lambda _: lost(), note
-            )
+        perform = partial(send, client, operation, request)
+        return self.call(f"{operation} of {service}", perform, lambda _: ReadTimeoutError(endpoint_url=service), note)
 
-        stack.enter_context(patch.object(BaseClient, "_make_api_call", call))
-
-
-def _actions(operation: str, request: Request) -> list[tuple[str, Request]]:
-    entries = request.get("TransactItems")
-    if entries is None:
-        return [(operation.removesuffix("Item"), request)]
-    return [(kind, action) for entry in entries for kind, action in entry.items()]
+    def once(self) -> Counter[str]:
+        """Return how often each effect took place."""
+        return Counter({name: len(found) for name, found in self.effects.items()})
 
 
-def _find(perform: Callable[[str, Request], Mapping[str, Any]], request: Request) -> Record | None:
-    item = perform("GetItem", request).get("Item")
+class _Environment:
+    """An environment in which the transport is botocore's, which the world replaces."""
+
+    environ: Final = {"IDEMPOTENCY_TRANSPORT": "botocore"}
+
+
+def _find(send: Send, request: Request) -> Record | None:
+    item = send("GetItem", request).get("Item")
     return record_of(item) if item else None
 
 
@@ -379,14 +330,14 @@ class _Watched:
         return partial(self._call, step, getattr(self._store, step))
 
     def _call(self, step: str, perform: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        written = next((each for each in reversed(args) if isinstance(each, Record)), None)
-        key = args[0] if written is None else written.key
+        record = next((each for each in reversed(args) if isinstance(each, Record)), None)
+        key = args[0] if record is None else record.key
 
         def note(found: object) -> None:
-            self._world.found[key] = partial(self._store.read, key)
-            if written is not None and found is written and args[-1] is not written:
+            self._world.records[key] = partial(self._store.read, key)
+            if record is not None and found is record and args[-1] is not record:
                 for effect in args[-1]:
-                    self._world.count(Counted(REGISTERED, f"{type(effect).__name__} {effect.table}"), object())
+                    self._world.effects[f"registered {type(effect).__name__} {effect.table}"].add(object())
 
-        what = f"{step} {key}" + ("" if written is None else f" {written.status}")
+        what = f"{step} {key} {record.status if record else ''}"
         return self._world.call(what, partial(perform, *args, **options), StoreUnavailableError, note)
