@@ -11,8 +11,7 @@ from gateway import GatewayUnavailableError
 from gateway_client import HttpGateway
 from idempotency import marshalling
 from idempotency.clock import epoch_ms
-from idempotency.testing import Invocation
-from idempotency.testing.dynamodb import FakeDynamoDB
+from idempotency.testing import FakeDynamoDB, FaultyTransport, Invocation
 from local.simulated_gateway import Books, Reply, Request, Troubles
 
 
@@ -23,7 +22,8 @@ class FunctionBooks(Books):
         super().__init__(troubles)
         self.dynamodb = FakeDynamoDB({"gateway": ("idempotencyKey",)})
         settings = simulated_gateway.Settings(simulated_gateway_table="gateway", aws_region="us-east-1")
-        self._handler = simulated_gateway.make_handler(settings, self.dynamodb, self.dynamodb)
+        self.transport = FaultyTransport(self.dynamodb)
+        self._handler = simulated_gateway.make_handler(settings, self.dynamodb, self.transport)
 
     def begin(self, request: Request) -> Reply | None:
         """Leave the request to `finish`."""

@@ -89,33 +89,34 @@ class World(testing.World):
         """The handlers in a process that lives as long as the world."""
         return self.process()
 
-    def process(self) -> dict[str, Any]:
-        """Start a process of the API, the consumers and the reconciler, and return their handlers."""
+    def process(self, *functions: str) -> dict[str, Any]:
+        """Start a process of some functions, or of all, and return their handlers."""
         with self.installed(), pytest.MonkeyPatch.context() as patch:
             patch.setattr(reconciler, "dynamodb_client", lambda: self.dynamodb)
             patch.setattr(carride.consumer, "observe", self.observations.append)
             settings = Settings(simulator_function_name="simulator", stage="local", **_TABLES)
-            return {
-                "api": carride_api.make_handler(
+            make: dict[str, Callable[[], Any]] = {
+                "api": lambda: carride_api.make_handler(
                     settings,
                     dynamodb=self.dynamodb,
                     transport=self.dynamodb,
                     now=self.now,
                 ),
-                "ride-history": ride_history.make_handler(ride_history.Settings(ride_table="rides", **_SHARED)),
-                "dispatch": dispatch.make_handler(
+                "ride-history": lambda: ride_history.make_handler(ride_history.Settings(ride_table="rides", **_SHARED)),
+                "dispatch": lambda: dispatch.make_handler(
                     dispatch.Settings(assignment_table="assignments", car_table="cars", **_SHARED, **_EMITTING),
                     now=self.now,
                 ),
-                "payment": payment.make_handler(
+                "payment": lambda: payment.make_handler(
                     payment.Settings(payment_table="payments", payment_gateway_url="http://-", **_SHARED, **_EMITTING),
                     self.gateway,
                     now=self.now,
                 ),
-                "reconciler": reconciler.make_handler(
+                "reconciler": lambda: reconciler.make_handler(
                     reconciler.Settings(assignment_table="assignments", payment_table="payments", **_TABLES)
                 ),
             }
+            return {name: make[name]() for name in functions or make}
 
     # ── Deliveries ────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -41,7 +41,6 @@ class FakeDynamoDB:
         clock: epoch milliseconds. The token of a transaction is remembered for ten minutes.
 
     Attributes:
-        before, after: called with the operation around every request. The request fails with what they raise.
         inserted: called with the table and the item after each insert.
     """
 
@@ -61,8 +60,6 @@ class FakeDynamoDB:
         self._items: dict[str, dict[Key, Item]] = defaultdict(dict)
         self._tokens: dict[str, tuple[float, Request]] = {}
         self._lock = RLock()
-        self.before: Callable[[str], object] = lambda _: None
-        self.after: Callable[[str], object] = lambda _: None
         self.inserted: Callable[[str, Item], object] = lambda *_: None
 
     def __call__(self, operation: str, request: Request, /) -> Mapping[str, Any]:
@@ -71,10 +68,7 @@ class FakeDynamoDB:
         Raises:
             ServiceError: the request is refused.
         """
-        self.before(operation)
-        answer = self.take(operation, request)
-        self.after(operation)
-        return answer
+        return self.take(operation, request)
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         """Return a method of a client, such as ``get_item``."""
@@ -112,7 +106,7 @@ class FakeDynamoDB:
     # ── Operations ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def take(self, operation: str, request: Request) -> Mapping[str, Any]:
-        """Carry a request out, without `before` and `after`."""
+        """Carry a request out."""
         with self._lock:
             match operation:
                 case "GetItem":
