@@ -33,7 +33,7 @@ def eventbridge_event(
     }
 
 
-def sqs_event(*bodies: object, clock: Clock = _STILL, received: int = 1, **attributes: str) -> dict[str, Any]:
+def sqs_event(*bodies: object, clock: Clock = _STILL, received: int = 1, **attributes: Any) -> dict[str, Any]:
     """Return a batch of messages, ``message-1`` and so on. A body that is not a string is sent as JSON."""
     attributes = {"SentTimestamp": str(clock()), "ApproximateReceiveCount": str(received)} | attributes
     common = {
