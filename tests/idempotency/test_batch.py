@@ -55,7 +55,7 @@ def sqs(make: Make) -> Batches:
     return make()
 
 
-def message(key: str | None, number: int, *, received: int = 1, **attributes: str) -> dict[str, Any]:
+def message(key: str | None, number: int, *, received: int = 1, **attributes: Any) -> dict[str, Any]:
     """Make an SQS record."""
     batch = sqs_event({"id": key}, received=received, **attributes)
     return {**batch["Records"][0], "messageId": f"m{number}"}
