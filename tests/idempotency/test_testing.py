@@ -1,24 +1,20 @@
 """`crash_everywhere` passes right handlers on every store and source, and says what is wrong with others."""
 
-import re
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 import boto3
 import pytest
 from moto import mock_aws
 
-import idempotency
 from idempotency import ConfigurationError, Consumer, MemoryStore, Operation, Policy, Update
 from idempotency.sources import DYNAMODB_STREAM
 from idempotency.testing import BrokenPromiseError, World, eventbridge_event, http_event, sqs_event, stream_event
 from idempotency.testing.worlds import CRASH_BEFORE, Fault
 from tests.idempotency.samples import create_tables
 
-LAYER: Final = Path(idempotency.__file__).parents[1]
 DETAIL: Final = {"idempotencyid": "k1", "data": {"orderID": "order_01"}}
 EVENT: Final = eventbridge_event(DETAIL)
 SOURCES: Final[dict[str, tuple[Any, dict[str, Any]]]] = {
@@ -154,18 +150,3 @@ def test_a_handler_of_no_module_needs_its_builder(crash_everywhere: Crash) -> No
     """A process of it could not be started again."""
     with pytest.raises(ConfigurationError, match="build"):
         crash_everywhere(build(points()), EVENT)
-
-
-def test_the_test_of_the_guide_runs(crash_everywhere: Crash, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It passes with the five lines of the README, and fails if they write the invoice themselves."""
-    (right,) = re.findall(r"```python\n(.*?)```", (LAYER / "README.md").read_text(), re.DOTALL)
-    (code,) = re.findall(r"```py\n(.*?)```", (LAYER.parents[1] / "docs/library/testing.md").read_text(), re.DOTALL)
-    put = "client.put_item(TableName='Invoices', Item={'id': {'S': str(uuid.uuid4())}})"
-    wrong = re.sub("operation.write.*", put, f"import boto3, uuid\nclient = boto3.client('dynamodb')\n{right}")
-    monkeypatch.syspath_prepend(tmp_path)
-    for name, billing in (("billing", right), ("wrong", wrong)):
-        (tmp_path / f"{name}.py").write_text(billing)
-        namespace: dict[str, Any] = {}
-        exec(code.replace("billing", name), namespace)  # noqa: S102 - the guide's own code
-        with nullcontext() if billing is right else pytest.raises(BrokenPromiseError, match="direct Put Invoices"):
-            namespace["test_there_is_one_invoice_whatever_happens"](crash_everywhere)
