@@ -13,6 +13,7 @@ from gateway import GatewayUnavailableError
 from idempotency import Operation
 from idempotency.runner import Runner
 from idempotency.testing import BrokenPromiseError, crash_everywhere, sqs_event
+from idempotency.testing.worlds import CRASH_AFTER, CRASH_BEFORE, Fault
 from tests.functions.api_world import BOOKING, request
 from tests.functions.gateways import FakeGateway
 from tests.functions.saga import Life
@@ -97,6 +98,16 @@ def points(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_consumers_survive_a_fault_at_every_call(case: Case) -> None:
     """Whatever happens at any call, also an overtaking delivery, the event takes effect once, and its key is free."""
     assert case.run(case.world) >= 5
+
+
+@pytest.mark.parametrize("at", [1, 2])
+@pytest.mark.parametrize("kind", [CRASH_BEFORE, CRASH_AFTER])
+def test_a_killed_request_leaves_ride_and_event_or_neither(kind: str, at: int) -> None:
+    """Whether or not its client sends it again: a booking of version n has n events."""
+    for case in (EACH["api"], FURTHER["api accept"]):
+        world = case.world()
+        world.invoke(world.handlers["api"], case.event, fault=Fault(kind, lambda number, _: number == at))
+        assert sum(item["version"] for item in world.items("bookings")) == len(world.emitted())
 
 
 def write_directly(world: World, _: Operation) -> None:

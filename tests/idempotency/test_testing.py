@@ -106,6 +106,17 @@ def test_a_dead_process_writes_nothing() -> None:
     assert (run.dead, world.dynamodb.all("Points"), world.once()) == (True, [], {})
 
 
+def test_a_run_may_outlive_its_lease(crash_everywhere: Crash) -> None:
+    """Another delivery then runs the handler as well, and shares the downstream key if it is the operation's."""
+
+    def work(world: World, operation: Operation) -> None:
+        world.external("charge", lambda key: None)(operation.owner)
+
+    others = ["crash before", "crash after", "request lost", "answer lost", "overtaken"]
+    with pytest.raises(BrokenPromiseError, match="external charge took effect 2 times"):
+        crash_everywhere(partial(build, work=work), EVENT, world=points, without=others)
+
+
 def acknowledging(world: World) -> Any:
     """Start a process of a handler that acknowledges what has failed."""
     handler = build(world)
