@@ -253,7 +253,7 @@ class World:
 
     def _identity(self, kind: str, action: Request) -> object:
         """Return what is equal for two direct writes of which the second changes nothing."""
-        adds = any(word in action.get("UpdateExpression", "") for word in ("ADD ", "+", "list_append"))
+        adds = any(word in action.get("UpdateExpression", "") for word in ("ADD ", " + ", " - ", "list_append"))
         if kind not in {"Put", "Update", "Delete"} or adds:
             return object()
         return str(action.get("Key") or action["Item"]) if self.dynamodb is None else self.dynamodb.key(action)
