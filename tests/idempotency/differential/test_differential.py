@@ -1,9 +1,10 @@
-"""This layer, and AWS Lambda Powertools beside it, in every adversity of the comparison."""
+"""This layer, and AWS Lambda Powertools or durable functions beside it, in every adversity of the comparison."""
 
 from collections.abc import Callable
 
 import pytest
 
+from tests.idempotency.differential import durable
 from tests.idempotency.differential.adversities import ADVERSITIES, Adversity, first, got
 from tests.idempotency.differential.sides import Here, Powertools, Work, get_then_put
 from tests.idempotency.differential.world import world
@@ -21,6 +22,21 @@ def test_this_layer_does_as_the_table_says(adversity: Adversity) -> None:
 def test_powertools_meets_the_same_adversity(adversity: Adversity) -> None:
     """Powertools behaves differently in the same adversity."""
     assert adversity.observe(Powertools) not in {"", adversity.here}
+
+
+@pytest.mark.enable_socket  # the durable functions' runner has an event loop of its own
+@pytest.mark.parametrize("adversity", durable.ADVERSITIES, ids=lambda adversity: adversity.name)
+def test_durable_functions_do_as_the_table_says(adversity: durable.Adversity) -> None:
+    """Durable functions behave as the table says, as documented and with this layer."""
+    assert adversity.observe(ours=False) == adversity.documented
+    assert adversity.observe(ours=True) == adversity.here
+
+
+@pytest.mark.enable_socket  # as above
+def test_an_atomic_consumer_costs_less_than_an_execution() -> None:
+    """The costs of a million events are those of what was seen to happen."""
+    documented, with_layer, alone = durable.dollars().values()
+    assert alone < documented < with_layer
 
 
 @pytest.mark.parametrize(
