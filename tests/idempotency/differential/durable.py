@@ -118,7 +118,7 @@ class Case:
         self._dynamodb: Any = place.wire.session.create_client("dynamodb")
         transport = botocore_transport(session=place.wire.session)
         store = DynamoDBStore(TABLE, transport=transport, clock=self.lambda_.now_ms, sleep=place.time.sleep)
-        self._consumer = Consumer("points", store, key="detail.idempotencyid", clock=self.lambda_.now_ms)
+        self.consumer = Consumer("points", store, key="detail.idempotencyid", clock=self.lambda_.now_ms)
 
     def deliver(self, *, name: str = "") -> None:
         """Deliver the event, as EventBridge does; ``name`` is given to the execution where this layer gives none."""
@@ -128,7 +128,7 @@ class Case:
             client.invoke(FunctionName=FUNCTION, InvocationType="Event", Payload=json.dumps(event()), **named)
             return
 
-        @self._consumer.event_handler
+        @self.consumer.event_handler
         def starter(given: dict[str, Any], operation: Operation) -> None:
             start_once(operation, client, FUNCTION, given["detail"])
 
@@ -147,7 +147,7 @@ class Case:
 
     def _handler(self, given: Any, context: DurableContext) -> None:
         if self.ours:
-            effect_once(context, self._consumer, "point", self._register)
+            effect_once(context, self.consumer, "point", self._register)
         else:
             context.step(self._write, name="point")
 
