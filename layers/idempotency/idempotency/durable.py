@@ -1,7 +1,7 @@
-"""AWS Lambda durable functions with effects that happen once: one execution for each key, and steps that commit.
+"""AWS Lambda durable functions whose effects happen once: one execution for each key, and steps that commit.
 
-The functions that are decorated with the SDK's ``durable_execution`` use `effect_once`; what starts them uses
-`start_once`. The package `aws-durable-execution-sdk-python` is imported by `effect_once` alone, when it is called.
+A durable function uses `effect_once`, and whatever starts it uses `start_once`. Only `effect_once` imports the package
+`aws-durable-execution-sdk-python`, when it is called.
 """
 
 import dataclasses
@@ -11,14 +11,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
-from idempotency.errors import (
-    BusyError,
-    ConfigurationError,
-    EffectConflictError,
-    IdempotencyError,
-    RetryableError,
-    RetryLaterError,
-)
+from idempotency import errors
 from idempotency.invocation import lambda_deadline
 
 if TYPE_CHECKING:
@@ -30,10 +23,10 @@ if TYPE_CHECKING:
     from idempotency.operation import Operation
 
 type Retry = Callable[[Exception, int], RetryDecision]
-"""The SDK's retry strategy of a step: a function of the error and of the number of attempts made."""
+"""The SDK's retry strategy of a step: a function of the error and the number of attempts made."""
 
 _NAMES: Final[WeakKeyDictionary[object, set[str]]] = WeakKeyDictionary()
-"""The steps without a key of their own that each running invocation has met."""
+"""The steps without ``key=`` that each running invocation has met."""
 
 
 def effect_once[R](
@@ -46,26 +39,24 @@ def effect_once[R](
     payload: object = None,
     config: "StepConfig | None" = None,
 ) -> R:
-    """Run ``work(operation)`` in a durable step whose DynamoDB effects commit once, together with its result.
+    """Run ``work(operation)`` in a durable step whose DynamoDB effects are committed once, together with its result.
 
-    A durable step that is interrupted before its checkpoint runs again. This one then returns the result that was
-    committed with the effects of ``operation.write``.
+    A durable step runs again if its process dies before the checkpoint. This one then returns the committed result.
 
     Args:
         context: the durable context of the execution, or of one of its branches.
-        consumer: holds the records. With ``Policy(atomic=True)`` a step costs one request and waits for no lease; its
-            work must then have no effects but those that it registers.
+        consumer: holds the records. With an atomic policy, the work must have no effects but those that it registers.
         name: the step's name, unique within the execution.
-        work: what is run. Other systems get ``operation.downstream_key``, which is the same for every attempt.
-        key: the idempotency key, such as an order's id, if the effect must happen once for all executions. Default:
+        work: registers effects with ``operation.write``. Other systems get ``operation.downstream_key``.
+        key: the idempotency key, such as an order's id, of an effect that happens once for all executions. Default:
             this step of this execution.
         payload: is fingerprinted: the same key with another payload is refused.
-        config: the step's. Its retry strategy decides about the errors of ``work``. While another attempt holds the
-            key, the execution is suspended; what no retry can help fails the step at once.
+        config: the step's. Its retry strategy decides about errors of ``work``. While another attempt holds the key,
+            the execution is suspended. An error that no retry can help fails the step at once.
 
     Raises:
-        ConfigurationError: two steps of an execution have this name, and no key of their own.
-        StepError: (the SDK's) the attempts are used up, or no retry can help.
+        ConfigurationError: two steps of an execution have this name, and no ``key=``.
+        StepError: (the SDK's) no attempt is left, or no retry can help.
     """
     from aws_durable_execution_sdk_python.config import StepConfig
     from aws_durable_execution_sdk_python.retries import RetryPresets
@@ -73,7 +64,7 @@ def effect_once[R](
     if key is None:
         names = _NAMES.setdefault(context.state, set())
         if name in names:
-            raise ConfigurationError(f"two steps are called {name}: give one another name, or both their key=")
+            raise errors.ConfigurationError(f"two steps are called {name}: give one another name, or both their key=")
         names.add(name)
         key = context.execution_context.durable_execution_arn
 
@@ -82,8 +73,8 @@ def effect_once[R](
         return work(operation)
 
     def step(_: object) -> R:
-        lambda_context = context.lambda_context
-        with lambda_deadline(lambda_context, consumer.clock) if lambda_context is not None else nullcontext():
+        invocation = context.lambda_context
+        with nullcontext() if invocation is None else lambda_deadline(invocation, consumer.clock):
             return once(key, payload)
 
     config = config or StepConfig()
@@ -92,21 +83,19 @@ def effect_once[R](
 
 
 def _patient(retry: Retry) -> Retry:
-    """Return a strategy that waits for another attempt's lease, and repeats nothing that no retry can help."""
+    """Return a strategy that waits while another attempt holds the key, and gives up where no retry can help."""
     from aws_durable_execution_sdk_python.config import Duration
     from aws_durable_execution_sdk_python.retries import RetryDecision
 
     def decide(error: Exception, attempts: int) -> RetryDecision:
         match error:
-            case BusyError():
-                wait_ms = error.lease_left_ms
-            case RetryLaterError():
-                wait_ms = error.wait_ms
-            case IdempotencyError() if not isinstance(error, RetryableError | EffectConflictError):
-                return RetryDecision.no_retry()
-            case _:
+            case errors.BusyError(lease_left_ms=wait_ms) | errors.RetryLaterError(wait_ms=wait_ms):
+                return RetryDecision.retry(Duration(seconds=wait_ms // 1000 + 1))
+            case errors.RetryableError() | errors.EffectConflictError():
                 return retry(error, attempts)
-        return RetryDecision.retry(Duration(seconds=wait_ms // 1000 + 1))
+            case errors.IdempotencyError():
+                return RetryDecision.no_retry()
+        return retry(error, attempts)
 
     return decide
 
@@ -114,17 +103,17 @@ def _patient(retry: Retry) -> Retry:
 def start_once(
     operation: "Operation", client: Any, function: str, payload: object, *, step: str | None = None
 ) -> str | None:
-    """Start the one durable execution of the operation's key; a redelivery finds it by its name.
+    """Start one durable execution for the operation's key; a redelivery finds it by its name.
 
-    Call it from a handler of events, a batch or HTTP requests whose policy is not atomic. The name outlasts a crash
-    between the start and the commit of the record, and the record outlasts the retention of the execution.
+    Call it in a handler whose policy is not atomic. If the process dies before the record is completed, the name stops
+    a second execution. When AWS has forgotten the execution, the record still does.
 
     Args:
-        operation: the running operation. Its downstream key is the execution's name.
+        operation: the running operation. The execution is named after its downstream key.
         client: a Lambda client of boto3 or botocore.
-        function: the durable function, with the version or alias that AWS demands (``name:live``).
-        payload: the execution's input, as JSON can hold it: at most 1 MB.
-        step: a name for each start, if the operation starts several executions.
+        function: the durable function, with a version or an alias: ``name:live``.
+        payload: the execution's input, at most 1 MB of JSON.
+        step: names each start, if the operation starts several executions.
 
     Returns:
         The execution's ARN; None if it was started before with another payload.
@@ -134,6 +123,6 @@ def start_once(
     try:
         answer = client.invoke(FunctionName=function, InvocationType="Event", DurableExecutionName=name, Payload=body)
     except client.exceptions.DurableExecutionAlreadyStartedException:
-        return None  # the record's fingerprint has compared the events: only what was made of them differs
+        return None  # the record has compared the events: only what was made of them differs
     arn: str = answer["DurableExecutionArn"]
     return arn

@@ -4,7 +4,6 @@ Each adversity is a function of a case. It returns a sentence that describes wha
 """
 
 import enum
-import gc
 import json
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -242,22 +241,6 @@ def nested(case: Case) -> str:
     return f"a duplicate {got(lambda: book('order_01'))}; {work.times}"
 
 
-async def _coroutine(given: dict[str, Any]) -> object:
-    return given
-
-
-@adversity("the handler is an async def function", here="refused when it is decorated")
-def coroutine_function(case: Case) -> str:
-    """Work that does not happen when it is called must not pass for done."""
-    try:
-        decorated = case.side(case.world).handler(_coroutine)
-    except ValueError:
-        return "refused when it is decorated"
-    caller = got(lambda: decorated(event()))
-    gc.collect()  # a coroutine that nobody awaited warns when it is freed
-    return f"decorated; every delivery {caller}"
-
-
 # ── Batches ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -333,62 +316,6 @@ def crasher_in_a_batch(case: Case) -> str:
     queue = Queue(case, _bodies(10))
     dead = queue.drain(charge)
     return f"{len(queue.charged)} of 9 neighbours charged; {dead} set aside"
-
-
-# ── HTTP ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _status(case: Case, work: EventWork, body: str = '{"seats": 1}') -> str:
-    """Say what a client gets: an invocation that fails is a 502 of API Gateway's."""
-    request = {
-        "version": "2.0",
-        "rawPath": "/rides",
-        "rawQueryString": "",
-        "headers": {"idempotency-key": "key-1", "content-type": "application/json"},
-        "requestContext": {"http": {"method": "POST", "path": "/rides"}},
-        "body": body,
-        "isBase64Encoded": False,
-    }
-    try:
-        response: Any = case.side(case.world).http(work)(request)
-    except Exception:  # noqa: BLE001 - whatever it is
-        return "gets 502"
-    return f"gets {response['statusCode']}"
-
-
-def _answering(*statuses: int) -> Payments:
-    return Payments(lambda number: {"statusCode": statuses[min(number, len(statuses)) - 1], "body": "{}"})
-
-
-@adversity("an HTTP key comes again with another body", here="the second client gets 422; charged once")
-def http_other_body(case: Case) -> str:
-    """A client's mistake is answered as one."""
-    work = _answering(201)
-    _status(case, work)
-    return f"the second client {_status(case, work, '{}')}; {work.times}"
-
-
-@adversity("an HTTP retry while the first request is at work", here="the retry gets 409; charged once")
-def http_busy(case: Case) -> str:
-    """The client is asked to come again."""
-    seen: list[str] = []
-
-    def slow(number: int) -> object:
-        if number == 1:
-            seen.append(_status(case, work))
-        return {"statusCode": 201, "body": "{}"}
-
-    work = Payments(slow)
-    _status(case, work)
-    return f"the retry {seen[0]}; {work.times}"
-
-
-@adversity("an HTTP handler answers 503, and the client tries again", here="the retry gets 201")
-def http_server_error(case: Case) -> str:
-    """An answer of 5xx is a failure, and no result."""
-    work = _answering(503, 201)
-    _status(case, work)
-    return f"the retry {_status(case, work)}"
 
 
 # ── Time ──────────────────────────────────────────────────────────────────────────────────────────────────────────────

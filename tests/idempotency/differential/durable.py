@@ -17,24 +17,21 @@ from moto.core.botocore_stubber import MockRawResponse
 
 from idempotency import Consumer, DynamoDBStore, Operation, Policy, Update
 from idempotency.durable import effect_once, start_once
+from idempotency.effects import action_of
 from idempotency.stores.transport import botocore_transport
-from infrastructure.costs import PRICES
+from infrastructure.costs import PRICES, Price
+from tests.idempotency.differential.adversities import raising
 from tests.idempotency.differential.world import POINTS, TABLE, World, world
 from tests.idempotency.samples import Crash, event
 
-COLUMNS: Final = ("ADVERSITY", f"DURABLE FUNCTIONS {__version__}", "WITH THIS LAYER")
+DOCUMENTED: Final = f"DURABLE FUNCTIONS {__version__}"
+WITH: Final = "WITH THIS LAYER"
+ALONE: Final = "AN ATOMIC CONSUMER ALONE"
 FUNCTION: Final = "points:live"
-POINT: Final[dict[str, Any]] = {
-    "TableName": POINTS,
-    "Key": {"id": {"S": "customer_a"}},
-    "UpdateExpression": "ADD points :one",
-    "ExpressionAttributeValues": {":one": {"N": "1"}},
-}
-OPERATION_DOLLARS: Final = 8.00
-"""A million durable operations in us-east-1: each start of an execution, completed step and wait. Data is extra.
-
-https://aws.amazon.com/lambda/pricing/, looked up on 2026-11-22.
-"""
+EFFECT: Final = Update(POINTS, {"id": "customer_a"}, "ADD points :one", values={":one": 1})
+_UPDATE: Final[Any] = action_of(EFFECT)["Update"]
+OPERATION: Final = Price(8.00, "million", "lambda")
+"""Of durable operations: starts of executions, completed steps, waits. Looked up on 2026-11-22."""
 
 
 class Lambda:
@@ -49,10 +46,8 @@ class Lambda:
         self.client.meta.events.register("before-send.lambda.Invoke", self._invoke)
         self.results: list[DurableFunctionTestResult] = []
         """How the executions ended."""
-        self.deaths_before_checkpoint = 0
-        """How often the process dies when a step has run and its checkpoint has not been sent."""
-        self.lost_answers = 0
-        """How many answers to checkpoints get lost."""
+        self.fault = ""
+        """What befalls the next checkpoint of a completed step: its process is ``killed``, or its answer ``lost``."""
         self._handler = handler
         self._started: dict[str, tuple[str, str]] = {}
         self._runner: Any = DurableFunctionTestRunner(self._process)
@@ -70,12 +65,11 @@ class Lambda:
 
     def checkpoint(self, *, updates: Any, **request: Any) -> Any:
         """Pass a checkpoint on to the runner."""
-        if self.deaths_before_checkpoint and any(each.action is OperationAction.SUCCEED for each in updates):
-            self.deaths_before_checkpoint -= 1
-            raise RuntimeError("Runtime exited: signal: killed")
-        if self.lost_answers:
-            self.lost_answers -= 1
-            self._service.checkpoint(updates=updates, **request)  # botocore sends it again
+        if self.fault and any(each.action is OperationAction.SUCCEED for each in updates):
+            fault, self.fault = self.fault, ""
+            if fault == "killed":
+                raise RuntimeError("Runtime exited: signal: killed")
+            self._service.checkpoint(updates=updates, **request)  # and botocore sends it again
         return self._service.checkpoint(updates=updates, **request)
 
     def _process(self, given: Any, context: Any) -> Any:
@@ -103,67 +97,67 @@ class Lambda:
 
 
 class Case:
-    """A durable function that gives a customer a point in a step, for each event that is delivered.
+    """A customer who gets a point for each event: in a step of a durable function, or by a consumer alone."""
 
-    ``ours`` says whether this layer starts its executions and runs its step.
-    """
-
-    def __init__(self, place: World, *, ours: bool) -> None:
+    def __init__(self, place: World, side: str) -> None:
         self.world = place
-        self.ours = ours
+        self.side = side
         self.runs = 0
         self.meet: Callable[[], object] = lambda: None
-        """What the step meets just before its effect."""
+        """What happens in the step just before its effect."""
         self.lambda_ = Lambda(place, durable_execution(self._handler))
         self._dynamodb: Any = place.wire.session.create_client("dynamodb")
-        transport = botocore_transport(session=place.wire.session)
-        store = DynamoDBStore(TABLE, transport=transport, clock=self.lambda_.now_ms, sleep=place.time.sleep)
-        self.consumer = Consumer("points", store, key="detail.idempotencyid", clock=self.lambda_.now_ms)
+        transport, clock = botocore_transport(session=place.wire.session), self.lambda_.now_ms
+        store = DynamoDBStore(TABLE, transport=transport, clock=clock, sleep=place.time.sleep)
+        policy = Policy(atomic=side is ALONE)
+        self.consumer = Consumer("points", store, key="detail.idempotencyid", policy=policy, clock=clock)
 
     def deliver(self, *, name: str = "") -> None:
-        """Deliver the event, as EventBridge does; ``name`` is given to the execution where this layer gives none."""
-        client = self.lambda_.client
-        if not self.ours:
+        """Deliver the event as EventBridge does, or start an execution with this name where the layer starts none."""
+        if self.side is DOCUMENTED:
             named = {"DurableExecutionName": name} if name else {}
-            client.invoke(FunctionName=FUNCTION, InvocationType="Event", Payload=json.dumps(event()), **named)
-            return
-
-        @self.consumer.event_handler
-        def starter(given: dict[str, Any], operation: Operation) -> None:
-            start_once(operation, client, FUNCTION, given["detail"])
-
-        starter(event(), self.world.invocation())
-
-    @property
-    def points(self) -> str:
-        """How many points the customer has."""
-        item = self._dynamodb.get_item(TableName=POINTS, Key=POINT["Key"]).get("Item")
-        return _count(int(item["points"]["N"]) if item else 0, "point")
-
-    @property
-    def executions(self) -> str:
-        """How many executions there were."""
-        return _count(len(self.lambda_.results), "execution")
-
-    def _handler(self, given: Any, context: DurableContext) -> None:
-        if self.ours:
-            effect_once(context, self.consumer, "point", self._register)
+            payload = json.dumps(event())
+            self.lambda_.client.invoke(FunctionName=FUNCTION, InvocationType="Event", Payload=payload, **named)
         else:
-            context.step(self._write, name="point")
+            self.consumer.event_handler(self._consume)(event(), self.world.invocation())
 
-    def _write(self, _: object) -> None:
-        self.runs += 1
-        self.meet()
-        self._dynamodb.update_item(**POINT)
+    def _consume(self, given: dict[str, Any], operation: Operation) -> None:
+        if self.side is ALONE:
+            operation.write(EFFECT)
+        else:
+            start_once(operation, self.lambda_.client, FUNCTION, given["detail"])
 
-    def _register(self, operation: Operation) -> None:
-        self.runs += 1
-        self.meet()
-        operation.write(Update(POINTS, {"id": "customer_a"}, "ADD points :one", values={":one": 1}))
+    @property
+    def seen(self) -> str:
+        """What this side has done."""
+        item = self._dynamodb.get_item(TableName=POINTS, Key=_UPDATE["Key"]).get("Item")
+        points = int(item["points"]["N"]) if item else 0
+        counts = {"execution": len(self.lambda_.results), "run": self.runs, "point": points}
+        return ", ".join(f"{count} {what}{'' if count == 1 else 's'}" for what, count in counts.items())
+
+    def _handler(self, _: object, context: DurableContext) -> None:
+        def work(operation: Any) -> None:
+            self.runs += 1
+            self.meet()
+            if self.side is DOCUMENTED:
+                self._dynamodb.update_item(**_UPDATE)
+            else:
+                operation.write(EFFECT)
+
+        if self.side is DOCUMENTED:
+            context.step(work, name="point")
+        else:
+            effect_once(context, self.consumer, "point", work)
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
+@contextmanager
+def case(side: str) -> Generator[Case]:
+    """Make a case in a world of its own, where Lambda repeats failed invocations at once."""
+    with world() as place, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Executor, "RETRY_BACKOFF_SECONDS", 0)
+        new = Case(place, side)
+        with new.lambda_:
+            yield new
 
 
 class Adversity(NamedTuple):
@@ -172,106 +166,68 @@ class Adversity(NamedTuple):
     name: str
     documented: str
     here: str
-    seen: Callable[[Case], str]
+    begin: Callable[[Case], object] = lambda case: None
+    """What goes wrong."""
+    deliveries: int = 1
+    execution: str = ""
+    """A name for the execution."""
 
-    def observe(self, *, ours: bool) -> str:
+    def observe(self, side: str) -> str:
         """Put one side through the adversity; return what it was seen to do."""
-        with durable(ours=ours) as case:
-            return self.seen(case)
+        with case(side) as new:
+            self.begin(new)
+            for _ in range(self.deliveries):
+                new.deliver(name=self.execution)
+            return new.seen
 
 
-@contextmanager
-def durable(*, ours: bool) -> Generator[Case]:
-    """Make a durable function in a world of its own, whose failed invocations are repeated at once."""
-    with world() as place, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Executor, "RETRY_BACKOFF_SECONDS", 0)
-        case = Case(place, ours=ours)
-        with case.lambda_:
-            yield case
+def _meeting(happen: Callable[[Case], object]) -> Callable[[Case], None]:
+    """Let something happen in the step."""
+
+    def begin(case: Case) -> None:
+        case.meet = lambda: happen(case)
+
+    return begin
 
 
-def _delivered_twice(case: Case, name: str = "") -> str:
-    for _ in range(2):
-        case.deliver(name=name)
-    return f"{case.executions}, {case.points}"
+def _fault(fault: str) -> Callable[[Case], None]:
+    def begin(case: Case) -> None:
+        case.lambda_.fault = fault
+
+    return begin
 
 
-def _death(case: Case) -> str:
-    case.lambda_.deaths_before_checkpoint = 1
-    case.deliver()
-    return case.points
-
-
-def _lost_checkpoint(case: Case) -> str:
-    case.lambda_.lost_answers = 1
-    case.deliver()
-    return case.points
-
-
-def _lost_write(case: Case) -> str:
-    case.meet = case.world.wire.lose_answer
-    case.deliver()
-    return case.points
-
-
-def _poison(error: BaseException) -> Callable[[Case], str]:
-    def seen(case: Case) -> str:
-        def fail() -> None:
-            raise error
-
-        case.meet = fail
-        _delivered_twice(case)
-        return f"{_count(case.runs, 'run')}, then {case.lambda_.results[-1].status.name}"
-
-    return seen
-
-
+ONCE: Final = "1 execution, 1 run, 1 point"
 ADVERSITIES: Final = (
-    Adversity("an event is delivered twice", "2 executions, 2 points", "1 execution, 1 point", _delivered_twice),
+    Adversity("an event is delivered twice", "2 executions, 2 runs, 2 points", ONCE, deliveries=2),
+    Adversity("the same, and the execution is named after the event", ONCE, ONCE, deliveries=2, execution="order_01"),
     Adversity(
-        "an event is delivered twice, by a caller that names the execution after it",
-        *("1 execution, 1 point", "1 execution, 1 point"),
-        lambda case: _delivered_twice(case, "order_01"),
+        *("the process dies between a step's effect and its checkpoint", "1 execution, 2 runs, 2 points", ONCE),
+        _fault("killed"),
     ),
-    Adversity("the process dies between a step's effect and its checkpoint", "2 points", "1 point", _death),
-    Adversity("the answer to a checkpoint is lost", "1 point", "1 point", _lost_checkpoint),
-    Adversity("the answer to a step's write to DynamoDB is lost", "2 points", "1 point", _lost_write),
+    Adversity("the answer to a checkpoint is lost", ONCE, ONCE, _fault("lost")),
     Adversity(
-        *("a step raises at every attempt, delivered twice", "12 runs, then FAILED", "3 runs, then FAILED"),
-        _poison(ValueError()),
+        *("the answer to a step's write to DynamoDB is lost", "1 execution, 1 run, 2 points", ONCE),
+        _meeting(lambda case: case.world.wire.lose_answer()),
     ),
     Adversity(
-        *("a step kills every process, delivered twice", "10 runs, then FAILED", "3 runs, then FAILED"),
-        _poison(Crash()),
+        *("a step raises each time", "1 execution, 6 runs, 0 points", "1 execution, 3 runs, 0 points"),
+        _meeting(lambda _: raising(ValueError())),
+    ),
+    Adversity(
+        *("a step kills its process each time", "1 execution, 5 runs, 0 points", "1 execution, 3 runs, 0 points"),
+        _meeting(lambda _: raising(Crash())),
     ),
 )
 
 
-def dollars() -> dict[str, float]:
-    """Return what a million events cost: durable operations, DynamoDB's writes and Lambda's invocations."""
-    costs = {}
-    for ours in (False, True):
-        with durable(ours=ours) as case:
-            before = case.world.wire.write_units
-            case.deliver()
-            writes = case.world.wire.write_units - before
-            operations = 1 + len(case.lambda_.results[0].get_all_operations())
-            costs[COLUMNS[1 + ours]] = _dollars(writes, invocations=1 + ours, operations=operations)
-    with world() as place:
-        store = DynamoDBStore(TABLE, transport=botocore_transport(session=place.wire.session))
-        consumer = Consumer("points", store, key="detail.idempotencyid", policy=Policy(atomic=True))
-        effect = Update(POINTS, {"id": "customer_a"}, "ADD points :one", values={":one": 1})
-        before = place.wire.write_units
-        consumer.event_handler(lambda given, operation: operation.write(effect))(event(), place.invocation())
-        costs["AN ATOMIC CONSUMER ALONE"] = _dollars(place.wire.write_units - before)
-    return costs
-
-
-def _dollars(writes: int, *, invocations: int = 1, operations: int = 0) -> float:
-    return sum(
-        (
-            operations * OPERATION_DOLLARS,
-            writes * PRICES["write unit"].dollars,
-            invocations * PRICES["invocation"].dollars,
-        )
-    )
+def dollars(side: str) -> float:
+    """Return what a million events cost by durable operations, DynamoDB's writes and Lambda's invocations."""
+    with case(side) as new:
+        before = new.world.wire.write_units
+        new.deliver()
+        writes, executions = new.world.wire.write_units - before, new.lambda_.results
+        operations = sum(1 + len(each.get_all_operations()) for each in executions)
+        invocations = len(executions) + (side is not DOCUMENTED)
+        costs = (operations, OPERATION), (writes, PRICES["write unit"]), (invocations, PRICES["invocation"])
+        return sum(number * price.dollars for number, price in costs)
