@@ -8,14 +8,13 @@ import dataclasses
 import json
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, Final
-from weakref import WeakKeyDictionary
+from typing import TYPE_CHECKING, Any
 
 from idempotency import errors
 from idempotency.invocation import lambda_deadline
 
 if TYPE_CHECKING:
-    from aws_durable_execution_sdk_python import DurableContext
+    from aws_durable_execution_sdk_python import DurableContext, StepContext
     from aws_durable_execution_sdk_python.config import StepConfig
     from aws_durable_execution_sdk_python.retries import RetryDecision
 
@@ -24,9 +23,6 @@ if TYPE_CHECKING:
 
 type Retry = Callable[[Exception, int], RetryDecision]
 """The SDK's retry strategy of a step: a function of the error and the number of attempts made."""
-
-_NAMES: Final[WeakKeyDictionary[object, set[str]]] = WeakKeyDictionary()
-"""The steps without ``key=`` that each running invocation has met."""
 
 
 def effect_once[R](
@@ -46,7 +42,7 @@ def effect_once[R](
     Args:
         context: the durable context of the execution, or of one of its branches.
         consumer: holds the records. With an atomic policy, the work must have no effects but those that it registers.
-        name: the step's name, unique within the execution.
+        name: the step's name.
         work: registers effects with ``operation.write``. Other systems get ``operation.downstream_key``.
         key: the idempotency key, such as an order's id, of an effect that happens once for all executions. Default:
             this step of this execution.
@@ -55,31 +51,33 @@ def effect_once[R](
             the execution is suspended. An error that no retry can help fails the step at once.
 
     Raises:
-        ConfigurationError: two steps of an execution have this name, and no ``key=``.
         StepError: (the SDK's) no attempt is left, or no retry can help.
     """
     from aws_durable_execution_sdk_python.config import StepConfig
     from aws_durable_execution_sdk_python.retries import RetryPresets
 
-    if key is None:
-        names = _NAMES.setdefault(context.state, set())
-        if name in names:
-            raise errors.ConfigurationError(f"two steps are called {name}: give one another name, or both their key=")
-        names.add(name)
-        key = context.execution_context.durable_execution_arn
-
     @consumer.function(key="key", payload="payload", name=name)
     def once(key: object, payload: object, operation: Any = None) -> R:  # noqa: ARG001 - the decorator reads them
         return work(operation)
 
-    def step(_: object) -> R:
+    def step(running: "StepContext") -> R:
         invocation = context.lambda_context
+        own_key = (context.execution_context.durable_execution_arn, _operation_id(running)) if key is None else key
         with nullcontext() if invocation is None else lambda_deadline(invocation, consumer.clock):
-            return once(key, payload)
+            return once(own_key, payload)
 
     config = config or StepConfig()
     patient = _patient(config.retry_strategy or RetryPresets.default())
     return context.step(step, name=name, config=dataclasses.replace(config, retry_strategy=patient))
+
+
+def _operation_id(step: "StepContext") -> str:
+    """Return the id of a running step, which is the same whenever it runs again. The SDK shows it in its logs alone."""
+    try:
+        operation_id: str = step.logger._default_extra["operationId"]  # type: ignore[attr-defined]  # noqa: SLF001 - as above
+    except (AttributeError, KeyError):
+        raise errors.ConfigurationError("this version of the SDK hides the ids of steps: give each its key=") from None
+    return operation_id
 
 
 def _patient(retry: Retry) -> Retry:

@@ -6,6 +6,7 @@ import sys
 import textwrap
 from collections.abc import Iterable
 from itertools import zip_longest
+from operator import itemgetter
 from typing import Any
 
 from aws_lambda_powertools.shared.version import VERSION
@@ -39,7 +40,7 @@ def main() -> int:
     if not any(rows for _, rows in tables):
         parser.error(f"no adversity is called {only!r}")
     width = min(max(shutil.get_terminal_size((150, 24)).columns, 90), 150) // 3 - 2
-    for columns, rows in tables:
+    for columns, rows in filter(itemgetter(1), tables):
         print("\n".join(_lines(("ADVERSITY", *columns), width)), "─" * (3 * width + 4), sep="\n")
         for name, theirs, here, expected in rows:
             note = "" if here == expected else "  ◀ the tests assert something else"
