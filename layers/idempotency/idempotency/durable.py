@@ -73,8 +73,9 @@ def effect_once[R](
 
 def _operation_id(step: "StepContext") -> str:
     """Return the id of a running step, which is the same whenever it runs again. The SDK shows it in its logs alone."""
+    logger: Any = step.logger
     try:
-        operation_id: str = step.logger._default_extra["operationId"]  # type: ignore[attr-defined]  # noqa: SLF001 - as above
+        operation_id: str = logger._default_extra["operationId"]  # noqa: SLF001 - as above
     except (AttributeError, KeyError):
         raise errors.ConfigurationError("this version of the SDK hides the ids of steps: give each its key=") from None
     return operation_id
