@@ -81,15 +81,12 @@ def test_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("address", "region", "foreign"),
-    [
-        ("dynamodb:Idempotency", "eu-west-1", ("valkey", "idempotency.effects")),
-        ("valkey://localhost", "", ("boto", "aws_durable")),
-    ],
+    [("dynamodb:Idempotency", "eu-west-1", ("valkey", "idempotency.effects")), ("valkey://localhost", "", ("boto",))],
 )
 def test_only_what_was_chosen_is_imported(address: str, region: str, foreign: tuple[str, ...]) -> None:
     """Opening one kind of store does not import the other; Valkey needs neither a region nor an AWS SDK."""
     code = (
-        f"import sys, idempotency.durable; from idempotency import open_store; open_store({address!r});"
+        f"import sys; from idempotency import open_store; open_store({address!r});"
         f"print([name for name in sys.modules for part in {foreign} if name.startswith(part)])"
     )
     environment = {"PYTHONPATH": "layers/idempotency", "PATH": os.environ["PATH"]}
