@@ -1,7 +1,9 @@
 """Durable functions whose effects happen once, and the example, on the local runner of AWS's SDK."""
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from importlib import import_module
+from operator import methodcaller
 from typing import Any
 
 import pytest
@@ -16,7 +18,7 @@ from tests.idempotency.samples import create_tables, event
 
 pytestmark = pytest.mark.enable_socket  # the runner has an event loop of its own
 
-type Handler = Callable[[Any, DurableContext], object]
+add_point: Callable[[Operation], None] = methodcaller("write", EFFECT)
 
 
 @pytest.fixture
@@ -26,18 +28,13 @@ def case() -> Iterator[Case]:
         yield new
 
 
-def run(case: Case, handler: Handler, *, executions: int = 1, fault: str = "") -> list[Any]:
+def run(case: Case, handler: Callable[..., object], *, executions: int = 1, fault: str = "") -> list[Any]:
     """Run a durable function; return how its executions ended."""
-    with Lambda(case.world, durable_execution(handler)) as lambda_:
+    with closing(Lambda(case.world, durable_execution(handler))) as lambda_:
         lambda_.fault = fault
         for _ in range(executions):
             lambda_.client.invoke(FunctionName=FUNCTION, InvocationType="Event", Payload=b"{}")
         return lambda_.results
-
-
-def add_point(operation: Operation) -> None:
-    """Register the effect."""
-    operation.write(EFFECT)
 
 
 def test_a_step_that_runs_again_returns_the_committed_result(case: Case) -> None:
@@ -114,7 +111,7 @@ def test_a_completed_ride_gives_one_point(monkeypatch: pytest.MonkeyPatch, case:
     dynamodb: Any = case.world.wire.session.create_client("dynamodb")
     create_tables(dynamodb, {"idempotency": "idempotencyKey", "CustomerPoints": "customerID"})
     starter, points = (import_module(f"examples.durable.{name}") for name in ("starter", "points"))
-    with Lambda(case.world, points.handler) as lambda_:
+    with closing(Lambda(case.world, points.handler)) as lambda_:
         monkeypatch.setattr(starter, "client", lambda_.client)
         lambda_.fault = "killed"
         for _ in range(2):

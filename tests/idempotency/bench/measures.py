@@ -190,10 +190,10 @@ def whole(repetitions: int) -> list[Row]:
     return rows
 
 
-def start_up(repetitions: int, peer: str = "powertools") -> list[Row]:
+def start_up(repetitions: int) -> list[Row]:
     """Measure import, construction and memory, each time in a new process, from compiled modules."""
     with tempfile.TemporaryDirectory(prefix="carride-bench-") as cache:
-        starts = [[_start(side, cache) for side in (peer, "here")] for _ in range(repetitions + 1)]
+        starts = [[_start(side, cache) for side in ("powertools", "here")] for _ in range(repetitions + 1)]
     measured = list(zip(*starts[1:], strict=True))  # the first one compiles
 
     def row(name: str, unit: str, what: str, most: float | None) -> Row:

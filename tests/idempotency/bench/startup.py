@@ -1,6 +1,6 @@
 """Measure a consumer's cold start in a new process, beyond its AWS client.
 
-`python startup.py powertools|durable|here` prints milliseconds of CPU, KiB of memory and the number of modules as JSON.
+`python startup.py powertools|here` prints milliseconds of CPU, KiB of memory and the number of modules as JSON.
 """
 
 import gc
@@ -32,10 +32,6 @@ def start(side: str) -> None:
         config = theirs.IdempotencyConfig(event_key_jmespath="detail.idempotencyid")
         decorate: Any = theirs.idempotent(persistence_store=layer, config=config)
         decorate(lambda event, context: None)
-    elif side == "durable":
-        from aws_durable_execution_sdk_python import durable_execution  # noqa: PLC0415 - as above
-
-        durable_execution(lambda event, context: None)
     else:
         from idempotency import Consumer, DynamoDBStore  # noqa: PLC0415 - as above
         from idempotency.stores.transport import BotocoreTransport  # noqa: PLC0415 - as above

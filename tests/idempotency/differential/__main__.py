@@ -7,11 +7,11 @@ import textwrap
 from collections.abc import Iterable
 from itertools import zip_longest
 from operator import itemgetter
+from statistics import median
 from typing import Any
 
 from aws_lambda_powertools.shared.version import VERSION
 
-from tests.idempotency.bench.measures import start_up
 from tests.idempotency.differential import durable
 from tests.idempotency.differential.adversities import ADVERSITIES
 from tests.idempotency.differential.durable import DOCUMENTED, WITH
@@ -49,9 +49,13 @@ def main() -> int:
         print("A MILLION EVENTS, in dollars of us-east-1, without duration and data")
         for side in (DOCUMENTED, WITH, durable.ALONE):
             print(f"{durable.dollars(side):8.2f}  {side}")
-        print(f"\nCOLD START of this layer beside {DOCUMENTED}, without the AWS client")
-        for row in start_up(5, "durable"):
-            print(f"{row.ratio:7.2f}x  {row.name}: {row.here:.1f} beside {row.powertools:.1f} {row.unit}".rstrip())
+        starts = [[durable.cold_start(side) for side in (DOCUMENTED, durable.ALONE)] for _ in range(9)]
+        executions, consumers = (
+            [median(amounts) for amounts in zip(*side, strict=True)] for side in zip(*starts, strict=True)
+        )
+        print(f"\nCOLD START of a handler and its AWS client: {durable.ALONE} beside {DOCUMENTED}")
+        for amount, beside, unit in zip(consumers, executions, ("ms of CPU", "MiB of memory"), strict=True):
+            print(f"{amount / beside:8.2f}  {amount:.0f} beside {beside:.0f} {unit}")
     return int(any(here != expected for _, rows in tables for *_, here, expected in rows))
 
 

@@ -2,9 +2,13 @@
 
 import dataclasses
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
-from typing import Any, Final, NamedTuple, Self
+from contextlib import closing, contextmanager
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 import pytest
 from aws_durable_execution_sdk_python import DurableContext, __version__, durable_execution
@@ -21,7 +25,7 @@ from idempotency.effects import action_of
 from idempotency.stores.transport import botocore_transport
 from infrastructure.costs import PRICES, Price
 from tests.idempotency.differential.adversities import raising
-from tests.idempotency.differential.world import POINTS, TABLE, World, world
+from tests.idempotency.differential.world import ACCOUNT, POINTS, TABLE, World, world
 from tests.idempotency.samples import Crash, event
 
 DOCUMENTED: Final = f"DURABLE FUNCTIONS {__version__}"
@@ -52,10 +56,8 @@ class Lambda:
         self._started: dict[str, tuple[str, str]] = {}
         self._runner: Any = DurableFunctionTestRunner(self._process)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """End the runner's threads."""
         self._runner.close()
         self._runner._scheduler._loop.close()  # noqa: SLF001 - the runner leaves its event loop open
 
@@ -156,7 +158,7 @@ def case(side: str) -> Generator[Case]:
     with world() as place, pytest.MonkeyPatch.context() as patch:
         patch.setattr(Executor, "RETRY_BACKOFF_SECONDS", 0)
         new = Case(place, side)
-        with new.lambda_:
+        with closing(new.lambda_):
             yield new
 
 
@@ -166,8 +168,10 @@ class Adversity(NamedTuple):
     name: str
     documented: str
     here: str
-    begin: Callable[[Case], object] = lambda case: None
-    """What goes wrong."""
+    fault: str = ""
+    """What befalls the first checkpoint."""
+    meet: Callable[[Case], object] = lambda case: None
+    """What happens in the step just before its effect."""
     deliveries: int = 1
     execution: str = ""
     """A name for the execution."""
@@ -175,48 +179,30 @@ class Adversity(NamedTuple):
     def observe(self, side: str) -> str:
         """Put one side through the adversity; return what it was seen to do."""
         with case(side) as new:
-            self.begin(new)
+            new.lambda_.fault = self.fault
+            new.meet = partial(self.meet, new)
             for _ in range(self.deliveries):
                 new.deliver(name=self.execution)
             return new.seen
 
 
-def _meeting(happen: Callable[[Case], object]) -> Callable[[Case], None]:
-    """Let something happen in the step."""
-
-    def begin(case: Case) -> None:
-        case.meet = lambda: happen(case)
-
-    return begin
-
-
-def _fault(fault: str) -> Callable[[Case], None]:
-    def begin(case: Case) -> None:
-        case.lambda_.fault = fault
-
-    return begin
-
-
 ONCE: Final = "1 execution, 1 run, 1 point"
+IN_VAIN: Final = "1 execution, {} runs, 0 points"
 ADVERSITIES: Final = (
     Adversity("an event is delivered twice", "2 executions, 2 runs, 2 points", ONCE, deliveries=2),
     Adversity("the same, and the execution is named after the event", ONCE, ONCE, deliveries=2, execution="order_01"),
     Adversity(
         *("the process dies between a step's effect and its checkpoint", "1 execution, 2 runs, 2 points", ONCE),
-        _fault("killed"),
+        "killed",
     ),
-    Adversity("the answer to a checkpoint is lost", ONCE, ONCE, _fault("lost")),
+    Adversity("the answer to a checkpoint is lost", ONCE, ONCE, "lost"),
     Adversity(
         *("the answer to a step's write to DynamoDB is lost", "1 execution, 1 run, 2 points", ONCE),
-        _meeting(lambda case: case.world.wire.lose_answer()),
+        meet=lambda case: case.world.wire.lose_answer(),
     ),
+    Adversity("a step raises each time", IN_VAIN.format(6), IN_VAIN.format(3), meet=lambda _: raising(ValueError())),
     Adversity(
-        *("a step raises each time", "1 execution, 6 runs, 0 points", "1 execution, 3 runs, 0 points"),
-        _meeting(lambda _: raising(ValueError())),
-    ),
-    Adversity(
-        *("a step kills its process each time", "1 execution, 5 runs, 0 points", "1 execution, 3 runs, 0 points"),
-        _meeting(lambda _: raising(Crash())),
+        "a step kills its process each time", IN_VAIN.format(5), IN_VAIN.format(3), meet=lambda _: raising(Crash())
     ),
 )
 
@@ -231,3 +217,32 @@ def dollars(side: str) -> float:
         invocations = len(executions) + (side is not DOCUMENTED)
         costs = (operations, OPERATION), (writes, PRICES["write unit"]), (invocations, PRICES["invocation"])
         return sum(number * price.dollars for number, price in costs)
+
+
+STARTS: Final = {
+    DOCUMENTED: """
+from aws_durable_execution_sdk_python import durable_execution
+from aws_durable_execution_sdk_python.lambda_service import LambdaClient
+LambdaClient.initialize_client()
+durable_execution(lambda event, context: None)
+""",
+    ALONE: """
+from idempotency import Consumer, open_store
+Consumer("points", open_store("dynamodb:Idempotency"), key="id").event_handler(lambda event, operation: None)
+""",
+}
+START: Final = """
+import os, time
+def measured(): return time.process_time() * 1e3, int(open("/proc/self/statm").read().split()[1]) / 2**20
+before, page = measured(), os.sysconf("SC_PAGESIZE")
+{}
+print(measured()[0] - before[0], (measured()[1] - before[1]) * page)
+"""
+
+
+def cold_start(side: str) -> tuple[float, float]:
+    """Return the CPU time in ms and the memory in MiB that a new process takes for a handler with its AWS client."""
+    command = [sys.executable, "-c", START.format(STARTS[side])]
+    variables = ACCOUNT | {"PATH": os.environ["PATH"], "IDEMPOTENCY_TRANSPORT": "lean", "AWS_REGION": "us-east-1"}
+    ms, mib = subprocess.run(command, env=variables, capture_output=True, text=True, check=True).stdout.split()
+    return float(ms), float(mib)
