@@ -50,8 +50,6 @@ class Wire:
     """The way from any botocore client to DynamoDB, below botocore's own retries."""
 
     def __init__(self) -> None:
-        self.requests: list[str] = []
-        """The operations that arrived, one for each round trip."""
         self.write_units = 0
         """What the writes that arrived cost, of items of at most 1 KB."""
         self._faults: deque[str | None] = deque()
@@ -79,7 +77,6 @@ class Wire:
         self._faults.clear()
 
     def _send(self, event_name: str, request: Any, **_: object) -> AWSResponse | None:
-        self.requests.append(event_name.rpartition(".")[2])
         self.write_units += 2 * len(json.loads(request.body).get("TransactItems", [])) or 1
         if not self._faults:
             return botocore_stubber(event_name, request)
