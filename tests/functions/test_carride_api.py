@@ -11,7 +11,6 @@ import carride_simulator
 from carride.decoding import shaped
 from carride.region_fence import KNOWN_FOR, mark
 from idempotency import marshalling
-from tests.functions.api_fixtures import *  # noqa: F403 - the fixtures
 from tests.functions.api_world import BOOKING, DEV, KEYS, SETTINGS, STAFF, Answer, World, request
 
 TRACE: Final = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"

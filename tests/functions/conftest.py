@@ -1,4 +1,4 @@
-"""The API on tables in this process, as a fixture: test modules import it."""
+"""The API on tables in this process; modules about other functions have a world of their own."""
 
 import pytest
 
