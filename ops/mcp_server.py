@@ -40,7 +40,7 @@ def tools(line: App, *, allow_changes: bool, fixed: Sequence[str] = ()) -> dict[
     found = {}
     for verb in VERBS.values():
         changes = verb.acts or verb.temporary
-        if verb.is_tool and (allow_changes or not changes):
+        if verb.tool and (allow_changes or not changes):
             name = verb.name.replace(" ", "_").replace("-", "_")
             arguments = {key: each for key, each in _arguments(line, verb) if key not in {"json", "watch", *fixed}}
             schema = {

@@ -53,7 +53,7 @@ def test_mended_letters_take_effect_once(pipeline: Pipeline, capsys: pytest.Capt
     assert before.consumers[HISTORY].effects == 0
 
     for queue, count in kinds.items():
-        done = redrive.redrive(stack, redrive.plan(stack, queue, release=True))
+        done = redrive.Job(stack, redrive.plan(stack, queue, release=True)).run()
         assert done.stayed[redrive.HELD] == count - len(done.first)
         assert not any(done.first.values())
     pipeline.settle()
@@ -61,7 +61,7 @@ def test_mended_letters_take_effect_once(pipeline: Pipeline, capsys: pytest.Capt
     found = carride("letters")
     assert sum(failure["count"] for failure in found["failures"]) == before.published, "the first letters are back"
     for queue in kinds:
-        assert redrive.redrive(stack, redrive.plan(stack, queue, release=True)).succeeded
+        assert redrive.Job(stack, redrive.plan(stack, queue, release=True)).run().succeeded
     after = pipeline.ledger()
     history, others = after.consumers[HISTORY], set(after.consumers) - {HISTORY}
     assert (history.effects, history.duplicates_absorbed) == (before.distinct, 0)
