@@ -1,9 +1,12 @@
 """What the tools need on this machine and in the account: what is there, and how to get what is missing."""
 
+import os
 import shutil
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
+from urllib.parse import urlsplit
 
 from botocore.exceptions import BotoCoreError, ClientError
 
@@ -25,14 +28,20 @@ class Finding(NamedTuple):
     """How to get it."""
 
 
+_ANSWER_SECONDS: Final = 1.0
 _PROGRAMS: Final = (
     ("git", ("git",), True, "the sources", "install git with the system's package manager"),
     ("make", ("make",), True, "installing the environments", "install make with the system's package manager"),
-    ("containers", ("podman", "docker"), False, "make sam-local", "install podman or docker"),
     ("chromium", ("chromium", "chromium-browser", "google-chrome"), False, "tests of the page", "install chromium"),
     ("aws", ("aws",), False, "commands of the runbooks", "install the AWS CLI, version 2"),
     ("jq", ("jq",), False, "commands of the runbooks", "install jq with the system's package manager"),
 )
+_CONTAINERS: Final = (
+    "install and start Docker; or install podman, run `podman system service -t 0 unix:///tmp/podman.sock`, and set "
+    "DOCKER_HOST=unix:///tmp/podman.sock"
+)
+_DOCKER: Final = "unix:///var/run/docker.sock"
+"""Where the SAM CLI looks for containers without DOCKER_HOST."""
 _ENVIRONMENTS: Final = {"dev": "./carride", "engine": "the local stack", "sam": "building and deploying"}
 
 
@@ -48,7 +57,22 @@ def examine(stack: Callable[[], StackRef]) -> Iterator[Finding]:
     for what, programs, needed, why, how in _PROGRAMS:
         found = next(filter(None, map(shutil.which, programs)), None)
         yield Finding(what, found, needed, why, how)
+    yield Finding("containers", _containers(), False, "make sam-local", _CONTAINERS)
     yield from _stack(stack)
+
+
+def _containers() -> str | None:
+    """Return the address at which Docker's API, of Docker or of podman's service, accepts connections."""
+    address = os.environ.get("DOCKER_HOST", _DOCKER)
+    found = urlsplit(address)
+    is_unix = found.scheme == "unix"
+    try:
+        with socket.socket(socket.AF_UNIX if is_unix else socket.AF_INET) as client:
+            client.settimeout(_ANSWER_SECONDS)
+            client.connect(found.path if is_unix else (found.hostname, found.port))
+    except (OSError, TypeError, ValueError):
+        return None
+    return address
 
 
 def _stack(stack: Callable[[], StackRef]) -> Iterator[Finding]:

@@ -15,7 +15,8 @@ from typing import Final, NamedTuple
 from botocore.exceptions import BotoCoreError, ClientError
 
 from idempotency import Policy
-from ops import fence, outbox, replay, replicas
+from idempotency.record import IN_PROGRESS
+from ops import fence, outbox, replay, replicas, tables
 from ops.fence import Fence
 from ops.replay import ARCHIVED_IN
 from ops.stack import OperatorError, StackRef
@@ -221,20 +222,13 @@ class Failover:
         """Return what has not stopped in the primary: pipe or mappings, or the keys that a claim holds."""
         if not fence.is_still(self.primary, put_up):
             return ["pipe or mappings have not stopped"]
-        expired_ms = int((time.time() - Policy().clock_skew) * 1000)
-        request = {
-            "TableName": self.primary.outputs["IdempotencyTableName"],
-            "ConsistentRead": True,
-            "FilterExpression": "#status = :held AND #region = :here AND leaseExpiry >= :now",
-            "ExpressionAttributeNames": {"#status": "status", "#region": "region"},
-            "ExpressionAttributeValues": {
-                ":held": {"S": "IN_PROGRESS"},
-                ":here": {"S": self.primary.region},
-                ":now": {"N": str(expired_ms)},
-            },
-        }
-        pages = self.primary.client("dynamodb").get_paginator("scan").paginate(**request)
-        return [item["idempotencyKey"]["S"] for page in pages for item in page["Items"]]
+        held = tables.scan(
+            self.primary.client("dynamodb"),
+            self.primary.outputs["IdempotencyTableName"],
+            "#status = :held AND #region = :here AND leaseExpiry >= :now",
+            held=IN_PROGRESS, here=self.primary.region, now=int((time.time() - Policy().clock_skew) * 1000),
+        )  # fmt: skip
+        return [item["idempotencyKey"]["S"] for item in held]
 
     def _steer(self, *, away: bool) -> None:
         """Force the endpoint's health check to unhealthy, or let it follow its alarm again.

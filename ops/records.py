@@ -19,6 +19,7 @@ from idempotency.decision import LONGEST_LEASE_MS, has_crashed, is_corrupt, rele
 from idempotency.policy import DAY
 from idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, STATUSES, Record
 from idempotency.stores.dynamodb import item_of, record_of
+from ops import tables
 from ops.audit import reading
 from ops.audit.evidence import CONSUMERS, Named, RideItem
 from ops.cli.verbs import Plan, acts, reads
@@ -34,8 +35,6 @@ _ATTEMPTS: Final = Policy().max_attempts
 """Every consumer has the default number of attempts."""
 _LONGEST_LEASE_MS: Final = LONGEST_LEASE_MS + 60_000
 """With a minute for the difference between the clock of this machine and those of the functions."""
-_MOST_KEYS: Final = 100
-"""Keys of one BatchGetItem."""
 _FIRST_VERSIONS: Final = 8
 _VERSIONS_AHEAD: Final = 4
 _REVISION: Final = ("status", "owner", "attempt", "leaseExpiry")
@@ -106,8 +105,9 @@ def records(
     if status is not None and (status := status.upper()) not in STATUSES:
         raise OperatorError(f"there is no status {status}: give one of {', '.join(sorted(STATUSES))}")
     if ride is None and key is None:
-        scan = _scan(stack, "#s = :0", status) if status else _scan(stack, "attribute_exists(#s)")
-        return _found(scan, limit, f"no record is {status}" if status else "there are no records")
+        if status is None:
+            return _found(_scan(stack, "attribute_exists(#status)"), limit, "there are no records")
+        return _found(_scan(stack, "#status = :wanted", wanted=status), limit, f"no record is {status}")
     keys = set() if ride is None else set(keys_of(candidates(ride, items_of(stack, ride))))
     if key is not None:
         named = {key} if "#" in key else {f"{name}#{key}" for name in NAMES}
@@ -119,28 +119,23 @@ def records(
 @reads("quarantined")
 def quarantined(stack: StackRef) -> Found:
     """Show the keys that consumers do not process until they are released. It reads the whole table of records."""
-    lost = "(#s = :0 AND attribute_not_exists(leaseExpiry))"
-    condition = f"attribute_exists(#s) AND (NOT (#s IN (:0, :1, :2)) OR {lost})"
-    return _found(_scan(stack, condition, IN_PROGRESS, COMPLETED, FAILED), None, "no key is quarantined")
+    condition = "NOT (#status IN (:held, :done, :failed)) OR (#status = :held AND attribute_not_exists(leaseExpiry))"
+    scan = _scan(stack, condition, held=IN_PROGRESS, done=COMPLETED, failed=FAILED)
+    return _found(scan, None, "no key is quarantined")
 
 
 def read(
     stack: StackRef, keys: Iterable[str], *, table: str = "IdempotencyTable", name: str = "idempotencyKey"
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[tables.Wire]:
     """Yield the items that exist under keys of a table, given by its logical id and the name of its partition key."""
-    physical, left = stack.outputs[f"{table}Name"], sorted(keys)
-    while left:
-        wanted, left = left[:_MOST_KEYS], left[_MOST_KEYS:]
-        request = {physical: {"Keys": [{name: {"S": key}} for key in wanted], "ConsistentRead": True}}
-        answer = stack.client("dynamodb").batch_get_item(RequestItems=request)
-        yield from answer["Responses"].get(physical, [])
-        left += [key[name]["S"] for key in answer.get("UnprocessedKeys", {}).get(physical, {"Keys": []})["Keys"]]
+    wire = ({name: {"S": key}} for key in sorted(keys))
+    return tables.get(stack.client("dynamodb"), stack.outputs[f"{table}Name"], wire)
 
 
 def items_of(stack: StackRef, order_id: str) -> dict[str, dict[str, Any]]:
     """Return what the tables hold about a ride, as Python values by logical id of the table; {} if nothing."""
-    tables = ("BookingTable", *(each.table for each in CONSUMERS if each.table is not None))
-    found = {table: list(read(stack, [order_id], table=table, name="orderID")) for table in tables}
+    every = ("BookingTable", *(each.table for each in CONSUMERS if each.table is not None))
+    found = {table: list(read(stack, [order_id], table=table, name="orderID")) for table in every}
     return {table: marshalling.values(items[0]) if items else {} for table, items in found.items()}
 
 
@@ -167,21 +162,13 @@ def keys_of(facts: Mapping[str, Named | None]) -> list[str]:
     return [f"{each.name}#{fact}" for each, (fact, named) in pairs if named is None or each.takes(named.type)]
 
 
-def _scan(stack: StackRef, condition: str, *values: str) -> Iterator[dict[str, Any]]:
-    """Yield the items that meet a condition on ``#s``, the status.
+def _scan(stack: StackRef, condition: str, **values: str) -> Iterator[tables.Wire]:
+    """Yield the records that meet a condition.
 
     The table also holds the mark of a fence, and counts of redrives. They have no status.
     """
-    given = {f":{number}": {"S": value} for number, value in enumerate(values)}
-    pages = stack.client("dynamodb").get_paginator("scan")
-    for page in pages.paginate(
-        TableName=stack.outputs["IdempotencyTableName"],
-        FilterExpression=condition,
-        ExpressionAttributeNames={"#s": "status"},
-        **({"ExpressionAttributeValues": given} if given else {}),
-        ConsistentRead=True,
-    ):
-        yield from page["Items"]
+    condition = f"attribute_exists(#status) AND ({condition})"
+    return tables.scan(stack.client("dynamodb"), stack.outputs["IdempotencyTableName"], condition, **values)
 
 
 def _found(items: Iterable[Mapping[str, Any]], limit: int | None, nothing: str) -> Found:

@@ -46,6 +46,9 @@ _REPORT_SECONDS: Final = 2.0
 RUNS: Final = "the consumer processes it"
 RELEASED: Final = f"its key is released, and {RUNS}"
 PUBLISHED: Final = "the bus publishes it to every consumer"
+_UNKNOWN: Final = (
+    "the letter is not back. Lambda repeats a failed delivery for some minutes: read the function's log, then try again"
+)
 HELD: Final = "the first letter of its group did not succeed"
 
 
@@ -373,13 +376,7 @@ class Job:
                 if again := back.get(letter.fact):
                     outcome = False, f"it is back in {queue}: {again.reason} {again.error}".rstrip()
                 elif outcome is None and is_over:
-                    outcome = (
-                        None,
-                        (
-                            f"unknown so far: {letter.consumer} has not answered, and the letter is not back in {queue}. "
-                            "Lambda repeats a failed delivery for some minutes: read the function's log, then try again"
-                        ),
-                    )
+                    outcome = None, f"unknown so far: {letter.consumer} has not answered, and {_UNKNOWN}"
                 if outcome is not None:
                     self._note(group, *outcome)
                     del pending[group]

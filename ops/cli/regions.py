@@ -1,50 +1,17 @@
 """The verbs of a stack in two regions."""
 
-from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 from cyclopts import Parameter
-from rich.console import Group, RenderableType
 
 from ops import fence
 from ops import regions as two_regions
-from ops.audit import Report, audit
-from ops.cli.show import show, table
+from ops.audit import audit
 from ops.cli.verbs import Moment, Plan, Session, Span, Steps, acts, reads
-from ops.failover import LOST_WINDOW, PATIENCE, Failover, Outcome, Patience, RegionState, states
+from ops.failover import LOST_WINDOW, PATIENCE, Failover, Patience, RegionState, states
 from ops.promotion import Promotion
 from ops.replay import ARCHIVED_IN
-
-
-class Drill(NamedTuple):
-    """What a drill has done."""
-
-    failover: Outcome
-    back: Mapping[str, int]
-    """What was started in the primary again, by kind."""
-    audit: Report
-
-
-class States(NamedTuple):
-    """What both regions do."""
-
-    regions: tuple[RegionState, RegionState]
-
-
-@show.register
-def _(found: States) -> RenderableType:
-    rows = table("region", "role", "state", "replays")
-    for each in found.regions:
-        state = f"fenced since {each.fenced_since:%Y-%m-%d %H:%M:%S %Z}" if each.fenced_since else "not fenced"
-        rows.add_row(each.region, each.role, each.problem or state, ", ".join(each.replays) or "none")
-    return rows
-
-
-@show.register
-def _(drill: Drill) -> RenderableType:
-    return Group(show(drill.failover), show(drill.back), show(drill.audit))
-
 
 _LOST: Any = Parameter(show_default=lambda _: "24h: EventBridge's retries")
 
@@ -87,7 +54,7 @@ def failover_run(
     )
 
 
-@acts("failover drill", "--since 1h", "--since 1h --yes", status=lambda drill: drill.audit.status)
+@acts("failover drill", "--since 1h", "--since 1h --yes", status=lambda done: done["audit"].status)
 def failover_drill(
     session: Session, *, since: Moment, runs_end_in: Span | None = None, archived_in: Span = ARCHIVED_IN
 ) -> Plan:
@@ -105,15 +72,19 @@ def failover_drill(
     steps = (*failover.plan(since), _back(session), "audit both regions")
     return Plan(
         Steps(steps),
-        lambda: Drill(failover.run(since, None, patience), failover.undo(), audit(*session.pair)),
+        lambda: {
+            "failover": failover.run(since, None, patience),
+            "back": failover.undo(),
+            "audit": audit(*session.pair),
+        },
         session.pair,
     )
 
 
 @reads("failover status")
-def failover_status(session: Session) -> States:
+def failover_status(session: Session) -> dict[str, tuple[RegionState, ...]]:
     """Show which region works: fences, and replays that have not ended."""
-    return States(states(*session.pair))
+    return {"regions": states(*session.pair)}
 
 
 @reads("fenced")

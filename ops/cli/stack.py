@@ -18,13 +18,13 @@ from carride.simulation import Simulation, Spec
 from ops import fleet as cars
 from ops import simulation, verify
 from ops.audit import DEFAULT_GRACE, Report, audit, gateway_payments
-from ops.cli.show import show, table
+from ops.cli.show import show
 from ops.cli.verbs import Plan, Session, Span, Steps, acts, reads
 from ops.doctor import Finding, examine
 from ops.finding import is_quiet
 from ops.regions import ROOT
 from ops.simulation import AT_ONCE, Published
-from ops.stack import OperatorError
+from ops.stack import OperatorError, StackRef
 from ops.verify.checks import CHECKS
 from ops.words import counted
 
@@ -103,11 +103,6 @@ class Verification(dict[str, Any]):
 
 
 @show.register
-def _(result: verify.Result) -> RenderableType:
-    return Text(f"{result.verdict}  {result.statement}\n      {result.detail} ({result.seconds:.1f} s)")
-
-
-@show.register
 def _(found: Verification) -> RenderableType:
     return Text(f"{found['passed']} passed, {found['failed']} failed, {found['skipped']} skipped")
 
@@ -132,7 +127,7 @@ def verify_stack(session: Session, *, rides: int = 20, drills: bool = False) -> 
         results: list[verify.Result] = []
         for result in verify.verify(verify.Deployment(session.stack, rides=rides), checks):
             results.append(result)
-            session.say(result)
+            session.say(f"{result.verdict}  {result.statement}\n      {result.detail} ({result.seconds:.1f} s)")
         found = Verification(verify.to_json(results))
         _VERIFIED.mkdir(exist_ok=True)
         (_VERIFIED / "verify.json").write_text(json.dumps(found, indent=2), encoding="utf-8")
@@ -210,33 +205,18 @@ def simulate(
 
 
 @reads("environments", "--json")
-def environments(session: Session) -> dict[str, dict[str, str]]:
+def environments(stack: StackRef) -> dict[str, dict[str, str]]:
     """Show the environment variables of each function; `sam local invoke --env-vars` reads the JSON.
 
     `make local-env` writes it to .aws-sam/env.json.
     """
-    return session.stack.environments()
+    return stack.environments()
 
 
-class Checkup(NamedTuple):
-    """What `doctor` has found."""
-
-    findings: tuple[Finding, ...]
-
-
-@show.register
-def _(checkup: Checkup) -> RenderableType:
-    rows = table("", "what", "found, or how to get it", "needed for")
-    for each in checkup.findings:
-        mark = Text("ok", "green") if each.found else Text("missing", "red" if each.needed else "yellow")
-        rows.add_row(mark, each.what, each.found or each.how, each.why)
-    return rows
-
-
-@reads("doctor", status=lambda checkup: any(each.needed and not each.found for each in checkup.findings))
-def doctor(session: Session) -> Checkup:
+@reads("doctor", status=lambda found: any(each.needed and not each.found for each in found["findings"]))
+def doctor(session: Session) -> dict[str, tuple[Finding, ...]]:
     """Show what is missing on this machine or in the account, and how to get it.
 
     Status 0: everything that is needed is there; 1: something is missing.
     """
-    return Checkup(tuple(examine(lambda: session.stack)))
+    return {"findings": tuple(examine(lambda: session.stack))}
