@@ -4,10 +4,9 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
+from textwrap import wrap
 
 from rich.console import Group, RenderableType
-from rich.constrain import Constrain
-from rich.padding import Padding
 from rich.text import Text
 
 from ops.cli.show import show, table
@@ -30,14 +29,15 @@ def _(found: Letters) -> RenderableType:
         again = f", redriven up to {counted(each.redriven, 'time')}" if each.redriven else ""
         title = f"{counted(each.count, 'letter')} in {each.queue}: {each.reason}"
         shown.append(Text.assemble((f"{each.group}  {title}", "bold"), f", {_age(each.oldest)} old{again}"))
-        shown.append(Padding(Text(each.error), (0, 0, 0, 2)))
+        shown += wrap(each.error, _WIDTH, initial_indent="  ", subsequent_indent="  ")
         for letter in each.letters:
             named = (letter.key or letter.fact, letter.ride, letter.type, _age(letter.sent))
             shown.append("    " + "  ".join(map(str, filter(None, named))))
         event = each.letters[0].event
         detail = json.dumps(event.get("detail") if isinstance(event, Mapping) else event, ensure_ascii=False)
         shown.append(Text(f"    {detail}"[:_WIDTH], style="dim"))
-    return Constrain(Group(*shown, *_hidden(found.hidden)), _WIDTH)
+    hidden = (wrap(line, _WIDTH) for line in _hidden(found.hidden))
+    return Group(*shown, *(line for lines in hidden for line in lines))
 
 
 @show.register

@@ -219,4 +219,5 @@ def doctor(session: Session) -> dict[str, tuple[Finding, ...]]:
 
     Status 0: everything that is needed is there; 1: something is missing.
     """
-    return {"findings": tuple(examine(lambda: session.stack))}
+    found = examine(lambda: session.stack)
+    return {"findings": tuple(each._replace(how="") if each.found else each for each in found)}

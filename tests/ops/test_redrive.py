@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import partial
+from io import StringIO
 from itertools import product
 from typing import Any, Final
 
@@ -20,6 +21,7 @@ from idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Reco
 from idempotency.stores.dynamodb import item_of, record_of
 from ops import letters, records, redrive
 from ops.audit.queues import peek
+from ops.cli.show import console, show
 from ops.stack import OperatorError, StackRef
 from tests.carride.fakes import FakeBus, client_error
 from tests.carride.rides import NOW, entry
@@ -271,6 +273,9 @@ def test_letters_are_grouped_by_failure(ref: StackRef) -> None:
     assert {letter.type for letter in failure.letters} == {"CarRideCreated"}
     assert all(letter.ride == letter.event["detail"]["subject"] for letter in failure.letters)
     assert left(ref) == 60, "nothing stays hidden"
+    console(printed := StringIO()).print(show(letters.letters(ref)))
+    assert {failure.group, failure.letters[0].ride} <= set(printed.getvalue().split())
+    assert max(map(len, printed.getvalue().splitlines())) <= 100
 
 
 def test_letters_are_chosen_by_key_reason_group_and_number(ref: StackRef) -> None:

@@ -9,6 +9,7 @@ import pytest
 from local.local_aws import LocalAws
 from local.simulated_gateway import Books, GatewayServer
 from ops import fleet
+from ops.cli.app import main
 from tests.pipeline.pipeline import Pipeline
 
 NAME: Final = "carride"
@@ -21,6 +22,14 @@ class Operator:
     def __init__(self, pipeline: Pipeline) -> None:
         self.pipeline = pipeline
         self.environment = os.environ | pipeline.cloud.environment() | {"STACK": NAME}
+
+    def run(self, *command: str) -> None:
+        """Run a command in this process."""
+        cloud = self.pipeline.cloud
+        main(
+            [*command, "--stack", NAME, "--region", cloud.region],
+            lambda service, region: cloud.client(service, region=region),
+        )
 
 
 @pytest.fixture(scope="module")

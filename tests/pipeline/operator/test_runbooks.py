@@ -1,6 +1,8 @@
-"""Each command that a runbook shows runs, as it stands there, on a stack of the local engine."""
+"""What the operator's pages show: each command runs on a stack of the local engine, and prints what stands there."""
 
+import json
 import re
+import shlex
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -9,6 +11,10 @@ from typing import Any, Final
 import pytest
 
 from local.local_aws import ROOT
+from ops.audit.reading import outbox
+from ops.cli.app import main
+from ops.cli.verbs import VERBS
+from tests.ops.world import HOME, World
 from tests.pipeline.operator.aws_cli import serving
 from tests.pipeline.operator.conftest import Operator
 
@@ -20,6 +26,8 @@ ELSEWHERE: Final = {
     "unfence": "two regions: as above",
     "--region us-east-2": "two regions: as above",
     "get-account-settings": "the engine has no limits of an account",
+    "replay plan": "docs/operations.md shows it",
+    "republish": "as above",
 }
 """Commands that cannot be run here, by a part of their text, and why."""
 
@@ -34,6 +42,65 @@ def blocks() -> Iterator[Any]:
 
 
 BLOCKS: Final = list(blocks())
+
+
+EXAMPLES: Final = re.findall(
+    r"^\$ \./carride (.*)\n((?:(?!\$ |```).*\n)*)", (ROOT / "docs" / "operations.md").read_text(), re.MULTILINE
+)
+"""Commands of docs/operations.md with the lines that it shows."""
+TWO_REGIONS: Final = ("failover", "unfence", "deploy-regions", "delete-regions")
+UNSHOWN: Final = {"desk", "mcp", "promote", "replay cancel"}
+"""Verbs that serve, that need a region to be lost, or a replay to run."""
+
+
+def test_every_verb_has_an_example() -> None:
+    """A new verb needs one in docs/operations.md."""
+    shown = [f"{command} " for command, _ in EXAMPLES]
+    assert {name for name in VERBS if not any(each.startswith(f"{name} ") for each in shown)} == UNSHOWN
+
+
+@pytest.mark.parametrize(("command", "output"), EXAMPLES, ids=[command for command, _ in EXAMPLES])
+def test_every_example_shows_what_its_command_prints(
+    operator: Operator, capsys: pytest.CaptureFixture[str], command: str, output: str
+) -> None:
+    """Its lines come in that order, among others. Words with a digit differ, and an ellipsis stands for anything."""
+    world = World()
+    world.fenced = set() if command == "deploy-regions" else {HOME}
+    if command.startswith(TWO_REGIONS):
+        main(shlex.split(command), world.client)
+    else:
+        operator.run(*shlex.split(command))
+    printed = iter(capsys.readouterr().out.splitlines())
+    for line in output.splitlines():
+        words = (r"\S+" if re.search(r"\d", word) else re.escape(word).replace("…", ".*") for word in line.split())
+        pattern = re.compile(r"\s+".join(words))
+        assert any(pattern.fullmatch(each.strip()) for each in printed), line
+
+
+def test_the_outbox_is_republished_without_a_further_effect(
+    operator: Operator, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Consumers recognise every event, and the command says how many the bus has accepted."""
+    before, stack = operator.pipeline.ledger(), operator.pipeline.stack
+    written = outbox(operator.pipeline.cloud.client("dynamodb"), stack.outputs["OutboxTableName"])
+    operator.run("republish", "--since", "1d", "--yes", "--json")
+    assert json.loads(capsys.readouterr().out) == {"republished": len(written), "refused": 0}
+    after = operator.pipeline.ledger()
+    assert (after.published, after.distinct) == (before.published + len(written), before.distinct)
+    assert {name: each.effects for name, each in after.consumers.items()} == {
+        name: each.effects for name, each in before.consumers.items()
+    }
+
+
+def test_the_environments_are_those_of_the_functions(operator: Operator, capsys: pytest.CaptureFixture[str]) -> None:
+    """In the form that `sam local invoke --env-vars` reads: by logical id."""
+    operator.run("environments", "--json")
+    ask, functions = (
+        operator.pipeline.cloud.client("lambda").get_function_configuration,
+        operator.pipeline.stack.resources,
+    )
+    for name, variables in json.loads(capsys.readouterr().out).items():
+        assert variables == ask(FunctionName=functions[name])["Environment"]["Variables"] != {}
 
 
 @pytest.fixture(scope="module")
