@@ -105,7 +105,7 @@ def test_a_record_that_changes_after_it_was_shown_is_left_alone(
     assert stored(ref) == (changed and item_of(changed))
 
 
-@pytest.mark.parametrize("key", ["", "dispatch", "nobody#key", mark(AWAY)["idempotencyKey"]["S"]])
+@pytest.mark.parametrize("key", ["", "dispatch", "nobody#key", "dispatch#none", mark(AWAY)["idempotencyKey"]["S"]])
 def test_what_is_no_record_is_not_changed(ref: StackRef, key: str) -> None:
     """A fence is in the same table, and only unfence may end it."""
     ref.client("dynamodb").put_item(TableName="Idempotency", Item=mark(AWAY))

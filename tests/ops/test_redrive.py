@@ -13,6 +13,7 @@ import pytest
 from botocore.exceptions import EndpointConnectionError
 from moto import mock_aws
 
+import ops.cli.letters  # noqa: F401 - how letters look
 from carride.entry import BusEntry
 from idempotency.clock import epoch_ms
 from idempotency.decision import released

@@ -135,20 +135,3 @@ def test_following_the_bus_ends_normally_with_ctrl_c(lived: tuple[Pipeline, Evid
         assert tail.stdout.readline()
         tail.send_signal(signal.SIGINT)
         assert tail.wait(30) == 0
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        "ride order_00",
-        "event 00000000-0000-4000-8000-000000000000",
-        "records --status gone",
-        "forget dispatch#none",
-        "tail --type Nothing",
-        "tail --outcome Nothing",
-    ],
-)
-def test_what_is_not_there_is_said_in_a_sentence(ask: Ask, arguments: str) -> None:
-    """The status is 2."""
-    with pytest.raises(SystemExit, match="2"):
-        ask(*arguments.split())
