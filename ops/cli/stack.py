@@ -98,15 +98,6 @@ def _watched(read: Callable[[], Report]) -> Iterator[Watched]:
         PAUSE(_WATCH_SECONDS)
 
 
-class Verification(dict[str, Any]):
-    """The results of all checks, as `ops.verify.to_json` returns them."""
-
-
-@show.register
-def _(found: Verification) -> RenderableType:
-    return Text(f"{found['passed']} passed, {found['failed']} failed, {found['skipped']} skipped")
-
-
 @acts("verify", "--yes", "--drills --yes", status=lambda found: bool(found["failed"]))
 def verify_stack(session: Session, *, rides: int = 20, drills: bool = False) -> Plan:
     """Check every statement about a deployed stack that code can check.
@@ -123,12 +114,12 @@ def verify_stack(session: Session, *, rides: int = 20, drills: bool = False) -> 
     """
     checks = [each for each in CHECKS if drills or not each.drill]
 
-    def run() -> Verification:
+    def run() -> dict[str, Any]:
         results: list[verify.Result] = []
         for result in verify.verify(verify.Deployment(session.stack, rides=rides), checks):
             results.append(result)
             session.say(f"{result.verdict}  {result.statement}\n      {result.detail} ({result.seconds:.1f} s)")
-        found = Verification(verify.to_json(results))
+        found = verify.to_json(results)
         _VERIFIED.mkdir(exist_ok=True)
         (_VERIFIED / "verify.json").write_text(json.dumps(found, indent=2), encoding="utf-8")
         (_VERIFIED / "verify.md").write_text(verify.to_markdown(results), encoding="utf-8")
