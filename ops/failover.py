@@ -17,6 +17,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from idempotency import Policy
 from idempotency.record import IN_PROGRESS
 from ops import fence, outbox, replay, replicas, tables
+from ops.cli.verbs import Span
 from ops.fence import Fence
 from ops.replay import ARCHIVED_IN
 from ops.stack import OperatorError, StackRef
@@ -31,12 +32,12 @@ _NO_HEALTH_CHECK: Final = "none"
 class Patience(NamedTuple):
     """How long a failover waits."""
 
-    runs: timedelta | None = None
-    """For running invocations; None is the longest timeout of the functions."""
-    archive: timedelta = ARCHIVED_IN
-    """For the last events of the window to be in the archive."""
-    catching_up: timedelta = timedelta(minutes=30)
-    """For leases to end and replicas to catch up, at most."""
+    runs_end_in: Span | None = None
+    """How long running invocations may take; by default the longest timeout of the functions."""
+    archived_in: Span = ARCHIVED_IN
+    """How long archiving an event may take."""
+    catches_up_in: Span = timedelta(minutes=30)
+    """How long leases may take to end, and both regions' tables to be compared."""
 
 
 PATIENCE: Final = Patience()
@@ -141,7 +142,7 @@ class Failover:
         until = until or datetime.now(UTC)
         _check_no_replay(self.secondary)
         republished, refused = outbox.republish(self.secondary, here, since, until, self.report)
-        archived = until + patience.archive
+        archived = until + patience.archived_in
         if (left := (archived - datetime.now(UTC)).total_seconds()) > 0:
             self.report(f"waiting until {archived:%H:%M:%S}, when the archive has the window's last events")
             self.sleep(left)
@@ -161,11 +162,15 @@ class Failover:
         Raises:
             OperatorError: it takes too long.
         """
-        longest = fence.longest_run(self.primary, put_up) if patience.runs is None else patience.runs.total_seconds()
+        longest = (
+            fence.longest_run(self.primary, put_up)
+            if patience.runs_end_in is None
+            else patience.runs_end_in.total_seconds()
+        )
         if longest > 0:  # counted from now: an interrupted fence stops everything only when it is put up again
             self.report(f"waiting {longest:.0f} s for running invocations")
             self.sleep(longest)
-        deadline = time.monotonic() + patience.catching_up.total_seconds()
+        deadline = time.monotonic() + patience.catches_up_in.total_seconds()
         self.report("waiting for pipe and mappings to stop, and for leases to end")
         while running := self._running(put_up):
             if time.monotonic() > deadline:
@@ -192,7 +197,7 @@ class Failover:
         _check_no_replay(self.secondary)
         return put_up
 
-    def undo(self, catching_up: timedelta = PATIENCE.catching_up) -> Mapping[str, int]:
+    def undo(self, catching_up: timedelta = PATIENCE.catches_up_in) -> Mapping[str, int]:
         """Go back to the primary: it gets what the secondary wrote, starts as it was, and then has the producers.
 
         Returns how many parts were started, by kind.

@@ -373,7 +373,7 @@ class Job:
             seen_there = there
             for group, (letter, seen) in list(pending.items()):
                 outcome = _outcome(self.store.read(letter.key or ""), seen)
-                if again := back.get(letter.fact):
+                if outcome is None and (again := back.get(letter.fact)):
                     outcome = False, f"it is back in {queue}: {again.reason} {again.error}".rstrip()
                 elif outcome is None and is_over:
                     outcome = None, f"unknown so far: {letter.consumer} has not answered, and {_UNKNOWN}"

@@ -11,8 +11,8 @@ from ops.audit import audit
 from ops.cli.verbs import Moment, Plan, Session, Span, Steps, acts, reads
 from ops.failover import LOST_WINDOW, PATIENCE, Failover, Patience, RegionState, states
 from ops.promotion import Promotion
-from ops.replay import ARCHIVED_IN
 
+type Waits = Annotated[Patience, Parameter(name="*")]
 _LOST: Any = Parameter(show_default=lambda _: "24h: EventBridge's retries")
 
 
@@ -23,9 +23,7 @@ def failover_run(
     since: Annotated[Moment | None, _LOST] = None,
     until: Moment | None = None,
     accept_duplicates: bool = False,
-    runs_end_in: Span | None = None,
-    archived_in: Span = ARCHIVED_IN,
-    catches_up_in: Span = PATIENCE.catching_up,
+    patience: Waits = PATIENCE,
 ) -> Plan:
     """Let the secondary region take over.
 
@@ -41,11 +39,8 @@ def failover_run(
         since: Begin of the lost window.
         until: Its end; by default the time when the primary has been drained.
         accept_duplicates: Continue if the primary cannot be fenced.
-        runs_end_in: How long running invocations may take; by default the longest timeout of the functions.
-        archived_in: How long archiving an event may take.
-        catches_up_in: How long comparing both regions' tables may take.
     """
-    failover, patience = Failover(*session.pair, session.say), Patience(runs_end_in, archived_in, catches_up_in)
+    failover = Failover(*session.pair, session.say)
     since = since or datetime.now(UTC) - LOST_WINDOW
     return Plan(
         Steps(tuple(failover.plan(since, until))),
@@ -55,9 +50,7 @@ def failover_run(
 
 
 @acts("failover drill", "--since 1h", "--since 1h --yes", status=lambda done: done["audit"].status)
-def failover_drill(
-    session: Session, *, since: Moment, runs_end_in: Span | None = None, archived_in: Span = ARCHIVED_IN
-) -> Plan:
+def failover_drill(session: Session, *, since: Moment, patience: Waits = PATIENCE) -> Plan:
     """Fail over, go back at once, and audit both regions.
 
     It changes what a failover and its end change, and is meant for a stack without traffic that matters. If it is
@@ -65,10 +58,8 @@ def failover_drill(
 
     Args:
         since: Begin of the window to process again in the secondary.
-        runs_end_in: How long running invocations may take; by default the longest timeout of the functions.
-        archived_in: How long archiving an event may take.
     """
-    failover, patience = Failover(*session.pair, session.say), Patience(runs_end_in, archived_in)
+    failover = Failover(*session.pair, session.say)
     steps = (*failover.plan(since), _back(session), "audit both regions")
     return Plan(
         Steps(steps),
@@ -98,7 +89,7 @@ def fenced(session: Session) -> dict[str, bool]:
 
 
 @acts("unfence")
-def unfence(session: Session, *, catches_up_in: Span = PATIENCE.catching_up) -> Plan:
+def unfence(session: Session, *, catches_up_in: Span = PATIENCE.catches_up_in) -> Plan:
     """Go back to the primary region.
 
     Undo the fence of a failover: the primary starts as it was before when its tables have caught up, and gets the

@@ -102,15 +102,15 @@ def _watched(read: Callable[[], Report]) -> Iterator[Watched]:
 def verify_stack(session: Session, *, rides: int = 20, drills: bool = False) -> Plan:
     """Check every statement about a deployed stack that code can check.
 
-    Publish simulated rides, book rides over the API, audit the stack, and go through the checklist of
-    docs/on-an-account.md. With --drills, break and mend a few things as well. In stage prod, publish and break nothing.
+    Publish simulated rides, book rides over the API, audit the stack, and look at what is deployed. With --drills,
+    break and mend a few things as well. In stage prod, publish and break nothing. docs/on-an-account.md has the rest.
     The results are in .aws-sam/verify.json and .aws-sam/verify.md.
 
     Status 0: no check failed; 1: at least one failed.
 
     Args:
         rides: Number of simulated rides.
-        drills: Also break and mend what the checklist calls a drill.
+        drills: Also break and mend a few things.
     """
     checks = [each for each in CHECKS if drills or not each.drill]
 

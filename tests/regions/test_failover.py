@@ -21,7 +21,7 @@ from ops.stack import OperatorError, StackRef
 from tests.engine.support import outage
 from tests.regions.pair import AWAY, HOME, NAME, Regions
 
-AT_ONCE: Final = Patience(runs=timedelta(), archive=timedelta(), catching_up=timedelta(minutes=1))
+AT_ONCE: Final = Patience(timedelta(), timedelta(), timedelta(minutes=1))
 """The engine archives at once, and the tests wait for its last invocation."""
 RIDES: Final = 9
 BOOKED: Final = 3
