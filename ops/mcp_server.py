@@ -103,7 +103,8 @@ def _arguments(line: App, verb: Verb) -> Iterator[tuple[str, Argument]]:
     for word in verb.name.split():
         command = command[word]
     for each in command.assemble_argument_collection(parse_docstring=True):
-        yield each.name.lstrip("-").replace("-", "_").lower(), each
+        if not each.children:  # it is no group of options
+            yield each.name.lstrip("-").replace("-", "_").lower(), each
 
 
 def _schema(argument: Argument) -> dict[str, Any]:
