@@ -38,6 +38,9 @@ def test_mended_letters_take_effect_once(pipeline: Pipeline, capsys: pytest.Capt
     pipeline.break_history()
     pipeline.put(event_of(Life().created).to_detail())  # the function cannot start
     pipeline.settle()
+    said: list[str] = []
+    assert not redrive.Job(stack, redrive.plan(stack, DLQ), report=said.append).run().succeeded
+    assert f"it is back in {DLQ}: RetriesExhausted" in said[-1], "no record tells"
     configure(RIDE_TABLE="nowhere")
     pipeline.put(
         *(event_of(Life(f"order_{number}").created).to_detail() for number in range(10))
