@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from botocore.exceptions import BotoCoreError, ClientError
 
+from ops.cli.verbs import Session, reads
 from ops.regions import ROOT
 from ops.stack import OperatorError, StackRef
 
@@ -45,8 +46,17 @@ _DOCKER: Final = "unix:///var/run/docker.sock"
 _ENVIRONMENTS: Final = {"dev": "./carride", "engine": "the local stack", "sam": "building and deploying"}
 
 
-def examine(stack: Callable[[], StackRef]) -> Iterator[Finding]:
-    """Yield what is found. ``stack`` returns the stack that is meant, or raises OperatorError."""
+@reads("doctor", status=lambda found: any(each.needed and not each.found for each in found["findings"]))
+def doctor(session: Session) -> dict[str, list[Finding]]:
+    """Show what is missing on this machine or in the account, and how to get it.
+
+    Status 0: everything that is needed is there; 1: something is missing.
+    """
+    found = [*_machine(), *_stack(session)]
+    return {"findings": [each._replace(how="") if each.found else each for each in found]}
+
+
+def _machine() -> Iterator[Finding]:
     wanted = (ROOT / ".python-version").read_text(encoding="utf-8").strip()
     version = ".".join(map(str, sys.version_info[:3]))
     is_wanted = version.startswith(wanted)
@@ -58,7 +68,6 @@ def examine(stack: Callable[[], StackRef]) -> Iterator[Finding]:
         found = next(filter(None, map(shutil.which, programs)), None)
         yield Finding(what, found, needed, why, how)
     yield Finding("containers", _containers(), False, "make sam-local", _CONTAINERS)
-    yield from _stack(stack)
 
 
 def _containers() -> str | None:
@@ -75,10 +84,10 @@ def _containers() -> str | None:
     return address
 
 
-def _stack(stack: Callable[[], StackRef]) -> Iterator[Finding]:
+def _stack(session: Session) -> Iterator[Finding]:
     """Yield region, credentials and stack, each of which needs the one before."""
     try:
-        ref = stack()
+        ref = session.stack
     except OperatorError:
         yield Finding(
             "region", None, True, "reaching AWS", "set AWS_REGION and, for sam, AWS_DEFAULT_REGION; or give --region"

@@ -50,10 +50,8 @@ class Outcome(NamedTuple):
     """False if the primary could not be fenced and drained, and duplicates were accepted."""
     compared: int
     """Items of tables that were the same in both regions."""
-    republished: int
-    """Events of the primary's outbox that the secondary's bus has accepted."""
-    refused: int
-    """Events of the primary's outbox that lie in the secondary's ProducerDlq instead."""
+    outbox: outbox.Republished
+    """What became of the events of the primary's outbox in the secondary."""
     replay: str
     """Name of the replay of the secondary's archive."""
 
@@ -141,7 +139,7 @@ class Failover:
             self.report(f"{here} is not fenced and drained ({error}); duplicates are accepted")
         until = until or datetime.now(UTC)
         _check_no_replay(self.secondary)
-        republished, refused = outbox.republish(self.secondary, here, since, until, self.report)
+        republished = outbox.republish(self.secondary, here, since, until, self.report)
         archived = until + patience.archived_in
         if (left := (archived - datetime.now(UTC)).total_seconds()) > 0:
             self.report(f"waiting until {archived:%H:%M:%S}, when the archive has the window's last events")
@@ -152,7 +150,7 @@ class Failover:
         replay.handed_over(self.secondary, name, sleep=self.sleep)
         self.report(f"starting the reconciler's schedule in {there}")
         fence.switch_schedules(self.secondary, schedules, on=True)
-        return Outcome(drained, compared, republished, refused, name)
+        return Outcome(drained, compared, republished, name)
 
     def drain(self, put_up: Fence, since: datetime, patience: Patience) -> int:
         """Wait until the primary's work has ended and its tables have caught up, and return how many items have.

@@ -254,7 +254,7 @@ def release(stack: StackRef, key: str, /) -> Plan:
     Args:
         key: CONSUMER#KEY, from a dead letter or a log line.
     """
-    item, record, found = _changeable(stack, key)
+    item, record, found = _free(stack, key)
     if record.status not in (QUARANTINED, IN_PROGRESS) and not is_corrupt(record):
         raise OperatorError(f"{key} is neither quarantined nor crashed, so there is nothing to release: {found.says}")
     free = item_of(released(record, secrets.token_hex(16), epoch_ms(), 30 * DAY))
@@ -271,13 +271,13 @@ def forget(stack: StackRef, key: str, /) -> Plan:
     Args:
         key: CONSUMER#KEY, from a dead letter or a log line.
     """
-    item, _, found = _changeable(stack, key)
+    item, _, found = _free(stack, key)
     then = "the next delivery runs as if it were the first: an effect that took place can take place again"
     change, gone = Change("forget", found, then), {"idempotencyKey": {"S": key}}
     return Plan(change, lambda: _write(stack, item, change, "delete_item", Key=gone), (stack,))
 
 
-def _changeable(stack: StackRef, key: str) -> tuple[dict[str, Any], Record, Explained]:
+def _free(stack: StackRef, key: str) -> tuple[dict[str, Any], Record, Explained]:
     """Return the record of ``<consumer>#<key>`` as it is stored, as a record and in words.
 
     Raises:

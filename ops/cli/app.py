@@ -16,7 +16,9 @@ import ops.cli.lookup
 import ops.cli.regions
 import ops.cli.replay
 import ops.cli.serving
-import ops.cli.stack  # noqa: F401 - these and the modules that they show register their verbs
+import ops.cli.stack
+import ops.doctor
+import ops.promotion  # noqa: F401 - these and the modules that they show register their verbs
 from ops.cli.changes import recorded
 from ops.cli.show import console, plain, show
 from ops.cli.verbs import VERBS, Plan, Session, Verb

@@ -10,7 +10,6 @@ from ops import regions as two_regions
 from ops.audit import audit
 from ops.cli.verbs import Moment, Plan, Session, Span, Steps, acts, reads
 from ops.failover import LOST_WINDOW, PATIENCE, Failover, Patience, RegionState, states
-from ops.promotion import Promotion
 
 type Waits = Annotated[Patience, Parameter(name="*")]
 _LOST: Any = Parameter(show_default=lambda _: "24h: EventBridge's retries")
@@ -106,19 +105,6 @@ def unfence(session: Session, *, catches_up_in: Span = PATIENCE.catches_up_in) -
 def _back(session: Session) -> str:
     primary, secondary = session.pair
     return f"start {primary.region} as it was, when it has what {secondary.region} wrote, and steer producers back"
-
-
-@acts("promote")
-def promote(session: Session, *, bucket: str | None = None) -> Plan:
-    """Import the tables into the secondary's stack, if the primary's region is lost for good.
-
-    The primary must not answer. docs/promotion.md has what comes before and after.
-
-    Args:
-        bucket: A bucket of yours in the secondary's region, for the template; by default the SAM CLI's.
-    """
-    promotion = Promotion(session.stack, session.say, bucket)
-    return Plan(Steps(tuple(promotion.plan())), promotion.run, (session.stack,))
 
 
 @acts("deploy-regions", "", "--set Stage=prod --yes", chooses=False)

@@ -20,7 +20,6 @@ from ops import simulation, verify
 from ops.audit import DEFAULT_GRACE, Report, audit, gateway_payments
 from ops.cli.show import show
 from ops.cli.verbs import Plan, Session, Span, Steps, acts, reads
-from ops.doctor import Finding, examine
 from ops.finding import is_quiet
 from ops.regions import ROOT
 from ops.simulation import AT_ONCE, Published
@@ -202,13 +201,3 @@ def environments(stack: StackRef) -> dict[str, dict[str, str]]:
     `make local-env` writes it to .aws-sam/env.json.
     """
     return stack.environments()
-
-
-@reads("doctor", status=lambda found: any(each.needed and not each.found for each in found["findings"]))
-def doctor(session: Session) -> dict[str, tuple[Finding, ...]]:
-    """Show what is missing on this machine or in the account, and how to get it.
-
-    Status 0: everything that is needed is there; 1: something is missing.
-    """
-    found = examine(lambda: session.stack)
-    return {"findings": tuple(each._replace(how="") if each.found else each for each in found)}

@@ -9,14 +9,15 @@ import pytest
 from botocore.exceptions import NoCredentialsError
 from moto import mock_aws
 
-from ops.doctor import Finding, examine
-from ops.stack import ClientFactory, OperatorError, StackRef, aws_clients
+from ops.cli.verbs import Session
+from ops.doctor import Finding, doctor
+from ops.stack import ClientFactory, aws_clients
 from tests.ops.world import HOME, World
 
 
 def missing(clients: ClientFactory) -> dict[str, Finding]:
     """Return what is missing, by name; these tests need none of the other environments."""
-    found = examine(lambda: StackRef("carride", HOME, clients))
+    found = doctor(Session(print, clients, "carride", HOME))["findings"]
     return {each.what: each for each in found if each.found is None and not each.what.startswith(".venv")}
 
 
@@ -65,10 +66,8 @@ def test_containers_need_a_service_that_answers(monkeypatch: pytest.MonkeyPatch,
         assert "containers" not in missing(without_credentials)
 
 
-def test_without_a_region_nothing_is_asked() -> None:
+def test_without_a_region_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Credentials and stack are looked for in a region."""
-
-    def refuse() -> StackRef:
-        raise OperatorError("no region")
-
-    assert [each.what for each in examine(refuse)][-1] == "region"
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
+        monkeypatch.delenv(name, raising=False)
+    assert [each.what for each in doctor(Session(print, without_credentials))["findings"]][-1] == "region"

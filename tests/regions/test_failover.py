@@ -94,7 +94,7 @@ def test_a_fenced_primary_loses_and_doubles_nothing(run: Run) -> None:
     outcome = run.failover(regions.primary, catch_up).run(run.since, None, AT_ONCE)
     assert waited, "the tables lag: the drain has to wait for them"
     assert outcome.drained
-    assert outcome.republished > BOOKED
+    assert outcome.outbox.republished > BOOKED
     assert outcome.replay.startswith(f"{AWAY}.")
     assert reconciling(regions) == [AWAY]
     regions.settle()

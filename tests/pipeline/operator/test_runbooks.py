@@ -20,7 +20,7 @@ RUNBOOKS: Final = ROOT / "docs" / "runbooks"
 ELSEWHERE: Final = {
     "kms ": "the local stack has no key of its own",
     "CarRideHealthCheckId": "a stack in one region has no health check",
-    "--region us-east-2": "a stack in one region has no other",
+    "replay run --region": "a stack in one region has no other",
     "get-account-settings": "the engine has no limits of an account",
     "replay plan": "docs/operations.md shows it",
 }
