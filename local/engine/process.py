@@ -106,6 +106,10 @@ class Engine:
         """The engine's own log."""
         return self.folder / "engine.log"
 
+    def environment(self) -> dict[str, str]:
+        """Return the environment variables with which ``aws``, ``sam`` and boto3 reach this engine."""
+        return environment(self.endpoint_url)
+
     def request(self, path: str, method: str = "GET", body: bytes | None = None) -> bytes:
         """Send a request to an address that is not part of AWS's API, and return the answer.
 
@@ -142,7 +146,7 @@ class Engine:
         done = subprocess.run(
             [program, *command, *(["--parameter-overrides", *overrides] if overrides else [])],
             cwd=folder,
-            env=inherited | environment(self.endpoint_url) | {"PATH": path, "SAM_CLI_TELEMETRY": "0"},
+            env=inherited | self.environment() | {"PATH": path, "SAM_CLI_TELEMETRY": "0"},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

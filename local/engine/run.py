@@ -8,7 +8,7 @@ from typing import Any
 
 import boto3
 
-from local.engine.process import REGION, Engine, end_in_order, environment
+from local.engine.process import REGION, Engine, end_in_order
 
 _OPTIONS = ("--resolve-s3", "--no-confirm-changeset", "--capabilities")
 _CAPABILITIES = ("CAPABILITY_IAM", "CAPABILITY_NAMED_IAM", "CAPABILITY_AUTO_EXPAND")
@@ -57,7 +57,7 @@ def _description(engine: Engine, stack: str) -> str:
             f"\nThe stack {stack} is deployed:",
             *(f"  {name:<{width}}  {value}" for name, value in rows.items()),
             "\nIn another terminal, the AWS CLI, the SAM CLI and boto3 reach it with:",
-            f"  export {' '.join(f'{name}={value}' for name, value in environment(engine.endpoint_url).items())}",
+            f"  export {' '.join(f'{name}={value}' for name, value in engine.environment().items())}",
             f"\nThe engine's log is {engine.log}.",
             "\nCtrl-C ends it.",
         ]
