@@ -23,10 +23,11 @@ if TYPE_CHECKING:
     from idempotency.errors import (
         BatchFailedError, BeyondWindowError, BusyError, ConfigurationError, ContentionError, CorruptRecordError,
         EffectConflictError, EffectsRejectedError, IdempotencyError, KeyExpressionError, LostLeaseError,
-        MissingKeyError, OutOfTimeError, PayloadMismatchError, PermanentError, QuarantinedError, ResultOmittedError,
+        MissingKeyError, NotDoneError, OutOfTimeError, PayloadMismatchError, PermanentError, QuarantinedError, ResultOmittedError,
         RetryableError, RetryLaterError, StoreError, StoreRefusedError, StoreUnavailableError, UndecodableResultError,
-        UnfinishedWorkError,
+        UnfinishedWorkError, UnknownOutcomeError, UnsettledCallError,
     )
+    from idempotency.externals import CANNOT_TELL, NOT_DONE, Done
     from idempotency.http import HttpProblemError, idempotency_key
     from idempotency.invocation import LambdaContext, lambda_deadline
     from idempotency.keys import TRANSPORT_ID
@@ -41,15 +42,16 @@ if TYPE_CHECKING:
     from idempotency.stores.valkey import ValkeyStore
 
 __all__ = [
-    "DYNAMODB_STREAM", "EVENTBRIDGE", "KAFKA", "KINESIS", "SNS", "SNS_IN_SQS", "SQS", "TRANSPORT_ID",
-    "BatchFailedError", "BatchResponse", "BeyondWindowError", "BusyError", "Check", "Concurrency",
+    "CANNOT_TELL", "DYNAMODB_STREAM", "EVENTBRIDGE", "KAFKA", "KINESIS", "NOT_DONE", "SNS", "SNS_IN_SQS", "SQS",
+    "TRANSPORT_ID", "BatchFailedError", "BatchResponse", "BeyondWindowError", "BusyError", "Check", "Concurrency",
     "ConfigurationError", "Consumer", "ContentionError", "CorruptRecordError", "DeadLetter", "DeadLetterError",
-    "Delete", "DynamoDBStore", "EffectConflictError", "EffectsRejectedError", "EventResponse", "HttpProblemError",
-    "IdempotencyError", "KeyExpressionError", "LambdaContext", "LostLeaseError", "MemoryStore", "MissingKeyError",
-    "Observation", "Operation", "OutOfTimeError", "PayloadMismatchError", "PermanentError", "Policy", "Put",
-    "QuarantinedError", "Record", "ResultOmittedError", "RetryLaterError", "RetryableError", "Source",
-    "SqsDeadLetters", "StoreError", "StoreRefusedError", "StoreUnavailableError", "UndecodableResultError",
-    "UnfinishedWorkError", "Update", "ValkeyStore", "idempotency_key", "lambda_deadline", "open_store", "release",
+    "Delete", "Done", "DynamoDBStore", "EffectConflictError", "EffectsRejectedError", "EventResponse",
+    "HttpProblemError", "IdempotencyError", "KeyExpressionError", "LambdaContext", "LostLeaseError", "MemoryStore",
+    "MissingKeyError", "NotDoneError", "Observation", "Operation", "OutOfTimeError", "PayloadMismatchError",
+    "PermanentError", "Policy", "Put", "QuarantinedError", "Record", "ResultOmittedError", "RetryLaterError",
+    "RetryableError", "Source", "SqsDeadLetters", "StoreError", "StoreRefusedError", "StoreUnavailableError",
+    "UndecodableResultError", "UnfinishedWorkError", "UnknownOutcomeError", "UnsettledCallError", "Update",
+    "ValkeyStore", "idempotency_key", "lambda_deadline", "open_store", "release",
 ]
 # fmt: on
 
@@ -58,6 +60,7 @@ _MODULES = {
     "consumer": "BatchResponse Consumer EventResponse release",
     "dead_letters": "DeadLetter DeadLetterError SqsDeadLetters",
     "effects": "Check Delete Put Update",
+    "externals": "CANNOT_TELL NOT_DONE Done",
     "http": "HttpProblemError idempotency_key",
     "invocation": "LambdaContext lambda_deadline",
     "keys": "TRANSPORT_ID",

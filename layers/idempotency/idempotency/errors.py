@@ -4,6 +4,8 @@
 ``PermanentError`` means that no retry can help: the record is quarantined and the event goes to the dead-letter queue.
 """
 
+from collections.abc import Iterable
+
 
 class IdempotencyError(Exception):
     """The base of all exceptions of this package."""
@@ -78,6 +80,15 @@ class PermanentError(IdempotencyError):
     """Raise it (or a subclass) from a handler if no retry can help: the key is quarantined at once."""
 
 
+class UnknownOutcomeError(PermanentError):
+    """Raised when nobody can tell whether an external call was made: an operator has to find out and settle it."""
+
+    def __init__(self, key: str, name: str) -> None:
+        super().__init__(f"{key}: nobody can tell whether {name} was done; find out, and settle it")
+        self.key = key
+        self.name = name
+
+
 class MissingKeyError(PermanentError):
     """Raised when an event has no idempotency key, or only a part of one."""
 
@@ -121,6 +132,18 @@ class EffectConflictError(IdempotencyError):
         super().__init__(f"the condition of effect {index} does not hold")
         self.index = index
         self.item = item
+
+
+class NotDoneError(IdempotencyError):
+    """Raise it (or a subclass) from an external call that certainly had no effect. Any other error proves nothing."""
+
+
+class UnsettledCallError(IdempotencyError):
+    """Raised instead of completing a run while it is unknown whether an external call was made."""
+
+    def __init__(self, key: str, names: Iterable[str]) -> None:
+        super().__init__(f"{key} cannot be completed: it is unknown whether {', '.join(names)} was done")
+        self.key = key
 
 
 class UndecodableResultError(IdempotencyError):

@@ -40,5 +40,7 @@ class Record(NamedTuple):
     dead_lettered: bool = False
     event: str | None = None
     """The raw event as JSON, for recovery by hand, if the policy keeps it with a failure."""
+    externals: str | None = None
+    """What is known of the operation's external calls, if it makes any: see `externals`."""
     revision: str | None = None
     """A store's own handle for compare-and-set. Never stored."""
