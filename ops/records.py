@@ -1,8 +1,9 @@
-"""Reads idempotency records and says what they mean; releases and forgets them.
+"""Reads idempotency records and says what they mean; releases, settles and forgets them.
 
 A change is a conditional write on the record as it was shown. If a delivery claims the key in between, nothing is done.
 """
 
+import json
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
@@ -17,6 +18,8 @@ from carride.facts import FACTS
 from idempotency import Policy, marshalling
 from idempotency.clock import to_ms
 from idempotency.decision import LONGEST_LEASE_MS, has_crashed, is_corrupt, released
+from idempotency.externals import NOT_DONE, Done, settled, standing
+from idempotency.operation import downstream_key
 from idempotency.policy import DAY
 from idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, STATUSES, Record
 from idempotency.stores.dynamodb import item_of, record_of
@@ -46,7 +49,7 @@ NO_RECORD: Final = (
 )
 
 
-type Action = Literal["release", "forget"]
+type Action = Literal["release", "forget", "settle"]
 
 
 class Explained(NamedTuple):
@@ -78,7 +81,7 @@ class Found(NamedTuple):
 
 
 class Change(NamedTuple):
-    """What a release or a forget does to a record, and what its next delivery does then."""
+    """What a release, a settlement or a forget does to a record, and what its next delivery does then."""
 
     action: Action
     record: Explained
@@ -231,7 +234,9 @@ def _says(record: Record, now_ms: int) -> str:
     if record.status == QUARANTINED:
         where = "its event is in" if record.dead_lettered else "the next delivery puts its event into"
         given_up = f"given up at {updated} after attempt {number} ({record.error})"
-        return f"{given_up}; no delivery runs until you release it; {where} the dead-letter queue"
+        unknown = [f"{call} (downstream key {downstream_key(record.key, call)})" for call in standing(record)]
+        settle = f"; find out whether {', '.join(unknown)} was done, and settle it" if unknown else ""
+        return f"{given_up}{settle}; no delivery runs until you release it; {where} the dead-letter queue"
     if record.status == IN_PROGRESS:
         if record.lease_ms is not None and record.lease_ms > now_ms:
             return f"attempt {number} has a lease that is longer than any can be, so it does not count; {runs}"
@@ -271,16 +276,7 @@ def change(stack: StackRef, action: Action, key: str) -> tuple[Change, Callable[
         OperatorError: an attempt may be running, there is no record, or nothing to release. The function raises it,
             and does nothing, if the record has changed since.
     """
-    consumer, _, rest = key.partition("#")
-    if consumer.partition("/")[0] not in NAMES or not rest:  # such as the mark of a fenced region
-        raise OperatorError(f"{key!r} is no key: it begins with {' or '.join(f'{each}#' for each in NAMES)}")
-    item = next(read(stack, [key]), None)
-    if item is None:
-        raise OperatorError(f"there is no record of {key}: `records --ride` shows those of a ride")
-    record, now = record_of(item), datetime.now(UTC)
-    found = explain(record, now)
-    if found.held:
-        raise OperatorError(f"{key} is held: {found.says}; try again a minute after that")
+    item, record, found = _free(stack, key)
     if action == "forget":
         then = "the next delivery runs as if it were the first: an effect that took place can take place again"
         return Change(action, found, then), partial(
@@ -288,9 +284,61 @@ def change(stack: StackRef, action: Action, key: str) -> tuple[Change, Callable[
         )
     if record.status not in (QUARANTINED, IN_PROGRESS) and not is_corrupt(record):
         raise OperatorError(f"{key} is neither quarantined nor crashed, so there is nothing to release: {found.says}")
-    free = item_of(released(record, secrets.token_hex(16), to_ms(now), 30 * DAY))
     then = "the next delivery runs as attempt 1: redrive its dead letter"
-    return Change(action, found, then), partial(_write, stack, item, "put_item", Item=free)
+    return Change(action, found, then), _release(stack, item, record)
+
+
+def settle(
+    stack: StackRef, key: str, *, done: str | None, not_done: bool, call: str | None = None
+) -> tuple[Change, Callable[[], None]]:
+    """Return what settling an external call of ``<consumer>#<key>`` does, and the function that does it.
+
+    Args:
+        stack: where the record is.
+        key: its key.
+        done: the call's result as JSON, if it took effect.
+        not_done: whether it did not.
+        call: its name; needed if the outcomes of several calls are unknown.
+
+    Raises:
+        OperatorError: not one of ``done`` and ``not_done`` is given, the result is no JSON, nothing is unknown, or for
+            the reasons of `change`.
+    """
+    if (done is not None) is not_done:
+        raise OperatorError("give --done with the call's result as JSON, or --not-done")
+    try:
+        answer = NOT_DONE if done is None else Done(json.loads(done))
+    except ValueError as error:
+        raise OperatorError(f"{done!r} is no JSON: write a text as '\"text\"', and no result as null") from error
+    item, record, found = _free(stack, key)
+    unknown = standing(record)
+    if call is None and len(unknown) == 1:
+        (call,) = unknown
+    if call not in unknown:
+        named = f"name one with --call: {', '.join(unknown)}" if unknown else "of all its calls the outcomes are known"
+        raise OperatorError(f"{key} has no such call to settle: {named}")
+    then = f"the next delivery {'makes' if not_done else 'takes the result of'} {call}: redrive its dead letter"
+    return Change("settle", found, then), _release(stack, item, settled(record, call, answer))
+
+
+def _free(stack: StackRef, key: str) -> tuple[dict[str, Any], Record, Explained]:
+    """Return a record that no attempt holds: as it is stored, as it is read, and with its meaning."""
+    consumer, _, rest = key.partition("#")
+    if consumer.partition("/")[0] not in NAMES or not rest:  # such as the mark of a fenced region
+        raise OperatorError(f"{key!r} is no key: it begins with {' or '.join(f'{each}#' for each in NAMES)}")
+    item = next(read(stack, [key]), None)
+    if item is None:
+        raise OperatorError(f"there is no record of {key}: `records --ride` shows those of a ride")
+    record = record_of(item)
+    found = explain(record, datetime.now(UTC))
+    if found.held:
+        raise OperatorError(f"{key} is held: {found.says}; try again a minute after that")
+    return item, record, found
+
+
+def _release(stack: StackRef, seen: Mapping[str, Any], record: Record) -> Callable[[], None]:
+    free = item_of(released(record, secrets.token_hex(16), to_ms(datetime.now(UTC)), 30 * DAY))
+    return partial(_write, stack, seen, "put_item", Item=free)
 
 
 def _write(stack: StackRef, seen: Mapping[str, Any], operation: str, **request: Any) -> None:

@@ -1,4 +1,4 @@
-"""The verbs that look up rides, events and records, and that release and forget keys."""
+"""The verbs that look up rides, events and records, and that release, settle and forget keys."""
 
 import json
 from collections.abc import Iterator
@@ -104,6 +104,35 @@ def release(session: Session, key: str, /) -> Plan:
         key: CONSUMER#KEY, from a dead letter or a log line.
     """
     return _change(session, "release", key)
+
+
+@acts(
+    "settle",
+    "payment#7f3c1c1e-6a51-5d0c-9f5e-1b8a4c2d3e4f --not-done",
+    """payment#7f3c1c1e-6a51-5d0c-9f5e-1b8a4c2d3e4f --done '{"id": "pay_1"}' --yes""",
+)
+def settle(
+    session: Session,
+    key: str,
+    /,
+    *,
+    done: str | None = None,
+    not_done: Annotated[bool, Parameter(negative="")] = False,
+    call: str | None = None,
+) -> Plan:
+    """Say whether an external call took effect of which nobody can tell, and release its key.
+
+    The dead letter and `records` name the call and its downstream key: ask the other system for that key. With a result
+    the next delivery does not call again. A key is refused while an attempt runs.
+
+    Args:
+        key: CONSUMER#KEY, from a dead letter or a log line.
+        done: It took effect; its result, as JSON.
+        not_done: It did not, and never will.
+        call: The call's name, if several are unknown.
+    """
+    change, do = keys.settle(session.stack, key, done=done, not_done=not_done, call=call)
+    return Plan(change, lambda: do() or {"done": "settle", "key": key}, (session.stack,))
 
 
 @acts("forget", "dispatch#7f3c1c1e-6a51-5d0c-9f5e-1b8a4c2d3e4f")

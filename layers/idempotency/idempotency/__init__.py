@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Any
 # isort: off
 if TYPE_CHECKING:
     from idempotency.concurrency import Concurrency
-    from idempotency.consumer import BatchResponse, Consumer, EventResponse, release
+    from idempotency.consumer import BatchResponse, Consumer, EventResponse, release, settle
     from idempotency.dead_letters import DeadLetter, DeadLetterError, SqsDeadLetters
     from idempotency.effects import Check, Delete, Put, Update
     from idempotency.errors import (
         BatchFailedError, BeyondWindowError, BusyError, ConfigurationError, ContentionError, CorruptRecordError,
         EffectConflictError, EffectsRejectedError, IdempotencyError, KeyExpressionError, LostLeaseError,
-        MissingKeyError, NotDoneError, OutOfTimeError, PayloadMismatchError, PermanentError, QuarantinedError, ResultOmittedError,
-        RetryableError, RetryLaterError, StoreError, StoreRefusedError, StoreUnavailableError, UndecodableResultError,
-        UnfinishedWorkError, UnknownOutcomeError, UnsettledCallError,
+        MissingKeyError, NotDoneError, OutOfTimeError, PayloadMismatchError, PermanentError, QuarantinedError,
+        ResultOmittedError, RetryableError, RetryLaterError, StoreError, StoreRefusedError, StoreUnavailableError,
+        UndecodableResultError, UnfinishedWorkError, UnknownOutcomeError, UnsettledCallError,
     )
     from idempotency.externals import CANNOT_TELL, NOT_DONE, Done
     from idempotency.http import HttpProblemError, idempotency_key
@@ -51,13 +51,13 @@ __all__ = [
     "PermanentError", "Policy", "Put", "QuarantinedError", "Record", "ResultOmittedError", "RetryLaterError",
     "RetryableError", "Source", "SqsDeadLetters", "StoreError", "StoreRefusedError", "StoreUnavailableError",
     "UndecodableResultError", "UnfinishedWorkError", "UnknownOutcomeError", "UnsettledCallError", "Update",
-    "ValkeyStore", "idempotency_key", "lambda_deadline", "open_store", "release",
+    "ValkeyStore", "idempotency_key", "lambda_deadline", "open_store", "release", "settle",
 ]
 # fmt: on
 
 _MODULES = {
     "concurrency": "Concurrency",
-    "consumer": "BatchResponse Consumer EventResponse release",
+    "consumer": "BatchResponse Consumer EventResponse release settle",
     "dead_letters": "DeadLetter DeadLetterError SqsDeadLetters",
     "effects": "Check Delete Put Update",
     "externals": "CANNOT_TELL NOT_DONE Done",

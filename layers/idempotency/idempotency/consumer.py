@@ -21,13 +21,15 @@ from idempotency.messages import MessageHandler, Reader
 from idempotency.observation import Observer
 from idempotency.operation import Operation
 from idempotency.policy import DAY, Policy
-from idempotency.record import QUARANTINED, Record
+from idempotency.record import IN_PROGRESS, QUARANTINED, Record
 from idempotency.runner import Runner
 from idempotency.sources import EVENTBRIDGE, SQS, Source
 from idempotency.stores import Store
 
 if TYPE_CHECKING:
     from idempotency.block import Block
+    from idempotency.externals import Answer as Verdict
+    from idempotency.externals import Done
     from idempotency.http import HttpHandler
 
 
@@ -280,6 +282,11 @@ class Consumer[E = dict[str, Any]]:
         name = record_key(self.name, key, operation)
         return release(self._store, name, window=self._policy.window, clock=self._clock)
 
+    def settle(self, key: object, name: str, answer: "Done[Any] | Verdict", operation: str | None = None) -> bool:
+        """Settle an external call of a key, as `idempotency.settle` does; return whether it had to be settled."""
+        record = record_key(self.name, key, operation)
+        return settle(self._store, record, name, answer, window=self._policy.window, clock=self._clock)
+
 
 def release(store: Store, key: str, *, window: int = 30 * DAY, clock: Clock = epoch_ms) -> bool:
     """Release a key that is quarantined, whose last attempt crashed, or whose record is corrupt.
@@ -299,5 +306,36 @@ def release(store: Store, key: str, *, window: int = 30 * DAY, clock: Clock = ep
     if seen is None or not (seen.status == QUARANTINED or is_corrupt(seen) or has_crashed(seen, now_ms)):
         return False
     free = released(seen, os.urandom(16).hex(), now_ms, window)
+    found = store.compare_and_swap(seen, free)
+    return found is not None and found.owner == free.owner
+
+
+def settle(
+    store: Store,
+    key: str,
+    name: str,
+    answer: "Done[Any] | Verdict",
+    *,
+    window: int = 30 * DAY,
+    clock: Clock = epoch_ms,
+) -> bool:
+    """Settle an external call of which it is unknown whether it was made, and release its key.
+
+    The next attempt takes the result from the record, or makes the call.
+
+    Args:
+        store, key, window, clock: as for `release`.
+        name: the call's name.
+        answer: ``Done(result)`` or ``NOT_DONE``.
+
+    Returns:
+        Whether the call had to be settled, and no attempt may be running.
+    """
+    from idempotency.externals import settled, standing
+
+    seen, now_ms = store.read(key), clock()
+    if seen is None or name not in standing(seen) or (seen.status == IN_PROGRESS and not has_crashed(seen, now_ms)):
+        return False
+    free = released(settled(seen, name, answer), os.urandom(16).hex(), now_ms, window)
     found = store.compare_and_swap(seen, free)
     return found is not None and found.owner == free.owner

@@ -22,7 +22,7 @@ import json
 from collections.abc import Callable
 from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from idempotency.decision import intended
 from idempotency.errors import ConfigurationError, LostLeaseError, NotDoneError, UnknownOutcomeError
@@ -101,6 +101,17 @@ def standing(record: Record) -> list[str]:
     return [] if record.externals is None else [name for name, state in states(record).items() if state is INTENT]
 
 
+def settled(record: Record, name: str, answer: Done[Any] | Answer) -> Record:
+    """Return the record with what an operator found out about a call: ``Done(result)`` or ``NOT_DONE``.
+
+    Raises:
+        UnencodableResultError: the result has no stored form.
+    """
+    from idempotency import codec
+
+    return noted(record, name, codec.encode(answer.result) if isinstance(answer, Done) else SETTLED_AS_NOT_DONE)
+
+
 def plan(known: dict[str, State], name: str, *, first: bool, probes: bool) -> Step:
     """Decide what to do about a call; ``first`` says that no earlier attempt at the key is known."""
     if name not in known:
@@ -134,7 +145,8 @@ def perform[T](operation: "Operation", name: str, call: Callable[[str], T], prob
     if probe is not None and step is Step.PROBE:
         answer: Done[T] | Answer = finished(probe(key))
         if isinstance(answer, Done):
-            return _done(operation, name, answer.result)
+            found: T = answer.result
+            return _done(operation, name, found)
         if answer is CANNOT_TELL:
             step = Step.UNKNOWN
         elif answer is not NOT_DONE:
