@@ -12,6 +12,7 @@ from moto import mock_aws
 from carride.events import idempotency_id
 from carride.region_fence import mark
 from idempotency.decision import Busy, ClaimRequest, Corrupt, Done, Limits, Quarantined, Write, decide
+from idempotency.externals import states
 from idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
 from idempotency.stores.dynamodb import item_of, record_of
 from ops import records
@@ -26,6 +27,7 @@ LATER: Final = NOW_MS // 1000 + 86_400
 CLAIM: Final = Record(KEY, IN_PROGRESS, "one", 1, NOW_MS + 300_000, LATER, "1:f", "d", AWAY, NOW_MS, NOW_MS)
 DONE: Final = CLAIM._replace(status=COMPLETED, lease_ms=None, result="null")
 GIVEN_UP: Final = CLAIM._replace(status=QUARANTINED, lease_ms=None, expiry=None, attempt=3, error="ValueError: no")
+UNKNOWN: Final = GIVEN_UP._replace(externals='{"charge":null,"ship":null}')
 
 
 @pytest.fixture(scope="module")
@@ -109,6 +111,39 @@ def test_what_is_no_record_is_not_changed(ref: StackRef, key: str) -> None:
         with pytest.raises(OperatorError, match=r"no (record|key)"):
             records.change(ref, action, key)
     assert stored(ref, mark(AWAY)["idempotencyKey"]["S"]) is not None
+
+
+@pytest.mark.parametrize(
+    ("record", "asked", "problem"),
+    [
+        (GIVEN_UP, {"not_done": True}, "the outcomes are known"),
+        (UNKNOWN, {"not_done": True}, "name one with --call: charge, ship"),
+        (UNKNOWN, {"not_done": True, "call": "book"}, "name one with --call"),
+        (UNKNOWN, {"not_done": True, "done": "1", "call": "ship"}, "give --done .* or --not-done"),
+        (UNKNOWN, {"call": "ship"}, "give --done .* or --not-done"),
+        (UNKNOWN, {"done": "paid", "call": "ship"}, "is no JSON"),
+        (CLAIM._replace(externals='{"ship":null}'), {"not_done": True}, "is held"),
+        (UNKNOWN, {"not_done": True, "call": "ship"}, None),
+        (UNKNOWN, {"done": '{"id": [1.5]}', "call": "charge"}, None),
+    ],
+)
+def test_a_call_whose_outcome_is_unknown_is_settled(
+    ref: StackRef, record: Record, asked: dict[str, Any], problem: str | None
+) -> None:
+    """What is shown or refused changes nothing. Then the key runs again, with what was found out about the call."""
+    put(ref, record)
+    asked = {"done": None, "not_done": False} | asked
+    if problem is not None:
+        with pytest.raises(OperatorError, match=problem):
+            records.settle(ref, KEY, **asked)
+        assert stored(ref) == item_of(record)
+        return
+    _, do = records.settle(ref, KEY, **asked)
+    assert stored(ref) == item_of(record)
+    do()
+    left = record_of(stored(ref))
+    known = {"ship": False} if asked["not_done"] else {"charge": '{"id":[1.5]}'}
+    assert (left.status, left.attempt, states(left)) == (FAILED, 0, states(record) | known)
 
 
 WORDS: Final[dict[str, Any]] = {

@@ -28,8 +28,7 @@ from idempotency.stores import Store
 
 if TYPE_CHECKING:
     from idempotency.block import Block
-    from idempotency.externals import Answer as Verdict
-    from idempotency.externals import Done
+    from idempotency.externals import Answer, Done
     from idempotency.http import HttpHandler
 
 
@@ -282,11 +281,6 @@ class Consumer[E = dict[str, Any]]:
         name = record_key(self.name, key, operation)
         return release(self._store, name, window=self._policy.window, clock=self._clock)
 
-    def settle(self, key: object, name: str, answer: "Done[Any] | Verdict", operation: str | None = None) -> bool:
-        """Settle an external call of a key, as `idempotency.settle` does; return whether it had to be settled."""
-        record = record_key(self.name, key, operation)
-        return settle(self._store, record, name, answer, window=self._policy.window, clock=self._clock)
-
 
 def release(store: Store, key: str, *, window: int = 30 * DAY, clock: Clock = epoch_ms) -> bool:
     """Release a key that is quarantined, whose last attempt crashed, or whose record is corrupt.
@@ -314,7 +308,7 @@ def settle(
     store: Store,
     key: str,
     name: str,
-    answer: "Done[Any] | Verdict",
+    answer: "Done[Any] | Answer",
     *,
     window: int = 30 * DAY,
     clock: Clock = epoch_ms,
@@ -324,9 +318,12 @@ def settle(
     The next attempt takes the result from the record, or makes the call.
 
     Args:
-        store, key, window, clock: as for `release`.
+        store: where the record is.
+        key: the record's key, as dead letters show it.
         name: the call's name.
         answer: ``Done(result)`` or ``NOT_DONE``.
+        window: for how many more seconds the record is remembered.
+        clock: epoch milliseconds.
 
     Returns:
         Whether the call had to be settled, and no attempt may be running.

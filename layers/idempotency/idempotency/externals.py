@@ -140,8 +140,8 @@ def perform[T](operation: "Operation", name: str, call: Callable[[str], T], prob
     if step is Step.INTEND:
         _intend(operation, name, known)
     else:
+        _require_claim(operation)
         operation._change(lambda claim: noted(claim, name, INTENT))
-    _require_claim(operation)
     if probe is not None and step is Step.PROBE:
         answer: Done[T] | Answer = finished(probe(key))
         if isinstance(answer, Done):
@@ -179,6 +179,7 @@ def _intend(operation: "Operation", name: str, known: dict[str, State]) -> None:
     """Write the intent. If the claim is lost, or the store does not answer, nothing is called and there is none."""
     try:
         operation._update(operation._change(partial(_with_intent, operation, name)), operation.deadline_ms)
+        _require_claim(operation)
     except Exception:
         before = {name: known[name]} if name in known else {}
         operation._change(lambda claim: claim._replace(externals=encoded(states(forgotten(claim, name)) | before)))

@@ -14,10 +14,15 @@ from idempotency.record import IN_PROGRESS, QUARANTINED, Record
 from tests.idempotency.explorer import promises
 from tests.idempotency.explorer.process import (
     BEATS,
+    CALL,
     COMPARE_AND_SWAP,
     END,
     GAVE_UP,
+    MADE,
+    NO_ANSWER,
+    NOT_MADE,
     NOT_SENT,
+    PROBE,
     PUT_IF_ABSENT,
     RAISES,
     RETURNS,
@@ -102,6 +107,8 @@ class State(NamedTuple):
     """The fingerprints of the events that have taken effect."""
     window_ms: int = -1
     """Until when the last effect forbids another."""
+    charged: int = 0
+    """How often the external call was made. The other system does not recognise keys."""
     record: Record | None = None
     under_way: tuple[Request, ...] = ()
     """Writes that were given up, and may still take place."""
@@ -158,6 +165,12 @@ class World:
                 yield from self._worker_steps(_with(state, place, begun), place)
                 yield Label("stalls", place), partial(_with, state, place, begun._replace(resting=True))
                 return
+            if worker.process.request.kind in (
+                CALL,
+                PROBE,
+            ):  # the layer cannot stop a process that pauses before it calls
+                yield from self._call_steps(state, place)
+                return
             ends = worker.process.request.kind == END and worker.process.message.fingerprint in state.committed
             if self._reduced and not worker.resting and (ends or worker.process.request.kind == WORK):
                 yield from self._worker_steps(state, place)
@@ -207,6 +220,22 @@ class World:
             lost = partial(self._proceed, _sent(faulty, event), place, NOT_SENT)
             yield Label("dead letter is sent, answer lost", place), lost
             yield Label("dead letter is refused", place), partial(self._proceed, faulty, place, NOT_SENT)
+
+    def _call_steps(self, state: State, place: int) -> Iterator[Step]:
+        faulty = state._replace(faults=state.faults - 1)
+        if state.faults:
+            yield Label("crashes", place), partial(self._gone, faulty, place)
+            yield Label("gets no answer", place), partial(self._proceed, faulty, place, NO_ANSWER)
+        if state.workers[place].process.request.kind == PROBE:
+            yield Label("probes", place), partial(self._proceed, state, place, MADE if state.charged else NOT_MADE)
+            return
+        if state.charged:
+            raise Broken(promises.ONE_CALL)
+        yield Label("makes its call", place), partial(self._proceed, state._replace(charged=1), place, MADE)
+        if state.faults:
+            unheard = faulty._replace(charged=1)
+            yield Label("makes its call and crashes", place), partial(self._gone, unheard, place)
+            yield Label("makes its call, answer lost", place), partial(self._proceed, unheard, place, NO_ANSWER)
 
     def _write_steps(self, state: State, faulty: State, place: int, worker: Worker) -> Iterator[Step]:
         write = worker.process.request
@@ -332,6 +361,8 @@ class World:
             raise Broken(promise)
         after = state._replace(record=new)
         if write.effects:
+            if old is not None and not state.charged and self.scenario.machines[0].calls:
+                raise Broken(promises.ONE_CALL)
             if now_ms <= state.window_ms:
                 raise Broken(promises.ONE_EFFECT)
             committed = state.committed | {new.fingerprint or ""}
