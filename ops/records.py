@@ -18,10 +18,10 @@ from carride.facts import FACTS
 from idempotency import Policy, marshalling
 from idempotency.clock import to_ms
 from idempotency.decision import LONGEST_LEASE_MS, has_crashed, is_corrupt, released
-from idempotency.externals import NOT_DONE, Done, settled, standing
+from idempotency.externals import NOT_DONE, Done, settled
 from idempotency.operation import downstream_key
 from idempotency.policy import DAY
-from idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, STATUSES, Record
+from idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, STATUSES, Record, unknown_calls
 from idempotency.stores.dynamodb import item_of, record_of
 from ops.audit import reading
 from ops.audit.evidence import CONSUMERS, Named, RideItem
@@ -234,7 +234,7 @@ def _says(record: Record, now_ms: int) -> str:
     if record.status == QUARANTINED:
         where = "its event is in" if record.dead_lettered else "the next delivery puts its event into"
         given_up = f"given up at {updated} after attempt {number} ({record.error})"
-        unknown = [f"{call} (downstream key {downstream_key(record.key, call)})" for call in standing(record)]
+        unknown = [f"{call} (downstream key {downstream_key(record.key, call)})" for call in unknown_calls(record)]
         settle = f"; find out whether {', '.join(unknown)} was done, and settle it" if unknown else ""
         return f"{given_up}{settle}; no delivery runs until you release it; {where} the dead-letter queue"
     if record.status == IN_PROGRESS:
@@ -293,16 +293,10 @@ def settle(
 ) -> tuple[Change, Callable[[], None]]:
     """Return what settling an external call of ``<consumer>#<key>`` does, and the function that does it.
 
-    Args:
-        stack: where the record is.
-        key: its key.
-        done: the call's result as JSON, if it took effect.
-        not_done: whether it did not.
-        call: its name; needed if the outcomes of several calls are unknown.
+    ``done`` is the call's result as JSON, ``call`` its name, for a key of which several are unknown.
 
     Raises:
-        OperatorError: not one of ``done`` and ``not_done`` is given, the result is no JSON, nothing is unknown, or for
-            the reasons of `change`.
+        OperatorError: as in `change`; there is no such call, or not one valid answer.
     """
     if (done is not None) is not_done:
         raise OperatorError("give --done with the call's result as JSON, or --not-done")
@@ -311,7 +305,7 @@ def settle(
     except ValueError as error:
         raise OperatorError(f"{done!r} is no JSON: write a text as '\"text\"', and no result as null") from error
     item, record, found = _free(stack, key)
-    unknown = standing(record)
+    unknown = unknown_calls(record)
     if call is None and len(unknown) == 1:
         (call,) = unknown
     if call not in unknown:

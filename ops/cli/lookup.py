@@ -106,11 +106,7 @@ def release(session: Session, key: str, /) -> Plan:
     return _change(session, "release", key)
 
 
-@acts(
-    "settle",
-    "payment#7f3c1c1e-6a51-5d0c-9f5e-1b8a4c2d3e4f --not-done",
-    """payment#7f3c1c1e-6a51-5d0c-9f5e-1b8a4c2d3e4f --done '{"id": "pay_1"}' --yes""",
-)
+@acts("settle", "payment#7f3c1c1e-6a51-5d0c-9f5e-1b8a4c2d3e4f --not-done")
 def settle(
     session: Session,
     key: str,
@@ -122,8 +118,7 @@ def settle(
 ) -> Plan:
     """Say whether an external call took effect of which nobody can tell, and release its key.
 
-    The dead letter and `records` name the call and its downstream key: ask the other system for that key. With a result
-    the next delivery does not call again. A key is refused while an attempt runs.
+    The dead letter names the call and its downstream key: ask the other system. Then redrive the letter.
 
     Args:
         key: CONSUMER#KEY, from a dead letter or a log line.

@@ -15,30 +15,14 @@ from typing import Any, Final
 import fakeredis
 import pytest
 
-from idempotency import (
-    CANNOT_TELL,
-    NOT_DONE,
-    ConfigurationError,
-    Consumer,
-    Done,
-    DynamoDBStore,
-    LostLeaseError,
-    MemoryStore,
-    NotDoneError,
-    Operation,
-    PermanentError,
-    Policy,
-    StoreUnavailableError,
-    UnsettledCallError,
-    ValkeyStore,
-    release,
-    settle,
-)
+from idempotency import DynamoDBStore, MemoryStore, Operation, Policy, ValkeyStore
 from idempotency.clock import epoch_ms
+from idempotency.consumer import Consumer, release, settle
 from idempotency.dead_letters import UNKNOWN
-from idempotency.externals import standing
+from idempotency.errors import ConfigurationError, LostLeaseError, NotDoneError, PermanentError, StoreUnavailableError
+from idempotency.externals import CANNOT_TELL, NOT_DONE, Done
 from idempotency.operation import downstream_key
-from idempotency.record import COMPLETED, IN_PROGRESS, QUARANTINED, Record
+from idempotency.record import COMPLETED, IN_PROGRESS, QUARANTINED, Record, unknown_calls
 from idempotency.stores import Store
 from idempotency.testing import DeadLetterBox, Invocation
 from tests.idempotency.fake_dynamodb import FakeDynamoDB
@@ -52,6 +36,7 @@ STORES: Final[Mapping[str, Callable[[], Store]]] = {
     "DynamoDB": lambda: DynamoDBStore(TABLE, transport=FakeDynamoDB({TABLE: ("idempotencyKey",)})),
     "Valkey": lambda: ValkeyStore(fakeredis.FakeValkey(socket_timeout=1, server=fakeredis.FakeServer())),
 }
+BLANK: Final = Record(KEY, "", None, 0, None, None, None, None, None, 0, 0)
 PROBES: Final = ("a probe", "no probe", "a probe that cannot tell")
 
 
@@ -107,15 +92,13 @@ class Town:
         message = event() | {"time": "2999-01-01T00:00:00Z"}
         with contextlib.suppress(Crash, Exception):
             self._consumer.event_handler(self._work)(message, Invocation(epoch_ms))
-        found = self.store.read(KEY)
-        if found is not None and found.status == IN_PROGRESS:
+        found = self.record
+        if found.status == IN_PROGRESS:
             self.store.compare_and_swap(found, found._replace(lease_ms=epoch_ms() - 600_000))
 
     def settle(self) -> None:
         """Do what an operator does: find out about each call that the record names, and redrive the letter."""
-        found = self.store.read(KEY)
-        assert found is not None
-        for name in standing(found):
+        for name in unknown_calls(self.record):
             key = downstream_key(KEY, name)
             answer = Done((key, Decimal("12.50"))) if self.made[key] else NOT_DONE
             assert settle(self.store, KEY, name, answer)
@@ -123,23 +106,22 @@ class Town:
         self.deliver()
 
     @property
-    def status(self) -> str:
-        """The status of the key."""
-        found = self.store.read(KEY)
-        return "" if found is None else found.status
+    def record(self) -> Record:
+        """The record, which is there after a delivery."""
+        return self.store.read(KEY) or BLANK
 
 
 def end(store: str, probe: str, faults: Mapping[int, str]) -> Town:
     """Deliver an event until nothing more happens, settle what is unknown, and check that each call was made once."""
     town = Town(STORES[store](), probe, faults)
     for _ in range(4 + len(faults)):
-        if town.status != COMPLETED:
+        if town.record.status != COMPLETED:
             town.deliver()
     for _ in range(2 * len(faults)):
-        if town.status == QUARANTINED:
+        if town.record.status == QUARANTINED:
             assert town.box.letters, "what is quarantined is in the dead-letter queue"
             town.settle()
-    assert (town.status, set(town.made.values()), len(town.made)) == (COMPLETED, {1}, 2), faults
+    assert (town.record.status, set(town.made.values()), len(town.made)) == (COMPLETED, {1}, 2), faults
     return town
 
 
@@ -167,7 +149,7 @@ def test_two_faults_neither_repeat_nor_lose_a_call(probe: str) -> None:
 
 
 class Calls:
-    """A handler of one external call, which does what the test says."""
+    """A handler of one call, to which these things happen in turn: a result, an error, or what a function does."""
 
     def __init__(self, world: DynamoDBWorld, *happen: object, probe: Any = None) -> None:
         self.made = 0
@@ -189,21 +171,14 @@ class Calls:
         return happens() if callable(happens) else happens
 
 
-@pytest.mark.parametrize("policy", [{"atomic": True}, {"same_delivery_takes_over": True}])
-def test_a_call_without_a_claim_of_its_own_is_refused(world: DynamoDBWorld, policy: dict[str, Any]) -> None:
-    """Another attempt could make it at the same time."""
-    calls = Calls(world)
-    with pytest.raises(ConfigurationError, match="needs a claim"):
-        world.deliver(**policy)
-    assert calls.made == 0
-
-
-def test_a_name_is_used_once_in_a_run(world: DynamoDBWorld) -> None:
-    """The second of two calls would get the result of the first."""
+@pytest.mark.parametrize("policy", [{"atomic": True}, {"same_delivery_takes_over": True}, {}], ids=str)
+def test_a_call_needs_a_claim_and_a_name_of_its_own(world: DynamoDBWorld, policy: dict[str, Any]) -> None:
+    """Otherwise another attempt could make it too, or a second call would get the result of the first."""
     calls = Calls(world, "one")
     world.work.step = lambda operation: (calls.run(operation), calls.run(operation))
-    with pytest.raises(ConfigurationError, match="its own name"):
-        world.deliver()
+    with pytest.raises(ConfigurationError, match="needs a claim" if policy else "its own name"):
+        world.deliver(**policy)
+    assert calls.made == (0 if policy else 1)
 
 
 @pytest.mark.parametrize("probe", [None, lambda _: NOT_DONE], ids=["no probe", "a probe"])
@@ -221,7 +196,7 @@ def test_nothing_is_called_without_a_lease(world: DynamoDBWorld, probe: Any, *, 
     world.work.step = stall
     with pytest.raises(LostLeaseError):
         world.deliver()
-    assert (calls.made, standing(world.record())) == (0, [])
+    assert (calls.made, unknown_calls(world.record())) == (0, [])
 
 
 def test_a_late_heartbeat_erases_no_intent(world: DynamoDBWorld) -> None:
@@ -229,7 +204,7 @@ def test_a_late_heartbeat_erases_no_intent(world: DynamoDBWorld) -> None:
 
     def late() -> list[str]:
         world.store.update_if_owner(earlier[0])
-        return standing(world.record())
+        return unknown_calls(world.record())
 
     calls, earlier = Calls(world, late), list[Record]()
     world.work.step = lambda operation: earlier.append(world.record()) or calls.run(operation)  # type: ignore[func-returns-value] # None, then the call
@@ -255,9 +230,8 @@ def test_an_unknown_outcome_is_not_swallowed(world: DynamoDBWorld) -> None:
 
     for step in (swallow, lambda _: None):
         world.work.step = step
-        with pytest.raises(UnsettledCallError):
-            world.deliver()
-    assert world.deliver()["outcome"] == "DeadLettered"
+        assert world.deliver()["outcome"] == "DeadLettered"
+        assert release(world.store, "history#k1", clock=world.clock)
     assert not settle(world.store, "history#k1", "another", NOT_DONE)
     assert settle(world.store, "history#k1", "charge", Done("paid"), clock=world.clock)
     world.work.step = calls.run
@@ -272,9 +246,10 @@ def test_a_result_that_cannot_be_kept_is_used(world: DynamoDBWorld, result: obje
     assert world.record().externals is None, "a completed record needs it no more"
 
 
-def test_a_probe_gives_one_of_its_answers(world: DynamoDBWorld) -> None:
+@pytest.mark.parametrize("answer", [None, False, "NOT_DONE"])
+def test_a_probe_gives_one_of_its_answers(world: DynamoDBWorld, answer: object) -> None:
     """A probe that forgets to return anything has not said that nothing was done."""
-    calls = Calls(world, TimeoutError(), probe=lambda _: None)
+    calls = Calls(world, TimeoutError(), probe=lambda _: answer)
     for error in (TimeoutError, ConfigurationError):
         with pytest.raises(error):
             world.deliver()

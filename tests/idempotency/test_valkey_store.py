@@ -79,7 +79,9 @@ def test_heartbeat_that_comes_late_erases_no_intent(store: ValkeyStore, clock: M
     assert store.update_if_owner(intent) is intent
     clock.advance(-60)
     assert store.update_if_owner(claim(clock)) != claim(clock)
-    assert (found := store.read(KEY)) and found.externals == intent.externals
+    found = store.read(KEY)
+    assert found is not None
+    assert found.externals == intent.externals
 
 
 def test_takeover_of_a_lease_that_moved_with_its_owners_clock_is_refused(

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         EffectConflictError, EffectsRejectedError, IdempotencyError, KeyExpressionError, LostLeaseError,
         MissingKeyError, NotDoneError, OutOfTimeError, PayloadMismatchError, PermanentError, QuarantinedError,
         ResultOmittedError, RetryableError, RetryLaterError, StoreError, StoreRefusedError, StoreUnavailableError,
-        UndecodableResultError, UnfinishedWorkError, UnknownOutcomeError, UnsettledCallError,
+        UndecodableResultError, UnfinishedWorkError, UnknownOutcomeError,
     )
     from idempotency.externals import CANNOT_TELL, NOT_DONE, Done
     from idempotency.http import HttpProblemError, idempotency_key
@@ -50,7 +50,7 @@ __all__ = [
     "MissingKeyError", "NotDoneError", "Observation", "Operation", "OutOfTimeError", "PayloadMismatchError",
     "PermanentError", "Policy", "Put", "QuarantinedError", "Record", "ResultOmittedError", "RetryLaterError",
     "RetryableError", "Source", "SqsDeadLetters", "StoreError", "StoreRefusedError", "StoreUnavailableError",
-    "UndecodableResultError", "UnfinishedWorkError", "UnknownOutcomeError", "UnsettledCallError", "Update",
+    "UndecodableResultError", "UnfinishedWorkError", "UnknownOutcomeError", "Update",
     "ValkeyStore", "idempotency_key", "lambda_deadline", "open_store", "release", "settle",
 ]
 # fmt: on

@@ -215,13 +215,10 @@ def renewed(claim: Record, request: ClaimRequest, now_ms: int) -> Record:
     return claim._replace(lease_ms=lease_ms, expiry=_claim_expiry(request, lease_ms, now_ms), updated_ms=now_ms)
 
 
-def intended(claim: Record, request: ClaimRequest, externals: str, now_ms: int) -> Record:
-    """Return ``claim`` with what is known of its external calls, as it is written before one of them.
-
-    Its lease ends after that of each heartbeat that was sent before. So a late one is refused, and erases no intent.
-    """
+def intended(claim: Record, request: ClaimRequest, now_ms: int) -> Record:
+    """Return ``claim`` as it is written before an external call: a heartbeat that was sent before it is refused."""
     beat = renewed(claim, request, now_ms)
-    return beat._replace(lease_ms=max(beat.lease_ms or 0, (claim.lease_ms or 0) + 1), externals=externals)
+    return beat._replace(lease_ms=max(beat.lease_ms or 0, (claim.lease_ms or 0) + 1))
 
 
 def released(seen: Record, owner: str, now_ms: int, window_s: int) -> Record:

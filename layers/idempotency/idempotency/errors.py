@@ -4,8 +4,6 @@
 ``PermanentError`` means that no retry can help: the record is quarantined and the event goes to the dead-letter queue.
 """
 
-from collections.abc import Iterable
-
 
 class IdempotencyError(Exception):
     """The base of all exceptions of this package."""
@@ -83,10 +81,9 @@ class PermanentError(IdempotencyError):
 class UnknownOutcomeError(PermanentError):
     """Raised when nobody can tell whether an external call was made: an operator has to find out and settle it."""
 
-    def __init__(self, key: str, name: str) -> None:
-        super().__init__(f"{key}: nobody can tell whether {name} was done; find out, and settle it")
+    def __init__(self, key: str, *names: str) -> None:
+        super().__init__(f"{key}: nobody can tell whether {', '.join(names)} was done; find out, and settle it")
         self.key = key
-        self.name = name
 
 
 class MissingKeyError(PermanentError):
@@ -136,14 +133,6 @@ class EffectConflictError(IdempotencyError):
 
 class NotDoneError(IdempotencyError):
     """Raise it (or a subclass) from an external call that certainly had no effect. Any other error proves nothing."""
-
-
-class UnsettledCallError(IdempotencyError):
-    """Raised instead of completing a run while it is unknown whether an external call was made."""
-
-    def __init__(self, key: str, names: Iterable[str]) -> None:
-        super().__init__(f"{key} cannot be completed: it is unknown whether {', '.join(names)} was done")
-        self.key = key
 
 
 class UndecodableResultError(IdempotencyError):

@@ -15,14 +15,14 @@ written next. `plan` decides, from what is known and whether this is the key's f
     the probe answers: Done → its result; NOT_DONE → call; CANNOT_TELL → UNKNOWN; it raises → the attempt has failed
     the call raises: NotDoneError → nothing is known of it any more; any other error → its intent stands
 
-UNKNOWN quarantines the key at once. A run with an intent that stands is never completed.
+UNKNOWN quarantines the key at once. So does a run that ends while an intent stands: it is never completed.
 """
 
 import json
 from collections.abc import Callable
 from enum import Enum
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from types import EllipsisType
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from idempotency.decision import intended
 from idempotency.errors import ConfigurationError, LostLeaseError, NotDoneError, UnknownOutcomeError
@@ -60,16 +60,8 @@ NOT_DONE: Final = Answer.NOT_DONE
 CANNOT_TELL: Final = Answer.CANNOT_TELL
 
 type Probe[T] = Callable[[str], Done[T] | Answer]
-
-
-class Step(Enum):
-    """What to do about a call."""
-
-    RESULT = "return its result"
-    CALL = "call"
-    INTEND = "write the intent, call"
-    PROBE = "probe"
-    UNKNOWN = "give up"
+type Step = Literal["result", "call", "intend", "probe", "unknown"]
+"""What to do about a call: ``intend`` writes the intent, then calls."""
 
 
 # ── What is known ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -81,24 +73,10 @@ def states(record: Record) -> dict[str, State]:
     return known
 
 
-def encoded(known: dict[str, State]) -> str | None:
-    """Return what is known as `Record.externals`."""
-    return json.dumps(known, separators=(",", ":"), ensure_ascii=False) if known else None
-
-
-def noted(record: Record, name: str, state: State) -> Record:
-    """Return the record with a call's state."""
-    return record._replace(externals=encoded(states(record) | {name: state}))
-
-
-def forgotten(record: Record, name: str) -> Record:
-    """Return the record without a call."""
-    return record._replace(externals=encoded({each: state for each, state in states(record).items() if each != name}))
-
-
-def standing(record: Record) -> list[str]:
-    """Return the names of the calls whose intent stands: nobody knows whether they were made."""
-    return [] if record.externals is None else [name for name, state in states(record).items() if state is INTENT]
+def noted(record: Record, name: str, state: State | EllipsisType) -> Record:
+    """Return the record with a call's state; ``...`` forgets the call."""
+    known = {each: its for each, its in (states(record) | {name: state}).items() if its is not ...}
+    return record._replace(externals=json.dumps(known, separators=(",", ":"), ensure_ascii=False) if known else None)
 
 
 def settled(record: Record, name: str, answer: Done[Any] | Answer) -> Record:
@@ -114,14 +92,14 @@ def settled(record: Record, name: str, answer: Done[Any] | Answer) -> Record:
 
 def plan(known: dict[str, State], name: str, *, first: bool, probes: bool) -> Step:
     """Decide what to do about a call; ``first`` says that no earlier attempt at the key is known."""
-    if name not in known:
-        return Step.INTEND if not probes else Step.CALL if first else Step.PROBE
-    state = known[name]
+    state = known.get(name, ...)
+    if state is ...:
+        return "intend" if not probes else "call" if first else "probe"
     if state is SETTLED_AS_NOT_DONE:
-        return Step.INTEND
+        return "intend"
     if state:
-        return Step.RESULT
-    return Step.PROBE if probes else Step.UNKNOWN
+        return "result"
+    return "probe" if probes else "unknown"
 
 
 # ── One call ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -131,64 +109,56 @@ def perform[T](operation: "Operation", name: str, call: Callable[[str], T], prob
     """Make a call, or return what an earlier attempt got from it. `Operation.external` explains it."""
     known = _begin(operation, name)
     step = plan(known, name, first=operation._first, probes=probe is not None)
-    if step is Step.RESULT:
+    if step == "result":
         from idempotency import codec
 
         earlier: T = codec.decode(str(known[name]))
         return earlier
     key = operation.downstream_key_for(name)
-    if step is Step.INTEND:
-        _intend(operation, name, known)
+    if step == "intend":
+        _intend(operation, name, known.get(name, ...))
     else:
         _require_claim(operation)
         operation._change(lambda claim: noted(claim, name, INTENT))
-    if probe is not None and step is Step.PROBE:
-        answer: Done[T] | Answer = finished(probe(key))
+    if probe is not None and step == "probe":
+        answer: Any = finished(probe(key))
         if isinstance(answer, Done):
-            found: T = answer.result
-            return _done(operation, name, found)
+            return _done(operation, name, answer.result)  # type: ignore[no-any-return] # a Done[T]
         if answer is CANNOT_TELL:
-            step = Step.UNKNOWN
+            step = "unknown"
         elif answer is not NOT_DONE:
             raise ConfigurationError(f"the probe of {name} must return Done, NOT_DONE or CANNOT_TELL: {answer!r:.100}")
         _require_claim(operation)
-    if step is Step.UNKNOWN:
+    if step == "unknown":
         raise UnknownOutcomeError(operation.key, name)
     try:
         result: T = finished(call(key))
     except NotDoneError:
-        operation._change(lambda claim: forgotten(claim, name))
+        operation._change(lambda claim: noted(claim, name, ...))
         raise
     return _done(operation, name, result)
 
 
 def _begin(operation: "Operation", name: str) -> dict[str, State]:
     """Return what is known of the operation's calls, unless this one is not allowed."""
-    if not operation._calls:
-        raise ConfigurationError(
-            f"{name}: an external call needs a claim that nobody takes while it is made: neither atomic=True nor "
-            "same_delivery_takes_over=True"
-        )
+    if operation._lease_ms is None or operation._request.limits.same_delivery_takes_over:
+        raise ConfigurationError(f"{name} needs a claim of its own: set neither atomic nor same_delivery_takes_over")
     if name in operation._begun:
         raise ConfigurationError(f"{name} was called before: each external call of a run has its own name")
     operation._begun.add(name)
     return states(operation._claim)
 
 
-def _intend(operation: "Operation", name: str, known: dict[str, State]) -> None:
+def _intend(operation: "Operation", name: str, before: State | EllipsisType) -> None:
     """Write the intent. If the claim is lost, or the store does not answer, nothing is called and there is none."""
+    request, clock = operation._request, operation._clock
+    intent = operation._change(lambda claim: intended(noted(claim, name, INTENT), request, clock()))
     try:
-        operation._update(operation._change(partial(_with_intent, operation, name)), operation.deadline_ms)
+        operation._update(intent, operation.deadline_ms)
         _require_claim(operation)
     except Exception:
-        before = {name: known[name]} if name in known else {}
-        operation._change(lambda claim: claim._replace(externals=encoded(states(forgotten(claim, name)) | before)))
+        operation._change(lambda claim: noted(claim, name, before))
         raise
-
-
-def _with_intent(operation: "Operation", name: str, claim: Record) -> Record:
-    externals = noted(claim, name, INTENT).externals or ""
-    return intended(claim, operation._request, externals, operation._clock())
 
 
 def _require_claim(operation: "Operation") -> None:

@@ -36,11 +36,8 @@ class Operation:
     _request: ClaimRequest
     _store: Store
     _clock: Clock
-    _claimed: bool
     _first: bool
     """Whether no earlier attempt at the key is known."""
-    _calls: bool
-    """Whether external calls are allowed."""
     _effects: list["Effect"]
     _begun: set[str]
     """The names of the external calls of this run."""
@@ -59,7 +56,6 @@ class Operation:
         *,
         claimed: bool,
         first: bool,
-        calls: bool,
         context: Any = None,
     ) -> None:
         self.__dict__.update(
@@ -73,9 +69,7 @@ class Operation:
             _request=request,
             _store=store,
             _clock=clock,
-            _claimed=claimed,
             _first=first,
-            _calls=calls,
             _lease_ms=record.lease_ms if claimed else None,
             _effects=[],
             _begun=set(),
@@ -108,7 +102,7 @@ class Operation:
         Raises:
             StoreError: the store gave no answer, or refused the renewal.
         """
-        if self._claimed and not self._lost:
+        if self._lease_ms is not None and not self._lost:
             beat = self._change(lambda claim: renewed(claim, self._request, self._clock()))
             self._update(beat, until_ms=beat.updated_ms)  # one try: the next beat is the retry
         return not self.lost
@@ -173,6 +167,5 @@ class Operation:
 def downstream_key(key: str, step: str | None = None) -> str:
     """Return the key for another system that belongs to a record's key, or to one of its calls."""
     whole = hashlib.blake2b(key.encode(), digest_size=16)
-    return (
-        hashlib.blake2b(step.encode(), key=whole.digest(), digest_size=16) if step is not None else whole
-    ).hexdigest()
+    own = whole if step is None else hashlib.blake2b(step.encode(), key=whole.digest(), digest_size=16)
+    return own.hexdigest()

@@ -6,7 +6,7 @@ from idempotency.delivery import POSTPONED, Answer, Delivery
 from idempotency.errors import describe
 from idempotency.observation import Observation, Observer
 from idempotency.operation import downstream_key
-from idempotency.record import Record
+from idempotency.record import Record, unknown_calls
 from idempotency.stores import Store
 
 
@@ -70,9 +70,6 @@ class Reports:
 
 def _message(error: Exception, poison: Record | None) -> str:
     """Return what a dead letter says: the error, and the external calls whose outcome is unknown."""
-    if poison is None or poison.externals is None:
-        return describe(error)
-    from idempotency.externals import standing
-
-    calls = [f"{name} (downstream key {downstream_key(poison.key, name)})" for name in standing(poison)]
+    names = [] if poison is None else unknown_calls(poison)
+    calls = [f"{name} (downstream key {downstream_key(poison.key, name)})" for name in names if poison is not None]
     return f"{describe(error)}; unknown: {', '.join(calls)}" if calls else describe(error)

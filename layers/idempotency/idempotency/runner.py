@@ -45,7 +45,7 @@ from idempotency.local_cache import WarmCache
 from idempotency.observation import Observer
 from idempotency.operation import Operation
 from idempotency.policy import HEARTBEATS_PER_LEASE, TIMEOUT_COVERED_BY_LEASE_MS, Policy
-from idempotency.record import COMPLETED, Record
+from idempotency.record import COMPLETED, Record, unknown_calls
 from idempotency.reports import Reports
 from idempotency.stores import Store
 
@@ -227,11 +227,11 @@ class Runner:
         Raises:
             StoreUnavailableError: the commit may have taken place; the record decides at the next delivery.
             EffectConflictError, EffectsRejectedError, StoreRefusedError: nothing was written; we still hold the claim.
-            UnsettledCallError: the same; it is unknown whether an external call was made.
+            UnknownOutcomeError: the same; it is unknown whether an external call was made.
         """
         delivery, request, claim, operation, outcome = started
-        if unsettled := _standing(operation._claim):
-            raise errors.UnsettledCallError(delivery.key, unsettled)
+        if unknown := unknown_calls(operation._claim):
+            raise errors.UnknownOutcomeError(delivery.key, *unknown)
         record = settled(claim, completed(value, self.policy.max_result_bytes), request, self.clock())
         found = self._store.update_if_owner(record, operation._effects, until_ms=delivery.deadline_ms)
         ending = conclude(found, request)
@@ -413,7 +413,6 @@ class Runner:
             self.clock,
             claimed=claimed,
             first=first,
-            calls=not (self.policy.atomic or self.policy.same_delivery_takes_over),
             context=delivery.context,
         )
 
@@ -423,13 +422,5 @@ def _keepable(event: object) -> str | None:
     return text if len(text.encode()) <= _LARGEST_KEPT_EVENT else None
 
 
-def _standing(record: Record) -> list[str]:
-    if record.externals is None:
-        return []
-    from idempotency.externals import standing
-
-    return standing(record)
-
-
-def _reason(quarantined: Record) -> str:
-    return dead_letters.UNKNOWN if quarantined.error is None or _standing(quarantined) else dead_letters.QUARANTINED
+def _reason(record: Record) -> str:
+    return dead_letters.UNKNOWN if record.error is None or unknown_calls(record) else dead_letters.QUARANTINED
