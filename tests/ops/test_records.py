@@ -118,9 +118,7 @@ def test_what_is_no_record_is_not_changed(ref: StackRef, key: str) -> None:
     [
         (GIVEN_UP, {"not_done": True}, "the outcomes are known"),
         (UNKNOWN, {"not_done": True}, "name one with --call: charge, ship"),
-        (UNKNOWN, {"not_done": True, "call": "book"}, "name one with --call"),
         (UNKNOWN, {"not_done": True, "done": "1", "call": "ship"}, "give --done .* or --not-done"),
-        (UNKNOWN, {"call": "ship"}, "give --done .* or --not-done"),
         (UNKNOWN, {"done": "paid", "call": "ship"}, "is no JSON"),
         (CLAIM._replace(externals='{"ship":null}'), {"not_done": True}, "is held"),
         (UNKNOWN, {"not_done": True, "call": "ship"}, None),

@@ -44,8 +44,6 @@ BEATS: Final = "sends a heartbeat"
 SENT: Final = "sent"
 NOT_SENT: Final = "not sent"
 MADE: Final = "made"
-NOT_MADE: Final = "not made"
-NO_ANSWER: Final = "no answer"
 
 type Reply = Record | str | None
 
@@ -194,7 +192,7 @@ class Processes:
             answer = runner.run(delivery, self._work)
         except _Stopped as stopped:
             request = stopped.request
-        except (IdempotencyError, HandlerError, TimeoutError):
+        except (IdempotencyError, HandlerError):
             pass
         assert self._position == len(replies), "the process ended before its last reply"
         return Process(machine, message, owner, began_ms, replies, request, self._runs, runner.claim, answer)
@@ -219,9 +217,13 @@ class Processes:
         self._runs += 1
         operation.write(_EFFECT)
         if self._calls:
-            probe = self._probe if self._calls == "with a probe" else None
+
+            def probe(_: str) -> Any:
+                return Done(MADE) if self._ask(Request(PROBE)) else NOT_DONE
+
+            probes = probe if self._calls == "with a probe" else None
             try:
-                operation.external("charge", lambda _: self._ask(Request(CALL)), probe)
+                operation.external("charge", lambda _: self._ask(Request(CALL)), probes)
             except RetryableError as error:
                 raise HandlerError from error  # which counts as an attempt
         while True:
@@ -237,9 +239,6 @@ class Processes:
             except StoreUnavailableError:
                 continue  # as the heartbeat thread does
 
-    def _probe(self, _: str) -> Any:
-        return Done(MADE) if self._ask(Request(PROBE)) == MADE else NOT_DONE
-
     def _ask(self, request: Request) -> Any:
         """Return the next reply, or raise what it stands for."""
         if self._position == len(self._replies):
@@ -248,8 +247,6 @@ class Processes:
         self._position += 1
         if reply == GAVE_UP:
             raise StoreUnavailableError("the store gave no answer")
-        if reply == NO_ANSWER:
-            raise TimeoutError
         if reply == NOT_SENT:
             raise DeadLetterError("the queue gave no answer")
         return reply

@@ -19,8 +19,6 @@ from tests.idempotency.explorer.process import (
     END,
     GAVE_UP,
     MADE,
-    NO_ANSWER,
-    NOT_MADE,
     NOT_SENT,
     PROBE,
     PUT_IF_ABSENT,
@@ -225,9 +223,9 @@ class World:
         faulty = state._replace(faults=state.faults - 1)
         if state.faults:
             yield Label("crashes", place), partial(self._gone, faulty, place)
-            yield Label("gets no answer", place), partial(self._proceed, faulty, place, NO_ANSWER)
+            yield Label("gets no answer", place), partial(self._proceed, faulty, place, GAVE_UP)
         if state.workers[place].process.request.kind == PROBE:
-            yield Label("probes", place), partial(self._proceed, state, place, MADE if state.charged else NOT_MADE)
+            yield Label("probes", place), partial(self._proceed, state, place, MADE if state.charged else None)
             return
         if state.charged:
             raise Broken(promises.ONE_CALL)
@@ -235,7 +233,7 @@ class World:
         if state.faults:
             unheard = faulty._replace(charged=1)
             yield Label("makes its call and crashes", place), partial(self._gone, unheard, place)
-            yield Label("makes its call, answer lost", place), partial(self._proceed, unheard, place, NO_ANSWER)
+            yield Label("makes its call, answer lost", place), partial(self._proceed, unheard, place, GAVE_UP)
 
     def _write_steps(self, state: State, faulty: State, place: int, worker: Worker) -> Iterator[Step]:
         write = worker.process.request
