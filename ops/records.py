@@ -19,7 +19,6 @@ from idempotency import Policy, marshalling
 from idempotency.clock import to_ms
 from idempotency.decision import LONGEST_LEASE_MS, has_crashed, is_corrupt, released
 from idempotency.externals import NOT_DONE, Done, settled
-from idempotency.operation import downstream_key
 from idempotency.policy import DAY
 from idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, STATUSES, Record, unknown_calls
 from idempotency.stores.dynamodb import item_of, record_of
@@ -234,9 +233,7 @@ def _says(record: Record, now_ms: int) -> str:
     if record.status == QUARANTINED:
         where = "its event is in" if record.dead_lettered else "the next delivery puts its event into"
         given_up = f"given up at {updated} after attempt {number} ({record.error})"
-        unknown = [f"{call} (downstream key {downstream_key(record.key, call)})" for call in unknown_calls(record)]
-        settle = f"; find out whether {', '.join(unknown)} was done, and settle it" if unknown else ""
-        return f"{given_up}{settle}; no delivery runs until you release it; {where} the dead-letter queue"
+        return f"{given_up}; no delivery runs until you release it; {where} the dead-letter queue"
     if record.status == IN_PROGRESS:
         if record.lease_ms is not None and record.lease_ms > now_ms:
             return f"attempt {number} has a lease that is longer than any can be, so it does not count; {runs}"
@@ -288,15 +285,13 @@ def change(stack: StackRef, action: Action, key: str) -> tuple[Change, Callable[
     return Change(action, found, then), _release(stack, item, record)
 
 
-def settle(
-    stack: StackRef, key: str, *, done: str | None, not_done: bool, call: str | None = None
-) -> tuple[Change, Callable[[], None]]:
+def settle(stack: StackRef, key: str, *, done: str | None, not_done: bool) -> tuple[Change, Callable[[], None]]:
     """Return what settling an external call of ``<consumer>#<key>`` does, and the function that does it.
 
-    ``done`` is the call's result as JSON, ``call`` its name, for a key of which several are unknown.
+    It settles the first call whose outcome is unknown. ``done`` is its result as JSON.
 
     Raises:
-        OperatorError: as in `change`; there is no such call, or not one valid answer.
+        OperatorError: as in `change`; no outcome is unknown, or there is not one valid answer.
     """
     if (done is not None) is not_done:
         raise OperatorError("give --done with the call's result as JSON, or --not-done")
@@ -305,12 +300,9 @@ def settle(
     except ValueError as error:
         raise OperatorError(f"{done!r} is no JSON: write a text as '\"text\"', and no result as null") from error
     item, record, found = _free(stack, key)
-    unknown = unknown_calls(record)
-    if call is None and len(unknown) == 1:
-        (call,) = unknown
-    if call not in unknown:
-        named = f"name one with --call: {', '.join(unknown)}" if unknown else "of all its calls the outcomes are known"
-        raise OperatorError(f"{key} has no such call to settle: {named}")
+    call = next(iter(unknown_calls(record)), None)
+    if call is None:
+        raise OperatorError(f"{key} has no external call whose outcome is unknown: {found.says}")
     then = f"the next delivery {'makes' if not_done else 'takes the result of'} {call}: redrive its dead letter"
     return Change("settle", found, then), _release(stack, item, settled(record, call, answer))
 

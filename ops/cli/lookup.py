@@ -114,19 +114,18 @@ def settle(
     *,
     done: str | None = None,
     not_done: Annotated[bool, Parameter(negative="")] = False,
-    call: str | None = None,
 ) -> Plan:
     """Say whether an external call took effect of which nobody can tell, and release its key.
 
-    The dead letter names the call and its downstream key: ask the other system. Then redrive the letter.
+    The dead letter names the call and its downstream key: ask the other system. Then redrive the letter. If several are
+    unknown, settle one after the other: the preview names the call.
 
     Args:
         key: CONSUMER#KEY, from a dead letter or a log line.
         done: It took effect; its result, as JSON.
         not_done: It did not, and never will.
-        call: The call's name, if several are unknown.
     """
-    change, do = keys.settle(session.stack, key, done=done, not_done=not_done, call=call)
+    change, do = keys.settle(session.stack, key, done=done, not_done=not_done)
     return Plan(change, lambda: do() or {"done": "settle", "key": key}, (session.stack,))
 
 

@@ -114,13 +114,13 @@ class Town:
 def end(store: str, probe: str, faults: Mapping[int, str]) -> Town:
     """Deliver an event until nothing more happens, settle what is unknown, and check that each call was made once."""
     town = Town(STORES[store](), probe, faults)
-    for _ in range(4 + len(faults)):
-        if town.record.status != COMPLETED:
-            town.deliver()
-    for _ in range(2 * len(faults)):
+    for _ in range(20):
         if town.record.status == QUARANTINED:
+            town.deliver()  # once more: it is never run again by itself
             assert town.box.letters, "what is quarantined is in the dead-letter queue"
             town.settle()
+        elif town.record.status != COMPLETED:
+            town.deliver()
     assert (town.record.status, set(town.made.values()), len(town.made)) == (COMPLETED, {1}, 2), faults
     return town
 
@@ -143,8 +143,8 @@ def test_a_fault_at_any_line_neither_repeats_nor_loses_a_call(store: str, probe:
 @pytest.mark.parametrize("probe", PROBES)
 def test_two_faults_neither_repeat_nor_lose_a_call(probe: str) -> None:
     """The second fault may meet a retry, a probe, or what follows the operator's command."""
-    for first, second in itertools.combinations(range(1, 10), 2):
-        for faults in itertools.product(FAULTS, repeat=2):
+    for first, second in itertools.combinations(range(1, 14), 2):
+        for faults in itertools.product(FAULTS, ("crash after", "answer lost")):
             end("memory", probe, {first: faults[0], second: faults[1]})
 
 

@@ -36,10 +36,7 @@ MOST_BYTES: Final = 100_000
 """Results that would make the calls of one record larger are not kept."""
 
 type State = str | bool | None
-"""An encoded result, or one of these."""
-INTENT: Final = None
-NOT_KEPT: Final = ""
-SETTLED_AS_NOT_DONE: Final = False
+"""An encoded result, ``""`` if it could not be kept, None for an intent, False if it was settled as not done."""
 
 
 class Done[T](NamedTuple):
@@ -49,19 +46,16 @@ class Done[T](NamedTuple):
 
 
 class Answer(Enum):
-    """A probe's other answers."""
+    """A probe's other answers. ``NOT_DONE``: the call took no effect, and never will."""
 
     NOT_DONE = "not done"
-    """The call took no effect, and never will."""
     CANNOT_TELL = "cannot tell"
 
 
 NOT_DONE: Final = Answer.NOT_DONE
 CANNOT_TELL: Final = Answer.CANNOT_TELL
-
 type Probe[T] = Callable[[str], Done[T] | Answer]
 type Step = Literal["result", "call", "intend", "probe", "unknown"]
-"""What to do about a call: ``intend`` writes the intent, then calls."""
 
 
 # ── What is known ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -87,19 +81,16 @@ def settled(record: Record, name: str, answer: Done[Any] | Answer) -> Record:
     """
     from idempotency import codec
 
-    return noted(record, name, codec.encode(answer.result) if isinstance(answer, Done) else SETTLED_AS_NOT_DONE)
+    return noted(record, name, codec.encode(answer.result) if isinstance(answer, Done) else False)
 
 
 def plan(known: dict[str, State], name: str, *, first: bool, probes: bool) -> Step:
     """Decide what to do about a call; ``first`` says that no earlier attempt at the key is known."""
-    state = known.get(name, ...)
-    if state is ...:
+    if name not in known:
         return "intend" if not probes else "call" if first else "probe"
-    if state is SETTLED_AS_NOT_DONE:
+    if known[name] is False:
         return "intend"
-    if state:
-        return "result"
-    return "probe" if probes else "unknown"
+    return "result" if known[name] else "probe" if probes else "unknown"
 
 
 # ── One call ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -119,7 +110,7 @@ def perform[T](operation: "Operation", name: str, call: Callable[[str], T], prob
         _intend(operation, name, known.get(name, ...))
     else:
         _require_claim(operation)
-        operation._change(lambda claim: noted(claim, name, INTENT))
+        operation._change(lambda claim: noted(claim, name, None))
     if probe is not None and step == "probe":
         answer: Any = finished(probe(key))
         if isinstance(answer, Done):
@@ -152,7 +143,7 @@ def _begin(operation: "Operation", name: str) -> dict[str, State]:
 def _intend(operation: "Operation", name: str, before: State | EllipsisType) -> None:
     """Write the intent. If the claim is lost, or the store does not answer, nothing is called and there is none."""
     request, clock = operation._request, operation._clock
-    intent = operation._change(lambda claim: intended(noted(claim, name, INTENT), request, clock()))
+    intent = operation._change(lambda claim: intended(noted(claim, name, None), request, clock()))
     try:
         operation._update(intent, operation.deadline_ms)
         _require_claim(operation)
@@ -171,5 +162,5 @@ def _done[T](operation: "Operation", name: str, result: T) -> T:
 
     room = MOST_BYTES - len((operation._claim.externals or "").encode())
     kept = completed(result, room).result
-    operation._change(lambda claim: noted(claim, name, NOT_KEPT if kept is None else kept))
+    operation._change(lambda claim: noted(claim, name, kept or ""))
     return result
