@@ -105,12 +105,12 @@ class State(NamedTuple):
     """The fingerprints of the events that have taken effect."""
     window_ms: int = -1
     """Until when the last effect forbids another."""
-    charged: int = 0
-    """How often the external call was made. The other system does not recognise keys."""
     record: Record | None = None
     under_way: tuple[Request, ...] = ()
     """Writes that were given up, and may still take place."""
     workers: tuple[Worker, ...] = ()
+    charged: bool = False
+    """Whether the external call was made. The other system does not recognise keys."""
 
 
 class Label(NamedTuple):
@@ -163,10 +163,7 @@ class World:
                 yield from self._worker_steps(_with(state, place, begun), place)
                 yield Label("stalls", place), partial(_with, state, place, begun._replace(resting=True))
                 return
-            if worker.process.request.kind in (
-                CALL,
-                PROBE,
-            ):  # the layer cannot stop a process that pauses before it calls
+            if worker.process.request.kind in (CALL, PROBE):  # no layer can stop a process that pauses before a call
                 yield from self._call_steps(state, place)
                 return
             ends = worker.process.request.kind == END and worker.process.message.fingerprint in state.committed
@@ -229,9 +226,9 @@ class World:
             return
         if state.charged:
             raise Broken(promises.ONE_CALL)
-        yield Label("makes its call", place), partial(self._proceed, state._replace(charged=1), place, MADE)
+        yield Label("makes its call", place), partial(self._proceed, state._replace(charged=True), place, MADE)
         if state.faults:
-            unheard = faulty._replace(charged=1)
+            unheard = faulty._replace(charged=True)
             yield Label("makes its call and crashes", place), partial(self._gone, unheard, place)
             yield Label("makes its call, answer lost", place), partial(self._proceed, unheard, place, GAVE_UP)
 
@@ -359,7 +356,7 @@ class World:
             raise Broken(promise)
         after = state._replace(record=new)
         if write.effects:
-            if old is not None and not state.charged and self.scenario.machines[0].calls:
+            if not state.charged and self.scenario.machines[0].calls:
                 raise Broken(promises.ONE_CALL)
             if now_ms <= state.window_ms:
                 raise Broken(promises.ONE_EFFECT)
