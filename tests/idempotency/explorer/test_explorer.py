@@ -68,7 +68,8 @@ def ends(world: World) -> set[str]:
     while frontier:
         frontier = list({take() for state in frontier for _, take in world.steps(state)} - reached)
         reached.update(frontier)
-    return {renamed(repr((*state[:4], *map(sorted, state[4:6]), *state[6:8], sorted(map(repr, state.under_way)), state.charged)))
+    return {renamed(repr((*state[:4], *map(sorted, state[4:6]), *state[6:8], sorted(map(repr, state.under_way)),
+                          state.charged)))
             for state in reached if not state.workers}  # fmt: skip
 
 

@@ -224,13 +224,10 @@ class World:
         if state.workers[place].process.request.kind == PROBE:
             yield Label("probes", place), partial(self._proceed, state, place, MADE if state.charged else None)
             return
-        if state.charged:
-            raise Broken(promises.ONE_CALL)
-        yield Label("makes its call", place), partial(self._proceed, state._replace(charged=True), place, MADE)
+        yield Label("makes its call", place), lambda: self._proceed(_charged(state), place, MADE)
         if state.faults:
-            unheard = faulty._replace(charged=True)
-            yield Label("makes its call and crashes", place), partial(self._gone, unheard, place)
-            yield Label("makes its call, answer lost", place), partial(self._proceed, unheard, place, GAVE_UP)
+            yield Label("makes its call and crashes", place), lambda: self._gone(_charged(faulty), place)
+            yield Label("makes its call, answer lost", place), lambda: self._proceed(_charged(faulty), place, GAVE_UP)
 
     def _write_steps(self, state: State, faulty: State, place: int, worker: Worker) -> Iterator[Step]:
         write = worker.process.request
@@ -433,6 +430,12 @@ def _fresh_owner(state: State) -> str:
 
 def _under_way(state: State, write: Request) -> State:
     return state._replace(under_way=(*state.under_way, write))
+
+
+def _charged(state: State) -> State:
+    if state.charged:
+        raise Broken(promises.ONE_CALL)
+    return state._replace(charged=True)
 
 
 def _sent(state: State, event: str) -> State:
