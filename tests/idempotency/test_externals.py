@@ -24,9 +24,9 @@ from idempotency.externals import CANNOT_TELL, NOT_DONE, Done
 from idempotency.operation import downstream_key
 from idempotency.record import COMPLETED, IN_PROGRESS, QUARANTINED, Record, unknown_calls
 from idempotency.stores import Store
-from idempotency.testing import DeadLetterBox, Invocation
-from tests.idempotency.fake_dynamodb import FakeDynamoDB
-from tests.idempotency.samples import TABLE, Crash, DynamoDBWorld, event
+from idempotency.testing import Crash, DeadLetterBox, Invocation
+from idempotency.testing.dynamodb import FakeDynamoDB
+from tests.idempotency.samples import TABLE, DynamoDBWorld, event
 
 KEY: Final = "shop#k1"
 CALLS: Final = ("charge", "ship")
