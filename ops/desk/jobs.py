@@ -6,7 +6,7 @@ import shlex
 import signal
 import sys
 import threading
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Mapping
 from subprocess import DEVNULL, PIPE, STDOUT, Popen, TimeoutExpired
 from typing import Final
@@ -27,26 +27,24 @@ _ENDS_SECONDS: Final = 5.0
 class Job:
     """A command that runs or has run.
 
-    Args:
+    Attributes:
+        verb: its name.
         words: the verb with its arguments.
-        stack: what it works on.
-        confirmed: whether it may change anything.
-        verb: the verb's name.
+        command: what a user would type.
+        asks: whether it changes nothing until it is confirmed.
+        lines: what it has printed.
+        status: its exit status; None while it runs.
     """
 
     def __init__(self, verb: str, words: tuple[str, ...], stack: StackRef, *, confirmed: bool) -> None:
-        self.verb = verb
-        self.words = words
-        self.lines: deque[str] = deque(maxlen=_MOST_LINES)
-        """What it has printed."""
-        self.status: int | None = None
-        """Its exit status; None while it runs."""
+        self.verb, self.words = verb, words
         self.asks = verb in _ACTS and not confirmed
-        """Whether it changes nothing until it is confirmed."""
-        yes = ("--yes",) if confirmed else ()
-        self.command = shlex.join(["./carride", *words, *yes])
+        self.lines: deque[str] = deque(maxlen=_MOST_LINES)
+        self.status: int | None = None
+        typed = [*words, *(["--yes"] if confirmed else [])]
+        self.command = shlex.join(["./carride", *typed])
         self._process = Popen(
-            [sys.executable, "-m", "ops", *words, *yes, f"--stack={stack.name}", f"--region={stack.region}"],
+            [sys.executable, "-m", "ops", *typed, f"--stack={stack.name}", f"--region={stack.region}"],
             stdin=DEVNULL,
             stdout=PIPE,
             stderr=STDOUT,
@@ -80,11 +78,8 @@ class Jobs:
 
     def __init__(self, stack: StackRef) -> None:
         self._stack = stack
-        self._jobs: OrderedDict[str, Job] = OrderedDict()
-
-    def get(self, name: str) -> Job | None:
-        """Return a job."""
-        return self._jobs.get(name)
+        self._jobs: dict[str, Job] = {}
+        self.get = self._jobs.get
 
     def start(self, verb: str, arguments: Mapping[str, str]) -> str:
         """Start the dry run of a verb and return the job's id.
@@ -102,7 +97,7 @@ class Jobs:
                 raise OperatorError(f"the desk does not run {verb} with {name} {value}")
             if value:
                 words.append(value if not name else f"--{name}" if value == "on" else f"--{name}={value}")
-        return self._add(Job(verb, tuple(words), self._stack, confirmed=False))
+        return self._add(verb, tuple(words), confirmed=False)
 
     def confirm(self, name: str) -> str:
         """Do what a dry run has shown, and return the new job's id.
@@ -111,9 +106,9 @@ class Jobs:
             OperatorError: there is no such dry run, or it has not ended well.
         """
         job = self._jobs.get(name)
-        if job is None or not job.asks or job.status:
+        if job is None or not job.asks or job.status != 0:
             raise OperatorError("there is no such preview: start it again")
-        return self._add(Job(job.verb, job.words, self._stack, confirmed=True))
+        return self._add(job.verb, job.words, confirmed=True)
 
     def stop(self) -> None:
         """Interrupt all jobs and wait for their ends."""
@@ -122,11 +117,11 @@ class Jobs:
         for job in self._jobs.values():
             job.wait(_ENDS_SECONDS)
 
-    def _add(self, job: Job) -> str:
+    def _add(self, verb: str, words: tuple[str, ...], *, confirmed: bool) -> str:
         name = secrets.token_hex(4)
-        self._jobs[name] = job
+        self._jobs[name] = Job(verb, words, self._stack, confirmed=confirmed)
         if len(self._jobs) > _MOST_JOBS:
-            self._jobs.popitem(last=False)
+            del self._jobs[next(iter(self._jobs))]
         return name
 
 

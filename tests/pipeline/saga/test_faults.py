@@ -1,12 +1,12 @@
-"""Faults that are armed for one event: each does its harm once, and nothing is lost or doubled."""
+"""Faults of one event in one consumer: each does its harm once, and nothing is lost or doubled."""
 
 import time
-import urllib.error
 from typing import Final
 
 import pytest
 
 from carride.events import RideEvent
+from carride.simulation import FAULT_EXTENSION
 from idempotency import observation
 from local.demo import stack_ref
 from ops.audit import CONSUMERS, read
@@ -14,18 +14,16 @@ from tests.engine.support import until
 from tests.functions.saga import event_of
 from tests.pipeline.saga.town import Town
 
-FUNCTIONS: Final = {each.name: f"{each.resources}Function" for each in CONSUMERS}
+NAMES: Final = [each.name for each in CONSUMERS]
 ATOMIC: Final = "ride-history"
 """The consumer without claims: a killed attempt leaves no trace, and the first commit wins."""
 
 
-def armed(town: Town, consumer: str, fault: str) -> RideEvent:
+def faulty(town: Town, consumer: str, fault: str) -> RideEvent:
     """Return a new event that meets a fault in a consumer. No car is taken by it."""
     ride = town.ride()
-    event = event_of(ride.assigned if consumer == "payment" else ride.completed)
-    answer = town.cloud.control("fault", function=FUNCTIONS[consumer], id=event.idempotencyid, fault=fault)
-    assert answer["function"] == town.stack.resources[FUNCTIONS[consumer]]
-    return event
+    fact = ride.assigned if consumer == "payment" else ride.completed
+    return event_of(fact, extensions={FAULT_EXTENSION: f"{fault}@{consumer}"})
 
 
 def deliver(town: Town, event: RideEvent) -> None:
@@ -47,25 +45,25 @@ def check(town: Town, consumer: str, event: RideEvent) -> list[str]:
     return sorted(each.outcome for each in found.deliveries if (each.consumer, each.fact) == ours)
 
 
-@pytest.mark.parametrize("consumer", FUNCTIONS)
-@pytest.mark.parametrize("fault", ["kill", "lose-answer"])
+@pytest.mark.parametrize("consumer", NAMES)
+@pytest.mark.parametrize("fault", ["crash", "lose-answer"])
 def test_an_event_survives_a_crash_or_a_lost_answer(town: Town, consumer: str, fault: str) -> None:
     """Lambda's retry takes over, or finds that it is done; later deliveries are duplicates and meet no fault."""
-    event, killed = armed(town, consumer, fault), town.killed(consumer)
+    event, killed = faulty(town, consumer, fault), town.killed(consumer)
     deliver(town, event)
     deliver(town, event)
     committed = observation.NEW if consumer == ATOMIC else observation.TAKEOVER
-    outcomes = [observation.DUPLICATE, committed if fault == "kill" else observation.DUPLICATE]
+    outcomes = [observation.DUPLICATE, committed if fault == "crash" else observation.DUPLICATE]
     seen = check(town, consumer, event)
     assert [each for each in seen if each not in {observation.FAILED, observation.BUSY}] == sorted(outcomes)
     assert (observation.FAILED in seen) == (fault == "lose-answer")
-    assert town.killed(consumer) - killed == (fault == "kill")
+    assert town.killed(consumer) - killed == (fault == "crash")
 
 
-@pytest.mark.parametrize("consumer", FUNCTIONS)
+@pytest.mark.parametrize("consumer", NAMES)
 def test_a_stalled_attempt_is_taken_over_and_its_late_commit_refused(town: Town, consumer: str) -> None:
     """Another delivery takes over when the lease has ended; the frozen attempt then changes nothing."""
-    event = armed(town, consumer, "stall")
+    event = faulty(town, consumer, "stall")
     key = {"idempotencyKey": {"S": f"{consumer}#{event.idempotencyid}"}}
 
     def lease_ended() -> bool:
@@ -83,17 +81,3 @@ def test_a_stalled_attempt_is_taken_over_and_its_late_commit_refused(town: Town,
     assert check(town, consumer, event) == sorted(late)
     deliver(town, event)
     assert check(town, consumer, event) == sorted([*late, observation.DUPLICATE])
-
-
-@pytest.mark.parametrize(
-    "request_",
-    [
-        {"function": "RideHistoryFunction", "id": "a", "fault": "explode"},
-        {"function": "NoFunction", "id": "a", "fault": "kill"},
-        {"function": "RideHistoryFunction", "fault": "kill"},
-    ],
-)
-def test_a_fault_that_cannot_be_armed_is_refused(town: Town, request_: dict[str, str]) -> None:
-    """An unknown fault or function, or a missing id, is answered with status 400."""
-    with pytest.raises(urllib.error.HTTPError, match="400"):
-        town.cloud.control("fault", **request_)
