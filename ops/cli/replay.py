@@ -12,8 +12,7 @@ from ops.audit import Report, audit
 from ops.cli.show import show, table
 from ops.cli.verbs import Moment, Plan, Session, Steps, acts, before, reads
 from ops.replay import ReplayState
-from ops.replay.planning import Fate, ReplayPlan, plan
-from ops.replay.progress import PAUSE, Progress, watch
+from ops.replay.planning import PAUSE, Fate, Progress, ReplayPlan, plan, watch
 from ops.words import counted
 
 

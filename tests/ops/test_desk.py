@@ -14,6 +14,7 @@ from carride.events import DETAIL_TYPE, RideEvent
 from carride.facts import CarRideCompleted
 from idempotency import observation
 from ops.audit.evidence import CONSUMERS
+from ops.desk import open_browser
 from ops.desk.feed import Tail
 from ops.desk.index import CRASHED, Filter, Index
 from ops.desk.pictures import WIDTH, axis
@@ -109,3 +110,20 @@ def test_the_axis_keeps_the_order(times: list[float]) -> None:
     """Long pauses are compressed, and later is never further left."""
     places = [place for _, place in sorted(axis(times).items())]
     assert all(0 <= one <= other <= WIDTH + 1e-6 for one, other in pairwise(places))
+
+
+@pytest.mark.parametrize(
+    ("is_terminal", "display", "opens"), [(True, ":0", True), (True, None, False), (False, ":0", False)]
+)
+def test_a_browser_opens_on_a_desktop_only(
+    is_terminal: bool, display: str | None, opens: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Output to a file, or a terminal without a display, opens none."""
+    opened: list[str] = []
+    monkeypatch.setattr("sys.platform", "linux")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: is_terminal, raising=False)
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+    monkeypatch.setenv("DISPLAY", display) if display else monkeypatch.delenv("DISPLAY", raising=False)
+    open_browser("http://127.0.0.1:8765/")
+    assert bool(opened) == opens

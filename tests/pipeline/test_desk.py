@@ -49,7 +49,7 @@ def site() -> Iterator[Site]:
     """A stack on an engine of its own, which the last test of this module ends."""
     with ExitStack() as stack:
         gateway = stack.enter_context(GatewayServer(Books()))
-        cloud = stack.enter_context(LocalAws("--retry-delays=0.5,1.0", *FAULTS))
+        cloud = stack.enter_context(LocalAws("--retry-delays=0.5,1.0", "--plug-in=tests.engine.slow_replays", *FAULTS))
         cloud.build()
         pipeline = Pipeline(cloud, cloud.deploy_fast("desk", PaymentGatewayUrl=gateway.url))
         fleet.seed(cloud.client("dynamodb"), pipeline.stack.outputs["CarTableName"], 20)
@@ -147,29 +147,29 @@ def test_the_keyboard_is_enough(site: Site, page: Page) -> None:
 
 
 @pytest.mark.parametrize(
-    ("button", "outcomes"),
+    ("consumer", "button", "outcomes"),
     [
-        ("deliver again", ["new", "duplicate"]),
-        ("twice at once", ["new", "duplicate", "duplicate", "duplicate"]),
-        ("kill the consumer here", ["crashed", "takeover"]),
-        ("lose the commit's answer", ["failed", "duplicate"]),
-        ("stall past the lease", ["late write fenced off", "takeover"]),
+        ("payment", "deliver again", ["new", "duplicate"]),
+        ("payment", "twice at once", ["new", "duplicate", "duplicate", "duplicate"]),
+        ("dispatch", "kill the consumer here", ["crashed", "takeover"]),
+        ("ride-history", "lose the commit's answer", ["failed", "duplicate"]),
+        ("payment", "stall past the lease", ["late write fenced off", "takeover"]),
     ],
 )
-def test_no_button_loses_or_doubles(site: Site, page: Page, button: str, outcomes: list[str]) -> None:
+def test_no_button_loses_or_doubles(site: Site, page: Page, consumer: str, button: str, outcomes: list[str]) -> None:
     """Each shows its outcomes at the consumer by itself, and the ledger stays at lost 0, doubled 0."""
-    page.goto(event_of(page, f"type=CarRideCompleted&at={CONSUMER}&outcome=New&ride=order_1_*"))
-    stop = page.locator(f"#at-{CONSUMER}")
+    page.goto(event_of(page, f"type=CarRideCompleted&at={consumer}&outcome=New&ride=order_1_*"))
+    stop = page.locator(f"#at-{consumer}")
     stop.get_by_role("button", name=button).click()
-    told = page.locator(f"#at-{CONSUMER} .chip:not(.lease)")
+    told = page.locator(f"#at-{consumer} .chip:not(.lease)")
     expect(told).to_have_text([re.compile(each) for each in outcomes], timeout=PATIENCE_MS)
     if "fenced" in outcomes[0]:
         picture(page, "desk-event")
     ledger = site.pipeline.ledger()
     assert (ledger.lost, ledger.doubled) == (0, 0)
     page.goto("/ledger")
-    deliveries = f"{ledger.consumers[CONSUMER].deliveries:,}"
-    expect(page.locator(f"#{CONSUMER}-deliveries")).to_have_text(deliveries, timeout=PATIENCE_MS)
+    deliveries = f"{ledger.consumers[consumer].deliveries:,}"
+    expect(page.locator(f"#{consumer}-deliveries")).to_have_text(deliveries, timeout=PATIENCE_MS)
     expect(page.locator("#lost")).to_have_text("0")
     expect(page.locator("#doubled")).to_have_text("0")
 
@@ -223,8 +223,8 @@ def test_a_key_is_released_after_the_confirmation(site: Site, page: Page) -> Non
             ended(page, "done")
 
 
-def test_a_replay_is_predicted_run_and_interrupted(site: Site, page: Page) -> None:
-    """Output is shown as it comes; an interrupted replay goes on, and the ledger stays at lost 0, doubled 0."""
+def test_a_replay_is_predicted_run_interrupted_and_cancelled(site: Site, page: Page) -> None:
+    """An interrupted replay goes on until it is cancelled, and the ledger stays at lost 0, doubled 0."""
     page.goto("/replays")
     page.get_by_role("button", name="Predict").click()
     expect(page.locator("#output")).to_contain_text("reading the archive", timeout=PATIENCE_MS)
@@ -237,11 +237,18 @@ def test_a_replay_is_predicted_run_and_interrupted(site: Site, page: Page) -> No
     page.get_by_role("button", name="Interrupt").click()
     ended(page, "status 130")
     expect(page.locator("#output")).to_contain_text("the replay goes on")
-    ledger = site.pipeline.ledger()
-    assert ledger.replayed
-    assert (ledger.lost, ledger.doubled) == (0, 0)
     page.goto("/replays")
-    expect(page.locator("main")).to_contain_text("COMPLETED")
+    replayed = page.get_by_role("region", name=site.ref.region)
+    expect(replayed).to_contain_text("RUNNING")
+    replayed.get_by_role("button", name="cancelling").click()
+    shown(page.locator("#confirm"))
+    page.locator("#confirm").click()
+    ended(page, "done")
+    page.goto("/replays")
+    expect(replayed).to_contain_text("CANCELLED")
+    ledger = site.pipeline.ledger()
+    assert 0 < ledger.replayed < ledger.published
+    assert (ledger.lost, ledger.doubled) == (0, 0)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
