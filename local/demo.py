@@ -12,9 +12,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 from rich.console import Console
 from rich.text import Text
 
+from carride.simulation import Spec
 from local import story
 from local.bookings import book
 from local.command import WRONG, Progress, count, ending_in_order, leave, port, positive, share
@@ -192,10 +194,9 @@ def stack_ref(cloud: LocalAws, stack: Stack) -> StackRef:
 
 def specification(options: argparse.Namespace) -> dict[str, Any]:
     """Return the simulator's request."""
-    request = {
-        name: value for name, value in vars(options).items() if name not in {"bookings", "keep", "port", "browser"}
-    }
-    return request | {"outOfOrder": request.pop("out_of_order")}
+    asked = {name: value for name, value in vars(options).items() if name in Spec.__struct_fields__}
+    request: dict[str, Any] = msgspec.to_builtins(Spec(**asked))
+    return request
 
 
 def reconcile(cloud: LocalAws, stack: Stack, settle: Callable[[], object]) -> int:

@@ -4,7 +4,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
@@ -182,7 +181,6 @@ class Index:
         text, stream, time_ms = line["message"], line["logStreamName"], int(line["timestamp"])
         if text.startswith("{"):
             if found := delivered_in(line):
-                time_ms = _own_time(read(text) or {}) or time_ms
                 run = Run(*found[:2], found.attempt or 0, found.delivery, found.reason, time_ms)
                 self._add_run(run, found.fact, stream)
         elif match := _started(text):
@@ -283,11 +281,3 @@ class Index:
             counts = self.buckets.get(bucket, Counter())
             found.append(Counter({what: count for (at, what), count in counts.items() if at == lane}))
         return found
-
-
-def _own_time(told: Mapping[str, Any]) -> int | None:
-    """Return the time that a log line states, in milliseconds. CloudWatch may have got it at the invocation's end."""
-    try:
-        return int(datetime.strptime(str(told["timestamp"]), "%Y-%m-%d %H:%M:%S,%f%z").timestamp() * 1000)
-    except (KeyError, ValueError):
-        return None

@@ -7,7 +7,7 @@ import json
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -175,9 +175,7 @@ class Progress(NamedTuple):
     Deliveries of new events are among them."""
 
 
-def watch(
-    stack: StackRef, name: str, *, looks: int = 3, pause: float = PAUSE, sleep: Callable[[float], None] = time.sleep
-) -> Iterator[Progress]:
+def watch(stack: StackRef, name: str, *, looks: int = 3, pause: float = PAUSE) -> Iterator[Progress]:
     """Yield the progress of a replay until replay and queues are done, and the logs of consumers stand still.
 
     They stand still when ``looks`` looks in a row, with ``pause`` seconds in between, show no change.
@@ -199,4 +197,4 @@ def watch(
         before = counts
         yield progress
         if unchanged < looks:
-            sleep(pause)
+            time.sleep(pause)

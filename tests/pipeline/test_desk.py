@@ -128,22 +128,17 @@ def test_flow_counts_what_was_published(site: Site, page: Page) -> None:
 
 
 def test_the_keyboard_is_enough(site: Site, page: Page) -> None:
-    """Keys change the view, filter the events and open one."""
+    """Keys skip to the content, change the view, filter the events and open one."""
     page.goto("/")
-    shown(page.get_by_text("Live."))
-    page.keyboard.press("2")
-    page.wait_for_url("**/facts")
-    shown(page.get_by_text("Live."))
-    page.keyboard.press("/")
-    page.keyboard.type("order_1_00003")
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Skip")).to_be_focused()
+    page.get_by_role("link", name="Facts").press("Enter")
+    page.get_by_label("ride or event").press_sequentially("order_1_00003")
     page.keyboard.press("Enter")
     page.wait_for_url(re.compile("ride=order_1_00003"))
-    link = page.locator(".facts a[href^='/event/']").first
-    link.focus()
-    page.keyboard.press("Enter")
-    page.wait_for_url(re.compile("/event/"))
-    page.get_by_role("link", name="order_1_00003").press("Enter")
     shown(page.get_by_role("heading", name="Ride order_1_00003"))
+    page.locator(".facts a[href^='/event/']").first.press("Enter")
+    page.wait_for_url(re.compile("/event/"))
 
 
 @pytest.mark.parametrize(

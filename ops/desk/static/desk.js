@@ -1,4 +1,4 @@
-// Replaces the parts of the page that the server renders anew, and adds keys. The page works without it.
+// Replaces the parts of the page that the server renders anew. The page works without it.
 "use strict";
 
 const link = document.getElementById("link");
@@ -56,14 +56,3 @@ async function refresh() {
   setTimeout(refresh, 400);
 }
 refresh();
-
-addEventListener("keydown", (event) => {
-  if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches(fields)) return;
-  const views = document.querySelectorAll("nav a");
-  if (event.key === "/" && document.getElementById("filter")) {
-    event.preventDefault();
-    document.getElementById("filter").focus();
-  } else if (/^[1-9]$/.test(event.key) && views[event.key - 1]) {
-    views[event.key - 1].click();
-  }
-});
