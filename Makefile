@@ -21,7 +21,7 @@ NO_ERROR := || [ $$? -eq 130 ]
 ##@ Run
 
 .PHONY: setup demo invoke sam-local local-env chaos engine
-setup: $(ENVIRONMENTS) ## Install the three environments (every other target does so by itself)
+setup: $(ENVIRONMENTS) ## Install the three environments that tests need (every other target does so by itself)
 
 demo: $(ENVIRONMENTS) ## Run the whole pipeline on this machine and print its ledger (ARGS="--rides 1000", ARGS=--help)
 	@$(UNTIL_CTRL_C) $(PYTHON) -m local.demo $(ARGS) $(NO_ERROR)
@@ -59,8 +59,9 @@ lint: types template ## Check style, format, types and template
 	@$(PYTHON) -m ruff check
 	@$(PYTHON) -m ruff format --check
 
-types: .venv-dev/.synced ## Check types, strictly
+types: .venv-dev/.synced ## Check types, strictly; the idempotency layer's also for Python 3.12
 	@$(PYTHON) -m mypy
+	@$(PYTHON) -m mypy --python-version 3.12 layers/idempotency
 
 template: .venv-dev/.synced .venv-sam/.synced ## Check the templates: AWS's rules and the house's, the transform, and rules on SAM's own types
 	@.venv-dev/bin/cfn-lint
@@ -93,10 +94,16 @@ costs: .venv-dev/.synced ## Show a month's bill, from the template and a volume 
 
 ##@ Housekeeping
 
-.PHONY: build format contract snapshot new-consumer clean help
+.PHONY: build dist docs format contract snapshot new-consumer clean help
 build: .venv-sam/.synced ## Build the functions and layers for `sam deploy`, with byte code for short cold starts
 	@sam build $(ARGS)
 	@.venv-sam/bin/python scripts/compile
+
+dist: .venv-dev/.synced ## Build the idempotency layer's wheel, sdist and layer zip into dist/
+	@$(PYTHON) scripts/dist dist
+
+docs: .venv-docs/.synced ## Build the documentation site into site/; a warning is an error (ARGS="--site-dir DIR")
+	@NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --quiet --strict $(ARGS)
 
 format: .venv-dev/.synced ## Rewrite the code in the project's format
 	@$(PYTHON) -m ruff format
@@ -113,7 +120,7 @@ new-consumer: .venv-dev/.synced ## Add a consumer, with everything that belongs 
 	@$(PYTHON) -m contract
 
 clean: ## Remove what builds, demos and tests left behind (not the environments)
-	@rm -rf .aws-sam .demo .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	@rm -rf .aws-sam .demo .hypothesis .mypy_cache .pytest_cache .ruff_cache dist site
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } \

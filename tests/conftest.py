@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 TESTS: Final = Path(__file__).parent
 PROOFS: Final = tuple(
     TESTS / "idempotency" / name
-    for name in ("bench", "differential", "explorer", "simulation", "test_store_conformance.py")
+    for name in ("bench", "differential", "explorer", "simulation", "test_distribution.py", "test_store_conformance.py")
 )
 INTEGRATION: Final = tuple(
     TESTS / folder
