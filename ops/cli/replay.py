@@ -125,7 +125,7 @@ def _window(since: datetime, until: datetime) -> str:
 def _(found: ReplayPlan) -> RenderableType:
     present = {fate for types in found.fates.values() for counts in types.values() for fate in counts}
     fates = [fate for fate in Fate if fate in present]
-    title = f"{found.events:,} archived events, as a replay finds them"
+    title = f"{found.events:,} archived events whose own time is in the window; the audit counts by the time of the log"
     rows = table("consumer", "type", *map(str, fates), title=title)
     for consumer, types in found.fates.items():
         for kind, counts in sorted(types.items()):

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final, NamedTuple
@@ -245,22 +245,20 @@ class Index:
 
     def page(self, wanted: Filter, number: int = 0) -> tuple[list[Fact], bool]:
         """Return a page of published facts, the newest first, and whether there are older ones."""
-        found = list(islice(self._found(wanted), number * PAGE, (number + 1) * PAGE + 1))
+        matching = (fact for fact in reversed(self.facts.values()) if fact.copies and self._matches(fact, wanted))
+        found = list(islice(matching, number * PAGE, (number + 1) * PAGE + 1))
         return found[:PAGE], len(found) > PAGE
 
-    def _found(self, wanted: Filter) -> Iterator[Fact]:
+    def _matches(self, fact: Fact, wanted: Filter) -> bool:
         begin, asterisk, _ = wanted.ride.partition("*")
-        for fact in reversed(self.facts.values()):
-            ride = fact.ride or ""
-            if wanted.ride and not (ride.startswith(begin) if asterisk else wanted.ride in {ride, fact.id}):
-                continue
-            if not fact.copies or (wanted.type and fact.type != wanted.type):
-                continue
-            if (wanted.at or wanted.outcome) and not self._happened(fact, wanted):
-                continue
-            yield fact
-
-    def _happened(self, fact: Fact, wanted: Filter) -> bool:
+        if asterisk:
+            is_named = (fact.ride or "").startswith(begin)
+        else:
+            is_named = wanted.ride in {"", fact.ride, fact.id}
+        if not is_named or wanted.type not in {"", fact.type}:
+            return False
+        if not wanted.at and not wanted.outcome:
+            return True
         outcomes = GROUPS.get(wanted.outcome, {wanted.outcome})
         for each in self.consumers:
             if wanted.at in {"", each.name} and (decisive := fact.outcome(each)) is not None:

@@ -8,7 +8,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Mapping
-from subprocess import DEVNULL, PIPE, STDOUT, Popen, TimeoutExpired
+from subprocess import DEVNULL, PIPE, STDOUT, Popen
 from typing import Final
 
 from ops.regions import ROOT
@@ -34,6 +34,7 @@ class Job:
         asks: whether it changes nothing until it is confirmed.
         lines: what it has printed.
         status: its exit status; None while it runs.
+        reader: the thread that reads what it prints, which ends with it.
     """
 
     def __init__(self, verb: str, words: tuple[str, ...], stack: StackRef, *, confirmed: bool) -> None:
@@ -52,19 +53,13 @@ class Job:
             cwd=ROOT,
             env=_environment(stack),
         )
-        threading.Thread(target=self._read, name=f"desk-{verb}", daemon=True).start()
+        self.reader = threading.Thread(target=self._read, name=f"desk-{verb}", daemon=True)
+        self.reader.start()
 
     def interrupt(self) -> None:
         """End it as Ctrl-C does: it says what goes on and how to continue."""
         if self.status is None:
             self._process.send_signal(signal.SIGINT)
-
-    def wait(self, seconds: float) -> None:
-        """Wait until it has ended, and end it after some seconds."""
-        try:
-            self._process.wait(seconds)
-        except TimeoutExpired:
-            self._process.kill()
 
     def _read(self) -> None:
         with self._process as process:
@@ -111,11 +106,11 @@ class Jobs:
         return self._add(job.verb, job.words, confirmed=True)
 
     def stop(self) -> None:
-        """Interrupt all jobs and wait for their ends."""
+        """Interrupt all jobs, and wait for the ends of what they clean up."""
         for job in self._jobs.values():
             job.interrupt()
         for job in self._jobs.values():
-            job.wait(_ENDS_SECONDS)
+            job.reader.join(_ENDS_SECONDS)
 
     def _add(self, verb: str, words: tuple[str, ...], *, confirmed: bool) -> str:
         name = secrets.token_hex(4)

@@ -114,16 +114,6 @@ class Lease(NamedTuple):
     end_ms: int
 
 
-class Effect(NamedTuple):
-    """What an event did to the item of a consumer."""
-
-    before: Mapping[str, Any] | None
-    """The item before it; None if the desk has not seen it."""
-    after: Mapping[str, Any]
-    emitted: Sequence[str]
-    """Types of the events that were emitted with it."""
-
-
 # ── Pages ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -247,8 +237,11 @@ def _indented(found: object) -> str:
     return found if isinstance(found, str) else json.dumps(found, indent=2)
 
 
-def _effect(desk: "Desk", consumer: AuditedConsumer, fact: Fact, item: Mapping[str, Any]) -> Effect | None:
-    """Return an event's effect on a consumer's item; None if it has none, or the consumer has no items."""
+def _effect(desk: "Desk", consumer: AuditedConsumer, fact: Fact, item: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return an event's effect on a consumer's item; None if it has none, or the consumer has no items.
+
+    ``before`` is the item before it, None if the desk has not seen that; ``emitted`` are types of events.
+    """
     name, entry = f"{consumer.name} {fact.id}", item.get(f"event#{fact.id}")
     plain = {name: value for name, value in item.items() if not is_attribute(name)}
     if entry is None:
@@ -256,9 +249,9 @@ def _effect(desk: "Desk", consumer: AuditedConsumer, fact: Fact, item: Mapping[s
         return None
     if "data" in entry:  # the ride history keeps what every event said
         earlier = [each.data for each in timeline_of(item) if each.sequence < entry["sequence"]]
-        return Effect(earlier[-1] if earlier else {}, entry["data"], ())
+        return {"before": earlier[-1] if earlier else {}, "after": entry["data"], "emitted": ()}
     seen = desk.items.of(name)
-    return Effect(seen[-1] if seen else None, plain, tuple(entry.get("emitted", ())))
+    return {"before": seen[-1] if seen else None, "after": plain, "emitted": entry.get("emitted", ())}
 
 
 def edit(desk: "Desk", request: Request) -> dict[str, Any]:
