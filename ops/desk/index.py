@@ -251,10 +251,7 @@ class Index:
 
     def _matches(self, fact: Fact, wanted: Filter) -> bool:
         begin, asterisk, _ = wanted.ride.partition("*")
-        if asterisk:
-            is_named = (fact.ride or "").startswith(begin)
-        else:
-            is_named = wanted.ride in {"", fact.ride, fact.id}
+        is_named = (fact.ride or "").startswith(begin) if asterisk else wanted.ride in {"", fact.ride, fact.id}
         if not is_named or wanted.type not in {"", fact.type}:
             return False
         if not wanted.at and not wanted.outcome:

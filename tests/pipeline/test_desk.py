@@ -6,11 +6,11 @@ import re
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Final, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 
 from local.engine.process import ROOT
@@ -31,8 +31,6 @@ PATIENCE_MS: Final = 60_000
 CONSUMER: Final = "payment"
 
 type Scheme = Literal["light", "dark"]
-
-CONTRAST: Final = (Path(__file__).parent / "contrast.js").read_text(encoding="utf-8")
 
 
 class Site(NamedTuple):
@@ -246,16 +244,16 @@ def test_a_replay_is_predicted_run_interrupted_and_cancelled(site: Site, page: P
     assert (ledger.lost, ledger.doubled) == (0, 0)
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [400, 1920])
+@pytest.mark.parametrize(("scheme", "width"), [("dark", 400), ("light", 1920)])
 def test_every_text_can_be_read(site: Site, browser: Browser, scheme: Scheme, width: int) -> None:
-    """Text has WCAG's contrast of 4.5 (3 if large), and no page is wider than the window."""
+    """No page breaks a rule of WCAG AA that can be checked, such as contrast, or is wider than the window."""
     page = browser.new_page(base_url=site.url, color_scheme=scheme, viewport={"width": width, "height": 900})
     event = event_of(page, f"at={CONSUMER}&outcome=LostLease")
     for path in (*(where for where, _ in VIEWS), event, f"{event}/edit"):
         page.goto(path)
         shown(page.locator("main h1"))
-        assert page.evaluate(CONTRAST) == []
+        found = Axe().run(page, options={"runOnly": ["wcag2a", "wcag2aa", "wcag21aa"]}).response["violations"]
+        assert [(each["help"], node["html"]) for each in found for node in each["nodes"]] == [], path
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), path
     page.close()
 
