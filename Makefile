@@ -43,17 +43,20 @@ chaos: $(ENVIRONMENTS) ## Run the worst mix of faults and check every ride (ARGS
 
 ##@ Check
 
-.PHONY: test test-unit test-proofs test-integration lint types template check
-test: test-unit test-proofs test-integration ## Run every test
+.PHONY: test test-unit test-proofs test-integration test-peers lint types template check
+test: test-unit test-proofs test-integration ## Run every test that needs nothing but this checkout
 
 test-unit: .venv-dev/.synced ## Run the tests that need nothing but this process: seconds, no network
-	@$(PYTHON) -m pytest -q -n 2 -m "not integration and not proof" $(UNIT) $(ARGS)
+	@$(PYTHON) -m pytest -q -n 2 -m "not integration and not proof and not peer" $(UNIT) $(ARGS)
 
 test-proofs: .venv-dev/.synced ## Run the explorer, the simulation, the conformance suite and the comparison with Powertools
 	@$(PYTHON) -m pytest -q -n 2 -m proof $(UNIT) $(ARGS)
 
 test-integration: $(ENVIRONMENTS) ## Run the tests of the template and of the pipeline on the local engine
-	@$(PYTHON) -m pytest -q -n 2 --dist loadfile -m integration tests $(ARGS)
+	@$(PYTHON) -m pytest -q -n 2 --dist loadfile -m "integration and not peer" tests $(ARGS)
+
+test-peers: $(ENVIRONMENTS) ## Run the tests in containers, in a browser, and on DynamoDB Local and Redis; skip what is missing
+	@$(PYTHON) -m pytest -q -n 2 --dist loadfile -m peer tests/containers tests/idempotency tests/pipeline $(ARGS)
 
 lint: types template ## Check style, format, types and template
 	@$(PYTHON) -m ruff check
@@ -69,7 +72,7 @@ template: .venv-dev/.synced .venv-sam/.synced ## Check the templates: AWS's rule
 	@sam validate --region us-east-1
 	@sam validate --lint --region us-east-1
 
-check: lint test ## Check everything, as CI does
+check: lint docs test test-peers ## Check everything, as CI does
 
 ##@ Measure
 
