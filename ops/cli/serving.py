@@ -9,7 +9,7 @@ from ops.desk import PORT, open_browser, serving
 
 
 @reads("desk", "", tool=False)
-def desk(session: Session, *, port: int = PORT, browser: bool = True) -> Iterator[str]:
+def desk(session: Session, *, port: int = PORT, no_browser: bool = False) -> Iterator[str]:
     """Serve a page that shows every event of a stack and what became of it, until Ctrl-C.
 
     Only this machine can open it. It changes nothing until you confirm a button. On AWS the audit runs when you ask for
@@ -17,11 +17,11 @@ def desk(session: Session, *, port: int = PORT, browser: bool = True) -> Iterato
 
     Args:
         port: Where to serve it.
-        browser: Open it in a browser, if this is a terminal of a desktop.
+        no_browser: Do not open it in a browser.
     """
     with serving(session.stack, port) as url:
         yield f"{url} shows {session.stack.name}; Ctrl-C ends it"
-        if browser:
+        if not no_browser:
             open_browser(url)
         with suppress(KeyboardInterrupt):
             signal.pause()

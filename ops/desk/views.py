@@ -190,6 +190,7 @@ def event(desk: "Desk", request: Request) -> dict[str, Any]:
             {
                 "name": each.name,
                 "takes": each.takes(fact.type),
+                # An invocation of a batch may have begun before the event was published.
                 "runs": [(run, max(run.began_ms, min(fact.time_ms, run.ended_ms))) for run in fact.attempts(each.name)],
                 "letter": fact.letters.get(each.name),
                 "history": (seen := history.get(each.name, ())),
@@ -225,6 +226,7 @@ def _fact(desk: "Desk", name: str) -> Fact:
 
 
 def _leases(versions: Sequence[Record]) -> list[Lease]:
+    """Return the leases of a record's attempts, the oldest first."""
     found: dict[str, Lease] = {}
     for each in versions:
         if each.lease_ms and each.owner:
@@ -243,7 +245,7 @@ def _effect(desk: "Desk", consumer: AuditedConsumer, fact: Fact, item: Mapping[s
     ``before`` is the item before it, None if the desk has not seen that; ``emitted`` are types of events.
     """
     name, entry = f"{consumer.name} {fact.id}", item.get(f"event#{fact.id}")
-    plain = {name: value for name, value in item.items() if not is_attribute(name)}
+    plain = {field: value for field, value in item.items() if not is_attribute(field)}
     if entry is None:
         desk.items.add(name, plain)
         return None
