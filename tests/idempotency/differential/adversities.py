@@ -4,6 +4,7 @@ Each adversity is a function of a case. It returns a sentence that describes wha
 """
 
 import enum
+import gc
 import json
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -20,7 +21,6 @@ DAY: Final = 24 * HOUR
 VISIBILITY_TIMEOUTS: Final = 6
 """AWS's advice: a queue hides a message for six times the function's timeout."""
 MAX_RECEIVES: Final = 5
-TIMEOUT_S: Final = 60
 
 
 class Case:
@@ -242,35 +242,153 @@ def nested(case: Case) -> str:
     return f"a duplicate {got(lambda: book('order_01'))}; {work.times}"
 
 
+async def _coroutine(given: dict[str, Any]) -> object:
+    return given
+
+
+@adversity("the handler is an async def function", here="refused when it is decorated")
+def coroutine_function(case: Case) -> str:
+    """Work that does not happen when it is called must not pass for done."""
+    try:
+        decorated = case.side(case.world).handler(_coroutine)
+    except ValueError:
+        return "refused when it is decorated"
+    caller = got(lambda: decorated(event()))
+    gc.collect()  # a coroutine that nobody awaited warns when it is freed
+    return f"decorated; every delivery {caller}"
+
+
 # ── Batches ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _bodies(count: int) -> list[str]:
+    return [json.dumps(event(f"id-{number}", number=number)) for number in range(count)]
+
+
+def _number(of: Any) -> int:
+    number: int = of["detail"]["data"]["number"]
+    return number
+
+
+class Queue:
+    """An SQS queue, read by an event source mapping in batches of all that is visible."""
+
+    def __init__(self, case: Case, bodies: list[str]) -> None:
+        self.charged: set[int] = set()
+        self.receives = [0] * len(bodies)
+        self._case = case
+        self._sent_ms = case.time()
+        self._bodies = bodies
+
+    def drain(self, charge: EventWork, timeout_s: float = 60) -> int:
+        """Deliver until the queue is empty, each time to a new process; return how many messages are set aside."""
+
+        def work(given: dict[str, Any]) -> object:
+            charge(given)
+            self.charged.add(_number(given))
+            return "payment"
+
+        waiting, dead = list(range(len(self._bodies))), 0
+        while waiting:
+            for number in waiting:
+                self.receives[number] += 1
+            handler = self._case.side(self._case.world, timeout_s=timeout_s).batch(work)
+            try:
+                response = handler({"Records": [self._record(number) for number in waiting]})
+                ids = {failure["itemIdentifier"] for failure in response["batchItemFailures"]}
+            except (Exception, Crash):  # noqa: BLE001 - the invocation failed, and with it all records
+                ids = {f"message-{number}" for number in waiting}
+            failed = [number for number in waiting if f"message-{number}" in ids]
+            waiting = [number for number in failed if self.receives[number] < MAX_RECEIVES]
+            dead += len(failed) - len(waiting)
+            self._case.time.advance(VISIBILITY_TIMEOUTS * timeout_s)
+        return dead + len(self._case.world.box.letters)
+
+    def _record(self, number: int) -> dict[str, Any]:
+        attributes = {"ApproximateReceiveCount": str(self.receives[number]), "SentTimestamp": str(self._sent_ms)}
+        record = {"messageId": f"message-{number}", "body": self._bodies[number], "attributes": attributes}
+        return record | {"eventSource": "aws:sqs"}
+
+
+@adversity("one of three records of a batch cannot be read", here="2 of 2 neighbours charged; set aside at receive 1")
+def unreadable_record(case: Case) -> str:
+    """Nobody else pays for a broken message, and no retry can help it."""
+    before, after = _bodies(2)
+    queue = Queue(case, [before, "[" * 20_000, after])
+    dead = queue.drain(lambda _: None)
+    fate = f"set aside at receive {queue.receives[1]}" if dead == 1 else "lost"
+    return f"{len(queue.charged)} of 2 neighbours charged; {fate}"
 
 
 @adversity("the first of ten records kills its process", here="9 of 9 neighbours charged; 1 set aside")
 def crasher_in_a_batch(case: Case) -> str:
     """After five receives of everything, only the crasher may be in the dead-letter queue."""
-    charged: set[int] = set()
 
     def charge(given: dict[str, Any]) -> None:
-        number = given["detail"]["data"]["number"]
         case.world.process.spend(0.5)
-        if number == 0:
+        if _number(given) == 0:
             raise Crash
         case.world.process.spend(0.5)
-        charged.add(number)
 
-    waiting = [{"messageId": str(n), "body": json.dumps(event(f"id-{n}", number=n))} for n in range(10)]
-    sent_ms = case.time()
-    for receive in range(1, MAX_RECEIVES + 1):
-        attributes = {"ApproximateReceiveCount": str(receive), "SentTimestamp": str(sent_ms)}
-        records = [record | {"eventSource": "aws:sqs", "attributes": attributes} for record in waiting]
-        try:
-            response = case.side(case.world, timeout_s=TIMEOUT_S).batch(charge)({"Records": records})
-            failed = {failure["itemIdentifier"] for failure in response["batchItemFailures"]}
-            waiting = [record for record in waiting if record["messageId"] in failed]
-        except (Exception, Crash):  # noqa: BLE001, S110 - the invocation failed, and with it all records
-            pass
-        case.time.advance(VISIBILITY_TIMEOUTS * TIMEOUT_S)
-    return f"{len(charged)} of 9 neighbours charged; {len(waiting) + len(case.world.box.letters)} set aside"
+    queue = Queue(case, _bodies(10))
+    dead = queue.drain(charge)
+    return f"{len(queue.charged)} of 9 neighbours charged; {dead} set aside"
+
+
+# ── HTTP ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _status(case: Case, work: EventWork, body: str = '{"seats": 1}') -> str:
+    """Say what a client gets: an invocation that fails is a 502 of API Gateway's."""
+    request = {
+        "version": "2.0",
+        "rawPath": "/rides",
+        "rawQueryString": "",
+        "headers": {"idempotency-key": "key-1", "content-type": "application/json"},
+        "requestContext": {"http": {"method": "POST", "path": "/rides"}},
+        "body": body,
+        "isBase64Encoded": False,
+    }
+    try:
+        response: Any = case.side(case.world).http(work)(request)
+    except Exception:  # noqa: BLE001 - whatever it is
+        return "gets 502"
+    return f"gets {response['statusCode']}"
+
+
+def _answering(*statuses: int) -> Payments:
+    return Payments(lambda number: {"statusCode": statuses[min(number, len(statuses)) - 1], "body": "{}"})
+
+
+@adversity("an HTTP key comes again with another body", here="the second client gets 422; charged once")
+def http_other_body(case: Case) -> str:
+    """A client's mistake is answered as one."""
+    work = _answering(201)
+    _status(case, work)
+    return f"the second client {_status(case, work, '{}')}; {work.times}"
+
+
+@adversity("an HTTP retry while the first request is at work", here="the retry gets 409; charged once")
+def http_busy(case: Case) -> str:
+    """The client is asked to come again."""
+    seen: list[str] = []
+
+    def slow(number: int) -> object:
+        if number == 1:
+            seen.append(_status(case, work))
+        return {"statusCode": 201, "body": "{}"}
+
+    work = Payments(slow)
+    _status(case, work)
+    return f"the retry {seen[0]}; {work.times}"
+
+
+@adversity("an HTTP handler answers 503, and the client tries again", here="the retry gets 201")
+def http_server_error(case: Case) -> str:
+    """An answer of 5xx is a failure, and no result."""
+    work = _answering(503, 201)
+    _status(case, work)
+    return f"the retry {_status(case, work)}"
 
 
 # ── Time ──────────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -55,17 +55,17 @@ class Powertools:
 
         return call
 
-    def handler(self, work: EventWork, *, key: str = KEY, name: str = "handler") -> EventWork:
+    def handler(self, work: EventWork, *, key: str = KEY, payload: str = "", name: str = "handler") -> EventWork:
         """Make a handler of EventBridge events idempotent.
 
-        ``key`` is a JMESPath expression; ``name`` is the handler's name.
+        ``key`` and ``payload``, which is compared, are JMESPath expressions; ``name`` is the handler's name.
         """
 
         def run(event: dict[str, Any], context: Any) -> object:
             return work(event)
 
         run.__qualname__ = name
-        config = IdempotencyConfig(event_key_jmespath=key)
+        config = IdempotencyConfig(event_key_jmespath=key, payload_validation_jmespath=payload)
         once = idempotent(persistence_store=self._layer, config=config)(run)
         return lambda event: once(event, self._invocation())
 
@@ -85,6 +85,10 @@ class Powertools:
             return process_partial_response(event, lambda record: once(event=record.json_body), processor, context)
 
         return handler
+
+    def http(self, work: EventWork) -> EventWork:
+        """Make a handler of HTTP requests idempotent by their Idempotency-Key; their bodies are compared."""
+        return self.handler(work, key='headers."idempotency-key"', payload="body")
 
 
 class Here:
@@ -106,7 +110,7 @@ class Here:
 
         return call
 
-    def handler(self, work: EventWork, *, key: str = KEY, name: str = "handler") -> EventWork:
+    def handler(self, work: EventWork, *, key: str = KEY, payload: str = "", name: str = "handler") -> EventWork:
         """Make a handler of EventBridge events idempotent by a JMESPath expression; all of their data is compared."""
         once = self._consumer(key).event_handler(_with_operation(work))
         return lambda event: once(event, self._invocation())["outcome"]
@@ -115,6 +119,11 @@ class Here:
         """Make a handler of SQS batches, each record of which is idempotent by its key."""
         once = self._consumer(KEY).batch_handler(_with_operation(work))
         return lambda event: once(event, self._invocation())
+
+    def http(self, work: EventWork) -> EventWork:
+        """Make a handler of HTTP requests idempotent by their Idempotency-Key; their bodies are compared."""
+        once = self._consumer().http_handler(_with_operation(work))
+        return lambda request: once(request, self._invocation())
 
     def _consumer(self, key: str | None = None) -> Consumer:
         world = self._world
@@ -142,3 +151,19 @@ def _with_operation(work: EventWork) -> Callable[[dict[str, Any], Any], object]:
         return work(event)
 
     return run
+
+
+def get_then_put(world: World, name: str, work: Work) -> Work:
+    """Make a function idempotent without a conditional write: read the key, work, then write the key."""
+    client: Any = world.wire.session.create_client("dynamodb")
+
+    def call(value: object) -> object:
+        key = {"idempotencyKey": {"S": f"{name}#{value}"}}
+        stored = client.get_item(TableName=TABLE, Key=key, ConsistentRead=True).get("Item")
+        if stored is not None:
+            return stored["result"]["S"]
+        result = work(value)
+        client.put_item(TableName=TABLE, Item=key | {"result": {"S": str(result)}})
+        return result
+
+    return call

@@ -1,13 +1,15 @@
 """This layer, and AWS Lambda Powertools or durable functions beside it, in every adversity of the comparison."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 import pytest
 
 from tests.idempotency.differential import durable
-from tests.idempotency.differential.adversities import ADVERSITIES, Adversity
-from tests.idempotency.differential.sides import Here, Powertools
+from tests.idempotency.differential.adversities import ADVERSITIES, Adversity, first, got
+from tests.idempotency.differential.sides import Here, Powertools, Work, get_then_put
+from tests.idempotency.differential.world import world
 
 PAGE: Final = Path(__file__).parents[3] / "docs/durable-functions.md"
 
@@ -24,6 +26,25 @@ def test_this_layer_does_as_the_table_says(adversity: Adversity) -> None:
 def test_powertools_meets_the_same_adversity(adversity: Adversity) -> None:
     """Powertools behaves differently in the same adversity."""
     assert adversity.observe(Powertools) not in {"", adversity.here}
+
+
+@pytest.mark.parametrize(
+    ("make", "times"),
+    [
+        (get_then_put, "charged twice"),
+        (lambda place, *function: Powertools(place).function(*function), "charged once"),
+        (lambda place, *function: Here(place).function(*function), "charged once"),
+    ],
+    ids=["get then put", "Powertools", "here"],
+)
+def test_two_calls_at_once(make: Callable[..., Work], times: str) -> None:
+    """A conditional write lets one of two calls through; reading the key before writing it lets both."""
+    with world() as place:
+        work = first(lambda: got(lambda: make(place, "charge", work)("order_01")))
+        make(place, "charge", work)("order_01")
+        assert work.times == times
+        make(place, "charge", work)("order_01")
+        assert work.times == times
 
 
 @pytest.mark.enable_socket  # the durable functions' runner has an event loop of its own
