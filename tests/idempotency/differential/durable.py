@@ -23,10 +23,11 @@ from idempotency import Consumer, DynamoDBStore, Operation, Policy, Update
 from idempotency.durable import effect_once, start_once
 from idempotency.effects import action_of
 from idempotency.stores.transport import botocore_transport
+from idempotency.testing import Crash
 from infrastructure.costs import PRICES, Price
 from tests.idempotency.differential.adversities import raising
 from tests.idempotency.differential.world import ACCOUNT, POINTS, TABLE, World, world
-from tests.idempotency.samples import Crash, event
+from tests.idempotency.samples import event
 
 DOCUMENTED: Final = f"DURABLE FUNCTIONS {__version__}"
 WITH: Final = "WITH THIS LAYER"

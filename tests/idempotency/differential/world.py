@@ -26,8 +26,8 @@ from moto import mock_aws
 from moto.core.botocore_stubber import MockRawResponse
 from moto.core.models import botocore_stubber
 
-from idempotency.testing import DeadLetterBox, Invocation, ManualClock
-from tests.idempotency.samples import Crash, create_tables
+from idempotency.testing import Crash, DeadLetterBox, Invocation, ManualClock
+from tests.idempotency.samples import create_tables
 
 POWERTOOLS_TABLE: Final = "Powertools"
 TABLE: Final = "Idempotency"
