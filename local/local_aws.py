@@ -27,8 +27,8 @@ from local.engine.process import HOST, REGION, ROOT, Engine, EngineError
 
 __all__ = ["FAULTS", "HOST", "REGION", "ROOT", "Asked", "EngineError", "LocalAws", "Stack"]
 
-FAULTS: Final = (f"--preload={ROOT / 'local' / 'faults.py'}", "--plug-in=local.interventions")
-"""The engine's options with which consumers meet the faults that simulated events ask for, or that were armed."""
+FAULTS: Final = (f"--preload={ROOT / 'local' / 'faults.py'}",)
+"""The engine's options with which consumers meet the faults that events ask for."""
 
 _OPERATION_BEGINS: Final = frozenset({"CREATE_IN_PROGRESS", "UPDATE_IN_PROGRESS", "DELETE_IN_PROGRESS"})
 _CAPABILITIES: Final = ["CAPABILITY_IAM", "CAPABILITY_NAMED_IAM", "CAPABILITY_AUTO_EXPAND"]
