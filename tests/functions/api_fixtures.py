@@ -6,7 +6,6 @@ import boto3
 import pytest
 from moto import mock_aws
 
-from carride.clients import dynamodb_client
 from idempotency.stores.transport import botocore_transport
 from tests.functions.api_world import Connections, World
 
@@ -15,7 +14,7 @@ from tests.functions.api_world import Connections, World
 def connections() -> Iterator[Connections]:
     """Keep every AWS call of these tests inside this process."""
     with mock_aws():
-        yield boto3.client("dynamodb"), dynamodb_client(), botocore_transport()
+        yield boto3.client("dynamodb"), botocore_transport()
 
 
 @pytest.fixture

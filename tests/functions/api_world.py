@@ -7,7 +7,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple, Self
 from urllib.parse import urlencode
 
-from botocore.exceptions import ClientError
 from msgspec.structs import replace
 
 import timeline
@@ -19,7 +18,7 @@ from idempotency import marshalling
 from idempotency.clock import epoch_ms
 from idempotency.effects import action_of
 from idempotency.http import HttpHandler
-from idempotency.stores.transport import Transport
+from idempotency.stores.transport import ServiceError, Transport
 from idempotency.testing import FaultyTransport, Invocation
 from ops.outbox import entry_of
 
@@ -93,27 +92,33 @@ class Answer(NamedTuple):
 
 
 class Network(FaultyTransport):
-    """The connection to DynamoDB. ``kill`` ends the process before or after a round trip."""
+    """The connection to DynamoDB. ``kill`` ends the process before or after a write; ``refusal`` meets every read."""
 
     kill: str | None = None
+    refusal: str | None = None
 
     def __call__(self, operation: str, request: Mapping[str, Any], /) -> Mapping[str, Any]:
         """Send one request."""
-        answer = {} if self.kill == "before" else super().__call__(operation, request)
-        if self.kill:
+        kill, refusal = (None, self.refusal) if operation in {"GetItem", "Query"} else (self.kill, None)
+        if refusal:
+            raise ServiceError(refusal, 400, "made by a test", {})
+        answer = {} if kill == "before" else super().__call__(operation, request)
+        if kill:
             raise SystemExit
+        if request.get("ConsistentRead"):
+            self.requests[-1] = f"consistent {operation}"
         return answer
 
 
-type Connections = tuple[Any, Any, Transport]
-"""Connections of the in-process DynamoDB for tables, reads and writes; they are shared because they start slowly."""
+type Connections = tuple[Any, Transport]
+"""Connections of the in-process DynamoDB for tables and for the function; they are shared because they start slowly."""
 
 
 class World:
     """New tables, and processes of the function over them."""
 
     def __init__(self, connections: Connections) -> None:
-        self.dynamodb, self._reads, writes = connections
+        self.dynamodb, transport = connections
         keys = [{"AttributeName": name, "KeyType": kind} for name, kind in zip(INDEXED, ("HASH", "RANGE"), strict=True)]
         index = {"IndexName": "byCustomer", "KeySchema": keys, "Projection": {"ProjectionType": "ALL"}}
         for table, key in KEYS.items():
@@ -125,13 +130,9 @@ class World:
                 BillingMode="PAY_PER_REQUEST",
                 **({"GlobalSecondaryIndexes": [index]} if table == "bookings" else {}),
             )
-        self.transport = Network(writes)
-        self._reads.meta.events.register("before-call.dynamodb", self._count, unique_id="world")
-        self.read_error: str | None = None
-        """The error code of refused reads."""
+        self.transport = Network(transport)
         self.later = timedelta()
         """How far the clock of the function's processes is ahead."""
-        self._spent: list[str] = []
         self.simulations: list[Mapping[str, Any]] = []
         self.simulator_error: Exception | None = None
         self.handler = self.process()
@@ -141,7 +142,6 @@ class World:
         start = self._start_simulator
         return make_handler(
             settings,
-            dynamodb=self._reads,
             transport=self.transport,
             start_simulator=start,
             now=lambda: datetime.now(UTC) + self.later,
@@ -155,21 +155,12 @@ class World:
 
     def close(self) -> None:
         """Remove the tables."""
-        self._reads.meta.events.unregister("before-call.dynamodb", unique_id="world")
         for table in KEYS:
             self.dynamodb.delete_table(TableName=table)
 
-    def _count(self, model: Any, params: Mapping[str, Any], **_: Any) -> None:
-        consistent = json.loads(params["body"]).get("ConsistentRead", False)
-        self._spent.append(f"consistent {model.name}" if consistent else model.name)
-        if self.read_error is not None:
-            raise ClientError({"Error": {"Code": self.read_error, "Message": "made by a test"}}, model.name)
-
     def spent(self) -> list[str]:
-        """Return the round trips to DynamoDB since the last call, reads first."""
-        trips = self._spent + self.transport.requests
-        self._spent.clear()
-        self.transport.requests.clear()
+        """Return the round trips to DynamoDB since the last call."""
+        trips, self.transport.requests = self.transport.requests, []
         return trips
 
     def send(self, event: dict[str, Any]) -> Answer:

@@ -27,7 +27,7 @@ class FunctionBooks(Books):
         super().__init__(troubles)
         self.dynamodb = FakeDynamoDB({"gateway": ("idempotencyKey",)})
         settings = simulated_gateway.Settings(simulated_gateway_table="gateway", aws_region="us-east-1")
-        self._handler = simulated_gateway.make_handler(settings, self.dynamodb, self.dynamodb)
+        self._handler = simulated_gateway.make_handler(settings, self.dynamodb)
 
     def begin(self, request: Request) -> Reply | None:
         """Leave the request to `finish`."""

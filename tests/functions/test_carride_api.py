@@ -109,9 +109,9 @@ def test_a_fenced_region_reads_and_writes_nothing(world: World) -> None:
     assert [ride["orderID"] for ride in listed.body["rides"]] == [order_id]
 
     world.dynamodb.delete_item(TableName="idempotency", Key=mark(SETTINGS.aws_region))
-    world.later, world.read_error = 2 * KNOWN_FOR, "ProvisionedThroughputExceededException"
+    world.later, world.transport.refusal = 2 * KNOWN_FOR, "AccessDeniedException"
     assert world.book(key="third").problem == "unavailable"
-    world.read_error = None
+    world.transport.refusal = None
     assert world.change(order_id, "start", 2).status == 200
 
 
@@ -193,10 +193,10 @@ def test_without_an_answer_from_dynamodb_the_client_retries(world: World) -> Non
     booked = world.book()
     assert (booked.status, len(world.items("bookings")), len(world.published())) == (201, 1, 1)
     order_id = booked.body["orderID"]
-    world.read_error = "ThrottlingException"
+    world.transport.refusal = "AccessDeniedException"
     assert world.change(order_id, "accept", 1).problem == "unavailable"
     assert world.send(request("GET", f"/carrides/{order_id}")).problem == "unavailable"
-    world.read_error = None
+    world.transport.refusal = None
     assert world.change(order_id, "accept", 1).status == 200
 
 

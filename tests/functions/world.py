@@ -108,10 +108,9 @@ class World:
             for module in (carride.consumer, reconciler):
                 patch.setattr(module, "Consumer", partial(Consumer, concurrency=self.concurrency, **timed))
                 patch.setattr(module, "open_store", lambda _, **_transport: store)
-            for module in (dispatch, payment):
+            for module in (dispatch, payment, reconciler):
                 patch.setattr(module, "dynamodb_transport", lambda: self.dynamodb)
                 patch.setattr(module, "DynamoDB", lambda transport: DynamoDB(transport, sleep=self.clock.sleep))
-            patch.setattr(reconciler, "dynamodb_client", lambda: self.dynamodb)
             patch.setattr(carride.consumer, "SqsDeadLetters", lambda _: self._dead_letters)
             patch.setattr(carride.consumer, "observe", self.observations.append)
             return {
@@ -189,7 +188,7 @@ class World:
     @cached_property
     def _api(self) -> Any:
         settings = Settings(simulator_function_name="simulator", stage="local", **_TABLES)
-        return carride_api.make_handler(settings, dynamodb=self.dynamodb, transport=self.dynamodb, now=self.now)  # type: ignore[arg-type] # a fake client
+        return carride_api.make_handler(settings, transport=self.dynamodb, now=self.now)
 
     def ask(self, method: str, path: str, body: object = None) -> Any:
         """Send the API a request, which it does not refuse, and return the body of the answer."""

@@ -3,7 +3,7 @@
 import math
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from functools import lru_cache, partial
 from threading import RLock
@@ -67,14 +67,6 @@ class FakeDynamoDB:
     def __getattr__(self, name: str) -> Callable[..., Any]:
         """Return a method of a client, such as ``get_item``."""
         return partial(self._send, name.title().replace("_", ""))
-
-    def get_paginator(self, operation: str) -> SimpleNamespace:
-        """Return what pages through the answers to an operation."""
-
-        def paginate(**request: Any) -> Iterator[Mapping[str, Any]]:
-            yield getattr(self, operation)(**request)
-
-        return SimpleNamespace(paginate=paginate)
 
     def all(self, table: str) -> list[Item]:
         """Return every item of a table."""
