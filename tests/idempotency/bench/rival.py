@@ -1,7 +1,8 @@
 """The wiring of consumers on AWS Lambda Powertools, with the names of `carride.consumer`, whose place it takes.
 
 A function that is imported after it decides as it always does. Powertools recognises duplicates, and takes batches
-apart. A transaction of boto3's writes the effects, without the record: Powertools cannot have both in one.
+apart. A transaction of boto3's writes the effects, without the record: Powertools cannot have both in one. Deliveries
+are logged and counted as here, duplicates too.
 """
 
 import json
@@ -25,7 +26,6 @@ from idempotency.effects import action_of
 
 shared: Any = None
 """A client for everything; None: each part makes its own, as documented."""
-_EVENT = {"event_key_jmespath": "detail.idempotencyid", "payload_validation_jmespath": "detail.data"}
 
 
 class ConsumerSettings(Struct, frozen=True, kw_only=True):
@@ -75,20 +75,22 @@ class Powertools(NamedTuple):
 
     def event_handler(self, work: Callable[[RideEvent, Any], None]) -> Any:
         """Decorate the work on an event."""
-        config = IdempotencyConfig(**_EVENT)  # type: ignore[arg-type] # both are texts
-        return idempotent(persistence_store=self.store, config=config)(lambda event, context: self.run(event, work))
+        protect = idempotent(persistence_store=self.store, config=self.config())
+        return protect(lambda event, context: self.run(event, work))
 
     def batch_handler(self, work: Callable[[RideEvent, Any], None]) -> Any:
         """Decorate the work on each event of a batch."""
-        config, processor = IdempotencyConfig(**_EVENT), BatchProcessor(EventType.SQS)  # type: ignore[arg-type] # as above
+        config, processor = self.config(), BatchProcessor(EventType.SQS)
 
-        @idempotent_function(data_keyword_argument="event", persistence_store=self.store, config=config)
-        def once(event: dict[str, Any]) -> None:
-            self.run(event, work)
+        protect = idempotent_function(data_keyword_argument="event", persistence_store=self.store, config=config)
+        once = protect(lambda event: self.run(event, work))
+
+        def record_handler(record: Any) -> None:
+            once(event=json.loads(record.body))
 
         def handler(event: dict[str, Any], context: Any) -> Any:
             config.register_lambda_context(context)
-            return process_partial_response(event, lambda record: once(event=json.loads(record.body)), processor, context)
+            return process_partial_response(event, record_handler, processor, context)
 
         return handler
 
@@ -98,8 +100,20 @@ class Powertools(NamedTuple):
         operation = Operation(f"{self.name}-{parsed.idempotencyid}", [])
         work(parsed, operation)
         self.dynamodb.transact_write_items(TransactItems=[action_of(effect) for effect in operation.effects])
-        logger.info("delivery", extra={"consumer": self.name, "outcome": "New", "idempotencyid": parsed.idempotencyid})
-        count(self.name, New=1)
+        self.report("New", parsed.idempotencyid)
+
+    def report(self, outcome: str, key: str) -> None:
+        """Log and count a delivery."""
+        logger.info("delivery", extra={"consumer": self.name, "outcome": outcome, "idempotencyid": key})
+        count(self.name, **{outcome: 1})
+
+    def config(self) -> IdempotencyConfig:
+        """Return what identifies an event, and what is done about a duplicate."""
+        return IdempotencyConfig(
+            event_key_jmespath="detail.idempotencyid",
+            payload_validation_jmespath="detail.data",
+            response_hook=lambda response, record: self.report("Duplicate", record.idempotency_key) or response,
+        )
 
 
 def ride_consumer(name: str, settings: ConsumerSettings, policy: object, transport: Any = None) -> Powertools:

@@ -144,7 +144,7 @@ def credentials_of(environment: Mapping[str, str], clock: Callable[[], int]) -> 
     It may be called with ``renew``, to replace credentials that were refused as expired.
     """
     if found := environment_credentials(environment):
-        return lambda **_renew: environment_credentials(environment) or found
+        return lambda *, renew=False: (environment_credentials(environment) if renew else None) or found
     path, url = (environment.get(f"AWS_CONTAINER_CREDENTIALS_{name}_URI") for name in ("RELATIVE", "FULL"))
     try:
         return ContainerCredentials(f"{_CONTAINER}{path}" if path else url or "", environment, clock)
