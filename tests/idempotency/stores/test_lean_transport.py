@@ -30,7 +30,15 @@ from cryptography.x509.oid import NameOID
 
 from idempotency.stores.lean import Guarded, LeanTransport, UnusableError, _received, lean_transport
 from idempotency.stores.signing import ContainerCredentials, Credentials, CredentialsError
-from idempotency.stores.transport import NoAnswerError, ServiceError, Transport, botocore_transport
+from idempotency.stores.transport import (
+    BOTOCORE_USED,
+    BotocoreTransport,
+    NoAnswerError,
+    ServiceError,
+    Transport,
+    botocore_transport,
+    dynamodb_transport,
+)
 
 NOW: Final = datetime(2026, 11, 21, 8, 30, tzinfo=UTC)
 NOW_MS: Final = int(NOW.timestamp() * 1000)
@@ -345,7 +353,7 @@ def test_an_answer_of_somebody_else_leads_to_botocore(
     with caplog.at_level(logging.WARNING):
         assert [guarded(operation, KEY) for operation in ("GetItem", "PutItem")] == [{"Item": {}}] * 2
     assert other.mock_calls == [call("GetItem", KEY), call("PutItem", KEY)]
-    assert len(caplog.records) == 1
+    assert [each.message.startswith(BOTOCORE_USED) for each in caplog.records] == [True]
 
 
 def test_an_unknown_authority_is_not_trusted(service: Service) -> None:
@@ -479,7 +487,7 @@ UNUSUAL: Final = """
     AWS_PROFILE=mine HTTPS_PROXY=http://proxy AWS_WEB_IDENTITY_TOKEN_FILE=/token AWS_USE_FIPS_ENDPOINT=true
     AWS_ACCOUNT_ID_ENDPOINT_MODE=required AWS_DEFAULT_REGION=cn-north-1 AWS_DEFAULT_REGION=us-gov-west-1
     AWS_DEFAULT_REGION= AWS_ENDPOINT_URL=https://proxy/dynamodb AWS_ENDPOINT_URL_DYNAMODB=https://me@proxy
-    AWS_SECRET_ACCESS_KEY=
+    AWS_SECRET_ACCESS_KEY= AWS_CONFIG_FILE=/config AWS_SHARED_CREDENTIALS_FILE=/credentials
 """
 
 
@@ -489,3 +497,15 @@ def test_unusual_settings_are_left_to_botocore(setting: str) -> None:
     name, _, value = setting.partition("=")
     assert lean_transport(FUNCTION) is not None
     assert lean_transport(FUNCTION | {name: value}) is None
+
+
+def test_a_process_that_only_botocore_can_serve_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One warning, unless botocore was asked for."""
+    for name, value in (FUNCTION | {"AWS_CONFIG_FILE": os.devnull}).items():
+        monkeypatch.setenv(name, value)
+    for choice in ("botocore", "auto"):
+        monkeypatch.setenv("IDEMPOTENCY_TRANSPORT", choice)
+        assert isinstance(dynamodb_transport(), BotocoreTransport)
+    assert [each.message.startswith(BOTOCORE_USED) for each in caplog.records] == [True]

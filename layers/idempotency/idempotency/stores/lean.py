@@ -26,7 +26,14 @@ from urllib.parse import urlsplit
 
 from idempotency.clock import Clock, epoch_ms
 from idempotency.stores.signing import Credentials, CredentialsError, Signer, credentials_of
-from idempotency.stores.transport import CONNECT_TIMEOUT_S, READ_TIMEOUT_S, NoAnswerError, ServiceError, Transport
+from idempotency.stores.transport import (
+    BOTOCORE_USED,
+    CONNECT_TIMEOUT_S,
+    READ_TIMEOUT_S,
+    NoAnswerError,
+    ServiceError,
+    Transport,
+)
 
 _KEPT: Final = 20
 _RECEIVED: Final = 65_536
@@ -409,6 +416,6 @@ class Guarded:
         except UnusableError as error:
             with self._lock:
                 if self._transport is self._lean:
-                    _log.warning("DynamoDB is reached through botocore from now on: %s", error)
+                    _log.warning("%s from now on: %s", BOTOCORE_USED, error)
                     self._transport = self._other()
         return self._transport(operation, request)
