@@ -92,7 +92,10 @@ class _DynamoDB(BaseHTTPRequestHandler):
 
 
 def consumers(repetitions: int, functions: Iterable[str] = FUNCTIONS) -> list[Row]:
-    """Measure each consumer in processes of its own over HTTP on this machine, from compiled modules."""
+    """Measure each consumer in processes of its own over HTTP on this machine, from compiled modules.
+
+    Without ``repetitions`` the numbers are those of the processes that compile.
+    """
     world = World()
     world.park(*(f"car_{number:02d}" for number in range(8)))
     world.dynamodb.inserted = lambda *_: None  # there is no bus
@@ -118,10 +121,8 @@ def consumers(repetitions: int, functions: Iterable[str] = FUNCTIONS) -> list[Ro
         }
         try:
             for function in functions:
-                for side in SIDES:
-                    _run(side, function, variables)  # compiles
-                runs = [[_run(side, function, variables) for side in SIDES] for _ in range(repetitions)]
-                rows += _rows(function, list(zip(*runs, strict=True)))
+                runs = [[_run(side, function, variables) for side in SIDES] for _ in range(1 + repetitions)]
+                rows += _rows(function, list(zip(*(runs[1:] or runs), strict=True)))  # the first ones compile
         finally:
             server.shutdown()
     return rows
