@@ -14,6 +14,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import awslambdaric.bootstrap  # type: ignore[import-untyped] # noqa: F401 - Lambda loads it before a function
+
 
 class Context:
     """What Lambda gives to a handler."""
