@@ -37,6 +37,10 @@ BY_HAND: Final = {
     "only the services and roles that are meant to use the key do so": "`aws cloudtrail lookup-events`",
     "policies have no findings, and nothing is public": "`aws accessanalyzer validate-policy`, `list-findings`",
     "a replay reaches a rule that is younger than its events": "`./carride replay plan --since 1h` counts them",
+    "durable functions: a second start by the same name and payload finds the first execution, also when it has ended":
+        "`aws lambda invoke --invocation-type Event --durable-execution-name …`, twice",
+    "durable functions: how often an invocation that dies is repeated, and what the dead letter of its execution holds":
+        "[examples/durable](../examples/durable) with a step that exits",
     "two regions: both deploy in four steps, and again in two": "`./carride deploy-regions --yes`, twice",
     "two regions: `region` of a copy is the region that ingested it; `exists: false` on `replay-name` holds":
         "the log group of all events in the other region, after a replay",
