@@ -85,7 +85,9 @@ class LocalAws(Engine):
     region: Final = REGION
 
     def __init__(self, *options: str, variables: Mapping[str, str] | None = None) -> None:
-        super().__init__(ROOT / ".venv-engine" / "bin" / "python", *options, variables=variables)
+        # The transport that a deployed function chooses, without its way back: what fails here is seen.
+        given = {"IDEMPOTENCY_TRANSPORT": "lean", **(variables or {})}
+        super().__init__(ROOT / ".venv-engine" / "bin" / "python", *options, variables=given)
         self._clients: dict[tuple[str, str], Any] = {}
 
     def stop(self) -> None:
