@@ -7,9 +7,8 @@ import time
 import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -19,11 +18,11 @@ from idempotency.stores import Store
 from idempotency.stores.valkey import ValkeyStore
 from local import valkey_server
 from local.command import WRONG, Progress, count, ending_in_order, leave, positive
-from local.demo import DECLINED, reconcile, replay, stack_ref, write
+from local.demo import DECLINED, reconcile, stack_ref, write
 from local.local_aws import FAULTS, ROOT, EngineError, LocalAws, Stack
 from local.partner import Partner, subscribe
 from local.simulated_gateway import Books, GatewayServer, Troubles
-from ops import audit, fleet
+from ops import audit, fleet, replay
 from ops.audit import Report, reading
 from ops.simulation import simulate
 
@@ -55,30 +54,22 @@ _PAUSE_SECONDS: Final = 30.0
 _POLL_SECONDS: Final = 0.1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class Result(NamedTuple):
     """The outcome of one seed."""
 
     seed: int
     seconds: float
     report: Report
-    overdue: int
-    """Rides that still need something after the reconciler ran."""
-    partner_lost: int
-    partner_doubled: int
     gateway: Mapping[str, int]
     """Requests to the gateway that went wrong, by trouble."""
     poison: int
     """Dead letters that the poison must lead to: one for each event and consumer."""
-    unexpected: Sequence[str]
-    """Dead letters without poison, and poison without dead letters."""
-    not_replayed: int
-    """Published events that the replay of the archive left out."""
-    changed_by_replay: Sequence[str]
+    wrong: Sequence[str]
+    """Everything that is wrong, one sentence each."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as JSON-ready values."""
-        return asdict(self) | {"report": self.report.to_json(), "wrong": self.wrong()}
+        return self._asdict() | {"report": self.report.to_json()}
 
     def to_text(self) -> str:
         """Return the result as tables."""
@@ -88,24 +79,15 @@ class Result:
             f"{self.poison:,} dead letters were expected."
         )
 
-    def wrong(self) -> list[str]:
-        """Return everything that is wrong, one sentence each."""
-        saga, ledger = self.report
-        found = {
-            f"{ledger.verdict}: {', '.join(ledger.named())}": not ledger.balanced,
-            "rides are open, or cars held, although they were reconciled": not saga.settled,
-            f"{self.overdue} rides are still overdue": self.overdue,
-            f"{self.not_replayed} events were not replayed": self.not_replayed,
-            f"the partner lost {self.partner_lost} events": self.partner_lost,
-            f"the partner doubled {self.partner_doubled} events": self.partner_doubled,
-        }
-        return [
-            *(problem for problem, is_wrong in found.items() if is_wrong),
-            *(f"{ride}: {'; '.join(problems)}" for ride, problems in saga.problems.items()),
-            *(f"{ride}: overdue {since}" for ride, since in saga.overdue.items()),
-            *self.unexpected,
-            *(f"{name}: changed by the replay" for name in self.changed_by_replay),
-        ]
+
+def wrong_in(report: Report, counts: Mapping[str, int]) -> list[str]:
+    """Return what is wrong in a report, and the counts that are not 0 by what they count; one sentence each."""
+    saga, ledger = report
+    found = [f"{ledger.verdict}: {', '.join(ledger.named())}"] * (not ledger.balanced)
+    found += ["rides are open, or cars held, although they were reconciled"] * (not saga.settled)
+    found += [f"{count} {what}" for what, count in counts.items() if count]
+    found += [f"{ride}: {'; '.join(problems)}" for ride, problems in saga.problems.items()]
+    return found + [f"{ride}: overdue {since}" for ride, since in saga.overdue.items()]
 
 
 def mix(rides: int, seed: int) -> Spec:
@@ -180,7 +162,11 @@ def rehearse(
         dead_letters = {(letter.consumer, letter.fact, letter.reason) for letter in found.dead_letters}
         poison = set(_poison(spec))
         published = {event.fact for event in found.published if event.fact is not None}
-        lost, doubled = len(published - set(partner.points)), partner.points.total() - len(partner.points)
+        counts = {
+            "rides are still overdue": overdue,
+            "events were lost by the partner": len(published - set(partner.points)),
+            "events were doubled by the partner": partner.points.total() - len(partner.points),
+        }
 
         def snapshot() -> dict[str, object]:
             return _tables(cloud, stack) | {
@@ -189,30 +175,24 @@ def rehearse(
                 "dead-letter queues": sorted(map(str, audit.read(ref).dead_letters)),
             }
 
-        before = snapshot()
+        before, now = snapshot(), datetime.now(UTC)
         with partner.polling(sqs, queue):
-            replay(cloud, stack, f"{stack.name}-{time.time_ns()}")  # a replay's name cannot be used again
+            # It reaches into the future, because the reconciler runs as if it were tomorrow.
+            window = (now - timedelta(hours=1), now + timedelta(days=2))
+            replay.start(ref, replay.name_for(ref.region, now), *window, [])
             settle("replaying the archive")
         _drain(partner, sqs, queue)
         after = snapshot()
         events = reading.published(cloud.client("logs"), stack.outputs["CarRideEventsLogGroupName"])
-        return Result(
-            seed=seed,
-            seconds=time.monotonic() - began,
-            report=report,
-            overdue=overdue,
-            partner_lost=lost,
-            partner_doubled=doubled,
-            gateway=dict(books.met),
-            poison=len(poison),
-            unexpected=[
-                f"{consumer}: {'' if given_up else 'not '}dead-lettered {fact} ({why})"
-                for given_up, some in ((True, dead_letters - poison), (False, poison - dead_letters))
-                for consumer, fact, why in sorted(some, key=str)
-            ],
-            not_replayed=report.ledger.published - sum(event.replayed for event in events),
-            changed_by_replay=[name for name in before if before[name] != after[name]],
-        )
+        counts["events were not replayed"] = report.ledger.published - sum(event.replayed for event in events)
+        unexpected = [
+            f"{consumer}: {'' if given_up else 'not '}dead-lettered {fact} ({why})"
+            for given_up, some in ((True, dead_letters - poison), (False, poison - dead_letters))
+            for consumer, fact, why in sorted(some, key=str)
+        ]
+        changed = [f"{name}: changed by the replay" for name in before if before[name] != after[name]]
+        wrong = [*wrong_in(report, counts), *unexpected, *changed]
+        return Result(seed, time.monotonic() - began, report, dict(books.met), len(poison), wrong)
 
 
 def _pause(cloud: LocalAws, *, until: int) -> None:
@@ -292,7 +272,7 @@ def main() -> None:
         results = run(options, Progress(sys.stdout))
     write([result.to_json() for result in results], REPORT)
     print(*(result.to_text() for result in results), f"As JSON: {REPORT.relative_to(ROOT)}", sep="\n\n", flush=True)
-    if wrong := [f"seed {result.seed}: {problem}" for result in results for problem in result.wrong()]:
+    if wrong := [f"seed {result.seed}: {problem}" for result in results for problem in result.wrong]:
         leave(WRONG, "\n".join(wrong))
 
 

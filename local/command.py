@@ -18,7 +18,7 @@ from ops.stack import OperatorError
 WRONG: Final = 1
 _FAILED: Final = 2
 _INTERRUPTED: Final = 130
-_SILENT_SECONDS: Final = 1.9
+_SILENT_SECONDS: Final = 1.5
 _REFRESH_SECONDS: Final = 0.1
 
 

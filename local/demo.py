@@ -12,9 +12,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 from rich.console import Console
 from rich.text import Text
 
+from carride.simulation import Spec
 from local import story
 from local.bookings import book
 from local.command import WRONG, Progress, count, ending_in_order, leave, port, positive, share
@@ -23,7 +25,7 @@ from local.local_aws import FAULTS, ROOT, EngineError, LocalAws, Stack
 from local.simulated_gateway import Books, GatewayServer, Troubles
 from ops import fleet
 from ops.audit import Report, audit, gateway_payments
-from ops.desk import PORT, serving
+from ops.desk import PORT, open_browser, serving
 from ops.finding import KEPT, Kept, keep, kept, local_clients
 from ops.simulation import simulate
 from ops.stack import StackRef
@@ -51,6 +53,12 @@ examples:
   make demo ARGS=--keep                                         watch the page, and look around afterwards"""
 
 
+_NEXT: Final = """
+Next:
+  make demo ARGS=--keep    keeps it running, with a page of every event
+  make compare             Powertools' idempotency and this layer under the same faults"""
+
+
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(
@@ -74,6 +82,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     how = parser.add_argument_group("how the demo runs")
     how.add_argument("--keep", action="store_true", help="leave everything running until Ctrl-C, to look around")
     how.add_argument("--port", type=port, default=PORT, metavar="N", help=f"of the kept page ({PORT})")
+    how.add_argument("--no-browser", action="store_false", dest="browser", help="do not open the page in a browser")
     return parser.parse_args(arguments)
 
 
@@ -114,6 +123,8 @@ def run(options: argparse.Namespace) -> Report:
         if options.keep:
             local = running.enter_context(keeping(cloud, stack, gateway.url, options.port))
             progress.console.print(f"\nSee every event at {local.desk}\n", style="bold")
+            if options.browser:
+                open_browser(local.desk)
         with progress.step(f"booking {options.bookings} rides over HTTP"):
             for booked in book(cloud, stack, options.bookings):
                 progress.note(f"{booked:,} of {options.bookings:,} rides")
@@ -127,17 +138,16 @@ def run(options: argparse.Namespace) -> Report:
         with progress.step("reading the tables, queues and logs"):
             report = audit(stack_ref(cloud, stack), grace=timedelta(), payments=gateway_payments(gateway.ledger()))
         write(report.to_json() | {"injected": injected}, LEDGER)
+        if not options.keep:
+            with progress.step("ending the local engine"):
+                running.close()
         tell(progress.console, report, injected)
         if options.keep:
             progress.console.print(next_steps(local, stack, f"order_{options.seed}_00000"))
             with suppress(KeyboardInterrupt):  # the way to end it
                 signal.pause()
         elif not report.status:
-            progress.console.print(
-                "\nNext:\n"
-                "  make demo ARGS=--keep    keeps it running, with a page of every event\n"
-                "  make compare             Powertools' idempotency and this layer under the same faults"
-            )
+            progress.console.print(_NEXT)
     return report
 
 
@@ -184,8 +194,9 @@ def stack_ref(cloud: LocalAws, stack: Stack) -> StackRef:
 
 def specification(options: argparse.Namespace) -> dict[str, Any]:
     """Return the simulator's request."""
-    request = {name: value for name, value in vars(options).items() if name not in {"bookings", "keep", "port"}}
-    return request | {"outOfOrder": request.pop("out_of_order")}
+    asked = {name: value for name, value in vars(options).items() if name in Spec.__struct_fields__}
+    request: dict[str, Any] = msgspec.to_builtins(Spec(**asked))
+    return request
 
 
 def reconcile(cloud: LocalAws, stack: Stack, settle: Callable[[], object]) -> int:
@@ -206,19 +217,6 @@ def reconcile(cloud: LocalAws, stack: Stack, settle: Callable[[], object]) -> in
         if not counts["reconciled"]:
             return int(counts["overdue"])
         time += timedelta(minutes=5)
-
-
-def replay(cloud: LocalAws, stack: Stack, name: str) -> None:
-    """Start a replay of everything that the archive holds."""
-    bus = cloud.client("events").describe_event_bus(Name=stack.outputs["CarRideBusName"])
-    now = datetime.now(UTC)
-    cloud.client("events").start_replay(
-        ReplayName=name,
-        EventSourceArn=stack.outputs["CarRideArchiveArn"],
-        EventStartTime=now - timedelta(hours=1),
-        EventEndTime=now + timedelta(days=2),  # the reconciler runs as if it were tomorrow
-        Destination={"Arn": bus["Arn"]},
-    )
 
 
 def write(document: Any, path: Path) -> None:

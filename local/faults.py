@@ -1,16 +1,12 @@
-"""Inject the faults that simulated events ask for into the deployed consumers: on this machine only.
+"""Inject the faults that events ask for into the deployed consumers: on this machine only.
 
 The engine runs this file in the process of every function, before the function's own code (`--preload`). It wraps the
 work that a handler gives to `idempotency.Consumer.event_handler` or `batch_handler`: a fault comes after the handler
 registered its effects and before the layer commits them, the moment at which it does the most harm. The consumers that
 the variable ``UNPROTECTED`` names lose their idempotency, which an audit has to notice. Deployed code has no faults.
 
-An `Intervention` is a fault that somebody armed for the next run of one event in one function (`local/interventions.py`
-runs in the engine and arms it; a file says so, which the first run that meets the fault removes):
-
-- ``kill`` ends the process after the handler registered its effects and before the commit.
-- ``lose-answer`` sends the commit, and takes away each answer to it, so that the attempt ends without knowing.
-- ``stall`` gives the attempt a short lease and freezes it before the commit, until another delivery has taken over.
+The extension ``simulatedfault`` of an event names a `carride.simulation.Fault`, which meets every consumer of the event
+or only one, as in ``stall@payment``.
 """
 
 import functools
@@ -19,113 +15,99 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from enum import StrEnum
 from pathlib import Path
 from tempfile import gettempdir
 from typing import Any, Final
 
 SLOW_S: Final = 3.0
 """Additional seconds that a slow consumer takes."""
-STALLED_LEASE_S: Final = 2.0
-"""The lease of a stalled attempt: enough to reach the end of its handler."""
 _FROZEN_S: Final = 20.0
 """How long a stalled attempt waits for another delivery at most: less than the timeout of any consumer."""
 _POLL_S: Final = 0.05
 _EXIT_CODE: Final = 70
 
 
-class Intervention(StrEnum):
-    """A fault that can be armed for the next run of an event."""
-
-    KILL = "kill"
-    LOSE_ANSWER = "lose-answer"
-    STALL = "stall"
-
-
 class SimulatedFaultError(Exception):
     """Raised because the event asked for it."""
 
 
-def inject_fault(event: Any) -> None:
-    """Inject the fault that the event's extension ``simulatedfault`` names.
-
-    ``crash`` ends the process, ``fail`` raises and ``slow`` waits, each in the function's first run of the event;
-    ``poison`` raises in every run.
-
-    Raises:
-        SimulatedFaultError: The event asked for it.
-    """
+def fault_of(consumer: str, event: Any) -> str | None:
+    """Return the fault that an event asks of a consumer; None without one."""
     from carride.simulation import FAULT_EXTENSION, Fault  # noqa: PLC0415 - found in the function's process only
 
-    fault = getattr(event, "extensions", {}).get(FAULT_EXTENSION)
-    if fault not in list(Fault) or (fault != Fault.POISON and _ran_before(event)):
-        return
-    match fault:
-        case Fault.CRASH:
-            os._exit(_EXIT_CODE)
-        case Fault.SLOW:
-            time.sleep(SLOW_S)
-        case _:
-            raise SimulatedFaultError(f"{event.type} of {event.subject} asked for it")
+    fault, _, only = getattr(event, "extensions", {}).get(FAULT_EXTENSION, "").partition("@")
+    return fault if fault in list(Fault) and only in {"", consumer} else None
 
 
-def armed(function: str, event_id: str, fault: Intervention) -> Path:
-    """Return the file that exists while a fault is armed for an event in a function.
+def _mark(event: Any) -> Path:
+    """Return the file that says that an event's fault was injected into this function. The process may end at once.
 
-    Args:
-        function: The function's name.
-        event_id: The event's idempotency id.
-        fault: The fault.
+    The event's time is part of the file's name: stacks that follow each other on one engine may publish the same rides.
     """
-    name = hashlib.blake2b(repr((function, event_id, fault.value)).encode(), digest_size=16).hexdigest()
-    return Path(gettempdir(), f"armed-{name}")
+    where = (os.environ.get("AWS_REGION"), os.environ.get("AWS_LAMBDA_FUNCTION_NAME"))
+    name = hashlib.blake2b(repr((where, event.idempotencyid, event.time)).encode(), digest_size=16).hexdigest()
+    return Path(gettempdir(), f"fault-{name}")
 
 
-def _armed_here(key: str, fault: Intervention) -> Path:
-    """Return the file of a fault of this function; ``key`` is the record's, ``<consumer>#<idempotency id>``."""
-    return armed(os.environ.get("AWS_LAMBDA_FUNCTION_NAME", ""), key.partition("#")[2], fault)
-
-
-def _use(key: str, fault: Intervention) -> bool:
-    """Return whether a fault is armed, and use it up: of several attempts one meets it."""
-    try:
-        _armed_here(key, fault).unlink()
-    except FileNotFoundError:
-        return False
-    return True
-
-
-class _Interventions:
-    """Injects what is armed into every consumer of this process.
+class Injector:
+    """Injects faults into every consumer of this process.
 
     Attributes:
         unanswered: Owner tokens of the attempts whose commit gets no answer.
+        stalling: Record keys whose next attempt stalls.
         leases: The end of the lease of each stalled attempt, in epoch milliseconds, by owner token.
     """
 
     def __init__(self) -> None:
         self.unanswered: set[str] = set()
+        self.stalling: set[str] = set()
         self.leases: dict[str, int] = {}
 
-    def inject(self, consumer: Any, operation: Any) -> None:
-        """Inject the armed faults of an attempt whose handler has ended."""
-        if _use(operation.key, Intervention.KILL):
-            os._exit(_EXIT_CODE)
-        if _use(operation.key, Intervention.LOSE_ANSWER):
-            self.unanswered.add(operation.owner)
-        if _use(operation.key, Intervention.STALL):
-            deadline = time.monotonic() + _FROZEN_S
-            while time.monotonic() < deadline:
-                found = consumer.record(operation.key.partition("#")[2])
-                if found is not None and found.owner != operation.owner and found.status != "IN_PROGRESS":
-                    return
-                time.sleep(_POLL_S)
+    def inject(self, consumer: Any, event: Any, operation: Any) -> None:
+        """Inject the fault of an attempt whose handler has ended. Only poison meets more than one attempt.
+
+        Raises:
+            SimulatedFaultError: The event asked for it.
+        """
+        fault = fault_of(consumer.name, event)
+        try:
+            if fault not in {None, "poison"}:
+                _mark(event).touch(exist_ok=False)
+        except FileExistsError:
+            return
+        match fault:
+            case None:
+                return
+            case "crash":
+                os._exit(_EXIT_CODE)
+            case "slow":
+                time.sleep(SLOW_S)
+            case "lose-answer":
+                self.unanswered.add(operation.owner)
+            case "stall":
+                self.stalling.discard(operation.key)
+                _wait_for_another(consumer, operation)
+            case _:
+                raise SimulatedFaultError(f"{event.type} of {event.subject} asked for it")
+
+    def key(self, consumer: str, stock: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """Return a consumer's ``key=``, which is asked before the claim, and so learns of a stall in time."""
+
+        def key(event: Any) -> Any:
+            found = stock(event)
+            if fault_of(consumer, event) == "stall" and not _mark(event).exists():
+                self.stalling.add(f"{consumer}#{found}")
+            return found
+
+        return key
 
     def lease_until(self, stock: Callable[[Any, int], int]) -> Callable[[Any, int], int]:
         """Return `decision.lease_until` with short leases of stalled attempts, which no heartbeat makes longer."""
 
         def lease_until(request: Any, now_ms: int) -> int:
-            if _armed_here(request.key, Intervention.STALL).exists():
+            if request.key in self.stalling:
+                from carride.simulation import STALLED_LEASE_S  # noqa: PLC0415 - as above
+
                 self.leases.setdefault(request.owner, now_ms + int(STALLED_LEASE_S * 1000))
             return self.leases.get(request.owner) or stock(request, now_ms)
 
@@ -146,18 +128,14 @@ class _Interventions:
         return send
 
 
-def _ran_before(event: Any) -> bool:
-    """Return whether this function ran the event before. A file remembers it, because the process may end at once.
-
-    The event's time is part of the file's name: stacks that follow each other on one engine may publish the same rides.
-    """
-    where = (os.environ.get("AWS_REGION"), os.environ.get("AWS_LAMBDA_FUNCTION_NAME"))
-    name = hashlib.blake2b(repr((where, event.idempotencyid, event.time)).encode(), digest_size=16).hexdigest()
-    try:
-        Path(gettempdir(), f"fault-{name}").touch(exist_ok=False)
-    except FileExistsError:
-        return True
-    return False
+def _wait_for_another(consumer: Any, operation: Any) -> None:
+    """Freeze an attempt until another delivery has taken over."""
+    deadline = time.monotonic() + _FROZEN_S
+    while time.monotonic() < deadline:
+        found = consumer.record(operation.key.partition("#")[2])
+        if found is not None and found.owner != operation.owner and found.status != "IN_PROGRESS":
+            return
+        time.sleep(_POLL_S)
 
 
 def install(replace: Callable[[Any, str, Any], None] = setattr) -> None:
@@ -173,24 +151,22 @@ def install(replace: Callable[[Any, str, Any], None] = setattr) -> None:
     except ModuleNotFoundError:
         return
 
-    interventions = _Interventions()
-    replace(decision, "lease_until", interventions.lease_until(decision.lease_until))
+    injector, unprotected = Injector(), os.environ.get("UNPROTECTED", "").split(",")
+    replace(decision, "lease_until", injector.lease_until(decision.lease_until))
     for transport in (BotocoreTransport, LeanTransport):
-        replace(transport, "__call__", interventions.transport(transport.__call__))
+        replace(transport, "__call__", injector.transport(transport.__call__))
     for name in ("event_handler", "batch_handler"):
-        replace(Consumer, name, _with_faults(getattr(Consumer, name), interventions))
-    if unprotected := os.environ.get("UNPROTECTED"):
-        replace(Consumer, "__init__", _without_keys(Consumer.__init__, unprotected.split(",")))
+        replace(Consumer, name, _with_faults(getattr(Consumer, name), injector))
+    replace(Consumer, "__init__", _with_keys(Consumer.__init__, injector, unprotected))
 
 
-def _with_faults(decorate: Callable[..., Any], interventions: _Interventions) -> Callable[..., Any]:
+def _with_faults(decorate: Callable[..., Any], injector: Injector) -> Callable[..., Any]:
     @functools.wraps(decorate)
     def decorator(consumer: Any, work: Callable[[Any, Any], Any]) -> Any:
         @functools.wraps(work)
         def handler(event: Any, operation: Any) -> Any:
             result = work(event, operation)
-            inject_fault(event)
-            interventions.inject(consumer, operation)
+            injector.inject(consumer, event, operation)
             return result
 
         return decorate(consumer, handler)
@@ -198,16 +174,18 @@ def _with_faults(decorate: Callable[..., Any], interventions: _Interventions) ->
     return decorator
 
 
-def _without_keys(protected: Callable[..., None], unprotected: list[str]) -> Callable[..., None]:
-    """Give each delivery of the named consumers a key of its own, so that they recognise no duplicate."""
+def _with_keys(initialise: Callable[..., None], injector: Injector, unprotected: list[str]) -> Callable[..., None]:
+    """Have keys learn of stalls, and give each delivery of the unprotected consumers a key of its own."""
 
-    @functools.wraps(protected)
-    def initialise(consumer: Any, name: str, *args: Any, **options: Any) -> None:
+    @functools.wraps(initialise)
+    def with_keys(consumer: Any, name: str, *args: Any, **options: Any) -> None:
         if name in unprotected:
             options["key"] = lambda _event: uuid.uuid4().hex
-        protected(consumer, name, *args, **options)
+        elif callable(options.get("key")):
+            options["key"] = injector.key(name, options["key"])
+        initialise(consumer, name, *args, **options)
 
-    return initialise
+    return with_keys
 
 
 if __name__ == "__main__":

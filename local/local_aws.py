@@ -27,8 +27,8 @@ from local.engine.process import HOST, REGION, ROOT, Engine, EngineError
 
 __all__ = ["FAULTS", "HOST", "REGION", "ROOT", "Asked", "EngineError", "LocalAws", "Stack"]
 
-FAULTS: Final = (f"--preload={ROOT / 'local' / 'faults.py'}", "--plug-in=local.interventions")
-"""The engine's options with which consumers meet the faults that simulated events ask for, or that were armed."""
+FAULTS: Final = (f"--preload={ROOT / 'local' / 'faults.py'}",)
+"""The engine's options with which consumers meet the faults that events ask for."""
 
 _OPERATION_BEGINS: Final = frozenset({"CREATE_IN_PROGRESS", "UPDATE_IN_PROGRESS", "DELETE_IN_PROGRESS"})
 _CAPABILITIES: Final = ["CAPABILITY_IAM", "CAPABILITY_NAMED_IAM", "CAPABILITY_AUTO_EXPAND"]
@@ -85,7 +85,9 @@ class LocalAws(Engine):
     region: Final = REGION
 
     def __init__(self, *options: str, variables: Mapping[str, str] | None = None) -> None:
-        super().__init__(ROOT / ".venv-engine" / "bin" / "python", *options, variables=variables)
+        # The transport that a deployed function chooses, without its way back: what fails here is seen.
+        given = {"IDEMPOTENCY_TRANSPORT": "lean", **(variables or {})}
+        super().__init__(ROOT / ".venv-engine" / "bin" / "python", *options, variables=given)
         self._clients: dict[tuple[str, str], Any] = {}
 
     def stop(self) -> None:

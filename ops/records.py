@@ -1,23 +1,26 @@
-"""Reads idempotency records and says what they mean; releases and forgets them.
+"""Reads idempotency records and says what they mean; releases, settles and forgets them.
 
 A change is a conditional write on the record as it was shown. If a delivery claims the key in between, nothing is done.
 """
 
+import json
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from itertools import islice, product, starmap
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 from botocore.exceptions import ClientError
+from cyclopts import Parameter
 
 from carride.events import idempotency_id
 from carride.facts import FACTS
 from idempotency import Policy, marshalling
 from idempotency.clock import epoch_ms, to_ms
 from idempotency.decision import LONGEST_LEASE_MS, has_crashed, is_corrupt, released
+from idempotency.externals import NOT_DONE, Done, settled
 from idempotency.policy import DAY
-from idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, STATUSES, Record
+from idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, STATUSES, Record, unknown_calls
 from idempotency.stores.dynamodb import item_of, record_of
 from ops import tables
 from ops.audit import reading
@@ -74,10 +77,10 @@ class Found(NamedTuple):
 
 
 class Change(NamedTuple):
-    """What a release or a forget does to a record, and what its next delivery does then."""
+    """What a release, a settlement or a forget does to a record, and what its next delivery does then."""
 
     action: str
-    """``release`` or ``forget``."""
+    """``release``, ``settle`` or ``forget``."""
     record: Explained
     then: str
 
@@ -257,9 +260,41 @@ def release(stack: StackRef, key: str, /) -> Plan:
     item, record, found = _free(stack, key)
     if record.status not in (QUARANTINED, IN_PROGRESS) and not is_corrupt(record):
         raise OperatorError(f"{key} is neither quarantined nor crashed, so there is nothing to release: {found.says}")
-    free = item_of(released(record, secrets.token_hex(16), epoch_ms(), 30 * DAY))
     change = Change("release", found, "the next delivery runs as attempt 1: redrive its dead letter")
-    return Plan(change, lambda: _write(stack, item, change, "put_item", Item=free), (stack,))
+    return _release(stack, item, change, record)
+
+
+@acts("settle", "payment#7f3c1c1e-6a51-5d0c-9f5e-1b8a4c2d3e4f --not-done")
+def settle(
+    stack: StackRef,
+    key: str,
+    /,
+    *,
+    done: str | None = None,
+    not_done: Annotated[bool, Parameter(negative="")] = False,
+) -> Plan:
+    """Say whether an external call took effect of which nobody can tell, and release its key.
+
+    The dead letter names the call and its downstream key: ask the other system. Then redrive the letter. If several are
+    unknown, settle one after the other: the preview names the call.
+
+    Args:
+        key: CONSUMER#KEY, from a dead letter or a log line.
+        done: It took effect; its result, as JSON.
+        not_done: It did not, and never will.
+    """
+    if (done is not None) is not_done:
+        raise OperatorError("give --done with the call's result as JSON, or --not-done")
+    try:
+        answer = NOT_DONE if done is None else Done(json.loads(done))
+    except ValueError as error:
+        raise OperatorError(f"{done!r} is no JSON: write a text as '\"text\"', and no result as null") from error
+    item, record, found = _free(stack, key)
+    call = next(iter(unknown_calls(record)), None)
+    if call is None:
+        raise OperatorError(f"{key} has no external call whose outcome is unknown: {found.says}")
+    then = f"the next delivery {'makes' if not_done else 'takes the result of'} {call}: redrive its dead letter"
+    return _release(stack, item, Change("settle", found, then), settled(record, call, answer))
 
 
 @acts("forget", "dispatch#7f3c1c1e-6a51-5d0c-9f5e-1b8a4c2d3e4f")
@@ -294,6 +329,12 @@ def _free(stack: StackRef, key: str) -> tuple[dict[str, Any], Record, Explained]
     if found.held:
         raise OperatorError(f"{key} is held: {found.says}; try again a minute after that")
     return item, record, found
+
+
+def _release(stack: StackRef, seen: Mapping[str, Any], change: Change, record: Record) -> Plan:
+    """Return the plan that lets a record's key run again."""
+    free = item_of(released(record, secrets.token_hex(16), epoch_ms(), 30 * DAY))
+    return Plan(change, lambda: _write(stack, seen, change, "put_item", Item=free), (stack,))
 
 
 def _write(stack: StackRef, seen: Mapping[str, Any], change: Change, operation: str, **request: Any) -> dict[str, str]:

@@ -36,7 +36,7 @@ os.environ |= {
     "CARRIDE_CHANGES": os.devnull,
 }
 # What a function finds in its environment when it is imported; tests that call it give it settings of their own.
-os.environ |= {
+FUNCTION_ENVIRONMENT: Final = {
     "ASSIGNMENT_TABLE": "assignments",
     "BOOKING_TABLE": "bookings",
     "CAR_TABLE": "cars",
@@ -57,6 +57,7 @@ os.environ |= {
     "SIMULATOR_FUNCTION_NAME": "simulator",
     "STAGE": "local",
 }
+os.environ |= FUNCTION_ENVIRONMENT
 
 # AWS's descriptions of its services are megabytes of JSON, which every session of botocore's would read for itself.
 botocore.session.create_loader = functools.cache(botocore.session.create_loader)

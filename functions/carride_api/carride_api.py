@@ -6,26 +6,20 @@
 import json
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
-
-from botocore.exceptions import BotoCoreError, ClientError
-from botocore.session import get_session
+from typing import Any, Final
 
 from api.problems import TYPES, Kind, refused
 from api.requests import Requests, fingerprinted, record_key
 from api.service import Service, Settings, StartSimulator
 from api.tables import Tables
-from carride.clients import dynamodb_client
+from carride.dynamodb import DynamoDB
 from carride.region_fence import RegionFence
 from carride.settings import from_environment
 from carride.telemetry import logger, observe
 from idempotency import Consumer, DynamoDBStore, EffectConflictError, Policy
 from idempotency.http import HttpHandler, HttpProblemError
 from idempotency.invocation import LambdaContext
-from idempotency.stores.transport import Transport, botocore_transport
-
-if TYPE_CHECKING:
-    from mypy_boto3_dynamodb import DynamoDBClient
+from idempotency.stores.transport import NoAnswerError, ServiceError, Transport, dynamodb_transport
 
 # A key is remembered for a day, longer than clients retry. Only outages and bugs fail an attempt, and clients may retry
 # those without limit.
@@ -41,7 +35,6 @@ _RETRY_AFTER: Final = {"Retry-After": "30"}
 def make_handler(
     settings: Settings,
     *,
-    dynamodb: "DynamoDBClient | None" = None,
     transport: Transport | None = None,
     start_simulator: StartSimulator | None = None,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
@@ -50,15 +43,12 @@ def make_handler(
 
     Args:
         settings: the function's environment.
-        dynamodb: reads the tables; by default a client with timeouts shorter than a request's.
-        transport: carries the transactions to DynamoDB; by default another client.
+        transport: carries reads and transactions to DynamoDB; by default the environment's.
         start_simulator: starts a simulation; by default by an asynchronous invocation.
         now: the present, with a time zone.
     """
-    if dynamodb is None or transport is None:
-        session = get_session()  # shared, because a session reads the description of DynamoDB once
-        dynamodb = dynamodb or dynamodb_client(session, connect_s=0.7, read_s=0.8)
-        transport = transport or botocore_transport(session=session)
+    transport = transport or dynamodb_transport()
+    dynamodb = DynamoDB(transport)
     # Always on DynamoDB, so that an answer is committed together with its ride.
     store = DynamoDBStore(settings.idempotency_table, transport=transport)
     tables = Tables(dynamodb, settings.booking_table, settings.ride_table)
@@ -109,7 +99,7 @@ def _refusal(fence: RegionFence) -> str | None:
     """Return why a write is refused, or None. If the fence cannot be read, the write could not be stored either."""
     try:
         return "this region accepts no writes at present: the other one does" if fence.is_up() else None
-    except (ClientError, BotoCoreError) as error:
+    except (NoAnswerError, ServiceError) as error:
         logger.warning("DynamoDB did not answer", exc_info=error)
         return "an AWS service did not answer"
 

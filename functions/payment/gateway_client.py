@@ -11,13 +11,15 @@ fit. Of other texts only a short code is kept, since they may be about the custo
 import json
 import random
 import re
+import select
 import time
+from collections import deque
 from collections.abc import Callable
 from http import HTTPStatus
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Annotated, Any, Final
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
-import urllib3
 from msgspec import Meta, Struct
 
 from carride.decoding import FieldError, shaped
@@ -31,7 +33,7 @@ from gateway import (
     NoGatewayError,
     Status,
 )
-from gateway_access import Access, Bearer
+from gateway_access import Access, Bearer, Headers
 
 _TRIES: Final = 8
 _FIRST_PAUSE_S: Final = 0.1
@@ -90,9 +92,8 @@ class HttpGateway:
     ) -> None:
         self._url = url.rstrip("/")
         self._access = access
-        self._pool = urllib3.PoolManager(
-            timeout=urllib3.Timeout(connect=connect_timeout_s, read=read_timeout_s), retries=False
-        )
+        self._connect_timeout_s, self._read_timeout_s = connect_timeout_s, read_timeout_s
+        self._kept = deque[HTTPConnection](maxlen=1)
         # What one try can take at the most: reading the secret, asking what became of the one before, and the request.
         self._longest_try_ms = int((2_000 if access is None else 3_000) * (connect_timeout_s + read_timeout_s))
         self._clock = clock
@@ -242,12 +243,40 @@ class HttpGateway:
         if self._access:
             headers = self._access(method, self._url + path, headers, content)
         try:
-            response = self._pool.request(method, self._url + path, body=content, headers=headers, redirect=False)
-        except urllib3.exceptions.HTTPError as error:
+            status, answer = self._exchange(method, path, headers, content)
+        except (OSError, HTTPException, ValueError) as error:
             raise GatewayUnavailableError(f"{method} {path} got no answer: {type(error).__name__}") from error
-        if response.status == HTTPStatus.UNAUTHORIZED and isinstance(self._access, Bearer):
+        if status == HTTPStatus.UNAUTHORIZED and isinstance(self._access, Bearer):
             self._access.forget()
-        return response.status, response.data
+        return status, answer
+
+    def _exchange(self, method: str, path: str, headers: Headers, content: bytes | None) -> tuple[int, bytes]:
+        """Send a request once, over the connection of the one before if that is still open."""
+        connection = self._kept.pop() if self._kept else self._new_connection()
+        if connection.sock is not None and select.select([connection.sock], [], [], 0)[0]:
+            connection.close()  # by the gateway: otherwise it would have nothing to say
+        try:
+            if connection.sock is None:
+                connection.connect()
+            connection.sock.settimeout(self._read_timeout_s)
+            connection.request(method, urlsplit(self._url).path + path, content, headers)
+            answer = connection.getresponse()
+            read = answer.read()
+        except BaseException:
+            connection.close()
+            raise
+        self._kept.append(connection)
+        return answer.status, read
+
+    def close(self) -> None:
+        """Close the kept connection. A function need not: it is frozen, not ended."""
+        while self._kept:
+            self._kept.pop().close()
+
+    def _new_connection(self) -> HTTPConnection:
+        address = urlsplit(self._url)
+        kind = HTTPSConnection if address.scheme == "https" else HTTPConnection
+        return kind(str(address.hostname), address.port, timeout=self._connect_timeout_s)
 
 
 def _shaped[S: Struct](answer: object, shape: type[S]) -> S:

@@ -120,12 +120,15 @@ def _capture(gateway: HttpGateway, call: Call, charge: Charge, amount: int) -> C
 
 def http_gateway(settings: Settings) -> HttpGateway:
     """Return the gateway of the settings. It is asked for nothing yet, not even a secret."""
+    if not (settings.payment_gateway_signed or settings.payment_gateway_secret_arn):
+        return HttpGateway(settings.payment_gateway_url)
+
     from botocore.session import get_session  # noqa: PLC0415 - signatures and secrets need it, and nothing else
 
-    access: Access | None = None
+    access: Access
     if settings.payment_gateway_signed:
         access = signed(get_session(), settings.aws_region)
-    elif settings.payment_gateway_secret_arn:
+    else:
         access = Bearer(partial(read_secret, get_session(), settings.payment_gateway_secret_arn))
     return HttpGateway(settings.payment_gateway_url, access)
 

@@ -2,16 +2,15 @@
 
 from collections.abc import Iterator, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from carride.bookings import Booking
+from carride.dynamodb import CONDITION_FAILED, DynamoDB
 from carride.history import timeline_of
 from carride.overdue import INDEX, Stage, shard, shards, text
 from idempotency import marshalling
+from idempotency.stores.transport import ServiceError
 from settlement import Seen
-
-if TYPE_CHECKING:
-    from mypy_boto3_dynamodb import DynamoDBClient
 
 _PAGE: Final = 25
 
@@ -38,7 +37,7 @@ class OpenRides:
         tables: their names.
     """
 
-    def __init__(self, client: "DynamoDBClient", tables: Tables) -> None:
+    def __init__(self, client: DynamoDB, tables: Tables) -> None:
         self._client = client
         self._tables = tables
 
@@ -89,20 +88,22 @@ class OpenRides:
                         ":reconciled": {"S": shard(order_id, Stage.RECONCILED)},
                     },
                 )
-            except self._client.exceptions.ConditionalCheckFailedException:
-                continue
+            except ServiceError as error:
+                if error.code != CONDITION_FAILED:
+                    raise
 
     def _in_index(self, table: str, stage: Stage, before: datetime) -> Iterator[str]:
         for each in shards(stage):
-            pages = self._client.get_paginator("query").paginate(
+            pages = self._client.query(
                 TableName=table,
                 IndexName=INDEX,
                 KeyConditionExpression="openShard = :shard AND openSince <= :before",
                 ExpressionAttributeValues={":shard": {"S": each}, ":before": {"S": text(before)}},
-                PaginationConfig={"PageSize": _PAGE},
+                Limit=_PAGE,
             )
             yield from (item["orderID"]["S"] for page in pages for item in page["Items"])
 
     def _item(self, table: str, order_id: str) -> Mapping[str, Any]:
         answer = self._client.get_item(TableName=table, Key={"orderID": {"S": order_id}}, ConsistentRead=True)
-        return answer.get("Item", {})
+        item: Mapping[str, Any] = answer.get("Item", {})
+        return item

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Final
 from msgspec import Meta, Struct
 
 from carride.bookings import changed
-from carride.clients import dynamodb_client
 from carride.decoding import shaped
+from carride.dynamodb import DynamoDB
 from carride.events import SOURCE, RideEvent
 from carride.items import Outbox
 from carride.overdue import LIMIT
@@ -22,6 +22,7 @@ from idempotency import (
     lambda_deadline,
     open_store,
 )
+from idempotency.stores.transport import dynamodb_transport
 from open_rides import OpenRides, Tables
 from settlement import Cancellation, decide
 
@@ -54,13 +55,14 @@ class Reconciler:
     """Has overdue rides settled."""
 
     def __init__(self, settings: Settings) -> None:
-        store = open_store(f"dynamodb:{settings.idempotency_table}")
+        transport = dynamodb_transport()
+        store = open_store(f"dynamodb:{settings.idempotency_table}", transport=transport)
         self.consumer: Consumer[None] = Consumer("reconciler", store)
         self.limit = timedelta(hours=settings.overdue_hours)
         self._bookings = settings.booking_table
         self._outbox = Outbox(settings.outbox_table, settings.aws_region, timedelta(days=settings.outbox_days))
         self._open_rides = OpenRides(
-            dynamodb_client(),
+            DynamoDB(transport),
             Tables(settings.booking_table, settings.assignment_table, settings.payment_table, settings.ride_table),
         )
 

@@ -8,18 +8,17 @@ import hashlib
 from typing import Any, Final
 
 import msgspec
-from botocore.session import get_session
 from msgspec import Struct
 from msgspec.structs import replace
 
 import gateway_rules
-from carride.clients import dynamodb_client
+from carride.dynamodb import DynamoDB
 from carride.settings import from_environment
 from gateway_rules import Payment, RefusedError
 from idempotency import Consumer, DynamoDBStore, Operation, Policy, Put, marshalling
 from idempotency.http import HttpHandler, HttpProblemError
 from idempotency.http_formats import Request
-from idempotency.stores.transport import Transport, botocore_transport
+from idempotency.stores.transport import Transport, dynamodb_transport
 
 # A key is remembered for a day. Two requests for payments of one reference conflict, and the later one runs again.
 _POLICY: Final = Policy(window=86_400, max_attempts=1_000, atomic=True, conflict_reruns=5)
@@ -32,9 +31,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     aws_region: str
 
 
-def make_handler(settings: Settings, dynamodb: Any, transport: Transport) -> HttpHandler:
-    """Return the Lambda handler. ``dynamodb``, a client, reads the table; ``transport`` writes it."""
-    table = settings.simulated_gateway_table
+def make_handler(settings: Settings, transport: Transport) -> HttpHandler:
+    """Return the Lambda handler; ``transport`` reaches its table."""
+    dynamodb, table = DynamoDB(transport), settings.simulated_gateway_table
     store = DynamoDBStore(table, transport=transport)
     consumer = Consumer("simulated-gateway", store, policy=_POLICY, region=settings.aws_region)
 
@@ -101,5 +100,4 @@ def _body(request: Request) -> object:
         return None  # which is no body of any operation
 
 
-_session = get_session()
-handler = make_handler(from_environment(Settings), dynamodb_client(_session), botocore_transport(session=_session))
+handler = make_handler(from_environment(Settings), dynamodb_transport())

@@ -24,7 +24,7 @@ _CHANGES: Final = frozenset(name for name, fact in FACTS.items() if issubclass(f
 """The types of facts that make a new version of a ride."""
 _CLOCK_SKEW: Final = timedelta(seconds=Policy().clock_skew)
 _MOST_NAMES: Final = 10
-_ROWS: Final = {
+ROWS: Final = {
     "distinct": "events to act on",
     "deliveries": "deliveries",
     "duplicates_absorbed": "skipped duplicates",
@@ -156,7 +156,7 @@ class Ledger:
 
     def to_json(self) -> dict[str, object]:
         """Return the ledger and its sums as JSON-ready values."""
-        sums = {name: self._sum(name) for name in _ROWS if name != "distinct"}
+        sums = {name: self._sum(name) for name in ROWS if name != "distinct"}
         totals = {"lost": self.lost, "doubled": self.doubled, "balanced": self.balanced, "verdict": self.verdict}
         return asdict(self) | sums | totals
 
@@ -170,7 +170,7 @@ class Ledger:
         if judged:
             lines.append(f"judged: events since {judged}, when the log begins")
         lines += ["", _row("", *self.consumers)]
-        for name, label in _ROWS.items():
+        for name, label in ROWS.items():
             lines.append(_row(label, *(getattr(account, name) for account in self.consumers.values())))
         lines += ["", _row("waiting for redrive", self.waiting)]
         for queue, reasons in self.dead_lettered.items():

@@ -12,8 +12,7 @@ from ops.audit import Report, audit
 from ops.cli.show import show, table
 from ops.cli.verbs import Moment, Plan, Session, Steps, acts, before, reads
 from ops.replay import ReplayState
-from ops.replay.planning import Fate, ReplayPlan, plan
-from ops.replay.progress import PAUSE, Progress, watch
+from ops.replay.planning import PAUSE, Fate, Progress, ReplayPlan, plan, watch
 from ops.words import counted
 
 
@@ -126,7 +125,7 @@ def _window(since: datetime, until: datetime) -> str:
 def _(found: ReplayPlan) -> RenderableType:
     present = {fate for types in found.fates.values() for counts in types.values() for fate in counts}
     fates = [fate for fate in Fate if fate in present]
-    title = f"{found.events:,} archived events, as a replay finds them"
+    title = f"{found.events:,} archived events whose own time is in the window; the audit counts by the time of the log"
     rows = table("consumer", "type", *map(str, fates), title=title)
     for consumer, types in found.fates.items():
         for kind, counts in sorted(types.items()):

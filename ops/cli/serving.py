@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from ops.cli.verbs import Session, reads
-from ops.desk import PORT, serving
+from ops.desk import PORT, open_browser, serving
 
 
 @reads("desk", "", tool=False)
-def desk(session: Session, *, port: int = PORT) -> Iterator[str]:
+def desk(session: Session, *, port: int = PORT, no_browser: bool = False) -> Iterator[str]:
     """Serve a page that shows every event of a stack and what became of it, until Ctrl-C.
 
     Only this machine can open it. It changes nothing until you confirm a button. On AWS the audit runs when you ask for
@@ -17,9 +17,12 @@ def desk(session: Session, *, port: int = PORT) -> Iterator[str]:
 
     Args:
         port: Where to serve it.
+        no_browser: Do not open it in a browser.
     """
     with serving(session.stack, port) as url:
         yield f"{url} shows {session.stack.name}; Ctrl-C ends it"
+        if not no_browser:
+            open_browser(url)
         with suppress(KeyboardInterrupt):
             signal.pause()
 

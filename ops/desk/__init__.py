@@ -1,7 +1,10 @@
 """The desk: a page that shows every event of a stack and what became of it, served to this machine only."""
 
+import os
 import socket
+import sys
 import threading
+import webbrowser
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -10,7 +13,6 @@ from ops.stack import OperatorError, StackRef
 
 PORT: Final = 8765
 _HOST: Final = "127.0.0.1"
-_LAST_ANSWERS_S: Final = 1
 
 
 @contextmanager
@@ -34,7 +36,7 @@ def serving(stack: StackRef, port: int = PORT) -> Iterator[str]:
         host = f"{_HOST}:{listener.getsockname()[1]}"
         desk = Desk(feed, host)
         settings = uvicorn.Config(
-            desk.app, log_level="warning", lifespan="off", access_log=False, timeout_graceful_shutdown=_LAST_ANSWERS_S
+            desk.app, log_level="warning", lifespan="off", access_log=False, timeout_graceful_shutdown=1
         )
         server = uvicorn.Server(settings)
         thread = threading.Thread(target=server.run, args=([listener],), name="desk")
@@ -47,6 +49,13 @@ def serving(stack: StackRef, port: int = PORT) -> Iterator[str]:
             feed.stop()
             server.should_exit = True
             thread.join()
+
+
+def open_browser(url: str) -> None:
+    """Open a page if this is a terminal of a desktop. Elsewhere a browser in text mode would take the terminal."""
+    has_display = sys.platform in {"darwin", "win32"} or {"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys()
+    if sys.stdout.isatty() and has_display:
+        webbrowser.open(url)
 
 
 def _listening(port: int) -> socket.socket:

@@ -1,9 +1,7 @@
-"""The desk's pages: each is rendered here, and the browser replaces the changing part as it changes."""
+"""The desk's pages: each is rendered here, and the browser asks again and again for the parts that change."""
 
-import json
 import time
-from asyncio import sleep
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -13,70 +11,36 @@ from botocore.exceptions import BotoCoreError, ClientError
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
-from starlette.datastructures import Headers
 from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from idempotency.record import Record
 from ops.desk import views
 from ops.desk.feed import Feed
 from ops.desk.jobs import Jobs
 from ops.desk.pictures import LOOKS, look
-from ops.desk.views import NotThereError
+from ops.desk.views import NotThereError, Watched
 from ops.stack import OperatorError
 
 _HERE: Final = Path(__file__).parent
-_LOOK_S: Final = 0.2
-"""How often a stream looks for changes."""
-_FADE_S: Final = 2.0
-"""After this time a stream renders again although nothing has changed: rates fade, records change."""
+_FADE_S: Final = 2
+"""After this time the parts are rendered again although nothing has happened: rates fade, records change."""
 _SAID_S: Final = 20.0
 """How long the page says what the last button did."""
-_EVENT_STREAM: Final = "text/event-stream"
 _POLICY: Final = "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; object-src 'none'"
-_HEADERS: Final = (
-    (b"content-security-policy", _POLICY.encode()),
-    (b"referrer-policy", b"same-origin"),
-    (b"x-content-type-options", b"nosniff"),
-    (b"cache-control", b"no-store"),
-)
-
+_HEADERS: Final = {
+    "content-security-policy": _POLICY,
+    "referrer-policy": "same-origin",
+    "x-content-type-options": "nosniff",
+    "cache-control": "no-store",
+}
 
 type View = Callable[["Desk", Request], Mapping[str, Any]]
 """Returns the variables of a page's template."""
-
-
-class Guard:
-    """Refuses what another site could send: requests under another host name, and changes from another origin.
-
-    Args:
-        app: what is guarded.
-        host: the name and port under which the page is served.
-    """
-
-    def __init__(self, app: ASGIApp, host: str) -> None:
-        self._app = app
-        self._hosts = {host, host.replace("127.0.0.1", "localhost")}
-        self._origins = {f"http://{each}" for each in self._hosts}
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
-        headers = Headers(scope=scope)
-        refusal = None
-        if headers.get("host") not in self._hosts:
-            refusal = PlainTextResponse(f"This page is served as {min(self._hosts)} only.", 421)
-        elif scope["method"] not in {"GET", "HEAD"} and headers.get("origin") not in self._origins:
-            refusal = PlainTextResponse("Only this page may change anything.", 403)
-
-        async def send_guarded(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] = [*message["headers"], *_HEADERS]
-            await send(message)
-
-        await (refusal or self._app)(scope, receive, send_guarded)
 
 
 class Desk:
@@ -89,9 +53,10 @@ class Desk:
 
     def __init__(self, feed: Feed, host: str) -> None:
         self.feed = feed
-        self._said: tuple[float, str | None] = (0.0, None)
-        self.watched = views.Watched()
+        self.records, self.items = Watched[Record](), Watched[Mapping[str, Any]]()
         self.jobs = Jobs(feed.stack)
+        self._said: tuple[float, str | None] = (0.0, None)
+        self._hosts = {host, host.replace("127.0.0.1", "localhost")}
         self._templates = Environment(
             loader=FileSystemLoader(_HERE / "templates"),
             autoescape=True,
@@ -104,7 +69,8 @@ class Desk:
         pages = [Route(path, self._page(template, view)) for path, template, view in views.PAGES]
         acts = [Route(path, self._act(act), methods=["POST"]) for path, act in views.ACTS]
         static = Mount("/static", StaticFiles(directory=_HERE / "static"))
-        self.app = Starlette(routes=[*acts, *pages, static], middleware=[Middleware(Guard, host=host)])
+        guard = Middleware(BaseHTTPMiddleware, dispatch=self._guard)
+        self.app = Starlette(routes=[*acts, *pages, static], middleware=[guard])
 
     @property
     def said(self) -> str | None:
@@ -112,17 +78,36 @@ class Desk:
         at, sentence = self._said
         return sentence if time.monotonic() - at < _SAID_S else None
 
-    def _page(self, template: str, view: View) -> Callable[[Request], Any]:
-        async def endpoint(request: Request) -> Response:
-            if _EVENT_STREAM in request.headers.get("accept", ""):
-                return StreamingResponse(self._stream(template, view, request), media_type=_EVENT_STREAM)
-            status, parts, context = await run_in_threadpool(self._render, template, view, request)
-            page = self._templates.get_template("page.html").render(context | parts)
-            return HTMLResponse(page, status)
+    async def _guard(self, request: Request, call: Callable[[Request], Awaitable[Response]]) -> Response:
+        """Refuse what another site could send: requests under another host name, and changes from another origin."""
+        if request.headers.get("host") not in self._hosts:
+            return PlainTextResponse(f"This page is served as {min(self._hosts)} only.", 421)
+        origins = {f"http://{host}" for host in self._hosts}
+        if request.method not in {"GET", "HEAD"} and request.headers.get("origin") not in origins:
+            return PlainTextResponse("Only this page may change anything.", 403)
+        response = await call(request)
+        response.headers.update(_HEADERS)
+        return response
+
+    def _page(self, template: str, view: View) -> Callable[[Request], Response]:
+        def endpoint(request: Request) -> Response:
+            wants_parts = request.headers.get("accept") == "application/json"
+            tag = f'"{self.feed.index.version}-{time.monotonic() // _FADE_S}"'
+            if wants_parts and request.headers.get("if-none-match") == tag:
+                return Response(status_code=304)
+            if wants_parts and template in views.STILL:
+                return JSONResponse({"status": self._render("status.html", {})}, headers={"etag": tag})
+            status, body, context = self._context(template, view, request)
+            parts = {"status": self._render("status.html", {}), "live": self._render(body, context)}
+            if wants_parts:
+                return JSONResponse(parts, headers={"etag": tag})
+            return HTMLResponse(self._render("page.html", context | parts), status)
 
         return endpoint
 
-    def _act(self, act: Callable[["Desk", Mapping[str, str]], tuple[str, str | None]]) -> Callable[[Request], Any]:
+    def _act(
+        self, act: Callable[["Desk", Mapping[str, str]], tuple[str, str | None]]
+    ) -> Callable[[Request], Awaitable[Response]]:
         async def endpoint(request: Request) -> Response:
             form = dict(parse_qsl((await request.body()).decode(), keep_blank_values=True))
             try:
@@ -136,47 +121,19 @@ class Desk:
 
     def _context(self, template: str, view: View, request: Request) -> tuple[int, str, dict[str, Any]]:
         """Return the status, the template and the variables of a page."""
-        base: dict[str, Any] = {"desk": self, "feed": self.feed, "path": request.url.path, "stack": self.feed.stack}
+        where = {"path": request.url.path}
         try:
-            return 200, template, base | dict(view(self, request))
+            return 200, template, where | dict(view(self, request))
         except NotThereError as error:
-            return 200, "sentence.html", base | {"title": "Not known", "sentence": str(error)}
+            return 200, "sentence.html", where | {"title": "Not known", "sentence": str(error)}
         except (OperatorError, BotoCoreError, ClientError) as error:
             sentence = f"{self.feed.stack.name} cannot be asked: {error}"
-            return 503, "sentence.html", base | {"title": "No answer", "sentence": sentence}
+            return 503, "sentence.html", where | {"title": "No answer", "sentence": sentence}
 
-    def _render(self, template: str, view: View, request: Request) -> tuple[int, dict[str, str], dict[str, Any]]:
-        """Return the status, the parts of the page that change, and the variables."""
-        status, template, context = self._context(template, view, request)
+    def _render(self, template: str, context: Mapping[str, Any]) -> str:
+        base = {"desk": self, "feed": self.feed, "stack": self.feed.stack}
         with self.feed.lock:
-            parts = {"status": "status.html", "live": template}
-            return (
-                status,
-                {name: self._templates.get_template(file).render(context) for name, file in parts.items()},
-                context,
-            )
-
-    async def _stream(self, template: str, view: View, request: Request) -> AsyncIterator[str]:
-        """Yield the parts that have changed, again and again."""
-        sent: dict[str, str] = {}
-        if is_still := template in views.STILL:  # what takes long to read, or hides messages, is read once for a page
-            template, view = "sentence.html", _nothing
-        version, rendered_at = -1, 0.0
-        while not self.feed.stopping:
-            if version != self.feed.index.version or time.monotonic() - rendered_at > _FADE_S:
-                version, began = self.feed.index.version, time.monotonic()
-                _, parts, _ = await run_in_threadpool(self._render, template, view, request)
-                if is_still:
-                    del parts["live"]
-                changed = {name: html for name, html in parts.items() if sent.get(name) != html}
-                yield f"data: {json.dumps(changed)}\n\n" if changed else ": nothing new\n\n"
-                sent, rendered_at = parts, time.monotonic()
-                await sleep(rendered_at - began)  # half of the time belongs to others
-            await sleep(_LOOK_S)
-
-
-def _nothing(_desk: Desk, _request: Request) -> Mapping[str, Any]:
-    return {"title": "", "sentence": ""}
+            return self._templates.get_template(template).render(base | dict(context))
 
 
 def age(since: datetime) -> str:

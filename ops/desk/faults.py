@@ -1,4 +1,4 @@
-"""What the desk does to events of a local stack: deliver them again, edit and send them, and arm faults."""
+"""What the desk does to events of a local stack: deliver them again, edit and send them, and inject faults."""
 
 import json
 import secrets
@@ -6,38 +6,32 @@ import threading
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
-from urllib.request import urlopen
 
 import msgspec
 
 from carride.entry import BusEntry
 from carride.events import SOURCE, RideEvent, idempotency_id, parse_event, read_json, sequence
-from carride.simulation import FAULT_EXTENSION
+from carride.simulation import FAULT_EXTENSION, STALLED_LEASE_S, Fault
+from idempotency import Policy
 from ops import redrive
 from ops.audit.evidence import AuditedConsumer
-from ops.finding import Kept
 from ops.stack import OperatorError, StackRef
 
 FAULTS: Final = {
-    "kill": "kill the consumer here",
-    "lose-answer": "lose the commit's answer",
-    "stall": "stall past the lease",
+    Fault.CRASH: "kill the consumer here",
+    Fault.LOSE_ANSWER: "lose the commit's answer",
+    Fault.STALL: "stall past the lease",
 }
-"""The faults that the engine can arm, with the words on their buttons."""
+"""The faults that the desk offers, with the words on their buttons."""
 _REPEATED: Final = frozenset({"subject", "partitionkey", "correlationid"})
 """Attributes that repeat the data; without them they follow from it."""
 _COPY: Final = "_copy_"
-_ANSWER_SECONDS: Final = 5.0
+_AGAIN_S: Final = STALLED_LEASE_S + Policy().clock_skew
+"""After this time another delivery may take over from a stalled attempt."""
 
 
 def deliver(stack: StackRef, consumer: AuditedConsumer, body: str, times: int = 1) -> None:
-    """Put an event at a consumer's own target, past the bus.
-
-    Args:
-        stack: a local stack.
-        consumer: who gets it.
-        body: the event as EventBridge delivers it, in JSON.
-        times: how often, at once.
+    """Put an event, as EventBridge delivers it in JSON, at a consumer's own target, past the bus.
 
     Raises:
         OperatorError: the stack is not a local one, or the target refused the event.
@@ -63,37 +57,29 @@ def send(stack: StackRef, detail: Mapping[str, Any]) -> None:
         raise OperatorError(f"the bus refused the event: {answer['ErrorCode']}")
 
 
-def with_fault(stack: StackRef, consumer: AuditedConsumer, body: str, fault: str) -> RideEvent:
-    """Send a copy of an event as that of a new ride, which meets a fault in a consumer; return the copy.
+def send_with_fault(stack: StackRef, consumer: AuditedConsumer, body: str, fault: Fault) -> RideEvent:
+    """Send a copy of an event as that of a new ride, which meets a fault in one consumer; return the copy.
 
-    An event that has taken effect is not run again, so the fault needs a new one. A stalled run is frozen until another
+    An event that has taken effect is not run again, so the fault needs a new one. A stalled attempt waits until another
     delivery has taken over; that delivery follows when the lease has ended.
 
     Raises:
-        OperatorError: the stack is not a local one, the bus refused the event, or the engine the fault.
+        OperatorError: the stack is not a local one, or the bus refused the event.
         ContractError: the event breaks the contract.
     """
-    local = _require_local(stack)
-    event = as_new_ride(parse_event(json.loads(body)))
-    asked = {"function": f"{consumer.resources}Function", "id": event.idempotencyid, "fault": fault}
-    url = f"{local.endpoint}/_engine/fault"  # the engine's own address, on this machine
-    with urlopen(url, json.dumps(asked).encode(), timeout=_ANSWER_SECONDS) as answer:  # noqa: S310 - see above
-        again_s = json.load(answer)["againAfterSeconds"]
-    send(stack, event.to_detail())
-    if again_s:
-        envelope = json.loads(body) | {"detail": event.to_detail()}
-        timer = threading.Timer(again_s, deliver, (stack, consumer, json.dumps(envelope)))
+    event = parse_event(json.loads(body))
+    data = msgspec.structs.replace(
+        event.data, order_id=f"{event.subject.partition(_COPY)[0]}{_COPY}{secrets.token_hex(2)}"
+    )
+    extensions = {**event.extensions, FAULT_EXTENSION: f"{fault}@{consumer.name}"}
+    copy = RideEvent.of(data, source=event.source, time=datetime.now(UTC), extensions=extensions)
+    send(stack, copy.to_detail())
+    if fault is Fault.STALL:
+        envelope = json.loads(body) | {"detail": copy.to_detail()}
+        timer = threading.Timer(_AGAIN_S, deliver, (stack, consumer, json.dumps(envelope)))
         timer.daemon = True
         timer.start()
-    return event
-
-
-def as_new_ride(event: RideEvent) -> RideEvent:
-    """Return the event of a new ride that is like another event, without a simulated fault."""
-    order_id = f"{event.subject.partition(_COPY)[0]}{_COPY}{secrets.token_hex(2)}"
-    extensions = {name: value for name, value in event.extensions.items() if name != FAULT_EXTENSION}
-    data = msgspec.structs.replace(event.data, order_id=order_id)
-    return RideEvent.of(data, source=event.source, time=datetime.now(UTC), extensions=extensions)
+    return copy
 
 
 def edited(text: str, *, derive: bool) -> dict[str, Any]:
@@ -121,7 +107,6 @@ def edited(text: str, *, derive: bool) -> dict[str, Any]:
     return rest | {"id": fact_id, "idempotencyid": fact_id, "sequence": sequence(version)}
 
 
-def _require_local(stack: StackRef) -> Kept:
+def _require_local(stack: StackRef) -> None:
     if stack.local is None:
-        raise OperatorError("events are sent by hand and faults are armed on a local stack only")
-    return stack.local
+        raise OperatorError("events are sent by hand and faults are injected on a local stack only")

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 
 from ops.audit import DEFAULT_GRACE, Report, judge, read
+from ops.audit.queues import waiting
 from ops.audit.reading import enabled
 from ops.desk.index import Index
 from ops.stack import OperatorError, StackRef
@@ -18,7 +19,6 @@ _GRACE: Final = timedelta(seconds=90)
 """Longer than the lease of a killed run, after which a local stack tries again."""
 _REST: Final = 4
 """A feed pauses for this many times as long as its last look took."""
-_ATTRIBUTES: Final = ("", "NotVisible", "Delayed")
 
 
 class Beat(NamedTuple):
@@ -72,10 +72,6 @@ class Tail:
         return True
 
 
-type _Reading = tuple[Callable[[Mapping[str, Any]], object], Tail]
-"""What adds a line to the index, and where the lines come from."""
-
-
 class Feed:
     """Polls a stack from threads of its own, from `start` to `stop`.
 
@@ -122,11 +118,6 @@ class Feed:
             thread.join(timeout=5.0)
 
     @property
-    def stopping(self) -> bool:
-        """Whether `stop` was called."""
-        return self._stopping.is_set()
-
-    @property
     def audits_by_itself(self) -> bool:
         """Whether the audit is repeated without being asked for."""
         return self._beat.audit is not None
@@ -163,16 +154,13 @@ class Feed:
             return "The local stack does not answer. If it has ended, start it with `make demo ARGS=--keep`."
         return f"{self.stack.name} cannot be asked: {error}."
 
-    def _open_tails(self) -> Sequence[_Reading]:
-        logs, outputs = self.stack.client("logs"), self.stack.outputs
+    def _open_tails(self) -> list[tuple[Callable[[Mapping[str, Any]], object], Tail]]:
+        """Return what adds a line to the index, and where the lines come from, for each log group."""
         since, overlap = int((time.time() - self._beat.history) * 1000), int(self._beat.overlap * 1000)
-        tails: list[_Reading] = [
-            (self.index.add_published, Tail(logs, outputs["CarRideEventsLogGroupName"], since, overlap))
-        ]
-        for each in self.consumers:
-            group = outputs[f"{each.resources}LogGroupName"]
-            tails.append((partial(self.index.add_line, each.name), Tail(logs, group, since, overlap)))
-        return tails
+        adds = {"CarRideEvents": self.index.add_published}
+        adds |= {each.resources: partial(self.index.add_line, each.name) for each in self.consumers}
+        logs, outputs = self.stack.client("logs"), self.stack.outputs
+        return [(add, Tail(logs, outputs[f"{name}LogGroupName"], since, overlap)) for name, add in adds.items()]
 
     def _read_logs(self) -> None:
         for add, tail in self._tails:
@@ -183,12 +171,8 @@ class Feed:
 
     def _count_queues(self) -> None:
         sqs = self.stack.client("sqs")
-        asked = [f"ApproximateNumberOfMessages{name}" for name in _ATTRIBUTES]
-        found = {}
-        for output, url in self.stack.outputs.items():
-            if output.endswith(("DlqUrl", "QueueUrl")):
-                attributes = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=asked)["Attributes"]
-                found[output.removesuffix("Url")] = sum(map(int, attributes.values()))
+        urls = {name: url for name, url in self.stack.outputs.items() if name.endswith(("DlqUrl", "QueueUrl"))}
+        found = {name.removesuffix("Url"): waiting(sqs, url, visible=True) for name, url in urls.items()}
         with self.lock:
             if found != self.queues:
                 self.queues = found

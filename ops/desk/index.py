@@ -1,10 +1,9 @@
 """The newest events of a stack and what became of them, as its logs show it. In memory and bounded. No I/O."""
 
 import re
-from collections import Counter, OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
@@ -25,6 +24,12 @@ CRASHED: Final = "Crashed"
 WAITING: Final = "Waiting"
 """An event without an outcome so far."""
 BUS: Final = "bus"
+PRODUCERS: Final = "producers"
+REPLAYED: Final = "replayed"
+BROKEN: Final = "break the contract"
+COPY: Final = "copies"
+DISTINCT: Final = "distinct"
+"""What an event on the bus counts as; `ops.audit.ledger.Ledger` counts the same."""
 ABSORBED: Final = frozenset({observation.DUPLICATE, observation.BUSY})
 DEAD: Final = frozenset({observation.DEAD_LETTERED, observation.QUARANTINED})
 FAILURES: Final = frozenset({observation.FAILED, observation.LOST_LEASE, observation.UNPROTECTED, CRASHED})
@@ -37,7 +42,8 @@ GROUPS: Final[Mapping[str, frozenset[str]]] = {
 """Outcomes that can be asked for together."""
 _SETTLED: Final = observation.COMMITTED | DEAD | {observation.DUPLICATE, observation.EXPIRED}
 
-_invocation: Final = re.compile(r"^(START|REPORT) RequestId: (\S+)(?:.*?\bDuration: ([\d.]+) ms)?").search
+_started: Final = re.compile(r"^START RequestId: (\S+)").search
+_reported: Final = re.compile(r"^REPORT RequestId: .*?\bDuration: ([\d.]+) ms").search
 _ended: Final = re.compile(r"Runtime exited|Task timed out").search
 
 
@@ -60,53 +66,68 @@ class Run:
     delivery: str | None
     reason: str | None
     ended_ms: int
-    duration_ms: float | None = None
-    """How long the invocation took; None until its report is read."""
+    duration_ms: float = 0.0
+    """How long the invocation took; 0 until its report is read."""
+    guessed: bool = False
+    """Whether only a later attempt's number shows that there was this run."""
+
+    @property
+    def began_ms(self) -> float:
+        """When the invocation began, as far as its report says."""
+        return self.ended_ms - self.duration_ms
 
 
 @dataclass(slots=True)
 class Fact:
-    """A published event with its copies and deliveries."""
+    """A published event with its copies and deliveries. Its runs may be known before the event is."""
 
     id: str
     """Its idempotency id; EventBridge's id if the event breaks the contract."""
-    type: str | None
-    ride: str | None
-    version: int | None
-    time_ms: int
-    body: str
+    type: str | None = None
+    ride: str | None = None
+    version: int | None = None
+    time_ms: int = 0
+    body: str = ""
     """The newest copy as EventBridge delivers it, in JSON."""
     copies: list[Copy] = field(default_factory=list)
     runs: list[Run] = field(default_factory=list)
     letters: dict[str, str] = field(default_factory=dict)
     """The reasons of its dead letters, by consumer."""
 
-    def of(self, consumer: str) -> list[Run]:
-        """Return the runs of one consumer in the order in which they ended."""
-        return sorted((run for run in self.runs if run.consumer == consumer), key=lambda run: run.ended_ms)
+    def attempts(self, consumer: str) -> list[Run]:
+        """Return a consumer's runs, the oldest first, with the crashed ones that only a takeover's number shows."""
+        found: list[Run] = []
+        for run in sorted((each for each in self.runs if each.consumer == consumer), key=lambda each: each.began_ms):
+            if run.outcome == observation.TAKEOVER:
+                for number in range(1 + sum(each.outcome in FAILURES for each in found), run.attempt):
+                    told = (number, None, "it logged nothing", int(run.began_ms))
+                    found.append(Run(consumer, CRASHED, *told, guessed=True))
+            found.append(run)
+        return found
 
     def outcome(self, consumer: AuditedConsumer) -> str | None:
         """Return the outcome that counts at a consumer; None if the consumer does not take the event."""
-        outcomes = [run.outcome for run in self.of(consumer.name)]
-        committed = [each for each in outcomes if each in observation.COMMITTED]
-        if committed:
-            return committed[0]
+        outcomes = [run.outcome for run in self.runs if run.consumer == consumer.name]
+        for each in outcomes:
+            if each in observation.COMMITTED:
+                return each
         if consumer.name in self.letters:
             return observation.DEAD_LETTERED
         if outcomes:
             return next((each for each in outcomes if each in _SETTLED), outcomes[-1])
         return WAITING if consumer.takes(self.type) else None
 
-    def absorbed(self, consumer: str) -> int:
-        """Return how many deliveries a consumer skipped because another one did the work."""
-        return sum(run.outcome in ABSORBED for run in self.runs if run.consumer == consumer)
+    def absorbed(self, consumer: str, outcome: str) -> int:
+        """Return how many deliveries a consumer skipped, besides the one whose outcome counts."""
+        skipped = sum(run.outcome in ABSORBED for run in self.runs if run.consumer == consumer)
+        return skipped - (outcome in ABSORBED)
 
 
 class Filter(NamedTuple):
     """Which facts to show; empty parts match everything."""
 
     ride: str = ""
-    """Its id, or how that begins; or the id of an event."""
+    """Its id, or how that begins and an asterisk; or the id of an event."""
     type: str = ""
     at: str = ""
     """A consumer's name."""
@@ -119,12 +140,10 @@ class Index:
 
     def __init__(self, consumers: Sequence[AuditedConsumer], most: int = MOST_EVENTS) -> None:
         self.consumers = consumers
-        self.facts: OrderedDict[str, Fact] = OrderedDict()
-        """By id, the oldest first."""
-        self.rides: dict[str, list[Fact]] = {}
-        self.types: Counter[str] = Counter()
+        self.facts: dict[str, Fact] = {}
+        """By id, the oldest first; one without copies is not known to be published."""
         self.totals: Counter[tuple[str, str]] = Counter()
-        """How often an outcome was seen at a consumer; at the bus, events by their source."""
+        """How often an outcome was seen at a consumer; at the bus, kinds of events, and at the producers, sources."""
         self.buckets: dict[int, Counter[tuple[str, str]]] = {}
         """The same by the number of the time bucket."""
         self.waiting: dict[str, set[str]] = {each.name: set() for each in consumers}
@@ -132,9 +151,7 @@ class Index:
         self.version = 0
         """Grows with every change."""
         self._most = most
-        self._known = 0
-        self._orphans: dict[str, list[Run]] = {}  # runs of facts that the bus's log has not shown yet, by id
-        self._open: dict[str, tuple[str, list[Run]]] = {}  # the invocation of each log stream, with its deliveries
+        self._open: dict[str, tuple[str, list[Run]]] = {}  # the invocation of each log stream, with its runs
         self._crashed: dict[str, Run] = {}  # by the request's id
 
     # ---- Adding ------------------------------------------------------------------------------------------------------
@@ -145,36 +162,38 @@ class Index:
         if event is None:
             return
         time_ms = int(line["timestamp"])
-        name = event.fact or event.event_id
-        fact = self.facts.get(name)
-        if fact is None:
-            named = event.named
-            ride, version = (named.order_id, named.version) if named else (None, None)
-            fact = Fact(name, event.type, ride, version, time_ms, line["message"])
-            fact.runs = self._orphans.pop(name, [])
-            self._insert(fact, consumers_wait=event.fact is not None)
+        fact = self._fact(event.fact or event.event_id)
+        if not fact.copies:
+            fact.type, fact.time_ms = event.type, time_ms
+            if event.named:
+                fact.ride, fact.version = event.named.order_id, event.named.version
+            for each in self.consumers if event.fact else ():
+                if each.takes(fact.type) and not self._is_settled(fact, each.name):
+                    self.waiting[each.name].add(fact.id)
+        kind = REPLAYED if event.replayed else BROKEN if event.fact is None else COPY if fact.copies else DISTINCT
         fact.body = line["message"]
         fact.copies.append(Copy(event.event_id, time_ms, event.replayed))
-        source = str((read(line["message"]) or {}).get("source"))
-        self._count(BUS, "replayed" if event.replayed else source, time_ms)
+        self._count(BUS, kind, time_ms)
+        self._count(PRODUCERS, REPLAYED if event.replayed else str((read(fact.body) or {}).get("source")), time_ms)
 
     def add_line(self, consumer: str, line: Mapping[str, Any]) -> None:
         """Add a line of a consumer's log: a delivery, the begin or the end of an invocation, or a crash."""
         text, stream, time_ms = line["message"], line["logStreamName"], int(line["timestamp"])
         if text.startswith("{"):
             if found := delivered_in(line):
-                told: Any = read(text)
-                run = Run(*found[:2], found.attempt or 0, found.delivery, found.reason, _own_time(told) or time_ms)
+                run = Run(*found[:2], found.attempt or 0, found.delivery, found.reason, time_ms)
                 self._add_run(run, found.fact, stream)
-        elif match := _invocation(text):
-            kind, request, duration = match.groups()
-            if kind == "START":
-                self._open[stream] = (request, [])
-            elif stream in self._open:
-                self._report(stream, request, float(duration or 0), time_ms)
+        elif match := _started(text):
+            self._open[stream] = (match[1], [])
+        elif match := _reported(text):
+            for run in self._open.pop(stream, ("", []))[1]:
+                run.duration_ms = float(match[1])
+            self.version += 1
         elif _ended(text):
-            request = self._open[stream][0] if stream in self._open else ""
-            self._crashed[request] = Run(consumer, CRASHED, 0, request, text.strip()[:200], time_ms)
+            request, runs = self._open.setdefault(stream, ("", []))
+            run = Run(consumer, CRASHED, 0, request, text.strip()[:200], time_ms)
+            runs.append(run)
+            self._crashed[request] = run
             self._count(consumer, CRASHED, time_ms)
 
     def add_letters(self, letters: Iterable[DeadLettered]) -> None:
@@ -189,48 +208,29 @@ class Index:
                 self.waiting[letter.consumer].discard(found.id)
         self.version += 1
 
-    def _insert(self, fact: Fact, *, consumers_wait: bool) -> None:
-        self.facts[fact.id] = fact
-        self.rides.setdefault(fact.ride or "", []).append(fact)
-        self.types[fact.type or ""] += 1
-        if consumers_wait:
-            for each in self.consumers:
-                if each.takes(fact.type) and not any(run.outcome in _SETTLED for run in fact.of(each.name)):
-                    self.waiting[each.name].add(fact.id)
-        if len(self.facts) > self._most:
-            _, oldest = self.facts.popitem(last=False)
-            left = self.rides[oldest.ride or ""]
-            left.remove(oldest)
-            if not left:
-                del self.rides[oldest.ride or ""]
+    def _fact(self, name: str) -> Fact:
+        """Return a fact, a new one if it is not known; the oldest one is forgotten for it."""
+        if name not in self.facts and len(self.facts) >= self._most:
+            oldest = next(iter(self.facts))
+            del self.facts[oldest]
             for names in self.waiting.values():
-                names.discard(oldest.id)
+                names.discard(oldest)
+        return self.facts.setdefault(name, Fact(name))
 
     def _add_run(self, run: Run, name: str | None, stream: str) -> None:
         self._count(run.consumer, run.outcome, run.ended_ms)
         self._open.setdefault(stream, ("", []))[1].append(run)
         if name is None:
             return
-        fact = self.facts.get(name)
-        runs = fact.runs if fact else self._orphans.setdefault(name, [])
+        fact = self._fact(name)
         if crashed := self._crashed.pop(run.delivery or "", None):  # a retry keeps the id of the request
-            runs.append(crashed)
-        runs.append(run)
-        if run.outcome in _SETTLED and run.consumer in self.waiting:
-            self.waiting[run.consumer].discard(name)
-        while len(self._orphans) > self._most:
-            del self._orphans[next(iter(self._orphans))]
-        while len(self._crashed) > self._most:
-            del self._crashed[next(iter(self._crashed))]
+            fact.runs.append(crashed)
+        fact.runs.append(run)
+        if self._is_settled(fact, run.consumer):
+            self.waiting.get(run.consumer, set()).discard(name)
 
-    def _report(self, stream: str, request: str, duration_ms: float, time_ms: int) -> None:
-        opened, runs = self._open.pop(stream)
-        crashed = self._crashed.get(request)
-        for run in [*runs, *([crashed] if crashed else [])]:
-            run.duration_ms = duration_ms
-        if opened == request and not runs and crashed:
-            crashed.ended_ms = time_ms
-        self.version += 1
+    def _is_settled(self, fact: Fact, consumer: str) -> bool:
+        return any(run.outcome in _SETTLED for run in fact.runs if run.consumer == consumer)
 
     def _count(self, lane: str, what: str, time_ms: int) -> None:
         self.version += 1
@@ -244,21 +244,18 @@ class Index:
     # ---- Asking ------------------------------------------------------------------------------------------------------
 
     def page(self, wanted: Filter, number: int = 0) -> tuple[list[Fact], bool]:
-        """Return a page of facts, the newest first, and whether there are older ones."""
-        found = list(islice(self._found(wanted), number * PAGE, (number + 1) * PAGE + 1))
+        """Return a page of published facts, the newest first, and whether there are older ones."""
+        matching = (fact for fact in reversed(self.facts.values()) if fact.copies and self._matches(fact, wanted))
+        found = list(islice(matching, number * PAGE, (number + 1) * PAGE + 1))
         return found[:PAGE], len(found) > PAGE
 
-    def _found(self, wanted: Filter) -> Iterator[Fact]:
-        for fact in reversed(self.facts.values()):
-            if wanted.ride and not (fact.ride or "").startswith(wanted.ride) and fact.id != wanted.ride:
-                continue
-            if wanted.type and (fact.type or "") != wanted.type:
-                continue
-            if (wanted.at or wanted.outcome) and not self._happened(fact, wanted):
-                continue
-            yield fact
-
-    def _happened(self, fact: Fact, wanted: Filter) -> bool:
+    def _matches(self, fact: Fact, wanted: Filter) -> bool:
+        begin, asterisk, _ = wanted.ride.partition("*")
+        is_named = (fact.ride or "").startswith(begin) if asterisk else wanted.ride in {"", fact.ride, fact.id}
+        if not is_named or wanted.type not in {"", fact.type}:
+            return False
+        if not wanted.at and not wanted.outcome:
+            return True
         outcomes = GROUPS.get(wanted.outcome, {wanted.outcome})
         for each in self.consumers:
             if wanted.at in {"", each.name} and (decisive := fact.outcome(each)) is not None:
@@ -266,6 +263,10 @@ class Index:
                 if not wanted.outcome or not seen.isdisjoint(outcomes):
                     return True
         return False
+
+    def total(self, lane: str) -> Counter[str]:
+        """Return the counts of a lane since the index began."""
+        return Counter({what: count for (at, what), count in self.totals.items() if at == lane})
 
     def recent(self, lane: str, now_s: float) -> list[Counter[str]]:
         """Return the counts of a lane by time bucket, the oldest first; the newest bucket is the current one."""
@@ -275,11 +276,3 @@ class Index:
             counts = self.buckets.get(bucket, Counter())
             found.append(Counter({what: count for (at, what), count in counts.items() if at == lane}))
         return found
-
-
-def _own_time(told: Mapping[str, Any]) -> int | None:
-    """Return the time that a log line states, in milliseconds. CloudWatch may have got it at the invocation's end."""
-    try:
-        return int(datetime.strptime(str(told["timestamp"]), "%Y-%m-%d %H:%M:%S,%f%z").timestamp() * 1000)
-    except (KeyError, ValueError):
-        return None

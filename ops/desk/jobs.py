@@ -6,9 +6,9 @@ import shlex
 import signal
 import sys
 import threading
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Mapping
-from subprocess import DEVNULL, PIPE, STDOUT, Popen, TimeoutExpired
+from subprocess import DEVNULL, PIPE, STDOUT, Popen
 from typing import Final
 
 from ops.regions import ROOT
@@ -27,26 +27,25 @@ _ENDS_SECONDS: Final = 5.0
 class Job:
     """A command that runs or has run.
 
-    Args:
+    Attributes:
+        verb: its name.
         words: the verb with its arguments.
-        stack: what it works on.
-        confirmed: whether it may change anything.
-        verb: the verb's name.
+        command: what a user would type.
+        asks: whether it changes nothing until it is confirmed.
+        lines: what it has printed.
+        status: its exit status; None while it runs.
+        reader: the thread that reads what it prints, which ends with it.
     """
 
     def __init__(self, verb: str, words: tuple[str, ...], stack: StackRef, *, confirmed: bool) -> None:
-        self.verb = verb
-        self.words = words
-        self.lines: deque[str] = deque(maxlen=_MOST_LINES)
-        """What it has printed."""
-        self.status: int | None = None
-        """Its exit status; None while it runs."""
+        self.verb, self.words = verb, words
         self.asks = verb in _ACTS and not confirmed
-        """Whether it changes nothing until it is confirmed."""
-        yes = ("--yes",) if confirmed else ()
-        self.command = shlex.join(["./carride", *words, *yes])
+        self.lines: deque[str] = deque(maxlen=_MOST_LINES)
+        self.status: int | None = None
+        typed = [*words, *(["--yes"] if confirmed else [])]
+        self.command = shlex.join(["./carride", *typed])
         self._process = Popen(
-            [sys.executable, "-m", "ops", *words, *yes, f"--stack={stack.name}", f"--region={stack.region}"],
+            [sys.executable, "-m", "ops", *typed, f"--stack={stack.name}", f"--region={stack.region}"],
             stdin=DEVNULL,
             stdout=PIPE,
             stderr=STDOUT,
@@ -54,19 +53,13 @@ class Job:
             cwd=ROOT,
             env=_environment(stack),
         )
-        threading.Thread(target=self._read, name=f"desk-{verb}", daemon=True).start()
+        self.reader = threading.Thread(target=self._read, name=f"desk-{verb}", daemon=True)
+        self.reader.start()
 
     def interrupt(self) -> None:
         """End it as Ctrl-C does: it says what goes on and how to continue."""
         if self.status is None:
             self._process.send_signal(signal.SIGINT)
-
-    def wait(self, seconds: float) -> None:
-        """Wait until it has ended, and end it after some seconds."""
-        try:
-            self._process.wait(seconds)
-        except TimeoutExpired:
-            self._process.kill()
 
     def _read(self) -> None:
         with self._process as process:
@@ -80,11 +73,8 @@ class Jobs:
 
     def __init__(self, stack: StackRef) -> None:
         self._stack = stack
-        self._jobs: OrderedDict[str, Job] = OrderedDict()
-
-    def get(self, name: str) -> Job | None:
-        """Return a job."""
-        return self._jobs.get(name)
+        self._jobs: dict[str, Job] = {}
+        self.get = self._jobs.get
 
     def start(self, verb: str, arguments: Mapping[str, str]) -> str:
         """Start the dry run of a verb and return the job's id.
@@ -102,7 +92,7 @@ class Jobs:
                 raise OperatorError(f"the desk does not run {verb} with {name} {value}")
             if value:
                 words.append(value if not name else f"--{name}" if value == "on" else f"--{name}={value}")
-        return self._add(Job(verb, tuple(words), self._stack, confirmed=False))
+        return self._add(verb, tuple(words), confirmed=False)
 
     def confirm(self, name: str) -> str:
         """Do what a dry run has shown, and return the new job's id.
@@ -111,22 +101,22 @@ class Jobs:
             OperatorError: there is no such dry run, or it has not ended well.
         """
         job = self._jobs.get(name)
-        if job is None or not job.asks or job.status:
+        if job is None or not job.asks or job.status != 0:
             raise OperatorError("there is no such preview: start it again")
-        return self._add(Job(job.verb, job.words, self._stack, confirmed=True))
+        return self._add(job.verb, job.words, confirmed=True)
 
     def stop(self) -> None:
-        """Interrupt all jobs and wait for their ends."""
+        """Interrupt all jobs, and wait for the ends of what they clean up."""
         for job in self._jobs.values():
             job.interrupt()
         for job in self._jobs.values():
-            job.wait(_ENDS_SECONDS)
+            job.reader.join(_ENDS_SECONDS)
 
-    def _add(self, job: Job) -> str:
+    def _add(self, verb: str, words: tuple[str, ...], *, confirmed: bool) -> str:
         name = secrets.token_hex(4)
-        self._jobs[name] = job
+        self._jobs[name] = Job(verb, words, self._stack, confirmed=confirmed)
         if len(self._jobs) > _MOST_JOBS:
-            self._jobs.popitem(last=False)
+            del self._jobs[next(iter(self._jobs))]
         return name
 
 

@@ -1,4 +1,4 @@
-"""What each page of the desk shows."""
+"""What each page of the desk shows, and what its buttons do."""
 
 import json
 import re
@@ -11,18 +11,34 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from starlette.requests import Request
 
 from carride.dedup import is_attribute
+from carride.facts import FACTS
 from carride.history import timeline_of
+from carride.simulation import Fault
 from idempotency import observation
 from idempotency.record import STATUSES, Record
 from idempotency.stores.dynamodb import record_of
 from ops import letters as dead
 from ops import records, replay
 from ops.audit.evidence import OTHER_DLQS, AuditedConsumer
+from ops.audit.ledger import ROWS
 from ops.audit.queues import read
 from ops.desk import faults
 from ops.desk.feed import Feed
-from ops.desk.index import BUCKET_S, BUCKETS, BUS, GROUPS, WAITING, Fact, Filter
-from ops.desk.pictures import STACKED, WIDTH, attempts, axis, began_ms, chart, chips
+from ops.desk.index import (
+    BROKEN,
+    BUCKET_S,
+    BUCKETS,
+    BUS,
+    COPY,
+    DISTINCT,
+    GROUPS,
+    PRODUCERS,
+    REPLAYED,
+    WAITING,
+    Fact,
+    Filter,
+)
+from ops.desk.pictures import STACKED, WIDTH, axis, stacked
 
 if TYPE_CHECKING:
     from ops.desk.app import Desk
@@ -44,8 +60,20 @@ _PARTS: Final = (
     ("failed", observation.FAILED, "failure"),
 )
 """The outcomes in a consumer's box: part of the chart, an outcome with its sign, and what to filter by."""
+_BEHIND: Final = {
+    "duplicates_absorbed": "skipped",
+    "retried": observation.RETRIED,
+    "takeovers": observation.TAKEOVER,
+    "failed": "failure",
+    "expired": observation.EXPIRED,
+    "in_flight": WAITING,
+    "effects": "effect",
+    "lost": WAITING,
+    "doubled": "effect",
+}
+"""The outcome of the events behind a number of the ledger."""
 _PRODUCER_DLQS: Final = ("ProducerDlq", "OutboxPipeDlq")
-_HAS_EFFECT: Final = "has effect"
+_BUS_PARTS: Final = {"bus": (DISTINCT, COPY, BROKEN, REPLAYED)}
 _MINUTE_BUCKETS: Final = 60 // BUCKET_S
 _MOST_RECORDS: Final = 200
 _MOST_WATCHED: Final = 500
@@ -56,53 +84,53 @@ class NotThereError(LookupError):
     """Raised for a page about something that the desk does not know. The message is a sentence for the page."""
 
 
-class Version(NamedTuple):
-    """A state of a record or an item, and when the desk first saw it."""
-
-    time_ms: int
-    value: Mapping[str, Any]
-
-
-class Watched:
-    """The versions of records and items that the desk saw while their pages were open. Bounded."""
+class Watched[T]:
+    """The versions of records or items that the desk saw while their pages were open. Bounded."""
 
     def __init__(self) -> None:
-        self._seen: OrderedDict[str, list[Version]] = OrderedDict()
+        self._seen: OrderedDict[str, list[T]] = OrderedDict()
 
-    def add(self, name: str, value: Mapping[str, Any]) -> Sequence[Version]:
+    def add(self, name: str, value: T) -> Sequence[T]:
         """Add a state, unless it is the last one, and return all versions, the oldest first."""
-        versions = self._seen.setdefault(name, [])
-        if not versions or versions[-1].value != value:
-            versions.append(Version(int(time.time() * 1000), value))
-            del versions[:-_MOST_VERSIONS]
+        versions = self.of(name)
+        if not versions or versions[-1] != value:
+            versions = [*versions, value][-_MOST_VERSIONS:]
+            self._seen[name] = versions
         if len(self._seen) > _MOST_WATCHED:
             self._seen.popitem(last=False)
-        return tuple(versions)
+        return versions
+
+    def of(self, name: str) -> list[T]:
+        """Return all versions, the oldest first."""
+        return self._seen.get(name, [])
 
 
-class Effect(NamedTuple):
-    """What an event did to the item of a consumer."""
+class Lease(NamedTuple):
+    """A lease that was seen in a record. Heartbeats make it longer."""
 
-    before: Mapping[str, Any] | None
-    """The item before it; None if the desk has not seen it."""
-    after: Mapping[str, Any]
-    emitted: Sequence[str]
-    """Types of the events that were emitted with it."""
+    owner: str
+    attempt: int
+    begin_ms: int
+    end_ms: int
+
+
+# ── Pages ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def flow(desk: "Desk", _request: Request) -> dict[str, Any]:
     """Return counts and charts of the pipeline."""
     feed, now = desk.feed, time.time()
     with feed.lock:
-        bus = feed.index.recent(BUS, now)
-        sources = {what: count for (lane, what), count in sorted(feed.index.totals.items()) if lane == BUS}
+        recent, bus = feed.index.recent(BUS, now), feed.index.total(BUS)
         return {
             "title": "Flow",
             "lanes": [_lane(feed, each, now) for each in feed.consumers],
-            "sources": sources,
-            "published": sum(sources.values()),
-            "a_minute": sum(bucket.total() for bucket in bus[-_MINUTE_BUCKETS:]),
-            "bus_chart": chart(bus, {"bus": None}),
+            "sources": sorted(feed.index.total(PRODUCERS).items()),
+            "published": bus.total() - bus[REPLAYED],
+            "counts": {kind: bus[kind] for kind in (DISTINCT, COPY, BROKEN, REPLAYED)},
+            "a_minute": sum(bucket.total() for bucket in recent[-_MINUTE_BUCKETS:]),
+            "chart_of_bus": stacked(recent, _BUS_PARTS),
+            "buckets": BUCKETS,
             "minutes": BUCKETS * BUCKET_S // 60,
             "producer_letters": {queue: feed.queues.get(queue) for queue in _PRODUCER_DLQS},
             "bus_letters": {
@@ -112,18 +140,17 @@ def flow(desk: "Desk", _request: Request) -> dict[str, Any]:
 
 
 def _lane(feed: Feed, consumer: AuditedConsumer, now: float) -> dict[str, Any]:
-    buckets = feed.index.recent(consumer.name, now)
+    buckets, total = feed.index.recent(consumer.name, now), feed.index.total(consumer.name)
     minute = sum(buckets[-_MINUTE_BUCKETS:], Counter[str]())
-    totals = Counter({what: count for (lane, what), count in feed.index.totals.items() if lane == consumer.name})
     dlqs = (f"{consumer.resources}RuleDlq", f"{consumer.resources}Dlq")
     return {
         "name": consumer.name,
-        "deliveries": totals.total(),
+        "deliveries": total.total(),
         "parts": [
-            (name, sign, wanted, *(sum(counts[each] for each in STACKED[name]) for counts in (totals, minute)))
+            (name, sign, wanted, *(sum(counts[each] for each in STACKED[name]) for counts in (total, minute)))
             for name, sign, wanted in _PARTS
         ],
-        "chart": chart(buckets, STACKED),
+        "chart": stacked(buckets, STACKED),
         "waiting": len(feed.index.waiting[consumer.name]),
         "queue": feed.queues.get(f"{consumer.resources}Queue"),
         "letters": {queue: feed.queues.get(queue) for queue in dlqs},
@@ -131,18 +158,18 @@ def _lane(feed: Feed, consumer: AuditedConsumer, now: float) -> dict[str, Any]:
 
 
 def facts(desk: "Desk", request: Request) -> dict[str, Any]:
-    """Return a page of published events."""
+    """Return a page of published events; those of one ride are the ride's page."""
     wanted = Filter(**{name: request.query_params.get(name, "").strip() for name in Filter._fields})
     asked = request.query_params.get("page", "")
     number = int(asked) if re.fullmatch("[0-9]{1,4}", asked) else 0
     with desk.feed.lock:
         found, more = desk.feed.index.page(wanted, number)
         return {
-            "title": "Facts",
-            "found": [(fact, chips(fact, desk.feed.consumers)) for fact in found],
+            "title": f"Ride {wanted.ride}" if {each.ride for each in found} == {wanted.ride} else "Facts",
+            "found": found,
             "wanted": wanted,
             "groups": GROUPS,
-            "types": sorted(filter(None, desk.feed.index.types)),
+            "types": sorted(FACTS),
             "number": number,
             "more": more,
             "older": str(request.url.include_query_params(page=number + 1).query),
@@ -154,103 +181,85 @@ def facts(desk: "Desk", request: Request) -> dict[str, Any]:
 def event(desk: "Desk", request: Request) -> dict[str, Any]:
     """Return one event with its copies, runs, records and effects."""
     fact, feed = _fact(desk, request.path_params["id"]), desk.feed
-    takers = [each for each in feed.consumers if each.takes(fact.type) and fact.ride is not None]
-    found = map(record_of, records.read(feed.stack, [f"{each.name}#{fact.id}" for each in takers]))
-    held = {record.key.partition("#")[0]: record for record in found}
+    takers = [each.name for each in feed.consumers if each.takes(fact.type) and fact.ride is not None]
+    found = map(record_of, records.read(feed.stack, [f"{name}#{fact.id}" for name in takers]))
+    history = {record.key.partition("#")[0]: desk.records.add(record.key, record) for record in found}
     items = records.items_of(feed.stack, fact.ride) if fact.ride else {}
-    seen = {name: desk.watched.add(f"record {record.key}", _told(record)) for name, record in held.items()}
     with feed.lock:
-        leases = {name: _leases(versions) for name, versions in seen.items()}
-        times = [copy.time_ms for copy in fact.copies] + [run.ended_ms for run in fact.runs]
-        times += [time_ms for found in leases.values() for lease in found for time_ms in lease[2:]]
-        place = axis([*times, *(began for began in map(began_ms, fact.runs) if began > fact.time_ms)])
-        stops = [
+        stops: list[dict[str, Any]] = [
             {
                 "name": each.name,
                 "takes": each.takes(fact.type),
-                "attempts": attempts([run for run in fact.runs if run.consumer == each.name], place),
+                # An invocation of a batch may have begun before the event was published.
+                "runs": [(run, max(run.began_ms, min(fact.time_ms, run.ended_ms))) for run in fact.attempts(each.name)],
                 "letter": fact.letters.get(each.name),
-                "says": records.explain(held[each.name], datetime.now(UTC)).says if each.name in held else None,
-                "history": seen.get(each.name, ()),
-                "leases": [(*lease, place(lease[2]), place(lease[3])) for lease in leases.get(each.name, ())],
+                "history": (seen := history.get(each.name, ())),
+                "says": records.explain(seen[-1], datetime.now(UTC)).says if seen else None,
+                "leases": _leases(seen),
                 "effect": _effect(desk, each, fact, items.get(each.table or "", {})),
             }
             for each in feed.consumers
         ]
+        times = [time_ms for stop in stops for lease in stop["leases"] for time_ms in (lease.begin_ms, lease.end_ms)]
+        times += [time_ms for stop in stops for run, began_ms in stop["runs"] for time_ms in (began_ms, run.ended_ms)]
+        times += [copy.time_ms for copy in fact.copies]
         return {
             "title": fact.type or "An event that breaks the contract",
             "fact": fact,
+            "copies": tuple(fact.copies),
             "stops": stops,
-            "copies": [(copy, place(copy.time_ms)) for copy in fact.copies],
-            "width": WIDTH,
+            "place": axis(times),
+            "axis_width": WIDTH,
             "faults": faults.FAULTS if feed.stack.local and fact.ride else {},
-            "content": _indented(fact.body),
+            "content": _indented(read(fact.body) or fact.body),
         }
 
 
 def _fact(desk: "Desk", name: str) -> Fact:
     with desk.feed.lock:
         fact = desk.feed.index.facts.get(name)
-    if fact is None:
+    if fact is None or not fact.copies:
         raise NotThereError(
             f"The desk knows no event {name}. It may be older than what the desk has read, or not logged yet."
         )
     return fact
 
 
-def _leases(versions: Sequence[Version]) -> list[tuple[str, int, int, int]]:
-    """Return each lease that was seen: owner token, attempt, begin and end. Heartbeats make a lease longer."""
-    found: dict[str, tuple[str, int, int, int]] = {}
-    for _, value in versions:
-        if value["lease_ms"] and (owner := value["owner"]):
-            begin = found[owner][2] if owner in found else value["updated_ms"]
-            found[owner] = (owner, value["attempt"], begin, value["lease_ms"])
+def _leases(versions: Sequence[Record]) -> list[Lease]:
+    """Return the leases of a record's attempts, the oldest first."""
+    found: dict[str, Lease] = {}
+    for each in versions:
+        if each.lease_ms and each.owner:
+            first = found.get(each.owner, Lease(each.owner, each.attempt, each.updated_ms, 0))
+            found[each.owner] = first._replace(end_ms=each.lease_ms)
     return list(found.values())
 
 
-def _indented(text: str) -> str:
-    found = read(text)
-    return text if found is None else json.dumps(found, indent=2)
+def _indented(found: object) -> str:
+    return found if isinstance(found, str) else json.dumps(found, indent=2)
 
 
-def _told(record: Record) -> dict[str, Any]:
-    """Return the parts of a record that tell its history."""
-    told = record._asdict()
-    return {name: told[name] for name in ("status", "attempt", "owner", "lease_ms", "error", "updated_ms")}
+def _effect(desk: "Desk", consumer: AuditedConsumer, fact: Fact, item: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return an event's effect on a consumer's item; None if it has none, or the consumer has no items.
 
-
-def _effect(desk: "Desk", consumer: AuditedConsumer, fact: Fact, item: Mapping[str, Any]) -> Effect | None:
-    """Return an event's effect on a consumer's item; None if it has none, or the consumer has no items."""
-    entry = item.get(f"event#{fact.id}")
-    plain = {name: value for name, value in item.items() if not is_attribute(name)}
-    seen = desk.watched.add(f"item {consumer.name} {fact.ride} {fact.id}", plain | {_HAS_EFFECT: entry is not None})
+    ``before`` is the item before it, None if the desk has not seen that; ``emitted`` are types of events.
+    """
+    name, entry = f"{consumer.name} {fact.id}", item.get(f"event#{fact.id}")
+    plain = {field: value for field, value in item.items() if not is_attribute(field)}
     if entry is None:
+        desk.items.add(name, plain)
         return None
     if "data" in entry:  # the ride history keeps what every event said
         earlier = [each.data for each in timeline_of(item) if each.sequence < entry["sequence"]]
-        return Effect(earlier[-1] if earlier else {}, entry["data"], ())
-    without = [each.value for each in seen if not each.value[_HAS_EFFECT]]
-    before = {name: value for name, value in without[-1].items() if name != _HAS_EFFECT} if without else None
-    return Effect(before, plain, tuple(entry.get("emitted", ())))
+        return {"before": earlier[-1] if earlier else {}, "after": entry["data"], "emitted": ()}
+    seen = desk.items.of(name)
+    return {"before": seen[-1] if seen else None, "after": plain, "emitted": entry.get("emitted", ())}
 
 
-def ride(desk: "Desk", request: Request) -> dict[str, Any]:
-    """Return all events of a ride."""
-    name = request.path_params["ride"]
-    with desk.feed.lock:
-        found = sorted(desk.feed.index.rides.get(name, ()), key=lambda fact: (fact.version or 0, fact.time_ms))
-        if not found:
-            raise NotThereError(f"The desk has not read of a ride {name}. If it is logged now, this page shows it.")
-        return {
-            "title": f"Ride {name}",
-            "ride": name,
-            "found": [(each, chips(each, desk.feed.consumers)) for each in found],
-        }
-
-
-def ledger(desk: "Desk", _request: Request) -> dict[str, Any]:
-    """Return the newest audit."""
-    return {"title": "Ledger", "report": desk.feed.report, "rows": _ROWS}
+def edit(desk: "Desk", request: Request) -> dict[str, Any]:
+    """Return the detail of an event for editing."""
+    fact = _fact(desk, request.path_params["id"])
+    return {"title": "Edit and send", "fact": fact, "detail": _indented((read(fact.body) or {}).get("detail"))}
 
 
 def letters(desk: "Desk", _request: Request) -> dict[str, Any]:
@@ -280,6 +289,15 @@ def job(desk: "Desk", request: Request) -> dict[str, Any]:
     return {"title": found.verb.capitalize(), "job": found, "name": name}
 
 
+def ledger(desk: "Desk", _request: Request) -> dict[str, Any]:
+    """Return the newest audit."""
+    rows = ROWS | {"lost": "lost", "doubled": "doubled"}
+    return {"title": "Ledger", "report": desk.feed.report, "rows": rows, "behind": _BEHIND}
+
+
+# ── Buttons: each returns the page to show, and what was done in a sentence ───────────────────────────────────────────
+
+
 def start(desk: "Desk", form: Mapping[str, str]) -> tuple[str, str | None]:
     """Start the dry run of a command."""
     arguments = {name.removeprefix("argument"): value for name, value in form.items() if name not in {"verb", "back"}}
@@ -304,13 +322,6 @@ def audit_now(desk: "Desk", _form: Mapping[str, str]) -> tuple[str, str | None]:
     return "/ledger", "The audit has begun."
 
 
-def edit(desk: "Desk", request: Request) -> dict[str, Any]:
-    """Return the detail of an event for editing."""
-    fact = _fact(desk, request.path_params["id"])
-    detail = (read(fact.body) or {}).get("detail")
-    return {"title": "Edit and send", "fact": fact, "detail": json.dumps(detail, indent=2)}
-
-
 def send_edited(desk: "Desk", form: Mapping[str, str]) -> tuple[str, str | None]:
     """Put an edited event on the bus."""
     detail = faults.edited(form["detail"], derive="derive" in form)
@@ -324,35 +335,20 @@ def deliver(desk: "Desk", form: Mapping[str, str]) -> tuple[str, str | None]:
     fact, how = _fact(desk, form["id"]), form["how"]
     (consumer,) = [each for each in desk.feed.consumers if each.name == form["consumer"]]
     if how in faults.FAULTS:
-        copy = faults.with_fault(desk.feed.stack, consumer, fact.body, how)
-        said = f"A copy was sent as the event of the new ride {copy.subject}: {faults.FAULTS[how]}, at {consumer.name}."
+        copy = faults.send_with_fault(desk.feed.stack, consumer, fact.body, Fault(how))
+        what = faults.FAULTS[Fault(how)]
+        said = f"A copy was sent as the event of the new ride {copy.subject}: {what}, at {consumer.name}."
         return f"/event/{copy.idempotencyid}", said
     times = 2 if how == "twice" else 1
     faults.deliver(desk.feed.stack, consumer, fact.body, times)
     return f"/event/{fact.id}", f"The event was put at {consumer.name} {'twice' if times > 1 else 'again'}."
 
 
-_ROWS: Final = (
-    ("events to act on", "distinct", ""),
-    ("deliveries", "deliveries", ""),
-    ("skipped duplicates", "duplicates_absorbed", "skipped"),
-    ("retried after a failure", "retried", observation.RETRIED),
-    ("taken over after a crash", "takeovers", observation.TAKEOVER),
-    ("failed, retried later", "failed", "failure"),
-    ("dropped as expired", "expired", observation.EXPIRED),
-    ("in flight", "in_flight", WAITING),
-    ("effects", "effects", "effect"),
-    ("lost", "lost", WAITING),
-    ("doubled", "doubled", "effect"),
-)
-"""The rows of the ledger: label, the account's attribute, and the outcome of the events behind it."""
-
 PAGES: Final = (
     ("/", "flow.html", flow),
     ("/facts", "facts.html", facts),
     ("/event/{id}", "event.html", event),
     ("/event/{id}/edit", "edit.html", edit),
-    ("/ride/{ride:path}", "ride.html", ride),
     ("/letters", "letters.html", letters),
     ("/keys", "keys.html", keys),
     ("/replays", "replays.html", replays),
@@ -360,7 +356,7 @@ PAGES: Final = (
     ("/ledger", "ledger.html", ledger),
 )
 STILL: Final = frozenset({"edit.html", "letters.html", "keys.html", "replays.html"})
-"""The pages that do not change by themselves."""
+"""The pages that do not change by themselves: reading them takes long or hides messages, or somebody edits them."""
 ACTS: Final = (
     ("/audit", audit_now),
     ("/deliver", deliver),

@@ -1,12 +1,16 @@
-"""Predicts what a replay would do. The code of the deployed consumers decides, on copies of their records."""
+"""Predicts what a replay would do, and watches what it does.
+
+The code of the deployed consumers predicts, on copies of their records.
+"""
 
 import json
 import sys
+import time
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -24,12 +28,16 @@ from idempotency.stores.memory import MemoryStore
 from idempotency.testing import DeadLetterBox, Invocation
 from ops.audit.evidence import CONSUMERS, AuditedConsumer
 from ops.audit.queues import fact_of
-from ops.audit.reading import type_of
+from ops.audit.reading import deliveries, type_of
 from ops.records import read
-from ops.replay import name_for, warnings
+from ops.replay import ReplayState, describe, name_for, warnings
 from ops.replay.capture import captured
 from ops.stack import StackRef
 
+PAUSE: Final = 5.0
+"""Seconds between two looks."""
+_LATE: Final = timedelta(minutes=5)
+"""How much later than others CloudWatch may show a line."""
 _matter: Final = jmespath.compile('[source, "detail-type", region, detail.type, detail.attributes.type]')
 """Finds what the patterns of consumers' rules look at, besides the replay's name."""
 
@@ -156,3 +164,37 @@ def plan(stack: StackRef, since: datetime, until: datetime, *, looks: int = 10) 
             for prediction in predictions.values():
                 prediction.add(batch)
     return ReplayPlan(since, until, count, {name: each.fates for name, each in predictions.items()}, found)
+
+
+class Progress(NamedTuple):
+    """How far a replay is."""
+
+    replay: ReplayState
+    fates: Mapping[str, Mapping[Fate, int]]
+    """What consumers have logged since the replay began: deliveries by consumer and by the fate of their last attempt.
+    Deliveries of new events are among them."""
+
+
+def watch(stack: StackRef, name: str, *, looks: int = 3, pause: float = PAUSE) -> Iterator[Progress]:
+    """Yield the progress of a replay until replay and queues are done, and the logs of consumers stand still.
+
+    They stand still when ``looks`` looks in a row, with ``pause`` seconds in between, show no change.
+
+    Raises:
+        OperatorError: there is no such replay.
+    """
+    since = dict.fromkeys((each.name for each in CONSUMERS), describe(stack, name).started)
+    fates: dict[str, dict[str | None, Fate]] = {consumer: {} for consumer in since}
+    before, unchanged = None, 0
+    while unchanged < looks:
+        for each in CONSUMERS:
+            for found in deliveries(stack, each, since[each.name]):
+                since[each.name] = max(since[each.name], found.time - _LATE)  # what is read again changes nothing
+                fates[each.name][found.delivery] = fate_of(found.outcome, found.reason)
+        counts = {consumer: Counter(fates[consumer].values()) for consumer in fates}
+        progress = Progress(describe(stack, name), counts)
+        unchanged = unchanged + 1 if progress.replay.ended and counts == before else 0
+        before = counts
+        yield progress
+        if unchanged < looks:
+            time.sleep(pause)

@@ -5,9 +5,11 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from idempotency.stores.transport import BOTOCORE_USED
 from ops import letters, redrive, replay
 from ops.audit import Report, audit
 from ops.audit.evidence import CONSUMERS
+from ops.audit.reading import lines
 from ops.verify import CHECKS, check
 from ops.verify.deployment import Deployment, FailedError, SkippedError
 from ops.words import counted
@@ -339,6 +341,16 @@ def _settled(deployment: Deployment) -> Report:
     if not report.ledger.balanced:
         raise FailedError(report.ledger.verdict)
     return report
+
+
+@check("Every function reached DynamoDB over the lean transport")
+def _transport(deployment: Deployment) -> str:
+    stack, client = deployment.stack, deployment.stack.client("logs")
+    groups = [group for name, group in stack.outputs.items() if name.endswith("LogGroupName")]
+    pattern = f'"{BOTOCORE_USED}"'
+    others = {group: line["message"] for group in groups for line in lines(client, group, pattern, deployment.began)}
+    _require(others, "went through botocore")
+    return "no process went through botocore"
 
 
 @check("Outcomes arrive as metrics")

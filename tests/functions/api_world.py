@@ -111,7 +111,6 @@ class World:
         start = self._start_simulator
         return make_handler(
             settings,
-            dynamodb=self.dynamodb,  # type: ignore[arg-type] # has what is used of a client
             transport=self.transport,
             start_simulator=start,
             now=lambda: datetime.now(UTC) + self.later,

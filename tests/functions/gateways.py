@@ -23,7 +23,7 @@ class FunctionBooks(Books):
         self.dynamodb = FakeDynamoDB({"gateway": ("idempotencyKey",)})
         settings = simulated_gateway.Settings(simulated_gateway_table="gateway", aws_region="us-east-1")
         self.transport = FaultyTransport(self.dynamodb)
-        self._handler = simulated_gateway.make_handler(settings, self.dynamodb, self.transport)
+        self._handler = simulated_gateway.make_handler(settings, self.transport)
 
     def begin(self, request: Request) -> Reply | None:
         """Leave the request to `finish`."""

@@ -109,7 +109,7 @@ def test_a_fenced_region_reads_and_writes_nothing(world: World) -> None:
     assert [ride["orderID"] for ride in listed.body["rides"]] == [order_id]
 
     world.dynamodb.delete_item(TableName="idempotency", Key=mark(SETTINGS.aws_region))
-    world.later, world.dynamodb.read_error = 2 * KNOWN_FOR, "ProvisionedThroughputExceededException"
+    world.later, world.dynamodb.read_error = 2 * KNOWN_FOR, "AccessDeniedException"
     assert world.book(key="third").problem == "unavailable"
     world.dynamodb.read_error = None
     assert world.change(order_id, "start", 2).status == 200
@@ -178,7 +178,7 @@ def test_without_an_answer_from_dynamodb_the_client_retries(world: World) -> Non
     booked = world.book()
     assert (booked.status, len(world.items("bookings")), len(world.published())) == (201, 1, 1)
     order_id = booked.body["orderID"]
-    world.dynamodb.read_error = "ThrottlingException"
+    world.dynamodb.read_error = "AccessDeniedException"
     assert world.change(order_id, "accept", 1).problem == "unavailable"
     assert world.send(request("GET", f"/carrides/{order_id}")).problem == "unavailable"
     world.dynamodb.read_error = None

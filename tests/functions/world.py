@@ -92,16 +92,10 @@ class World(testing.World):
     def process(self, *functions: str) -> dict[str, Any]:
         """Start a process of some functions, or of all, and return their handlers."""
         with self.installed(), pytest.MonkeyPatch.context() as patch:
-            patch.setattr(reconciler, "dynamodb_client", lambda: self.dynamodb)
             patch.setattr(carride.consumer, "observe", self.observations.append)
             settings = Settings(simulator_function_name="simulator", stage="local", **_TABLES)
             make: dict[str, Callable[[], Any]] = {
-                "api": lambda: carride_api.make_handler(
-                    settings,
-                    dynamodb=self.dynamodb,
-                    transport=self.dynamodb,
-                    now=self.now,
-                ),
+                "api": lambda: carride_api.make_handler(settings, transport=self.dynamodb, now=self.now),
                 "ride-history": lambda: ride_history.make_handler(ride_history.Settings(ride_table="rides", **_SHARED)),
                 "dispatch": lambda: dispatch.make_handler(
                     dispatch.Settings(assignment_table="assignments", car_table="cars", **_SHARED, **_EMITTING),

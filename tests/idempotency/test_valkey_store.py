@@ -72,6 +72,18 @@ def test_heartbeat_of_an_owner_whose_clock_was_set_back_is_taken(store: ValkeySt
     assert ((found and found.lease_ms) or 0) - clock() > LEASE_MS - PATIENCE_MS
 
 
+def test_heartbeat_that_comes_late_erases_no_intent(store: ValkeyStore, clock: ManualClock) -> None:
+    """It was sent before the intent was, although its lease seems to end later by the server's clock."""
+    store.put_if_absent(claim(clock))
+    intent = claim(clock, lease_ms=clock() + LEASE_MS + 1, externals='{"charge":null}')
+    assert store.update_if_owner(intent) is intent
+    clock.advance(-60)
+    assert store.update_if_owner(claim(clock)) != claim(clock)
+    found = store.read(KEY)
+    assert found is not None
+    assert found.externals == intent.externals
+
+
 def test_takeover_of_a_lease_that_moved_with_its_owners_clock_is_refused(
     store: ValkeyStore, client: Any, clock: ManualClock
 ) -> None:

@@ -1,14 +1,15 @@
-"""The faults that simulated events ask for."""
+"""The faults that events ask for."""
 
 import os
 import tempfile
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from carride.simulation import FAULT_EXTENSION, Fault
-from local.faults import SLOW_S, SimulatedFaultError, inject_fault
+from local.faults import SLOW_S, Injector, SimulatedFaultError
 from tests.carride.rides import event
 
 
@@ -23,13 +24,14 @@ def harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
 
 def run(done: list[object], fault: str | None) -> list[object]:
-    """Run an event that asks for a fault, and return the injected faults."""
+    """Run an event that asks for a fault in a consumer named here, and return the injected faults."""
     done.clear()
+    injector, asked = Injector(), {FAULT_EXTENSION: fault} if fault else {}
     try:
-        inject_fault(event(extensions={FAULT_EXTENSION: fault} if fault else {}))
+        injector.inject(SimpleNamespace(name="here"), event(extensions=asked), SimpleNamespace(owner="unanswered"))
     except SimulatedFaultError:
         done.append("raise")
-    return [*done]
+    return [*done, *injector.unanswered]
 
 
 @pytest.mark.parametrize(
@@ -39,6 +41,9 @@ def run(done: list[object], fault: str | None) -> list[object]:
         (Fault.FAIL, ["raise"], []),
         (Fault.POISON, ["raise"], ["raise"]),
         (Fault.SLOW, [SLOW_S], []),
+        (Fault.LOSE_ANSWER, ["unanswered"], []),
+        (f"{Fault.CRASH}@here", ["exit"], []),
+        (f"{Fault.CRASH}@elsewhere", [], []),
         ("unheard-of", [], []),
         (None, [], []),
     ],

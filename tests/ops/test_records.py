@@ -13,6 +13,7 @@ from carride.events import idempotency_id
 from carride.region_fence import mark
 from idempotency.clock import epoch_ms
 from idempotency.decision import Busy, ClaimRequest, Corrupt, Done, Limits, Quarantined, Write, decide
+from idempotency.externals import states
 from idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
 from idempotency.stores.dynamodb import item_of, record_of
 from ops import records
@@ -28,6 +29,7 @@ LATER: Final = NOW_MS // 1000 + 86_400
 CLAIM: Final = Record(KEY, IN_PROGRESS, "one", 1, NOW_MS + 300_000, LATER, "1:f", "d", AWAY, NOW_MS, NOW_MS)
 DONE: Final = CLAIM._replace(status=COMPLETED, lease_ms=None, result="null")
 GIVEN_UP: Final = CLAIM._replace(status=QUARANTINED, lease_ms=None, expiry=None, attempt=3, error="ValueError: no")
+UNKNOWN: Final = GIVEN_UP._replace(externals='{"charge":null,"ship":null}')
 
 
 @pytest.fixture(scope="module")
@@ -116,6 +118,36 @@ def test_what_is_no_record_is_not_changed(ref: StackRef, key: str) -> None:
         with pytest.raises(OperatorError, match=r"no (record|key)"):
             action(ref, key)
     assert stored(ref, mark(AWAY)["idempotencyKey"]["S"]) is not None
+
+
+@pytest.mark.parametrize(
+    ("record", "asked", "problem"),
+    [
+        (GIVEN_UP, {"not_done": True}, "no external call"),
+        (UNKNOWN, {"not_done": True, "done": "1"}, "give --done .* or --not-done"),
+        (UNKNOWN, {"done": "paid"}, "is no JSON"),
+        (CLAIM._replace(externals='{"ship":null}'), {"not_done": True}, "is held"),
+        (UNKNOWN, {"not_done": True}, None),
+        (UNKNOWN, {"done": '{"id": [1.5]}'}, None),
+    ],
+)
+def test_a_call_whose_outcome_is_unknown_is_settled(
+    ref: StackRef, record: Record, asked: dict[str, Any], problem: str | None
+) -> None:
+    """What is shown or refused changes nothing. Then the key runs again, with what was found out about the call."""
+    put(ref, record)
+    asked = {"done": None, "not_done": False} | asked
+    if problem is not None:
+        with pytest.raises(OperatorError, match=problem):
+            records.settle(ref, KEY, **asked)
+        assert stored(ref) == item_of(record)
+        return
+    plan = records.settle(ref, KEY, **asked)
+    assert stored(ref) == item_of(record)
+    plan.do()
+    left = record_of(stored(ref))
+    known = False if asked["not_done"] else '{"id":[1.5]}'
+    assert (left.status, left.attempt, states(left)) == (FAILED, 0, {"charge": known, "ship": None})
 
 
 WORDS: Final[dict[str, Any]] = {

@@ -1,8 +1,11 @@
 """Every ride event takes effect once, by whatever road it comes again."""
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
 
-from local.demo import replay
+from local.demo import stack_ref
+from ops import replay
 from tests.pipeline.pipeline import HISTORY, Pipeline
 
 
@@ -40,7 +43,9 @@ def test_the_same_simulation_again_has_no_effects(pipeline: Pipeline) -> None:
 def test_a_replay_of_the_archive_has_no_effects(pipeline: Pipeline) -> None:
     """Every archived event is delivered once more, and none takes effect once more."""
     first = pipeline.simulate(rides=5, seed=3)
-    replay(pipeline.cloud, pipeline.stack, "everything")
+    stack, now = stack_ref(pipeline.cloud, pipeline.stack), datetime.now(UTC)
+    window = (now - timedelta(hours=1), now + timedelta(hours=1))
+    replay.start(stack, replay.name_for(stack.region, now), *window, [])
     again = pipeline.ledger()
     assert again.balanced
     assert again.published == again.replayed == first.published

@@ -26,8 +26,7 @@ from ops.audit.queues import opened, peek
 from ops.audit.reading import type_of
 from ops.cli.app import main
 from ops.replay import PLAN_PREFIX, capture
-from ops.replay.planning import Fate, ReplayPlan, fate_of, plan
-from ops.replay.progress import watch
+from ops.replay.planning import Fate, ReplayPlan, fate_of, plan, watch
 from ops.simulation import simulate
 from ops.stack import StackRef
 from tests.pipeline.pipeline import Pipeline

@@ -91,13 +91,9 @@ def test_a_message_stays_hidden_six_times_as_long_as_its_function_may_run(deploy
 
 
 DEAD_LETTER: Final = DeadLetter("CONTRACT", "it breaks the contract", "ride-history", None, 0, {})
-OF_THE_API: Final = (
-    clients.lambda_client,
-    lambda: clients.dynamodb_client(connect_s=0.7, read_s=0.8),
-    botocore_transport,
-)
+OF_THE_API: Final = (clients.lambda_client, botocore_transport)
 OF_OTHERS: Final = (
-    *(clients.events_client, clients.sqs_client, clients.dynamodb_client, botocore_transport),
+    *(clients.events_client, clients.sqs_client, botocore_transport),
     lambda: SqsDeadLetters("https://queue").send(DEAD_LETTER),
 )
 

@@ -9,7 +9,6 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
-from botocore.exceptions import BotoCoreError, ClientError
 from msgspec import Struct
 
 from api import commands
@@ -28,6 +27,7 @@ from carride.telemetry import logger
 from idempotency import Operation, Put, RetryableError
 from idempotency.http import HttpProblemError
 from idempotency.stores import Store
+from idempotency.stores.transport import NoAnswerError, ServiceError
 
 if TYPE_CHECKING:
     from api.simulations import Simulate
@@ -77,7 +77,7 @@ class Service:
 
         Raises:
             HttpProblemError: the request is refused.
-            RetryableError: an AWS service did not answer; the client sends the request again.
+            RetryableError: DynamoDB or the simulator did not answer; the client sends the request again.
         """
         try:
             match request.command:
@@ -91,9 +91,9 @@ class Service:
                     return self._change(command, request, operation)
                 case command:
                     return self._simulate(command, operation.downstream_key)
-        except (ClientError, BotoCoreError) as error:
-            logger.warning("an AWS service did not answer", exc_info=error)
-            raise RetryableError("an AWS service did not answer") from error
+        except (NoAnswerError, ServiceError) as error:
+            logger.warning("DynamoDB did not answer", exc_info=error)
+            raise RetryableError("DynamoDB did not answer") from error
 
     def _book(self, command: Book, request: Request, operation: Operation) -> object:
         """Book a ride. Its id is derived from the key, so even a forgotten key books no second ride."""

@@ -6,13 +6,15 @@ from datetime import datetime
 from typing import Annotated, Any, Final
 
 import msgspec
+from botocore.exceptions import BotoCoreError, ClientError
 from msgspec import Meta, Struct
 
 from api.problems import Kind, refused
 from carride.clients import lambda_client
 from carride.decoding import FieldError, json_name
 from carride.simulation import Mode, Share, Simulation, Spec
-from idempotency import Consumer, Policy
+from carride.telemetry import logger
+from idempotency import Consumer, Policy, RetryableError
 from idempotency.errors import PayloadMismatchError
 from idempotency.stores import Store
 
@@ -59,6 +61,7 @@ def start(
 
     Raises:
         HttpProblemError: the simulation is too large or too slow, or another one is running.
+        RetryableError: the simulator was not invoked; the client sends the request again.
     """
     rides = _DEFAULT_RIDES if command.rides is None and command.duration is None else command.rides
     seed = int(name[:7], 16) if command.seed is None else command.seed
@@ -70,7 +73,11 @@ def start(
     if stage != "local":
         _acquire_lock(name, store)
     request = msgspec.to_builtins(settled) | {"time": now.isoformat()}
-    start_simulator(request)
+    try:
+        start_simulator(request)
+    except (BotoCoreError, ClientError) as error:
+        logger.warning("the simulator was not invoked", exc_info=error)
+        raise RetryableError("the simulator was not invoked") from error
     return {"statusCode": 202, "body": request}
 
 

@@ -2,20 +2,18 @@
 
 import base64
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 from msgspec import Meta, Struct
 
 from api.problems import Kind, refused
 from carride.bookings import Booking
+from carride.dynamodb import DynamoDB
 from carride.history import TimelineEntry, timeline_of
 from carride.overdue import text
 from carride.ride import OrderID, Ride
 from idempotency import marshalling
-
-if TYPE_CHECKING:
-    from mypy_boto3_dynamodb import DynamoDBClient
 
 type _Position = tuple[Annotated[datetime, Meta(tz=True)], OrderID]
 """The end of a page: bookedAt and orderID, without the customer, so that a token reveals no other customer's rides."""
@@ -37,7 +35,7 @@ class RideView(Ride, frozen=True, kw_only=True):
 class Tables(NamedTuple):
     """The tables by name, and a client for them."""
 
-    client: "DynamoDBClient"
+    client: DynamoDB
     bookings: str
     """BookingTable, which the API writes."""
     rides: str
@@ -78,12 +76,10 @@ class Tables(NamedTuple):
             start = {"customerID": customer_id, "bookedAt": booked_at, "orderID": order_id}
             request["ExclusiveStartKey"] = marshalling.item(start)
         rides: list[Booking] = []
-        while len(rides) <= limit:
-            answer = self.client.query(**request)
+        for answer in self.client.query(**request):
             rides += map(Booking.read, answer["Items"])
-            if "LastEvaluatedKey" not in answer:
+            if len(rides) > limit:
                 break
-            request["ExclusiveStartKey"] = answer["LastEvaluatedKey"]
         page = tuple(rides[:limit])
         return Page(rides=page, next=_token(page[-1]) if len(rides) > limit else None)
 

@@ -9,8 +9,6 @@ from botocore.config import Config
 from botocore.session import get_session
 
 if TYPE_CHECKING:
-    from botocore.session import Session
-    from mypy_boto3_dynamodb import DynamoDBClient
     from mypy_boto3_events import EventBridgeClient
     from mypy_boto3_lambda import LambdaClient
     from mypy_boto3_sqs import SQSClient
@@ -41,21 +39,3 @@ def lambda_client() -> "LambdaClient":
     """Make a client for Lambda, with up to two attempts a call."""
     config = _SINGLE_ATTEMPT.merge(Config(retries={"mode": "standard", "total_max_attempts": 2}))
     return cast("LambdaClient", get_session().create_client("lambda", config=config))
-
-
-def dynamodb_client(session: "Session | None" = None, *, connect_s: float = 1, read_s: float = 2) -> "DynamoDBClient":
-    """Make a client for DynamoDB, with up to three attempts a call, for many threads.
-
-    Args:
-        session: a session to share; its second client starts ten times faster than the first.
-        connect_s: the connect timeout of an attempt.
-        read_s: the read timeout of an attempt.
-    """
-    config = Config(
-        connect_timeout=connect_s,
-        read_timeout=read_s,
-        retries={"mode": "standard", "total_max_attempts": 3},
-        max_pool_connections=20,
-        tcp_keepalive=True,
-    )
-    return cast("DynamoDBClient", (session or get_session()).create_client("dynamodb", config=config))

@@ -244,6 +244,8 @@ def _require_plain(value: object, field: str, levels: int = MOST_LEVELS) -> None
     for _ in range(levels):
         below: list[Any] = []
         for each in level:
+            if type(each) is str and each.isascii():
+                continue  # the shortest way for what most values are
             if not _is_plain(each):
                 raise ContractError(field, f"a {type(each).__name__} in it cannot be written as JSON in UTF-8")
             if isinstance(each, dict):

@@ -5,10 +5,9 @@ It is an item of the region's idempotency table. A setting of the function would
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from mypy_boto3_dynamodb import DynamoDBClient
+from carride.dynamodb import DynamoDB
 
 KNOWN_FOR: Final = timedelta(seconds=5)
 """How old the answer of `RegionFence.is_up` may be: that long after a fence was put up, a write may still begin."""
@@ -22,7 +21,7 @@ def mark(region: str) -> dict[str, dict[str, str]]:
 class RegionFence:
     """Whether a region is fenced, read at most every five seconds."""
 
-    def __init__(self, client: "DynamoDBClient", table: str, region: str, now: Callable[[], datetime]) -> None:
+    def __init__(self, client: DynamoDB, table: str, region: str, now: Callable[[], datetime]) -> None:
         self._client = client
         self._table = table
         self._key = mark(region)
@@ -31,7 +30,7 @@ class RegionFence:
         self._up = False
 
     def is_up(self) -> bool:
-        """Return whether the region is fenced; botocore's errors are raised."""
+        """Return whether the region is fenced; the transport's errors are raised."""
         now = self._now()
         if self._read is None or not self._read <= now < self._read + KNOWN_FOR:
             answer = self._client.get_item(TableName=self._table, Key=self._key, ConsistentRead=True)

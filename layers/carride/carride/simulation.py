@@ -31,7 +31,10 @@ from carride.facts import (
 from carride.ride import Ride
 
 FAULT_EXTENSION: Final = "simulatedfault"
-"""The CloudEvents extension that names a fault to inject into the event's consumers. Deployed consumers ignore it."""
+"""The CloudEvents extension that names a fault to inject into the event's consumers, as in ``crash``, or into one of
+them, as in ``crash@payment``. Deployed consumers ignore it."""
+STALLED_LEASE_S: Final = 2.0
+"""The lease of a stalled attempt: enough to reach the end of its handler."""
 
 
 class Fault(StrEnum):
@@ -45,6 +48,10 @@ class Fault(StrEnum):
     """Every run raises."""
     SLOW = "slow"
     """The first run takes longer."""
+    LOSE_ANSWER = "lose-answer"
+    """The first run commits, and gets no answer to it."""
+    STALL = "stall"
+    """The first run gets a short lease, and stops before its commit until another delivery has taken over."""
 
 
 BLOCKS: Final = 8

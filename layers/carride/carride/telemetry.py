@@ -1,6 +1,7 @@
 """Logs and metrics: one structured log line and one metric for every delivery to a consumer."""
 
 import json
+import logging
 import os
 import re
 import sys
@@ -22,6 +23,9 @@ NAMESPACE: Final = os.environ.get("POWERTOOLS_METRICS_NAMESPACE", "CarRide")
 
 logger: Final = Logger()
 """Writes JSON with the service's name; POWERTOOLS_SERVICE_NAME and LOG_LEVEL configure it."""
+
+# What no line shows, and each would cost: https://docs.python.org/3/howto/logging.html#optimization
+logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
 
 _xray_header: Final = re.compile(
     r"Root=1-([0-9a-f]{8})-([0-9a-f]{24});Parent=([0-9a-f]{16});Sampled=([01])(?:;.*)?"

@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, Any
 # isort: off
 if TYPE_CHECKING:
     from idempotency.concurrency import Concurrency
-    from idempotency.consumer import BatchHandler, BatchResponse, Consumer, EventHandler, EventResponse, release
+    from idempotency.consumer import BatchHandler, BatchResponse, Consumer, EventHandler, EventResponse, release, settle
     from idempotency.dead_letters import DeadLetter, DeadLetterError, SqsDeadLetters
     from idempotency.effects import Check, Delete, Put, Update
     from idempotency.errors import (
         BatchFailedError, BeyondWindowError, BusyError, ConfigurationError, ContentionError, CorruptRecordError,
         EffectConflictError, EffectsRejectedError, IdempotencyError, KeyExpressionError, LostLeaseError,
-        MissingKeyError, OutOfTimeError, PayloadMismatchError, PermanentError, QuarantinedError, ResultOmittedError,
-        RetryableError, RetryLaterError, StoreError, StoreRefusedError, StoreUnavailableError, UndecodableResultError,
-        UnfinishedWorkError,
+        MissingKeyError, NotDoneError, OutOfTimeError, PayloadMismatchError, PermanentError, QuarantinedError,
+        ResultOmittedError, RetryableError, RetryLaterError, StoreError, StoreRefusedError, StoreUnavailableError,
+        UndecodableResultError, UnfinishedWorkError, UnknownOutcomeError,
     )
+    from idempotency.externals import CANNOT_TELL, NOT_DONE, Done
     from idempotency.http import HttpHandler, HttpProblemError, idempotency_key
     from idempotency.invocation import LambdaContext, lambda_deadline
     from idempotency.keys import TRANSPORT_ID
@@ -32,24 +33,26 @@ if TYPE_CHECKING:
     from idempotency.stores.valkey import ValkeyStore
 
 __all__ = [
-    "DYNAMODB_STREAM", "EVENTBRIDGE", "KAFKA", "KINESIS", "SNS", "SNS_IN_SQS", "SQS", "TRANSPORT_ID",
-    "BatchFailedError", "BatchHandler", "BatchResponse", "BeyondWindowError", "BusyError", "Check", "Concurrency",
-    "ConfigurationError", "Consumer", "ContentionError", "CorruptRecordError", "DeadLetter", "DeadLetterError",
-    "Delete", "DynamoDBStore", "EffectConflictError", "EffectsRejectedError", "EventHandler", "EventResponse",
-    "HttpHandler", "HttpProblemError", "IdempotencyError", "KeyExpressionError", "LambdaContext", "LostLeaseError",
-    "MemoryStore", "MissingKeyError", "Observation", "Operation", "OutOfTimeError", "PayloadMismatchError",
-    "PermanentError", "Policy", "Put", "QuarantinedError", "Record", "ResultOmittedError", "RetryLaterError",
-    "RetryableError", "Source", "SqsDeadLetters", "StoreError", "StoreRefusedError", "StoreUnavailableError",
-    "UndecodableResultError", "UnfinishedWorkError", "Update", "ValkeyStore", "idempotency_key", "lambda_deadline",
-    "open_store", "release",
+    "CANNOT_TELL", "DYNAMODB_STREAM", "EVENTBRIDGE", "KAFKA", "KINESIS", "NOT_DONE", "SNS", "SNS_IN_SQS", "SQS",
+    "TRANSPORT_ID", "BatchFailedError", "BatchHandler", "BatchResponse", "BeyondWindowError", "BusyError", "Check",
+    "Concurrency", "ConfigurationError", "Consumer", "ContentionError", "CorruptRecordError", "DeadLetter",
+    "DeadLetterError", "Delete", "Done", "DynamoDBStore", "EffectConflictError", "EffectsRejectedError",
+    "EventHandler", "EventResponse", "HttpHandler", "HttpProblemError", "IdempotencyError", "KeyExpressionError",
+    "LambdaContext", "LostLeaseError", "MemoryStore", "MissingKeyError", "NotDoneError", "Observation", "Operation",
+    "OutOfTimeError", "PayloadMismatchError", "PermanentError", "Policy", "Put", "QuarantinedError", "Record",
+    "ResultOmittedError", "RetryLaterError", "RetryableError", "Source", "SqsDeadLetters", "StoreError",
+    "StoreRefusedError", "StoreUnavailableError", "UndecodableResultError", "UnfinishedWorkError",
+    "UnknownOutcomeError", "Update", "ValkeyStore", "idempotency_key", "lambda_deadline", "open_store", "release",
+    "settle",
 ]
 # fmt: on
 
 _MODULES = {
     "concurrency": "Concurrency",
-    "consumer": "BatchHandler BatchResponse Consumer EventHandler EventResponse release",
+    "consumer": "BatchHandler BatchResponse Consumer EventHandler EventResponse release settle",
     "dead_letters": "DeadLetter DeadLetterError SqsDeadLetters",
     "effects": "Check Delete Put Update",
+    "externals": "CANNOT_TELL NOT_DONE Done",
     "http": "HttpHandler HttpProblemError idempotency_key",
     "invocation": "LambdaContext lambda_deadline",
     "keys": "TRANSPORT_ID",

@@ -21,7 +21,7 @@ from idempotency.messages import MessageHandler, Reader
 from idempotency.observation import Observer
 from idempotency.operation import Operation
 from idempotency.policy import DAY, Policy
-from idempotency.record import QUARANTINED, Record
+from idempotency.record import IN_PROGRESS, QUARANTINED, Record, unknown_calls
 from idempotency.runner import Runner
 from idempotency.sources import EVENTBRIDGE, SQS, Source
 from idempotency.stores import Store
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypeVar  # type checkers have it; Python 3.12's own has no default
 
     from idempotency.block import Block
+    from idempotency.externals import Answer, Done
     from idempotency.http import HttpHandler
 
     E = TypeVar("E", default=dict[str, Any])
@@ -306,6 +307,29 @@ def release(store: Store, key: str, *, window: int = 30 * DAY, clock: Clock = ep
     seen, now_ms = store.read(key), clock()
     if seen is None or not (seen.status == QUARANTINED or is_corrupt(seen) or has_crashed(seen, now_ms)):
         return False
-    free = released(seen, os.urandom(16).hex(), now_ms, window)
+    return _write(store, seen, released(seen, os.urandom(16).hex(), now_ms, window))
+
+
+def settle(
+    store: Store, key: str, name: str, answer: "Done[Any] | Answer", *, window: int = 30 * DAY, clock: Clock = epoch_ms
+) -> bool:
+    """Settle an external call of which it is unknown whether it was made, and release its key.
+
+    ``answer`` is ``Done(result)``, which the next attempt takes, or ``NOT_DONE``: the next attempt makes the call. The
+    other arguments are those of `release`. Return whether the call had to be settled, and no attempt may be running.
+    """
+    from idempotency.externals import settled
+
+    seen, now_ms = store.read(key), clock()
+    if (
+        seen is None
+        or name not in unknown_calls(seen)
+        or (seen.status == IN_PROGRESS and not has_crashed(seen, now_ms))
+    ):
+        return False
+    return _write(store, seen, released(settled(seen, name, answer), os.urandom(16).hex(), now_ms, window))
+
+
+def _write(store: Store, seen: Record, free: Record) -> bool:
     found = store.compare_and_swap(seen, free)
     return found is not None and found.owner == free.owner

@@ -13,7 +13,7 @@ PAYLOAD_MISMATCH: Final = "PAYLOAD_MISMATCH"
 QUARANTINED: Final = "QUARANTINED"
 BEYOND_WINDOW: Final = "BEYOND_WINDOW"
 UNKNOWN: Final = "UNKNOWN"
-"""An attempt ended without an answer, and the policy allows no other."""
+"""An attempt ended without an answer, and the policy allows no other; or nobody can tell what became of a call."""
 CORRUPT_RECORD: Final = "CORRUPT_RECORD"
 
 MAX_MESSAGE_BYTES: Final = 1_048_576

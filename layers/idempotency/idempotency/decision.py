@@ -162,6 +162,7 @@ def attempt(request: ClaimRequest, now_ms: int, seen: Record | None = None) -> R
         request.region,
         now_ms if seen is None else seen.created_ms,
         now_ms,
+        externals=None if seen is None else seen.externals,
     )
     return claim if outcome is None else settled(claim, outcome, request, now_ms)
 
@@ -212,6 +213,12 @@ def renewed(claim: Record, request: ClaimRequest, now_ms: int) -> Record:
     """Return ``claim`` with a later lease and TTL, as a heartbeat writes it."""
     lease_ms = lease_until(request, now_ms)
     return claim._replace(lease_ms=lease_ms, expiry=_claim_expiry(request, lease_ms, now_ms), updated_ms=now_ms)
+
+
+def intended(claim: Record, request: ClaimRequest, now_ms: int) -> Record:
+    """Return ``claim`` as it is written before an external call: a heartbeat that was sent before it is refused."""
+    beat = renewed(claim, request, now_ms)
+    return beat._replace(lease_ms=max(beat.lease_ms or 0, (claim.lease_ms or 0) + 1))
 
 
 def released(seen: Record, owner: str, now_ms: int, window_s: int) -> Record:

@@ -78,6 +78,14 @@ class PermanentError(IdempotencyError):
     """Raise it (or a subclass) from a handler if no retry can help: the key is quarantined at once."""
 
 
+class UnknownOutcomeError(PermanentError):
+    """Raised when nobody can tell whether an external call was made: an operator has to find out and settle it."""
+
+    def __init__(self, key: str, *names: str) -> None:
+        super().__init__(f"{key}: nobody can tell whether {', '.join(names)} was done; find out, and settle it")
+        self.key = key
+
+
 class MissingKeyError(PermanentError):
     """Raised when an event has no idempotency key, or only a part of one."""
 
@@ -121,6 +129,10 @@ class EffectConflictError(IdempotencyError):
         super().__init__(f"the condition of effect {index} does not hold")
         self.index = index
         self.item = item
+
+
+class NotDoneError(IdempotencyError):
+    """Raise it (or a subclass) from an external call that certainly had no effect. Any other error proves nothing."""
 
 
 class UndecodableResultError(IdempotencyError):

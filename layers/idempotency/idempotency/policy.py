@@ -64,7 +64,7 @@ class Policy:
     """A retried delivery may take over its own live claim. Correct only if all effects are in the commit."""
     conflict_reruns: int = 0
     """How often the handler runs again in the same claim after an EffectConflictError. Correct only if all effects are
-    in the commit."""
+    in the commit or made with ``operation.external``."""
     concurrency: int = 10
     """How many records of a batch run at once."""
     keep_event: bool = False

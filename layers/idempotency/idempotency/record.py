@@ -1,5 +1,6 @@
 """The idempotency record of one operation."""
 
+import json
 from typing import Final, NamedTuple
 
 IN_PROGRESS: Final = "IN_PROGRESS"
@@ -40,5 +41,13 @@ class Record(NamedTuple):
     dead_lettered: bool = False
     event: str | None = None
     """The raw event as JSON, for recovery by hand, if the policy keeps it with a failure."""
+    externals: str | None = None
+    """What is known of the operation's external calls, if it makes any: see `externals`."""
     revision: str | None = None
     """A store's own handle for compare-and-set. Never stored."""
+
+
+def unknown_calls(record: Record) -> list[str]:
+    """Return the names of the external calls of which nobody knows whether they were made."""
+    known = {} if record.externals is None else json.loads(record.externals)
+    return [name for name, state in known.items() if state is None]

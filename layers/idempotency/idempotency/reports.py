@@ -5,7 +5,8 @@ from idempotency.dead_letters import QUARANTINED, UNKNOWN, DeadLetter, DeadLette
 from idempotency.delivery import POSTPONED, Answer, Delivery
 from idempotency.errors import describe
 from idempotency.observation import Observation, Observer
-from idempotency.record import Record
+from idempotency.operation import downstream_key
+from idempotency.record import Record, unknown_calls
 from idempotency.stores import Store
 
 
@@ -58,8 +59,17 @@ class Reports:
         poison = record if reason in (QUARANTINED, UNKNOWN) else None
         if poison is None or not poison.dead_lettered:
             number = 0 if record is None else record.attempt
-            dead_letter = DeadLetter(reason, describe(error), self._consumer, delivery.key, number, delivery.event)
+            dead_letter = DeadLetter(
+                reason, _message(error, poison), self._consumer, delivery.key, number, delivery.event
+            )
             self._dead_letters.send(dead_letter)
             if poison is not None:
                 self._store.compare_and_swap(poison, poison._replace(dead_lettered=True), until_ms=delivery.deadline_ms)
         return Answer(observation.DEAD_LETTERED, record, reason, None if delivery.acknowledges else error)
+
+
+def _message(error: Exception, poison: Record | None) -> str:
+    """Return what a dead letter says: the error, and the external calls whose outcome is unknown."""
+    names = [] if poison is None else unknown_calls(poison)
+    calls = [f"{name} (downstream key {downstream_key(poison.key, name)})" for name in names if poison is not None]
+    return f"{describe(error)}; unknown: {', '.join(calls)}" if calls else describe(error)

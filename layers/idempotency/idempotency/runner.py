@@ -36,7 +36,6 @@ from idempotency.decision import (
     is_beyond_window,
     is_over,
     is_takeover,
-    renewed,
     settled,
 )
 from idempotency.delivery import POSTPONED, Answer, Delivery, completed, failed, kind_of_run, unrecorded
@@ -46,7 +45,7 @@ from idempotency.local_cache import WarmCache
 from idempotency.observation import Observer
 from idempotency.operation import Operation
 from idempotency.policy import HEARTBEATS_PER_LEASE, TIMEOUT_COVERED_BY_LEASE_MS, Policy
-from idempotency.record import COMPLETED, IN_PROGRESS, Record
+from idempotency.record import COMPLETED, Record, unknown_calls
 from idempotency.reports import Reports
 from idempotency.stores import Store
 
@@ -146,7 +145,8 @@ class Runner:
             except Exception as refused:  # noqa: BLE001 - nothing was written: recorded, then raised with the answer
                 return self.fail(started, refused)
             reruns_left -= 1
-            started = started._replace(operation=self._operation(started.record, started.request, delivery))
+            claim, first = started.operation._claim, started.operation._first
+            started = started._replace(operation=self._operation(claim, started.request, delivery, first=first))
 
     def _run_atomic(self, delivery: Delivery, work: Callable[[Operation], object]) -> Answer:
         known = self._answer_without_claim(delivery)
@@ -201,7 +201,9 @@ class Runner:
             return Answer(POSTPONED, step.seen)
         if isinstance(step, Run):
             record = step.record
-            return Started(delivery, request, record, self._operation(record, request, delivery), kind_of_run(seen))
+            kind = kind_of_run(seen)
+            operation = self._operation(record, request, delivery, first=kind == observation.NEW)
+            return Started(delivery, request, record, operation, kind)
         return self._answer(step, seen, delivery, request, None)
 
     def heartbeat(self, started: Started) -> AbstractContextManager[object]:
@@ -225,8 +227,11 @@ class Runner:
         Raises:
             StoreUnavailableError: the commit may have taken place; the record decides at the next delivery.
             EffectConflictError, EffectsRejectedError, StoreRefusedError: nothing was written; we still hold the claim.
+            UnknownOutcomeError: the same; it is unknown whether an external call was made.
         """
         delivery, request, claim, operation, outcome = started
+        if unknown := unknown_calls(operation._claim):
+            raise errors.UnknownOutcomeError(delivery.key, *unknown)
         record = settled(claim, completed(value, self.policy.max_result_bytes), request, self.clock())
         found = self._store.update_if_owner(record, operation._effects, until_ms=delivery.deadline_ms)
         ending = conclude(found, request)
@@ -239,14 +244,15 @@ class Runner:
 
     def fail(self, started: Started, error: Exception, *, counted: bool = True) -> Answer:
         """Record the failure of a claim; the answer has the error, unless the event needs no further delivery."""
-        delivery, request, claim, _, _ = started
+        delivery, request = started.delivery, started.request
+        claim = started.operation._claim  # with what it knows of external calls
         try:
             record = settled(claim, failed(error, counted=counted), request, self.clock())
             ending = conclude(self._store.update_if_owner(record, until_ms=delivery.deadline_ms), request)
             if isinstance(ending, Done):  # the attempt that took over has completed it
                 return Answer(observation.LOST_LEASE, ending.record, describe(error))
             if isinstance(ending, Quarantined):
-                return self.reports.give_up(delivery, dead_letters.QUARANTINED, error, ending.record)
+                return self.reports.give_up(delivery, _reason(ending.record), error, ending.record)
         except Exception as why:  # noqa: BLE001 - the work's own error must reach the caller
             return unrecorded(error, why, claim)
         return Answer(observation.FAILED, record, describe(error), error)
@@ -365,8 +371,7 @@ class Runner:
                 if record.dead_lettered and delivery.acknowledges:
                     return Answer(observation.QUARANTINED, record)
                 why = error or errors.QuarantinedError(delivery.key, record.attempt, record.error)
-                reason = dead_letters.UNKNOWN if record.error is None else dead_letters.QUARANTINED
-                return self.reports.give_up(delivery, reason, why, record)
+                return self.reports.give_up(delivery, _reason(record), why, record)
             case Mismatch(record):
                 why = errors.PayloadMismatchError(delivery.key)
                 return self.reports.give_up(delivery, dead_letters.PAYLOAD_MISMATCH, why, record)
@@ -399,20 +404,15 @@ class Runner:
         )
 
     def _operation(
-        self, record: Record, request: ClaimRequest, delivery: Delivery, *, claimed: bool = True
+        self, record: Record, request: ClaimRequest, delivery: Delivery, *, claimed: bool = True, first: bool = True
     ) -> Operation:
-        def renew() -> int | None:
-            beat = renewed(record, request, self.clock())
-            found = self._store.update_if_owner(beat, until_ms=beat.updated_ms)  # one try: the next beat is the retry
-            holds = found is not None and found.owner == request.owner and found.status == IN_PROGRESS
-            return beat.lease_ms if holds else None
-
         return Operation(
             record,
-            request.deadline_ms,
-            takes_effects=self._store.transactional,
-            clock=self.clock,
-            renew=renew if claimed else None,
+            request,
+            self._store,
+            self.clock,
+            claimed=claimed,
+            first=first,
             context=delivery.context,
         )
 
@@ -420,3 +420,7 @@ class Runner:
 def _keepable(event: object) -> str | None:
     text = json.dumps(event, separators=(",", ":"), default=str)
     return text if len(text.encode()) <= _LARGEST_KEPT_EVENT else None
+
+
+def _reason(record: Record) -> str:
+    return dead_letters.UNKNOWN if record.error is None or unknown_calls(record) else dead_letters.QUARANTINED

@@ -1,4 +1,4 @@
-// Replaces the parts of the page that the server renders anew, and adds keys. The page works without it.
+// Replaces the parts of the page that the server renders anew. The page works without it.
 "use strict";
 
 const link = document.getElementById("link");
@@ -17,10 +17,9 @@ for (const end of ["pointerup", "pointercancel"]) {
 }
 
 function isBusy(part) {
-  if (isPressed) return true;
   const selection = getSelection();
   const isSelected = selection && !selection.isCollapsed && part.contains(selection.anchorNode);
-  return isSelected || (part.contains(document.activeElement) && document.activeElement.matches(fields));
+  return isPressed || isSelected || (part.contains(document.activeElement) && document.activeElement.matches(fields));
 }
 
 function replace(part, html) {
@@ -33,35 +32,27 @@ function replace(part, html) {
   if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
 }
 
-const pending = new Map();
+const shown = {}, wanted = {};
+let tag = "";
 
-function show() {
-  for (const [id, html] of pending) {
+async function refresh() {
+  try {
+    const headers = { accept: "application/json", "if-none-match": tag };
+    const answer = await fetch(location.href, { headers, cache: "no-store" });
+    if (answer.status === 200) {
+      Object.assign(wanted, await answer.json());
+      tag = answer.headers.get("etag");
+    }
+    link.textContent = "Live.";
+  } catch {
+    link.textContent = "The desk does not answer: it may have ended. Trying again.";
+  }
+  for (const [id, html] of Object.entries(wanted)) {
     const part = document.getElementById(id);
-    if (isBusy(part)) continue;
-    pending.delete(id);
+    if (html === shown[id] || isBusy(part)) continue;
+    shown[id] = html;
     replace(part, html);
   }
+  setTimeout(refresh, 400);
 }
-
-const source = new EventSource(location.href);
-source.onopen = () => { link.textContent = "Live."; };
-source.onerror = () => { link.textContent = "The desk does not answer: it may have ended. Trying again."; };
-source.onmessage = (message) => {
-  for (const [id, html] of Object.entries(JSON.parse(message.data))) pending.set(id, html);
-  show();
-};
-setInterval(show, 500);
-addEventListener("pagehide", () => source.close());
-addEventListener("pageshow", (event) => { if (event.persisted) location.reload(); });
-
-addEventListener("keydown", (event) => {
-  if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches(fields)) return;
-  const views = document.querySelectorAll("nav a");
-  if (event.key === "/" && document.getElementById("filter")) {
-    event.preventDefault();
-    document.getElementById("filter").focus();
-  } else if (/^[1-9]$/.test(event.key) && views[event.key - 1]) {
-    views[event.key - 1].click();
-  }
-});
+refresh();

@@ -1,6 +1,5 @@
-"""The measures. Each runs both sides in turn, so that a busy machine disturbs both alike."""
+"""The measures. Each runs its sides in turn, so that a busy machine disturbs all alike."""
 
-import gc
 import json
 import os
 import statistics
@@ -8,147 +7,81 @@ import subprocess
 import sys
 import tempfile
 import time
+import uuid
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from itertools import zip_longest
 from pathlib import Path
 from threading import Thread
-from typing import Any, ClassVar, Final, NamedTuple
-from unittest.mock import patch
+from typing import Any, Final, NamedTuple
 
-from aws_lambda_powertools.utilities.idempotency import DynamoDBPersistenceLayer, IdempotencyConfig, idempotent
-from botocore.exceptions import ClientError
+from msgspec.json import encode
+from msgspec.structs import replace
 
-from idempotency import Consumer, DynamoDBStore, Policy
-from idempotency.clock import epoch_ms
-from idempotency.stores.transport import BotocoreTransport
-from idempotency.testing import Invocation
+from carride.events import SOURCE, RideEvent, parse_event
+from idempotency.stores.transport import ServiceError
+from infrastructure import costs
+from local.simulated_gateway import Books, GatewayServer
+from tests.conftest import FUNCTION_ENVIRONMENT
+from tests.functions.world import World
 from tests.idempotency.differential.world import ACCOUNT
 
-type Handler = Callable[[dict[str, Any], Any], object]
-
 ROOT: Final = Path(__file__).parents[3]
-KEY: Final = "detail.idempotencyid"
-RESULT: Final = {"accepted": True}
-EVENT: Final[dict[str, Any]] = json.loads((ROOT / "events/ride_history_live.json").read_text(encoding="utf-8"))
-CALLS: Final = 300
+SIDES: Final = ("here", "powertools", "shared")
+FUNCTIONS: Final = ("ride_history", "dispatch", "payment")
+EVENTS: Final = 100
+"""The new events of a process after its first."""
+BATCH: Final = 10
+"""The events of a delivery to dispatch, which reads from a queue; the other functions get one at a time."""
+OPERATIONS: Final = 16
+"""Of a ride: four requests to the API and twelve deliveries to consumers."""
+
+
+MOST_UNITS: Final = 86
 
 
 class Row(NamedTuple):
-    """One measure of both sides, in ``unit``."""
+    """One measure in ``unit``: here, with Powertools as documented, and with Powertools over one shared client."""
 
     name: str
     unit: str
-    powertools: float
     here: float
-    most: float | None
+    powertools: float
+    shared: float | None = None
+    most: float | None = None
     """The target: at most this multiple of ``powertools``."""
+    most_shared: float | None = None
+    """The same for ``shared``."""
 
     @property
-    def ratio(self) -> float:
-        """``here`` as a multiple of ``powertools``."""
-        return self.here / self.powertools
+    def ratios(self) -> tuple[tuple[float, float | None], ...]:
+        """``here`` as a multiple of each other side, with its target."""
+        sides = ((self.powertools, self.most), (self.shared, self.most_shared))
+        return tuple((self.here / amount, most) for amount, most in sides if amount is not None)
 
     @property
     def met(self) -> bool:
-        """Whether the target is met, if there is one."""
-        return self.most is None or self.ratio <= self.most
-
-
-class StubClient:
-    """A DynamoDB client that answers at once: writes succeed, or the ``completed`` item refuses them."""
-
-    def __init__(self, completed: Mapping[str, Any] | None = None) -> None:
-        self.completed = completed
-        self.written: dict[str, Any] = {}
-        body = {"Error": {"Code": "ConditionalCheckFailedException", "Message": "refused"}, "Item": completed}
-        self._refusal = ClientError(body, "PutItem")  # type: ignore[arg-type] # the item is in the real answer too
-
-    def put_item(self, **request: Any) -> dict[str, Any]:
-        """Write, or refuse."""
-        if self.completed is not None:
-            raise self._refusal.with_traceback(None)  # else each raise would make its traceback longer
-        self.written = request["Item"]
-        return {}
-
-    def update_item(self, **request: Any) -> dict[str, Any]:
-        """Complete a record of Powertools'."""
-        values = request["ExpressionAttributeValues"]
-        names = {"status": ":status", "data": ":response_data", "expiration": ":expiry"}
-        self.written = self.written | {name: values[value] for name, value in names.items()}
-        return {}
-
-    get_item = query = transact_write_items = update_item
-
-
-def powertools_handler(client: Any) -> Handler:
-    """Make Powertools' handler, which compares payloads as this layer always does."""
-    config = IdempotencyConfig(event_key_jmespath=KEY, payload_validation_jmespath="detail.data")
-
-    @idempotent(persistence_store=DynamoDBPersistenceLayer("Powertools", boto3_client=client), config=config)
-    def handler(event: dict[str, Any], context: Any) -> object:
-        return RESULT
-
-    return handler
-
-
-def own_handler(client: Any) -> Handler:
-    """Make this layer's handler."""
-    store = DynamoDBStore("Idempotency", transport=BotocoreTransport(client, 1.5))
-    consumer = Consumer("bench", store, key=KEY, policy=Policy(warm_cache=0), region="us-east-1")
-    return consumer.event_handler(lambda event, operation: RESULT)
-
-
-def own_cpu(repetitions: int) -> list[Row]:
-    """Measure the median CPU time of each side, per call, over a client that answers at once."""
-    times: dict[tuple[str, int], list[float]] = {}
-    with patch.dict(os.environ, ACCOUNT):
-        sides, context = (powertools_handler, own_handler), Invocation(epoch_ms)
-        clients = [StubClient() for _ in sides]
-        for make, client in zip(sides, clients, strict=True):
-            make(client)(EVENT, context)
-        handlers = {("new", side): make(StubClient()) for side, make in enumerate(sides)}
-        handlers |= {("duplicate", side): make(StubClient(clients[side].written)) for side, make in enumerate(sides)}
-        for repetition in range(repetitions + 1):
-            gc.collect()
-            gc.disable()  # otherwise one handler pays for the garbage of all
-            for name, handler in handlers.items():
-                context = Invocation(epoch_ms)
-                before = time.process_time_ns()
-                for _ in range(CALLS):
-                    handler(EVENT, context)
-                spent = time.process_time_ns() - before
-                if repetition:  # the first one warms up
-                    times.setdefault(name, []).append(spent / CALLS / 1000)
-            gc.enable()
-    us = {name: statistics.median(values) for name, values in times.items()}
-    return [Row(f"own CPU: {path}", "µs", us[path, 0], us[path, 1], 0.4) for path in ("new", "duplicate")]
+        """Whether each target is met."""
+        return all(most is None or ratio <= most for ratio, most in self.ratios)
 
 
 class _DynamoDB(BaseHTTPRequestHandler):
-    """As much of DynamoDB as both sides need: a completed item refuses to be written again."""
+    """The tables of a world over HTTP, whose cars are always free."""
 
     protocol_version = "HTTP/1.1"
-    items: ClassVar[dict[str, dict[str, Any]]] = {}
+    world: World
 
     def do_POST(self) -> None:
         """Answer a request."""
         request = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        key = request.get("Item", request.get("Key"))["idempotencyKey"]["S"]
-        stored = self.items.get(key, {})
-        status = 200
-        answer: dict[str, Any] = {}
-        if self.headers["x-amz-target"].endswith("GetItem"):
-            answer = {"Item": stored} if stored else {}
-        elif stored.get("status", {}).get("S") == "COMPLETED":
-            status, answer = 400, {"__type": "#ConditionalCheckFailedException", "message": "refused", "Item": stored}
-        elif "Item" in request:
-            self.items[key] = request["Item"]
-        else:
-            values = request["ExpressionAttributeValues"]
-            names = {"status": ":status", "data": ":response_data", "expiration": ":expiry"}
-            self.items[key] = stored | {name: values[value] for name, value in names.items()}
+        if "TransactItems" in request:
+            actions = [(each, *each.values()) for each in request["TransactItems"]]
+            request["TransactItems"] = [each for each, action in actions if action["TableName"] != "cars"]
+        answer: Mapping[str, Any]
+        try:
+            status, answer = 200, self.world.dynamodb(self.headers["x-amz-target"].partition(".")[2], request)
+        except ServiceError as error:
+            status, answer = 400, {"__type": f"#{error.code}", "message": str(error), **error.body}
         body = json.dumps(answer).encode()
         lines = (f"x-amz-crc32: {zlib.crc32(body)}", f"content-length: {len(body)}", "", "")
         head = "\r\n".join((f"HTTP/1.1 {status} Answer", "content-type: application/x-amz-json-1.0", *lines))
@@ -158,60 +91,100 @@ class _DynamoDB(BaseHTTPRequestHandler):
         """Be silent."""
 
 
-def whole(repetitions: int) -> list[Row]:
-    """Measure whole processes of both sides over HTTP on this machine, from compiled modules."""
-    sides = ("powertools", "shared", "here")
+def consumers(repetitions: int, functions: Iterable[str] = FUNCTIONS) -> list[Row]:
+    """Measure each consumer in processes of its own over HTTP on this machine, from compiled modules.
+
+    Without ``repetitions`` the numbers are those of the processes that compile.
+    """
+    world = World()
+    world.park(*(f"car_{number:02d}" for number in range(8)))
+    world.dynamodb.inserted = lambda *_: None  # there is no bus
+    handler = type("Handler", (_DynamoDB,), {"world": world})
+    rows = []
     with (
         tempfile.TemporaryDirectory(prefix="carride-bench-") as cache,
-        ThreadingHTTPServer(("127.0.0.1", 0), _DynamoDB) as server,
+        ThreadingHTTPServer(("127.0.0.1", 0), handler) as server,
+        GatewayServer(Books()) as gateway,
     ):
         Thread(target=server.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}"
+        variables = {
+            **ACCOUNT,
+            **FUNCTION_ENVIRONMENT,
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": ":".join(str(ROOT / path) for path in (".", "layers/carride", "layers/idempotency")),
+            "PYTHONPYCACHEPREFIX": cache,
+            "AWS_REGION": ACCOUNT["AWS_DEFAULT_REGION"],
+            "IDEMPOTENCY_TRANSPORT": "lean",
+            "AWS_ENDPOINT_URL_DYNAMODB": url,
+            "PAYMENT_GATEWAY_URL": gateway.url,
+        }
         try:
-            runs = [
-                [_start(side, cache, "wire.py", AWS_ENDPOINT_URL=url) for side in sides] for _ in range(repetitions + 1)
-            ]
+            for function in functions:
+                runs = [[_run(side, function, variables) for side in SIDES] for _ in range(1 + repetitions)]
+                rows += _rows(function, list(zip(*(runs[1:] or runs), strict=True)))  # the first ones compile
         finally:
             server.shutdown()
-    medians = [
-        {name: statistics.median(run[name] for run in side) for name in side[0]}
-        for side in zip(*runs[1:], strict=True)  # the first one compiles
-    ]
-    rows = []
-    for number, which, targets in ((0, "as documented", (0.25, 0.15, 0.35, 0.65)), (1, "one tuned client", (0.33,))):
-        measures = (
-            ("cold", "cold start and first event", "ms"),
-            ("new", "CPU of a new event", "µs"),
-            ("duplicate", "CPU of a duplicate", "µs"),
-            ("memory", "memory", "MiB"),
-        )
-        for (name, what, unit), target in zip_longest(measures, targets):
-            rows.append(Row(f"{what}, {which}", unit, medians[number][name], medians[2][name], target))
     return rows
 
 
-def start_up(repetitions: int) -> list[Row]:
-    """Measure import, construction and memory, each time in a new process, from compiled modules."""
-    with tempfile.TemporaryDirectory(prefix="carride-bench-") as cache:
-        starts = [[_start(side, cache) for side in ("powertools", "here")] for _ in range(repetitions + 1)]
-    measured = list(zip(*starts[1:], strict=True))  # the first one compiles
+def deliveries(function: str) -> Iterator[Mapping[str, Any]]:
+    """Yield what a process is given, about rides of their own: one event, and then all the others."""
+    sample = json.loads((ROOT / f"events/{function}_live.json").read_text(encoding="utf-8"))
+    if function == "dispatch":
+        sample = json.loads(sample["Records"][0]["body"])
+    known = parse_event(sample)
 
-    def row(name: str, unit: str, what: str, most: float | None) -> Row:
-        theirs, here = (statistics.median(start[what] for start in side) for side in measured)
-        return Row(name, unit, theirs, here, most)
+    def event() -> dict[str, Any]:
+        new = RideEvent.of(replace(known.data, order_id=f"order_{uuid.uuid4().hex}"), source=SOURCE, time=known.time)
+        return {**sample, "detail": new.to_detail()}
 
-    return [
-        row("import and construction", "ms", "ms", 0.3),
-        row("memory of it", "KiB", "kib", None),
-        row("modules that it imports", "", "modules", None),
-    ]
+    if function != "dispatch":
+        yield from (event() for _ in range(1 + EVENTS))
+        return
+    sent = {"ApproximateReceiveCount": "1", "SentTimestamp": str(int(time.time() * 1000))}
+    more = {"receiptHandle": "r", "attributes": sent, "messageAttributes": {}, "eventSource": "aws:sqs"}
+    for size in (1, *[BATCH] * (EVENTS // BATCH)):
+        yield {
+            "Records": [{"messageId": str(uuid.uuid4()), "body": encode(event()).decode(), **more} for _ in range(size)]
+        }
 
 
-def _start(side: str, cache: str, script: str = "startup.py", **variables: str) -> dict[str, float]:
+def _run(side: str, function: str, variables: Mapping[str, str]) -> dict[str, float]:
     # Nothing else of this machine's environment: proxies and profiles would decide how DynamoDB is reached.
-    environment = {"PATH": os.environ["PATH"], **ACCOUNT, "PYTHONPATH": str(ROOT / "layers/idempotency"), **variables}
-    environment |= {"PYTHONPYCACHEPREFIX": cache, "PYTHONDONTWRITEBYTECODE": ""}
-    command = [sys.executable, str(Path(__file__).with_name(script)), side]
-    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    environment = {**variables, "PYTHONPATH": f"{ROOT / 'functions' / function}:{variables['PYTHONPATH']}"}
+    command = [sys.executable, str(Path(__file__).with_name("wire.py")), side, function]
+    given = encode([*deliveries(function)])
+    run = subprocess.run(command, env=environment, input=given, stdout=subprocess.PIPE, check=True)
     measured: dict[str, float] = json.loads(run.stdout)
     return measured
+
+
+def _rows(function: str, sides: list[tuple[dict[str, float], ...]]) -> list[Row]:
+    event = "batch of 10" if function == "dispatch" else "new event"
+    # Most of an event of payment's is what the gateway is asked, which is the same on every side.
+    most_new = {"ride_history": 0.15, "dispatch": 0.30, "payment": None}[function]
+    targets: dict[str, tuple[str, str, float | None, float | None]] = {
+        "cold": ("cold start and first event, CPU", "ms", 0.25, 0.33),
+        "new": (f"{event}, CPU", "ms", most_new, None),
+        "wall": (f"{event}, wall time", "ms", None, None),
+        "duplicate": ("batch of 10 duplicates, CPU" if function == "dispatch" else "duplicate, CPU", "ms", 0.35, None),
+        "memory": ("memory", "MiB", 0.65, None),
+    }
+    rows = []
+    for name, (what, unit, most, most_shared) in targets.items():
+        here, powertools, shared = (statistics.median(run[name] for run in side) for side in sides)
+        rows.append(Row(f"{function}: {what}", unit, here, powertools, shared, most, most_shared))
+    return rows
+
+
+def write_units() -> Row:
+    """Compare what a ride writes, which `tests/functions/test_ride_costs.py` holds to the code.
+
+    Powertools writes a record twice, each for one unit, in no transaction with its effects. Where a function has only
+    one effect, that is no transaction either, and costs half.
+    """
+    units = {table: number for table, (number, _) in costs.TABLES.items()}
+    others = sum(units.values()) - units["IdempotencyTable"] - units["RideTable"] / 2
+    powertools = others + 2 * OPERATIONS
+    return Row("a ride: write units", "", sum(units.values()), powertools, most=MOST_UNITS / powertools)

@@ -1,21 +1,20 @@
-"""Measure a whole process of each side over HTTP: its cold start with the first event, further events, and duplicates.
+"""Measure a whole process of a function over HTTP: its cold start with the first event, further events, and duplicates.
 
-`python wire.py powertools|shared|here` prints CPU time in ms and µs, and memory in MiB, as JSON. ``AWS_ENDPOINT_URL``
-names the DynamoDB. ``powertools`` is Powertools as its documentation has it; ``shared`` gets the client that this
-project would give it: without retries of its own, and without validation.
+`python wire.py here|powertools|shared FUNCTION` reads deliveries and prints CPU time in ms, wall time in ms, and memory
+in MiB, as JSON.
+``AWS_ENDPOINT_URL`` names the DynamoDB. ``powertools`` is Powertools as its documentation has it; ``shared`` gets one
+client for everything, set as this project would set it: without retries of its own, and without validation.
 """
 
-import copy
 import json
 import os
 import sys
 import time
-import uuid
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-EVENTS = 200
-_EVENT = json.loads((Path(__file__).parents[3] / "events/ride_history_live.json").read_text(encoding="utf-8"))
+import awslambdaric.bootstrap  # type: ignore[import-untyped] # noqa: F401 - Lambda loads it before a function
 
 
 class Context:
@@ -23,62 +22,58 @@ class Context:
 
     function_name = "bench"
     aws_request_id = "request"
+    invoked_function_arn = "arn:aws:lambda:us-east-1:123456789012:function:bench"
 
     def get_remaining_time_in_millis(self) -> int:
         """Return the time that is left."""
         return 30_000
 
 
-def make(side: str) -> Any:
-    """Import a side, and make its handler."""
-    if side == "here":
-        from idempotency import Consumer, DynamoDBStore, Policy  # noqa: PLC0415 - the import is measured
+def make(side: str, function: str) -> Any:
+    """Import a function, on Powertools or as it is, and return its handler."""
+    if side != "here":
+        from tests.idempotency.bench import rival  # noqa: PLC0415 - the import is measured
 
-        policy = Policy(warm_cache=0)
-        consumer = Consumer("bench", DynamoDBStore("Idempotency"), key="detail.idempotencyid", policy=policy)
-        return consumer.event_handler(lambda event, operation: {"accepted": True})
-    from aws_lambda_powertools.utilities import idempotency as theirs  # noqa: PLC0415 - as above
+        if side == "shared":
+            from botocore.config import Config  # noqa: PLC0415 - as above
+            from botocore.session import get_session  # noqa: PLC0415 - as above
 
-    client: Any = None
-    if side == "shared":
-        from botocore.config import Config  # noqa: PLC0415 - as above
-        from botocore.session import get_session  # noqa: PLC0415 - as above
+            config = Config(retries={"mode": "standard", "total_max_attempts": 1}, parameter_validation=False)
+            rival.shared = get_session().create_client("dynamodb", config=config)
+        from idempotency.stores import transport  # noqa: PLC0415 - as above
 
-        config = Config(retries={"mode": "standard", "total_max_attempts": 1}, parameter_validation=False)
-        client = get_session().create_client("dynamodb", config=config)
-    layer = theirs.DynamoDBPersistenceLayer("Idempotency", key_attr="idempotencyKey", boto3_client=client)
-    checked = theirs.IdempotencyConfig(
-        event_key_jmespath="detail.idempotencyid", payload_validation_jmespath="detail.data"
-    )
-    return theirs.idempotent(persistence_store=layer, config=checked)(lambda event, context: {"accepted": True})
+        transport.dynamodb_transport = lambda: transport.BotocoreTransport(rival.client(), 1.5)
+        sys.modules["carride.consumer"] = rival
+    return import_module(function).handler
 
 
-def events() -> list[dict[str, Any]]:
-    """Return events with ids of their own."""
-    made = [copy.deepcopy(_EVENT) for _ in range(EVENTS)]
-    for each in made:
-        each["detail"]["idempotencyid"] = str(uuid.uuid4())
-    return made
-
-
-def spent(work: Any) -> float:
-    """Return the CPU time that work takes, in seconds."""
-    before = time.process_time()
+def spent(work: Any) -> tuple[float, float]:
+    """Return the CPU time and the wall time that work takes, in ms."""
+    before = time.process_time(), time.perf_counter()
     work()
-    return time.process_time() - before
+    return (time.process_time() - before[0]) * 1e3, (time.perf_counter() - before[1]) * 1e3
 
 
 if __name__ == "__main__":
-    first, *others = events()
+    side, function = sys.argv[1:]
+    deliveries = json.load(sys.stdin)
+    out, sys.stdout = sys.stdout, open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123 - for the logs
     made: list[Any] = []
 
     def start() -> None:
         """Make the handler, and handle the first event."""
-        made.append(make(sys.argv[1]))
-        made[0](first, Context())
+        made.append(make(side, function))
+        answer = made[0](deliveries[0], Context())
+        assert not (answer or {}).get("batchItemFailures"), answer
 
-    cold = spent(start)
-    new, duplicate = (spent(lambda: [made[0](each, Context()) for each in others]) / len(others) for _ in range(2))
+    cold_ms, _ = spent(start)
+    new_ms, wall_ms = spent(lambda: [made[0](each, Context()) for each in deliveries[1:]])
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-    memory = pages * os.sysconf("SC_PAGESIZE") / 2**20
-    print(json.dumps({"cold": cold * 1e3, "new": new * 1e6, "duplicate": duplicate * 1e6, "memory": memory}))
+    del sys.modules[function]
+    again = make(side, function)  # duplicates come to another process, which has no outcome in its memory
+    again(deliveries[0], Context())
+    duplicate_ms, _ = spent(lambda: [again(each, Context()) for each in deliveries[1:]])
+    number, memory = len(deliveries) - 1, pages * os.sysconf("SC_PAGESIZE") / 2**20
+    measured = {"new": new_ms / number, "wall": wall_ms / number, "duplicate": duplicate_ms / number}
+    assert side != "here" or "botocore.client" not in sys.modules, "what goes well needs no botocore"
+    print(json.dumps({"cold": cold_ms, "memory": memory} | measured), file=out)

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
+from idempotency.externals import NOT_DONE, Done
 from idempotency.testing import Crash
 from tests.idempotency.differential.sides import EventWork, Side, Work
 from tests.idempotency.differential.world import World, world
@@ -390,6 +391,19 @@ def http_server_error(case: Case) -> str:
     work = _answering(503, 201)
     _status(case, work)
     return f"the retry {_status(case, work)}"
+
+
+# ── Unknown outcomes ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@adversity("a crash after the call that charged the card, whose system can be asked", here="charged once; it is done")
+def crash_after_a_call(case: Case) -> str:
+    """The next attempt must find out what the crashed one has done."""
+    work, probe = first(lambda: raising(Crash())), lambda _: Done(1) if work.runs else NOT_DONE
+    for _ in range(2):
+        last = got(lambda: case.side(case.world).handler(work, probe=probe)(event()))
+        case.time.advance(HOUR)
+    return f"{work.times}; it is {'not ' * ('killed' in last)}done"
 
 
 # ── Time ──────────────────────────────────────────────────────────────────────────────────────────────────────────────

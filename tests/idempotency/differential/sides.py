@@ -55,10 +55,13 @@ class Powertools:
 
         return call
 
-    def handler(self, work: EventWork, *, key: str = KEY, payload: str = "", name: str = "handler") -> EventWork:
+    def handler(
+        self, work: EventWork, *, key: str = KEY, payload: str = "", name: str = "handler", probe: Any = None
+    ) -> EventWork:
         """Make a handler of EventBridge events idempotent.
 
-        ``key`` and ``payload``, which is compared, are JMESPath expressions; ``name`` is the handler's name.
+        ``key`` and ``payload``, which is compared, are JMESPath expressions; ``name`` is the handler's name. ``probe``
+        asks another system what the work has done there; Powertools has no use for it.
         """
 
         def run(event: dict[str, Any], context: Any) -> object:
@@ -110,9 +113,11 @@ class Here:
 
         return call
 
-    def handler(self, work: EventWork, *, key: str = KEY, payload: str = "", name: str = "handler") -> EventWork:
+    def handler(
+        self, work: EventWork, *, key: str = KEY, payload: str = "", name: str = "handler", probe: Any = None
+    ) -> EventWork:
         """Make a handler of EventBridge events idempotent by a JMESPath expression; all of their data is compared."""
-        once = self._consumer(key).event_handler(_with_operation(work))
+        once = self._consumer(key).event_handler(_with_operation(work, probe))
         return lambda event: once(event, self._invocation())["outcome"]
 
     def batch(self, work: EventWork) -> BatchHandler:
@@ -143,12 +148,12 @@ def _first_argument(work: Work) -> str:
     return next(iter(inspect.signature(work).parameters))
 
 
-def _with_operation(work: EventWork) -> Callable[[dict[str, Any], Any], object]:
+def _with_operation(work: EventWork, probe: Any = None) -> Callable[[dict[str, Any], Any], object]:
     """Return ``work`` as this layer calls it."""
 
     @functools.wraps(work)
     def run(event: dict[str, Any], operation: Any) -> object:
-        return work(event)
+        return operation.external("charge", lambda _: work(event), probe) if probe else work(event)
 
     return run
 

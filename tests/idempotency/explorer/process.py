@@ -14,7 +14,8 @@ from idempotency import Put
 from idempotency.dead_letters import DeadLetter, DeadLetterError
 from idempotency.delivery import Answer, Delivery
 from idempotency.effects import Effect
-from idempotency.errors import IdempotencyError, PermanentError, StoreUnavailableError
+from idempotency.errors import IdempotencyError, PermanentError, RetryableError, StoreUnavailableError
+from idempotency.externals import NOT_DONE, Done
 from idempotency.observation import Observation
 from idempotency.operation import Operation
 from idempotency.policy import Policy
@@ -26,6 +27,8 @@ PUT_IF_ABSENT: Final = "put if absent"
 COMPARE_AND_SWAP: Final = "compare and swap"
 UPDATE_IF_OWNER: Final = "update if owner"
 WORK: Final = "work"
+CALL: Final = "call another system"
+PROBE: Final = "ask another system"
 SEND: Final = "send"
 END: Final = "end"
 """It has returned or raised; its transport does not know yet."""
@@ -40,6 +43,7 @@ POISONED: Final = "raises a permanent error"
 BEATS: Final = "sends a heartbeat"
 SENT: Final = "sent"
 NOT_SENT: Final = "not sent"
+MADE: Final = "made"
 
 type Reply = Record | str | None
 
@@ -63,6 +67,8 @@ class Machine:
     policy: Policy
     clock_ms: int = 0
     timeout_ms: int | None = None
+    calls: str = ""
+    """Whether the handler makes an external call ``with a probe``, or ``without a probe``."""
 
 
 class Message(NamedTuple):
@@ -155,7 +161,7 @@ class Processes:
         self._known: dict[object, Process] = {}
         self._replies: tuple[tuple[int, Reply], ...] = ()
         self._position = self._now_ms = self._runs = 0
-        self._owner = ""
+        self._owner = self._calls = ""
 
     def start(self, machine: Machine, message: Message, owner: str, now_ms: int) -> Process:
         """Return a new delivery at its first request; ``now_ms`` is what its machine's clock shows."""
@@ -176,6 +182,7 @@ class Processes:
         self, machine: Machine, message: Message, owner: str, began_ms: int, replies: tuple[tuple[int, Reply], ...]
     ) -> Process:
         self._replies, self._position, self._now_ms, self._owner, self._runs = replies, 0, began_ms, owner, 0
+        self._calls = machine.calls
         runner = self._runners.setdefault(machine.name, self._runner(machine.policy))
         runner.claim = None
         deadline_ms = None if machine.timeout_ms is None else began_ms + machine.timeout_ms
@@ -209,6 +216,16 @@ class Processes:
         """Register one effect, and return a result that names this run."""
         self._runs += 1
         operation.write(_EFFECT)
+        if self._calls:
+
+            def probe(_: str) -> Any:
+                return Done(MADE) if self._ask(Request(PROBE)) else NOT_DONE
+
+            probes = probe if self._calls == "with a probe" else None
+            try:
+                operation.external("charge", lambda _: self._ask(Request(CALL)), probes)
+            except RetryableError as error:
+                raise HandlerError from error  # which counts as an attempt
         while True:
             match self._ask(Request(WORK)):
                 case "returns":

@@ -8,6 +8,7 @@ from tests.idempotency.explorer.process import END, WORK, Process, token
 
 ONE_EFFECT: Final = "at most one effect is committed in a window"
 LIVE_CLAIM: Final = "a live claim is not taken over"
+ONE_CALL: Final = "an external call is made once, and before its operation is completed"
 NOTHING_LOST: Final = "no event is acknowledged that is neither done, nor dead-lettered, nor due"
 POISON_STAYS: Final = "a quarantined key is never forgotten"
 

@@ -1,6 +1,7 @@
 """The worlds that are explored: each is small, looks at one corner of the protocol, and is searched to its end."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 from idempotency.policy import DAY, Policy
@@ -91,6 +92,15 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
         messages=_TWO_PAYLOADS,
         times_ms=(0, 7_500),
     ),
+    **{
+        f"calls-{calls.replace(' ', '-')}": Scenario(
+            about=f"an external call {calls}: crashes and losses before, during and after it",
+            machines=(replace(machine(max_attempts=3), calls=calls),),
+            times_ms=(0, 7_500),
+            tries=1,
+        )
+        for calls in ("with a probe", "without a probe")
+    },
     "window": Scenario(
         about="the window ends; DynamoDB deletes the record at once, late or never; the key is used again",
         machines=(machine("claims", window=100), machine("atomic", atomic=True, window=100)),

@@ -18,6 +18,7 @@ SMALL: Final[Mapping[str, Scenario]] = {
     "heartbeats": replace(SCENARIOS["heartbeats"], beats=1, times_ms=(0, 4_000, 8_000)),
     "atomic": replace(SCENARIOS["mixed"], machines=(machine(atomic=True),), times_ms=(0,)),
     "poison": replace(SCENARIOS["quarantine"], machines=(machine(max_attempts=1, timeout_ms=5_000),), times_ms=(0,)),
+    "calls": SCENARIOS["calls-without-a-probe"],
     "copies": replace(SCENARIOS["copies"], tries=1),
     "window": replace(SCENARIOS["window"], machines=(machine(window=100),), times_ms=(0, 101_500), leap=1),
 }
@@ -67,7 +68,8 @@ def ends(world: World) -> set[str]:
     while frontier:
         frontier = list({take() for state in frontier for _, take in world.steps(state)} - reached)
         reached.update(frontier)
-    return {renamed(repr((*state[:4], *map(sorted, state[4:6]), *state[6:8], sorted(map(repr, state.under_way)))))
+    return {renamed(repr((*state[:4], *map(sorted, state[4:6]), *state[6:8], sorted(map(repr, state.under_way)),
+                          state.charged)))
             for state in reached if not state.workers}  # fmt: skip
 
 

@@ -14,10 +14,13 @@ from idempotency.record import IN_PROGRESS, QUARANTINED, Record
 from tests.idempotency.explorer import promises
 from tests.idempotency.explorer.process import (
     BEATS,
+    CALL,
     COMPARE_AND_SWAP,
     END,
     GAVE_UP,
+    MADE,
     NOT_SENT,
+    PROBE,
     PUT_IF_ABSENT,
     RAISES,
     RETURNS,
@@ -106,6 +109,8 @@ class State(NamedTuple):
     under_way: tuple[Request, ...] = ()
     """Writes that were given up, and may still take place."""
     workers: tuple[Worker, ...] = ()
+    charged: bool = False
+    """Whether the external call was made. The other system does not recognise keys."""
 
 
 class Label(NamedTuple):
@@ -158,6 +163,9 @@ class World:
                 yield from self._worker_steps(_with(state, place, begun), place)
                 yield Label("stalls", place), partial(_with, state, place, begun._replace(resting=True))
                 return
+            if worker.process.request.kind in (CALL, PROBE):  # no layer can stop a process that pauses before a call
+                yield from self._call_steps(state, place)
+                return
             ends = worker.process.request.kind == END and worker.process.message.fingerprint in state.committed
             if self._reduced and not worker.resting and (ends or worker.process.request.kind == WORK):
                 yield from self._worker_steps(state, place)
@@ -207,6 +215,19 @@ class World:
             lost = partial(self._proceed, _sent(faulty, event), place, NOT_SENT)
             yield Label("dead letter is sent, answer lost", place), lost
             yield Label("dead letter is refused", place), partial(self._proceed, faulty, place, NOT_SENT)
+
+    def _call_steps(self, state: State, place: int) -> Iterator[Step]:
+        faulty = state._replace(faults=state.faults - 1)
+        if state.faults:
+            yield Label("crashes", place), partial(self._gone, faulty, place)
+            yield Label("gets no answer", place), partial(self._proceed, faulty, place, GAVE_UP)
+        if state.workers[place].process.request.kind == PROBE:
+            yield Label("probes", place), partial(self._proceed, state, place, MADE if state.charged else None)
+            return
+        yield Label("makes its call", place), lambda: self._proceed(_charged(state), place, MADE)
+        if state.faults:
+            yield Label("makes its call and crashes", place), lambda: self._gone(_charged(faulty), place)
+            yield Label("makes its call, answer lost", place), lambda: self._proceed(_charged(faulty), place, GAVE_UP)
 
     def _write_steps(self, state: State, faulty: State, place: int, worker: Worker) -> Iterator[Step]:
         write = worker.process.request
@@ -332,6 +353,8 @@ class World:
             raise Broken(promise)
         after = state._replace(record=new)
         if write.effects:
+            if not state.charged and self.scenario.machines[0].calls:
+                raise Broken(promises.ONE_CALL)
             if now_ms <= state.window_ms:
                 raise Broken(promises.ONE_EFFECT)
             committed = state.committed | {new.fingerprint or ""}
@@ -407,6 +430,12 @@ def _fresh_owner(state: State) -> str:
 
 def _under_way(state: State, write: Request) -> State:
     return state._replace(under_way=(*state.under_way, write))
+
+
+def _charged(state: State) -> State:
+    if state.charged:
+        raise Broken(promises.ONE_CALL)
+    return state._replace(charged=True)
 
 
 def _sent(state: State, event: str) -> State:

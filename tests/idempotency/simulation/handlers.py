@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Final
 
 from idempotency import Consumer, Operation, PermanentError, Policy, RetryableError, Update, observation
+from idempotency.externals import NOT_DONE, Done
 from idempotency.observation import Observation
 from idempotency.sources import EVENTBRIDGE, SQS, Source
 from tests.idempotency.simulation.engine import EPOCH_MS, Machine, running
@@ -136,7 +137,16 @@ class Shop(Part):
             if known != order:
                 self._notes.broken.append((number_in(order), f"the downstream key of {known} was used for {order}"))
 
-        self._network.request(f"charges {order}", order, perform, ConnectionError)
+        def call(_: str) -> None:
+            self._network.request(f"charges {order}", order, perform, ConnectionError)
+
+        def probe(_: str) -> Any:
+            known = self._network.request(
+                f"asks about {order}", order, lambda: dict(self._notes.ledger), ConnectionError
+            )
+            return Done(None) if operation.downstream_key in known else NOT_DONE
+
+        operation.external("charge", call, probe) if self._plan.seed % 2 else call("")
 
     def _misbehave(self, number: int, operation: Operation) -> Any:
         """Fail as the message says, or return an odd result."""

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from idempotency import release
-from idempotency.dead_letters import BEYOND_WINDOW, QUARANTINED, DeadLetter
+from idempotency.dead_letters import BEYOND_WINDOW, QUARANTINED, UNKNOWN, DeadLetter
 from idempotency.record import COMPLETED
 from tests.idempotency.simulation.engine import Line, RestlessError, Simulation
 from tests.idempotency.simulation.handlers import Shop
@@ -155,7 +155,7 @@ class World(Part):
         excused = len(reasons) - company + min(company, attempts - 1)
         mine = [dead_letter for dead_letter in notes.dead_letters if number_in(dead_letter.key) == number]
         for dead_letter in mine:
-            used_up = dead_letter.reason == QUARANTINED and excused >= attempts
+            used_up = dead_letter.reason in (QUARANTINED, UNKNOWN) and excused >= attempts
             if not (self._is_late(dead_letter) or used_up):
                 words = f"{dead_letter.reason}: {dead_letter.message}; excused are {excused} of {attempts} attempts"
                 yield Broken(number, f"it is healthy and was given up, {words}")
@@ -189,7 +189,7 @@ class World(Part):
         assert number is not None
         behaviour, excused = self._messages[number].behaviour, self._notes.attempts_excused[number]
         crashed = _CRASHED in dead_letter.message
-        if dead_letter.reason != QUARANTINED:
+        if dead_letter.reason not in (QUARANTINED, UNKNOWN):
             at_fault = behaviour in UNREADABLE and behaviour not in THE_CODES_FAULT
             wrong = not at_fault and not self._is_late(dead_letter)
         elif behaviour == "crasher":

@@ -68,6 +68,7 @@ FULL: Final[dict[str, Any]] = {
     "retry_ms": 1_900_000_000_123,
     "dead_lettered": True,
     "event": '{"detail":{"data":{}}}',
+    "externals": '{"charge":null,"ship":"\\"ünïcode\\""}',
 }
 BARE: Final[dict[str, Any]] = {
     **dict.fromkeys(["owner", "lease_ms", "expiry", "fingerprint", "delivery", "region"]),

@@ -8,15 +8,18 @@ import ssl
 import threading
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from http.client import HTTPException, HTTPResponse, IncompleteRead
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import BytesIO
 from ipaddress import ip_address
+from itertools import permutations, product
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 from unittest.mock import Mock, call
 
 import pytest
@@ -25,9 +28,17 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from idempotency.stores.lean import Guarded, LeanTransport, UnusableError, lean_transport
+from idempotency.stores.lean import Guarded, LeanTransport, UnusableError, _received, lean_transport
 from idempotency.stores.signing import ContainerCredentials, Credentials, CredentialsError
-from idempotency.stores.transport import NoAnswerError, ServiceError, Transport, botocore_transport
+from idempotency.stores.transport import (
+    BOTOCORE_USED,
+    BotocoreTransport,
+    NoAnswerError,
+    ServiceError,
+    Transport,
+    botocore_transport,
+    dynamodb_transport,
+)
 
 NOW: Final = datetime(2026, 11, 21, 8, 30, tzinfo=UTC)
 NOW_MS: Final = int(NOW.timestamp() * 1000)
@@ -227,14 +238,6 @@ def test_a_request_that_cannot_be_sent_has_no_answer(service: Service, monkeypat
             transport("GetItem", KEY)
 
 
-def test_a_chunked_answer_is_read(service: Service, transport: Transport) -> None:
-    """Whatever stands between may send an answer in pieces."""
-    body = b'{"Item":{}}'
-    chunks = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in (body[:4], body[4:], b""))
-    service.answers.append(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks)
-    assert transport("GetItem", KEY)["Item"] == {}
-
-
 def test_a_refusal_has_its_code_and_body(service: Service, transport: Transport) -> None:
     """A condition that does not hold comes back with the stored item; the connection is kept."""
     service.answers.append(refusal("ConditionalCheckFailedException", Item={"owner": {"S": "o"}}))
@@ -267,6 +270,74 @@ def test_threads_share_the_connections(service: Service, transport: Transport) -
 # ── What the lean transport does by itself ────────────────────────────────────────────────────────────────────────────
 
 
+LINES: Final = [
+    *(
+        "Content-Length: 5",
+        "content-length:5",
+        "Content-Length: 9",
+        "Content-Length: five",
+        "Transfer-Encoding: chunked",
+    ),
+    *(
+        "Connection: keep-alive",
+        "Connection: close",
+        "x-amz-crc32: 1",
+        "Date: today ",
+        " folded",
+        "no header",
+        "X: \x85",
+    ),
+]
+
+
+STATUSES: Final = ("HTTP/1.1 200 OK", "HTTP/1.1 400 ", "HTTP/1.0 200 OK", "HTTP/1.1 204 No", "HTTP/1.1 20 ?", "SMTP")
+CONTENTS: Final = (b"12345", b"5\r\n12345\r\n0\r\n\r\n", b"123", b"12345 and more")
+
+
+@pytest.mark.parametrize("lines", [LINES[:0], *permutations(LINES, 1), *permutations(LINES, 2)])
+def test_answers_are_read_as_the_standard_library_reads_them(lines: Sequence[str]) -> None:
+    """Whatever form an answer has, and wherever it is divided on its way; one that may have more is not kept."""
+    for status, content, cut in product(STATUSES, CONTENTS, (0, 20, 60)):
+        sent = "\r\n".join([status, *lines, "", ""]).encode("latin-1") + content
+        *ours, is_kept = _read(sent, cut, _received)
+        assert ours[:3] == [*_read(sent, cut, _read_by_the_standard_library)][: len(ours)]
+        assert not is_kept or (sent.endswith(b"\r\n\r\n12345") and "Connection: close" not in lines)
+
+
+class InParts(BytesIO):
+    """A connection that brings an answer in two parts, and ends."""
+
+    cut: int
+
+    def recv(self, size: int) -> bytes:
+        """Return the rest of a part."""
+        return self.read(min(size, self.cut - self.tell()) if self.tell() < self.cut else size)
+
+    recv_into = BytesIO.readinto
+
+    def makefile(self, _mode: str) -> Self:
+        """Return itself."""
+        return self
+
+
+def _read(sent: bytes, cut: int, read: Callable[[Any], tuple[Any, ...]]) -> tuple[Any, ...]:
+    connection = InParts(sent)
+    connection.cut = cut
+    try:
+        status, headers, *rest = read(connection)
+    except (NoAnswerError, OSError, IncompleteRead):
+        return NoAnswerError, False
+    except (HTTPException, ValueError) as error:
+        return type(error), False
+    return status, {name.lower(): value.strip() for name, value in headers.items()}, *rest
+
+
+def _read_by_the_standard_library(connection: Any) -> tuple[Any, ...]:
+    answer = HTTPResponse(connection, method="POST")
+    answer.begin()
+    return answer.status, answer.headers, answer.read()
+
+
 @pytest.mark.parametrize(
     "reply",
     [answer(b"<html>", 200), answer(b"<html>", 403), answer(b"[]"), b"220 smtp ready\r\n"],
@@ -282,7 +353,7 @@ def test_an_answer_of_somebody_else_leads_to_botocore(
     with caplog.at_level(logging.WARNING):
         assert [guarded(operation, KEY) for operation in ("GetItem", "PutItem")] == [{"Item": {}}] * 2
     assert other.mock_calls == [call("GetItem", KEY), call("PutItem", KEY)]
-    assert len(caplog.records) == 1
+    assert [each.message.startswith(BOTOCORE_USED) for each in caplog.records] == [True]
 
 
 def test_an_unknown_authority_is_not_trusted(service: Service) -> None:
@@ -354,8 +425,8 @@ def test_without_credentials_nothing_is_sent(service: Service, monkeypatch: pyte
 
 def test_a_transaction_may_be_sent_again(service: Service) -> None:
     """Each has a token by which DynamoDB recognises a repetition; the store's own is kept."""
-    for given in ({}, {"ClientRequestToken": "mine"}):
-        service.transport()("TransactWriteItems", {"TransactItems": [], **given})
+    for own in ({}, {"ClientRequestToken": "mine"}):
+        service.transport()("TransactWriteItems", {"TransactItems": [], **own})
     made, kept = (json.loads(body)["ClientRequestToken"] for _, body in service.requests)
     assert (len(made), kept) == (36, "mine")
 
@@ -416,7 +487,7 @@ UNUSUAL: Final = """
     AWS_PROFILE=mine HTTPS_PROXY=http://proxy AWS_WEB_IDENTITY_TOKEN_FILE=/token AWS_USE_FIPS_ENDPOINT=true
     AWS_ACCOUNT_ID_ENDPOINT_MODE=required AWS_DEFAULT_REGION=cn-north-1 AWS_DEFAULT_REGION=us-gov-west-1
     AWS_DEFAULT_REGION= AWS_ENDPOINT_URL=https://proxy/dynamodb AWS_ENDPOINT_URL_DYNAMODB=https://me@proxy
-    AWS_SECRET_ACCESS_KEY=
+    AWS_SECRET_ACCESS_KEY= AWS_CONFIG_FILE=/config AWS_SHARED_CREDENTIALS_FILE=/credentials
 """
 
 
@@ -426,3 +497,15 @@ def test_unusual_settings_are_left_to_botocore(setting: str) -> None:
     name, _, value = setting.partition("=")
     assert lean_transport(FUNCTION) is not None
     assert lean_transport(FUNCTION | {name: value}) is None
+
+
+def test_a_process_that_only_botocore_can_serve_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One warning, unless botocore was asked for."""
+    for name, value in (FUNCTION | {"AWS_CONFIG_FILE": os.devnull}).items():
+        monkeypatch.setenv(name, value)
+    for choice in ("botocore", "auto"):
+        monkeypatch.setenv("IDEMPOTENCY_TRANSPORT", choice)
+        assert isinstance(dynamodb_transport(), BotocoreTransport)
+    assert [each.message.startswith(BOTOCORE_USED) for each in caplog.records] == [True]

@@ -44,7 +44,7 @@ EXAMPLES: Final = re.findall(
     r"^\$ \./carride (.*)\n((?:(?!\$ |```).*\n)*)", (ROOT / "docs" / "operations.md").read_text(), re.MULTILINE
 )
 """Commands of docs/operations.md with the lines that it shows."""
-UNSHOWN: Final = {"desk", "mcp", "promote", "replay cancel"}
+UNSHOWN: Final = {"desk", "mcp", "promote", "replay cancel", "settle"}
 """Verbs that serve, that need a region to be lost, or a replay to run."""
 
 

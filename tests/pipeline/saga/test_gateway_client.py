@@ -3,7 +3,7 @@
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 import pytest
@@ -37,8 +37,11 @@ class Scripted(Books):
 def gateway(*troubles: Trouble | None, **shares: float) -> Iterator[tuple[HttpGateway, GatewayServer, Scripted]]:
     """Run a gateway, and yield its client, its server and its books."""
     books = Scripted(troubles, **shares)
-    with GatewayServer(books, late_s=2 * READ_TIMEOUT_S, hanging_s=4 * READ_TIMEOUT_S) as server:
-        yield HttpGateway(server.url, read_timeout_s=READ_TIMEOUT_S), server, books
+    with (
+        GatewayServer(books, late_s=2 * READ_TIMEOUT_S, hanging_s=4 * READ_TIMEOUT_S) as server,
+        closing(HttpGateway(server.url, read_timeout_s=READ_TIMEOUT_S)) as client,
+    ):
+        yield client, server, books
 
 
 def call(*, seconds: float | None = None, lost: Callable[[], bool] = lambda: False) -> Call:
@@ -61,8 +64,8 @@ def test_a_refused_secret_is_read_again() -> None:
             return super().exchange(method, target, key, body) if secrets == [] else Reply(401, {})
 
     secrets = ["new", "old"]
-    with Rotated(Books()) as server:
-        assert HttpGateway(server.url, Bearer(secrets.pop)).find(call(), order_id="order_01") is None
+    with Rotated(Books()) as server, closing(HttpGateway(server.url, Bearer(secrets.pop))) as client:
+        assert client.find(call(), order_id="order_01") is None
 
 
 @pytest.mark.parametrize("forgotten", [0.0, 1.0], ids=["keys are kept", "keys are forgotten"])
@@ -149,8 +152,8 @@ def answering(status: int, body: Any) -> Iterator[tuple[HttpGateway, list[str]]]
             return Reply(200, {"payments": []} if query else PAYMENT)
 
     books = Answering([])
-    with GatewayServer(books) as server:
-        yield HttpGateway(server.url, sleep=lambda _: None), books.keys
+    with GatewayServer(books) as server, closing(HttpGateway(server.url, sleep=lambda _: None)) as client:
+        yield client, books.keys
 
 
 @pytest.mark.parametrize("body", [{"title": CARD, "code": "expired_card"}, {"code": CARD}, [CARD], {"id": 1}])

@@ -221,7 +221,7 @@ _ABSENT: Final[Mapping[str, Any]] = {}
 def item_of(record: Record) -> dict[str, dict[str, Any]]:  # noqa: C901 - one condition an attribute, and no loop: hot
     """Return the record as a stored item in the wire format. None is left out."""
     key, status, owner, attempt, lease_ms, expiry, fingerprint, delivery, region, created_ms, updated_ms, *rest = record
-    result, error, retry_ms, dead_lettered, event, _ = rest  # the revision is never stored
+    result, error, retry_ms, dead_lettered, event, externals, _ = rest  # the revision is never stored
     item: dict[str, dict[str, Any]] = {
         "idempotencyKey": {"S": key},
         "status": {"S": status},
@@ -249,6 +249,8 @@ def item_of(record: Record) -> dict[str, dict[str, Any]]:  # noqa: C901 - one co
         item["retryAt"] = {"N": str(retry_ms)}
     if event is not None:
         item["event"] = {"S": event}
+    if externals is not None:
+        item["externals"] = {"S": externals}
     if dead_lettered:
         item["deadLettered"] = {"BOOL": True}
     return item
@@ -274,6 +276,7 @@ def record_of(item: Mapping[str, Mapping[str, Any]]) -> Record:
         _number(find("retryAt")),
         find("deadLettered", _ABSENT).get("BOOL") is True,
         find("event", _ABSENT).get("S"),
+        find("externals", _ABSENT).get("S"),
     )
 
 

@@ -5,7 +5,8 @@ nothing else. Wherever only botocore knows what was meant, such as proxies, prof
 `lean_transport` returns None. Where an answer is none of DynamoDB's, `Guarded` goes over to botocore for good.
 """
 
-import base64
+import binascii
+import io
 import json
 import logging
 import os
@@ -13,22 +14,30 @@ import re
 import select
 import socket
 import ssl
+import time
 import uuid
 import zlib
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Buffer, Callable, Mapping
 from contextlib import suppress
-from datetime import UTC, datetime
-from http.client import HTTPException, HTTPResponse, IncompleteRead
 from threading import Lock
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 from idempotency.clock import Clock, epoch_ms
 from idempotency.stores.signing import Credentials, CredentialsError, Signer, credentials_of
-from idempotency.stores.transport import CONNECT_TIMEOUT_S, READ_TIMEOUT_S, NoAnswerError, ServiceError, Transport
+from idempotency.stores.transport import (
+    BOTOCORE_USED,
+    CONNECT_TIMEOUT_S,
+    READ_TIMEOUT_S,
+    NoAnswerError,
+    ServiceError,
+    Transport,
+)
 
 _KEPT: Final = 20
+_RECEIVED: Final = 65_536
+"""The most bytes that are received at once."""
 _CONTENT_TYPE: Final = "application/x-amz-json-1.0"
 _USER_AGENT: Final = "carride-idempotency lang/python"
 _OK: Final = 200
@@ -102,7 +111,7 @@ class LeanTransport:
         """
         if operation == "TransactWriteItems":
             request = {"ClientRequestToken": str(uuid.uuid4())} | dict(request)
-        body = json.dumps(request, separators=(",", ":"), default=_encoded).encode()
+        body = _json(request).encode()
         corrected = False
         while True:
             status, headers, content = self._exchange(operation, body)
@@ -146,25 +155,22 @@ class LeanTransport:
         try:
             connection.settimeout(self._read_s)
             connection.sendall(head + body)
-            answer = HTTPResponse(connection, method="POST")
-            answer.begin()
-            content = answer.read()
+            status, found, content, is_kept = _received(connection)
         except BaseException as error:
             connection.close()
             raise _no_answer(error) from error
-        if answer.will_close:
-            connection.close()
-        else:
+        if is_kept:
             self._kept.append(connection)
-        return answer.status, {name.lower(): value for name, value in answer.headers.items()}, content
+        else:
+            connection.close()
+        return status, found, content
 
     def _signed(self, operation: str, body: bytes) -> dict[str, str]:
         try:
             credentials = self._credentials()
         except CredentialsError as error:
             raise ServiceError(type(error).__name__, 0, str(error), {}) from error
-        moment = datetime.fromtimestamp((self._clock() + self._skew_ms) / 1000, UTC)
-        stamp = f"{moment:%Y%m%dT%H%M%SZ}"
+        stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime((self._clock() + self._skew_ms) // 1000))
         headers = {
             "content-type": _CONTENT_TYPE,
             "host": self._host,
@@ -222,8 +228,67 @@ class LeanTransport:
 def _encoded(value: object) -> str:
     """Return what JSON cannot hold: binary values are sent in base64."""
     if isinstance(value, bytes | bytearray):
-        return base64.b64encode(value).decode()
+        return binascii.b2a_base64(value, newline=False).decode()
     raise TypeError(f"a {type(value).__name__} cannot be sent to DynamoDB")
+
+
+_json: Final = json.JSONEncoder(separators=(",", ":"), default=_encoded, check_circular=False).encode
+
+_plain_head: Final = re.compile(
+    rb"HTTP/1\.1 (200|[45][0-9]{2}) [^\r\n]*\r\n((?:[A-Za-z0-9-]+:[^\r\n]*\r\n)+)\r\n"
+).match
+
+
+def _received(connection: socket.socket) -> tuple[int, Mapping[str, str], bytes, bool]:
+    """Return the status, the headers by their names in lower case, the content, and whether to keep the connection.
+
+    Answers as DynamoDB writes them are read here, because the standard library takes more CPU for that than all else
+    that an event needs. It reads every other form.
+    """
+    received = connection.recv(_RECEIVED)
+    if plain := _plain_head(received):
+        lines = [line.split(":", 1) for line in plain[2].decode("latin-1").split("\r\n")[:-1]]
+        headers = {name.lower(): value.strip() for name, value in lines}
+        length, is_kept = headers.get("content-length", ""), headers.get("connection", "keep-alive") == "keep-alive"
+        is_known = length.isdecimal() and len(length) <= len("16777216") and "transfer-encoding" not in headers
+        if is_known and is_kept and len(headers) == len(lines):
+            content, expected = received[plain.end() :], int(length)
+            while len(content) < expected:
+                more = connection.recv(_RECEIVED)
+                if not more:
+                    raise NoAnswerError("the answer was cut")
+                content += more
+            return int(plain[1]), headers, content[:expected], len(content) == expected
+    from http.client import HTTPResponse
+
+    answer: Any = HTTPResponse(_Again(received, connection), method="POST")  # type: ignore[arg-type] # calls makefile
+    answer.begin()
+    content = answer.read()
+    return answer.status, {name.lower(): value for name, value in answer.headers.items()}, content, False
+
+
+class _Again(io.RawIOBase):
+    """Gives what was received of an answer once more, and then what the connection still has."""
+
+    def __init__(self, received: bytes, connection: socket.socket) -> None:
+        self._received, self._connection = received, connection
+
+    def makefile(self, _mode: str) -> io.BufferedReader:
+        """Return a reader, as a socket does."""
+        return io.BufferedReader(self)
+
+    def readable(self) -> bool:
+        """Say that it can be read."""
+        return True
+
+    def readinto(self, buffer: Buffer, /) -> int:
+        """Fill a buffer, and return how many bytes were written."""
+        view = memoryview(buffer)
+        if not self._received:
+            return self._connection.recv_into(view)
+        part, self._received = self._received[: len(view)], self._received[len(view) :]
+        view[: len(part)] = part
+        return len(part)
 
 
 def _decoded(status: int, headers: Mapping[str, str], content: bytes) -> dict[str, Any]:
@@ -247,15 +312,17 @@ def _with_binary(value: dict[str, Any]) -> dict[str, Any]:
     """Return an attribute's value with its binary parts as bytes."""
     match value:
         case {"B": str(text), **rest} if not rest:
-            return {"B": base64.b64decode(text)}
+            return {"B": binascii.a2b_base64(text)}
         case {"BS": [*texts], **rest} if not rest:
-            return {"BS": [base64.b64decode(text) for text in texts]}
+            return {"BS": [binascii.a2b_base64(text) for text in texts]}
         case _:
             return value
 
 
 def _no_answer(error: BaseException) -> BaseException:
     """Return what the end of a connection means to the caller."""
+    from http.client import HTTPException, IncompleteRead
+
     if isinstance(error, OSError | IncompleteRead):  # which RemoteDisconnected, time-outs and TLS errors are too
         return NoAnswerError(f"the connection ended: {error!r}")
     if isinstance(error, HTTPException):
@@ -349,6 +416,6 @@ class Guarded:
         except UnusableError as error:
             with self._lock:
                 if self._transport is self._lean:
-                    _log.warning("DynamoDB is reached through botocore from now on: %s", error)
+                    _log.warning("%s from now on: %s", BOTOCORE_USED, error)
                     self._transport = self._other()
         return self._transport(operation, request)

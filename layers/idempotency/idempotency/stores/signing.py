@@ -7,9 +7,7 @@ https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv-create-signed-re
 import hmac
 import json
 from collections.abc import Callable, Mapping
-from datetime import datetime
 from hashlib import sha256
-from http.client import HTTPConnection, HTTPException
 from threading import Lock
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
@@ -107,6 +105,8 @@ class ContainerCredentials:
         Raises:
             CredentialsError: they cannot be had.
         """
+        from http.client import HTTPException
+
         with self._lock:
             left_ms = self._expires_ms - self._clock()
             if self._found is None or renew or left_ms < _REFRESH_EARLY_MS:
@@ -118,6 +118,9 @@ class ContainerCredentials:
             return self._found
 
     def _fetch(self) -> tuple[Credentials, int]:
+        from datetime import datetime
+        from http.client import HTTPConnection
+
         token = self._environment.get("AWS_CONTAINER_AUTHORIZATION_TOKEN", "")
         if file := self._environment.get("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"):
             with open(file, encoding="utf-8") as content:  # noqa: PTH123 - pathlib would cost import time
@@ -141,7 +144,7 @@ def credentials_of(environment: Mapping[str, str], clock: Callable[[], int]) -> 
     It may be called with ``renew``, to replace credentials that were refused as expired.
     """
     if found := environment_credentials(environment):
-        return lambda **_renew: environment_credentials(environment) or found
+        return lambda *, renew=False: (environment_credentials(environment) if renew else None) or found
     path, url = (environment.get(f"AWS_CONTAINER_CREDENTIALS_{name}_URI") for name in ("RELATIVE", "FULL"))
     try:
         return ContainerCredentials(f"{_CONTAINER}{path}" if path else url or "", environment, clock)

@@ -3,12 +3,16 @@
 Anything that can be called like `Transport` will do: a client of another SDK, a fake, a recorder of round trips.
 """
 
+import logging
 import os
 import zlib
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
 from idempotency.errors import ConfigurationError
+
+BOTOCORE_USED: Final = "DynamoDB is reached through botocore"
+"""Begins the warning of a process in which the choice is ``auto`` and only botocore will do."""
 
 CONNECT_TIMEOUT_S: Final = 0.7
 READ_TIMEOUT_S: Final = 0.8
@@ -92,7 +96,8 @@ def dynamodb_transport() -> Transport:
     """Make the transport that the environment asks for.
 
     ``IDEMPOTENCY_TRANSPORT`` is ``botocore``; or ``lean``, which loads and works several times faster; or ``auto``, the
-    default: lean where it is known to work, and botocore from the first answer on that is none of DynamoDB's.
+    default: lean where it is known to work, and botocore from the first answer on that is none of DynamoDB's. A process
+    that goes through botocore for want of another way logs one warning.
 
     Raises:
         ConfigurationError: the variable has another value, or ``lean`` cannot be used here.
@@ -108,6 +113,10 @@ def dynamodb_transport() -> Transport:
             return lean if choice == "lean" else Guarded(lean, botocore_transport)
         if choice == "lean":
             raise ConfigurationError("only botocore knows these settings of AWS: take IDEMPOTENCY_TRANSPORT=auto")
+        logging.getLogger("idempotency").warning(
+            "%s, which takes longer: only it knows these settings of AWS (IDEMPOTENCY_TRANSPORT=botocore: no warning)",
+            BOTOCORE_USED,
+        )
     return botocore_transport()
 
 

@@ -39,8 +39,8 @@ class _Script:
 
     ``ARGV``: the caller's time; when the key expires by the caller's clock, or ''; the expected status, owner, attempt
     and lease, as '=value', or '' for an absent one (``_UPDATE``: the latest end of the stored lease, or ''); the shift
-    of that lease, or '' for any; the names and values of the fields to write. The answer is the server's time and, if
-    the write was refused, the stored fields.
+    of that lease, or '' for any (``_UPDATE``: the external calls of the record to write); the names and values of the
+    fields to write. The answer is the server's time and, if the write was refused, the stored fields.
     """
 
     def __init__(self, step: str) -> None:
@@ -60,8 +60,8 @@ local function is(field, expected)
 end
 local function ends_by(lease) -- by the owner's clock, or by the server's if the owner's was set back
   local held = redis.call('HGET', KEYS[1], 'lease_ms')
-  return held and (tonumber(held) <= tonumber(lease)
-    or held + redis.call('HGET', KEYS[1], 'shift') <= lease + now - ARGV[1])
+  return held and (tonumber(held) <= tonumber(lease) -- a heartbeat from before an intent may only seem to end later
+    or held + redis.call('HGET', KEYS[1], 'shift') <= lease + now - ARGV[1] and is('externals', ARGV[7]))
 end
 if not (%s) then
   return {now, redis.call('HGETALL', KEYS[1])}
@@ -152,7 +152,7 @@ class ValkeyStore:
     ) -> Record | None:
         """Write ``record`` if its owner still holds the key, with no later lease."""
         lease = "" if record.lease_ms is None else str(record.lease_ms)
-        expected = (_expect(IN_PROGRESS), _expect(record.owner), "", lease, "")
+        expected = (_expect(IN_PROGRESS), _expect(record.owner), "", lease, _expect(record.externals))
         found = self._write(_UPDATE, record, effects, expected, until_ms)
         return record if found is None else _record_of(record.key, found) if found.fields else None
 
@@ -275,7 +275,7 @@ def _lease_as_stored(seen: Record) -> tuple[int | None, int | None]:
     return seen.lease_ms, None
 
 
-_TEXTS: Final = ("status", "owner", "fingerprint", "delivery", "region", "result", "error", "event")
+_TEXTS: Final = ("status", "owner", "fingerprint", "delivery", "region", "result", "error", "event", "externals")
 _NUMBERS: Final = ("attempt", "lease_ms", "expiry", "created_ms", "updated_ms", "retry_ms")
 
 
@@ -314,5 +314,6 @@ def _record_of(key: str, found: _Found) -> Record:
         retry_ms=None if retry_ms is None else retry_ms + later_ms,
         dead_lettered=fields.get("dead_lettered") == "1",
         event=fields.get("event"),
+        externals=fields.get("externals"),
         revision=None if lease_ms is None else f"{lease_ms + later_ms} {lease_ms} {shift_ms}",
     )

@@ -4,7 +4,7 @@ import math
 import operator
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from functools import lru_cache
 from threading import RLock
@@ -74,14 +74,6 @@ class FakeDynamoDB:
         """Return a method of a client, such as ``get_item``."""
         operation = name.title().replace("_", "")
         return lambda **request: self.send(operation, request)
-
-    def get_paginator(self, operation: str) -> SimpleNamespace:
-        """Return what pages through the answers to an operation."""
-
-        def paginate(**request: Any) -> Iterator[Mapping[str, Any]]:
-            yield getattr(self, operation)(**request)
-
-        return SimpleNamespace(paginate=paginate)
 
     def all(self, table: str) -> list[Item]:
         """Return every item of a table."""

@@ -1,0 +1,23 @@
+"""Replays that take a second for each event: a plug-in of the engine (`--plug-in=tests.engine.slow_replays`).
+
+A test can then meet a replay that has not ended. Lies over `eventbridge._dispatch_event`.
+"""
+
+import time
+from typing import Any
+
+from ministack.services import eventbridge
+
+from local.engine.settings import Settings
+
+
+def apply(_settings: Settings) -> None:
+    """Slow down the delivery of replayed events."""
+    dispatch = eventbridge._dispatch_event
+
+    def dispatch_event(event: dict[str, Any], view: Any = None) -> None:
+        if event.get("ReplayName"):
+            time.sleep(1.0)
+        dispatch(event, view)
+
+    eventbridge._dispatch_event = dispatch_event

@@ -1,0 +1,123 @@
+"""The wiring of consumers on AWS Lambda Powertools, with the names of `carride.consumer`, whose place it takes.
+
+A function that is imported after it decides as it always does. Powertools recognises duplicates, and takes batches
+apart. A transaction of boto3's writes the effects, without the record: Powertools cannot have both in one. Deliveries
+are logged and counted as here, duplicates too.
+"""
+
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+from aws_lambda_powertools.utilities.batch import BatchProcessor, EventType, process_partial_response
+from aws_lambda_powertools.utilities.idempotency import (
+    DynamoDBPersistenceLayer,
+    IdempotencyConfig,
+    idempotent,
+    idempotent_function,
+)
+from msgspec import Struct
+
+from carride.events import RideEvent, parse_event
+from carride.items import Outbox
+from carride.telemetry import count, logger
+from idempotency.effects import action_of
+
+shared: Any = None
+"""A client for everything; None: each part makes its own, as documented."""
+
+
+class ConsumerSettings(Struct, frozen=True, kw_only=True):
+    """The environment of every consumer."""
+
+    idempotency_store: str
+    dead_letter_queue_url: str
+
+
+class SagaSettings(ConsumerSettings, frozen=True, kw_only=True):
+    """The environment of a consumer that emits events."""
+
+    outbox_table: str
+    aws_region: str
+
+    def outbox(self) -> Outbox:
+        """Return the outbox for emitted events."""
+        return Outbox(self.outbox_table, self.aws_region, timedelta(days=7))
+
+
+class Operation(NamedTuple):
+    """What a function's work is given."""
+
+    downstream_key: str
+    effects: list[Any]
+    deadline_ms: int | None = None
+    lost: bool = False
+
+    def write(self, *effects: Any) -> None:
+        """Register effects."""
+        self.effects.extend(effects)
+
+
+def client() -> Any:
+    """Return the shared client, or a new one."""
+    import boto3  # noqa: PLC0415 - a function imports it after all else
+
+    return shared or boto3.client("dynamodb")
+
+
+class Powertools(NamedTuple):
+    """A consumer with Powertools' decorators."""
+
+    name: str
+    store: DynamoDBPersistenceLayer
+    dynamodb: Any
+
+    def event_handler(self, work: Callable[[RideEvent, Any], None]) -> Any:
+        """Decorate the work on an event."""
+        protect = idempotent(persistence_store=self.store, config=self.config())
+        return protect(lambda event, context: self.run(event, work))
+
+    def batch_handler(self, work: Callable[[RideEvent, Any], None]) -> Any:
+        """Decorate the work on each event of a batch."""
+        config, processor = self.config(), BatchProcessor(EventType.SQS)
+
+        protect = idempotent_function(data_keyword_argument="event", persistence_store=self.store, config=config)
+        once = protect(lambda event: self.run(event, work))
+
+        def record_handler(record: Any) -> None:
+            once(event=json.loads(record.body))
+
+        def handler(event: dict[str, Any], context: Any) -> Any:
+            config.register_lambda_context(context)
+            return process_partial_response(event, record_handler, processor, context)
+
+        return handler
+
+    def run(self, event: dict[str, Any], work: Callable[[RideEvent, Any], None]) -> None:
+        """Do the work on an event, write its effects, and report it."""
+        parsed = parse_event(event)
+        operation = Operation(f"{self.name}-{parsed.idempotencyid}", [])
+        work(parsed, operation)
+        self.dynamodb.transact_write_items(TransactItems=[action_of(effect) for effect in operation.effects])
+        self.report("New", parsed.idempotencyid)
+
+    def report(self, outcome: str, key: str) -> None:
+        """Log and count a delivery."""
+        logger.info("delivery", extra={"consumer": self.name, "outcome": outcome, "idempotencyid": key})
+        count(self.name, **{outcome: 1})
+
+    def config(self) -> IdempotencyConfig:
+        """Return what identifies an event, and what is done about a duplicate."""
+        return IdempotencyConfig(
+            event_key_jmespath="detail.idempotencyid",
+            payload_validation_jmespath="detail.data",
+            response_hook=lambda response, record: self.report("Duplicate", record.idempotency_key) or response,
+        )
+
+
+def ride_consumer(name: str, settings: ConsumerSettings, policy: object, transport: Any = None) -> Powertools:
+    """Return a consumer of ride events."""
+    table = settings.idempotency_store.partition(":")[2]
+    store = DynamoDBPersistenceLayer(table, key_attr="idempotencyKey", boto3_client=shared)
+    return Powertools(name, store, client())

@@ -1,0 +1,265 @@
+"""External calls: whatever crashes or gets lost, none is made twice, and none is forgotten.
+
+Every store call, external call and probe of a delivery is a request that can meet a fault. The other system here does
+not recognise keys: a second call takes effect again.
+"""
+
+import contextlib
+import itertools
+from collections import Counter
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+from functools import partial
+from typing import Any, Final
+
+import fakeredis
+import pytest
+
+from idempotency import DynamoDBStore, MemoryStore, Operation, Policy, ValkeyStore
+from idempotency.clock import epoch_ms
+from idempotency.consumer import Consumer, release, settle
+from idempotency.dead_letters import UNKNOWN
+from idempotency.errors import ConfigurationError, LostLeaseError, NotDoneError, PermanentError, StoreUnavailableError
+from idempotency.externals import CANNOT_TELL, NOT_DONE, Done
+from idempotency.operation import downstream_key
+from idempotency.record import COMPLETED, IN_PROGRESS, QUARANTINED, Record, unknown_calls
+from idempotency.stores import Store
+from idempotency.testing import Crash, DeadLetterBox, Invocation
+from idempotency.testing.dynamodb import FakeDynamoDB
+from tests.idempotency.samples import TABLE, DynamoDBWorld, event
+
+KEY: Final = "shop#k1"
+CALLS: Final = ("charge", "ship")
+FAULTS: Final = ("crash before", "crash after", "request lost", "answer lost")
+STORES: Final[Mapping[str, Callable[[], Store]]] = {
+    "memory": MemoryStore,
+    "DynamoDB": lambda: DynamoDBStore(TABLE, transport=FakeDynamoDB({TABLE: ("idempotencyKey",)})),
+    "Valkey": lambda: ValkeyStore(fakeredis.FakeValkey(socket_timeout=1, server=fakeredis.FakeServer())),
+}
+BLANK: Final = Record(KEY, "", None, 0, None, None, None, None, None, 0, 0)
+PROBES: Final = ("a probe", "no probe", "a probe that cannot tell")
+
+
+class Town:
+    """A consumer that makes two calls, its store, the other system, and the operator."""
+
+    def __init__(self, store: Store, probe: str, faults: Mapping[int, str]) -> None:
+        self.store = store
+        self.box = DeadLetterBox()
+        self.requests = 0
+        self.made: Counter[str] = Counter()
+        self._probe = probe
+        self._faults = faults
+        self._consumer: Consumer = Consumer(
+            "shop", self, key="detail.idempotencyid", policy=Policy(warm_cache=0), dead_letters=self.box
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.store, name)
+        return partial(self._request, found, StoreUnavailableError) if callable(found) else found
+
+    def _request(self, perform: Callable[..., Any], lost: type[Exception], *given: Any, **named: Any) -> Any:
+        self.requests += 1
+        fault = self._faults.get(self.requests)
+        if fault == "crash before":
+            raise Crash
+        if fault == "request lost":
+            raise lost("no answer")
+        answer = perform(*given, **named)
+        if fault == "crash after":
+            raise Crash
+        if fault == "answer lost":
+            raise lost("no answer")
+        return answer
+
+    def _work(self, _: object, operation: Operation) -> None:
+        for name in CALLS:
+            probe = None if self._probe == "no probe" else partial(self._request, self._ask, TimeoutError)
+            result = operation.external(name, partial(self._request, self._make, TimeoutError), probe)
+            assert result == (downstream_key(KEY, name), Decimal("12.50"))
+
+    def _make(self, key: str) -> tuple[str, Decimal]:
+        self.made[key] += 1
+        return key, Decimal("12.50")
+
+    def _ask(self, key: str) -> Any:
+        if self._probe == "a probe":
+            return Done((key, Decimal("12.50"))) if self.made[key] else NOT_DONE
+        return CANNOT_TELL
+
+    def deliver(self) -> None:
+        """Deliver the event; then let the lease of a crashed attempt end."""
+        message = event() | {"time": "2999-01-01T00:00:00Z"}
+        with contextlib.suppress(Crash, Exception):
+            self._consumer.event_handler(self._work)(message, Invocation(epoch_ms))
+        found = self.record
+        if found.status == IN_PROGRESS:
+            self.store.compare_and_swap(found, found._replace(lease_ms=epoch_ms() - 600_000))
+
+    def settle(self) -> None:
+        """Do what an operator does: find out about each call that the record names, and redrive the letter."""
+        for name in unknown_calls(self.record):
+            key = downstream_key(KEY, name)
+            answer = Done((key, Decimal("12.50"))) if self.made[key] else NOT_DONE
+            assert settle(self.store, KEY, name, answer)
+        release(self.store, KEY)
+        self.deliver()
+
+    @property
+    def record(self) -> Record:
+        """The record, which is there after a delivery."""
+        return self.store.read(KEY) or BLANK
+
+
+def end(store: str, probe: str, faults: Mapping[int, str]) -> Town:
+    """Deliver an event until nothing more happens, settle what is unknown, and check that each call was made once."""
+    town = Town(STORES[store](), probe, faults)
+    for _ in range(20):
+        if town.record.status == QUARANTINED:
+            town.deliver()  # once more: it is never run again by itself
+            assert town.box.letters, "what is quarantined is in the dead-letter queue"
+            town.settle()
+        elif town.record.status != COMPLETED:
+            town.deliver()
+    assert (town.record.status, set(town.made.values()), len(town.made)) == (COMPLETED, {1}, 2), faults
+    return town
+
+
+@pytest.mark.parametrize("probe", PROBES)
+@pytest.mark.parametrize("store", STORES)
+def test_a_fault_at_any_line_neither_repeats_nor_loses_a_call(store: str, probe: str) -> None:
+    """Whichever request a fault meets, each call is made once. Nobody but a working probe and an operator decides."""
+    requests = end(store, probe, {}).requests
+    assert requests == (6 if probe == "no probe" else 4), "only a call without a probe costs a write"
+    unknown = 0
+    for number, fault in itertools.product(range(1, requests + 1), FAULTS):
+        letters = end(store, probe, {number: fault}).box.letters
+        assert {letter.reason for letter in letters} <= {UNKNOWN}
+        assert all("(downstream key " in letter.message for letter in letters)
+        unknown += bool(letters)
+    assert bool(unknown) == (probe != "a probe")
+
+
+@pytest.mark.parametrize("probe", PROBES)
+def test_two_faults_neither_repeat_nor_lose_a_call(probe: str) -> None:
+    """The second fault may meet a retry, a probe, or what follows the operator's command."""
+    for first, second in itertools.combinations(range(1, 14), 2):
+        for faults in itertools.product(FAULTS, ("crash after", "answer lost")):
+            end("memory", probe, {first: faults[0], second: faults[1]})
+
+
+class Calls:
+    """A handler of one call, to which these things happen in turn: a result, an error, or what a function does."""
+
+    def __init__(self, world: DynamoDBWorld, *happen: object, probe: Any = None) -> None:
+        self.made = 0
+        self.got: object = None
+        self._happen = iter(happen)
+        self._probe = probe
+        world.work.step = self.run
+
+    def run(self, operation: Operation) -> object:
+        """Make the call."""
+        self.got = operation.external("charge", self._call, self._probe)
+        return self.got
+
+    def _call(self, _: str) -> object:
+        self.made += 1
+        happens = next(self._happen)
+        if isinstance(happens, Exception):
+            raise happens
+        return happens() if callable(happens) else happens
+
+
+@pytest.mark.parametrize("policy", [{"atomic": True}, {"same_delivery_takes_over": True}, {}], ids=str)
+def test_a_call_needs_a_claim_and_a_name_of_its_own(world: DynamoDBWorld, policy: dict[str, Any]) -> None:
+    """Otherwise another attempt could make it too, or a second call would get the result of the first."""
+    calls = Calls(world, "one")
+    world.work.step = lambda operation: (calls.run(operation), calls.run(operation))
+    with pytest.raises(ConfigurationError, match="needs a claim" if policy else "its own name"):
+        world.deliver(**policy)
+    assert calls.made == (0 if policy else 1)
+
+
+@pytest.mark.parametrize("probe", [None, lambda _: NOT_DONE], ids=["no probe", "a probe"])
+@pytest.mark.parametrize("taken", [True, False], ids=["taken over", "its lease has ended"])
+def test_nothing_is_called_without_a_lease(world: DynamoDBWorld, probe: Any, *, taken: bool) -> None:
+    """Another attempt may be making the call, and no trace of an intent is left."""
+    calls = Calls(world, probe=probe)
+
+    def stall(operation: Operation) -> None:
+        world.clock.advance(60)
+        if taken:
+            world.crash(by="request-2")
+        calls.run(operation)
+
+    world.work.step = stall
+    with pytest.raises(LostLeaseError):
+        world.deliver()
+    assert (calls.made, unknown_calls(world.record())) == (0, [])
+
+
+def test_a_late_heartbeat_erases_no_intent(world: DynamoDBWorld) -> None:
+    """It was sent before the intent, and is refused after it."""
+
+    def late() -> list[str]:
+        world.store.update_if_owner(earlier[0])
+        return unknown_calls(world.record())
+
+    calls, earlier = Calls(world, late), list[Record]()
+    world.work.step = lambda operation: earlier.append(world.record()) or calls.run(operation)  # type: ignore[func-returns-value] # None, then the call
+    world.deliver()
+    assert calls.got == ["charge"]
+
+
+def test_only_a_call_that_says_so_was_not_made(world: DynamoDBWorld) -> None:
+    """After a NotDoneError the call is made again; after any other error it is not."""
+    calls = Calls(world, NotDoneError("no such card"), PermanentError("perhaps"))
+    with pytest.raises(NotDoneError):
+        world.deliver()
+    assert (world.deliver()["outcome"], world.reasons, calls.made) == ("DeadLettered", [UNKNOWN], 2)
+
+
+def test_an_unknown_outcome_is_not_swallowed(world: DynamoDBWorld) -> None:
+    """Neither the run nor a later one that makes no call is completed, until the call is settled."""
+    calls = Calls(world, TimeoutError())
+
+    def swallow(operation: Operation) -> None:
+        with contextlib.suppress(TimeoutError):
+            calls.run(operation)
+
+    for step in (swallow, lambda _: None):
+        world.work.step = step
+        assert world.deliver()["outcome"] == "DeadLettered"
+        assert release(world.store, "history#k1", clock=world.clock)
+    assert not settle(world.store, "history#k1", "another", NOT_DONE)
+    assert settle(world.store, "history#k1", "charge", Done("paid"), clock=world.clock)
+    world.work.step = calls.run
+    assert (world.deliver()["outcome"], calls.got, calls.made, world.effects) == ("Retried", "paid", 1, 1)
+
+
+@pytest.mark.parametrize("result", [object(), "x" * 200_000], ids=["without a stored form", "too large"])
+def test_a_result_that_cannot_be_kept_is_used(world: DynamoDBWorld, result: object) -> None:
+    """The call has taken effect, so its run is completed. Only a later attempt would have to probe."""
+    calls = Calls(world, result)
+    assert (world.deliver()["outcome"], calls.got) == ("New", result)
+    assert world.record().externals is None, "a completed record needs it no more"
+
+
+@pytest.mark.parametrize("answer", [None, False, "NOT_DONE"])
+def test_a_probe_gives_one_of_its_answers(world: DynamoDBWorld, answer: object) -> None:
+    """A probe that forgets to return anything has not said that nothing was done."""
+    calls = Calls(world, TimeoutError(), probe=lambda _: answer)
+    for error in (TimeoutError, ConfigurationError):
+        with pytest.raises(error):
+            world.deliver()
+    assert calls.made == 1
+
+
+def test_a_rerun_after_a_conflict_does_not_call_again(world: DynamoDBWorld) -> None:
+    """It is the same attempt, and knows the result."""
+    calls = Calls(world, "paid")
+    world.transport.pass_on(2)
+    reasons = [{"Code": "None"}, {"Code": "ConditionalCheckFailed"}]
+    world.transport.answer("TransactionCanceledException", body={"CancellationReasons": reasons})
+    assert (world.deliver(conflict_reruns=1)["outcome"], calls.got, len(world.work.runs)) == ("New", "paid", 2)
