@@ -10,6 +10,7 @@ from zlib import crc32
 
 import pytest
 
+import assignment_table
 import assignments
 import carride.consumer
 import carride_api
@@ -228,10 +229,11 @@ class World:
 
     # ── The tables ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def park(self, *car_ids: str, sector: str = "sector_01") -> None:
-        """Add free cars."""
+    def park(self, *car_ids: str, sector: str = "sector_01", ride: str | None = None) -> None:
+        """Add cars: free ones, or ones with a ride."""
         for car_id in car_ids:
-            self.put("cars", {"zone": assignments.zone(sector), "carID": car_id, "sector": sector})
+            more = {"rideID": ride} if ride else assignment_table.free(assignments.Car(car_id, sector))
+            self.put("cars", {"zone": assignments.zone(sector), "carID": car_id, "sector": sector, **more})
 
     def put(self, table: str, item: Mapping[str, object]) -> None:
         """Write an item unconditionally."""

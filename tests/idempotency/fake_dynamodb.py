@@ -29,7 +29,7 @@ _EXCEPTIONS: Final = {code: type(code, (ClientError,), {}) for code in (_REFUSED
 class FakeDynamoDB:
     """Tables, as the layer's `Transport` and, by its methods, as a botocore client.
 
-    Queries answer in one page, ordered by the table's key. Every request sees all earlier writes.
+    Queries answer in one page, ordered by the key that they ask for. Every request sees all earlier writes.
 
     Args:
         tables: the key attributes of each table, which are strings: partition key, sort key.
@@ -105,7 +105,10 @@ class FakeDynamoDB:
                 case "GetItem":
                     return {"Item": dict(item)} if (item := self.find(request)) else {}
                 case "Query" | "Scan":
+                    names = re.findall(r"(\w+) [=<>]", request.get("KeyConditionExpression", ""))
                     items = [item for _, item in sorted(self._items[request["TableName"]].items())]
+                    items.sort(key=lambda item: [item.get(name, {}).get("S", "") for name in names])
+                    items = items if request.get("ScanIndexForward", True) else items[::-1]
                     items = [item for item in items if _holds(request, item, "KeyConditionExpression")]
                     found = [item for item in items if _holds(request, item, "FilterExpression")]
                     return {"Items": found, "Count": len(found), "ScannedCount": len(items)}
