@@ -18,7 +18,7 @@ ELSEWHERE: Final = {
     "CarRideHealthCheckId": "a stack in one region has no health check",
     "failover ": "two regions: tests/regions/test_commands.py runs it",
     "unfence": "two regions: as above",
-    "--region us-east-2": "two regions: as above",
+    "--region us-east-1": "two regions: as above",
     "get-account-settings": "the engine has no limits of an account",
 }
 """Commands that cannot be run here, by a part of their text, and why."""
