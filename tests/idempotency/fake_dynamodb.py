@@ -105,11 +105,7 @@ class FakeDynamoDB:
                 case "GetItem":
                     return {"Item": dict(item)} if (item := self.find(request)) else {}
                 case "Query" | "Scan":
-                    names = re.findall(r"(\w+) [=<>]", request.get("KeyConditionExpression", ""))
-                    items = [item for _, item in sorted(self._items[request["TableName"]].items())]
-                    items.sort(key=lambda item: [item.get(name, {}).get("S", "") for name in names])
-                    items = items if request.get("ScanIndexForward", True) else items[::-1]
-                    items = [item for item in items if _holds(request, item, "KeyConditionExpression")]
+                    items = _asked_for(request, [item for _, item in sorted(self._items[request["TableName"]].items())])
                     found = [item for item in items if _holds(request, item, "FilterExpression")]
                     return {"Items": found, "Count": len(found), "ScannedCount": len(items)}
                 case "TransactWriteItems":
@@ -220,6 +216,18 @@ def _updated(request: Request, found: Item) -> Item:
             else:
                 item[name] = values[value]
     return item
+
+
+def _asked_for(request: Request, items: list[Item]) -> list[Item]:
+    """Return the items that meet a query's condition for the key, in the key's order."""
+    names, values = request.get("ExpressionAttributeNames", {}), request.get("ExpressionAttributeValues", {})
+    key = re.findall(r"([#\w]+) [=<>]+ (:\w+)", request.get("KeyConditionExpression", ""))
+    for name, value in key[:1]:  # the partition: few items are left to judge
+        items = [item for item in items if item.get(names.get(name, name)) == values[value]]
+    for name, _ in key[1:]:
+        items = sorted((item for item in items if name in item), key=lambda item: item[name]["S"])
+    items = items if request.get("ScanIndexForward", True) else items[::-1]
+    return [item for item in items if _holds(request, item, "KeyConditionExpression")]
 
 
 def _holds(request: Request, found: Item, expression: str) -> bool:
