@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from botocore.exceptions import ClientError
 
+from carride import history
 from carride.events import idempotency_id
 from carride.facts import FACTS
 from idempotency import Policy, marshalling
@@ -144,8 +145,9 @@ def read(
 def items_of(stack: StackRef, order_id: str) -> dict[str, dict[str, Any]]:
     """Return what the tables hold about a ride, as Python values by logical id of the table; {} if nothing."""
     tables = ("BookingTable", *(each.table for each in CONSUMERS if each.table is not None))
-    found = {table: list(read(stack, [order_id], table=table, name="orderID")) for table in tables}
-    return {table: marshalling.values(items[0]) if items else {} for table, items in found.items()}
+    found = {table: read(stack, history.items_of(order_id), table=table, name="orderID") for table in tables}
+    items = {table: history.merged(map(marshalling.values, each)) for table, each in found.items()}
+    return {table: each[0] if each else {} for table, each in items.items()}
 
 
 def ride_items(items: Mapping[str, Mapping[str, Any]]) -> list[RideItem]:

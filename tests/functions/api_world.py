@@ -17,7 +17,6 @@ from carride.settings import from_environment
 from carride_api import make_handler
 from idempotency import marshalling
 from idempotency.clock import epoch_ms
-from idempotency.effects import action_of
 from idempotency.http import HttpHandler
 from idempotency.stores.transport import Transport
 from idempotency.testing import FaultyTransport, Invocation
@@ -193,12 +192,14 @@ class World:
     def update_read_model(self, ride: str | None = None) -> None:
         """Deliver every event, or those of one ride, to the read model, the latest first."""
         for event in reversed([event for event in self.published() if ride in {None, event.subject}]):
-            self.dynamodb.transact_write_items(TransactItems=[action_of(timeline.effect("rides", event))])
+            self.dynamodb.update_item(**timeline.effect("rides", event))
 
     def items(self, table: str) -> list[dict[str, Any]]:
         """Return the items of a table, without the attributes of the index of open rides."""
         items = [marshalling.values(item) for item in self.dynamodb.scan(TableName=table)["Items"]]
-        return [{name: item[name] for name in item if name not in {"openSince", "openShard"}} for item in items]
+        return [
+            {name: item[name] for name in item if name not in {"openSince", "openShard", "changedAt"}} for item in items
+        ]
 
     def published(self) -> list[RideEvent]:
         """Return the events in the outbox, as consumers read them, in order."""

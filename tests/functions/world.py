@@ -23,6 +23,7 @@ from api.service import Settings
 from carride.dynamodb import DynamoDB
 from carride.events import SOURCE, RideEvent, parse_event
 from carride.facts import FACTS, Fact
+from carride.history import merged
 from carride.overdue import LIMIT, Stage
 from idempotency import Consumer, DynamoDBStore, lambda_deadline, marshalling
 from idempotency.clock import epoch_ms
@@ -109,7 +110,7 @@ class World:
             for module in (carride.consumer, reconciler):
                 patch.setattr(module, "Consumer", partial(Consumer, concurrency=self.concurrency, **timed))
                 patch.setattr(module, "open_store", lambda _, **_transport: store)
-            for module in (dispatch, payment):
+            for module in (dispatch, payment, ride_history):
                 patch.setattr(module, "dynamodb_transport", lambda: self.dynamodb)
                 patch.setattr(module, "DynamoDB", lambda transport: DynamoDB(transport, sleep=self.clock.sleep))
             patch.setattr(reconciler, "dynamodb_client", lambda: self.dynamodb)
@@ -240,8 +241,9 @@ class World:
         self.dynamodb.put_item(TableName=table, Item=marshalling.item(item))
 
     def items(self, table: str) -> Iterator[dict[str, Any]]:
-        """Yield every item of a table, as Python values."""
-        return map(marshalling.values, self.dynamodb.all(table))
+        """Yield every item of a table, as Python values; one for each ride."""
+        items = map(marshalling.values, self.dynamodb.all(table))
+        return iter(merged(items)) if table == "rides" else items
 
     def item(self, table: str, order_id: str = "order_01") -> dict[str, Any]:
         """Return a ride's item; empty where there is none."""
