@@ -21,7 +21,7 @@ NO_ERROR := || [ $$? -eq 130 ]
 ##@ Run
 
 .PHONY: setup demo invoke sam-local local-env chaos engine
-setup: $(ENVIRONMENTS) ## Install the three environments (every other target does so by itself)
+setup: $(ENVIRONMENTS) ## Install the three environments that tests need (every other target does so by itself)
 
 demo: $(ENVIRONMENTS) ## Run the whole pipeline on this machine and print its ledger (ARGS="--rides 1000", ARGS=--help)
 	@$(UNTIL_CTRL_C) $(PYTHON) -m local.demo $(ARGS) $(NO_ERROR)
@@ -43,24 +43,28 @@ chaos: $(ENVIRONMENTS) ## Run the worst mix of faults and check every ride (ARGS
 
 ##@ Check
 
-.PHONY: test test-unit test-proofs test-integration lint types template check
-test: test-unit test-proofs test-integration ## Run every test
+.PHONY: test test-unit test-proofs test-integration test-peers lint types template check
+test: test-unit test-proofs test-integration ## Run every test that needs nothing but this checkout
 
 test-unit: .venv-dev/.synced ## Run the tests that need nothing but this process: seconds, no network
-	@$(PYTHON) -m pytest -q -n 2 -m "not integration and not proof" $(UNIT) $(ARGS)
+	@$(PYTHON) -m pytest -q -n 2 -m "not integration and not proof and not peer" $(UNIT) $(ARGS)
 
 test-proofs: .venv-dev/.synced ## Run the explorer, the simulation, the conformance suite and the comparison with Powertools
 	@$(PYTHON) -m pytest -q -n 2 -m proof $(UNIT) $(ARGS)
 
 test-integration: $(ENVIRONMENTS) ## Run the tests of the template and of the pipeline on the local engine
-	@$(PYTHON) -m pytest -q -n 2 --dist loadfile -m integration tests $(ARGS)
+	@$(PYTHON) -m pytest -q -n 2 --dist loadfile -m "integration and not peer" tests $(ARGS)
+
+test-peers: $(ENVIRONMENTS) ## Run the tests in containers, in a browser, and on DynamoDB Local and Redis; skip what is missing
+	@$(PYTHON) -m pytest -q -n 2 --dist loadfile -m peer tests/containers tests/idempotency tests/pipeline $(ARGS)
 
 lint: types template ## Check style, format, types and template
 	@$(PYTHON) -m ruff check
 	@$(PYTHON) -m ruff format --check
 
-types: .venv-dev/.synced ## Check types, strictly
+types: .venv-dev/.synced ## Check types, strictly; the idempotency layer's also for Python 3.12
 	@$(PYTHON) -m mypy
+	@$(PYTHON) -m mypy --python-version 3.12 layers/idempotency
 
 template: .venv-dev/.synced .venv-sam/.synced ## Check the templates: AWS's rules and the house's, the transform, and rules on SAM's own types
 	@.venv-dev/bin/cfn-lint
@@ -68,7 +72,7 @@ template: .venv-dev/.synced .venv-sam/.synced ## Check the templates: AWS's rule
 	@sam validate --region us-east-1
 	@sam validate --lint --region us-east-1
 
-check: lint test ## Check everything, as CI does
+check: lint docs test test-peers ## Check everything, as CI does
 
 ##@ Measure
 
@@ -96,10 +100,16 @@ capacity: .venv-dev/.synced ## Show how many rides a second fit, and what stops 
 
 ##@ Housekeeping
 
-.PHONY: build format contract snapshot new-consumer clean help
+.PHONY: build dist docs format contract snapshot new-consumer clean help
 build: .venv-sam/.synced ## Build the functions and layers for `sam deploy`, with byte code for short cold starts
 	@sam build $(ARGS)
 	@.venv-sam/bin/python scripts/compile
+
+dist: .venv-dev/.synced ## Build the idempotency layer's wheel, sdist and layer zip into dist/
+	@$(PYTHON) scripts/dist dist
+
+docs: .venv-docs/.synced ## Build the documentation site into site/; a warning is an error (ARGS="--site-dir DIR")
+	@NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --quiet --strict $(ARGS)
 
 format: .venv-dev/.synced ## Rewrite the code in the project's format
 	@$(PYTHON) -m ruff format
@@ -116,7 +126,7 @@ new-consumer: .venv-dev/.synced ## Add a consumer, with everything that belongs 
 	@$(PYTHON) -m contract
 
 clean: ## Remove what builds, demos and tests left behind (not the environments)
-	@rm -rf .aws-sam .demo .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	@rm -rf .aws-sam .demo .hypothesis .mypy_cache .pytest_cache .ruff_cache dist site
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } \

@@ -18,12 +18,10 @@ if TYPE_CHECKING:
 TESTS: Final = Path(__file__).parent
 PROOFS: Final = tuple(
     TESTS / "idempotency" / name
-    for name in ("bench", "differential", "explorer", "simulation", "test_store_conformance.py")
+    for name in ("bench", "differential", "explorer", "simulation", "test_distribution.py", "test_store_conformance.py")
 )
-INTEGRATION: Final = tuple(
-    TESTS / folder
-    for folder in ("containers", "engine", "functions/api", "idempotency/stores", "pipeline", "regions", "template")
-)
+PEERS: Final = tuple(TESTS / name for name in ("containers", "idempotency/stores", "pipeline/test_desk.py"))
+INTEGRATION: Final = tuple(TESTS / folder for folder in ("engine", "functions/api", "pipeline", "regions", "template"))
 
 # Whatever account the shell is logged in to, no test can reach it but those that DYNAMODB_ENDPOINT is meant for.
 SHELL: Final = {name: os.environ.pop(name) for name in [*os.environ] if name.startswith("AWS_")}
@@ -64,7 +62,7 @@ botocore.session.create_loader = functools.cache(botocore.session.create_loader)
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Skip the folders of a tier that is not run: importing them takes seconds."""
-    tiers = {"not integration": INTEGRATION, "not proof": PROOFS}
+    tiers = {"not integration": INTEGRATION, "not proof": PROOFS, "not peer": PEERS}
     left_out = [folders for tier, folders in tiers.items() if tier in config.option.markexpr]
     return any(collection_path.is_relative_to(folder) for folders in left_out for folder in folders) or None
 
@@ -72,7 +70,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests by tier, and take the network away from those that need none."""
     for item in items:
-        if any(item.path.is_relative_to(folder) for folder in INTEGRATION):
+        if any(item.path.is_relative_to(folder) for folder in PEERS):
+            item.add_marker(pytest.mark.peer)
+        elif any(item.path.is_relative_to(folder) for folder in INTEGRATION):
             item.add_marker(pytest.mark.integration)
         else:
             item.add_marker(pytest.mark.disable_socket)

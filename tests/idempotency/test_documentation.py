@@ -1,9 +1,7 @@
 """The layer's own guide: its code runs, and what it counts and names is there."""
 
 import re
-import textwrap
 from collections.abc import Iterator
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,8 +10,9 @@ import pytest
 from moto import mock_aws
 
 import idempotency
-from idempotency import Policy
+from idempotency import Observation
 from idempotency.clock import epoch_ms
+from idempotency.telemetry import span_attributes
 from idempotency.testing import Invocation
 from tests.idempotency.samples import DynamoDBWorld, create_tables, event
 
@@ -29,17 +28,10 @@ def invoices() -> Iterator[Any]:
         yield client
 
 
-GUIDES: Final = {
-    "README": "".join(re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)),
-    "package": "from idempotency import *\n" + textwrap.dedent(str(idempotency.__doc__).split("::\n\n")[1]),
-}
-
-
-@pytest.mark.parametrize("code", GUIDES.values(), ids=GUIDES)
-def test_five_line_consumer_runs(invoices: Any, code: str) -> None:
-    """The five lines in the guide and in the package make one invoice of two deliveries."""
-    lines = [line for line in code.splitlines() if line]
-    assert len(lines) == 5
+def test_five_line_consumer_runs(invoices: Any) -> None:
+    """The five lines of the guide make one invoice of two deliveries."""
+    (code,) = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+    assert len([line for line in code.splitlines() if line]) == 5
     namespace: dict[str, Any] = {}
     exec(compile(code, "idempotency", "exec"), namespace)  # noqa: S102 - the guide's own code
     order = event() | {"time": "2999-01-01T00:00:00Z"}
@@ -80,11 +72,12 @@ def test_calls_of_each_path_are_as_the_guide_says(world: DynamoDBWorld, path: st
     assert len(world.transport.requests) - before == calls
 
 
-def test_every_setting_and_its_default_is_in_the_guide() -> None:
-    """The table of settings has each field of a policy, with the default that it has."""
-    section = GUIDE.read_text().split("\n## Settings\n")[1].split("\n## ")[0]
-    stated: dict[str, str] = {}
-    for names, defaults in re.findall(r"^\| (`[^|]+) \| (`[^|]+) \|", section, re.MULTILINE):
-        stated |= zip(*(re.findall("`([^`]+)`", cell) for cell in (names, defaults)), strict=True)
-    values = {field.name: getattr(Policy(), field.name) for field in fields(Policy)}
-    assert stated == {name: getattr(value, "__name__", repr(value).replace("'", '"')) for name, value in values.items()}
+def test_a_span_has_the_attributes_of_the_guide() -> None:
+    """An observation becomes the attributes of the guide's table; those without a value are left out."""
+    text = (GUIDE.parents[2] / "docs/library/opentelemetry.md").read_text()
+    stated = re.findall("`([a-z.]+)", "".join(re.findall(r"^\| (`[^|]+) \|", text, re.MULTILINE)))
+    observation = Observation("billing", "Failed", "billing#1", 2, "m1", "KeyError", {"": "order-1"})
+    attributes = span_attributes(observation)
+    assert list(attributes) == [name if name[0] != "." else f"idempotency{name}" for name in stated]
+    assert attributes["error.type"] == "Failed"
+    assert "error.type" not in span_attributes(observation._replace(outcome="New"))

@@ -24,6 +24,8 @@ TEMPLATE: Final = source()
 FOLDERS: Final = ("docs", "events", "functions", "layers", "local", "ops", "tests")
 
 CODE: Final = re.compile(r"```.*?```|`[^`\n]+`", re.DOTALL)
+A_FILE: Final = re.compile(r"^```python title=.*?^```", re.DOTALL | re.MULTILINE)
+"""A file that the reader makes; tests/idempotency/test_distribution.py runs it."""
 LINK: Final = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)")
 PATH: Final = re.compile(
     r"(?<![\w./:@…$-])"  # not in a word, URL or placeholder, nor behind a variable
@@ -68,7 +70,7 @@ workflows = each(*sorted((ROOT / ".github" / "workflows").glob("*.yml")))
 
 def code(document: Path) -> str:
     """Return the code spans and blocks of a document, without what a walkthrough has its reader make."""
-    text = "\n".join(CODE.findall(document.read_text(encoding="utf-8")))
+    text = "\n".join(CODE.findall(A_FILE.sub("", document.read_text(encoding="utf-8"))))
     return MADE_BY_THE_READER.sub("…", text) if document.name == "add-a-consumer.md" else text
 
 

@@ -1,13 +1,4 @@
-"""Every operation takes effect once per consumer, however often it is delivered.
-
-Five lines make a consumer::
-
-    consumer = Consumer("billing", DynamoDBStore("IdempotencyTable"), key="detail.idempotencyid")
-
-    @consumer.event_handler
-    def handler(event, operation):
-        operation.write(Put("Invoices", {"id": event["detail"]["data"]["orderID"]}))
-"""
+"""Every operation takes effect once per consumer, however often it is delivered."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -17,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 # isort: off
 if TYPE_CHECKING:
     from idempotency.concurrency import Concurrency
-    from idempotency.consumer import BatchResponse, Consumer, EventResponse, release
+    from idempotency.consumer import BatchHandler, BatchResponse, Consumer, EventHandler, EventResponse, release
     from idempotency.dead_letters import DeadLetter, DeadLetterError, SqsDeadLetters
     from idempotency.effects import Check, Delete, Put, Update
     from idempotency.errors import (
@@ -27,7 +18,7 @@ if TYPE_CHECKING:
         RetryableError, RetryLaterError, StoreError, StoreRefusedError, StoreUnavailableError, UndecodableResultError,
         UnfinishedWorkError,
     )
-    from idempotency.http import HttpProblemError, idempotency_key
+    from idempotency.http import HttpHandler, HttpProblemError, idempotency_key
     from idempotency.invocation import LambdaContext, lambda_deadline
     from idempotency.keys import TRANSPORT_ID
     from idempotency.observation import Observation
@@ -42,23 +33,24 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DYNAMODB_STREAM", "EVENTBRIDGE", "KAFKA", "KINESIS", "SNS", "SNS_IN_SQS", "SQS", "TRANSPORT_ID",
-    "BatchFailedError", "BatchResponse", "BeyondWindowError", "BusyError", "Check", "Concurrency",
+    "BatchFailedError", "BatchHandler", "BatchResponse", "BeyondWindowError", "BusyError", "Check", "Concurrency",
     "ConfigurationError", "Consumer", "ContentionError", "CorruptRecordError", "DeadLetter", "DeadLetterError",
-    "Delete", "DynamoDBStore", "EffectConflictError", "EffectsRejectedError", "EventResponse", "HttpProblemError",
-    "IdempotencyError", "KeyExpressionError", "LambdaContext", "LostLeaseError", "MemoryStore", "MissingKeyError",
-    "Observation", "Operation", "OutOfTimeError", "PayloadMismatchError", "PermanentError", "Policy", "Put",
-    "QuarantinedError", "Record", "ResultOmittedError", "RetryLaterError", "RetryableError", "Source",
-    "SqsDeadLetters", "StoreError", "StoreRefusedError", "StoreUnavailableError", "UndecodableResultError",
-    "UnfinishedWorkError", "Update", "ValkeyStore", "idempotency_key", "lambda_deadline", "open_store", "release",
+    "Delete", "DynamoDBStore", "EffectConflictError", "EffectsRejectedError", "EventHandler", "EventResponse",
+    "HttpHandler", "HttpProblemError", "IdempotencyError", "KeyExpressionError", "LambdaContext", "LostLeaseError",
+    "MemoryStore", "MissingKeyError", "Observation", "Operation", "OutOfTimeError", "PayloadMismatchError",
+    "PermanentError", "Policy", "Put", "QuarantinedError", "Record", "ResultOmittedError", "RetryLaterError",
+    "RetryableError", "Source", "SqsDeadLetters", "StoreError", "StoreRefusedError", "StoreUnavailableError",
+    "UndecodableResultError", "UnfinishedWorkError", "Update", "ValkeyStore", "idempotency_key", "lambda_deadline",
+    "open_store", "release",
 ]
 # fmt: on
 
 _MODULES = {
     "concurrency": "Concurrency",
-    "consumer": "BatchResponse Consumer EventResponse release",
+    "consumer": "BatchHandler BatchResponse Consumer EventHandler EventResponse release",
     "dead_letters": "DeadLetter DeadLetterError SqsDeadLetters",
     "effects": "Check Delete Put Update",
-    "http": "HttpProblemError idempotency_key",
+    "http": "HttpHandler HttpProblemError idempotency_key",
     "invocation": "LambdaContext lambda_deadline",
     "keys": "TRANSPORT_ID",
     "observation": "Observation",

@@ -6,7 +6,7 @@ import random
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypedDict, overload
+from typing import TYPE_CHECKING, Any, Generic, TypedDict, overload
 
 from idempotency import observation
 from idempotency.clock import Clock, epoch_ms
@@ -27,8 +27,16 @@ from idempotency.sources import EVENTBRIDGE, SQS, Source
 from idempotency.stores import Store
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeVar  # type checkers have it; Python 3.12's own has no default
+
     from idempotency.block import Block
     from idempotency.http import HttpHandler
+
+    E = TypeVar("E", default=dict[str, Any])
+else:
+    from typing import TypeVar
+
+    E = TypeVar("E")
 
 
 class EventResponse(TypedDict):
@@ -45,7 +53,11 @@ class BatchResponse(TypedDict):
     batchItemFailures: list[dict[str, str]]
 
 
-class Consumer[E = dict[str, Any]]:
+type EventHandler = Callable[[dict[str, Any], LambdaContext], EventResponse]
+type BatchHandler = Callable[[dict[str, Any], LambdaContext], BatchResponse]
+
+
+class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brackets
     """Makes every operation take effect once for one consumer, however often it is delivered.
 
     Args:
@@ -123,9 +135,7 @@ class Consumer[E = dict[str, Any]]:
             concurrency=concurrency,
         )
 
-    def event_handler(
-        self, work: Callable[[E, Operation], object] | None = None
-    ) -> Callable[[dict[str, Any], LambdaContext], EventResponse]:
+    def event_handler(self, work: Callable[[E, Operation], object] | None = None) -> EventHandler:
         """Decorate ``work(event, operation)`` as the Lambda handler of a source that delivers messages one by one.
 
         The handler raises if the message is to be delivered again. What ``work`` returns is not stored.
@@ -144,9 +154,7 @@ class Consumer[E = dict[str, Any]]:
 
         return handler
 
-    def batch_handler(
-        self, work: Callable[[E, Operation], object] | None = None
-    ) -> Callable[[dict[str, Any], LambdaContext], BatchResponse]:
+    def batch_handler(self, work: Callable[[E, Operation], object] | None = None) -> BatchHandler:
         """Decorate ``work(event, operation)`` as the Lambda handler of a source that delivers batches.
 
         Records run concurrently, each by itself. The response names those to deliver again, so the event source mapping

@@ -1,0 +1,116 @@
+"""The distribution: its build is reproducible, and the documentation's files run with it on each supported Python."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from importlib.metadata import distribution
+from pathlib import Path
+from typing import Final
+from zipfile import ZipFile
+
+import pytest
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+PAGES: Final = ROOT / "docs" / "library"
+UV: Final = shutil.which("uv") or str(ROOT / ".venv-uv" / "bin" / "uv")
+FILE: Final = re.compile(r'^```python title="(\w+\.py)"\n(.*?)^```', re.DOTALL | re.MULTILINE)
+USE: Final = """
+import sys
+import billing, idempotency, idempotency.telemetry
+from idempotency.stores.transport import botocore_transport
+from idempotency.testing import DeadLetterBox, Invocation
+for name in idempotency.__all__:
+    getattr(idempotency, name)
+handler = billing.billing(idempotency.MemoryStore(apply=[].extend), DeadLetterBox())
+for _ in range(2):
+    handler({"id": "e1", "detail": {"orderID": "order-1", "total": 20}}, Invocation(lambda: 0))
+idempotency.open_store("dynamodb:Table"), botocore_transport()
+print(*{name.partition(".")[0] for name in sys.modules} - sys.stdlib_module_names - {"__main__", "billing"})
+"""
+"""Uses every public name, the tutorial's handler and both transports; prints the packages that were imported."""
+
+
+def run(*command: str | Path, cwd: Path = ROOT, **environment: str) -> str:
+    """Run a command; return what it printed."""
+    done = subprocess.run(command, cwd=cwd, env=os.environ | environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with wheel, sdist and layer."""
+    folder = tmp_path_factory.mktemp("dist")
+    run(sys.executable, ROOT / "scripts" / "dist", folder)
+    return folder
+
+
+def interpreter(version: str) -> str:
+    """Return a Python of this version that uv or pyenv has; skip the test without one."""
+    command = [UV, "python", "find", "--offline", "--no-project", version]
+    found = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    pyenv = Path(os.environ.get("PYENV_ROOT", "~/.pyenv")).expanduser()
+    path = found or next(map(str, pyenv.glob(f"versions/{version}.*/bin/python")), None)
+    return path or pytest.skip(f"this machine has no Python {version}")
+
+
+def link(folder: Path, *names: str) -> None:
+    """Link distributions, and what they need, from the environment of the tests."""
+    for found in map(distribution, names):
+        for name in {file.parts[0] for file in found.files or () if file.parts[0] != ".."}:
+            if not (folder / name).exists():
+                (folder / name).symlink_to(Path(str(found.locate_file(name))))
+        link(folder, *(re.split(r"[^\w.-]", need)[0] for need in found.requires or () if ";" not in need))
+
+
+@pytest.mark.parametrize("version", ["3.12", "3.13", "3.14"])
+def test_files_of_the_documentation_run_with_the_wheel_alone(version: str, built: Path, tmp_path: Path) -> None:
+    """Their tests pass, their types are strict, and the library imports only the standard library and botocore."""
+    run(interpreter(version), "-m", "venv", "--without-pip", tmp_path)
+    python, site, pages, tools = (
+        tmp_path / "bin" / "python",
+        *tmp_path.glob("lib/*/site-packages"),
+        *(tmp_path / name for name in ("pages", "tools")),
+    )
+    run(UV, "pip", "install", "--offline", "--no-deps", "--python", python, *built.glob("*.whl"))
+    run(python, "-m", "compileall", "-q", site)
+    pages.mkdir()
+    for page in PAGES.iterdir():
+        for name, content in FILE.findall(page.read_text(encoding="utf-8")):
+            (pages / name).write_text(content, encoding="utf-8")
+
+    link(site, "botocore")
+    path = f"{site}{os.pathsep}{pages}"
+    packages = set(run(python, "-S", "-c", USE, PYTHONPATH=path, IDEMPOTENCY_TRANSPORT="auto").split())
+    assert packages == {"idempotency", "botocore", "jmespath", "dateutil", "six", "urllib3"}
+
+    tools.mkdir()
+    link(tools, "pytest", "opentelemetry-api")
+    (site / "tools.pth").write_text(str(tools), encoding="utf-8")
+    run(python, "-c", "import app", cwd=pages, IDEMPOTENCY_STORE="dynamodb:Table")
+    run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=pages)
+    mypy = (sys.executable, "-m", "mypy", "--strict", "--cache-dir", ROOT / ".mypy_cache" / "library")
+    run(*mypy, "--python-executable", python, *pages.glob("*.py"), cwd=pages)
+
+
+def test_build_is_reproducible_and_complete(built: Path, tmp_path: Path) -> None:
+    """The same source gives the same bytes; wheel and layer have the package; the wheel's page has no dead links."""
+    run(sys.executable, ROOT / "scripts" / "dist", tmp_path)
+    layer, wheel, sdist = sorted(built.iterdir())
+    assert [(tmp_path / file.name).read_bytes() == file.read_bytes() for file in (layer, wheel, sdist)] == [True] * 3
+    names = ZipFile(wheel).namelist()
+    assert ZipFile(layer).namelist() == [f"python/{name}" for name in names]
+    folder = ROOT / "layers" / "idempotency"
+    source = {str(path.relative_to(folder)) for path in (folder / "idempotency").rglob("*.py")}
+    assert source | {"idempotency/py.typed"} <= set(names)
+    assert not [name for name in names if name.endswith("METADATA") and b"](.." in ZipFile(wheel).read(name)]
+
+
+@pytest.mark.parametrize("fence", ["hcl", "ts"])
+def test_recipes_name_what_the_store_needs(fence: str) -> None:
+    """Each recipe makes the key, the TTL attribute and the permissions that the store uses."""
+    (recipe,) = re.findall(rf"```{fence}\n(.*?)```", (PAGES / "recipes.md").read_text(encoding="utf-8"), re.DOTALL)
+    for name in ('"idempotencyKey"', '"expiryTimestamp"', '"dynamodb:GetItem", "dynamodb:PutItem"'):
+        assert name in recipe
