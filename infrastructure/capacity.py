@@ -5,25 +5,24 @@ Durations are assumed, so bounds that rest on them are estimates; only an accoun
 """
 
 import argparse
-import heapq
 import json
 import math
 import sys
-from collections import deque
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import count
 from random import Random
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from assignments import BLOCKS, SHARD
 from carride.overdue import SHARDS
 from infrastructure import costs
 from infrastructure.costs import EVENTS, REQUESTS, ROUND_TRIPS, SECONDS, TABLES
-from infrastructure.transformed import Stack, named, source, stack
+from infrastructure.transformed import Stack, source, stack
 
 _DOCS: Final = "https://docs.aws.amazon.com"
 _BUS: Final = f"{_DOCS}/eventbridge/latest/userguide/eb-quota.html"
 _LAMBDA: Final = f"{_DOCS}/lambda/latest/dg/gettingstarted-limits.html"
+_LOGS: Final = f"{_DOCS}/AmazonCloudWatch/latest/logs/cloudwatch_limits_cwl.html"
 _DYNAMODB: Final = f"{_DOCS}/amazondynamodb/latest/developerguide/ServiceQuotas.html"
 NARROW: Final = "us-east-2"
 """A region with smaller quotas, to compare with."""
@@ -46,11 +45,7 @@ QUOTAS: Final[Mapping[str, Quota]] = {
     "put": Quota("EventBridge: PutEvents requests a second", 10_000, _BUS, 2_400),
     "invocations": Quota("EventBridge: invocations of targets a second", 18_750, _BUS, 4_500),
     "pipes": Quota("EventBridge Pipes: concurrent executions", 3_000, _BUS, 1_000),
-    "logs": Quota(
-        "CloudWatch Logs: PutLogEvents requests a second",
-        5_000,
-        f"{_DOCS}/AmazonCloudWatch/latest/logs/cloudwatch_limits_cwl.html",
-    ),
+    "logs": Quota("CloudWatch Logs: PutLogEvents requests a second", 5_000, _LOGS),
     "table": Quota("DynamoDB: write units a second of a table and its indexes", 40_000, _DYNAMODB),
 }
 """In us-east-1, us-west-2 and eu-west-1, as documented on 2026-11-22."""
@@ -69,67 +64,8 @@ class Bound(NamedTuple):
     rides: float
     by: str
     """A parameter of the template, a key of QUOTAS, or nothing: only a change of the code raises it."""
-    needed: float
+    needed: float = 0
     """The value of parameter or quota for one ride a second."""
-
-
-def bounds(deployed: Stack, *, narrow: bool = False) -> list[Bound]:
-    """Return every bound of a stack on demand, the lowest first.
-
-    Args:
-        deployed: the transformed template.
-        narrow: with the quotas of NARROW.
-    """
-    return sorted([*_settings(deployed), *_quotas(deployed, narrow=narrow)], key=lambda bound: bound.rides)
-
-
-def _settings(deployed: Stack) -> Iterator[Bound]:
-    chosen = {name: int(deployed.parameters[name]) for name in ("ApiRate", "DispatchConcurrency", "WarmUnits")}
-    yield Bound("requests to the API", chosen["ApiRate"] / REQUESTS, "ApiRate", REQUESTS)
-    station = stations(deployed)["Dispatch"]
-    each = station.load * station.seconds / station.batch
-    yield Bound("concurrent batches of dispatch", station.servers / each, _dispatch(deployed), each)
-    units = {table: units for table, (units, _) in TABLES.items()}
-    largest = max(units, key=lambda table: units[table])
-    at_once = max(NEW_TABLE, chosen["WarmUnits"])
-    yield Bound(f"units of {largest} while it is new", at_once / units[largest], "WarmUnits", units[largest])
-    pipe = stations(deployed)["OutboxPipe"]
-    yield Bound("batches of the pipe", pipe.rate, "WarmUnits", pipe.load * pipe.seconds / pipe.batch * PARTITION / 10)
-    yield Bound("shards of an index of open rides", SHARDS * PARTITION / INDEX_WRITES, "", 0)
-    yield Bound("shards of the index of free cars", BLOCKS**2 / SHARD * PARTITION / INDEX_WRITES, "", 0)
-
-
-def _quotas(deployed: Stack, *, narrow: bool) -> Iterator[Bound]:
-    targets, calls = costs.taken(deployed), costs.calls(deployed)
-    needed = {
-        "api": REQUESTS,
-        "concurrency": sum(each.load * each.seconds / each.batch for each in _functions(deployed).values()),
-        "requests": sum(calls.values()),
-        "put": len(EVENTS) / 10,  # the pipe's batches are full when it has much to do
-        "invocations": sum(targets.values()),
-        "pipes": len(EVENTS) / 10 * PIPE_S,
-        "logs": len(EVENTS),
-        "table": max(units for units, _ in TABLES.values()),
-    }
-    for key, (name, value, _, other) in QUOTAS.items():
-        yield Bound(name, (other if narrow and other else value) / needed[key], key, needed[key])
-
-
-def _dispatch(deployed: Stack) -> str:
-    return "ReservedConcurrency" if deployed.parameters["ReservedConcurrency"] != "0" else "DispatchConcurrency"
-
-
-def for_rides(rides: float, **chosen: str) -> dict[str, str]:
-    """Return the parameters with which no setting stops so many rides a second, with a third in reserve."""
-    parameters = dict(chosen)
-    for bound in bounds(stack(**chosen)):
-        if bound.rides < rides and bound.by not in ("", *QUOTAS):
-            value = max(math.ceil(bound.needed * rides * 4 / 3), int(parameters.get(bound.by, "0")))
-            parameters[bound.by] = str(min(value, source()["Parameters"][bound.by].get("MaxValue", value)))
-    return parameters
-
-
-# ── The queues of a ride's events ─────────────────────────────────────────────────────────────────────────────────────
 
 
 class Station(NamedTuple):
@@ -144,135 +80,90 @@ class Station(NamedTuple):
     """For a full batch."""
 
     @property
-    def rate(self) -> float:
-        """The rides a second that it can take."""
-        return self.servers * self.batch / self.seconds / self.load
-
-
-def _functions(deployed: Stack) -> dict[str, Station]:
-    calls, parameters = costs.calls(deployed), deployed.parameters
-    [mapping] = deployed.of_type("AWS::Lambda::EventSourceMapping").values()
-    found = {}
-    for name, trips in ROUND_TRIPS.items():
-        load = calls[f"{name}Function"]
-        seconds = trips * TRIP_S / load + (CALL_S * costs.GATEWAY_CALLS / load if name == "Payment" else 0)
-        most = int(parameters["ReservedConcurrency"]) or QUOTAS["concurrency"].value
-        found[name] = Station(load, most, 1, seconds)
-        if name == named(mapping["FunctionName"]).removesuffix("Function"):
-            batch = mapping["BatchSize"]
-            found[name] = Station(load, int(parameters[_dispatch(deployed)]), batch, seconds * batch)
-    return found
+    def each(self) -> float:
+        """How many servers a ride a second keeps busy."""
+        return self.load * self.seconds / self.batch
 
 
 def stations(deployed: Stack) -> dict[str, Station]:
-    """Return the stations of a ride's events. Each invocation of a target holds the bus for 0.1 s."""
+    """Return the stations of a ride's events. Each invocation of a target is taken to hold the bus for 0.1 s."""
+    parameters, calls = deployed.parameters, costs.calls(deployed)
     [pipe] = deployed.of_type("AWS::Pipes::Pipe").values()
     stream = pipe["SourceParameters"]["DynamoDBStreamParameters"]
-    shards = max(NEW_TABLE, int(deployed.parameters["WarmUnits"])) // PARTITION
+    [mapping] = deployed.of_type("AWS::Lambda::EventSourceMapping").values()
+    shards = max(NEW_TABLE, int(parameters["WarmUnits"])) // PARTITION
     targets = sum(costs.taken(deployed).values())
-    return _functions(deployed) | {
+    found = {
         "OutboxPipe": Station(len(EVENTS), shards * stream["ParallelizationFactor"], stream["BatchSize"], PIPE_S),
         "Bus": Station(targets, QUOTAS["invocations"].value // 10, 1, 0.1),
     }
+    reserved = int(parameters["ReservedConcurrency"])
+    for name, trips in ROUND_TRIPS.items():
+        load, batch, servers = calls[f"{name}Function"], 1, reserved or QUOTAS["concurrency"].value
+        if name == "Dispatch":
+            batch, servers = mapping["BatchSize"], reserved or int(parameters["DispatchConcurrency"])
+        seconds = trips * TRIP_S + (CALL_S * costs.GATEWAY_CALLS if name == "Payment" else 0)
+        found[name] = Station(load, servers, batch, seconds / load * batch)
+    return found
+
+
+def bounds(deployed: Stack, *, narrow: bool = False) -> list[Bound]:
+    """Return every bound of a stack on demand, the lowest first.
+
+    Args:
+        deployed: the transformed template.
+        narrow: with the quotas of NARROW.
+    """
+    parameters, found = deployed.parameters, stations(deployed)
+    dispatch, pipe = found["Dispatch"], found["OutboxPipe"]
+    largest, units = max(((table, units) for table, (units, _) in TABLES.items()), key=lambda table: table[1])
+    by = "DispatchConcurrency" if parameters["ReservedConcurrency"] == "0" else "ReservedConcurrency"
+    needed = {
+        "api": REQUESTS,
+        "concurrency": sum(found[name].each for name in ROUND_TRIPS),
+        "requests": sum(costs.calls(deployed).values()),
+        "put": len(EVENTS) / pipe.batch,  # the pipe's batches are full when it has much to do
+        "invocations": found["Bus"].load,
+        "pipes": pipe.each,
+        "logs": len(EVENTS),
+        "table": units,
+    }
+    warm = max(NEW_TABLE, int(parameters["WarmUnits"]))
+    result = [
+        Bound("requests to the API", int(parameters["ApiRate"]) / REQUESTS, "ApiRate", REQUESTS),
+        Bound("concurrent batches of dispatch", dispatch.servers / dispatch.each, by, dispatch.each),
+        Bound(f"units of {largest} while it is new", warm / units, "WarmUnits", units),
+        Bound("batches of the pipe", pipe.servers / pipe.each, "WarmUnits", pipe.each * warm / pipe.servers),
+        Bound("shards of an index of open rides", SHARDS * PARTITION / INDEX_WRITES, ""),
+        Bound("shards of the index of free cars", BLOCKS**2 / SHARD * PARTITION / INDEX_WRITES, ""),
+    ]
+    for key, (name, value, _, other) in QUOTAS.items():
+        result.append(Bound(name, ((narrow and other) or value) / needed[key], key, needed[key]))
+    return sorted(result, key=lambda bound: bound.rides)
+
+
+def for_rides(rides: float, **chosen: str) -> dict[str, str]:
+    """Return the parameters with which no setting stops so many rides a second, with a third in reserve."""
+    parameters = dict(chosen)
+    for bound in bounds(stack(**chosen)):
+        if bound.rides < rides and bound.by not in ("", *QUOTAS):
+            value = max(math.ceil(bound.needed * rides * 4 / 3), int(parameters.get(bound.by, "0")))
+            parameters[bound.by] = str(min(value, source()["Parameters"][bound.by].get("MaxValue", value)))
+    return parameters
 
 
 def granted(deployed: Stack, rides: float) -> dict[str, Station]:
     """Return the stations of a stack whose quotas were raised for so many rides a second, with a third in reserve."""
     found = stations(deployed)
     for name in found.keys() - {"Dispatch", "OutboxPipe"}:  # which settings bound
-        servers = math.ceil(found[name].servers / found[name].rate * rides * 4 / 3)
-        found[name] = found[name]._replace(servers=max(found[name].servers, servers))
+        servers = max(found[name].servers, math.ceil(found[name].each * rides * 4 / 3))
+        found[name] = found[name]._replace(servers=servers)
     return found
 
 
-class _Simulation:
-    """Stations and their queues in virtual time."""
+# ── The queues of a ride's events ─────────────────────────────────────────────────────────────────────────────────────
 
-    def __init__(self, found: Mapping[str, Station], seed: int) -> None:
-        self.now, self.queues = 0.0, {name: deque[str]() for name in found}
-        self.random = Random(seed)  # noqa: S311 - a simulation, not a secret
-        self._found, self._busy = found, dict.fromkeys(found, 0)
-        self._calendar: list[tuple[float, int, str, Sequence[str]]] = []
-        self._numbers = count()
-
-    def later(self, delay: float, station: str, work: Sequence[str]) -> None:
-        """Have work arrive at a station, or be done there."""
-        heapq.heappush(self._calendar, (self.now + delay, next(self._numbers), station, work))
-
-    def next(self) -> tuple[str, Sequence[str]]:
-        """Go on to what happens next, and return its station and work."""
-        self.now, _, station, work = heapq.heappop(self._calendar)
-        return station, work
-
-    def arrive(self, station: str, event: str) -> None:
-        """Put an event into the queue of a station, if there is such a station."""
-        if station in self.queues:
-            self.queues[station].append(event)
-            self.begin(station)
-
-    def begin(self, station: str) -> None:
-        """Have a station begin what it can. The time for a batch varies by a half."""
-        _, servers, batch, seconds = self._found[station]
-        queue = self.queues[station]
-        while queue and self._busy[station] < servers:
-            work = [queue.popleft() for _ in range(min(batch, len(queue)))]
-            self._busy[station] += 1
-            self.later(seconds * self.random.uniform(0.5, 1.5), station, work)
-
-    def end(self, station: str, work: Sequence[str]) -> None:
-        """Pass on what a station has done."""
-        self._busy[station] -= 1
-        for event in work:
-            if station == "CarRideApi":
-                self.arrive("OutboxPipe", event)
-            elif station == "OutboxPipe":
-                for target in _TARGETS:
-                    if target not in {"Dispatch", "Payment"} or (target, event) in _EMITS:
-                        self.arrive("Bus", f"{target} {event}")
-            elif station == "Bus":
-                self.arrive(*event.split())
-            elif (station, event) in _EMITS:
-                self.arrive("OutboxPipe", _EMITS[station, event])
-        self.begin(station)
-
-
-def simulate(found: Mapping[str, Station], rides: float, *, seconds: int = 20, seed: int = 0) -> dict[str, list[int]]:
-    """Simulate the queues in virtual time, and return how many wait at each station at the end of every second.
-
-    Args:
-        found: the stations, as `stations` returns them.
-        rides: rides a second. Their requests come at random.
-        seconds: how long rides come.
-        seed: makes a run repeatable.
-    """
-    simulation, waiting = _Simulation(found, seed), {name: list[int]() for name in found}
-    for second in range(seconds):
-        simulation.later(second + 1, "end of a second", ())
-    for event in _REQUESTED:
-        simulation.later(simulation.random.expovariate(rides), "a client", [event])
-    while simulation.now < seconds:
-        station, work = simulation.next()
-        if station == "end of a second":
-            for name, queue in simulation.queues.items():
-                waiting[name].append(len(queue))
-        elif station == "a client":
-            simulation.later(simulation.random.expovariate(rides), station, work)
-            simulation.arrive("CarRideApi", work[0])
-        else:
-            simulation.end(station, work)
-    return waiting
-
-
-def growing(waiting: Mapping[str, Sequence[int]]) -> list[str]:
-    """Return the stations whose queue grows: it is longer in the last quarter than in the one before."""
-
-    def longer(queue: Sequence[int]) -> bool:
-        quarter = len(queue) // 4
-        return sum(queue[-quarter:]) > 1.1 * sum(queue[-2 * quarter : -quarter]) + 100 * quarter
-
-    return [name for name, queue in waiting.items() if longer(queue)]
-
-
+_TICKS: Final = 50  # of a second
 _REQUESTED: Final = ("CarRideCreated", "CarRideAccepted", "CarRideStarted", "CarRideCompleted")
 _EMITS: Final[Mapping[tuple[str, str], str]] = {
     ("Dispatch", "CarRideAccepted"): "CarAssigned",
@@ -280,7 +171,54 @@ _EMITS: Final[Mapping[tuple[str, str], str]] = {
     ("Payment", "CarAssigned"): "PaymentAuthorized",
     ("Payment", "CarRideCompleted"): "PaymentCaptured",
 }
-_TARGETS: Final = ("RideHistory", "Dispatch", "Payment", "log", "partners")
+
+
+def simulate(found: Mapping[str, Station], rides: float, *, seconds: int = 20, seed: int = 0) -> dict[str, list[int]]:
+    """Simulate the queues in virtual time, and return how many wait at each station at the end of every second.
+
+    Args:
+        found: the stations, as `stations` returns them. How much they do in a moment varies by a half.
+        rides: rides a second. Their requests come at random.
+        seconds: how long rides come.
+        seed: makes a run repeatable.
+    """
+    random = Random(seed)  # noqa: S311 - a simulation, not a secret
+    queues, waiting = {name: Counter[str]() for name in found}, {name: list[int]() for name in found}
+    for tick in range(1, seconds * _TICKS + 1):
+        for event in _REQUESTED:
+            queues["CarRideApi"][event] += random.binomialvariate(10_000, rides / _TICKS / 10_000)
+        for name, (_, servers, batch, duration) in found.items():
+            able = round(servers * batch / duration / _TICKS * random.uniform(0.5, 1.5))
+            for event in random.sample(sorted(queues[name]), len(queues[name])):
+                done = min(able, queues[name][event])
+                able -= done
+                queues[name][event] -= done
+                for station, result in _passed_on(name, event):
+                    queues[station][result] += done
+            if tick % _TICKS == 0:
+                waiting[name].append(queues[name].total())
+    return waiting
+
+
+def _passed_on(station: str, event: str) -> Iterator[tuple[str, str]]:
+    """Yield the stations that have to do with an event next, and what they get."""
+    if station == "CarRideApi":
+        yield "OutboxPipe", event
+    elif station == "OutboxPipe":
+        yield from (("Bus", f"{target} {event}") for target in ("RideHistory", "the log", "partners"))
+        yield from (("Bus", f"{target} {event}") for target, taken in _EMITS if taken == event)
+    elif station == "Bus":
+        target, _, event = event.rpartition(" ")
+        yield from [(target, event)] if target in ROUND_TRIPS else []
+    elif (station, event) in _EMITS:
+        yield "OutboxPipe", _EMITS[station, event]
+
+
+def growing(waiting: Mapping[str, Sequence[int]]) -> list[str]:
+    """Return the stations whose queue grows: it is longer in the last quarter than in the one before."""
+    quarter = min(map(len, waiting.values())) // 4
+    parts = {name: (queue[-2 * quarter : -quarter], queue[-quarter:]) for name, queue in waiting.items()}
+    return [name for name, (before, last) in parts.items() if sum(last) > 1.1 * sum(before) + 100 * quarter]
 
 
 # ── Showing it ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -298,29 +236,19 @@ def table(found: Sequence[Bound], rides: float) -> str:
     return costs.table(f"what | rides a second | set by | for {rides:,.0f} a second", rows)
 
 
-def monthly() -> float:
-    """Return what one ride a second costs in a month, in dollars, on top of an idle stack."""
-    return sum(use.dollars for use in costs.bill(SECONDS)[1])
-
-
 def current(page: str) -> str:
     """Return docs/limits.md with the current tables."""
-    wide = stack(**for_rides(10_000))
-    raised = [bound for bound in bounds(wide) if bound.by not in QUOTAS]
+    raised = [bound for bound in bounds(stack(**for_rides(10_000))) if bound.by not in QUOTAS]
     quotas = [
-        (name, f"{value:,}", f"{narrow or value:,}", f"[AWS]({source})")
-        for name, value, source, narrow in QUOTAS.values()
+        (name, f"{value:,}", f"{other or value:,}", f"[AWS]({origin})")
+        for name, value, origin, other in QUOTAS.values()
     ]
-    return costs.filled(
-        page,
-        "limits",
-        {
-            "defaults": table(bounds(stack()), 1000),
-            "raised": table(raised, 10_000),
-            "quotas": costs.table(f"quota | us-east-1, us-west-2, eu-west-1 | {NARROW} | source", quotas),
-            "narrow": table(bounds(stack(), narrow=True)[:3], 1000),
-        },
-    )
+    tables = {
+        "defaults": table(bounds(stack()), 1000),
+        "raised": table(raised, 10_000),
+        "quotas": costs.table(f"quota | us-east-1, us-west-2, eu-west-1 | {NARROW} | source", quotas),
+    }
+    return costs.filled(page, "limits", tables)
 
 
 def main() -> None:
@@ -340,21 +268,16 @@ def main() -> None:
     if options.simulate:
         parameters = for_rides(options.simulate, **chosen)
         waiting = simulate(granted(stack(**parameters), options.simulate), options.simulate)
-        result: dict[str, Any] = {"set": parameters, "waiting": waiting, "growing": growing(waiting)}
-        print(json.dumps(result) if options.json else _simulated(result))
-        sys.exit(bool(result["growing"]))
-    found = bounds(stack(**chosen), narrow=options.narrow)
-    if options.json:
-        print(json.dumps({"bounds": [each._asdict() for each in found], "dollars_a_month": monthly()}))
+        rows = [(name, *(f"{queue[at]:,}" for at in (4, 9, 14, 19))) for name, queue in waiting.items()]
+        shown = costs.table("waiting at | after 5 s | 10 s | 15 s | 20 s", rows)
+        result = {"set": parameters, "waiting": waiting, "growing": growing(waiting)}
+        text = f"{shown}\nQueues that grow, with {parameters}: {', '.join(growing(waiting)) or 'none'}."
     else:
-        print(f"{table(found, options.rides)}\nFirst: {found[0].what}, at {found[0].rides:,.0f} rides a second.")
-        print(f"A ride a second costs ${monthly():,.0f} a month on top of an idle stack; `make costs` says what for.")
-
-
-def _simulated(result: Mapping[str, Any]) -> str:
-    rows = [(name, *(f"{queue[at]:,}" for at in (4, 9, 14, 19))) for name, queue in result["waiting"].items()]
-    shown = costs.table("waiting at | after 5 s | 10 s | 15 s | 20 s", rows)
-    return f"{shown}\nQueues that grow: {', '.join(result['growing']) or 'none'}."
+        found, dollars = bounds(stack(**chosen), narrow=options.narrow), sum(u.dollars for u in costs.bill(SECONDS)[1])
+        result = {"bounds": [each._asdict() for each in found], "dollars_a_month": dollars}
+        text = f"""{table(found, options.rides)}\nFirst: {found[0].what}, at {found[0].rides:,.0f} rides a second.
+A ride a second costs ${dollars:,.0f} a month on top of an idle stack; `make costs` says what for."""
+    print(json.dumps(result) if options.json else text)
 
 
 if __name__ == "__main__":
