@@ -139,12 +139,6 @@ def test_the_city_is_the_one_that_rides_are_simulated_in() -> None:
     assert [assignments.zone(each) for each in ("sector_01", "sector_09", last)] == ["zone_01", "zone_02", "zone_08"]
 
 
-def test_rides_from_one_place_do_not_all_reach_for_one_car() -> None:
-    """Of cars that are equally near, rides prefer different ones: they would get into each other's way otherwise."""
-    city = City(Car(f"car_{number:02d}", "sector_10") for number in range(8))
-    assert {city.nearest("sector_10", f"order_{number:02d}") for number in range(80)} == {*city.free.values()}
-
-
 @pytest.mark.parametrize("pickup", ["sector_00", "sector_65", "downtown", "sector_x", "sector_"])
 def test_outside_of_the_city_there_is_no_car(pickup: str) -> None:
     """A pickup that is no sector of the city is in no zone, and nobody is asked."""
