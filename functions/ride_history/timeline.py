@@ -1,11 +1,9 @@
 """What an event does to an item of its ride in RideTable: it adds one entry, and 1 to a counter of effects. No I/O.
 
 Events of a ride arrive in any order, often together. Setting an entry of one's own and adding 1 to a counter commute:
-each event is applied by one write that neither reads first nor waits for another, and is refused if the entry is there.
-Readers derive the state: it is that of the entry with the highest sequence.
+each event is applied by one write that neither reads first nor waits for another. Readers derive the state: it is that
+of the entry with the highest sequence.
 """
-
-from typing import Any
 
 import msgspec
 
@@ -13,20 +11,16 @@ from carride.dedup import attribute_of
 from carride.events import RideEvent
 from carride.history import TimelineEntry, item_of
 from idempotency import Update
-from idempotency.effects import action_of
 
 
-def effect(table: str, event: RideEvent) -> dict[str, Any]:
-    """Return the request by which an event takes effect, once."""
+def effect(table: str, event: RideEvent) -> Update:
+    """Return the write by which an event takes effect in an item of its ride."""
     data = msgspec.to_builtins(event.data)
     entry = TimelineEntry(sequence=int(event.sequence), type=event.type, time=event.time.isoformat(), data=data)
-    update = Update(
+    return Update(
         table,
         {"orderID": item_of(event)},
         "SET #entry = :entry ADD effects :one",
-        condition="attribute_not_exists(#entry)",
         names={"#entry": attribute_of(event)},
         values={":entry": msgspec.to_builtins(entry), ":one": 1},
     )
-    request: Any = action_of(update)["Update"]
-    return dict(request)

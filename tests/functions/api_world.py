@@ -17,6 +17,7 @@ from carride.settings import from_environment
 from carride_api import make_handler
 from idempotency import marshalling
 from idempotency.clock import epoch_ms
+from idempotency.effects import action_of
 from idempotency.http import HttpHandler
 from idempotency.stores.transport import Transport
 from idempotency.testing import FaultyTransport, Invocation
@@ -192,7 +193,7 @@ class World:
     def update_read_model(self, ride: str | None = None) -> None:
         """Deliver every event, or those of one ride, to the read model, the latest first."""
         for event in reversed([event for event in self.published() if ride in {None, event.subject}]):
-            self.dynamodb.update_item(**timeline.effect("rides", event))
+            self.dynamodb.transact_write_items(TransactItems=[action_of(timeline.effect("rides", event))])
 
     def items(self, table: str) -> list[dict[str, Any]]:
         """Return the items of a table, without the attributes of the index of open rides."""

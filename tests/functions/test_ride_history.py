@@ -2,42 +2,30 @@
 
 import json
 
-import pytest
-
+import timeline
 from carride.history import merged, timeline_of
+from idempotency.effects import action_of
 from local.local_aws import ROOT
-from tests.functions.saga import Life
+from tests.functions.saga import Life, event_of
 from tests.functions.world import World
 
 RIDE = Life()
 EVENTS = ROOT / "events"
 
 
-def test_a_crash_between_entry_and_record_repeats_nothing() -> None:
-    """The next delivery finds the entry, and writes the record; later ones are duplicates."""
+def test_an_effect_that_took_place_twice_shows() -> None:
+    """The item counts two effects and has one entry, by which the ledger notices."""
     world = World()
-    event = world.envelope(RIDE.accepted)
-
-    def crash(operation: str) -> None:
-        if operation == "PutItem":
-            raise KeyboardInterrupt
-
-    world.dynamodb.before = crash
-    with pytest.raises(KeyboardInterrupt):
-        world.deliver("ride-history", event)
-    world.dynamodb.before = lambda _: None
-    assert [world.deliver("ride-history", event) for _ in range(2)] == ["New", "Duplicate"]
-    world.deliver("ride-history", world.envelope(RIDE.created))
+    for fact in (RIDE.accepted, RIDE.created):
+        world.deliver("ride-history", world.envelope(fact))
+    again = action_of(timeline.effect("rides", event_of(RIDE.created)))
+    world.dynamodb.transact_write_items(TransactItems=[again])
     item = world.item("rides")
     assert [entry.type for entry in timeline_of(item)] == ["CarRideCreated", "CarRideAccepted"]
-    assert item["effects"] == 2
-
-
-def test_an_effect_that_took_place_twice_shows() -> None:
-    """An item with more effects than entries has too many effects; one with an entry of another item has not."""
-    one, two = {"event#1": {}, "effects": 2}, {"event#1": {}, "event#2": {}, "effects": 2}
-    [item] = merged([{"orderID": "order_01"} | one, {"orderID": "order_01#saga"} | two])
-    assert item == {"orderID": "order_01", "event#1": {}, "event#2": {}, "effects": 3}
+    assert item["effects"] == 3
+    entry = {"event#1": {}, "effects": 1}
+    [item] = merged([{"orderID": "order_01"} | entry, {"orderID": "order_01#saga"} | entry])
+    assert item["effects"] == 1, "an entry in both items is one effect"
 
 
 def test_events_of_another_producer_take_effect_once() -> None:

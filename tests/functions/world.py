@@ -110,7 +110,7 @@ class World:
             for module in (carride.consumer, reconciler):
                 patch.setattr(module, "Consumer", partial(Consumer, concurrency=self.concurrency, **timed))
                 patch.setattr(module, "open_store", lambda _, **_transport: store)
-            for module in (dispatch, payment, ride_history):
+            for module in (dispatch, payment):
                 patch.setattr(module, "dynamodb_transport", lambda: self.dynamodb)
                 patch.setattr(module, "DynamoDB", lambda transport: DynamoDB(transport, sleep=self.clock.sleep))
             patch.setattr(reconciler, "dynamodb_client", lambda: self.dynamodb)
