@@ -77,7 +77,7 @@ check: lint docs test test-peers ## Check everything, as CI does
 ##@ Measure
 
 .PHONY: compare bench explore simulate mutants costs capacity
-compare: .venv-dev/.synced ## Show what Powertools and this layer do in the same adversities (ARGS=--help)
+compare: .venv-dev/.synced ## Show what Powertools, durable functions and this layer do in the same adversities (ARGS=--help)
 	@$(PYTHON) -m tests.idempotency.differential $(ARGS)
 
 bench: .venv-dev/.synced ## Measure CPU, import time and memory beside Powertools (ARGS=--help)

@@ -10,7 +10,6 @@ from contract.layout import text
 from contract.samples import samples
 from contract.schemas import BreakingChangeError, registry
 from infrastructure import capacity, costs
-from ops.verify import page as checklist
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 
@@ -31,7 +30,6 @@ def documents(root: Path = ROOT) -> dict[str, str]:
         "docs/parameters.md": parameters.page(),
         "docs/costs.md": costs.current((root / "docs/costs.md").read_text(encoding="utf-8")),
         "docs/limits.md": capacity.current((root / "docs/limits.md").read_text(encoding="utf-8")),
-        "docs/on-an-account.md": checklist.current((root / "docs/on-an-account.md").read_text(encoding="utf-8")),
         **{f"events/{name}": text(sample) for name, sample in samples().items()},
     }
 

@@ -1,12 +1,16 @@
 """What the tools need on this machine and in the account: what is there, and how to get what is missing."""
 
+import os
 import shutil
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
+from urllib.parse import urlsplit
 
 from botocore.exceptions import BotoCoreError, ClientError
 
+from ops.cli.verbs import Session, reads
 from ops.regions import ROOT
 from ops.stack import OperatorError, StackRef
 
@@ -25,19 +29,34 @@ class Finding(NamedTuple):
     """How to get it."""
 
 
+_ANSWER_SECONDS: Final = 1.0
 _PROGRAMS: Final = (
     ("git", ("git",), True, "the sources", "install git with the system's package manager"),
     ("make", ("make",), True, "installing the environments", "install make with the system's package manager"),
-    ("containers", ("podman", "docker"), False, "make sam-local", "install podman or docker"),
     ("chromium", ("chromium", "chromium-browser", "google-chrome"), False, "tests of the page", "install chromium"),
     ("aws", ("aws",), False, "commands of the runbooks", "install the AWS CLI, version 2"),
     ("jq", ("jq",), False, "commands of the runbooks", "install jq with the system's package manager"),
 )
+_CONTAINERS: Final = (
+    "install and start Docker; or install podman, run `podman system service -t 0 unix:///tmp/podman.sock`, and set "
+    "DOCKER_HOST=unix:///tmp/podman.sock"
+)
+_DOCKER: Final = "unix:///var/run/docker.sock"
+"""Where the SAM CLI looks for containers without DOCKER_HOST."""
 _ENVIRONMENTS: Final = {"dev": "./carride", "engine": "the local stack", "sam": "building and deploying"}
 
 
-def examine(stack: Callable[[], StackRef]) -> Iterator[Finding]:
-    """Yield what is found. ``stack`` returns the stack that is meant, or raises OperatorError."""
+@reads("doctor", status=lambda found: any(each.needed and not each.found for each in found["findings"]))
+def doctor(session: Session) -> dict[str, list[Finding]]:
+    """Show what is missing on this machine or in the account, and how to get it.
+
+    Status 0: everything that is needed is there; 1: something is missing.
+    """
+    found = [*_machine(), *_stack(session)]
+    return {"findings": [each._replace(how="") if each.found else each for each in found]}
+
+
+def _machine() -> Iterator[Finding]:
     wanted = (ROOT / ".python-version").read_text(encoding="utf-8").strip()
     version = ".".join(map(str, sys.version_info[:3]))
     is_wanted = version.startswith(wanted)
@@ -48,13 +67,27 @@ def examine(stack: Callable[[], StackRef]) -> Iterator[Finding]:
     for what, programs, needed, why, how in _PROGRAMS:
         found = next(filter(None, map(shutil.which, programs)), None)
         yield Finding(what, found, needed, why, how)
-    yield from _stack(stack)
+    yield Finding("containers", _containers(), False, "make sam-local", _CONTAINERS)
 
 
-def _stack(stack: Callable[[], StackRef]) -> Iterator[Finding]:
+def _containers() -> str | None:
+    """Return the address at which Docker's API, of Docker or of podman's service, accepts connections."""
+    address = os.environ.get("DOCKER_HOST", _DOCKER)
+    found = urlsplit(address)
+    is_unix = found.scheme == "unix"
+    try:
+        with socket.socket(socket.AF_UNIX if is_unix else socket.AF_INET) as client:
+            client.settimeout(_ANSWER_SECONDS)
+            client.connect(found.path if is_unix else (found.hostname, found.port))
+    except (OSError, TypeError, ValueError):
+        return None
+    return address
+
+
+def _stack(session: Session) -> Iterator[Finding]:
     """Yield region, credentials and stack, each of which needs the one before."""
     try:
-        ref = stack()
+        ref = session.stack
     except OperatorError:
         yield Finding(
             "region", None, True, "reaching AWS", "set AWS_REGION and, for sam, AWS_DEFAULT_REGION; or give --region"

@@ -15,7 +15,9 @@ from typing import Final, NamedTuple
 from botocore.exceptions import BotoCoreError, ClientError
 
 from idempotency import Policy
-from ops import fence, outbox, replay, replicas
+from idempotency.record import IN_PROGRESS
+from ops import fence, outbox, replay, replicas, tables
+from ops.cli.verbs import Span
 from ops.fence import Fence
 from ops.replay import ARCHIVED_IN
 from ops.stack import OperatorError, StackRef
@@ -30,12 +32,12 @@ _NO_HEALTH_CHECK: Final = "none"
 class Patience(NamedTuple):
     """How long a failover waits."""
 
-    runs: timedelta | None = None
-    """For running invocations; None is the longest timeout of the functions."""
-    archive: timedelta = ARCHIVED_IN
-    """For the last events of the window to be in the archive."""
-    catching_up: timedelta = timedelta(minutes=30)
-    """For leases to end and replicas to catch up, at most."""
+    runs_end_in: Span | None = None
+    """How long running invocations may take; by default the longest timeout of the functions."""
+    archived_in: Span = ARCHIVED_IN
+    """How long archiving an event may take."""
+    catches_up_in: Span = timedelta(minutes=30)
+    """How long leases may take to end, and both regions' tables to be compared."""
 
 
 PATIENCE: Final = Patience()
@@ -48,10 +50,8 @@ class Outcome(NamedTuple):
     """False if the primary could not be fenced and drained, and duplicates were accepted."""
     compared: int
     """Items of tables that were the same in both regions."""
-    republished: int
-    """Events of the primary's outbox that the secondary's bus has accepted."""
-    refused: int
-    """Events of the primary's outbox that lie in the secondary's ProducerDlq instead."""
+    outbox: outbox.Republished
+    """What became of the events of the primary's outbox in the secondary."""
     replay: str
     """Name of the replay of the secondary's archive."""
 
@@ -139,8 +139,8 @@ class Failover:
             self.report(f"{here} is not fenced and drained ({error}); duplicates are accepted")
         until = until or datetime.now(UTC)
         _check_no_replay(self.secondary)
-        republished, refused = outbox.republish(self.secondary, here, since, until, self.report)
-        archived = until + patience.archive
+        republished = outbox.republish(self.secondary, here, since, until, self.report)
+        archived = until + patience.archived_in
         if (left := (archived - datetime.now(UTC)).total_seconds()) > 0:
             self.report(f"waiting until {archived:%H:%M:%S}, when the archive has the window's last events")
             self.sleep(left)
@@ -150,7 +150,7 @@ class Failover:
         replay.handed_over(self.secondary, name, sleep=self.sleep)
         self.report(f"starting the reconciler's schedule in {there}")
         fence.switch_schedules(self.secondary, schedules, on=True)
-        return Outcome(drained, compared, republished, refused, name)
+        return Outcome(drained, compared, republished, name)
 
     def drain(self, put_up: Fence, since: datetime, patience: Patience) -> int:
         """Wait until the primary's work has ended and its tables have caught up, and return how many items have.
@@ -160,11 +160,15 @@ class Failover:
         Raises:
             OperatorError: it takes too long.
         """
-        longest = fence.longest_run(self.primary, put_up) if patience.runs is None else patience.runs.total_seconds()
+        longest = (
+            fence.longest_run(self.primary, put_up)
+            if patience.runs_end_in is None
+            else patience.runs_end_in.total_seconds()
+        )
         if longest > 0:  # counted from now: an interrupted fence stops everything only when it is put up again
             self.report(f"waiting {longest:.0f} s for running invocations")
             self.sleep(longest)
-        deadline = time.monotonic() + patience.catching_up.total_seconds()
+        deadline = time.monotonic() + patience.catches_up_in.total_seconds()
         self.report("waiting for pipe and mappings to stop, and for leases to end")
         while running := self._running(put_up):
             if time.monotonic() > deadline:
@@ -191,7 +195,7 @@ class Failover:
         _check_no_replay(self.secondary)
         return put_up
 
-    def undo(self, catching_up: timedelta = PATIENCE.catching_up) -> Mapping[str, int]:
+    def undo(self, catching_up: timedelta = PATIENCE.catches_up_in) -> Mapping[str, int]:
         """Go back to the primary: it gets what the secondary wrote, starts as it was, and then has the producers.
 
         Returns how many parts were started, by kind.
@@ -221,20 +225,13 @@ class Failover:
         """Return what has not stopped in the primary: pipe or mappings, or the keys that a claim holds."""
         if not fence.is_still(self.primary, put_up):
             return ["pipe or mappings have not stopped"]
-        expired_ms = int((time.time() - Policy().clock_skew) * 1000)
-        request = {
-            "TableName": self.primary.outputs["IdempotencyTableName"],
-            "ConsistentRead": True,
-            "FilterExpression": "#status = :held AND #region = :here AND leaseExpiry >= :now",
-            "ExpressionAttributeNames": {"#status": "status", "#region": "region"},
-            "ExpressionAttributeValues": {
-                ":held": {"S": "IN_PROGRESS"},
-                ":here": {"S": self.primary.region},
-                ":now": {"N": str(expired_ms)},
-            },
-        }
-        pages = self.primary.client("dynamodb").get_paginator("scan").paginate(**request)
-        return [item["idempotencyKey"]["S"] for page in pages for item in page["Items"]]
+        held = tables.scan(
+            self.primary.client("dynamodb"),
+            self.primary.outputs["IdempotencyTableName"],
+            "#status = :held AND #region = :here AND leaseExpiry >= :now",
+            held=IN_PROGRESS, here=self.primary.region, now=int((time.time() - Policy().clock_skew) * 1000),
+        )  # fmt: skip
+        return [item["idempotencyKey"]["S"] for item in held]
 
     def _steer(self, *, away: bool) -> None:
         """Force the endpoint's health check to unhealthy, or let it follow its alarm again.

@@ -19,6 +19,7 @@ from ops import records
 from ops.audit.evidence import CONSUMERS
 from ops.audit.queues import HIDDEN_SECONDS, fact_of, opened, peek, read, waiting
 from ops.audit.reading import type_of
+from ops.cli.verbs import reads
 from ops.stack import OperatorError, StackRef
 
 _AT_ONCE: Final = 50
@@ -95,8 +96,15 @@ class Found(NamedTuple):
     receipt: str
 
 
-def letters(stack: StackRef, queue: str | None = None) -> Letters:
-    """Return the dead letters of a queue, or of all dead-letter queues.
+@reads("letters")
+def letters(stack: StackRef, queue: str | None = None, /) -> Letters:
+    """Show what lies in the dead-letter queues, grouped by failure.
+
+    Letters of one group have the same queue, consumer, reason and error; ids and numbers in the error do not count.
+    Of each group the oldest letters are shown. Every letter stays in its queue.
+
+    Args:
+        queue: Logical id of one queue: RideHistoryDlq, DispatchRuleDlq, ProducerDlq, …
 
     Raises:
         OperatorError: the stack has no dead-letter queue of that name.

@@ -11,10 +11,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from itertools import batched
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 from uuid import UUID
 
+import jmespath
 import msgspec
+from cyclopts import Parameter
 from msgspec.structs import replace
 
 from assignments import zone
@@ -30,6 +32,7 @@ from idempotency.stores.dynamodb import record_of
 from ops.audit import evidence, queues, reading
 from ops.audit.evidence import ALWAYS, CONSUMERS, AuditedConsumer, DeadLettered, Delivered, Evidence, Named, Published
 from ops.audit.saga import check
+from ops.cli.verbs import Moment, reads
 from ops.letters import Letter, letter_of, ride_of
 from ops.records import NO_RECORD, Explained, candidates, explain, items_of, keys_of, read, ride_items
 from ops.redrive import PRODUCER_DLQ
@@ -43,6 +46,7 @@ _OVERLAP: Final = timedelta(seconds=20)
 """How late a line may appear in a log group."""
 _POLL_S: Final = 1.0
 _OUTCOMES: Final = observation.PROTECTED | {observation.UNPROTECTED}
+_stated = jmespath.compile("[id, detail.idempotencyid, detail.idempotencyId, detail.attributes.idempotencyId]")
 
 
 class AtConsumer(NamedTuple):
@@ -53,9 +57,9 @@ class AtConsumer(NamedTuple):
     """``took effect``, ``dead-lettered``, the record's status, the last delivery's outcome, or ``unknown``."""
     says: str
     """What the record says, and why a part of the answer is missing."""
-    deliveries: tuple[Delivered, ...]
+    deliveries: list[Delivered]
     record: Explained | None
-    dead_letters: tuple[Letter, ...]
+    dead_letters: list[Letter]
     """Without the event."""
 
 
@@ -110,8 +114,12 @@ class _Known(NamedTuple):
 # ── One ride, one event ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def ride(stack: StackRef, order_id: str) -> Ride:
-    """Return the state of a ride, and what became of each of its events at each consumer.
+@reads("ride", "order_01")
+def ride(stack: StackRef, order_id: str, /) -> Ride:
+    """Show where a ride is, and what became of each of its events at each consumer.
+
+    Args:
+        order_id: The ride's id, such as order_01.
 
     Raises:
         OperatorError: the id has another form, or nothing is known of the ride.
@@ -144,8 +152,12 @@ def _status(item: Mapping[str, Any]) -> dict[str, str]:
 _NO_ITEM: Final = "nothing: no event of the ride has taken effect here, or it was not booked through the API"
 
 
-def event(stack: StackRef, event_id: str) -> Event:
-    """Return an event, by its idempotency id or EventBridge's id of a copy, and what became of it at each consumer.
+@reads("event", "7f3c1c1e-6a51-5d0c-9f5e-1b8a4c2d3e4f")
+def event(stack: StackRef, event_id: str, /) -> Event:
+    """Show an event, decoded, and what became of it at each consumer.
+
+    Args:
+        event_id: Its idempotency id, the id that another producer gave it, or EventBridge's id.
 
     Raises:
         OperatorError: the id has another form, or nothing is known of the event.
@@ -157,12 +169,13 @@ def event(stack: StackRef, event_id: str) -> Event:
             f"{event_id!r} is no id of an event, such as 7f3c1c1e-6a51-5d0c-9f5e-1b8a4c2d3e4f; `ride` takes a ride's id"
         ) from None
     known = _read(stack, name, {name: None}, {})
+    wanted = {name, *known.names}  # another producer's id leads to the idempotency id, which is derived from it
     rides = [ride_of(body) for body in known.bodies.values()] + [letter.ride for letter in known.letters]
     rides += [each.ride for each in known.evidence.deliveries]
     with suppress(OperatorError):  # an event that breaks the contract may have a ride's id that is none
         known = _of_ride(stack, next(filter(None, rides), ""))  # the tables and logs of its ride tell more
     for each in (_event(known, each) for each in known.names):
-        if name in (each.id, *(copy.event_id for copy in each.copies)):
+        if wanted & {each.id, *(copy.event_id for copy in each.copies)}:
             return each
     raise _unknown(f"event {name}", stack, known)
 
@@ -218,7 +231,7 @@ def _read(
     urls = {queue: stack.outputs[f"{queue}Url"] for queue in dlqs}
     hidden = {queue: count for queue, url in urls.items() if (count := queues.waiting(sqs, url))}
     every = [letter_of(queue, message) for queue, url in urls.items() for message in queues.peek(sqs, url)]
-    letters = [each for each in every if {each.ride, *_names_of(each)} & {text, *facts, *broken}]
+    letters = [each for each in every if {*_names_of(each)} & {text, *facts, *broken}]
     dead = [DeadLettered(each.queue, each.reason, each.consumer, None, each.fact) for each in letters]
     since, published = reading.kept_since(stack, at), [each for each, _ in seen]
     found = Evidence(consumers, published, deliveries, dead, rides, outbox, bookings, at=at, since=since)
@@ -238,7 +251,7 @@ def _logged(stack: StackRef, text: str, start: datetime | None) -> list[tuple[Pu
     """Return the lines of the log of events that have an id, with the events."""
     lines = reading.lines(stack.client("logs"), stack.outputs["CarRideEventsLogGroupName"], f'"{text}"', start)
     found = [(reading.published_in(line), queues.read(line["message"])) for line in lines]
-    return [(one, event) for one, event in found if one and text in (one.fact, one.event_id, ride_of(event))]
+    return [(one, event) for one, event in found if one and text in (one.fact, one.event_id, *_told_by(event))]
 
 
 def _deliveries(stack: StackRef, text: str, facts: Collection[str], start: datetime | None) -> list[Delivered]:
@@ -253,10 +266,14 @@ def _deliveries(stack: StackRef, text: str, facts: Collection[str], start: datet
     return sorted(found, key=lambda each: each.time)
 
 
-def _names_of(letter: Letter) -> tuple[str, ...]:
-    """Return the names of a dead-lettered event: its idempotency id, EventBridge's id, or that of the message."""
-    body = letter.event if isinstance(letter.event, Mapping) else {}
-    return tuple(filter(None, (letter.fact, str(body.get("id") or ""), letter.id)))
+def _names_of(letter: Letter) -> list[str]:
+    """Return the names of a dead-lettered event; the first is its idempotency id, EventBridge's, or the message's."""
+    return [name for name in (letter.fact, *_told_by(letter.event), letter.id) if name]
+
+
+def _told_by(event: Any) -> list[Any]:
+    """Return the ids that an event states: EventBridge's, the producer's own, in any envelope, and the ride's."""
+    return [*(_stated.search(event) or ()), ride_of(event)]
 
 
 def _car(stack: StackRef, order_id: str, assignment: Mapping[str, Any]) -> dict[str, str | None]:
@@ -294,7 +311,7 @@ def _event(known: _Known, name: str) -> Event:
 def _at_consumer(known: _Known, consumer: AuditedConsumer, name: str, letters: Iterable[Letter]) -> AtConsumer:
     key = f"{consumer.name}#{name}"
     runs = [each for each in known.evidence.deliveries if (each.consumer, each.fact) == (consumer.name, name)]
-    left = tuple(replace(letter, event=None) for letter in letters if letter.consumer == consumer.name)
+    left = [replace(letter, event=None) for letter in letters if letter.consumer == consumer.name]
     record = known.records.get(key)
     outcome = record.status if record else runs[-1].outcome if runs else "unknown"
     if left:
@@ -304,32 +321,32 @@ def _at_consumer(known: _Known, consumer: AuditedConsumer, name: str, letters: I
     says = [NO_RECORD if record is None else record.says]
     if not runs:
         says.append(f"no delivery is in its log, {known.kept}: it may be on its way, or an attempt crashed")
-    return AtConsumer(consumer.name, outcome, "; ".join(says), tuple(runs), record, left)
+    return AtConsumer(consumer.name, outcome, "; ".join(says), runs, record, left)
 
 
 # ── The bus ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@reads("tail", "--ride order_01 --since 10m", "--outcome Failed", tool=False)
 def tail(
     stack: StackRef,
     *,
     ride: str | None = None,
     type: str | None = None,  # noqa: A002 - the option's name
     outcome: str | None = None,
-    since: datetime | None = None,
-    follow: bool = True,
-    pause: Callable[[float], object] = time.sleep,
+    since: Moment | None = None,
+    follow: Annotated[bool, Parameter(negative="--no-follow")] = True,
+    pause: Annotated[Callable[[float], object], Parameter(parse=False)] = time.sleep,
 ) -> Iterator[Published | Delivered]:
-    """Yield the events on the bus and the deliveries to consumers that meet all given conditions, the oldest first.
+    """Show each event on the bus and each delivery to a consumer as it comes, until Ctrl-C.
 
     Args:
-        stack: where the bus is.
-        ride: its id.
-        type: of the event.
-        outcome: of the delivery; an event on the bus has none.
-        since: from when on; by default from now on.
-        follow: whether to go on until it is interrupted.
-        pause: waits for some seconds.
+        ride: Only those of this ride.
+        type: Only those of this type, such as CarRideAccepted.
+        outcome: Only deliveries with this outcome, such as Failed or Takeover.
+        since: Begin with those since then; by default with the next one.
+        follow: Go on until Ctrl-C.
+        pause: Waits for some seconds.
 
     Raises:
         OperatorError: there is no such type or outcome, or the ride's id has another form.

@@ -40,7 +40,7 @@ def tools(line: App, *, allow_changes: bool, fixed: Sequence[str] = ()) -> dict[
     found = {}
     for verb in VERBS.values():
         changes = verb.acts or verb.temporary
-        if verb.is_tool and (allow_changes or not changes):
+        if verb.tool and (allow_changes or not changes):
             name = verb.name.replace(" ", "_").replace("-", "_")
             arguments = {key: each for key, each in _arguments(line, verb) if key not in {"json", "watch", *fixed}}
             schema = {
@@ -103,7 +103,8 @@ def _arguments(line: App, verb: Verb) -> Iterator[tuple[str, Argument]]:
     for word in verb.name.split():
         command = command[word]
     for each in command.assemble_argument_collection(parse_docstring=True):
-        yield each.name.lstrip("-").replace("-", "_").lower(), each
+        if not each.children:  # it is no group of options
+            yield each.name.lstrip("-").replace("-", "_").lower(), each
 
 
 def _schema(argument: Argument) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from carride.entry import BusEntry
 from carride.publisher import Outcome, Publisher, PublishError
+from ops import tables
 from ops.stack import OperatorError, StackRef
 from ops.words import counted
 
@@ -52,23 +53,18 @@ def republish(
 
 
 def written(stack: StackRef, region: str, since: datetime, until: datetime) -> Iterator[BusEntry]:
-    """Yield what a region wrote to its outbox, in the form in which its pipe publishes it.
+    """Return what a region wrote to its outbox, in the form in which its pipe publishes it.
 
     An event happens shortly before it is written, so both ends of the window are extended by a minute.
     """
-    request = {
-        "TableName": stack.outputs["OutboxTableName"],
-        "ConsistentRead": True,
-        "FilterExpression": "#region = :region AND #time BETWEEN :since AND :until",
-        "ExpressionAttributeNames": {"#region": "region", "#time": "time"},
-        "ExpressionAttributeValues": {
-            ":region": {"S": region},
-            ":since": {"S": f"{since.astimezone(UTC) - _MARGIN:{_SECONDS}}"},
-            ":until": {"S": f"{until.astimezone(UTC) + _MARGIN:{_SECONDS}}"},
-        },
-    }
-    for page in stack.client("dynamodb").get_paginator("scan").paginate(**request):
-        yield from map(entry_of, page["Items"])
+    begin, end = (f"{time.astimezone(UTC):{_SECONDS}}" for time in (since - _MARGIN, until + _MARGIN))
+    items = tables.scan(
+        stack.client("dynamodb"),
+        stack.outputs["OutboxTableName"],
+        "#region = :region AND #time BETWEEN :begin AND :end",
+        region=region, begin=begin, end=end,
+    )  # fmt: skip
+    return map(entry_of, items)
 
 
 def entry_of(item: dict[str, dict[str, Any]]) -> BusEntry:

@@ -4,11 +4,10 @@ A change is a conditional write on the record as it was shown. If a delivery cla
 """
 
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
-from functools import partial
 from itertools import islice, product, starmap
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from botocore.exceptions import ClientError
 
@@ -16,13 +15,15 @@ from carride import history
 from carride.events import idempotency_id
 from carride.facts import FACTS
 from idempotency import Policy, marshalling
-from idempotency.clock import to_ms
+from idempotency.clock import epoch_ms, to_ms
 from idempotency.decision import LONGEST_LEASE_MS, has_crashed, is_corrupt, released
 from idempotency.policy import DAY
 from idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, STATUSES, Record
 from idempotency.stores.dynamodb import item_of, record_of
+from ops import tables
 from ops.audit import reading
 from ops.audit.evidence import CONSUMERS, Named, RideItem
+from ops.cli.verbs import Plan, acts, reads
 from ops.stack import OperatorError, StackRef
 
 NAMES: Final = (
@@ -35,8 +36,6 @@ _ATTEMPTS: Final = Policy().max_attempts
 """Every consumer has the default number of attempts."""
 _LONGEST_LEASE_MS: Final = LONGEST_LEASE_MS + 60_000
 """With a minute for the difference between the clock of this machine and those of the functions."""
-_MOST_KEYS: Final = 100
-"""Keys of one BatchGetItem."""
 _FIRST_VERSIONS: Final = 8
 _VERSIONS_AHEAD: Final = 4
 _REVISION: Final = ("status", "owner", "attempt", "leaseExpiry")
@@ -45,9 +44,6 @@ NO_RECORD: Final = (
     "there is no such record: no attempt has claimed the key yet (ride-history writes its record when it commits), its "
     "window has ended, an operator forgot it, or the event breaks the contract and has no key"
 )
-
-
-type Action = Literal["release", "forget"]
 
 
 class Explained(NamedTuple):
@@ -81,7 +77,8 @@ class Found(NamedTuple):
 class Change(NamedTuple):
     """What a release or a forget does to a record, and what its next delivery does then."""
 
-    action: Action
+    action: str
+    """``release`` or ``forget``."""
     record: Explained
     then: str
 
@@ -89,22 +86,19 @@ class Change(NamedTuple):
 # ── Reading ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@reads("records", "--ride order_01", "--status FAILED")
 def records(
-    stack: StackRef,
-    *,
-    ride: str | None = None,
-    key: str | None = None,
-    status: str | None = None,
-    limit: int | None = None,
+    stack: StackRef, *, ride: str | None = None, key: str | None = None, status: str | None = None, limit: int = 100
 ) -> Found:
-    """Return the records that meet all given conditions. Without a ride or a key, read the whole table.
+    """Show idempotency records and what they mean: owner token, lease, attempt, and what the next delivery does.
+
+    By ride and by key they are looked up. Otherwise the whole table is read, up to the limit.
 
     Args:
-        stack: where the records are.
-        ride: the ride's id.
-        key: ``<consumer>#<key>``, or an idempotency id, under which every consumer has a record of its own.
-        status: a status of records, in any case.
-        limit: the most records to return.
+        ride: Those of this ride's events.
+        key: CONSUMER#KEY, or an idempotency id.
+        status: IN_PROGRESS, COMPLETED, FAILED or QUARANTINED.
+        limit: The most records to show.
 
     Raises:
         OperatorError: there is no such status.
@@ -112,8 +106,9 @@ def records(
     if status is not None and (status := status.upper()) not in STATUSES:
         raise OperatorError(f"there is no status {status}: give one of {', '.join(sorted(STATUSES))}")
     if ride is None and key is None:
-        scan = _scan(stack, "#s = :0", status) if status else _scan(stack, "attribute_exists(#s)")
-        return _found(scan, limit, f"no record is {status}" if status else "there are no records")
+        if status is None:
+            return _found(_scan(stack, "attribute_exists(#status)"), limit, "there are no records")
+        return _found(_scan(stack, "#status = :wanted", wanted=status), limit, f"no record is {status}")
     keys = set() if ride is None else set(keys_of(candidates(ride, items_of(stack, ride))))
     if key is not None:
         named = {key} if "#" in key else {f"{name}#{key}" for name in NAMES}
@@ -122,30 +117,26 @@ def records(
     return _found(items, limit, NO_RECORD)
 
 
+@reads("quarantined")
 def quarantined(stack: StackRef) -> Found:
-    """Read all records, and return the keys that never run until they are released: quarantined or corrupt ones."""
-    lost = "(#s = :0 AND attribute_not_exists(leaseExpiry))"
-    condition = f"attribute_exists(#s) AND (NOT (#s IN (:0, :1, :2)) OR {lost})"
-    return _found(_scan(stack, condition, IN_PROGRESS, COMPLETED, FAILED), None, "no key is quarantined")
+    """Show the keys that consumers do not process until they are released. It reads the whole table of records."""
+    condition = "NOT (#status IN (:held, :done, :failed)) OR (#status = :held AND attribute_not_exists(leaseExpiry))"
+    scan = _scan(stack, condition, held=IN_PROGRESS, done=COMPLETED, failed=FAILED)
+    return _found(scan, None, "no key is quarantined")
 
 
 def read(
     stack: StackRef, keys: Iterable[str], *, table: str = "IdempotencyTable", name: str = "idempotencyKey"
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[tables.Wire]:
     """Yield the items that exist under keys of a table, given by its logical id and the name of its partition key."""
-    physical, left = stack.outputs[f"{table}Name"], sorted(keys)
-    while left:
-        wanted, left = left[:_MOST_KEYS], left[_MOST_KEYS:]
-        request = {physical: {"Keys": [{name: {"S": key}} for key in wanted], "ConsistentRead": True}}
-        answer = stack.client("dynamodb").batch_get_item(RequestItems=request)
-        yield from answer["Responses"].get(physical, [])
-        left += [key[name]["S"] for key in answer.get("UnprocessedKeys", {}).get(physical, {"Keys": []})["Keys"]]
+    wire = ({name: {"S": key}} for key in sorted(keys))
+    return tables.get(stack.client("dynamodb"), stack.outputs[f"{table}Name"], wire)
 
 
 def items_of(stack: StackRef, order_id: str) -> dict[str, dict[str, Any]]:
     """Return what the tables hold about a ride, as Python values by logical id of the table; {} if nothing."""
-    tables = ("BookingTable", *(each.table for each in CONSUMERS if each.table is not None))
-    found = {table: read(stack, history.items_of(order_id), table=table, name="orderID") for table in tables}
+    every = ("BookingTable", *(each.table for each in CONSUMERS if each.table is not None))
+    found = {table: read(stack, history.items_of(order_id), table=table, name="orderID") for table in every}
     items = {table: history.merged(map(marshalling.values, each)) for table, each in found.items()}
     return {table: each[0] if each else {} for table, each in items.items()}
 
@@ -173,21 +164,13 @@ def keys_of(facts: Mapping[str, Named | None]) -> list[str]:
     return [f"{each.name}#{fact}" for each, (fact, named) in pairs if named is None or each.takes(named.type)]
 
 
-def _scan(stack: StackRef, condition: str, *values: str) -> Iterator[dict[str, Any]]:
-    """Yield the items that meet a condition on ``#s``, the status.
+def _scan(stack: StackRef, condition: str, **values: str) -> Iterator[tables.Wire]:
+    """Yield the records that meet a condition.
 
     The table also holds the mark of a fence, and counts of redrives. They have no status.
     """
-    given = {f":{number}": {"S": value} for number, value in enumerate(values)}
-    pages = stack.client("dynamodb").get_paginator("scan")
-    for page in pages.paginate(
-        TableName=stack.outputs["IdempotencyTableName"],
-        FilterExpression=condition,
-        ExpressionAttributeNames={"#s": "status"},
-        **({"ExpressionAttributeValues": given} if given else {}),
-        ConsistentRead=True,
-    ):
-        yield from page["Items"]
+    condition = f"attribute_exists(#status) AND ({condition})"
+    return tables.scan(stack.client("dynamodb"), stack.outputs["IdempotencyTableName"], condition, **values)
 
 
 def _found(items: Iterable[Mapping[str, Any]], limit: int | None, nothing: str) -> Found:
@@ -264,14 +247,43 @@ def _text(ms: int | None) -> str:
 # ── Changing ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def change(stack: StackRef, action: Action, key: str) -> tuple[Change, Callable[[], None]]:
-    """Return what a release or a forget does to ``<consumer>#<key>``, and the function that does it.
+@acts("release", "dispatch#7f3c1c1e-6a51-5d0c-9f5e-1b8a4c2d3e4f --yes")
+def release(stack: StackRef, key: str, /) -> Plan:
+    """Let a quarantined, crashed or corrupt key run again: its next delivery is attempt 1.
 
-    ``release`` lets a key run again whose record is quarantined, crashed or corrupt. ``forget`` deletes any record.
+    Fix the cause first, then release the key, then redrive its dead letter. A key is refused while an attempt runs.
+
+    Args:
+        key: CONSUMER#KEY, from a dead letter or a log line.
+    """
+    item, record, found = _free(stack, key)
+    if record.status not in (QUARANTINED, IN_PROGRESS) and not is_corrupt(record):
+        raise OperatorError(f"{key} is neither quarantined nor crashed, so there is nothing to release: {found.says}")
+    free = item_of(released(record, secrets.token_hex(16), epoch_ms(), 30 * DAY))
+    change = Change("release", found, "the next delivery runs as attempt 1: redrive its dead letter")
+    return Plan(change, lambda: _write(stack, item, change, "put_item", Item=free), (stack,))
+
+
+@acts("forget", "dispatch#7f3c1c1e-6a51-5d0c-9f5e-1b8a4c2d3e4f")
+def forget(stack: StackRef, key: str, /) -> Plan:
+    """Delete the record of a key, so that its next delivery runs as if it were the first.
+
+    An effect that took place can then take place again. A key is refused while an attempt runs.
+
+    Args:
+        key: CONSUMER#KEY, from a dead letter or a log line.
+    """
+    item, _, found = _free(stack, key)
+    then = "the next delivery runs as if it were the first: an effect that took place can take place again"
+    change, gone = Change("forget", found, then), {"idempotencyKey": {"S": key}}
+    return Plan(change, lambda: _write(stack, item, change, "delete_item", Key=gone), (stack,))
+
+
+def _free(stack: StackRef, key: str) -> tuple[dict[str, Any], Record, Explained]:
+    """Return the record of ``<consumer>#<key>`` as it is stored, as a record and in words.
 
     Raises:
-        OperatorError: an attempt may be running, there is no record, or nothing to release. The function raises it,
-            and does nothing, if the record has changed since.
+        OperatorError: an attempt may be running, or there is no record.
     """
     consumer, _, rest = key.partition("#")
     if consumer.partition("/")[0] not in NAMES or not rest:  # such as the mark of a fenced region
@@ -279,24 +291,16 @@ def change(stack: StackRef, action: Action, key: str) -> tuple[Change, Callable[
     item = next(read(stack, [key]), None)
     if item is None:
         raise OperatorError(f"there is no record of {key}: `records --ride` shows those of a ride")
-    record, now = record_of(item), datetime.now(UTC)
-    found = explain(record, now)
+    record = record_of(item)
+    found = explain(record, datetime.now(UTC))
     if found.held:
         raise OperatorError(f"{key} is held: {found.says}; try again a minute after that")
-    if action == "forget":
-        then = "the next delivery runs as if it were the first: an effect that took place can take place again"
-        return Change(action, found, then), partial(
-            _write, stack, item, "delete_item", Key={"idempotencyKey": {"S": key}}
-        )
-    if record.status not in (QUARANTINED, IN_PROGRESS) and not is_corrupt(record):
-        raise OperatorError(f"{key} is neither quarantined nor crashed, so there is nothing to release: {found.says}")
-    free = item_of(released(record, secrets.token_hex(16), to_ms(now), 30 * DAY))
-    then = "the next delivery runs as attempt 1: redrive its dead letter"
-    return Change(action, found, then), partial(_write, stack, item, "put_item", Item=free)
+    return item, record, found
 
 
-def _write(stack: StackRef, seen: Mapping[str, Any], operation: str, **request: Any) -> None:
+def _write(stack: StackRef, seen: Mapping[str, Any], change: Change, operation: str, **request: Any) -> dict[str, str]:
     """Write on the condition that the record is as it was seen, or raise an OperatorError."""
+    key = change.record.key
     conditions = [f"#{name} = :{name}" if name in seen else f"attribute_not_exists(#{name})" for name in _REVISION]
     try:
         getattr(stack.client("dynamodb"), operation)(
@@ -309,7 +313,7 @@ def _write(stack: StackRef, seen: Mapping[str, Any], operation: str, **request: 
     except ClientError as error:
         if error.response["Error"]["Code"] != "ConditionalCheckFailedException":
             raise
-        key = seen["idempotencyKey"]["S"]
         raise OperatorError(
             f"{key} has changed since it was read, and nothing was done: `records --key {key}` shows it"
         ) from error
+    return {"done": change.action, "key": key}

@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import closing
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
@@ -30,6 +31,7 @@ from idempotency.fingerprint import fingerprint
 from idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
 from idempotency.stores.transport import BotocoreTransport
 from ops.audit.queues import HIDDEN_SECONDS, read, waiting
+from ops.cli.verbs import Plan, Session, Span, acts
 from ops.letters import READERS, Found, Letter, count_key, found_in, url_of
 from ops.stack import OperatorError, StackRef
 
@@ -44,6 +46,9 @@ _REPORT_SECONDS: Final = 2.0
 RUNS: Final = "the consumer processes it"
 RELEASED: Final = f"its key is released, and {RUNS}"
 PUBLISHED: Final = "the bus publishes it to every consumer"
+_UNKNOWN: Final = (
+    "the letter is not back. Lambda repeats a failed delivery for some minutes: read the function's log, then try again"
+)
 HELD: Final = "the first letter of its group did not succeed"
 
 
@@ -132,7 +137,7 @@ def target_of(stack: StackRef, queue: str) -> str:
 def judge(letter: Letter, record: Record | None, now_ms: int, *, release: bool = False) -> Verdict:
     """Return whether a letter whose key has this record may be sent, and what its target would do with it.
 
-    ``now_ms`` are epoch milliseconds; ``release`` as in `plan`.
+    ``now_ms`` are epoch milliseconds; ``release`` as in `redrive`.
     """
     event = letter.event
     if not isinstance(event, Mapping) or event.get("detail") is None or "detailBytes" in event:
@@ -174,98 +179,117 @@ def _judge_record(record: Record, payload: str | None, now_ms: int, *, release: 
     return Verdict(True, RUNS)
 
 
-def plan(
-    stack: StackRef,
+@acts("redrive", status=lambda done: 0 if done.succeeded else 1)
+def redrive(
+    session: Session,
     queue: str,
+    /,
     *,
     key: str | None = None,
     reason: str | None = None,
     group: str | None = None,
     limit: int | None = None,
+    rate: float | None = None,
     release: bool = False,
-) -> RedrivePlan:
-    """Return what a redrive of a dead-letter queue would do with each letter, and change nothing.
+    no_canary: bool = False,
+    wait: Span = WAIT,
+) -> Plan:
+    """Send dead letters to the target that they were meant for. Other targets do not receive them.
 
-    ``key``, ``reason`` and ``group`` choose letters, of which the ``limit`` oldest are taken. ``release`` also sends
-    letters whose keys have to be released, because their cause is fixed.
+    Letters that would only return stay in the queue. One letter of each group goes first, and the others of the group
+    only if the consumer has completed it.
+
+    Args:
+        queue: Logical id of the queue: RideHistoryDlq, DispatchRuleDlq, ProducerDlq, …
+        key: Only the letters of this key, CONSUMER#ID.
+        reason: Only letters with this reason.
+        group: Only letters of this group; `carride letters` shows the groups.
+        limit: The most letters; the oldest go.
+        rate: The most letters a second.
+        release: Release quarantined keys and keys whose attempts are used up; their cause is fixed.
+        no_canary: Send all letters at once, without waiting for the first of each group.
+        wait: How long to wait for the outcome of the first letters.
 
     Raises:
         OperatorError: the queue cannot be redriven, or has no chosen letter although it has others.
     """
+    if (limit is not None and limit < 1) or (rate is not None and rate <= 0):
+        raise OperatorError("--limit and --rate have to be more than 0")
+    stack = session.stack
+    planned = plan(stack, queue, key=key, reason=reason, group=group, limit=limit, release=release)
+    job = Job(stack, planned, canary=not no_canary, rate=rate, wait=wait, report=session.say)
+    return Plan(planned, job.run, (stack,))
+
+
+def plan(
+    stack: StackRef, queue: str, *, limit: int | None = None, release: bool = False, **chosen: str | None
+) -> RedrivePlan:
+    """Return what a redrive of a dead-letter queue would do with each letter, and change nothing.
+
+    ``chosen`` are the key, reason or group of the letters to take. Arguments and errors as in `redrive`.
+    """
     url, target = url_of(stack, queue), target_of(stack, queue)
-    hidden, others, chosen = waiting(stack.client("sqs"), url), list[str](), list[Planned]()
+    hidden, others, found = waiting(stack.client("sqs"), url), list[str](), list[Planned]()
     for letter, record, _ in found_in(stack, queue):
-        wanted = ((key, letter.key), (reason, letter.reason), (group, letter.group))
-        if all(want in (None, has) for want, has in wanted):
+        if all(want in (None, getattr(letter, name)) for name, want in chosen.items()):
             verdict = judge(letter, record, epoch_ms(), release=release)
-            chosen.append(Planned(replace(letter, event=None), verdict))
+            found.append(Planned(replace(letter, event=None), verdict))
         else:
             others.append(f"{letter.group} ({letter.reason})")
-    if others and not chosen:
+    if others and not found:
         raise OperatorError(f"{queue} has no such letter: its groups are {', '.join(sorted({*others}))}")
-    chosen.sort(key=lambda each: each.letter.sent)
-    taken = tuple(chosen[:limit])
-    return RedrivePlan(queue, target, taken, len(others) + len(chosen) - len(taken), hidden, release)
+    found.sort(key=lambda each: each.letter.sent)
+    taken = tuple(found[:limit])
+    return RedrivePlan(queue, target, taken, len(others) + len(found) - len(taken), hidden, release)
 
 
-def redrive(
-    stack: StackRef,
-    plan: RedrivePlan,
-    *,
-    canary: bool = True,
-    rate: float | None = None,
-    wait: timedelta = WAIT,
-    report: Callable[[str], None] = print,
-    sleep: Callable[[float], None] = time.sleep,
-) -> Redriven:
-    """Send the letters of a plan to their target. Letters that would return stay in the queue, and keep their age.
+@dataclass
+class Job:
+    """One redrive. Letters that would return stay in the queue, and keep their age."""
 
-    Args:
-        stack: where the letters are.
-        plan: the letters.
-        canary: send one letter of each group first, and the others of the group only if the consumer completed it.
-        rate: the most letters a second.
-        wait: how long the outcome of the first letters may take.
-        report: takes the progress, in words.
-        sleep: waits for some seconds.
+    stack: StackRef
+    plan: RedrivePlan
+    canary: bool = True
+    """Whether to send one letter of each group first, and the others only if the consumer completed it."""
+    rate: float | None = None
+    """The most letters a second."""
+    wait: timedelta = WAIT
+    """How long the outcome of the first letters may take."""
+    report: Callable[[str], None] = print
+    """Takes the progress, in words."""
+    sleep: Callable[[float], None] = time.sleep
 
-    Raises:
-        OperatorError: AWS refused something or could not be reached; no letter is lost.
-        KeyboardInterrupt: with a message that says how far it has come.
-    """
-    job = _Job(stack, plan, 1 / rate if rate else 0.0, report, sleep)
-    try:
-        if canary:
-            job.send_first(wait)
-        job.send_rest()
-    except (BotoCoreError, ClientError, StoreError) as error:
-        raise OperatorError(f"{job.state}. It ended early: {error}") from error
-    except KeyboardInterrupt as error:
-        raise KeyboardInterrupt(job.state) from error
-    return job.result()
-
-
-class _Job:
-    """One redrive."""
-
-    def __init__(
-        self,
-        stack: StackRef,
-        plan: RedrivePlan,
-        pause_s: float,
-        report: Callable[[str], None],
-        sleep: Callable[[float], None],
-    ) -> None:
-        self.stack, self.plan, self.pause_s, self.report, self.sleep = stack, plan, pause_s, report, sleep
-        self.left = {each.letter.id: each for each in plan.letters if each.verdict.goes}
-        self.going, self.sent = len(self.left), 0
-        self.stayed = Counter(each.verdict.why for each in plan.letters if not each.verdict.goes)
+    def __post_init__(self) -> None:
+        """Look at the plan."""
+        self.left = {each.letter.id: each for each in self.plan.letters if each.verdict.goes}
+        self.going, self.sent, self.began = len(self.left), 0, datetime.now(UTC)
+        self.stayed = Counter(each.verdict.why for each in self.plan.letters if not each.verdict.goes)
         self.first: dict[str, bool | None] = {}
-        transport = BotocoreTransport(stack.client("dynamodb"), _ANSWER_SECONDS)
-        self.store = DynamoDBStore(stack.outputs["IdempotencyTableName"], transport=transport)
+        transport = BotocoreTransport(self.stack.client("dynamodb"), _ANSWER_SECONDS)
+        self.store = DynamoDBStore(self.stack.outputs["IdempotencyTableName"], transport=transport)
         self.reported = time.monotonic()
+        self.pause_s = 1 / self.rate if self.rate else 0.0
         # A receive returns ten messages, and the last of them must still be hidden when its turn comes.
-        self.hidden_s = max(HIDDEN_SECONDS, math.ceil(20 * pause_s))
+        self.hidden_s = max(HIDDEN_SECONDS, math.ceil(20 * self.pause_s))
+
+    def run(self) -> Redriven:
+        """Send the letters of the plan to their target.
+
+        Raises:
+            OperatorError: AWS refused something or could not be reached; no letter is lost.
+            KeyboardInterrupt: with a message that says how far it has come.
+        """
+        try:
+            if self.canary:
+                self._send_first()
+            self._send_rest()
+        except (BotoCoreError, ClientError, StoreError) as error:
+            raise OperatorError(f"{self.state}. It ended early: {error}") from error
+        except KeyboardInterrupt as error:
+            raise KeyboardInterrupt(self.state) from error
+        held = sum(self._is_held(each.letter) for each in self.left.values())
+        stayed = self.stayed + Counter({HELD: held})
+        return Redriven(self.going, self.sent, dict(stayed), len(self.left) - held, self.first)
 
     @property
     def state(self) -> str:
@@ -276,17 +300,11 @@ class _Job:
             "that is sent twice"
         )
 
-    def is_held(self, letter: Letter) -> bool:
+    def _is_held(self, letter: Letter) -> bool:
         """Return whether the first letter of its group did not succeed."""
         return not self.first.get(letter.group, True)
 
-    def result(self) -> Redriven:
-        """Return what was done."""
-        held = sum(self.is_held(each.letter) for each in self.left.values())
-        stayed = self.stayed + Counter({HELD: held})
-        return Redriven(self.going, self.sent, dict(stayed), len(self.left) - held, self.first)
-
-    def send_first(self, wait: timedelta) -> None:
+    def _send_first(self) -> None:
         """Send one letter of each group that runs, and wait for their outcomes."""
         if self.left:
             self.report("sending the first letter of each group")
@@ -303,12 +321,12 @@ class _Job:
                 if len(self.first) == len(set(runs.values())):
                     break
         if pending:
-            self.report(f"waiting for the outcome of {len(pending)} of them, up to {wait.total_seconds():.0f} s")
-            self._wait(pending, wait)
+            self.report(f"waiting for the outcome of {len(pending)} of them, up to {self.wait.total_seconds():.0f} s")
+            self._wait(pending)
 
-    def send_rest(self) -> None:
+    def _send_rest(self) -> None:
         """Send the letters of all groups whose first letter did not fail."""
-        ids = [id_ for id_, each in self.left.items() if not self.is_held(each.letter)]
+        ids = [id_ for id_, each in self.left.items() if not self._is_held(each.letter)]
         with closing(self._received(ids)) as messages:
             for found in messages:
                 self._send(found)
@@ -341,15 +359,26 @@ class _Job:
         self._progress(f"{self.sent} of {self.going} letters are sent")
         return problem, record
 
-    def _wait(self, pending: dict[str, tuple[Letter, Record | None]], wait: timedelta) -> None:
-        """Wait until the record of each letter says how it went."""
-        end = time.monotonic() + wait.total_seconds()
+    def _wait(self, pending: dict[str, tuple[Letter, Record | None]]) -> None:
+        """Wait until the record of each letter says how it went, or the letter is back in the consumer's queue."""
+        end, (first, _) = time.monotonic() + self.wait.total_seconds(), next(iter(pending.values()))
+        queue = next(name for name, each in READERS.items() if each.name == first.consumer)
+        sqs, url, seen_there = self.stack.client("sqs"), url_of(self.stack, queue), -1
         while pending:
-            is_over = time.monotonic() >= end
+            is_over, there = time.monotonic() >= end, waiting(sqs, url, taken=False, visible=True)
+            back: dict[str | None, Letter] = {}
+            if is_over or there > seen_there >= 0:
+                found = (each.letter for each in found_in(self.stack, queue))
+                back = {letter.fact: letter for letter in found if letter.sent >= self.began}
+            seen_there = there
             for group, (letter, seen) in list(pending.items()):
                 outcome = _outcome(self.store.read(letter.key or ""), seen)
-                if outcome is not None or is_over:
-                    self._note(group, *(outcome or (None, "unknown so far: read the consumer's log, then try again")))
+                if outcome is None and (again := back.get(letter.fact)):
+                    outcome = False, f"it is back in {queue}: {again.reason} {again.error}".rstrip()
+                elif outcome is None and is_over:
+                    outcome = None, f"unknown so far: {letter.consumer} has not answered, and {_UNKNOWN}"
+                if outcome is not None:
+                    self._note(group, *outcome)
                     del pending[group]
             if pending:
                 self._progress(f"outcomes that are not known yet: {len(pending)}")
@@ -365,7 +394,7 @@ class _Job:
             self.reported = time.monotonic()
 
 
-def _outcome(record: Record | None, seen: Record | None) -> tuple[bool, str] | None:
+def _outcome(record: Record | None, seen: Record | None) -> tuple[bool | None, str] | None:
     """Return how a delivery ended that found the record ``seen``; None while it is not known."""
     if record is not None and record.status == COMPLETED:
         return True, "completed"

@@ -10,8 +10,7 @@ import subprocess
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
-from uuid import uuid4
+from typing import Final, NamedTuple
 
 from botocore.exceptions import WaiterError
 
@@ -79,27 +78,15 @@ class Deployer:
         """Delete a stack, and wait until it is gone."""
         if (described := stack.describe()) is None:
             return
-        client, request = stack.client("cloudformation"), str(uuid4())
+        client, known = stack.client("cloudformation"), {"StackName": described["StackId"]}  # also of a deleted stack
+        client.delete_stack(**known)
         waiting = {"Delay": _POLL_SECONDS, "MaxAttempts": _LONGEST_SECONDS // _POLL_SECONDS}
-        # The id still finds a deleted stack, and no other stack of that name.
-        client.delete_stack(StackName=described["StackId"], ClientRequestToken=request)
         try:
-            client.get_waiter("stack_delete_complete").wait(StackName=described["StackId"], WaiterConfig=waiting)
+            client.get_waiter("stack_delete_complete").wait(**known, WaiterConfig=waiting)
         except WaiterError as error:
-            why = _first_failure(client, described["StackId"], request) or error
+            (left,) = client.describe_stacks(**known)["Stacks"]
+            why = left.get("StackStatusReason", error)  # names the resources that are left
             raise OperatorError(f"the stack {stack.name} in {stack.region} could not be deleted: {why}") from error
-
-
-def _first_failure(client: Any, stack_id: str, request: str) -> str | None:
-    """Return which resource failed first in one operation on a stack, and why. Events are listed latest first."""
-    pages = client.get_paginator("describe_stack_events").paginate(StackName=stack_id)
-    failed = [
-        f"{event['LogicalResourceId']}: {event.get('ResourceStatusReason', event['ResourceStatus'])}"
-        for page in pages
-        for event in page["StackEvents"]
-        if event.get("ClientRequestToken") == request and event["ResourceStatus"].endswith("_FAILED")
-    ]
-    return failed[-1] if failed else None
 
 
 def deployment(primary: Environment, secondary: Environment) -> list[Step]:

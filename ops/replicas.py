@@ -5,20 +5,18 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from itertools import batched
-from typing import Any, Final
+from typing import Final
 
 from idempotency import marshalling
+from ops import tables
 from ops.stack import OperatorError, StackRef
+from ops.tables import Wire
 from ops.words import counted
 
-_MOST_KEYS: Final = 100
-"""Of a BatchGetItem request."""
 _AT_ONCE: Final = 8
 """BatchGetItem requests, each of which takes a round trip between the regions."""
 _POLL_SECONDS: Final = 1.0
 
-type Wire = dict[str, dict[str, Any]]
-"""A key or an item in DynamoDB's wire format."""
 type Items = Mapping[str, Wire]
 """Items by their key's text."""
 
@@ -49,24 +47,25 @@ def wait_until_caught_up(
     for output, table in sorted(source.outputs.items()):
         if not output.endswith("TableName"):
             continue
-        tables = source.client("dynamodb")
-        described = tables.describe_table(TableName=table)["Table"]
+        client = source.client("dynamodb")
+        described = client.describe_table(TableName=table)["Table"]
         names = [key["AttributeName"] for key in described["KeySchema"]]
         report(f"reading {table}: some {described['ItemCount']} items, {described['TableSizeBytes'] / 1e6:.0f} MB")
-        request: dict[str, Any] = {"TableName": table, "ConsistentRead": True}
+        items = tables.scan(client, table)
         if output == "IdempotencyTableName":
-            request["FilterExpression"] = "attribute_not_exists(updatedAt) OR updatedAt >= :since"
-            request["ExpressionAttributeValues"] = {":since": {"N": str(int(since.timestamp() * 1000))}}
+            since_ms = int(since.timestamp() * 1000)
+            condition = "attribute_not_exists(updatedAt) OR updatedAt >= :since"
+            items = tables.scan(client, table, condition, since=since_ms)
         behind: list[Wire] = []
-        for page in tables.get_paginator("scan").paginate(**request):
+        for some in batched(items, _AT_ONCE * tables.MOST_KEYS, strict=False):
             if clock() > deadline:
                 raise OperatorError(
                     f"{table} is not compared after {patience:g} s, with {counted(compared, 'item')} compared so far: "
                     "run it again with a longer --catches-up-in"
                 )
-            keys = [{name: item[name] for name in names} for item in page["Items"]]
+            keys = [{name: item[name] for name in names} for item in some]
             compared += len(keys)
-            behind += _differing(keys, _by_key(page["Items"], names), _get(target, table, keys))
+            behind += _differing(keys, _by_key(some, names), _get(target, table, keys))
         while behind:
             if clock() > deadline:
                 raise OperatorError(
@@ -92,17 +91,9 @@ def _by_key(items: Iterable[Wire], names: Iterable[str]) -> dict[str, Wire]:
 
 
 def _get(stack: StackRef, table: str, keys: list[Wire]) -> dict[str, Wire]:
-    client = stack.client("dynamodb")
-
-    def get(some: tuple[Wire, ...]) -> dict[str, Wire]:
-        found: dict[str, Wire] = {}
-        request: dict[str, Any] = {table: {"Keys": list(some), "ConsistentRead": True}}
-        while request:
-            answer = client.batch_get_item(RequestItems=request)
-            found |= _by_key(answer["Responses"].get(table, []), list(some[0]))
-            request = answer.get("UnprocessedKeys", {})
-        return found
-
+    client, names = stack.client("dynamodb"), list(keys[0]) if keys else []
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        parts = pool.map(get, batched(keys, _MOST_KEYS, strict=False))
-        return {key: item for part in parts for key, item in part.items()}
+        parts = pool.map(
+            lambda some: list(tables.get(client, table, some)), batched(keys, tables.MOST_KEYS, strict=False)
+        )
+        return _by_key((item for part in parts for item in part), names)

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from local.local_aws import LocalAws
 
+pytest_plugins = ["idempotency.testing.plugin"]
+
 TESTS: Final = Path(__file__).parent
 PROOFS: Final = tuple(
     TESTS / "idempotency" / name

@@ -17,6 +17,7 @@ from carride.events import DETAIL_TYPE, SOURCES, ContractError, idempotency_id, 
 from carride.facts import ALIASES
 from carride.history import merged
 from idempotency import marshalling, observation
+from ops import tables
 from ops.audit import evidence
 from ops.audit.evidence import ALWAYS, CONSUMERS, AuditedConsumer, Delivered, Evidence, GatewayPayment, Published
 from ops.audit.queues import dead_letter, id_in, opened, peek, read, waiting
@@ -260,9 +261,8 @@ def kept_since(stack: StackRef, at: datetime) -> datetime:
 
 
 def scan(dynamodb: Any, table: str) -> Iterator[dict[str, Any]]:
-    """Yield the items of a table as Python values."""
-    for page in dynamodb.get_paginator("scan").paginate(TableName=table, ConsistentRead=True):
-        yield from map(marshalling.values, page["Items"])
+    """Return the items of a table as Python values."""
+    return map(marshalling.values, tables.scan(dynamodb, table))
 
 
 def lines(logs: Any, group: str, pattern: str = "", since: datetime | None = None) -> Iterator[dict[str, Any]]:

@@ -16,7 +16,9 @@ import ops.cli.lookup
 import ops.cli.regions
 import ops.cli.replay
 import ops.cli.serving
-import ops.cli.stack  # noqa: F401 - they register their verbs
+import ops.cli.stack
+import ops.doctor
+import ops.promotion  # noqa: F401 - these and the modules that they show register their verbs
 from ops.cli.changes import recorded
 from ops.cli.show import console, plain, show
 from ops.cli.verbs import VERBS, Plan, Session, Verb
@@ -100,6 +102,7 @@ def _default(value: object) -> str | None:
 
 def _command(verb: Verb, clients: ClientFactory | None) -> Callable[..., int]:
     """Return a verb's function with the common options, which shows what the verb returns."""
+    first, *own = inspect.signature(verb.run).parameters.values()
 
     def command(*given: Any, **options: Any) -> int:
         stack, region, yes, as_json = (options.pop(name, None) for name in ("stack", "region", "yes", "json"))
@@ -107,13 +110,13 @@ def _command(verb: Verb, clients: ClientFactory | None) -> Callable[..., int]:
         session = Session(lambda data: say.print(show(data)), clients, stack, region)
         result = None
         try:
-            result = verb.run(session, *given, **options)
+            result = verb.run(session.stack if first.name == "stack" else session, *given, **options)
             if isinstance(result, Iterator):
                 for each in result:
                     _print(each, as_json=as_json, indent=None)
                 return 0
         except KeyboardInterrupt:
-            if verb.is_tool and not isinstance(result, Iterator):
+            if verb.tool and not isinstance(result, Iterator):
                 raise
             return 0  # what is no tool, or watches, runs until Ctrl-C
         if isinstance(result, Plan):
@@ -122,7 +125,6 @@ def _command(verb: Verb, clients: ClientFactory | None) -> Callable[..., int]:
             _print(result, as_json=as_json)
         return verb.status(result)
 
-    _, *own = inspect.signature(verb.run).parameters.values()
     vars(command)["__signature__"] = inspect.Signature([*own, *_common(verb)])
     command.__doc__ = verb.run.__doc__
     return command

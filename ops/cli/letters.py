@@ -1,96 +1,47 @@
-"""The verbs of dead letters."""
+"""How dead letters and redrives look."""
 
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from textwrap import wrap
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from ops import letters as dead
-from ops import redrive as redriving
 from ops.cli.show import show, table
-from ops.cli.verbs import Plan, Session, Span, acts, reads, spelt
-from ops.stack import OperatorError
+from ops.cli.verbs import spelt
+from ops.letters import Letters
+from ops.redrive import Redriven, RedrivePlan
+from ops.words import counted
 
+_WIDTH = 100
+"""Columns of the dead letters, on a terminal and elsewhere."""
 _SHOWN = 20
 """Letters of a plan that are printed; JSON has all."""
 _UNITS = (timedelta(days=1), timedelta(hours=1), timedelta(minutes=1), timedelta(seconds=1))
 
 
-@reads("letters")
-def letters(session: Session, queue: str | None = None, /) -> dead.Letters:
-    """Show what lies in the dead-letter queues, grouped by failure.
-
-    Letters of one group have the same queue, consumer, reason and error; ids and numbers in the error do not count.
-    Of each group the oldest letters are shown. Every letter stays in its queue.
-
-    Args:
-        queue: Logical id of one queue: RideHistoryDlq, DispatchRuleDlq, ProducerDlq, …
-    """
-    return dead.letters(session.stack, queue)
-
-
-@acts("redrive", status=lambda done: 0 if done.succeeded else 1)
-def redrive(
-    session: Session,
-    queue: str,
-    /,
-    *,
-    key: str | None = None,
-    reason: str | None = None,
-    group: str | None = None,
-    limit: int | None = None,
-    rate: float | None = None,
-    release: bool = False,
-    no_canary: bool = False,
-    wait: Span = redriving.WAIT,
-) -> Plan:
-    """Send dead letters to the target that they were meant for. Other targets do not receive them.
-
-    Letters that would only return stay in the queue. One letter of each group goes first, and the others of the group
-    only if the consumer has completed it.
-
-    Args:
-        queue: Logical id of the queue: RideHistoryDlq, DispatchRuleDlq, ProducerDlq, …
-        key: Only the letters of this key, CONSUMER#ID.
-        reason: Only letters with this reason.
-        group: Only letters of this group; `carride letters` shows the groups.
-        limit: The most letters; the oldest go.
-        rate: The most letters a second.
-        release: Release quarantined keys and keys whose attempts are used up; their cause is fixed.
-        no_canary: Send all letters at once, without waiting for the first of each group.
-        wait: How long to wait for the outcome of the first letters.
-    """
-    if (limit is not None and limit < 1) or (rate is not None and rate <= 0):
-        raise OperatorError("--limit and --rate have to be more than 0")
-    stack = session.stack
-    plan = redriving.plan(stack, queue, key=key, reason=reason, group=group, limit=limit, release=release)
-    options: Any = {"canary": not no_canary, "rate": rate, "wait": wait, "report": session.say}
-    return Plan(plan, lambda: redriving.redrive(stack, plan, **options), (stack,))
-
-
 @show.register
-def _(found: dead.Letters) -> RenderableType:
-    rows = table("group", "letters", "oldest", "redriven", "queue", "reason", "error")
-    oldest = []
+def _(found: Letters) -> RenderableType:
+    shown: list[RenderableType] = [] if found.failures else ["there are no dead letters"]
     for each in found.failures:
-        numbers = (str(each.count), _age(each.oldest), str(each.redriven))
-        rows.add_row(each.group, *numbers, each.queue, each.reason, each.error)
+        again = f", redriven up to {counted(each.redriven, 'time')}" if each.redriven else ""
+        title = f"{counted(each.count, 'letter')} in {each.queue}: {each.reason}"
+        shown.append(Text.assemble((f"{each.group}  {title}", "bold"), f", {_age(each.oldest)} old{again}"))
+        shown += wrap(each.error, _WIDTH, initial_indent="  ", subsequent_indent="  ")
         for letter in each.letters:
-            named = (letter.group, letter.key or letter.fact, letter.ride, letter.type, f"{_age(letter.sent)} old")
-            oldest.append(Text("  ".join(map(str, filter(None, named)))))
+            named = (letter.key or letter.fact, letter.ride, letter.type, _age(letter.sent))
+            shown.append("    " + "  ".join(map(str, filter(None, named))))
         event = each.letters[0].event
         detail = json.dumps(event.get("detail") if isinstance(event, Mapping) else event, ensure_ascii=False)
-        oldest.append(Text(f"        {detail:.1000}", style="dim"))
-    shown = [rows, "", *oldest] if found.failures else ["there are no dead letters"]
-    return Group(*shown, *_hidden(found.hidden))
+        shown.append(Text(f"    {detail}"[:_WIDTH], style="dim"))
+    hidden = (wrap(line, _WIDTH) for line in _hidden(found.hidden))
+    return Group(*shown, *(line for lines in hidden for line in lines))
 
 
 @show.register
-def _(plan: redriving.RedrivePlan) -> RenderableType:
+def _(plan: RedrivePlan) -> RenderableType:
     rows = table("group", "reason", "key", "ride", "age", "redriven", "what happens")
     for letter, verdict in plan.letters[:_SHOWN]:
         named = (letter.group, letter.reason, letter.key or "", letter.ride or "", _age(letter.sent))
@@ -107,7 +58,7 @@ def _(plan: redriving.RedrivePlan) -> RenderableType:
 
 
 @show.register
-def _(done: redriving.Redriven) -> RenderableType:
+def _(done: Redriven) -> RenderableType:
     gone = {("gone", "no longer in the queue, or another operator has received them"): done.gone}
     return _totals({("sent", ""): done.sent, **{("stay", why): count for why, count in done.stayed.items()}, **gone})
 

@@ -1,51 +1,17 @@
 """The verbs of a stack in two regions."""
 
-from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 from cyclopts import Parameter
-from rich.console import Group, RenderableType
 
 from ops import fence
 from ops import regions as two_regions
-from ops.audit import Report, audit
-from ops.cli.show import show, table
+from ops.audit import audit
 from ops.cli.verbs import Moment, Plan, Session, Span, Steps, acts, reads
-from ops.failover import LOST_WINDOW, PATIENCE, Failover, Outcome, Patience, RegionState, states
-from ops.promotion import Promotion
-from ops.replay import ARCHIVED_IN
+from ops.failover import LOST_WINDOW, PATIENCE, Failover, Patience, RegionState, states
 
-
-class Drill(NamedTuple):
-    """What a drill has done."""
-
-    failover: Outcome
-    back: Mapping[str, int]
-    """What was started in the primary again, by kind."""
-    audit: Report
-
-
-class States(NamedTuple):
-    """What both regions do."""
-
-    regions: tuple[RegionState, RegionState]
-
-
-@show.register
-def _(found: States) -> RenderableType:
-    rows = table("region", "role", "state", "replays")
-    for each in found.regions:
-        state = f"fenced since {each.fenced_since:%Y-%m-%d %H:%M:%S %Z}" if each.fenced_since else "not fenced"
-        rows.add_row(each.region, each.role, each.problem or state, ", ".join(each.replays) or "none")
-    return rows
-
-
-@show.register
-def _(drill: Drill) -> RenderableType:
-    return Group(show(drill.failover), show(drill.back), show(drill.audit))
-
-
+type Waits = Annotated[Patience, Parameter(name="*")]
 _LOST: Any = Parameter(show_default=lambda _: "24h: EventBridge's retries")
 
 
@@ -56,9 +22,7 @@ def failover_run(
     since: Annotated[Moment | None, _LOST] = None,
     until: Moment | None = None,
     accept_duplicates: bool = False,
-    runs_end_in: Span | None = None,
-    archived_in: Span = ARCHIVED_IN,
-    catches_up_in: Span = PATIENCE.catching_up,
+    patience: Waits = PATIENCE,
 ) -> Plan:
     """Let the secondary region take over.
 
@@ -74,11 +38,8 @@ def failover_run(
         since: Begin of the lost window.
         until: Its end; by default the time when the primary has been drained.
         accept_duplicates: Continue if the primary cannot be fenced.
-        runs_end_in: How long running invocations may take; by default the longest timeout of the functions.
-        archived_in: How long archiving an event may take.
-        catches_up_in: How long comparing both regions' tables may take.
     """
-    failover, patience = Failover(*session.pair, session.say), Patience(runs_end_in, archived_in, catches_up_in)
+    failover = Failover(*session.pair, session.say)
     since = since or datetime.now(UTC) - LOST_WINDOW
     return Plan(
         Steps(tuple(failover.plan(since, until))),
@@ -87,10 +48,8 @@ def failover_run(
     )
 
 
-@acts("failover drill", "--since 1h", "--since 1h --yes", status=lambda drill: drill.audit.status)
-def failover_drill(
-    session: Session, *, since: Moment, runs_end_in: Span | None = None, archived_in: Span = ARCHIVED_IN
-) -> Plan:
+@acts("failover drill", "--since 1h", "--since 1h --yes", status=lambda done: done["audit"].status)
+def failover_drill(session: Session, *, since: Moment, patience: Waits = PATIENCE) -> Plan:
     """Fail over, go back at once, and audit both regions.
 
     It changes what a failover and its end change, and is meant for a stack without traffic that matters. If it is
@@ -98,22 +57,24 @@ def failover_drill(
 
     Args:
         since: Begin of the window to process again in the secondary.
-        runs_end_in: How long running invocations may take; by default the longest timeout of the functions.
-        archived_in: How long archiving an event may take.
     """
-    failover, patience = Failover(*session.pair, session.say), Patience(runs_end_in, archived_in)
+    failover = Failover(*session.pair, session.say)
     steps = (*failover.plan(since), _back(session), "audit both regions")
     return Plan(
         Steps(steps),
-        lambda: Drill(failover.run(since, None, patience), failover.undo(), audit(*session.pair)),
+        lambda: {
+            "failover": failover.run(since, None, patience),
+            "back": failover.undo(),
+            "audit": audit(*session.pair),
+        },
         session.pair,
     )
 
 
 @reads("failover status")
-def failover_status(session: Session) -> States:
+def failover_status(session: Session) -> dict[str, tuple[RegionState, ...]]:
     """Show which region works: fences, and replays that have not ended."""
-    return States(states(*session.pair))
+    return {"regions": states(*session.pair)}
 
 
 @reads("fenced")
@@ -127,7 +88,7 @@ def fenced(session: Session) -> dict[str, bool]:
 
 
 @acts("unfence")
-def unfence(session: Session, *, catches_up_in: Span = PATIENCE.catching_up) -> Plan:
+def unfence(session: Session, *, catches_up_in: Span = PATIENCE.catches_up_in) -> Plan:
     """Go back to the primary region.
 
     Undo the fence of a failover: the primary starts as it was before when its tables have caught up, and gets the
@@ -144,19 +105,6 @@ def unfence(session: Session, *, catches_up_in: Span = PATIENCE.catching_up) -> 
 def _back(session: Session) -> str:
     primary, secondary = session.pair
     return f"start {primary.region} as it was, when it has what {secondary.region} wrote, and steer producers back"
-
-
-@acts("promote")
-def promote(session: Session, *, bucket: str | None = None) -> Plan:
-    """Import the tables into the secondary's stack, if the primary's region is lost for good.
-
-    The primary must not answer. docs/promotion.md has what comes before and after.
-
-    Args:
-        bucket: A bucket of yours in the secondary's region, for the template; by default the SAM CLI's.
-    """
-    promotion = Promotion(session.stack, session.say, bucket)
-    return Plan(Steps(tuple(promotion.plan())), promotion.run, (session.stack,))
 
 
 @acts("deploy-regions", "", "--set Stage=prod --yes", chooses=False)

@@ -36,15 +36,30 @@ def table(*columns: str, title: str | None = None) -> Table:
 
 @singledispatch
 def show(data: object) -> RenderableType:
-    """Return what to print for data. By default that is each field or key with its value."""
-    fields = plain(data)
-    if not isinstance(fields, Mapping):
-        return str(fields)
-    rows = table()
-    rows.show_header = False
-    for name, value in fields.items():
-        rows.add_row(str(name), ", ".join(map(str, value)) if isinstance(value, list) else str(value))
-    return rows if fields else "nothing"
+    """Return what to print for data. By default that is a table: of its fields, or of a list's entries."""
+    parts = _parts(data)
+    if isinstance(parts, Mapping):
+        rows = table()
+        rows.show_header = False
+        for name, value in parts.items():
+            rows.add_row(str(name), _cell(value))
+        return rows if parts else "nothing"
+    if not isinstance(parts, list):
+        return str(plain(parts))
+    entries = [_parts(each) for each in parts]
+    if not entries or not all(isinstance(each, Mapping) for each in entries):
+        return ", ".join(map(str, plain(entries)))
+    columns = list(dict.fromkeys(name for each in entries for name in each))
+    rows = table(*columns)
+    for each in entries:
+        rows.add_row(*(_cell(each.get(name)) for name in columns))
+    return rows
+
+
+def _cell(value: object) -> RenderableType:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {each}" for name, each in plain(value).items())
+    return "" if value is None else show(value)
 
 
 @show.register
@@ -64,16 +79,22 @@ def _(report: Report) -> RenderableType:
 
 def plain(data: Any) -> Any:
     """Return data as JSON-ready values: named tuples, structs and data classes become mappings."""
+    parts = _parts(data)
+    if isinstance(parts, Mapping):
+        return {str(key): plain(value) for key, value in parts.items()}
+    if isinstance(parts, list):
+        return [plain(each) for each in parts]
+    return msgspec.to_builtins(parts, enc_hook=str)
+
+
+def _parts(data: Any) -> Any:
+    """Return the parts of data by name, or in a list; data itself if it has no parts."""
     if hasattr(data, "to_json"):
-        return plain(data.to_json())
+        return data.to_json()
     if hasattr(data, "_asdict"):
-        return plain(data._asdict())
+        return data._asdict()
     if isinstance(data, msgspec.Struct):
-        return plain(msgspec.structs.asdict(data))
+        return msgspec.structs.asdict(data)
     if dataclasses.is_dataclass(data) and not isinstance(data, type):
-        return {field.name: plain(getattr(data, field.name)) for field in dataclasses.fields(data)}
-    if isinstance(data, Mapping):
-        return {str(key): plain(value) for key, value in data.items()}
-    if isinstance(data, Iterable) and not isinstance(data, str | bytes):
-        return [plain(each) for each in data]
-    return msgspec.to_builtins(data, enc_hook=str)
+        return {field.name: getattr(data, field.name) for field in dataclasses.fields(data)}
+    return list(data) if isinstance(data, Iterable) and not isinstance(data, str | bytes | Mapping) else data

@@ -18,13 +18,12 @@ from carride.simulation import Simulation, Spec
 from ops import fleet as cars
 from ops import simulation, verify
 from ops.audit import DEFAULT_GRACE, Report, audit, gateway_payments
-from ops.cli.show import show, table
+from ops.cli.show import show
 from ops.cli.verbs import Plan, Session, Span, Steps, acts, reads
-from ops.doctor import Finding, examine
 from ops.finding import is_quiet
 from ops.regions import ROOT
 from ops.simulation import AT_ONCE, Published
-from ops.stack import OperatorError
+from ops.stack import OperatorError, StackRef
 from ops.verify.checks import CHECKS
 from ops.words import counted
 
@@ -98,42 +97,28 @@ def _watched(read: Callable[[], Report]) -> Iterator[Watched]:
         PAUSE(_WATCH_SECONDS)
 
 
-class Verification(dict[str, Any]):
-    """The results of all checks, as `ops.verify.to_json` returns them."""
-
-
-@show.register
-def _(result: verify.Result) -> RenderableType:
-    return Text(f"{result.verdict}  {result.statement}\n      {result.detail} ({result.seconds:.1f} s)")
-
-
-@show.register
-def _(found: Verification) -> RenderableType:
-    return Text(f"{found['passed']} passed, {found['failed']} failed, {found['skipped']} skipped")
-
-
 @acts("verify", "--yes", "--drills --yes", status=lambda found: bool(found["failed"]))
 def verify_stack(session: Session, *, rides: int = 20, drills: bool = False) -> Plan:
     """Check every statement about a deployed stack that code can check.
 
-    Publish simulated rides, book rides over the API, audit the stack, and go through the checklist of
-    docs/on-an-account.md. With --drills, break and mend a few things as well. In stage prod, publish and break nothing.
+    Publish simulated rides, book rides over the API, audit the stack, and look at what is deployed. With --drills,
+    break and mend a few things as well. In stage prod, publish and break nothing. docs/on-an-account.md has the rest.
     The results are in .aws-sam/verify.json and .aws-sam/verify.md.
 
     Status 0: no check failed; 1: at least one failed.
 
     Args:
         rides: Number of simulated rides.
-        drills: Also break and mend what the checklist calls a drill.
+        drills: Also break and mend a few things.
     """
     checks = [each for each in CHECKS if drills or not each.drill]
 
-    def run() -> Verification:
+    def run() -> dict[str, Any]:
         results: list[verify.Result] = []
         for result in verify.verify(verify.Deployment(session.stack, rides=rides), checks):
             results.append(result)
-            session.say(result)
-        found = Verification(verify.to_json(results))
+            session.say(f"{result.verdict}  {result.statement}\n      {result.detail} ({result.seconds:.1f} s)")
+        found = verify.to_json(results)
         _VERIFIED.mkdir(exist_ok=True)
         (_VERIFIED / "verify.json").write_text(json.dumps(found, indent=2), encoding="utf-8")
         (_VERIFIED / "verify.md").write_text(verify.to_markdown(results), encoding="utf-8")
@@ -210,33 +195,9 @@ def simulate(
 
 
 @reads("environments", "--json")
-def environments(session: Session) -> dict[str, dict[str, str]]:
+def environments(stack: StackRef) -> dict[str, dict[str, str]]:
     """Show the environment variables of each function; `sam local invoke --env-vars` reads the JSON.
 
     `make local-env` writes it to .aws-sam/env.json.
     """
-    return session.stack.environments()
-
-
-class Checkup(NamedTuple):
-    """What `doctor` has found."""
-
-    findings: tuple[Finding, ...]
-
-
-@show.register
-def _(checkup: Checkup) -> RenderableType:
-    rows = table("", "what", "found, or how to get it", "needed for")
-    for each in checkup.findings:
-        mark = Text("ok", "green") if each.found else Text("missing", "red" if each.needed else "yellow")
-        rows.add_row(mark, each.what, each.found or each.how, each.why)
-    return rows
-
-
-@reads("doctor", status=lambda checkup: any(each.needed and not each.found for each in checkup.findings))
-def doctor(session: Session) -> Checkup:
-    """Show what is missing on this machine or in the account, and how to get it.
-
-    Status 0: everything that is needed is there; 1: something is missing.
-    """
-    return Checkup(tuple(examine(lambda: session.stack)))
+    return stack.environments()

@@ -1,7 +1,7 @@
 """The registry of verbs, and what their functions use.
 
-A verb is a function of a `Session` and of its own options. Its docstring is its help. A reading verb returns data. An
-acting verb returns a `Plan`: what it would do, and the function that does it.
+A verb is a function of the ``stack`` or of a ``session``, and of its own options. Its docstring is its help. A reading
+verb returns data. An acting verb returns a `Plan`: what it would do, and the function that does it.
 """
 
 import re
@@ -42,46 +42,31 @@ class Verb(NamedTuple):
     name: str
     """Its words, such as ``failover run``."""
     run: Callable[..., Any]
-    acts: bool
-    """Whether it changes anything: it returns a `Plan`, which is carried out with ``--yes``."""
-    is_tool: bool
-    """Whether the MCP server offers it."""
-    chooses: bool
-    """Whether ``--stack`` and ``--region`` choose the stack."""
-    status: Callable[[Any], int]
-    """Returns the exit status for what the verb has returned or done."""
     examples: tuple[str, ...] = ()
     """Arguments to begin with, for its help."""
+    acts: bool = False
+    """Whether it changes anything: it returns a `Plan`, which is carried out with ``--yes``."""
+    tool: bool = True
+    """Whether the MCP server offers it. A verb that runs until Ctrl-C is no tool."""
+    chooses: bool = True
+    """Whether ``--stack`` and ``--region`` choose the stack."""
+    status: Callable[[Any], int] = lambda _: 0
+    """Returns the exit status for what the verb has returned or done."""
     temporary: bool = False
-    """Whether it uses resources that it makes, pays for and removes."""
+    """Whether it makes, pays for and removes resources: the MCP server needs permission for it."""
 
 
 VERBS: Final[dict[str, Verb]] = {}
 
 
-def reads[F: Callable[..., Any]](
-    name: str,
-    *examples: str,
-    tool: bool = True,
-    chooses: bool = True,
-    status: Callable[[Any], int] = lambda _: 0,
-    acts: bool = False,
-    temporary: bool = False,
-) -> Callable[[F], F]:
-    """Register a verb that changes nothing. It may yield its data, which is then shown as it comes.
+def reads[F: Callable[..., Any]](name: str, *examples: str, **settings: Any) -> Callable[[F], F]:
+    """Register a function as a verb that changes nothing. It may yield its data, which is then shown as it comes.
 
-    Args:
-        name: its words, such as ``failover status``.
-        *examples: arguments to begin with, for its help.
-        tool: whether the MCP server offers it; a verb that runs until Ctrl-C is no tool.
-        chooses: whether it works on the stack of ``--stack`` and ``--region``.
-        status: returns the exit status for the data: 0 by default.
-        acts: whether it changes something, as in `acts`.
-        temporary: whether it makes, pays for and removes resources: the MCP server needs permission for it.
+    ``settings`` are further fields of `Verb`.
     """
 
     def register(run: F) -> F:
-        VERBS[name] = Verb(name, run, acts, tool, chooses, status, examples, temporary)
+        VERBS[name] = Verb(name, run, examples, **settings)
         return run
 
     return register

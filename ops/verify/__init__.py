@@ -3,8 +3,7 @@
     for result in verify(Deployment(stack), CHECKS):
         print(result.verdict, result.statement, result.detail)
 
-`checks` has the statements that code can check, and `page` those that a person has to. The checklist of
-docs/on-an-account.md is generated from both.
+`checks` has the statements that code can check; docs/on-an-account.md has those that a person has to.
 """
 
 import time

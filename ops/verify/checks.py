@@ -412,7 +412,7 @@ def _permission(deployment: Deployment) -> str:
             SourceArn=source,
         )
     plan = redrive.plan(stack, "RideHistoryRuleDlq")
-    sent = redrive.redrive(stack, plan, report=lambda _: None).sent
+    sent = redrive.Job(stack, plan, report=lambda _: None).run().sent
     return f"{sent} redriven; {_settled(deployment).ledger.verdict}"
 
 

@@ -2,14 +2,13 @@
 
 import json
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, Final
 
 import boto3
+import urllib3
 from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
@@ -18,6 +17,7 @@ from ops.stack import OperatorError, StackRef
 
 _POLL_SECONDS: Final = 2.0
 _ANSWER_SECONDS: Final = 30
+_REFUSED: Final = 400
 
 
 class FailedError(Exception):
@@ -85,14 +85,10 @@ class Deployment:
         request = AWSRequest(method, url, headers=headers, data=json.dumps(body) if body else None)
         if sign:
             SigV4Auth(self._credentials(), "execute-api", self.stack.region).add_auth(request)
-        prepared = urllib.request.Request(  # noqa: S310 - the stack's own URL
-            url, request.data and request.data.encode(), dict(request.headers), method=method
+        answer = urllib3.request(
+            method, url, body=request.data, headers=dict(request.headers), timeout=_ANSWER_SECONDS, retries=False
         )
-        try:
-            with urllib.request.urlopen(prepared, timeout=_ANSWER_SECONDS) as answer:  # noqa: S310
-                return answer.status, json.load(answer)
-        except urllib.error.HTTPError as error:
-            return error.code, error.read().decode(errors="replace")
+        return answer.status, answer.json() if answer.status < _REFUSED else answer.data.decode(errors="replace")
 
     def _credentials(self) -> Any:
         if self.stack.local is not None:

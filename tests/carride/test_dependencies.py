@@ -1,4 +1,5 @@
 import ast
+import re
 import subprocess
 import sys
 import tomllib
@@ -44,6 +45,13 @@ def test_dependencies_point_one_way(layer: str, above: frozenset[str]) -> None:
     """The ride's layer may import the idempotency layer; neither imports anything above it."""
     above |= {"contract", "functions", "local", "ops", "tests"}
     assert [found for found in imports_in(LAYERS / layer) if found[1] in above] == []
+
+
+def test_what_is_deployed_uses_no_test_helpers() -> None:
+    """Functions and layers import nothing of `idempotency.testing`."""
+    sources = [path for folder in (LAYERS, ROOT / "functions") for path in folder.rglob("*.py")]
+    helped = [path for path in sources if re.search(r"(from|import) idempotency\.testing", path.read_text())]
+    assert {path.parent.name for path in helped} == {"testing"}
 
 
 def test_a_producer_loads_no_idempotency() -> None:

@@ -11,13 +11,8 @@ from gateway import GatewayUnavailableError
 from gateway_client import HttpGateway
 from idempotency import marshalling
 from idempotency.clock import epoch_ms
-from idempotency.testing import Invocation
+from idempotency.testing import FakeDynamoDB, FaultyTransport, Invocation
 from local.simulated_gateway import Books, Reply, Request, Troubles
-from tests.idempotency.fake_dynamodb import FakeDynamoDB
-
-
-class KilledError(BaseException):
-    """Ends a run as Lambda does when it stops a process: nothing can be done about it any more."""
 
 
 class FunctionBooks(Books):
@@ -27,7 +22,8 @@ class FunctionBooks(Books):
         super().__init__(troubles)
         self.dynamodb = FakeDynamoDB({"gateway": ("idempotencyKey",)})
         settings = simulated_gateway.Settings(simulated_gateway_table="gateway", aws_region="us-east-1")
-        self._handler = simulated_gateway.make_handler(settings, self.dynamodb, self.dynamodb)
+        self.transport = FaultyTransport(self.dynamodb)
+        self._handler = simulated_gateway.make_handler(settings, self.dynamodb, self.transport)
 
     def begin(self, request: Request) -> Reply | None:
         """Leave the request to `finish`."""
@@ -62,6 +58,7 @@ class FakeGateway(HttpGateway):
     Attributes:
         away: whether it gives no answers.
         asked: what the gateway was asked for, questions about a ride's payment included ("find").
+        sent: answers every request.
     """
 
     def __init__(self, books: Books | None = None, *, forgotten: float = 0.0) -> None:
@@ -69,15 +66,12 @@ class FakeGateway(HttpGateway):
         self.books = books or Books(Troubles(forgotten=forgotten))
         self.away = False
         self.asked: list[str] = []
+        self.sent = self.answer
         self._after: deque[Callable[[], object]] = deque()
 
     def then(self, happen: Callable[[], object]) -> None:
         """Have something happen after the next request took effect, before it is answered."""
         self._after.append(happen)
-
-    def no_longer(self) -> None:
-        """Have nothing happen any more."""
-        self._after.clear()
 
     def ledger(self) -> list[dict[str, Any]]:
         """Return every payment."""
@@ -85,6 +79,10 @@ class FakeGateway(HttpGateway):
         return payments
 
     def _send(self, method: str, path: str, key: str | None, content: bytes | None) -> tuple[int, bytes]:
+        return self.sent(method, path, key, content)
+
+    def answer(self, method: str, path: str, key: str | None, content: bytes | None) -> tuple[int, bytes]:
+        """Have what was told to happen take place, and answer a request."""
         if self.away:
             raise GatewayUnavailableError("nobody is there")
         reply = self._reply(method, path, key, content)

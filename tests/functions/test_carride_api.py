@@ -10,7 +10,7 @@ from msgspec.structs import replace
 import carride_simulator
 from carride.decoding import shaped
 from carride.region_fence import KNOWN_FOR, mark
-from tests.functions.api_fixtures import *  # noqa: F403 - the fixtures
+from idempotency import marshalling
 from tests.functions.api_world import BOOKING, DEV, KEYS, SETTINGS, STAFF, Answer, World, request
 
 TRACE: Final = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -109,9 +109,9 @@ def test_a_fenced_region_reads_and_writes_nothing(world: World) -> None:
     assert [ride["orderID"] for ride in listed.body["rides"]] == [order_id]
 
     world.dynamodb.delete_item(TableName="idempotency", Key=mark(SETTINGS.aws_region))
-    world.later, world.read_error = 2 * KNOWN_FOR, "ProvisionedThroughputExceededException"
+    world.later, world.dynamodb.read_error = 2 * KNOWN_FOR, "ProvisionedThroughputExceededException"
     assert world.book(key="third").problem == "unavailable"
-    world.read_error = None
+    world.dynamodb.read_error = None
     assert world.change(order_id, "start", 2).status == 200
 
 
@@ -169,21 +169,6 @@ def test_a_change_that_was_overtaken_is_stale(world: World) -> None:
     assert (created.type, cancelled.type, cancelled.payload["reason"]) == ("CarRideCreated", "CarRideCancelled", "x")
 
 
-@pytest.mark.parametrize("committed", [False, True])
-@pytest.mark.parametrize("action", ["book", "accept"])
-def test_a_killed_request_leaves_ride_and_event_or_neither(world: World, action: str, committed: bool) -> None:
-    """A killed request has changed both ride and events or neither; its retry completes it."""
-    order_id = world.booked() if action == "accept" else ""
-    world.transport.kill = "after" if committed else "before"
-    with pytest.raises(SystemExit):
-        world.change(order_id, action, 1) if order_id else world.book()
-    version = bool(order_id) + committed
-    assert sum(ride["version"] for ride in world.items("bookings")) == len(world.published()) == version
-    world.transport.kill, world.handler = None, world.process()
-    assert (world.change(order_id, action, 1) if order_id else world.book()).status in {200, 201}
-    assert world.items("bookings")[0]["version"] == len(world.published()) == bool(order_id) + 1
-
-
 def test_without_an_answer_from_dynamodb_the_client_retries(world: World) -> None:
     """A retry finds out what a transaction without an answer did; a retry of a failed read succeeds."""
     for _ in range(6):
@@ -193,10 +178,10 @@ def test_without_an_answer_from_dynamodb_the_client_retries(world: World) -> Non
     booked = world.book()
     assert (booked.status, len(world.items("bookings")), len(world.published())) == (201, 1, 1)
     order_id = booked.body["orderID"]
-    world.read_error = "ThrottlingException"
+    world.dynamodb.read_error = "ThrottlingException"
     assert world.change(order_id, "accept", 1).problem == "unavailable"
     assert world.send(request("GET", f"/carrides/{order_id}")).problem == "unavailable"
-    world.read_error = None
+    world.dynamodb.read_error = None
     assert world.change(order_id, "accept", 1).status == 200
 
 
@@ -247,12 +232,9 @@ def test_one_simulation_runs_at_a_time(world: World) -> None:
     assert simulate(world, "b").problem == "simulation-running"
     assert simulate(world, "a").status == 202
     [lock] = [item for item in world.items("idempotency") if "lock" in item["idempotencyKey"]]
-    world.dynamodb.update_item(
-        TableName="idempotency",
-        Key={"idempotencyKey": {"S": lock["idempotencyKey"]}},
-        UpdateExpression="SET expiryTimestamp = expiryTimestamp - :window",
-        ExpressionAttributeValues={":window": {"N": f"{timedelta(minutes=16).total_seconds():.0f}"}},
-    )
+    window_s = timedelta(minutes=16).total_seconds()
+    ended = lock | {"expiryTimestamp": lock["expiryTimestamp"] - int(window_s)}
+    world.dynamodb.put_item(TableName="idempotency", Item=marshalling.item(ended))
     world.handler = world.process(DEV)
     assert simulate(world, "c").status == 202
     assert len(world.simulations) == 2

@@ -8,7 +8,6 @@ import pytest
 
 from api.callers import Action, Caller, caller_of
 from api.commands import CHANGES
-from tests.functions.api_fixtures import *  # noqa: F403 - the fixtures
 from tests.functions.api_world import BOOKING, DEV, SETTINGS, STAFF, Answer, World, request
 
 SECURITY: Final = Path(__file__).parents[2] / "docs" / "security.md"

@@ -8,7 +8,6 @@ from typing import Final
 import pytest
 
 from api import openapi
-from tests.functions.api_fixtures import *  # noqa: F403 - the fixtures
 from tests.functions.api_world import World, request
 
 ROOT: Final = Path(__file__).parents[2]

@@ -7,7 +7,6 @@ import pytest
 
 from api import requests
 from api.commands import Book
-from tests.functions.api_fixtures import *  # noqa: F403 - the fixtures
 from tests.functions.api_world import BOOKING, DEV, STAFF, World, request
 
 CHANGE: Final = {"action": "accept", "version": 1}

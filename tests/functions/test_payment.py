@@ -67,19 +67,6 @@ def test_a_killed_run_is_over_before_lambda_tries_again() -> None:
     assert deployed.lease + deployed.clock_skew < 60
 
 
-def test_a_run_that_was_taken_over_changes_nothing(world: Payment) -> None:
-    """It comes back after its lease was over and another run has completed: one charge, one event."""
-
-    def sleep_through_the_lease() -> None:
-        world.clock.advance(60)
-        world.send(RIDE.assigned, "retry")
-
-    world.gateway.then(sleep_through_the_lease)
-    assert world.send(RIDE.assigned, "first") == "LostLease"
-    assert world.settled() == ("authorized", "authorized", ["PaymentAuthorized"])
-    assert world.item("payments")["effects"] == 1
-
-
 def test_without_a_gateway_only_what_needs_one_fails() -> None:
     """The event is attempted again and dead-lettered with what to set; no event of the ride is lost for the others."""
     world = Payment(cast("FakeGateway", HttpGateway("", clock=lambda: 0)))
@@ -88,7 +75,7 @@ def test_without_a_gateway_only_what_needs_one_fails() -> None:
         with pytest.raises(NoGatewayError):
             world.send(RIDE.assigned)
     assert world.send(RIDE.assigned) == "DeadLettered"
-    (letter,) = world.dead_letters()
+    (letter,) = world.given_up()
     assert "PaymentGatewayUrl" in letter.message
 
 

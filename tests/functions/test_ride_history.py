@@ -46,5 +46,5 @@ def test_another_payload_under_a_known_id_is_dead_lettered() -> None:
     first, second = world.envelope(RIDE.created), world.envelope(RIDE.created)
     second["detail"]["data"]["price"] = 1
     assert [world.deliver("ride-history", event) for event in (first, second)] == ["New", "DeadLettered"]
-    assert [letter.reason for letter in world.dead_letters()] == ["PAYLOAD_MISMATCH"]
+    assert [letter.reason for letter in world.given_up()] == ["PAYLOAD_MISMATCH"]
     assert timeline_of(world.item("rides"))[0].data["price"] == RIDE.created.price

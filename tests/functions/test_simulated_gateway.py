@@ -28,12 +28,7 @@ def test_requests_at_the_same_time_are_all_kept(earlier: int) -> None:
     for number in range(earlier):
         reserve(books, f"earlier-{number}")
 
-    def interrupt(operation: str) -> None:
-        if operation == "TransactWriteItems":
-            books.dynamodb.before = lambda _: None
-            assert reserve(books, "second").status == 201
-
-    books.dynamodb.before = interrupt
+    books.transport.meanwhile(lambda: reserve(books, "second"))
     assert reserve(books, "first").status == 201
     found = books.look_up("/payments", {"reference": ["order_01"]}).body["payments"]
     assert [books.look_up(f"/payments/{each['id']}", {}).body for each in found] == found

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import nullcontext
 from datetime import UTC, datetime, tzinfo
 from functools import cached_property, partial
 from typing import Any, Final
@@ -25,16 +24,16 @@ from carride.events import SOURCE, RideEvent, parse_event
 from carride.facts import FACTS, Fact
 from carride.history import merged
 from carride.overdue import LIMIT, Stage
-from idempotency import Consumer, DynamoDBStore, lambda_deadline, marshalling
-from idempotency.clock import epoch_ms
+from idempotency import lambda_deadline, marshalling, testing
 from idempotency.dead_letters import DeadLetter
 from idempotency.observation import Observation
-from idempotency.testing import DeadLetterBox, Invocation, ManualClock
+from idempotency.testing import Invocation, ManualClock, eventbridge_event, sqs_event
+from idempotency.testing.dynamodb import Item
+from idempotency.testing.worlds import NO_FAULT, Fault, Run
 from tests.carride.pipe import piped
 from tests.functions import api_world
 from tests.functions.gateways import FakeGateway
 from tests.functions.saga import NOW
-from tests.idempotency.fake_dynamodb import FakeDynamoDB, Item
 
 CONSUMED: Final[Mapping[str, Collection[type]]] = {
     "ride-history": frozenset(FACTS.values()),
@@ -43,9 +42,9 @@ CONSUMED: Final[Mapping[str, Collection[type]]] = {
 }
 """The facts that the rule of each consumer passes on."""
 TABLES: Final = {
-    "idempotency": ("idempotencyKey",),
     "outbox": ("id",),
     "cars": ("zone", "carID"),
+    "points": ("customerID",),
     **dict.fromkeys(("rides", "bookings", "assignments", "payments"), ("orderID",)),
 }
 _SHARED: Final[dict[str, Any]] = {"idempotency_store": "dynamodb:idempotency", "dead_letter_queue_url": "queue"}
@@ -61,20 +60,7 @@ type Lost = Callable[[str, str], bool]
 """Whether a consumer never gets an event, by the consumer's name and the event's type."""
 
 
-class Inline:
-    """Runs a batch one after the other; nothing takes long enough for a heartbeat."""
-
-    def run_all(self, tasks: Any, limit: int) -> None:
-        """Run every task."""
-        for task in tasks:
-            task()
-
-    def repeat(self, beat: object, interval_s: float) -> Any:
-        """Send no heartbeats."""
-        return nullcontext()
-
-
-class World:
+class World(testing.World):
     """The functions, everything around them, and what is on its way between them.
 
     Args:
@@ -82,20 +68,20 @@ class World:
 
     Attributes:
         observations: what the consumers have observed.
-        concurrency: how the messages of a batch run; None: in threads, as deployed.
+        last: the last invocation.
     """
 
-    concurrency: Inline | None = Inline()
+    timed = (DynamoDB,)
 
     def __init__(self, gateway: FakeGateway | None = None) -> None:
-        self.clock = ManualClock(int(NOW.timestamp() * 1000))
-        self.dynamodb = FakeDynamoDB(TABLES, self.clock)
+        indexes = {assignment_table.INDEX: ("freeShard", "freePlace")}
+        super().__init__(TABLES, clock=ManualClock(int(NOW.timestamp() * 1000)), indexes=indexes)
         self.dynamodb.inserted = self._inserted
         self.gateway = gateway or FakeGateway()
-        self._dead_letters = DeadLetterBox()
         self.observations = list[Observation]()
         self._on_the_bus: list[Mapping[str, Any]] = []
         self._requests = iter(range(1_000_000))
+        self.last: Run | None = None
 
     def now(self, zone: tzinfo = UTC) -> datetime:
         """Return the present."""
@@ -103,63 +89,76 @@ class World:
 
     @cached_property
     def handlers(self) -> dict[str, Any]:
-        """The handlers of the consumers and of the reconciler."""
-        timed: dict[str, Any] = {"clock": self.clock, "sleep": self.clock.sleep, "jitter": lambda: 0.5}
-        store = DynamoDBStore("idempotency", transport=self.dynamodb, **timed)
-        with pytest.MonkeyPatch.context() as patch:
-            for module in (carride.consumer, reconciler):
-                patch.setattr(module, "Consumer", partial(Consumer, concurrency=self.concurrency, **timed))
-                patch.setattr(module, "open_store", lambda _, **_transport: store)
-            for module in (dispatch, payment):
-                patch.setattr(module, "dynamodb_transport", lambda: self.dynamodb)
-                patch.setattr(module, "DynamoDB", lambda transport: DynamoDB(transport, sleep=self.clock.sleep))
+        """The handlers in a process that lives as long as the world."""
+        return self.process()
+
+    def process(self, *functions: str) -> dict[str, Any]:
+        """Start a process of some functions, or of all, and return their handlers."""
+        with self.installed(), pytest.MonkeyPatch.context() as patch:
             patch.setattr(reconciler, "dynamodb_client", lambda: self.dynamodb)
-            patch.setattr(carride.consumer, "SqsDeadLetters", lambda _: self._dead_letters)
             patch.setattr(carride.consumer, "observe", self.observations.append)
-            return {
-                "ride-history": ride_history.make_handler(ride_history.Settings(ride_table="rides", **_SHARED)),
-                "dispatch": dispatch.make_handler(
+            settings = Settings(simulator_function_name="simulator", stage="local", **_TABLES)
+            make: dict[str, Callable[[], Any]] = {
+                "api": lambda: carride_api.make_handler(
+                    settings,
+                    dynamodb=self.dynamodb,
+                    transport=self.dynamodb,
+                    now=self.now,
+                ),
+                "ride-history": lambda: ride_history.make_handler(ride_history.Settings(ride_table="rides", **_SHARED)),
+                "dispatch": lambda: dispatch.make_handler(
                     dispatch.Settings(assignment_table="assignments", car_table="cars", **_SHARED, **_EMITTING),
                     now=self.now,
                 ),
-                "payment": payment.make_handler(
+                "payment": lambda: payment.make_handler(
                     payment.Settings(payment_table="payments", payment_gateway_url="http://-", **_SHARED, **_EMITTING),
                     self.gateway,
                     now=self.now,
                 ),
-                "reconciler": reconciler.make_handler(
+                "reconciler": lambda: reconciler.make_handler(
                     reconciler.Settings(assignment_table="assignments", payment_table="payments", **_TABLES)
                 ),
             }
+            return {name: make[name]() for name in functions or make}
 
     # ── Deliveries ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def deliver(self, consumer: str, event: Mapping[str, Any], *, attempt: int = 1, delivery: str = "") -> str:
+    def deliver(
+        self, consumer: str, event: Mapping[str, Any], *, attempt: int = 1, delivery: str = "", fault: Fault = NO_FAULT
+    ) -> str:
         """Deliver an EventBridge event to a consumer, and return the outcome, which dispatch does not tell.
 
         A delivery is its event's own unless it is given an id.
         """
         raw = dict(event) | {"time": self.now().isoformat()}
         raw = self.batch(raw, attempt=attempt) if consumer == "dispatch" else raw
-        context = Invocation(self.clock, request_id=delivery or event["id"], timeout_s=180)
-        outcome: str = self.handlers[consumer](raw, context).get("outcome", "")
+        outcome: str = self.run(consumer, raw, delivery or event["id"], 180, fault).get("outcome", "")
         return outcome
+
+    def run(self, function: str, event: object, delivery: str, timeout_s: float, fault: Fault = NO_FAULT) -> Any:
+        """Invoke a function, and return its answer, or raise what it raised."""
+        self.last = self.invoke(self.handlers[function], event, delivery=delivery, timeout_s=timeout_s, fault=fault)
+        if self.last.error:
+            raise self.last.error
+        return self.last.answer
 
     def batch(self, *events: Mapping[str, Any], attempt: int = 1) -> dict[str, Any]:
         """Return events as a batch of the queue of dispatch."""
-        attributes = {"SentTimestamp": str(self.clock()), "ApproximateReceiveCount": str(attempt)}
-        messages = [{"messageId": each["id"], "body": json.dumps(each), "attributes": attributes} for each in events]
-        return {"Records": messages}
+        batch = sqs_event(*events, clock=self.clock, received=attempt)
+        return {
+            "Records": [each | {"messageId": event["id"]} for each, event in zip(batch["Records"], events, strict=True)]
+        }
 
     def envelope(self, fact: Fact | RideEvent, **attributes: Any) -> dict[str, Any]:
         """Return the EventBridge event of a fact."""
         event = fact if isinstance(fact, RideEvent) else RideEvent.of(fact, source=SOURCE, time=NOW, **attributes)
-        names = {"source": event.source, "detail-type": "CarRideEvent", "time": self.now().isoformat()}
-        return {"id": f"delivery-of-{event.id}", "region": "us-east-1", **names, "detail": event.to_detail()}
+        return eventbridge_event(
+            event.to_detail(), event_id=f"delivery-of-{event.id}", source=event.source, clock=self.clock
+        )
 
-    def dead_letters(self) -> list[DeadLetter]:
+    def given_up(self) -> list[DeadLetter]:
         """Return what was given up since the last time."""
-        letters, self._dead_letters.letters = self._dead_letters.letters, []
+        letters, self.dead_letters.letters = self.dead_letters.letters, []
         return letters
 
     # ── The bus ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -188,15 +187,10 @@ class World:
 
     # ── Bookings ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    @cached_property
-    def _api(self) -> Any:
-        settings = Settings(simulator_function_name="simulator", stage="local", **_TABLES)
-        return carride_api.make_handler(settings, dynamodb=self.dynamodb, transport=self.dynamodb, now=self.now)  # type: ignore[arg-type] # a fake client
-
     def ask(self, method: str, path: str, body: object = None) -> Any:
         """Send the API a request, which it does not refuse, and return the body of the answer."""
         request = api_world.request(method, path, body, key=f"key-{crc32(json.dumps([path, body]).encode())}")
-        answer = api_world.Answer.of(self._api(request, Invocation(epoch_ms)))
+        answer = api_world.Answer.of(self.handlers["api"](request, Invocation(self.clock)))
         assert answer.status in {200, 201}, answer
         return answer.body
 
@@ -217,13 +211,13 @@ class World:
         self.clock.advance(LIMIT.total_seconds() + 60)
         return self.tick(lost=lost, timeout_s=timeout_s)
 
-    def tick(self, *, lost: Lost = lambda *_: False, timeout_s: float = 120) -> dict[str, int]:
+    def tick(self, *, lost: Lost = lambda *_: False, timeout_s: float = 120, fault: Fault = NO_FAULT) -> dict[str, int]:
         """Run the reconciler now, and have its events delivered."""
-        context = Invocation(self.clock, request_id=f"tick-{next(self._requests)}", timeout_s=timeout_s)
+        event, request_id = {"time": self.now().isoformat()}, f"tick-{next(self._requests)}"
         try:
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(reconciler, "lambda_deadline", partial(lambda_deadline, clock=self.clock))
-                counts: dict[str, int] = self.handlers["reconciler"]({"time": self.now().isoformat()}, context)
+                counts: dict[str, int] = self.run("reconciler", event, request_id, timeout_s, fault)
         finally:
             self.flow(lost)
         return counts

@@ -6,7 +6,7 @@ import pytest
 
 from idempotency import DynamoDBStore, MemoryStore
 from idempotency.testing import FaultyTransport, ManualClock
-from tests.idempotency.fake_dynamodb import FakeDynamoDB
+from idempotency.testing.dynamodb import FakeDynamoDB
 from tests.idempotency.samples import RIDES, TABLE, DynamoDBWorld, World
 
 

@@ -8,26 +8,24 @@ import pytest
 from idempotency import Consumer, DynamoDBStore, Observation, Operation, Policy, Update
 from idempotency.record import Record
 from idempotency.stores import Store
-from idempotency.testing import DeadLetterBox, FaultyTransport, Invocation, ManualClock
+from idempotency.testing import (
+    Crash,
+    DeadLetterBox,
+    FaultyTransport,
+    Invocation,
+    ManualClock,
+    eventbridge_event,
+    sqs_event,
+)
 
 TABLE = "Idempotency"
 RIDES = "Rides"
-SQS_ATTRIBUTES = {"SentTimestamp": "1800000000000", "ApproximateReceiveCount": "1"}
+SQS_ATTRIBUTES = sqs_event("")["Records"][0]["attributes"]
 
 
 def event(key: str | None = "k1", **data: object) -> dict[str, Any]:
     """An event of EventBridge's with an idempotency id and data."""
-    return {
-        "version": "0",
-        "id": "e1",
-        "account": "123456789012",
-        "resources": [],
-        "source": "test",
-        "detail-type": "Test",
-        "time": "2027-01-15T08:00:00Z",  # when ManualClock starts
-        "region": "eu-west-1",
-        "detail": {"idempotencyid": key, "data": {"orderID": "order_01"} | data},
-    }
+    return eventbridge_event({"idempotencyid": key, "data": {"orderID": "order_01"} | data}, event_id="e1")
 
 
 def create_tables(dynamodb: Any, keys: Mapping[str, str]) -> None:
@@ -48,10 +46,6 @@ class Text(str):
 
     def __str__(self) -> str:
         return "another"
-
-
-class Crash(BaseException):
-    """The end of a process, as the code that it was running sees it."""
 
 
 def crash(_: object) -> None:

@@ -14,7 +14,8 @@ import pytest
 from idempotency import TRANSPORT_ID, BatchFailedError, BusyError
 from idempotency.dead_letters import CONTRACT
 from idempotency.sources import KAFKA, KINESIS
-from tests.idempotency.samples import SQS_ATTRIBUTES, Crash, World, crash
+from idempotency.testing import Crash, sqs_event
+from tests.idempotency.samples import World, crash
 
 DEADLINE_S = 10
 """How long a test waits for other threads before it fails."""
@@ -54,10 +55,10 @@ def sqs(make: Make) -> Batches:
     return make()
 
 
-def message(key: str | None, number: int, *, received: int = 1, **attributes: str) -> dict[str, Any]:
+def message(key: str | None, number: int, *, received: int = 1, **attributes: Any) -> dict[str, Any]:
     """Make an SQS record."""
-    attributes = SQS_ATTRIBUTES | {"ApproximateReceiveCount": str(received)} | attributes
-    return {"messageId": f"m{number}", "body": json.dumps({"id": key}), "attributes": attributes}
+    batch = sqs_event({"id": key}, received=received, **attributes)
+    return {**batch["Records"][0], "messageId": f"m{number}"}
 
 
 def messages(*keys: str | None, **options: Any) -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ UV: Final = shutil.which("uv") or str(ROOT / ".venv-uv" / "bin" / "uv")
 FILE: Final = re.compile(r'^```python title="(\w+\.py)"\n(.*?)^```', re.DOTALL | re.MULTILINE)
 USE: Final = """
 import sys
-import billing, idempotency, idempotency.telemetry
+import billing, idempotency, idempotency.durable, idempotency.telemetry
 from idempotency.stores.transport import botocore_transport
 from idempotency.testing import DeadLetterBox, Invocation
 for name in idempotency.__all__:

@@ -11,7 +11,7 @@ from idempotency.record import COMPLETED, IN_PROGRESS, Record
 from idempotency.stores.dynamodb import item_of, record_of
 from idempotency.stores.transport import Transport
 from idempotency.testing import FaultyTransport
-from tests.idempotency.fake_dynamodb import FakeDynamoDB
+from idempotency.testing.dynamodb import FakeDynamoDB
 from tests.idempotency.samples import RIDES
 
 KEY = "history#order_01"

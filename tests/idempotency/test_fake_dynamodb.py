@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from moto import mock_aws
 
-from tests.idempotency.fake_dynamodb import FakeDynamoDB
+from idempotency.testing.dynamodb import FakeDynamoDB
 
 KEYS: Final = ("zone", "id")
 PLACES: Final = st.builds(

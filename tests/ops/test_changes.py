@@ -50,8 +50,7 @@ def test_each_change_leaves_a_line(
             return int(ended.code or 0)
         return 0
 
-    verb = Verb("change", change, acts=True, is_tool=True, chooses=True, status=lambda _: 0)
-    monkeypatch.setitem(VERBS, "change", verb)
+    monkeypatch.setitem(VERBS, "change", Verb("change", change, acts=True))
     changes = tmp_path / ".carride" / "changes.jsonl"
     monkeypatch.setattr("ops.cli.changes.CHANGES", changes)
     assert run("it") == 0

@@ -46,7 +46,9 @@ def test_a_failover_is_shown_first(until: tuple[str, ...], end: str, capsys: pyt
         (["replay", "run"], "--since"),
         (["failover", "run", "--runs-end-in", "soon"], "'soon' is no span of time: write 90s, 10m, 6h or 2d"),
         (["release", "dispatch"], "'dispatch' is no key: it begins with"),
-        (["release", "nobody#key"], "'nobody#key' is no key: it begins with"),
+        (["records", "--status", "gone"], "there is no status GONE: give one of COMPLETED"),
+        (["tail", "--type", "Nothing", *AT_HOME], "there is no type of event Nothing: give one of CarAssigned"),
+        (["tail", "--outcome", "Nothing", *AT_HOME], "there is no outcome Nothing: give one of Busy"),
         (["deploy-regions", "--set", "Stage"], "'Stage' sets no parameter: write NAME=VALUE"),
         (["audit", "--payments", __file__, *AT_HOME], "is no ledger of the gateway"),
         (["redrive", "Nowhere", *AT_HOME], "the stack has no dead-letter queue Nowhere: it has RideHistoryDlq"),
@@ -91,15 +93,6 @@ def test_the_state_of_both_regions_is_shown(capsys: pytest.CaptureFixture[str]) 
     assert (secondary["fenced_since"], secondary["replays"]) == (None, ["new"])
     run("failover", "status", unreachable={HOME})
     assert "Could not connect" in capsys.readouterr().out
-
-
-def test_a_region_that_is_not_fenced_is_not_unfenced(capsys: pytest.CaptureFixture[str]) -> None:
-    """It is refused before --yes."""
-    run("unfence", fenced={HOME})
-    assert capsys.readouterr().out.endswith("nothing was done; add --yes to do it\n")
-    with pytest.raises(SystemExit):
-        run("unfence")
-    assert "us-west-2 is not fenced" in capsys.readouterr().err
 
 
 EXAMPLES = [(verb.name, example) for verb in VERBS.values() for example in verb.examples]

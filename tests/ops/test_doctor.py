@@ -1,20 +1,23 @@
 """What `doctor` finds missing, and how to get it."""
 
 import shutil
+import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
 from botocore.exceptions import NoCredentialsError
 from moto import mock_aws
 
-from ops.doctor import Finding, examine
-from ops.stack import ClientFactory, OperatorError, StackRef, aws_clients
+from ops.cli.verbs import Session
+from ops.doctor import Finding, doctor
+from ops.stack import ClientFactory, aws_clients
 from tests.ops.world import HOME, World
 
 
 def missing(clients: ClientFactory) -> dict[str, Finding]:
     """Return what is missing, by name; these tests need none of the other environments."""
-    found = examine(lambda: StackRef("carride", HOME, clients))
+    found = doctor(Session(print, clients, "carride", HOME))["findings"]
     return {each.what: each for each in found if each.found is None and not each.what.startswith(".venv")}
 
 
@@ -48,14 +51,23 @@ def test_what_is_missing_on_the_machine_is_named(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(shutil, "which", lambda program: None)
     found = missing(without_credentials)
     assert {"git", "make", "credentials"} == {each.what for each in found.values() if each.needed}
-    assert {"containers", "chromium"} <= found.keys()
+    assert "chromium" in found
     assert all(each.how for each in found.values())
 
 
-def test_without_a_region_nothing_is_asked() -> None:
+def test_containers_need_a_service_that_answers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The program of Docker or podman alone is not enough for the SAM CLI."""
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/socket")
+    monkeypatch.setattr(shutil, "which", lambda program: f"/usr/bin/{program}")
+    assert "DOCKER_HOST" in missing(without_credentials)["containers"].how
+    with socket.socket(socket.AF_UNIX) as service:
+        service.bind(f"{tmp_path}/socket")
+        service.listen()
+        assert "containers" not in missing(without_credentials)
+
+
+def test_without_a_region_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Credentials and stack are looked for in a region."""
-
-    def refuse() -> StackRef:
-        raise OperatorError("no region")
-
-    assert [each.what for each in examine(refuse)][-1] == "region"
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
+        monkeypatch.delenv(name, raising=False)
+    assert [each.what for each in doctor(Session(print, without_credentials))["findings"]][-1] == "region"

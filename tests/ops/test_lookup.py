@@ -125,6 +125,24 @@ def test_an_event_is_found_by_whatever_is_left_of_it(
         assert here.deliveries or "no delivery is in its log" in here.says
 
 
+@pytest.mark.parametrize("dead_lettered", [False, True])
+def test_another_producers_event_is_found_by_the_id_that_its_producer_gave_it(
+    ref: StackRef, dead_lettered: bool
+) -> None:
+    """The idempotency id is derived from that one, and neither the bus nor the producer knows it."""
+    seen = on_bus(CREATED)
+    del seen["detail"]["idempotencyid"], seen["detail"]["sequence"]
+    seen["detail"] |= {"type": "acme.acr.CarRiderCreatedEvent", "idempotencyId": NOBODY.replace("4", "6")}
+    if dead_lettered:
+        ref.client("sqs").send_message(QueueUrl=ref.outputs["RideHistoryRuleDlqUrl"], MessageBody=json.dumps(seen))
+    else:
+        log(ref, "CarRideEvents", seen)
+    found = lookup.event(ref, NOBODY.replace("4", "6"))
+    assert (found.type, found.ride, bool(found.copies)) == ("CarRideCreated", "order_01", not dead_lettered)
+    assert found.id not in (CREATED.idempotencyid, NOBODY.replace("4", "6"))
+    assert [found] == list(lookup.ride(ref, "order_01").events)
+
+
 def test_what_is_on_the_bus_does_not_wait_in_the_outbox(ref: StackRef) -> None:
     """An item of the outbox stays for days after its event was published."""
     ref.client("dynamodb").put_item(TableName="Outbox", Item={"id": {"S": CREATED.id}})

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import partial
+from io import StringIO
 from itertools import product
 from typing import Any, Final
 
@@ -12,6 +13,7 @@ import pytest
 from botocore.exceptions import EndpointConnectionError
 from moto import mock_aws
 
+import ops.cli.letters  # noqa: F401 - how letters look
 from carride.entry import BusEntry
 from idempotency.clock import epoch_ms
 from idempotency.decision import released
@@ -20,6 +22,7 @@ from idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Reco
 from idempotency.stores.dynamodb import item_of, record_of
 from ops import letters, records, redrive
 from ops.audit.queues import peek
+from ops.cli.show import console, show
 from ops.stack import OperatorError, StackRef
 from tests.carride.fakes import FakeBus, client_error
 from tests.carride.rides import NOW, entry
@@ -96,7 +99,7 @@ def put(ref: StackRef, queue: str, *bodies: str) -> dict[str, str]:
 def redriven(ref: StackRef, queue: str = DLQ, *, release: bool = False, **options: Any) -> redrive.Redriven:
     """Redrive a queue, and check that what the plan says stays does stay."""
     plan = redrive.plan(ref, queue, release=release)
-    done = redrive.redrive(ref, plan, **AT_ONCE | {"wait": timedelta()} | options)
+    done = redrive.Job(ref, plan, **AT_ONCE | {"wait": timedelta()} | options).run()
     assert {each.verdict.why for each in plan.letters if not each.verdict.goes} <= set(done.stayed)
     return done
 
@@ -141,7 +144,7 @@ def test_letters_are_sent_at_the_rate_that_was_asked_for(ref: StackRef) -> None:
     put(ref, DLQ, envelope(entry(size=5_000)))
     done = redriven(ref, canary=False, rate=4, sleep=pauses.append)
     assert (done.sent, done.stayed, pauses) == (2, {"refused: RequestEntityTooLargeException": 1}, [0.25] * 2)
-    done = redrive.redrive(ref, theirs, **AT_ONCE)
+    done = redrive.Job(ref, theirs, **AT_ONCE).run()
     assert (done.sent, done.gone, done.succeeded) == (0, 2, False)
     assert (len(ref.client("lambda").events), left(ref)) == (2, 1)
 
@@ -206,7 +209,7 @@ def test_an_interrupted_redrive_loses_and_hides_nothing(ref: StackRef, at: int) 
     for service in ("sqs", "dynamodb"):
         ref.client(service).meta.events.register("before-call", interrupt)
     with pytest.raises((KeyboardInterrupt, OperatorError)) as ended:
-        redrive.redrive(ref, plan, canary=False, **AT_ONCE)
+        redrive.Job(ref, plan, canary=False, **AT_ONCE).run()
     assert "of 4 letters were sent" in str(ended.value)
     assert left(ref) + len(set(history.events)) >= len(facts)
     redriven(ref)
@@ -215,7 +218,7 @@ def test_an_interrupted_redrive_loses_and_hides_nothing(ref: StackRef, at: int) 
 
 @pytest.mark.parametrize(
     ("how", "succeeded", "sent", "stay"),
-    [("failed", False, 2, 2), ("unknown", None, 2, 2), ("refused", False, 1, 3)],
+    [("failed", False, 2, 2), ("unknown", None, 2, 2), ("back", False, 2, 3), ("refused", False, 1, 3)],
 )
 def test_a_group_is_sent_only_if_its_first_letter_succeeds(
     ref: StackRef, how: str, succeeded: bool | None, sent: int, stay: int
@@ -231,6 +234,8 @@ def test_a_group_is_sent_only_if_its_first_letter_succeeds(
             history.record(COMPLETED, fact)
         elif how == "failed":
             history.record(FAILED, fact, attempt=2)
+        elif how == "back":  # without a record: the function could not start
+            put(ref, DLQ, given_up("order_01"))
         elif how == "refused":
             raise client_error("AccessDeniedException", 403)
 
@@ -269,6 +274,9 @@ def test_letters_are_grouped_by_failure(ref: StackRef) -> None:
     assert {letter.type for letter in failure.letters} == {"CarRideCreated"}
     assert all(letter.ride == letter.event["detail"]["subject"] for letter in failure.letters)
     assert left(ref) == 60, "nothing stays hidden"
+    console(printed := StringIO()).print(show(letters.letters(ref)))
+    assert {failure.group, failure.letters[0].ride} <= set(printed.getvalue().split())
+    assert max(map(len, printed.getvalue().splitlines())) <= 100
 
 
 def test_letters_are_chosen_by_key_reason_group_and_number(ref: StackRef) -> None:
@@ -283,5 +291,5 @@ def test_letters_are_chosen_by_key_reason_group_and_number(ref: StackRef) -> Non
     assert [planned.letter for planned in redrive.plan(ref, DLQ, reason="QUARANTINED", limit=1).letters] == every[:1]
     with pytest.raises(OperatorError, match=every[0].group):
         redrive.plan(ref, DLQ, reason="CONTRACT")
-    assert redrive.redrive(ref, redrive.plan(ref, DLQ, limit=1), **AT_ONCE).sent == 1
+    assert redrive.Job(ref, redrive.plan(ref, DLQ, limit=1), **AT_ONCE).run().sent == 1
     assert left(ref) == 2

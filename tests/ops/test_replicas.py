@@ -78,13 +78,6 @@ def test_records_from_before_the_trouble_are_not_compared(
     assert said == [f"reading {RECORDS}: some 3 items, 0 MB", f"reading {TABLE}: some 1 items, 0 MB"]
 
 
-def test_reading_that_takes_too_long_is_given_up(put: Put, wait: Callable[..., int]) -> None:
-    """The operator bounds it, and learns how far it has come."""
-    put(ONE, HOME, AWAY)
-    with pytest.raises(OperatorError, match=r"not compared after -1 s, with 0 items compared so far"):
-        wait(pytest.fail, patience=-1.0)
-
-
 @pytest.mark.parametrize("before", [None, ONE], ids=["missing", "older"])
 @pytest.mark.parametrize(("arriving", "regions"), [(TWO, [AWAY]), (ONE, [HOME, AWAY])], ids=["arrives", "replaced"])
 def test_an_item_that_is_behind_is_waited_for(
@@ -104,9 +97,16 @@ def test_an_item_that_is_behind_is_waited_for(
     assert len(slept) == 1
 
 
-def test_items_that_do_not_arrive_end_the_patience(put: Put, wait: Callable[..., int]) -> None:
-    """The message has their number and their table."""
+@pytest.mark.parametrize(
+    ("patience", "problem"),
+    [
+        (0.3, rf"1 item of {TABLE} had not arrived in {AWAY} after 0.3 s"),
+        (-1.0, "not compared after -1 s, with 0 items compared so far"),
+    ],
+)
+def test_patience_ends(put: Put, wait: Callable[..., int], patience: float, problem: str) -> None:
+    """The operator bounds reading and waiting, and learns how far it has come."""
     put(ONE, HOME)
     passed: list[float] = []
-    with pytest.raises(OperatorError, match=rf"1 item of {TABLE} had not arrived in {AWAY} after 0.3 s"):
-        wait(passed.append, patience=0.3, clock=lambda: sum(passed))
+    with pytest.raises(OperatorError, match=problem):
+        wait(passed.append, patience=patience, clock=lambda: sum(passed))

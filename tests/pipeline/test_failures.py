@@ -67,7 +67,7 @@ def test_an_event_that_cannot_be_handed_over_lies_in_the_rules_queue(pipeline: P
         Principal="events.amazonaws.com",
         SourceArn=rule["Arn"],
     )
-    assert redrive.redrive(site, redrive.plan(site, "RideHistoryRuleDlq")).sent == before.published
+    assert redrive.Job(site, redrive.plan(site, "RideHistoryRuleDlq")).run().sent == before.published
     after = pipeline.ledger()
     assert after.dead_lettered == {}
     assert after.consumers[HISTORY].effects == before.distinct

@@ -38,6 +38,9 @@ def test_mended_letters_take_effect_once(pipeline: Pipeline, capsys: pytest.Capt
     pipeline.break_history()
     pipeline.put(event_of(Life().created).to_detail())  # the function cannot start
     pipeline.settle()
+    said: list[str] = []
+    assert not redrive.Job(stack, redrive.plan(stack, DLQ), report=said.append).run().succeeded
+    assert f"it is back in {DLQ}: RetriesExhausted" in said[-1], "no record tells"
     configure(RIDE_TABLE="nowhere")
     pipeline.put(
         *(event_of(Life(f"order_{number}").created).to_detail() for number in range(10))
@@ -53,7 +56,7 @@ def test_mended_letters_take_effect_once(pipeline: Pipeline, capsys: pytest.Capt
     assert before.consumers[HISTORY].effects == 0
 
     for queue, count in kinds.items():
-        done = redrive.redrive(stack, redrive.plan(stack, queue, release=True))
+        done = redrive.Job(stack, redrive.plan(stack, queue, release=True)).run()
         assert done.stayed[redrive.HELD] == count - len(done.first)
         assert not any(done.first.values())
     pipeline.settle()
@@ -61,7 +64,7 @@ def test_mended_letters_take_effect_once(pipeline: Pipeline, capsys: pytest.Capt
     found = carride("letters")
     assert sum(failure["count"] for failure in found["failures"]) == before.published, "the first letters are back"
     for queue in kinds:
-        assert redrive.redrive(stack, redrive.plan(stack, queue, release=True)).succeeded
+        assert redrive.Job(stack, redrive.plan(stack, queue, release=True)).run().succeeded
     after = pipeline.ledger()
     history, others = after.consumers[HISTORY], set(after.consumers) - {HISTORY}
     assert (history.effects, history.duplicates_absorbed) == (before.distinct, 0)

@@ -116,7 +116,7 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
         self.name = name
         self._store = store
         self._source = source
-        self._clock = clock
+        self.clock = clock
         self._policy = policy
         self._functions: dict[str, tuple[str, str]] = {}
         self._reader = Reader(
@@ -145,7 +145,7 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
 
         @functools.wraps(work)
         def handler(event: dict[str, Any], context: LambdaContext) -> EventResponse:
-            message = messages.read(event, LambdaInvocation.of(context, self._clock), context.aws_request_id)
+            message = messages.read(event, LambdaInvocation.of(context, self.clock), context.aws_request_id)
             if message is None:
                 return {"outcome": observation.DEAD_LETTERED, "key": None, "attempt": 0}
             answer = messages.run(message)
@@ -165,13 +165,13 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
 
         work = self._checked(work, "batch_handler")
         source = self._source or SQS
-        pace = Pace(self._clock)
+        pace = Pace(self.clock)
         messages = MessageHandler(self._reader, self._runner, source, pace.measure(work))
 
         @functools.wraps(work)
         def handler(event: dict[str, Any], context: LambdaContext) -> BatchResponse:
             records = source.records(event)
-            failures = Batch(messages, self._runner, pace, records, LambdaInvocation.of(context, self._clock)).run()
+            failures = Batch(messages, self._runner, pace, records, LambdaInvocation.of(context, self.clock)).run()
             if failures and (source.failure_id is None or len(failures) == len(records)):
                 raise BatchFailedError(len(failures), len(records)) from next(filter(None, failures.values()), None)
             report = source.failure_id or source.message_id
@@ -286,7 +286,7 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
     def release(self, key: object, operation: str | None = None) -> bool:
         """Release a key, as `idempotency.release` does; return whether there was something to release."""
         name = record_key(self.name, key, operation)
-        return release(self._store, name, window=self._policy.window, clock=self._clock)
+        return release(self._store, name, window=self._policy.window, clock=self.clock)
 
 
 def release(store: Store, key: str, *, window: int = 30 * DAY, clock: Clock = epoch_ms) -> bool:

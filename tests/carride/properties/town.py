@@ -3,8 +3,8 @@
 import json
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from random import Random
 from typing import Any, Final, NamedTuple
 
@@ -25,8 +25,10 @@ from gateway import GatewayUnavailableError
 from idempotency import BatchFailedError, BusyError
 from idempotency.errors import RetryableError
 from idempotency.stores.transport import NoAnswerError
+from idempotency.testing import Crash
+from idempotency.testing.worlds import ANSWER_LOST, CRASH_AFTER, CRASH_BEFORE, NO_FAULT, OVERTAKEN, REQUEST_LOST, Fault
 from local.simulated_gateway import Books, Troubles
-from tests.functions.gateways import FakeGateway, KilledError
+from tests.functions.gateways import FakeGateway
 from tests.functions.saga import NOW
 from tests.functions.world import CONSUMED, World
 
@@ -38,8 +40,7 @@ _MOST_FAULTS: Final = 2
 """For one consumer and fact: with them no key uses up its attempts by itself."""
 _ANNOUNCED: Final = (RetryableError, GatewayUnavailableError, NoAnswerError)
 """What a handler may raise: the delivery then comes again."""
-_FAULTS: Final = ("killed", "lost", "overtaken", "overtaken")
-"""The process is killed, a request or its answer is lost, or other deliveries arrive in between."""
+_FAULTS: Final = (CRASH_BEFORE, CRASH_AFTER, REQUEST_LOST, ANSWER_LOST, OVERTAKEN, OVERTAKEN, OVERTAKEN, OVERTAKEN)
 _AT_THE_COMMIT: Final = 0.5
 """The share of faults that meet the commit, where they do most harm."""
 _RECONCILED: Final = 0.02
@@ -75,6 +76,9 @@ class Town(World):
     def __init__(self, chance: Random, troubles: Troubles, *, keys_s: float, lost: float | None = None) -> None:
         self.books = Books(troubles, keys_s=keys_s, pending_s=30, clock=lambda: self.clock() / 1000)
         super().__init__(FakeGateway(self.books))
+        self.gateway.sent = self.external(
+            "gateway", self.gateway.sent, key=lambda *request: request[2], lost=GatewayUnavailableError
+        )
         self._chance = chance
         self._faulty = True
         self._reconciles = lost is not None
@@ -120,20 +124,22 @@ class Town(World):
         self.steps += 1
         assert self.steps < _MOST_STEPS, "it never gets quiet"
         delivery = self.waiting.pop(self._chance.randrange(len(self.waiting)) if place is None else place)
-        with self._fault(delivery) as met:
-            try:
-                self.deliver(delivery.consumer, delivery.event, attempt=delivery.attempt)
-            except KilledError:
-                self._retry(delivery)
-            except Exception as error:
-                reason = error.__cause__ if isinstance(error, BatchFailedError) else error
-                pending = isinstance(reason, GatewayUnavailableError) and self.books.met["pending"]
-                excused = met or pending or isinstance(reason, BusyError)
-                if not excused or not isinstance(reason, _ANNOUNCED):
-                    raise
-                self._retry(delivery)
+        fault = self._fault(delivery)
+        try:
+            self.deliver(delivery.consumer, delivery.event, attempt=delivery.attempt, fault=fault)
+        except Crash:
+            self._retry(delivery)
+        except Exception as error:
+            reason = error.__cause__ if isinstance(error, BatchFailedError) else error
+            pending = isinstance(reason, GatewayUnavailableError) and self.books.met["pending"]
+            excused = self._met() or pending or isinstance(reason, BusyError)
+            if not excused or not isinstance(reason, _ANNOUNCED):
+                raise
+            self._retry(delivery)
+        if self._met() and fault.kind != OVERTAKEN:
+            self.faults[delivery.operation] += 1
         self.shared += self._shared_cars()
-        for letter in self.dead_letters():
+        for letter in self.given_up():
             self._redrive(letter)
 
     def _retry(self, delivery: Delivery) -> None:
@@ -158,45 +164,20 @@ class Town(World):
         event = dict(delivery.event) | {"id": f"delivery-{next(self._numbers)}"}
         self.waiting.append(Delivery(delivery.consumer, event))
 
-    @contextmanager
-    def _fault(self, delivery: Delivery) -> Iterator[list[str]]:
-        """Plant a fault at one of the requests of a delivery; yield a list that holds the fault once it was met."""
-        met: list[str] = []
+    def _fault(self, delivery: Delivery) -> Fault:
+        """Choose a fault of a delivery, or none."""
         if not self._faulty or self.faults[delivery.operation] >= _MOST_FAULTS or self._chance.random() < 0.5:
-            yield met
-            return
-        kind, place = self._chance.choice(_FAULTS), self._chance.choice(("before", "after"))
-        at_the_commit = self._chance.random() < _AT_THE_COMMIT
-        left = self._chance.randrange(1, 7)
+            return NO_FAULT
+        at, at_the_commit = self._chance.randrange(1, 7), self._chance.random() < _AT_THE_COMMIT
 
-        def fail(operation: str) -> None:
-            nonlocal left
-            left -= 1
-            if not met and (operation == "TransactWriteItems" if at_the_commit else left <= 0):
-                met.append(kind)
-                self._lose_answer(kind, delivery, NoAnswerError())
+        def meets(number: int, what: str) -> bool:
+            return what.startswith("TransactWriteItems") if at_the_commit else number >= at
 
-        def fail_at_gateway() -> None:
-            met.append(kind)
-            self._lose_answer(kind, delivery, GatewayUnavailableError())
+        return Fault(self._chance.choice(_FAULTS), meets, partial(self._overtake, delivery))
 
-        outer = self.dynamodb.before, self.dynamodb.after
-        if delivery.consumer == "payment" and self._chance.random() < 0.3:
-            self.gateway.then(fail_at_gateway)
-        else:
-            setattr(self.dynamodb, place, fail)
-        try:
-            yield met
-        finally:
-            self.dynamodb.before, self.dynamodb.after = outer
-            self.gateway.no_longer()
-
-    def _lose_answer(self, kind: str, delivery: Delivery, lost: Exception) -> None:
-        if kind == "overtaken":
-            self._overtake(delivery)
-            return
-        self.faults[delivery.operation] += 1
-        raise KilledError if kind == "killed" else lost
+    def _met(self) -> bool:
+        """Whether the last invocation met its fault."""
+        return self.last is not None and self.last.met
 
     def _overtake(self, delivery: Delivery) -> None:
         """Have deliveries arrive while another one is worked on: of the same ride, or of other rides' like facts.
@@ -254,11 +235,10 @@ class Town(World):
             tick = Delivery(
                 "reconciler", {"detail": {"idempotencyid": self.now().isoformat(), "subject": "", "type": ""}}
             )
-            with self._fault(tick) as met:
-                try:
-                    return self.tick()
-                except (KilledError, *_ANNOUNCED, ExceptionGroup):
-                    assert met
+            try:
+                return self.tick(fault=self._fault(tick))
+            except (Crash, *_ANNOUNCED, ExceptionGroup):
+                assert self._met()
 
     def drain(self) -> None:
         """Have every delivery arrive."""

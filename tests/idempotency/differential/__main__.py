@@ -1,41 +1,69 @@
-"""`make compare`: print what Powertools and this layer do in the same adversities."""
+"""`make compare`: print what Powertools, durable functions and this layer do in the same adversities."""
 
 import argparse
 import shutil
 import sys
 import textwrap
+from collections.abc import Iterable
 from itertools import zip_longest
+from operator import itemgetter
+from statistics import median
+from typing import Any
 
 from aws_lambda_powertools.shared.version import VERSION
 
+from tests.idempotency.differential import durable
 from tests.idempotency.differential.adversities import ADVERSITIES
+from tests.idempotency.differential.durable import DOCUMENTED, WITH
 from tests.idempotency.differential.sides import Here, Powertools
 
-COLUMNS = ("ADVERSITY", f"POWERTOOLS {VERSION}", "HERE")
+type Row = tuple[str, str, str, str]
+"""An adversity, what each side was seen to do, and what this layer should do."""
 
 
 def main() -> int:
-    """Print the table; the exit status says whether this layer did what its tests assert."""
+    """Print the tables; the exit status says whether this layer did what its tests assert."""
     parser = argparse.ArgumentParser(
         prog="make compare ARGS=…",
-        description="Puts AWS Lambda Powertools' idempotency utility and this layer through the same adversities, each "
-        "with its defaults, on a DynamoDB in this process, and prints what each was seen to do.",
+        description="Puts AWS Lambda Powertools' idempotency utility, AWS's durable functions and this layer through "
+        "the same adversities, each with its defaults, on a DynamoDB in this process and on the durable functions' own "
+        "local runner, and prints what each was seen to do. At the end: costs and cold start beside durable functions.",
         epilog="example: make compare ARGS='--only stale'",
     )
     parser.add_argument("--only", metavar="TEXT", default="", help="only adversities whose name contains TEXT")
-    arguments = parser.parse_args()
+    only = parser.parse_args().only
 
-    chosen = [adversity for adversity in ADVERSITIES if arguments.only in adversity.name]
-    if not chosen:
-        parser.error(f"no adversity is called {arguments.only!r}")
-    rows = [(adversity.name, adversity.observe(Powertools), adversity.observe(Here)) for adversity in chosen]
-    wrong = {adversity.name for adversity, row in zip(chosen, rows, strict=True) if row[2] != adversity.here}
+    tables: list[tuple[tuple[str, str], list[Row]]] = [
+        ((f"POWERTOOLS {VERSION}", "HERE"), _rows(only, ADVERSITIES, Powertools, Here)),
+        ((DOCUMENTED, WITH), _rows(only, durable.ADVERSITIES, DOCUMENTED, WITH)),
+    ]
+    if not any(rows for _, rows in tables):
+        parser.error(f"no adversity is called {only!r}")
     width = min(max(shutil.get_terminal_size((150, 24)).columns, 90), 150) // 3 - 2
-    print("\n".join(_lines(COLUMNS, width)), "─" * (3 * width + 4), sep="\n")
-    for name, theirs, here in rows:
-        note = "  ◀ the tests assert something else" if name in wrong else ""
-        print("\n".join(_lines((name, theirs, here + note), width)), end="\n\n")
-    return 1 if wrong else 0
+    for columns, rows in filter(itemgetter(1), tables):
+        print("\n".join(_lines(("ADVERSITY", *columns), width)), "─" * (3 * width + 4), sep="\n")
+        for name, theirs, here, expected in rows:
+            note = "" if here == expected else "  ◀ the tests assert something else"
+            print("\n".join(_lines((name, theirs, here + note), width)), end="\n\n")
+    if not only:
+        print("A MILLION EVENTS, in dollars of us-east-1, without duration and data")
+        for side in (DOCUMENTED, WITH, durable.ALONE):
+            print(f"{durable.dollars(side):8.2f}  {side}")
+        starts = [[durable.cold_start(side) for side in (DOCUMENTED, durable.ALONE)] for _ in range(9)]
+        executions, consumers = (
+            [median(amounts) for amounts in zip(*side, strict=True)] for side in zip(*starts, strict=True)
+        )
+        print(f"\nCOLD START of a handler and its AWS client: {durable.ALONE} beside {DOCUMENTED}")
+        for amount, beside, unit in zip(consumers, executions, ("ms of CPU", "MiB of memory"), strict=True):
+            print(f"{amount / beside:8.2f}  {amount:.0f} beside {beside:.0f} {unit}")
+    return int(any(here != expected for _, rows in tables for *_, here, expected in rows))
+
+
+def _rows(text: str, adversities: Iterable[Any], theirs: object, here: object) -> list[Row]:
+    """Put both sides through the adversities whose name contains a text."""
+    return [
+        (each.name, each.observe(theirs), each.observe(here), each.here) for each in adversities if text in each.name
+    ]
 
 
 def _lines(texts: tuple[str, ...], width: int) -> list[str]:

@@ -11,9 +11,10 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
+from idempotency.testing import Crash
 from tests.idempotency.differential.sides import EventWork, Side, Work
 from tests.idempotency.differential.world import World, world
-from tests.idempotency.samples import Crash, event
+from tests.idempotency.samples import event
 
 MINUTE: Final = 60
 HOUR: Final = 60 * MINUTE

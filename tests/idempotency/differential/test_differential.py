@@ -1,12 +1,17 @@
-"""This layer, and AWS Lambda Powertools beside it, in every adversity of the comparison."""
+"""This layer, and AWS Lambda Powertools or durable functions beside it, in every adversity of the comparison."""
 
 from collections.abc import Callable
+from pathlib import Path
+from typing import Final
 
 import pytest
 
+from tests.idempotency.differential import durable
 from tests.idempotency.differential.adversities import ADVERSITIES, Adversity, first, got
 from tests.idempotency.differential.sides import Here, Powertools, Work, get_then_put
 from tests.idempotency.differential.world import world
+
+PAGE: Final = Path(__file__).parents[3] / "docs/durable-functions.md"
 
 each_adversity = pytest.mark.parametrize("adversity", ADVERSITIES, ids=lambda adversity: adversity.name)
 
@@ -40,3 +45,22 @@ def test_two_calls_at_once(make: Callable[..., Work], times: str) -> None:
         assert work.times == times
         make(place, "charge", work)("order_01")
         assert work.times == times
+
+
+@pytest.mark.enable_socket  # the durable functions' runner has an event loop of its own
+@pytest.mark.parametrize("adversity", durable.ADVERSITIES, ids=lambda adversity: adversity.name)
+def test_durable_functions_do_as_the_table_says(adversity: durable.Adversity) -> None:
+    """Durable functions behave as the table says, as documented and with this layer."""
+    assert adversity.observe(durable.DOCUMENTED) == adversity.documented
+    assert adversity.observe(durable.WITH) == adversity.here
+
+
+@pytest.mark.enable_socket  # as above
+def test_the_page_shows_the_same() -> None:
+    """The rows and the costs in docs/durable-functions.md are those that are seen here."""
+    page = PAGE.read_text(encoding="utf-8")
+    assert {f"| {each.name} | {each.documented} | {each.here} |" for each in durable.ADVERSITIES} <= {
+        *page.splitlines()
+    }
+    for side in (durable.DOCUMENTED, durable.WITH, durable.ALONE):
+        assert f"${durable.dollars(side):.2f}" in page

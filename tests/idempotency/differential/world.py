@@ -26,11 +26,12 @@ from moto import mock_aws
 from moto.core.botocore_stubber import MockRawResponse
 from moto.core.models import botocore_stubber
 
-from idempotency.testing import DeadLetterBox, Invocation, ManualClock
-from tests.idempotency.samples import Crash, create_tables
+from idempotency.testing import Crash, DeadLetterBox, Invocation, ManualClock
+from tests.idempotency.samples import create_tables
 
 POWERTOOLS_TABLE: Final = "Powertools"
 TABLE: Final = "Idempotency"
+POINTS: Final = "Points"
 ACCOUNT: Final = {
     "AWS_ACCESS_KEY_ID": "test",
     "AWS_SECRET_ACCESS_KEY": "test",
@@ -49,8 +50,8 @@ class Wire:
     """The way from any botocore client to DynamoDB, below botocore's own retries."""
 
     def __init__(self) -> None:
-        self.requests: list[str] = []
-        """The operations that arrived, one for each round trip."""
+        self.write_units = 0
+        """What the writes that arrived cost, of items of at most 1 KB."""
         self._faults: deque[str | None] = deque()
 
     @cached_property
@@ -76,7 +77,7 @@ class Wire:
         self._faults.clear()
 
     def _send(self, event_name: str, request: Any, **_: object) -> AWSResponse | None:
-        self.requests.append(event_name.rpartition(".")[2])
+        self.write_units += 2 * len(json.loads(request.body).get("TransactItems", [])) or 1
         if not self._faults:
             return botocore_stubber(event_name, request)
         code = self._faults.popleft()
@@ -155,7 +156,9 @@ def world() -> Generator[World]:
         for module in (base, persistence, datarecord, dynamodb):
             patch.setattr(module, "dt", calendar)
         patch.setattr(botocore.endpoint, "time", types.SimpleNamespace(sleep=new.time.sleep))
-        create_tables(new.wire.session.create_client("dynamodb"), {TABLE: "idempotencyKey", POWERTOOLS_TABLE: "id"})
+        create_tables(
+            new.wire.session.create_client("dynamodb"), {TABLE: "idempotencyKey", POWERTOOLS_TABLE: "id", POINTS: "id"}
+        )
         yield new
 
 

@@ -8,7 +8,7 @@ from idempotency import DynamoDBStore
 from idempotency.record import Record
 from idempotency.stores.dynamodb import record_of
 from idempotency.stores.transport import NoAnswerError, ServiceError
-from tests.idempotency.fake_dynamodb import FakeDynamoDB, Item
+from idempotency.testing.dynamodb import FakeDynamoDB, Item
 from tests.idempotency.simulation.engine import EPOCH_MS, Simulation
 
 LONGEST_TRY_S: Final = FakeDynamoDB.longest_try_s

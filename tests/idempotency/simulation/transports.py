@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
-from idempotency.testing import Invocation
+from idempotency.testing import Invocation, eventbridge_event, sqs_event
 from tests.idempotency.simulation.engine import EPOCH_MS, Killed, Machine
 from tests.idempotency.simulation.handlers import Handler, Shop
 from tests.idempotency.simulation.network import Call, Entry, Network, Part
@@ -156,10 +156,9 @@ class Queue(Transport):
             batch.append(entry)
         return batch
 
-    def _record(self, entry: Entry) -> dict[str, Any]:
-        sent_ms = int(EPOCH_MS + entry.sent_ms)
-        attributes = {"ApproximateReceiveCount": str(entry.receives), "SentTimestamp": str(sent_ms)}
-        return {"messageId": entry.id, "body": body(entry), "attributes": attributes}
+    def _record(self, entry: Entry) -> Any:
+        clock, received = partial(int, EPOCH_MS + entry.sent_ms), entry.receives
+        return sqs_event(body(entry), clock=clock, received=received)["Records"][0] | {"messageId": entry.id}
 
     def _done(self, batch: list[Entry], ok: bool, response: Any) -> None:
         reported = response["batchItemFailures"] if ok and self._plan.reports else []
@@ -197,18 +196,8 @@ class Invokes(Transport):
             self._simulation.after(wait_s, partial(self._invoke, entry, request_id, 0))
 
     def _event(self, entry: Entry) -> dict[str, Any]:
-        minutes, seconds = divmod(int(entry.sent_ms / 1000), 60)
-        event = {
-            "version": "0",
-            "id": entry.id,
-            "detail-type": "Order",
-            "source": "shop",
-            "account": "123456789012",
-            "time": f"2027-01-15T08:{minutes % 60:02}:{seconds:02}Z",
-            "region": "eu-west-1",
-            "resources": [],
-            "detail": {"data": json.loads(body(entry))},
-        }
+        detail = {"data": json.loads(body(entry))}
+        event = eventbridge_event(detail, event_id=entry.id, clock=partial(int, EPOCH_MS + entry.sent_ms))
         if entry.kind == "invoked":  # with all fields it would count as EventBridge's
             del event["account"]
         return event | ({"replay-name": "again"} if entry.kind == "replayed" else {})

@@ -13,8 +13,8 @@ from idempotency import Consumer, EffectConflictError, Operation, Policy, Update
 from idempotency.clock import Clock, epoch_ms
 from idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
 from idempotency.stores import may_compare_and_swap, may_put_if_absent, may_update_if_owner
-from idempotency.testing import DeadLetterBox, Invocation
-from tests.idempotency.samples import Crash, event
+from idempotency.testing import Crash, DeadLetterBox, Invocation
+from tests.idempotency.samples import event
 from tests.idempotency.stores.backends import FIRST_CHARGE, Backend
 
 KEY: Final = "history#order_01"

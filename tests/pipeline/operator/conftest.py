@@ -9,10 +9,14 @@ import pytest
 from local.local_aws import LocalAws
 from local.simulated_gateway import Books, GatewayServer
 from ops import fleet
+from ops.cli.app import main
+from tests.ops.world import HOME, World
 from tests.pipeline.pipeline import Pipeline
 
 NAME: Final = "carride"
 """As in samconfig.toml, so that commands need no `--stack`."""
+
+TWO_REGIONS: Final = frozenset({"failover", "unfence", "deploy-regions", "delete-regions"})
 
 
 class Operator:
@@ -21,6 +25,16 @@ class Operator:
     def __init__(self, pipeline: Pipeline) -> None:
         self.pipeline = pipeline
         self.environment = os.environ | pipeline.cloud.environment() | {"STACK": NAME}
+
+    def run(self, *command: str) -> None:
+        """Run a command in this process; one for two regions with stacks that are none, of which one is fenced."""
+        cloud, world = self.pipeline.cloud, World()
+        if command[0] in TWO_REGIONS:
+            world.fenced = set() if command[0] == "deploy-regions" else {HOME}
+            main(command, world.client)
+        else:
+            where = ("--stack", NAME, "--region", cloud.region)
+            main([*command, *where], lambda service, region: cloud.client(service, region=region))
 
 
 @pytest.fixture(scope="module")

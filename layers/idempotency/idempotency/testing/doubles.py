@@ -1,18 +1,39 @@
-"""Helpers for tests of consumers and stores: a clock that stands still, and a transport that fails on demand."""
+"""A clock that stands still, a Lambda context, a dead-letter box, and a transport that fails on demand."""
 
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Final
 
 from idempotency.dead_letters import DeadLetter
 from idempotency.stores.transport import NoAnswerError, ServiceError, Transport
+
+START_MS: Final = 1_800_000_000_000
+"""When a `ManualClock` starts: 2027-01-15T08:00:00Z."""
+
+
+class Crash(BaseException):
+    """The end of a process, as the code that it was running sees it. Handlers cannot handle it as an Exception."""
+
+
+class Inline:
+    """Runs the records of a batch one after the other, and sends no heartbeats: a consumer's ``concurrency``."""
+
+    def run_all(self, tasks: Sequence[Callable[[], None]], limit: int) -> None:
+        """Run every task."""
+        for task in tasks:
+            task()
+
+    def repeat(self, beat: Callable[[], bool], interval_s: float) -> AbstractContextManager[object]:
+        """Send no heartbeats."""
+        return nullcontext()
 
 
 class ManualClock:
     """A clock in epoch milliseconds that only the test moves; its `sleep` can be a consumer's ``sleep``."""
 
-    def __init__(self, now_ms: int = 1_800_000_000_000) -> None:
+    def __init__(self, now_ms: int = START_MS) -> None:
         self.now_ms = now_ms
 
     def __call__(self) -> int:

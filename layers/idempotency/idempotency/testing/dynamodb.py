@@ -3,17 +3,19 @@
 import math
 import operator
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
-from functools import lru_cache, partial
+from functools import lru_cache
 from threading import RLock
 from types import SimpleNamespace
 from typing import Any, Final
 
-from botocore.exceptions import ClientError
+from botocore.exceptions import ClientError, ReadTimeoutError
 
 from idempotency.clock import epoch_ms
-from idempotency.stores.transport import ServiceError
+from idempotency.errors import ConfigurationError
+from idempotency.stores.transport import NoAnswerError, ServiceError
 
 type Attribute = dict[str, Any]
 type Item = dict[str, Attribute]
@@ -29,28 +31,35 @@ _EXCEPTIONS: Final = {code: type(code, (ClientError,), {}) for code in (_REFUSED
 class FakeDynamoDB:
     """Tables, as the layer's `Transport` and, by its methods, as a botocore client.
 
-    Queries answer in one page, ordered by the key that they ask for. Every request sees all earlier writes.
+    Queries answer in pages of ``Limit`` items, ordered by the table's key, or that of an index that is named here.
+    Every request sees all earlier writes.
 
     Args:
-        tables: the key attributes of each table, which are strings: partition key, sort key.
+        tables: the key attributes of each table, which are strings: partition key, sort key. A table of records needs
+            no entry.
+        indexes: the key attributes of indexes.
         clock: epoch milliseconds. The token of a transaction is remembered for ten minutes.
 
     Attributes:
-        before, after: called with the operation around every request. The request fails with what they raise.
         inserted: called with the table and the item after each insert.
     """
 
     longest_try_s = 1.5
     exceptions = SimpleNamespace(**_EXCEPTIONS)
 
-    def __init__(self, tables: Mapping[str, Sequence[str]], clock: Callable[[], float] = epoch_ms) -> None:
+    def __init__(
+        self,
+        tables: Mapping[str, Sequence[str]],
+        clock: Callable[[], float] = epoch_ms,
+        *,
+        indexes: Mapping[str, Sequence[str]] = {},
+    ) -> None:
         self._keys = tables
+        self._indexes = indexes
         self._clock = clock
-        self._items: dict[str, dict[Key, Item]] = {table: {} for table in tables}
+        self._items: dict[str, dict[Key, Item]] = defaultdict(dict)
         self._tokens: dict[str, tuple[float, Request]] = {}
         self._lock = RLock()
-        self.before: Callable[[str], object] = lambda _: None
-        self.after: Callable[[str], object] = lambda _: None
         self.inserted: Callable[[str, Item], object] = lambda *_: None
 
     def __call__(self, operation: str, request: Request, /) -> Mapping[str, Any]:
@@ -59,14 +68,12 @@ class FakeDynamoDB:
         Raises:
             ServiceError: the request is refused.
         """
-        self.before(operation)
-        answer = self.take(operation, request)
-        self.after(operation)
-        return answer
+        return self.take(operation, request)
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         """Return a method of a client, such as ``get_item``."""
-        return partial(self._send, name.title().replace("_", ""))
+        operation = name.title().replace("_", "")
+        return lambda **request: self.send(operation, request)
 
     def get_paginator(self, operation: str) -> SimpleNamespace:
         """Return what pages through the answers to an operation."""
@@ -88,10 +95,10 @@ class FakeDynamoDB:
         """Delete the item under a request's key, unconditionally."""
         self._items[request["TableName"]].pop(self.key(request), None)
 
-    def _send(self, operation: str, /, **request: Any) -> Mapping[str, Any]:
+    def send(self, operation: str, request: Request) -> Mapping[str, Any]:
         """Send a client's request. Its errors are botocore's."""
         try:
-            return self(operation, request)
+            return answered(lambda: self(operation, request))
         except ServiceError as error:
             answer: Any = {"Error": {"Code": error.code, "Message": str(error)}, **error.body}
             raise _EXCEPTIONS.get(error.code, ClientError)(answer, operation) from error
@@ -99,15 +106,13 @@ class FakeDynamoDB:
     # ── Operations ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def take(self, operation: str, request: Request) -> Mapping[str, Any]:
-        """Carry a request out, without `before` and `after`."""
+        """Carry a request out."""
         with self._lock:
             match operation:
                 case "GetItem":
                     return {"Item": dict(item)} if (item := self.find(request)) else {}
                 case "Query" | "Scan":
-                    items = _asked_for(request, [item for _, item in sorted(self._items[request["TableName"]].items())])
-                    found = [item for item in items if _holds(request, item, "FilterExpression")]
-                    return {"Items": found, "Count": len(found), "ScannedCount": len(items)}
+                    return self._search(request)
                 case "TransactWriteItems":
                     return self._transact(request)
             if (reason := self._refusal(request)) is not None:
@@ -115,6 +120,28 @@ class FakeDynamoDB:
                 raise ServiceError(_REFUSED, 400, "The conditional request failed", body)
             self._write(operation.removesuffix("Item"), request)
             return {}
+
+    def _search(self, request: Request) -> Mapping[str, Any]:
+        table, descends = request["TableName"], not request.get("ScanIndexForward", True)
+        names = (*self._indexes.get(request.get("IndexName", ""), ()), *self._keys.get(table, ("idempotencyKey",)))
+
+        def place(item: Item) -> list[str]:
+            return [item[name]["S"] for name in names]
+
+        items = [item for item in self.all(table) if item.keys() >= set(names)]
+        names_of, values = request.get("ExpressionAttributeNames", {}), request.get("ExpressionAttributeValues", {})
+        for name, value in re.findall(r"^([#\w]+) = (:\w+)", request.get("KeyConditionExpression", "")):
+            items = [
+                item for item in items if item.get(names_of.get(name, name)) == values[value]
+            ]  # few are left to judge
+        items = [item for item in items if _holds(request, item, "KeyConditionExpression")]
+        if start := request.get("ExclusiveStartKey"):
+            items = [item for item in items if (place(item) < place(start) if descends else place(item) > place(start))]
+        items.sort(key=place, reverse=descends)
+        page = items[: request.get("Limit")]
+        more = {"LastEvaluatedKey": {name: page[-1][name] for name in names}} if len(page) < len(items) else {}
+        found = [item for item in page if _holds(request, item, "FilterExpression")]
+        return {"Items": found, "Count": len(found), "ScannedCount": len(page), **more}
 
     def _transact(self, request: Request) -> Mapping[str, Any]:
         token = request.get("ClientRequestToken", "")
@@ -164,7 +191,21 @@ class FakeDynamoDB:
     def key(self, request: Request) -> Key:
         """Return the key of the item that a request is about."""
         item = request.get("Item") or request["Key"]
-        return tuple(item[name]["S"] for name in self._keys[request["TableName"]])
+        table = request["TableName"]
+        names = self._keys.get(table, ("idempotencyKey",))
+        if not item.keys() >= set(names):
+            raise ConfigurationError(
+                f"there is no table {table} with the key {names}: give World or FakeDynamoDB its keys"
+            )
+        return tuple(item[name]["S"] for name in names)
+
+
+def answered[T](request: Callable[[], T]) -> T:
+    """Return the answer to a request. Without one, raise what botocore's clients raise."""
+    try:
+        return request()
+    except NoAnswerError as error:
+        raise ReadTimeoutError(endpoint_url="dynamodb") from error
 
 
 # ── Expressions ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -216,18 +257,6 @@ def _updated(request: Request, found: Item) -> Item:
             else:
                 item[name] = values[value]
     return item
-
-
-def _asked_for(request: Request, items: list[Item]) -> list[Item]:
-    """Return the items that meet a query's condition for the key, in the key's order."""
-    names, values = request.get("ExpressionAttributeNames", {}), request.get("ExpressionAttributeValues", {})
-    key = re.findall(r"([#\w]+) [=<>]+ (:\w+)", request.get("KeyConditionExpression", ""))
-    for name, value in key[:1]:  # the partition: few items are left to judge
-        items = [item for item in items if item.get(names.get(name, name)) == values[value]]
-    for name, _ in key[1:]:
-        items = sorted((item for item in items if name in item), key=lambda item: item[name]["S"])
-    items = items if request.get("ScanIndexForward", True) else items[::-1]
-    return [item for item in items if _holds(request, item, "KeyConditionExpression")]
 
 
 def _holds(request: Request, found: Item, expression: str) -> bool:

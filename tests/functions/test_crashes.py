@@ -1,0 +1,166 @@
+"""Every consumer under a fault at each call that it makes: one effect, nothing lost, no key left behind."""
+
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final, NamedTuple
+
+import pytest
+
+from carride.facts import Fact
+from examples.minimal.consumer import consumer as example
+from gateway import GatewayUnavailableError
+from idempotency import Operation
+from idempotency.runner import Runner
+from idempotency.testing import BrokenPromiseError, crash_everywhere, sqs_event
+from idempotency.testing.worlds import CRASH_AFTER, CRASH_BEFORE, Fault
+from tests.functions.api_world import BOOKING, request
+from tests.functions.gateways import FakeGateway
+from tests.functions.saga import Life
+from tests.functions.world import World
+
+RIDE: Final = Life()
+
+
+class Case(NamedTuple):
+    """An event, and what happened before it."""
+
+    consumer: str
+    event: Any
+    before: Fact | None = None
+    forgotten: float = 0.0
+    """The share of keys that the gateway forgets at once."""
+
+    def world(self) -> World:
+        """Return a world with a booking, a car and a gateway, in which the earlier fact has had its effect."""
+        world = World(FakeGateway(forgotten=self.forgotten))
+        world.park("car_01")
+        if self.consumer == "api":
+            world.book()
+        if self.before:
+            world.deliver(self.consumer, world.envelope(self.before))
+        world.gateway.sent = world.external(
+            "gateway", world.gateway.sent, key=lambda *request: request[2], lost=GatewayUnavailableError
+        )
+        return world
+
+    def run(self, make: Callable[[], World]) -> int:
+        """Deliver the event with each fault, each time in a new world."""
+        settings: dict[str, Any] = {"world": make, "without": ["taken over"] if self.forgotten else []}
+        if self.consumer == "example":
+            return crash_everywhere(example.handler, self.event, **settings)
+        return crash_everywhere(
+            lambda world: world.process(self.consumer)[self.consumer], self.event, state=books, **settings
+        )
+
+
+def books(world: World) -> object:
+    """Return what must be as it is without a fault: payments at the gateway, cars, bookings and events."""
+    paid = [(each["status"], each["captures"], each["refunds"]) for each in world.gateway.ledger()]
+    bookings = sorted(item["version"] for item in world.items("bookings"))
+    return paid, world.cars(), bookings, sorted(world.emitted()), world.state("payments"), world.state("assignments")
+
+
+def heard(fact: Fact) -> dict[str, Any]:
+    """Return the event of a fact."""
+    return World().envelope(fact)
+
+
+CHANGE: Final = {"action": "accept", "version": 1}
+EACH: Final = {
+    "ride-history": Case("ride-history", heard(RIDE.created)),
+    "dispatch": Case("dispatch", sqs_event(heard(RIDE.accepted), clock=World().clock)),
+    "payment": Case("payment", heard(RIDE.assigned)),
+    "api": Case("api", request("POST", "/carrides", BOOKING)),
+    "example": Case("example", heard(RIDE.completed)),
+}
+FURTHER: Final = {
+    "dispatch completed": Case("dispatch", sqs_event(heard(RIDE.completed), clock=World().clock), RIDE.accepted),
+    "api accept": Case("api", request("PUT", f"/carrides/{World().book()}", CHANGE)),
+} | {
+    f"payment {name}{' forgotten' if forgotten else ''}": Case("payment", heard(last), before, forgotten)
+    for name, last, before in (
+        ("completed", RIDE.completed, RIDE.assigned),
+        ("completed first", RIDE.assigned, RIDE.completed),
+        ("cancelled", RIDE.cancelled, RIDE.assigned),
+    )
+    for forgotten in (0.0, 1.0)
+}
+
+
+@pytest.fixture(autouse=True)
+def points(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Name the table of the example."""
+    monkeypatch.setenv("POINTS_TABLE", "points")
+
+
+@pytest.mark.parametrize("case", (EACH | FURTHER).values(), ids=EACH | FURTHER)
+def test_consumers_survive_a_fault_at_every_call(case: Case) -> None:
+    """Whatever happens at any call, also an overtaking delivery, the event takes effect once, and its key is free."""
+    assert case.run(case.world) >= 5
+
+
+@pytest.mark.parametrize("at", [1, 2])
+@pytest.mark.parametrize("kind", [CRASH_BEFORE, CRASH_AFTER])
+def test_a_killed_request_leaves_ride_and_event_or_neither(kind: str, at: int) -> None:
+    """Whether or not its client sends it again: a booking of version n has n events."""
+    for case in (EACH["api"], FURTHER["api accept"]):
+        world = case.world()
+        world.invoke(world.handlers["api"], case.event, fault=Fault(kind, lambda number, _: number == at))
+        assert sum(item["version"] for item in world.items("bookings")) == len(world.emitted())
+
+
+def write_directly(world: World, _: Operation) -> None:
+    """Add a point outside of the commit."""
+    world.dynamodb.update_item(
+        TableName="points",
+        Key={"customerID": {"S": "customer_b"}},
+        UpdateExpression="ADD points :one",
+        ExpressionAttributeValues={":one": {"N": "1"}},
+    )
+
+
+def send_a_random_key(world: World, _: Operation) -> None:
+    """Call another system under a key that the next attempt does not have."""
+    world.external("mail", lambda key: None)(uuid.uuid4().hex)
+
+
+def swallow(world: World, operation: Operation) -> None:
+    """Forget the error of a call."""
+    with suppress(Exception):
+        world.external("mail", lambda key: None)(operation.downstream_key)
+
+
+type Mistake = Callable[[World, Operation], None]
+MISTAKES: Final[dict[Mistake, str]] = {
+    write_directly: "Update points took effect 2 times, not 1.*operation.write",
+    send_a_random_key: "mail took effect 2 times, not 1.*operation.downstream_key",
+    swallow: "mail is lost.*raise its errors",
+}
+
+
+@pytest.mark.parametrize(("mistake", "found"), MISTAKES.items(), ids=lambda each: getattr(each, "__name__", ""))
+@pytest.mark.parametrize("case", EACH.values(), ids=EACH)
+def test_a_mistake_in_any_consumer_is_found(
+    case: Case, mistake: Mistake, found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A write outside of the commit, a random downstream key or a swallowed error fails, with what to do."""
+    current: list[World] = []
+
+    def make() -> World:
+        current.clear()  # what comes before the event has no mistake
+        current.append(case.world())
+        return current[0]
+
+    def run(runner: Runner, delivery: Any, work: Callable[[Operation], object]) -> Any:
+        def mistaken(operation: Operation) -> object:
+            for world in current:
+                mistake(world, operation)
+            return work(operation)
+
+        return stock(runner, delivery, mistaken)
+
+    stock = Runner.run
+    monkeypatch.setattr(Runner, "run", run)
+    with pytest.raises(BrokenPromiseError, match=found):
+        case.run(make)

@@ -1,0 +1,163 @@
+"""`crash_everywhere` passes right handlers on every store and source, and says what is wrong with others."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final
+
+import boto3
+import pytest
+from moto import mock_aws
+
+from idempotency import ConfigurationError, Consumer, MemoryStore, Operation, Policy, Update
+from idempotency.sources import DYNAMODB_STREAM
+from idempotency.testing import BrokenPromiseError, World, eventbridge_event, http_event, sqs_event, stream_event
+from idempotency.testing.worlds import CRASH_BEFORE, Fault
+from tests.idempotency.samples import create_tables
+
+DETAIL: Final = {"idempotencyid": "k1", "data": {"orderID": "order_01"}}
+EVENT: Final = eventbridge_event(DETAIL)
+SOURCES: Final[dict[str, tuple[Any, dict[str, Any]]]] = {
+    "events": (EVENT, {}),
+    "events that must not run again": (EVENT, {"policy": Policy(on_crash="quarantine")}),
+    "queue": (
+        sqs_event(DETAIL, DETAIL | {"idempotencyid": "k2"}),
+        {"decorate": "batch_handler", "key": "idempotencyid"},
+    ),
+    "stream": (
+        stream_event({"id": "k1"}, {"id": "k2"}),
+        {"decorate": "batch_handler", "key": "NewImage.id.S", "source": DYNAMODB_STREAM},
+    ),
+    "requests": (http_event("POST", "/points", {"customer": "c1"}), {"decorate": "http_handler", "key": None}),
+}
+WORLDS: Final[dict[str, Callable[[], World]]] = {
+    "dynamodb": lambda: World({"Points": ["id"]}),
+    "memory": lambda: World(store=MemoryStore(apply=lambda effects: None)),
+}
+points = WORLDS["dynamodb"]
+
+type Crash = Callable[..., int]
+
+
+def right(world: World, operation: Operation) -> None:
+    """Call another system under the operation's key, and register a write."""
+    world.external("charge", lambda key: None)(operation.downstream_key)
+    operation.write(Update("Points", {"id": "c1"}, "ADD n :one", values={":one": 1}))
+
+
+def build(world: World, *, work: Any = right, decorate: str = "event_handler", **settings: Any) -> Any:
+    """Start a process of a handler."""
+    defaults: dict[str, Any] = {"key": "detail.idempotencyid", "dead_letters": world.dead_letters}
+    consumer: Consumer[Any] = Consumer("points", world.store, **(defaults | settings))
+    return getattr(consumer, decorate)(lambda event, operation: work(world, operation))
+
+
+@pytest.mark.parametrize("policy", [{}, {"atomic": True}], ids=str)
+@pytest.mark.parametrize("make", WORLDS.values(), ids=WORLDS)
+@pytest.mark.parametrize(("event", "settings"), SOURCES.values(), ids=SOURCES)
+def test_a_right_handler_passes(
+    crash_everywhere: Crash, event: Any, settings: dict[str, Any], make: Callable[[], World], policy: dict[str, Any]
+) -> None:
+    """Whatever delivers the event, whichever store keeps the record, and whatever the policy is."""
+    handler = partial(build, **({"policy": Policy(**policy)} | settings))
+    assert crash_everywhere(handler, event, world=make, next_version=partial(handler)) >= 24
+
+
+def test_calls_of_boto3_are_seen(crash_everywhere: Crash) -> None:
+    """On moto's tables a registered write passes. What the handler sends by a client of its own does not."""
+
+    def moto() -> World:
+        client.delete_table(TableName="Idempotency")
+        create_tables(client, {"Idempotency": "idempotencyKey"})
+        return World(None)
+
+    def send(_: World, __: Operation) -> None:
+        queue.send_message(QueueUrl=url, MessageBody="a point")
+
+    def add(_: World, __: Operation) -> None:
+        one: Any = {":one": {"N": "1"}}
+        client.update_item(
+            TableName="Points", Key={"id": {"S": "c1"}}, UpdateExpression="ADD n :one", ExpressionAttributeValues=one
+        )
+
+    with mock_aws():
+        client = boto3.client("dynamodb")
+        create_tables(client, {"Idempotency": "idempotencyKey", "Points": "id"})
+        queue = boto3.client("sqs")
+        url = queue.create_queue(QueueName="queue")["QueueUrl"]
+        crash = partial(crash_everywhere, event=EVENT, world=moto, without=["crash before", "overtaken", "taken over"])
+        assert crash(build) == 9
+        for work, found in ((add, "direct Update Points"), (send, "direct SendMessage of sqs")):
+            with pytest.raises(BrokenPromiseError, match=f"{found} took effect 2 times.*operation.write"):
+                crash(partial(build, work=work))
+
+
+def test_a_dead_process_writes_nothing() -> None:
+    """Code that goes on after a crash gets no further than its next call."""
+
+    def go_on(world: World, operation: Operation) -> None:
+        with suppress(BaseException):
+            right(world, operation)
+        world.dynamodb.put_item(TableName="Points", Item={"id": {"S": "c1"}})
+
+    world = points()
+    with world.installed():
+        run = world.invoke(build(world, work=go_on), EVENT, fault=Fault(CRASH_BEFORE, lambda number, _: number == 2))
+    assert (run.dead, world.dynamodb.all("Points"), world.once()) == (True, [], {})
+
+
+def test_a_run_may_outlive_its_lease(crash_everywhere: Crash) -> None:
+    """Another delivery then runs the handler as well, and shares the downstream key if it is the operation's."""
+
+    def work(world: World, operation: Operation) -> None:
+        world.external("charge", lambda key: None)(operation.owner)
+
+    others = ["crash before", "crash after", "request lost", "answer lost", "overtaken"]
+    with pytest.raises(BrokenPromiseError, match="external charge took effect 2 times"):
+        crash_everywhere(partial(build, work=work), EVENT, world=points, without=others)
+
+
+def acknowledging(world: World) -> Any:
+    """Start a process of a handler that acknowledges what has failed."""
+    handler = build(world)
+
+    def acknowledge(event: Any, context: Any) -> None:
+        with suppress(Exception):
+            handler(event, context)
+
+    return acknowledge
+
+
+@pytest.mark.parametrize(
+    ("wrong", "found"),
+    [
+        (partial(build, work=lambda *_: None), "no effect is seen"),
+        (partial(build, work=lambda world, _: world.nothing), "without a fault, the event is not acknowledged"),
+        (acknowledging, "the key points#k1 stays FAILED"),
+    ],
+)
+def test_other_mistakes_are_named(crash_everywhere: Crash, wrong: Any, found: str) -> None:
+    """A handler without an effect proves nothing, one that always fails neither, and no key may be left behind."""
+    with pytest.raises(BrokenPromiseError, match=found):
+        crash_everywhere(wrong, EVENT, world=points)
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        ({"key": "id"}, "took effect 2 times, not 1"),
+        ({"payload": "detail.idempotencyid"}, "the key points#k1 stays IN_PROGRESS"),
+    ],
+)
+def test_a_version_with_other_keys_or_payloads_is_found(
+    crash_everywhere: Crash, change: dict[str, Any], found: str
+) -> None:
+    """During a deployment, deliveries meet the old version and the new one."""
+    with pytest.raises(BrokenPromiseError, match=found):
+        crash_everywhere(build, EVENT, world=points, next_version=partial(build, **change))
+
+
+def test_a_handler_of_no_module_needs_its_builder(crash_everywhere: Crash) -> None:
+    """A process of it could not be started again."""
+    with pytest.raises(ConfigurationError, match="build"):
+        crash_everywhere(build(points()), EVENT)
