@@ -9,7 +9,7 @@ from contract import asyncapi, parameters
 from contract.layout import text
 from contract.samples import samples
 from contract.schemas import BreakingChangeError, registry
-from infrastructure import costs
+from infrastructure import capacity, costs
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 
@@ -29,6 +29,7 @@ def documents(root: Path = ROOT) -> dict[str, str]:
         "docs/asyncapi.json": text(asyncapi.document()),
         "docs/parameters.md": parameters.page(),
         "docs/costs.md": costs.current((root / "docs/costs.md").read_text(encoding="utf-8")),
+        "docs/limits.md": capacity.current((root / "docs/limits.md").read_text(encoding="utf-8")),
         **{f"events/{name}": text(sample) for name, sample in samples().items()},
     }
 

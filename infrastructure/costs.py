@@ -66,7 +66,7 @@ PRICES: Final[Mapping[str, Price]] = {
 _SCALES: Final = {"million": 1e6, "GB": 1e9, "GB-month": 1e9}
 
 # A ride that is booked, accepted, started and completed over the API, and paid, as tests/functions/test_ride_costs.py
-# measures it. Dispatch finds a car in the first zone that it searches.
+# measures it. Dispatch finds a car with one query.
 REQUESTS: Final = 4
 ROUTES: Final = 2
 EVENTS: Final = (
@@ -76,10 +76,12 @@ EVENTS: Final = (
 EVENT_BYTES: Final = 1180  # as rules, archive and log have it
 LINE_BYTES: Final = 430  # of a delivery's log line, at level INFO
 METRIC_BYTES: Final = 185  # of a delivery's metric, at any level
-READ_UNITS: Final = 9
+READ_UNITS: Final = 9.5
+ROUND_TRIPS: Final = {"CarRideApi": 7, "RideHistory": 8, "Dispatch": 9, "Payment": 6}
+"""Requests of each function to DynamoDB."""
 TABLES: Final = {
-    "IdempotencyTable": (36, 5770), "RideTable": (28, 2300), "OutboxTable": (16, 5850), "BookingTable": (14, 200),
-    "AssignmentTable": (6, 350), "PaymentTable": (6, 350), "CarTable": (4, 0),
+    "IdempotencyTable": (36, 5770), "RideTable": (20, 2320), "OutboxTable": (16, 5850), "BookingTable": (14, 200),
+    "AssignmentTable": (6, 350), "PaymentTable": (6, 350), "CarTable": (6, 0),
 }  # fmt: skip
 """By table: write units, with those of its indexes, and bytes that stay."""
 EXPIRES: Final = {"IdempotencyTable": "WindowDays", "OutboxTable": "OutboxDays"}  # after these Retentions
@@ -125,18 +127,23 @@ def bill(rides: float, *, regions: int = 1, **chosen: str) -> tuple[list[Use], l
     Raises:
         ValueError: the template has no such parameter, or does not allow the value.
     """
-    for name, value in chosen.items():
-        declared = _declared("Parameters").get(name)
-        if declared is None:
-            raise ValueError(f"there is no parameter {name}: docs/parameters.md lists them")
-        if value not in (allowed := [str(each) for each in declared.get("AllowedValues", [value])]):
-            raise ValueError(f"{name} is one of {', '.join(allowed)}, not {value}")
+    check(chosen)
     given = {"PaymentGatewayUrl": "https://gateway.example"} | chosen
     stacks = [stack(**given | ROLES[role]) for role in (["standalone"], ["primary", "secondary"])[regions - 1]]
     return (
         summed(use for each in stacks for use in idle(each)),
         summed(use for each in stacks if rides for use in load(each, rides)),
     )
+
+
+def check(chosen: Mapping[str, str]) -> None:
+    """Raise ValueError if the template has no such parameter, or does not allow the value."""
+    for name, value in chosen.items():
+        declared = _declared("Parameters").get(name)
+        if declared is None:
+            raise ValueError(f"there is no parameter {name}: docs/parameters.md lists them")
+        if value not in (allowed := [str(each) for each in declared.get("AllowedValues", [value])]):
+            raise ValueError(f"{name} is one of {', '.join(allowed)}, not {value}")
 
 
 def summed(uses: Iterable[Use]) -> list[Use]:
@@ -193,11 +200,11 @@ def idle(deployed: Stack) -> Iterator[Use]:
 def load(deployed: Stack, rides: float) -> Iterator[Use]:
     """Yield what rides cost on top of an idle stack. A secondary only gets copies of the events."""
     copied = deployed.parameters["Role"] == "secondary"
-    taken = _taken(deployed, copied=copied)
+    targets = taken(deployed, copied=copied)
     events = rides * len(EVENTS)
 
     def to(kind: str) -> float:
-        return rides * sum(taken[name] for name in deployed.of_type(f"AWS::{kind}"))
+        return rides * sum(targets[name] for name in deployed.of_type(f"AWS::{kind}"))
 
     yield Use("EventBridge: " + ("copied events" if copied else "events"), "event", events)
     for archive in deployed.of_type("AWS::Events::Archive").values():
@@ -209,32 +216,39 @@ def load(deployed: Stack, rides: float) -> Iterator[Use]:
     yield Use("SQS: send, receive and delete, one by one", "queue request", 3 * to("SQS::Queue"))
     if not copied:
         yield Use("Pipes: requests, if each carries one event", "pipe request", events)
-        yield from _processed(deployed, rides, taken)
+        yield from _processed(deployed, rides)
         yield from _units(deployed, "read", READ_UNITS * rides)
     for name, table in deployed.of_type("AWS::DynamoDB::GlobalTable").items():
         yield from _written(deployed, name, table, rides)
 
 
-def _taken(deployed: Stack, *, copied: bool) -> Counter[str]:
+def taken(deployed: Stack, *, copied: bool = False) -> Counter[str]:
     """Return how many events of a ride the rules deliver to each target. Rules that look at the region take no copy."""
-    taken = Counter[str]()
+    events = Counter[str]()
     for rule in deployed.of_type("AWS::Events::Rule").values():
         pattern = rule["EventPattern"]
         if rule.get("State") != "DISABLED" and not (copied and "$or" in pattern):
             details = pattern.get("detail", {}).get("$or", [pattern.get("detail", {})])
             types = [each.get("type", EVENTS) for each in details if "attributes" not in each]  # the newer envelope
             for target in rule["Targets"]:
-                taken[named(target["Arn"])] += sum(event in each for each in types for event in EVENTS)
-    return taken
+                events[named(target["Arn"])] += sum(event in each for each in types for event in EVENTS)
+    return events
 
 
-def _processed(deployed: Stack, rides: float, taken: Counter[str]) -> Iterator[Use]:
-    calls = Counter(taken)
+def calls(deployed: Stack) -> Counter[str]:
+    """Return how often a ride invokes each function, if a batch has one message."""
+    found = taken(deployed)
     for mapping in deployed.of_type("AWS::Lambda::EventSourceMapping").values():
-        calls[named(mapping["FunctionName"])] += taken[named(mapping["EventSourceArn"])]
+        found[named(mapping["FunctionName"])] += found[named(mapping["EventSourceArn"])]
     for permission in deployed.of_type("AWS::Lambda::Permission").values():
         if permission["Principal"] == "apigateway.amazonaws.com":
-            calls[named(permission["FunctionName"])] += REQUESTS
+            found[named(permission["FunctionName"])] += REQUESTS
+    functions = deployed.of_type("AWS::Lambda::Function")
+    return Counter({name: number for name, number in found.items() if number and name in functions})
+
+
+def _processed(deployed: Stack, rides: float) -> Iterator[Use]:
+    """Yield what API and functions cost."""
     for stage in deployed.of_type("AWS::ApiGatewayV2::Stage").values():
         yield Use("HTTP API: requests", "API request", REQUESTS * rides)
         detailed = stage["DefaultRouteSettings"]["DetailedMetricsEnabled"]
@@ -247,11 +261,10 @@ def _processed(deployed: Stack, rides: float, taken: Counter[str]) -> Iterator[U
         "DynamoDB: write units", "write unit", GATEWAY_UNITS * rides * len(deployed.of_type("AWS::DynamoDB::Table"))
     )
     line = METRIC_BYTES + LINE_BYTES * (deployed.parameters["LogLevel"] in {"DEBUG", "INFO"})
-    for name in deployed.of_type("AWS::Lambda::Function"):
-        if calls[name]:
-            yield from _invoked(deployed, name, calls[name] * rides)
-            yield from _logged(deployed, calls[name] * rides * line)
-            yield Use("custom metrics, without failures", "custom metric", len(OUTCOMES))
+    for name, number in calls(deployed).items():
+        yield from _invoked(deployed, name, number * rides)
+        yield from _logged(deployed, number * rides * line)
+        yield Use("custom metrics, without failures", "custom metric", len(OUTCOMES))
 
 
 def _written(deployed: Stack, name: str, table: Mapping[str, Any], rides: float) -> Iterator[Use]:
@@ -336,7 +349,8 @@ def _sum(uses: Sequence[Use]) -> str:
     return f"{sum(round(use.dollars, 2) for use in uses):,.2f}"
 
 
-def _table(head: str, rows: Iterable[Sequence[str]]) -> str:
+def table(head: str, rows: Iterable[Sequence[str]]) -> str:
+    """Return a table in Markdown; ``head`` has the names of its columns, with `` | `` between them."""
     rule = "| --- " * head.count(" | ") + "| --- |"
     return "\n".join([f"| {head} |", rule, *(f"| {' | '.join(row)} |" for row in rows), ""])
 
@@ -347,7 +361,7 @@ def _lines(uses: Sequence[Use]) -> str:
         dollars, unit, _, doubt = PRICES[use.price]
         each = _number(dollars, 10) + "*" * bool(doubt)
         rows.insert(0, (use.what, _number(use.units), unit, each, f"{use.dollars:,.2f}"))
-    return _table("what | count | unit | $ each | $ a month", rows)
+    return table("what | count | unit | $ each | $ a month", rows)
 
 
 def current(page: str) -> str:
@@ -358,12 +372,17 @@ def current(page: str) -> str:
     tables = {
         "idle": _lines(resting),
         "rides": _lines(rides),
-        "choices": _table("parameters | $ idle | $ a million rides", others),
-        "doubts": _table("price | page | not confirmed", doubts),
+        "choices": table("parameters | $ idle | $ a million rides", others),
+        "doubts": table("price | page | not confirmed", doubts),
     }
-    parts = re.split(r"(<!-- (?:costs: \w+|end) -->\n)", page)
+    return filled(page, "costs", tables)
+
+
+def filled(page: str, kind: str, tables: Mapping[str, str]) -> str:
+    """Return a page with the current tables, each between a comment with its kind and name and one of its end."""
+    parts = re.split(rf"(<!-- (?:{kind}: \w+|end) -->\n)", page)
     for index, part in enumerate(parts):
-        if part.startswith("<!-- costs: "):
+        if part.startswith(f"<!-- {kind}: "):
             parts[index + 1] = tables[part.split()[2]]
     return "".join(parts)
 

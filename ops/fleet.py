@@ -1,9 +1,12 @@
 """Parks cars at stands all over the city. A car that exists is left as it is."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, Final
 
 import assignments
+from assignment_table import free
+from idempotency import marshalling
 
 _STRIDE: Final = 27
 """Steps of this length visit every sector before any sector twice: it has no divisor in common with their number."""
@@ -17,17 +20,33 @@ def cars(count: int) -> Iterator[assignments.Car]:
 
 
 def seed(dynamodb: Any, table: str, count: int) -> int:
-    """Park cars until the fleet has ``count`` of them, and return how many were added to the CarTable."""
+    """Park cars until the fleet has ``count`` of them, and return how many were added to the CarTable.
+
+    Free cars from before the index of free cars are added to it.
+    """
     added = 0
     for car in cars(count):
-        item = {
-            "zone": {"S": str(assignments.zone(car.sector))},
-            "carID": {"S": car.car_id},
-            "sector": {"S": car.sector},
-        }
+        key = {"zone": str(assignments.zone(car.sector)), "carID": car.car_id}
+        item = marshalling.item(key | {"sector": car.sector} | free(car))
         try:
             dynamodb.put_item(TableName=table, Item=item, ConditionExpression="attribute_not_exists(carID)")
         except dynamodb.exceptions.ConditionalCheckFailedException:
             continue
         added += 1
+    for page in dynamodb.get_paginator("scan").paginate(TableName=table, ConsistentRead=True):
+        for row in map(marshalling.values, page["Items"]):
+            old = None if {"rideID", "freeShard"} & row.keys() else assignments.parked(row)
+            if old is not None:
+                _index(dynamodb, table, old)
     return added
+
+
+def _index(dynamodb: Any, table: str, car: assignments.Car) -> None:
+    with suppress(dynamodb.exceptions.ConditionalCheckFailedException):  # a ride took it meanwhile
+        dynamodb.update_item(
+            TableName=table,
+            Key=marshalling.item({"zone": assignments.zone(car.sector), "carID": car.car_id}),
+            UpdateExpression="SET freeShard = :freeShard, freePlace = :freePlace",
+            ConditionExpression="attribute_exists(carID) AND attribute_not_exists(rideID)",
+            ExpressionAttributeValues=marshalling.item({f":{name}": value for name, value in free(car).items()}),
+        )

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final, NamedTuple
 from botocore.exceptions import ClientError
 from cyclopts import Parameter
 
+from carride import history
 from carride.events import idempotency_id
 from carride.facts import FACTS
 from idempotency import Policy, marshalling
@@ -138,8 +139,9 @@ def read(
 def items_of(stack: StackRef, order_id: str) -> dict[str, dict[str, Any]]:
     """Return what the tables hold about a ride, as Python values by logical id of the table; {} if nothing."""
     every = ("BookingTable", *(each.table for each in CONSUMERS if each.table is not None))
-    found = {table: list(read(stack, [order_id], table=table, name="orderID")) for table in every}
-    return {table: marshalling.values(items[0]) if items else {} for table, items in found.items()}
+    found = {table: read(stack, history.items_of(order_id), table=table, name="orderID") for table in every}
+    items = {table: history.merged(map(marshalling.values, each)) for table, each in found.items()}
+    return {table: each[0] if each else {} for table, each in items.items()}
 
 
 def ride_items(items: Mapping[str, Mapping[str, Any]]) -> list[RideItem]:

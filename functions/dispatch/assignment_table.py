@@ -7,9 +7,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-from msgspec import Struct
-
-from assignments import OPEN, Assignment, Car, Decision, State, parked, zone
+from assignments import OPEN, ZONES, Assignment, Car, Decision, Spot, State, parked, spot, zone
 from carride.dynamodb import DynamoDB
 from carride.events import RideEvent
 from carride.facts import CarAssigned, CarReleased
@@ -18,6 +16,8 @@ from idempotency import Check, Put, Update, marshalling
 
 type Effect = Check | Put | Update
 
+INDEX: Final = "byFreePlace"
+_PAGE: Final = 4
 _FREE: Final = "attribute_exists(carID) AND attribute_not_exists(rideID)"
 
 
@@ -35,14 +35,6 @@ class Seen(NamedTuple):
     stored: Stored
     holds: bool = True
     """Whether its car is still its own. A car that is not was released by somebody else."""
-
-
-class Fleet(Struct):
-    """What a search for a car has seen; if it found none, this is all there is."""
-
-    cars: int = 0
-    skipped: list[str] = []
-    """Rows that hold no car."""
 
 
 class Reader:
@@ -68,23 +60,39 @@ class Reader:
             return seen
         return seen._replace(holds=self._item(self._tables.cars, _key(car)).get("rideID") == order_id)
 
-    def free_cars(self, in_zone: str, fleet: Fleet) -> list[Car]:
-        """Return the cars of a zone that no ride has, and add to ``fleet`` what was seen."""
+    def free_car(self, start: Spot, forward: bool, skipped: list[str]) -> Car | None:
+        """Find a free car as `assignments.FindCar` asks, and add the rows that hold no car to ``skipped``.
+
+        The index may be behind its table, so each car is read there too.
+        """
         pages = self._client.query(
             TableName=self._tables.cars,
-            KeyConditionExpression="#zone = :zone",
-            FilterExpression="attribute_not_exists(rideID)",
-            ExpressionAttributeNames={"#zone": "zone"},
-            ExpressionAttributeValues={":zone": {"S": in_zone}},
-            ConsistentRead=True,
+            IndexName=INDEX,
+            KeyConditionExpression=f"freeShard = :shard AND freePlace {'>=' if forward else '<'} :place",
+            ExpressionAttributeValues={":shard": {"S": start.shard}, ":place": {"S": start.place}},
+            ScanIndexForward=forward,
+            Limit=_PAGE,
         )
-        rows = []
-        for page in pages:
-            fleet.cars += page["ScannedCount"]  # also those that have a ride
-            rows += [marshalling.values(item) for item in page["Items"]]
-        cars = [(row, parked(in_zone, row)) for row in rows]
-        fleet.skipped += [f"{in_zone}/{row['carID']}" for row, car in cars if car is None]
-        return [car for _, car in cars if car is not None]
+        for entry in (marshalling.values(each) for page in pages for each in page["Items"]):
+            row = self._item(self._tables.cars, {name: entry[name] for name in ("zone", "carID")})
+            car = parked(row)
+            if row and "rideID" not in row and car is not None:
+                return car
+            if row and car is None:
+                skipped.append(f"{row['zone']}/{row['carID']}")
+        return None
+
+    def has_fleet(self) -> bool:
+        """Return whether there is any car."""
+        request = {"TableName": self._tables.cars, "KeyConditionExpression": "#zone = :zone", "Limit": 1}
+        names = {"#zone": "zone"}
+        return any(
+            page["Items"]
+            for each in ZONES
+            for page in self._client.query(
+                **request, ExpressionAttributeNames=names, ExpressionAttributeValues={":zone": {"S": each}}
+            )
+        )
 
     def _item(self, table: str, key: Mapping[str, object]) -> dict[str, Any]:
         answer = self._client.get_item(TableName=table, Key=marshalling.item(key), ConsistentRead=True)
@@ -129,14 +137,23 @@ def _move(tables: Tables, order_id: str, seen: Seen, decision: Decision) -> list
         return []
     match decision.facts:
         case (assigned,) if assigned is CarAssigned:
-            return [Update(tables.cars, _key(car), "SET rideID = :ride", condition=_FREE, values={":ride": order_id})]
+            taken = f"SET rideID = :ride REMOVE {', '.join(free(car))}"
+            return [Update(tables.cars, _key(car), taken, condition=_FREE, values={":ride": order_id})]
         case (released,) if released is CarReleased:
+            values = {f":{name}": value for name, value in free(car).items()}
+            again = f"SET {', '.join(f'{name} = :{name}' for name in free(car))} REMOVE rideID"
             mine = Update(
-                tables.cars, _key(car), "REMOVE rideID", condition="rideID = :ride", values={":ride": order_id}
+                tables.cars, _key(car), again, condition="rideID = :ride", values=values | {":ride": order_id}
             )
             return [mine] if seen.holds else []
         case _:  # taken and given back in one step: it has to be free, and stays so
             return [Check(tables.cars, _key(car), _FREE)]
+
+
+def free(car: Car) -> dict[str, str]:
+    """Return the attributes that a car has exactly while it is free: those of the index."""
+    shard, place = spot(car)
+    return {"freeShard": shard, "freePlace": place}
 
 
 def _key(car: Car) -> dict[str, object]:

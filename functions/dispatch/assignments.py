@@ -14,7 +14,7 @@ its acceptance never comes, the ride is overdue, and gets no car any more.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -41,6 +41,11 @@ CONSUMED: Final = frozenset({CarRideAccepted, CarRideCancelled, CarRideCompleted
 EMITTED: Final = frozenset[type[Fact]]((CarAssigned, NoCarAvailable, CarReleased))
 """The facts that dispatch adds; none of them is consumed by it, or it would feed itself."""
 
+SHARD: Final = 2
+"""Neighbouring sectors of a row that share a partition of the index of free cars, which takes 1,000 writes a second."""
+
+NO_CAR: Final = "every car has another ride"
+
 NO_FLEET: Final = "the fleet has no cars: ./carride fleet --cars 64 --yes"
 """Why no ride of a new stack gets a car, and what to do."""
 
@@ -54,6 +59,19 @@ class Car(NamedTuple):
     car_id: str
     sector: str
     """Where its stand is."""
+
+
+class Spot(NamedTuple):
+    """Where a free car is in the index of free cars, which holds no other cars."""
+
+    shard: str
+    """The partition."""
+    place: str
+    """The sort key: the sector, then a hash of the car's id."""
+
+
+type FindCar = Callable[[Spot, bool], Car | None]
+"""Finds the first free car of a spot's shard at its place or after it, or, with False, the last one before it."""
 
 
 class State(StrEnum):
@@ -125,16 +143,16 @@ def decide(seen: Assignment, fact: Fact, free: Car | None = None) -> Decision:
             return Decision(seen)
 
 
-def reason(pickup: str, cars: int) -> str:
+def reason(pickup: str, has_fleet: Callable[[], bool]) -> str:
     """Return why there is no free car.
 
     Args:
         pickup: the sector where the ride begins.
-        cars: the number of cars in the city.
+        has_fleet: says whether the city has cars.
     """
     if zone(pickup) is None:
         return f"{pickup} is outside of the city"
-    return f"each of the {cars} cars has another ride" if cars else NO_FLEET
+    return NO_CAR if has_fleet() else NO_FLEET
 
 
 # ── The city ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -145,43 +163,57 @@ class _Row(Struct, frozen=True, rename=json_name):
     sector: Sector
 
 
-def parked(in_zone: str, row: Mapping[str, object]) -> Car | None:
-    """Return the car that a row of a zone holds; None where no event or no street could name it."""
+def parked(row: Mapping[str, object]) -> Car | None:
+    """Return the car that a row holds; None where no event or no street could name it."""
     try:
-        car_id, sector = msgspec.structs.astuple(shaped(row, _Row))
+        car = Car(*msgspec.structs.astuple(shaped(row, _Row)))
     except FieldError:
         return None
-    return Car(car_id, sector) if zone(sector) == in_zone else None
+    return car if zone(car.sector) == row.get("zone") is not None else None
 
 
 def zone(sector: str) -> str | None:
     """Return the zone of a sector; None where the sector is not in the city."""
     place = _place(sector)
-    return None if place is None else _zone(place[0])
+    return None if place is None else ZONES[place[0]]
 
 
-def nearest(pickup: str, order_id: str, free_in: Callable[[str], Iterable[Car]]) -> Car | None:
+ZONES: Final = [f"zone_{row + 1:02d}" for row in range(BLOCKS)]
+
+
+def spot(car: Car) -> Spot:
+    """Return where a car of the city is in the index while it is free."""
+    row, column = _place(car.sector) or (0, 0)
+    return _spot(row, column, car.car_id)
+
+
+def nearest(pickup: str, order_id: str, find: FindCar) -> Car | None:
     """Return the free car whose stand is nearest to the pickup, along the streets; None where there is none.
 
-    Of cars that are equally near each ride prefers another one, always the same: rides that begin at one place at the
-    same moment do not all reach for the same car.
+    Of a sector's cars each ride prefers another one: rides that begin at one place at the same moment do not all reach
+    for the same car.
 
     Args:
         pickup: the sector where the ride begins; outside of the city there is no car.
         order_id: the ride.
-        free_in: lists the free cars of a zone. It is asked for the nearest zones first, and for no more than needed.
+        find: looks for a car in the index, in the nearest shards first, and no more often than needed.
     """
     start = _place(pickup)
     if start is None:
         return None
-    row, _ = start
-    best: tuple[int, bytes, Car] | None = None
-    for there in sorted(range(BLOCKS), key=lambda there: abs(there - row)):
-        if best is not None and best[0] <= abs(there - row):
-            break  # whatever stands in this zone is as far away, or further
-        reachable = [(_distance(start, car), _preference(order_id, car), car) for car in free_in(_zone(there))]
-        best = min([*reachable, *([best] if best else [])], default=None)
-    return None if best is None else best[2]
+    # The sector of each shard that is nearest to the pickup, nearest first.
+    firsts = range(0, BLOCKS, SHARD)
+    near = [(row, min(max(start[1], first), first + SHARD - 1)) for row in range(BLOCKS) for first in firsts]
+    best: tuple[int, Car] | None = None
+    for row, column in sorted(near, key=lambda place: _distance(start, place)):
+        least = _distance(start, (row, column))
+        for forward in (True, False):
+            if best is not None and best[0] <= least:
+                return best[1]  # whatever stands here is as far away, or further
+            car = find(_spot(row, column, order_id), forward)
+            if car is not None and (best is None or _distance(start, _place(car.sector)) < best[0]):
+                best = _distance(start, _place(car.sector)), car
+    return None if best is None else best[1]
 
 
 def _place(sector: str) -> tuple[int, int] | None:
@@ -192,14 +224,11 @@ def _place(sector: str) -> tuple[int, int] | None:
     return divmod(int(number) - 1, BLOCKS)
 
 
-def _zone(row: int) -> str:
-    return f"zone_{row + 1:02d}"
+def _spot(row: int, column: int, name: str) -> Spot:
+    number = hashlib.blake2b(name.encode(), digest_size=4).hexdigest()
+    return Spot(f"{ZONES[row]}.{column // SHARD}", f"sector_{row * BLOCKS + column + 1:02d}/{number}")
 
 
-def _distance(start: tuple[int, int], car: Car) -> int:
-    row, column = _place(car.sector) or (BLOCKS, BLOCKS)  # a stand that is nowhere is further away than all others
+def _distance(start: tuple[int, int], place: tuple[int, int] | None) -> int:
+    row, column = place or (BLOCKS, BLOCKS)  # a stand that is nowhere is further away than all others
     return abs(row - start[0]) + abs(column - start[1])
-
-
-def _preference(order_id: str, car: Car) -> bytes:
-    return hashlib.blake2b(f"{order_id}/{car.car_id}".encode(), digest_size=8).digest()

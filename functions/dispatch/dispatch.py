@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import assignments
-from assignment_table import Fleet, Reader, Tables, effects
+from assignment_table import Reader, Tables, effects
 from carride.consumer import SagaSettings, ride_consumer
 from carride.dynamodb import DynamoDB
 from carride.events import RideEvent
@@ -44,17 +44,17 @@ def make_handler(
 
     @consumer.batch_handler
     def handler(event: RideEvent, operation: Operation) -> None:
-        seen, fleet = reader.ride(event.subject), Fleet()
-        car = None
+        seen, skipped, car, why = reader.ride(event.subject), list[str](), None, ""
         if assignments.wants_car(seen.assignment, event.data):
-            car = assignments.nearest(event.data.pickup, event.subject, lambda zone: reader.free_cars(zone, fleet))
+            pickup = event.data.pickup
+            car = assignments.nearest(pickup, event.subject, lambda spot, on: reader.free_car(spot, on, skipped))
+            why = "" if car else assignments.reason(pickup, reader.has_fleet)
         decision = assignments.decide(seen.assignment, event.data, car)
-        why = assignments.reason(event.data.pickup, fleet.cars)
         operation.write(*effects(tables, event, seen, decision, why=why, outbox=outbox, now=now()))
         if NoCarAvailable in decision.facts:
             report("EmptyFleet" if why == assignments.NO_FLEET else "NoCarAvailable", 1, ride=event.subject)
-        if fleet.skipped:
-            report("CarRowSkipped", len(fleet.skipped), rows=fleet.skipped)
+        if skipped:
+            report("CarRowSkipped", len(skipped), rows=skipped)
         if CarReleased in decision.facts and not seen.holds:
             report("CarNotHeld", 1, ride=event.subject)
 

@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 
 from carride.bookings import Booking
 from carride.dynamodb import CONDITION_FAILED, DynamoDB
-from carride.history import timeline_of
+from carride.history import items_of, merged, timeline_of
 from carride.overdue import INDEX, Stage, shard, shards, text
 from idempotency import marshalling
 from idempotency.stores.transport import ServiceError
@@ -62,15 +62,16 @@ class OpenRides:
 
     def find(self, order_id: str) -> Seen:
         """Return what is known of a ride."""
-        booking, assignment, ride = (
-            self._item(table, order_id)
-            for table in (self._tables.bookings, self._tables.assignments, self._tables.rides)
+        booking, assignment = (
+            self._item(table, order_id) for table in (self._tables.bookings, self._tables.assignments)
         )
+        found = (marshalling.values(self._item(self._tables.rides, each)) for each in items_of(order_id))
+        ride = merged(item for item in found if item)
         values = marshalling.values(booking)
         return Seen(
             booking=Booking.read(booking) if booking else None,
-            booked_since=str(values.get("openSince", values.get("bookedAt", ""))),
-            past=timeline_of(marshalling.values(ride)),
+            booked_since=str(values.get("changedAt", values.get("openSince", values.get("bookedAt", "")))),
+            past=timeline_of(ride[0]) if ride else (),
             had_car="carID" in assignment,
         )
 

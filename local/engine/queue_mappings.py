@@ -33,8 +33,10 @@ def apply(settings: Settings) -> None:
         finally:  # messages that succeeded are no longer in the queue
             _hide(batch, {record["receiptHandle"] for record in event["Records"]}, settings)
 
-    def fewer(*mapping: Any) -> int:
-        allowed: int = concurrency(*mapping)
+    def fewer(mapping: Any, *more: Any) -> int:
+        # MiniStack keeps a number that a parameter of the template sets as text.
+        limits = {name: int(limit) for name, limit in (mapping.get("ScalingConfig") or {}).items()}
+        allowed: int = concurrency(mapping | {"ScalingConfig": limits}, *more)
         return min(allowed, settings.workers)
 
     lambda_svc._run_sqs_batch = run

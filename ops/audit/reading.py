@@ -15,6 +15,7 @@ from carride import telemetry
 from carride.dedup import is_attribute
 from carride.events import DETAIL_TYPE, SOURCES, ContractError, idempotency_id, parse_event
 from carride.facts import ALIASES
+from carride.history import merged
 from idempotency import marshalling, observation
 from ops import tables
 from ops.audit import evidence
@@ -155,7 +156,7 @@ def delivered_in(line: Mapping[str, Any]) -> Delivered | None:
 
 def ride_items(stack: StackRef, consumer: AuditedConsumer) -> Iterator[evidence.RideItem]:
     """Yield every ride in a consumer's table."""
-    items = scan(stack.client("dynamodb"), stack.outputs[f"{consumer.table}Name"])
+    items = merged(scan(stack.client("dynamodb"), stack.outputs[f"{consumer.table}Name"]))
     return (ride_item(consumer, item) for item in items)
 
 
@@ -174,7 +175,7 @@ def ride_item(consumer: AuditedConsumer, item: Mapping[str, Any]) -> evidence.Ri
 
 def booked_ride(item: Mapping[str, Any]) -> evidence.BookedRide:
     """Return an item of the API's table, given as Python values."""
-    booked, open_since = _time(item.get("bookedAt")), _time_or_none(item.get("openSince"))
+    booked, open_since = _time(item.get("bookedAt")), _time_or_none(item.get("changedAt", item.get("openSince")))
     return evidence.BookedRide(item["orderID"], item["version"], booked, open_since)
 
 

@@ -153,7 +153,8 @@ class World:
     def items(self, table: str) -> list[dict[str, Any]]:
         """Return the items of a table, without the attributes of the index of open rides."""
         items = [marshalling.values(item) for item in self.dynamodb.all(table)]
-        return [{name: item[name] for name in item if name not in {"openSince", "openShard"}} for item in items]
+        extra = {"openSince", "openShard", "changedAt"}
+        return [{name: item[name] for name in item if name not in extra} for item in items]
 
     def published(self) -> list[RideEvent]:
         """Return the events in the outbox, as consumers read them, in order."""

@@ -137,7 +137,7 @@ def test_a_ride_is_overdue_at_its_limit(age: timedelta, hours: int, *, overdue: 
 
 def test_rides_are_spread_over_all_partitions() -> None:
     """No partition of the index is hot, and none is overlooked."""
-    assert {shard(f"order_{number}") for number in range(100)} == set(shards(Stage.OPEN))
+    assert {shard(f"order_{number}") for number in range(300)} == set(shards(Stage.OPEN))
 
 
 # ── Stated outcomes: docs/architecture.md has a row for each ──────────────────────────────────────────────────────────

@@ -3,6 +3,8 @@
 import io
 import json
 import math
+import re
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -40,10 +42,20 @@ class Meter:
         self._dynamodb, self._take = world.dynamodb, world.dynamodb.take
         self._deployed = stack().of_type("AWS::DynamoDB::GlobalTable")
         self.written, self.read = dict.fromkeys(costs.TABLES, 0), 0.0
+        self.trips, self._working = Counter[str](), "carride-api"
+        self._deliver: Any = world.deliver
         patch.setattr(world.dynamodb, "take", self.take)
+        patch.setattr(world, "deliver", self.deliver)
+
+    def deliver(self, consumer: str, event: Mapping[str, Any]) -> None:
+        """Deliver an event, whose requests are the consumer's."""
+        self._working = consumer
+        self._deliver(consumer, event)
+        self._working = "carride-api"
 
     def take(self, operation: str, request: Mapping[str, Any]) -> Any:
-        """Carry a request out, and count its units."""
+        """Carry a request out, and count it and its units."""
+        self.trips[self._working] += 1
         if operation in {"GetItem", "Query"}:
             answer = self._take(operation, request)
             found = sum(map(size, [answer.get("Item", {}), *answer.get("Items", ())]))
@@ -70,11 +82,17 @@ def test_a_ride_uses_what_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     order = world.book()
     for version, action in enumerate(("accept", "start", "complete"), 1):
         world.flow()
+        world.clock.advance(60)
         world.change(order, action, version)
     world.flow()
     assert tuple(world.emitted()) == costs.EVENTS
     assert len(world.gateway.asked) == costs.GATEWAY_CALLS
     assert (meter.written, meter.read) == ({name: units for name, (units, _) in costs.TABLES.items()}, costs.READ_UNITS)
+
+    assert meter.trips == {
+        re.sub("(?<=[a-z])([A-Z])", r"-\1", name).lower().replace("car-ride", "carride"): trips
+        for name, trips in costs.ROUND_TRIPS.items()
+    }
 
     def nearly(number: float) -> Any:
         return pytest.approx(number, rel=0.1)

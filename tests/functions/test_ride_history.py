@@ -3,7 +3,7 @@
 import json
 
 import timeline
-from carride.history import timeline_of
+from carride.history import merged, timeline_of
 from idempotency.effects import action_of
 from local.local_aws import ROOT
 from tests.functions.saga import Life, event_of
@@ -23,6 +23,9 @@ def test_an_effect_that_took_place_twice_shows() -> None:
     item = world.item("rides")
     assert [entry.type for entry in timeline_of(item)] == ["CarRideCreated", "CarRideAccepted"]
     assert item["effects"] == 3
+    entry = {"event#1": {}, "effects": 1}
+    [item] = merged([{"orderID": "order_01"} | entry, {"orderID": "order_01#saga"} | entry])
+    assert item["effects"] == 1, "an entry in both items is one effect"
 
 
 def test_events_of_another_producer_take_effect_once() -> None:

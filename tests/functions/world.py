@@ -9,6 +9,7 @@ from zlib import crc32
 
 import pytest
 
+import assignment_table
 import assignments
 import carride.consumer
 import carride_api
@@ -21,6 +22,7 @@ from api.service import Settings
 from carride.dynamodb import DynamoDB
 from carride.events import SOURCE, RideEvent, parse_event
 from carride.facts import FACTS, Fact
+from carride.history import merged
 from carride.overdue import LIMIT, Stage
 from idempotency import lambda_deadline, marshalling, testing
 from idempotency.dead_letters import DeadLetter
@@ -72,7 +74,8 @@ class World(testing.World):
     timed = (DynamoDB,)
 
     def __init__(self, gateway: FakeGateway | None = None) -> None:
-        super().__init__(TABLES, clock=ManualClock(int(NOW.timestamp() * 1000)))
+        indexes = {assignment_table.INDEX: ("freeShard", "freePlace")}
+        super().__init__(TABLES, clock=ManualClock(int(NOW.timestamp() * 1000)), indexes=indexes)
         self.dynamodb.inserted = self._inserted
         self.gateway = gateway or FakeGateway()
         self.observations = list[Observation]()
@@ -215,18 +218,20 @@ class World(testing.World):
 
     # ── The tables ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def park(self, *car_ids: str, sector: str = "sector_01") -> None:
-        """Add free cars."""
+    def park(self, *car_ids: str, sector: str = "sector_01", ride: str | None = None) -> None:
+        """Add cars: free ones, or ones with a ride."""
         for car_id in car_ids:
-            self.put("cars", {"zone": assignments.zone(sector), "carID": car_id, "sector": sector})
+            more = {"rideID": ride} if ride else assignment_table.free(assignments.Car(car_id, sector))
+            self.put("cars", {"zone": assignments.zone(sector), "carID": car_id, "sector": sector, **more})
 
     def put(self, table: str, item: Mapping[str, object]) -> None:
         """Write an item unconditionally."""
         self.dynamodb.put_item(TableName=table, Item=marshalling.item(item))
 
     def items(self, table: str) -> Iterator[dict[str, Any]]:
-        """Yield every item of a table, as Python values."""
-        return map(marshalling.values, self.dynamodb.all(table))
+        """Yield every item of a table, as Python values; one for each ride."""
+        items = map(marshalling.values, self.dynamodb.all(table))
+        return iter(merged(items)) if table == "rides" else items
 
     def item(self, table: str, order_id: str = "order_01") -> dict[str, Any]:
         """Return a ride's item; empty where there is none."""

@@ -136,7 +136,7 @@ def test_nothing_is_deployed_to_a_fenced_region(
         ({"unreachable": {HOME}}, 'AWS could not be reached: Could not connect to the endpoint URL: "https://'),
         (
             {"replays": {HOME: [], AWAY: [{"ReplayName": "new", "State": "RUNNING"}]}},
-            "error: us-east-2 has a replay running (new)",
+            "error: us-east-1 has a replay running (new)",
         ),
     ],
     ids=["out of reach", "refused"],

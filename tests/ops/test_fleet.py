@@ -7,6 +7,8 @@ import pytest
 from moto import mock_aws
 
 import assignments as city
+from assignment_table import free
+from idempotency import marshalling
 from ops.fleet import cars, seed
 from tests.functions.saga import create_table, items
 
@@ -23,7 +25,7 @@ def test_stands_are_spread_over_the_city(count: int) -> None:
 
 @mock_aws
 def test_only_new_cars_are_parked() -> None:
-    """Each new car is free and in its zone; a car with a ride keeps it when the fleet grows."""
+    """A free car is in its zone and in the index, an older one too; a car with a ride keeps it when the fleet grows."""
     dynamodb = boto3.client("dynamodb")
     create_table(dynamodb, "cars", "zone", "carID")
     assert seed(dynamodb, "cars", 3) == 3
@@ -31,11 +33,17 @@ def test_only_new_cars_are_parked() -> None:
     dynamodb.update_item(
         TableName="cars",
         Key={"zone": {"S": taken["zone"]}, "carID": {"S": taken["carID"]}},
-        UpdateExpression="SET rideID = :ride",
+        UpdateExpression="SET rideID = :ride REMOVE freeShard, freePlace",
         ExpressionAttributeValues={":ride": {"S": "order_01"}},
+    )
+    dynamodb.put_item(
+        TableName="cars", Item=marshalling.item({"zone": "zone_02", "carID": "old", "sector": "sector_09"})
     )
     assert seed(dynamodb, "cars", 5) == 2
     parked = items(dynamodb, "cars")
     assert {car["carID"]: car["rideID"] for car in parked if "rideID" in car} == {taken["carID"]: "order_01"}
-    assert len(parked) == 5
-    assert all(car["zone"] == city.zone(car["sector"]) for car in parked)
+    assert len(parked) == 6
+    for car in parked:
+        assert car["zone"] == city.zone(car["sector"])
+        assert ("freeShard" in car) == ("rideID" not in car)
+        assert car.items() >= free(city.Car(car["carID"], car["sector"])).items() or "rideID" in car

@@ -40,7 +40,7 @@ def replays(name: str, state: str) -> dict[str, Any]:
         *((HOME, replays("new", state), r"running \(new\)") for state in ("STARTING", "RUNNING", "CANCELLING")),
         (AWAY, {}, "us-west-2 is at work"),
         (HOME, {"fenced": {HOME}}, "us-west-2 is fenced"),
-        (HOME, {"unreachable": {AWAY}}, "us-east-2 cannot be asked"),
+        (HOME, {"unreachable": {AWAY}}, "us-east-1 cannot be asked"),
     ],
 )
 def test_a_replay_is_refused_where_another_region_may_work_on_its_events(
@@ -68,7 +68,7 @@ def test_a_window_that_the_archive_does_not_cover_is_said(since: int, until: int
     A window without archived events is refused. The archive of a local stack has every event at once.
     """
     archive = SimpleNamespace(describe_archive=lambda **_: {"RetentionDays": 14})
-    deployed = stack(lambda *_: archive, CarRideArchiveArn="arn:aws:events:us-east-2:0:archive/all")
+    deployed = stack(lambda *_: archive, CarRideArchiveArn="arn:aws:events:us-east-1:0:archive/all")
     window = (NOW - timedelta(hours=since), NOW - timedelta(hours=until))
     if said == "error":
         with pytest.raises(OperatorError):

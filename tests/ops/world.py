@@ -16,7 +16,7 @@ from ops.stack import ClientFactory, StackRef
 from tests.functions.saga import create_table
 
 HOME: Final = "us-west-2"
-AWAY: Final = "us-east-2"
+AWAY: Final = "us-east-1"
 NOW: Final = datetime(2026, 11, 21, 12, tzinfo=UTC)
 FENCE: Final = Fence(NOW, rules=("rule",), functions={"one": None, "other": 5})
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, Final
 
-from carride.history import TimelineEntry, timeline_of
+from carride.history import TimelineEntry, merged, timeline_of
 from idempotency import marshalling
 from local.demo import stack_ref
 from local.local_aws import LocalAws, Stack
@@ -87,4 +87,4 @@ class Pipeline:
         pages = (
             self.cloud.client("dynamodb").get_paginator("scan").paginate(TableName=self.stack.outputs["RideTableName"])
         )
-        return [timeline_of(marshalling.values(item)) for page in pages for item in page["Items"]]
+        return [*map(timeline_of, merged(marshalling.values(item) for page in pages for item in page["Items"]))]

@@ -13,8 +13,9 @@ SWITCHES: Final[dict[str, tuple[str, ...]]] = {
     "PaymentGatewayUrl": ("", "https://gateway.example"),
     "PaymentGatewaySecretArn": ("", "arn:aws:secretsmanager:us-east-1:123456789012:secret:gateway-AbCdEf"),
     "AlarmEmail": ("", "you@example.com"),
+    "WarmUnits": ("0", "40000"),
 }
-"""Parameters of free text that matter by being empty or not."""
+"""Parameters without allowed values that matter by having a value or not."""
 COMPANIONS: Final = {
     "JwtIssuer": "https://issuer.example",
     "JwtAudience": "carride",
@@ -23,7 +24,7 @@ COMPANIONS: Final = {
 }
 """Parameters that others require; they change nothing by themselves."""
 CHOICES: Final = 20
-SEED: Final = 49
+SEED: Final = 3
 
 
 @cache

@@ -11,7 +11,7 @@ from carride import clients
 from idempotency.dead_letters import DeadLetter, SqsDeadLetters
 from idempotency.stores.transport import botocore_transport
 from infrastructure.rules.house_rules import mentioned
-from infrastructure.transformed import Stack, source, stack
+from infrastructure.transformed import Stack, stack
 from tests.template.graph import one
 from tests.template.stack import options
 
@@ -126,6 +126,6 @@ def test_reserved_concurrency_leaves_an_account_enough(deployed: Stack) -> None:
     reserved = [function.get("ReservedConcurrentExecutions") for function in deployed.functions().values()]
     assert set(map(str, reserved)) == {str({"Ref": "ReservedConcurrency"} if number else None)}
     assert len(reserved) * number + KEPT_UNRESERVED <= OF_AN_ACCOUNT
-    least = min(each for each in source()["Parameters"]["ReservedConcurrency"]["AllowedValues"] if each)
+    expected = {"Ref": "ReservedConcurrency" if number else "DispatchConcurrency"}
     for mapping in deployed.of_type("AWS::Lambda::EventSourceMapping").values():
-        assert mapping["ScalingConfig"]["MaximumConcurrency"] < least, "SQS would be throttled by its own function"
+        assert mapping["ScalingConfig"]["MaximumConcurrency"] == expected, "SQS would be throttled by its own function"

@@ -46,7 +46,9 @@ def test_tables_scale_in_every_direction_or_have_no_capacity(deployed: Stack) ->
     tables = deployed.of_type("AWS::DynamoDB::GlobalTable")
     if deployed.parameters["TableBilling"] == "on-demand":
         assert all(table["BillingMode"] == "PAY_PER_REQUEST" for table in tables.values())
-        assert "Throughput" not in json.dumps(tables)
+        assert "ProvisionedThroughput" not in json.dumps(tables)
+        warm = sum(1 + len(table.get("GlobalSecondaryIndexes", [])) for table in tables.values())
+        assert json.dumps(tables).count("WarmThroughput") == warm * (deployed.parameters["WarmUnits"] != "0")
         return
     scaling = {
         "MinCapacity": {"Ref": "MinCapacity"},

@@ -10,7 +10,7 @@ from msgspec import Meta, Struct
 from api.problems import Kind, refused
 from carride.bookings import Booking
 from carride.dynamodb import DynamoDB
-from carride.history import TimelineEntry, timeline_of
+from carride.history import TimelineEntry, items_of, merged, timeline_of
 from carride.overdue import text
 from carride.ride import OrderID, Ride
 from idempotency import marshalling
@@ -85,11 +85,14 @@ class Tables(NamedTuple):
 
     def find_ride(self, order_id: str) -> RideView | None:
         """Return a ride from the read model, after the events that have arrived."""
-        answer = self.client.get_item(TableName=self.rides, Key={"orderID": {"S": order_id}})
-        if "Item" not in answer:
+        answers = [
+            self.client.get_item(TableName=self.rides, Key={"orderID": {"S": each}}) for each in items_of(order_id)
+        ]
+        items: list[Any] = [answer["Item"] for answer in answers if "Item" in answer]
+        found = merged(map(marshalling.values, items))
+        if not found:
             return None
-        item: dict[str, Any] = dict(answer["Item"])
-        timeline = timeline_of(marshalling.values(item))
+        timeline = timeline_of(found[0])
         # RideView ignores what the fact adds, and has defaults for fields that are newer than the event.
         return msgspec.convert({**timeline[-1].data, "timeline": timeline}, RideView)
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Self
 import msgspec
 from msgspec import Meta
 
-from carride.overdue import opened
+from carride.overdue import opened, text
 from carride.ride import OPEN, Ride
 from idempotency import Put, marshalling
 
@@ -37,6 +37,9 @@ def changed(table: str, seen: Ride, booking: Booking, now: datetime) -> Put:
 
 
 def _item(booking: Booking, now: datetime) -> dict[str, object]:
-    """Return the item. A ride that has not ended is open since its latest change."""
+    """Return the item. A ride that has not ended is open since it was booked, and has the time of its latest change."""
     fields: dict[str, object] = msgspec.to_builtins(booking)
-    return fields | (opened(booking.order_id, now) if booking.status in OPEN else {})
+    if booking.status not in OPEN:
+        return fields
+    since = datetime.fromisoformat(booking.booked_at)  # the same after each change, which the index then does not see
+    return fields | opened(booking.order_id, since) | {"changedAt": text(now)}

@@ -41,4 +41,4 @@ def test_requests_are_throttled() -> None:
     """The API has a request limit."""
     [stage] = stack().of_type("AWS::ApiGatewayV2::Stage").values()
     settings = stage["DefaultRouteSettings"]
-    assert settings["ThrottlingRateLimit"] > 0 < settings["ThrottlingBurstLimit"]
+    assert settings["ThrottlingRateLimit"] == settings["ThrottlingBurstLimit"] == {"Ref": "ApiRate"}

@@ -121,6 +121,11 @@ class FakeDynamoDB:
             return [item[name]["S"] for name in names]
 
         items = [item for item in self.all(table) if item.keys() >= set(names)]
+        names_of, values = request.get("ExpressionAttributeNames", {}), request.get("ExpressionAttributeValues", {})
+        for name, value in re.findall(r"^([#\w]+) = (:\w+)", request.get("KeyConditionExpression", "")):
+            items = [
+                item for item in items if item.get(names_of.get(name, name)) == values[value]
+            ]  # few are left to judge
         items = [item for item in items if _holds(request, item, "KeyConditionExpression")]
         if start := request.get("ExclusiveStartKey"):
             items = [item for item in items if (place(item) < place(start) if descends else place(item) > place(start))]

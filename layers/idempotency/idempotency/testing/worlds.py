@@ -67,6 +67,7 @@ class World:
     Args:
         tables: the key attributes of each table that the handlers use, which are strings. The table of the records
             needs no entry. None: the handlers reach the DynamoDB of botocore's clients, such as moto's.
+        indexes: the key attributes of indexes.
         store: the store of the records, such as a `MemoryStore`. Default: a `DynamoDBStore`.
         clock: the time. It stands still until the test, or a handler that waits, moves it.
 
@@ -86,11 +87,12 @@ class World:
         self,
         tables: Mapping[str, Sequence[str]] | None = {},
         *,
+        indexes: Mapping[str, Sequence[str]] = {},
         store: Store | None = None,
         clock: ManualClock | None = None,
     ) -> None:
         self.clock = clock or ManualClock()
-        self.dynamodb: Any = None if tables is None else _Tables(self, tables)
+        self.dynamodb: Any = None if tables is None else _Tables(self, tables, indexes)
         self.dead_letters = _Letters(self)
         self.effects: dict[str, set[object]] = defaultdict(set)
         self.records: dict[str, Callable[[], Record | None]] = {}
@@ -292,8 +294,8 @@ def _find(send: Send, request: Request) -> Record | None:
 class _Tables(FakeDynamoDB):
     """Tables whose requests are calls."""
 
-    def __init__(self, world: World, tables: Mapping[str, Sequence[str]]) -> None:
-        super().__init__(tables, world.clock)
+    def __init__(self, world: World, tables: Mapping[str, Sequence[str]], indexes: Mapping[str, Sequence[str]]) -> None:
+        super().__init__(tables, world.clock, indexes=indexes)
         self._world = world
 
     def __call__(self, operation: str, request: Request, /) -> Mapping[str, Any]:
