@@ -44,7 +44,7 @@ def test_packing_is_never_worse_than_filling_up_in_order(sizes: list[int], most:
         assert packed == plain
 
 
-@settings(max_examples=60, deadline=None)  # some examples hold many megabytes
+@settings(max_examples=60)  # some examples hold many megabytes
 @given(
     st.lists(st.sampled_from([None, 300_000, 700_000, TOO_LARGE]), max_size=14),
     st.lists(CODES, max_size=60),
