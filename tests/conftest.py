@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import botocore.session
+import hypothesis
 import pytest
 
 if TYPE_CHECKING:
@@ -58,6 +59,10 @@ FUNCTION_ENVIRONMENT: Final = {
     "STAGE": "local",
 }
 os.environ |= FUNCTION_ENVIRONMENT
+
+# A slow machine breaks no property.
+hypothesis.settings.register_profile("any machine", deadline=None)
+hypothesis.settings.load_profile("any machine")
 
 # AWS's descriptions of its services are megabytes of JSON, which every session of botocore's would read for itself.
 botocore.session.create_loader = functools.cache(botocore.session.create_loader)

@@ -107,7 +107,7 @@ def test_events_that_are_nowhere_fail_the_call() -> None:
 
 
 @given(rate=st.floats(0.5, 500), delay_ms=st.sampled_from([0, 10_000]))
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_no_event_is_published_before_it_is_due(rate: float, delay_ms: int) -> None:
     """At any rate each chunk is published when its first event is due, or at once if the call is late."""
     time, delays = FakeTime(900_000), iter([delay_ms])
@@ -132,7 +132,7 @@ def test_no_event_is_published_before_it_is_due(rate: float, delay_ms: int) -> N
     duplicates=st.floats(0, 1),
 )
 @example(end={"rides": 500}, rate={"rate": 2.5}, mode="predefined", duplicates=0.0)
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 def test_what_the_api_starts_is_published_whole(
     end: dict[str, float], rate: dict[str, float], mode: str, duplicates: float
 ) -> None:

@@ -144,7 +144,7 @@ ORDERS: Final = itertools.count()
         min_size=1,
     )
 )
-@settings(deadline=None, max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_row_that_holds_no_car_is_skipped_and_reported(
     world: World, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture, spoilt: dict[str, Any]
 ) -> None:

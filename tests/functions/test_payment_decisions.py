@@ -55,7 +55,7 @@ class Till:
         return self.past
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(
     data=st.data(),
     declines=st.booleans(),

@@ -106,7 +106,7 @@ def moto() -> Iterator[Any]:
         yield client
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(st.lists(writes(), min_size=1, max_size=3), min_size=1, max_size=10))
 def test_requests_are_answered_as_moto_answers(moto: Any, steps: list[list[tuple[str, dict[str, Any]]]]) -> None:
     """Writes, transactions, reads and queries give the same answers, refusals and items."""

@@ -25,7 +25,7 @@ from idempotency.errors import EffectsRejectedError, UndecodableResultError
 from idempotency.fingerprint import fingerprint
 from idempotency.keys import LONGEST_KEY, extractor, record_key
 
-FIXED = settings(derandomize=True, database=None, deadline=None, max_examples=100)
+FIXED = settings(derandomize=True, database=None, max_examples=100)
 
 
 Kind = enum.Enum("Kind", {"SMALL": 1, "LARGE": "large", "COLOUR": (255, 0, 0)})

@@ -16,7 +16,7 @@ TROUBLES = st.builds(Troubles, declined=SHARES, refused=SHARES, pending=SHARES, 
 
 @pytest.mark.proof
 # The schedule follows from a seed: drawn choice by choice, schedules would be too alike to find a race.
-@settings(deadline=None, max_examples=350)
+@settings(max_examples=350)
 @given(
     seed=st.integers(0, 2**32),
     rides=st.sampled_from([1, 3, 4]),

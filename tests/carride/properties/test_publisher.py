@@ -32,7 +32,7 @@ def test_batches_are_full_and_within_the_limits(sizes: list[int], most: int, bel
         assert len(batch) == most or sum(batch) + following[0] >= below
 
 
-@settings(max_examples=60, deadline=None)  # some examples hold many megabytes
+@settings(max_examples=60)  # some examples hold many megabytes
 @given(
     st.lists(st.sampled_from([None, 300_000, 700_000, TOO_LARGE]), max_size=14),
     st.lists(CODES, max_size=60),

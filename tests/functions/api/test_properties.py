@@ -28,7 +28,7 @@ def shared_api(cloud: LocalAws) -> Iterator[Api]:
 
 
 @schema.parametrize()
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_every_answer_is_one_that_the_document_announces(shared_api: Api, case: Any) -> None:
     """Every request gets a documented status, media type and body, and never 5xx."""
     case.call_and_validate(base_url=shared_api.url, excluded_checks=NOT_ASKED)
