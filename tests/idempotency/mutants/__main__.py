@@ -17,7 +17,7 @@ COPIED: Final = ("docs", "layers", "local", "infrastructure", "tests/idempotency
 SEEDS: Final = "3000"
 """How many seeds the simulation may need to find a broken promise."""
 LONGEST_RUN_S: Final = 900
-_ENTRY: Final = re.compile(r"## (.+) \| (\S+) \| (.+)\n((?:[-+] .*\n?)+)")
+_ENTRY: Final = re.compile(r"@@ (.+) \| (\S+) \| (.+)\n((?:[-+ ] .*\n?)+)")
 
 
 class Mutant(NamedTuple):
@@ -37,7 +37,7 @@ def catalogue() -> Iterator[Mutant]:
     """Yield the mutants of the catalogue, in its order."""
     for rule, file, by, changes in _ENTRY.findall(CATALOGUE.read_text()):
         lines = changes.splitlines()
-        code, without = ("\n".join(line[2:] for line in lines if line[0] == sign) for sign in "-+")
+        code, without = ("\n".join(line[2:] for line in lines if line[0] in signs) for signs in ("- ", "+ "))
         yield Mutant(rule, file, by, code if without else f"{code}\n", without)
 
 
