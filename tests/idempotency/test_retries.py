@@ -1,6 +1,7 @@
 """The retry loop of all stores, and how each store classifies errors."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import fakeredis
@@ -92,38 +93,34 @@ DONE = Record("history#k1", COMPLETED, "owner-1", 1, None, None, None, None, Non
 CHARGE = Update("Rides", {"id": "order_01"}, "ADD charges :one", values={":one": 1})
 
 
-def store(script: Script) -> DynamoDBStore:
-    """A store over the script."""
+def over(script: Script) -> DynamoDBStore:
+    """A DynamoDB store over the script."""
     return DynamoDBStore("Idempotency", transport=script, sleep=lambda seconds: None)
 
 
 def write(script: Script) -> object:
     """Write a record."""
-    return store(script).update_if_owner(DONE)
+    return over(script).update_if_owner(DONE)
 
 
 def read(script: Script) -> object:
     """Read a record."""
-    return store(script).read("k")
+    return over(script).read("k")
 
 
 def commit(script: Script) -> object:
     """Write a record with an effect."""
-    return store(script).update_if_owner(DONE, [CHARGE])
+    return over(script).update_if_owner(DONE, [CHARGE])
 
 
-def step(script: Script) -> object:
+def step(script: Script, fake: type[Any] = fakeredis.FakeValkey) -> object:
     """Write a record over valkey-py."""
-    client: Any = fakeredis.FakeValkey(socket_timeout=1)
+    client = fake(socket_timeout=1)
     client.evalsha = script
     return ValkeyStore(client, sleep=lambda seconds: None).update_if_owner(DONE)
 
 
-def step_of_redis(script: Script) -> object:
-    """Write a record over redis-py."""
-    client: Any = fakeredis.FakeRedis(socket_timeout=1)
-    client.evalsha = script
-    return ValkeyStore(client, sleep=lambda seconds: None).update_if_owner(DONE)
+step_of_redis = partial(step, fake=fakeredis.FakeRedis)
 
 
 def service(code: str, status: int = 400) -> ServiceError:

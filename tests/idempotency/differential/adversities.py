@@ -12,7 +12,7 @@ from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
 from idempotency.externals import NOT_DONE, Done
-from idempotency.testing import Crash
+from idempotency.testing import Crash, http_event, sqs_event
 from tests.idempotency.differential.sides import EventWork, Side, Work
 from tests.idempotency.differential.world import World, world
 from tests.idempotency.samples import event
@@ -307,9 +307,9 @@ class Queue:
         return dead + len(self._case.world.box.letters)
 
     def _record(self, number: int) -> dict[str, Any]:
-        attributes = {"ApproximateReceiveCount": str(self.receives[number]), "SentTimestamp": str(self._sent_ms)}
-        record = {"messageId": f"message-{number}", "body": self._bodies[number], "attributes": attributes}
-        return record | {"eventSource": "aws:sqs"}
+        batch = sqs_event(self._bodies[number], clock=lambda: self._sent_ms, received=self.receives[number])
+        record: dict[str, Any] = batch["Records"][0]
+        return record | {"messageId": f"message-{number}"}
 
 
 @adversity("one of three records of a batch cannot be read", here="2 of 2 neighbours charged; set aside at receive 1")
@@ -340,17 +340,9 @@ def crasher_in_a_batch(case: Case) -> str:
 # ── HTTP ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _status(case: Case, work: EventWork, body: str = '{"seats": 1}') -> str:
+def _status(case: Case, work: EventWork, body: object = "a seat") -> str:
     """Say what a client gets: an invocation that fails is a 502 of API Gateway's."""
-    request = {
-        "version": "2.0",
-        "rawPath": "/rides",
-        "rawQueryString": "",
-        "headers": {"idempotency-key": "key-1", "content-type": "application/json"},
-        "requestContext": {"http": {"method": "POST", "path": "/rides"}},
-        "body": body,
-        "isBase64Encoded": False,
-    }
+    request = http_event("POST", "/rides", body)
     try:
         response: Any = case.side(case.world).http(work)(request)
     except Exception:  # noqa: BLE001 - whatever it is
@@ -367,7 +359,7 @@ def http_other_body(case: Case) -> str:
     """A client's mistake is answered as one."""
     work = _answering(201)
     _status(case, work)
-    return f"the second client {_status(case, work, '{}')}; {work.times}"
+    return f"the second client {_status(case, work, 'two seats')}; {work.times}"
 
 
 @adversity("an HTTP retry while the first request is at work", here="the retry gets 409; charged once")

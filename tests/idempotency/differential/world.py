@@ -6,8 +6,8 @@ import logging
 import types
 import warnings
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Any, Final
@@ -26,7 +26,7 @@ from moto import mock_aws
 from moto.core.botocore_stubber import MockRawResponse
 from moto.core.models import botocore_stubber
 
-from idempotency.testing import Crash, DeadLetterBox, Invocation, ManualClock
+from idempotency.testing import Crash, DeadLetterBox, Inline, Invocation, ManualClock
 from tests.idempotency.samples import create_tables
 
 POWERTOOLS_TABLE: Final = "Powertools"
@@ -88,8 +88,11 @@ class Wire:
         return AWSResponse(request.url, _SERVER_ERRORS.get(code, 400), HTTPHeaders(), MockRawResponse(body))
 
 
-class Process:
-    """One process in virtual time, which runs the records of a batch one after another."""
+class Process(Inline):
+    """One process in virtual time, which runs the records of a batch one after another.
+
+    It sends no heartbeats: a lease outlasts the invocations here.
+    """
 
     def __init__(self, time: ManualClock) -> None:
         self.deadline_ms = 0
@@ -101,15 +104,6 @@ class Process:
         self._time.now_ms = min(end_ms, self.deadline_ms)
         if end_ms > self.deadline_ms:
             raise Crash
-
-    def run_all(self, tasks: Sequence[Callable[[], None]], limit: int) -> None:
-        """Run the tasks in turn."""
-        for task in tasks:
-            task()
-
-    def repeat(self, beat: Callable[[], bool], interval_s: float) -> AbstractContextManager[object]:
-        """Send no heartbeat: a lease outlasts the invocations here."""
-        return nullcontext()
 
 
 class World:

@@ -270,26 +270,11 @@ def test_threads_share_the_connections(service: Service, transport: Transport) -
 # ── What the lean transport does by itself ────────────────────────────────────────────────────────────────────────────
 
 
-LINES: Final = [
-    *(
-        "Content-Length: 5",
-        "content-length:5",
-        "Content-Length: 9",
-        "Content-Length: five",
-        "Transfer-Encoding: chunked",
-    ),
-    *(
-        "Connection: keep-alive",
-        "Connection: close",
-        "x-amz-crc32: 1",
-        "Date: today ",
-        " folded",
-        "no header",
-        "X: \x85",
-    ),
-]
-
-
+LINES: Final = (
+    *("Content-Length: 5", "content-length:5", "Content-Length: 9", "Content-Length: five", "x-amz-crc32: 1"),
+    *("Transfer-Encoding: chunked", "Connection: keep-alive", "Connection: close"),
+    *("Date: today ", " folded", "no header", "X: \x85"),
+)
 STATUSES: Final = ("HTTP/1.1 200 OK", "HTTP/1.1 400 ", "HTTP/1.0 200 OK", "HTTP/1.1 204 No", "HTTP/1.1 20 ?", "SMTP")
 CONTENTS: Final = (b"12345", b"5\r\n12345\r\n0\r\n\r\n", b"123", b"12345 and more")
 
