@@ -18,7 +18,6 @@ def dynamodb() -> FakeDynamoDB:
 
 @pytest.fixture
 def clock() -> ManualClock:
-    """Time that the test moves."""
     return ManualClock()
 
 

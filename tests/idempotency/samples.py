@@ -29,7 +29,6 @@ def event(key: str | None = "k1", **data: object) -> dict[str, Any]:
 
 
 def create_tables(dynamodb: Any, keys: Mapping[str, str]) -> None:
-    """Create tables, each with this partition key."""
     for table, key in keys.items():
         dynamodb.create_table(
             TableName=table,
@@ -49,13 +48,10 @@ class Text(str):
 
 
 def crash(_: object) -> None:
-    """Die in the middle of the handler."""
     raise Crash
 
 
 def fail_with(error: Exception) -> Callable[[object], None]:
-    """Make a step of a handler that raises."""
-
     def fail(_: object) -> None:
         raise error
 
@@ -71,7 +67,6 @@ class Work:
         """What else happens in a run: it raises, time passes, another delivery comes."""
 
     def __call__(self, message: Any, operation: Operation) -> object:
-        """Register the effect, and do the step."""
         self.runs.append(operation)
         operation.write(Update(RIDES, {"id": "order_01"}, "ADD n :one", values={":one": 1}))
         return self.step(operation)
@@ -104,7 +99,6 @@ class World:
         return Consumer(name, self.store, **(defaults | settings))
 
     def invocation(self, request_id: str = "request-1", timeout_s: float = 30.0) -> Invocation:
-        """Begin an invocation."""
         return Invocation(self.clock, request_id=request_id, timeout_s=timeout_s)
 
     def deliver(
@@ -135,14 +129,12 @@ class World:
         self.work.step = lambda _: None
 
     def record(self, key: str = "k1") -> Record:
-        """Return the record of a key, which is there."""
         record = self.consumer().record(key)
         assert record is not None
         return record
 
     @property
     def reasons(self) -> list[str]:
-        """The reasons of the dead letters."""
         return [letter.reason for letter in self.box.letters]
 
 

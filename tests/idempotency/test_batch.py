@@ -36,7 +36,6 @@ class Batches:
         return [failure["itemIdentifier"] for failure in response["batchItemFailures"]]
 
     def statuses(self, *keys: str) -> list[str | None]:
-        """The statuses of these keys' records."""
         return [record and record.status for record in map(self.consumer.record, keys)]
 
 
@@ -45,7 +44,6 @@ type Make = Callable[..., Batches]
 
 @pytest.fixture
 def make(local: World) -> Make:
-    """Make a consumer of batches; settings are the consumer's own."""
     return functools.partial(Batches, local)
 
 
@@ -56,13 +54,11 @@ def sqs(make: Make) -> Batches:
 
 
 def message(key: str | None, number: int, *, received: int = 1, **attributes: Any) -> dict[str, Any]:
-    """Make an SQS record."""
     batch = sqs_event({"id": key}, received=received, **attributes)
     return {**batch["Records"][0], "messageId": f"m{number}"}
 
 
 def messages(*keys: str | None, **options: Any) -> list[dict[str, Any]]:
-    """Make a record for each key, numbered from 0."""
     return [message(key, number, **options) for number, key in enumerate(keys)]
 
 
@@ -211,7 +207,6 @@ def test_mistake_in_the_code_fails_its_record_alone(make: Make, settings: dict[s
 
 
 def encoded(key: str) -> str:
-    """Encode what a Kafka or Kinesis record carries."""
     return base64.b64encode(json.dumps({"id": key}).encode()).decode()
 
 
@@ -227,7 +222,6 @@ def test_source_without_single_failures_raises(make: Make) -> None:
 
 
 def kinesis(number: int, partition: str) -> dict[str, Any]:
-    """Make a Kinesis record."""
     content = {"data": encoded(f"k{number}"), "partitionKey": partition, "sequenceNumber": str(number)}
     return {"eventID": f"shard:{number}", "kinesis": content | {"approximateArrivalTimestamp": 1_800_000_000.0}}
 

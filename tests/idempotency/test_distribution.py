@@ -33,7 +33,6 @@ print(*{name.partition(".")[0] for name in sys.modules} - sys.stdlib_module_name
 
 
 def run(*command: str | Path, cwd: Path = ROOT, **environment: str) -> str:
-    """Run a command; return what it printed."""
     done = subprocess.run(command, cwd=cwd, env=os.environ | environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

@@ -21,7 +21,6 @@ GUIDE: Final = Path(idempotency.__file__).parents[1] / "README.md"
 
 @pytest.fixture
 def invoices() -> Iterator[Any]:
-    """The tables of the five-line consumer."""
     with mock_aws():
         client = boto3.client("dynamodb")
         create_tables(client, {"IdempotencyTable": "idempotencyKey", "Invoices": "id"})

@@ -29,7 +29,6 @@ def case() -> Iterator[Case]:
 
 
 def run(case: Case, handler: Callable[..., object], *, executions: int = 1, fault: str = "") -> list[Any]:
-    """Run a durable function; return how its executions ended."""
     with closing(Lambda(case.world, durable_execution(handler))) as lambda_:
         lambda_.fault = fault
         for _ in range(executions):

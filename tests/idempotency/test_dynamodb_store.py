@@ -32,24 +32,20 @@ class Recorder(FaultyTransport):
         self.sent: list[Mapping[str, Any]] = []
 
     def __call__(self, operation: str, request: Mapping[str, Any], /) -> Mapping[str, Any]:
-        """Keep one request, and send it on."""
         self.sent.append(request)
         return super().__call__(operation, request)
 
     @property
     def tokens(self) -> list[str]:
-        """The client request tokens, request by request."""
         return [request["ClientRequestToken"] for request in self.sent]
 
 
 @pytest.fixture
 def transport(dynamodb: FakeDynamoDB) -> Recorder:
-    """The way to DynamoDB."""
     return Recorder(dynamodb)
 
 
 def charges(dynamodb: Any) -> int:
-    """How often the ride was charged."""
     item = dynamodb.get_item(TableName=RIDES, Key={"id": {"S": "order_01"}}).get("Item", {})
     return int(item.get("charges", {"N": "0"})["N"])
 

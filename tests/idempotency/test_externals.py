@@ -120,7 +120,6 @@ class Calls:
         world.work.step = self.run
 
     def run(self, operation: Operation) -> object:
-        """Make the call."""
         self.got = operation.external("charge", self._call, self._probe)
         return self.got
 

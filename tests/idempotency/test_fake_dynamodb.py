@@ -63,7 +63,6 @@ def using(*expressions: str) -> dict[str, Any]:
 
 @st.composite
 def writes(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
-    """Draw an action of a transaction."""
     kind = draw(st.sampled_from(["Put", "Put", "Update", "Delete", "ConditionCheck"]))
     place, condition = draw(PLACES), draw(CONDITIONS)
     request: dict[str, Any] = {"TableName": "items"}
@@ -80,7 +79,6 @@ def writes(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
 
 
 def asked(client: Any, operation: str, request: dict[str, Any]) -> Any:
-    """Return what a request is answered with, or what refuses it."""
     try:
         answer = getattr(client, operation)(**request)
     except ClientError as error:

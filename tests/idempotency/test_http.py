@@ -36,13 +36,11 @@ type Make = Callable[..., Api]
 
 
 def grouped(pairs: Pairs) -> dict[str, list[str]]:
-    """Values by name, the last name first."""
     names = sorted({name for name, _ in pairs}, reverse=True)
     return {name: [value for other, value in pairs if other == name] for name in names}
 
 
 def binary(content: bytes) -> dict[str, Any]:
-    """A body in base64."""
     return {"body": base64.b64encode(content).decode(), "isBase64Encoded": True}
 
 
@@ -94,7 +92,6 @@ class Answer(NamedTuple):
         return answer
 
     def json(self) -> Any:
-        """The content."""
         return json.loads(str(self.body))
 
     def replayed(self) -> "Answer":
@@ -132,7 +129,6 @@ class Api:
         return lambda event, timeout_s=30.0: Answer.of(handler(event, Invocation(self.clock, timeout_s=timeout_s)))
 
     def state(self, key: object = "k1") -> tuple[str | None, int]:
-        """The status of a key's record, and how often requests took effect."""
         record = self.consumer.record(key)
         return record and record.status, self.backend.charges("ride")
 
@@ -155,7 +151,6 @@ RESPONSE: Final = {"statusCode": "201", "body": "made", "cookies": COOKIES[:1], 
 
 
 def rendered(form: str, **more: str) -> dict[str, Any]:
-    """What RESPONSE is in a format."""
     joined = {"Location": "/rides/1", "vary": "Accept, Origin", **more}
     many = {name: value.split(", ") for name, value in joined.items()} | {"Set-Cookie": COOKIES}
     own: dict[str, dict[str, Any]] = {
@@ -276,7 +271,6 @@ def test_requests_that_change_nothing_run_each_time(api: Make, method: str, opti
 
 
 def fail(error: Exception) -> Any:
-    """Raise."""
     raise error
 
 

@@ -9,7 +9,6 @@ from idempotency.testing import ManualClock
 
 
 def record(key: str, status: str = COMPLETED, *, expiry: int | None = None) -> Record:
-    """A record in one of its states."""
     return Record(key, status, "owner-1", 1, None, expiry, None, None, None, 0, 0)
 
 

@@ -83,7 +83,6 @@ class Script:
         self.tries = 0
 
     def __call__(self, *request: object) -> Mapping[str, Any]:
-        """Meet the next error."""
         self.tries += 1
         raise self.errors[min(self.tries, len(self.errors)) - 1]
 
@@ -94,27 +93,22 @@ CHARGE = Update("Rides", {"id": "order_01"}, "ADD charges :one", values={":one":
 
 
 def over(script: Script) -> DynamoDBStore:
-    """A DynamoDB store over the script."""
     return DynamoDBStore("Idempotency", transport=script, sleep=lambda seconds: None)
 
 
 def write(script: Script) -> object:
-    """Write a record."""
     return over(script).update_if_owner(DONE)
 
 
 def read(script: Script) -> object:
-    """Read a record."""
     return over(script).read("k")
 
 
 def commit(script: Script) -> object:
-    """Write a record with an effect."""
     return over(script).update_if_owner(DONE, [CHARGE])
 
 
 def step(script: Script, fake: type[Any] = fakeredis.FakeValkey) -> object:
-    """Write a record over valkey-py."""
     client = fake(socket_timeout=1)
     client.evalsha = script
     return ValkeyStore(client, sleep=lambda seconds: None).update_if_owner(DONE)
@@ -124,7 +118,6 @@ step_of_redis = partial(step, fake=fakeredis.FakeRedis)
 
 
 def service(code: str, status: int = 400) -> ServiceError:
-    """An error of DynamoDB's."""
     return ServiceError(code, status, "", {})
 
 

@@ -117,7 +117,6 @@ HASHABLE = st.recursive(
 
 
 def containers(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """Everything that can hold something."""
     pairs = st.dictionaries(HASHABLE, inner, max_size=3)
     return st.one_of(
         st.lists(inner, max_size=3),
@@ -154,7 +153,6 @@ SCRAPS: st.SearchStrategy[Any] = st.sampled_from(
 
 
 def damaged(stored: Any, way: list[int], scrap: object) -> Any:
-    """Replace the value at a path in JSON."""
     if not way or not isinstance(stored, list | dict) or not stored:
         return scrap
     place = list(stored)[way[0] % len(stored)] if isinstance(stored, dict) else way[0] % len(stored)
@@ -284,7 +282,6 @@ NAMES = st.text(alphabet="ab%:", min_size=1, max_size=2)
 
 
 def meant(key: object) -> object:
-    """Return the texts of a key's parts."""
     if isinstance(key, list):
         return [meant(part) for part in key]
     return str(key.value if isinstance(key, enum.Enum) else key)

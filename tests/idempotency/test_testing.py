@@ -46,7 +46,6 @@ def right(world: World, operation: Operation) -> None:
 
 
 def build(world: World, *, work: Any = right, decorate: str = "event_handler", **settings: Any) -> Any:
-    """Start a process of a handler."""
     defaults: dict[str, Any] = {"key": "detail.idempotencyid", "dead_letters": world.dead_letters}
     consumer: Consumer[Any] = Consumer("points", world.store, **(defaults | settings))
     return getattr(consumer, decorate)(lambda event, operation: work(world, operation))

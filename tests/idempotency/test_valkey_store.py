@@ -26,7 +26,6 @@ PATIENCE_MS = 20_000
 
 @pytest.fixture
 def client() -> Iterator[fakeredis.FakeValkey]:
-    """A client of an empty server."""
     with fakeredis.FakeValkey(socket_timeout=1) as client:
         yield client
 
@@ -38,7 +37,6 @@ def store(client: Any, clock: ManualClock) -> ValkeyStore:
 
 
 def claim(clock: ManualClock, owner: str = "owner-1", **changes: Any) -> Record:
-    """A claim by the caller's clock."""
     now_ms = clock()
     record = Record(
         KEY, IN_PROGRESS, owner, 1, now_ms + LEASE_MS, now_ms // 1000 + 7_200, None, None, None, now_ms, now_ms
@@ -140,7 +138,6 @@ class Unknown:
     evalsha = eval = info = lambda *arguments: None
 
     def get_connection_kwargs(self) -> dict[str, float]:
-        """Return a timeout."""
         return {"socket_timeout": 1}
 
 

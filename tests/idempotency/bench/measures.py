@@ -61,7 +61,6 @@ class Row(NamedTuple):
 
     @property
     def met(self) -> bool:
-        """Whether each target is met."""
         return all(most is None or ratio <= most for ratio, most in self.ratios)
 
 
@@ -72,7 +71,6 @@ class _DynamoDB(BaseHTTPRequestHandler):
     world: World
 
     def do_POST(self) -> None:
-        """Answer a request."""
         request = json.loads(self.rfile.read(int(self.headers["content-length"])))
         if "TransactItems" in request:
             actions = [(each, *each.values()) for each in request["TransactItems"]]

@@ -42,7 +42,6 @@ class SagaSettings(ConsumerSettings, frozen=True, kw_only=True):
     aws_region: str
 
     def outbox(self) -> Outbox:
-        """Return the outbox for emitted events."""
         return Outbox(self.outbox_table, self.aws_region, timedelta(days=7))
 
 
@@ -55,12 +54,10 @@ class Operation(NamedTuple):
     lost: bool = False
 
     def write(self, *effects: Any) -> None:
-        """Register effects."""
         self.effects.extend(effects)
 
 
 def client() -> Any:
-    """Return the shared client, or a new one."""
     import boto3  # noqa: PLC0415 - a function imports it after all else
 
     return shared or boto3.client("dynamodb")
@@ -74,12 +71,10 @@ class Powertools(NamedTuple):
     dynamodb: Any
 
     def event_handler(self, work: Callable[[RideEvent, Any], None]) -> Any:
-        """Decorate the work on an event."""
         protect = idempotent(persistence_store=self.store, config=self.config())
         return protect(lambda event, context: self.run(event, work))
 
     def batch_handler(self, work: Callable[[RideEvent, Any], None]) -> Any:
-        """Decorate the work on each event of a batch."""
         config, processor = self.config(), BatchProcessor(EventType.SQS)
 
         protect = idempotent_function(data_keyword_argument="event", persistence_store=self.store, config=config)
@@ -95,7 +90,6 @@ class Powertools(NamedTuple):
         return handler
 
     def run(self, event: dict[str, Any], work: Callable[[RideEvent, Any], None]) -> None:
-        """Do the work on an event, write its effects, and report it."""
         parsed = parse_event(event)
         operation = Operation(f"{self.name}-{parsed.idempotencyid}", [])
         work(parsed, operation)
@@ -103,7 +97,6 @@ class Powertools(NamedTuple):
         self.report("New", parsed.idempotencyid)
 
     def report(self, outcome: str, key: str) -> None:
-        """Log and count a delivery."""
         logger.info("delivery", extra={"consumer": self.name, "outcome": outcome, "idempotencyid": key})
         count(self.name, **{outcome: 1})
 
@@ -117,7 +110,6 @@ class Powertools(NamedTuple):
 
 
 def ride_consumer(name: str, settings: ConsumerSettings, policy: object, transport: Any = None) -> Powertools:
-    """Return a consumer of ride events."""
     table = settings.idempotency_store.partition(":")[2]
     store = DynamoDBPersistenceLayer(table, key_attr="idempotencyKey", boto3_client=shared)
     return Powertools(name, store, client())

@@ -25,7 +25,6 @@ class Context:
     invoked_function_arn = "arn:aws:lambda:us-east-1:123456789012:function:bench"
 
     def get_remaining_time_in_millis(self) -> int:
-        """Return the time that is left."""
         return 30_000
 
 
@@ -61,7 +60,6 @@ if __name__ == "__main__":
     made: list[Any] = []
 
     def start() -> None:
-        """Make the handler, and handle the first event."""
         made.append(make(side, function))
         answer = made[0](deliveries[0], Context())
         assert not (answer or {}).get("batchItemFailures"), answer

@@ -67,7 +67,6 @@ def _rows(text: str, adversities: Iterable[Any], theirs: object, here: object) -
 
 
 def _lines(texts: tuple[str, ...], width: int) -> list[str]:
-    """Lay texts out in columns."""
     cells = zip_longest(*(textwrap.wrap(text, width) for text in texts), fillvalue="")
     return ["  ".join(cell.ljust(width) for cell in line).rstrip() for line in cells]
 

@@ -35,11 +35,9 @@ class Case:
         self.side = side
 
     def charge(self, work: Work, order: object = "order_01") -> str:
-        """Call an idempotent function; say what its caller gets."""
         return got(lambda: self.side(self.world).function("charge", work)(order))
 
     def handle(self, work: EventWork, given: dict[str, Any] | None = None, *, key: str = "") -> str:
-        """Deliver an event to a handler; say what the transport gets."""
         keyed = {"key": key} if key else {}
         return got(lambda: self.side(self.world).handler(work, **keyed)(given or event()))
 
@@ -53,7 +51,6 @@ class Adversity(NamedTuple):
     seen: Callable[[Case], str]
 
     def observe(self, side: Side) -> str:
-        """Put one side through the adversity; return what it was seen to do."""
         with world() as new:
             return self.seen(Case(new, side))
 
@@ -79,13 +76,11 @@ class Payments:
         self._happen = happen
 
     def __call__(self, argument: object) -> object:
-        """Charge the card; the result, or what goes wrong, depends on how often it was charged before."""
         self.runs += 1
         return self._happen(self.runs)
 
     @property
     def times(self) -> str:
-        """How often the card was charged."""
         return {0: "never charged", 1: "charged once", 2: "charged twice"}.get(self.runs, f"charged {self.runs} times")
 
 

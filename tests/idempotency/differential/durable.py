@@ -58,7 +58,6 @@ class Lambda:
         self._runner: Any = DurableFunctionTestRunner(self._process)
 
     def close(self) -> None:
-        """End the runner's threads."""
         self._runner.close()
         self._runner._scheduler._loop.close()  # noqa: SLF001 - the runner leaves its event loop open
 
@@ -76,7 +75,6 @@ class Lambda:
         return self._service.checkpoint(updates=updates, **request)
 
     def _process(self, given: Any, context: Any) -> Any:
-        """Run one invocation in a process that may die."""
         self._service = given.service_client
         try:
             return self._handler(dataclasses.replace(given, service_client=self), context)
@@ -132,7 +130,6 @@ class Case:
 
     @property
     def seen(self) -> str:
-        """What this side has done."""
         item = self._dynamodb.get_item(TableName=POINTS, Key=_UPDATE["Key"]).get("Item")
         points = int(item["points"]["N"]) if item else 0
         counts = {"execution": len(self.lambda_.results), "run": self.runs, "point": points}
@@ -178,7 +175,6 @@ class Adversity(NamedTuple):
     """A name for the execution."""
 
     def observe(self, side: str) -> str:
-        """Put one side through the adversity; return what it was seen to do."""
         with case(side) as new:
             new.lambda_.fault = self.fault
             new.meet = partial(self.meet, new)

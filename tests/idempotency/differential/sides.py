@@ -39,7 +39,6 @@ class Powertools:
         self._invocation = functools.partial(world.invocation, timeout_s)
 
     def function(self, name: str, work: Work) -> Work:
-        """Make a function idempotent by its first argument."""
         config = IdempotencyConfig()
         argument = _first_argument(work)
 
@@ -73,7 +72,6 @@ class Powertools:
         return lambda event: once(event, self._invocation())
 
     def batch(self, work: EventWork) -> BatchHandler:
-        """Make a handler of SQS batches, each record of which is idempotent by its key."""
         config = IdempotencyConfig(event_key_jmespath=KEY)
         processor = BatchProcessor(event_type=EventType.SQS)
 
@@ -90,7 +88,6 @@ class Powertools:
         return handler
 
     def http(self, work: EventWork) -> EventWork:
-        """Make a handler of HTTP requests idempotent by their Idempotency-Key; their bodies are compared."""
         return self.handler(work, key='headers."idempotency-key"', payload="body")
 
 
@@ -104,7 +101,6 @@ class Here:
         self._store = DynamoDBStore(TABLE, transport=transport, clock=world.now_ms, sleep=world.time.sleep)
 
     def function(self, name: str, work: Work) -> Work:
-        """Make a function idempotent by its first argument."""
         once = self._consumer().function(key=_first_argument(work), name=name)(work)
 
         def call(value: object) -> object:
@@ -121,12 +117,10 @@ class Here:
         return lambda event: once(event, self._invocation())["outcome"]
 
     def batch(self, work: EventWork) -> BatchHandler:
-        """Make a handler of SQS batches, each record of which is idempotent by its key."""
         once = self._consumer(KEY).batch_handler(_with_operation(work))
         return lambda event: once(event, self._invocation())
 
     def http(self, work: EventWork) -> EventWork:
-        """Make a handler of HTTP requests idempotent by their Idempotency-Key; their bodies are compared."""
         once = self._consumer().http_handler(_with_operation(work))
         return lambda request: once(request, self._invocation())
 
@@ -149,8 +143,6 @@ def _first_argument(work: Work) -> str:
 
 
 def _with_operation(work: EventWork, probe: Any = None) -> Callable[[dict[str, Any], Any], object]:
-    """Return ``work`` as this layer calls it."""
-
     @functools.wraps(work)
     def run(event: dict[str, Any], operation: Any) -> object:
         return operation.external("charge", lambda _: work(event), probe) if probe else work(event)

@@ -65,11 +65,9 @@ class Wire:
         return session
 
     def refuse(self, code: str, *, times: int) -> None:
-        """Have the next requests refused with an error of DynamoDB's."""
         self._faults.extend([code] * times)
 
     def lose_answer(self) -> None:
-        """Have the next request take place, and its answer get lost."""
         self._faults.append(None)
 
     def repair(self) -> None:
@@ -125,7 +123,6 @@ class World:
         return self.time() + self.ahead_ms
 
     def invocation(self, timeout_s: float = 30.0) -> Any:
-        """Return the context of a new invocation."""
         self.process.deadline_ms = self.time() + int(timeout_s * 1000)
         return Invocation(self.now_ms, request_id=f"request-{next(self._numbers)}", timeout_s=timeout_s)
 

@@ -171,7 +171,6 @@ class Processes:
         return self._known[key]
 
     def proceed(self, process: Process, now_ms: int, reply: Reply) -> Process:
-        """Return ``process`` at the request that it makes after ``reply``."""
         key = process, now_ms, reply
         if key not in self._known:
             replies = (*process.replies, (now_ms, reply))
@@ -240,7 +239,6 @@ class Processes:
                 continue  # as the heartbeat thread does
 
     def _ask(self, request: Request) -> Any:
-        """Return the next reply, or raise what it stands for."""
         if self._position == len(self._replies):
             raise _Stopped(request)
         self._now_ms, reply = self._replies[self._position]
@@ -254,17 +252,14 @@ class Processes:
     # ── The store and the dead-letter queue ───────────────────────────────────────────────────────────────────────────
 
     def put_if_absent(self, record: Record, effects: Sequence[Effect] = (), *, until_ms: int | None = None) -> Any:
-        """Ask for a write under an absent key."""
         return self._ask(Request(PUT_IF_ABSENT, timeless(record), None, bool(effects)))
 
     def compare_and_swap(
         self, seen: Record, record: Record, effects: Sequence[Effect] = (), *, until_ms: int | None = None
     ) -> Any:
-        """Ask for a write over what was seen."""
         return self._ask(Request(COMPARE_AND_SWAP, timeless(record), seen, bool(effects)))
 
     def update_if_owner(self, record: Record, effects: Sequence[Effect] = (), *, until_ms: int | None = None) -> Any:
-        """Ask for a write over one's own claim."""
         return self._ask(Request(UPDATE_IF_OWNER, timeless(record), None, bool(effects)))
 
     def read(self, key: str, *, until_ms: int | None = None) -> Any:
@@ -272,5 +267,4 @@ class Processes:
         raise AssertionError("nothing reads here")
 
     def send(self, dead_letter: DeadLetter) -> None:
-        """Ask for a dead letter to be sent."""
         self._ask(Request(SEND))

@@ -148,7 +148,6 @@ class World:
         self._max_attempts = scenario.machines[0].policy.max_attempts
 
     def initial(self) -> State:
-        """Return the state in which nothing has happened."""
         scenario = self.scenario
         return State(0, scenario.faults, scenario.beats, (UNSENT,) * len(scenario.messages))
 
@@ -266,7 +265,6 @@ class World:
         return tried._replace(workers=(*state.workers, worker))
 
     def _proceed(self, state: State, place: int, reply: Reply) -> State:
-        """Return ``state`` after the process at ``place`` got a reply."""
         worker = state.workers[place]
         now_ms = self._now_ms(state) + worker.process.machine.clock_ms
         process = self._judged(self.processes.proceed(worker.process, now_ms, reply))
@@ -283,7 +281,6 @@ class World:
         return self._same[process]
 
     def _renews(self, state: State, worker: Worker) -> bool:
-        """Say whether a heartbeat sent now would move the lease on."""
         now_ms = self._now_ms(state) + worker.process.machine.clock_ms
         record = self.processes.proceed(worker.process, now_ms, BEATS).request.record
         return record is not None and (record.lease_ms or 0) > worker.process.held_ms
@@ -326,7 +323,6 @@ class World:
     # ── What the store and time do ────────────────────────────────────────────────────────────────────────────────────
 
     def _lands(self, found: Record | None, write: Request) -> bool:
-        """Say whether ``write`` takes place over ``found``, by the real conditions."""
         kind, record, seen, _ = write
         assert record is not None
         if kind == PUT_IF_ABSENT:

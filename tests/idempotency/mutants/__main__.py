@@ -34,7 +34,6 @@ class Mutant(NamedTuple):
 
 
 def catalogue() -> Iterator[Mutant]:
-    """Yield the mutants of the catalogue, in its order."""
     for rule, file, by, changes in _ENTRY.findall(CATALOGUE.read_text()):
         lines = changes.splitlines()
         code, without = ("\n".join(line[2:] for line in lines if line[0] in signs) for signs in ("- ", "+ "))

@@ -81,7 +81,6 @@ def text_of(report: Report, world: str | None) -> str:
 
 
 def line_of(line: Line) -> str:
-    """Return one line of the timeline."""
     number = "" if line.message is None else f"order-{line.message}"
     return f"{line.at_ms / 1000:12.3f} s  {line.who:11} {number:9} {line.text:.150}"
 

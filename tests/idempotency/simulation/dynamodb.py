@@ -30,7 +30,6 @@ class DynamoDB(FakeDynamoDB):
         )
 
     def __call__(self, operation: str, request: Mapping[str, Any], /) -> Mapping[str, Any]:
-        """Send one request."""
         first = request["TransactItems"][0]["Put"] if operation == "TransactWriteItems" else request
         (key,) = self.key(first)
         perform = partial(self.take, operation, request)
@@ -38,7 +37,6 @@ class DynamoDB(FakeDynamoDB):
         return answer
 
     def records(self) -> list[Record]:
-        """Return every record."""
         return [record_of(item) for item in self.all("Records")]
 
     def effects(self) -> dict[str, int]:

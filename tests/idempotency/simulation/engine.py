@@ -68,7 +68,6 @@ class Task(greenlet):  # type: ignore[misc] # greenlet is published without type
         simulation.unfinished[self] = None
 
     def run(self) -> None:
-        """Work until done or killed."""
         with suppress(Killed):
             if self.machine.alive:
                 self._work()
@@ -79,13 +78,11 @@ class Task(greenlet):  # type: ignore[misc] # greenlet is published without type
 
 
 def current() -> Task | None:
-    """Return the task that is running, if any is."""
     task = getcurrent()
     return task if isinstance(task, Task) else None
 
 
 def running() -> Task:
-    """Return the task that is running."""
     task = current()
     assert task is not None
     return task
@@ -111,7 +108,6 @@ class Simulation:
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest()) / 2**56
 
     def hexadecimal(self, label: str) -> str:
-        """Draw an identifier."""
         return f"{int(self.roll(label) * 16**8):08x}"
 
     @contextmanager
@@ -129,7 +125,6 @@ class Simulation:
                 task.throw(Killed)
 
     def say(self, who: str, message: int | None, text: str) -> None:
-        """Add a line to the timeline."""
         self.timeline.append(Line(self.now_ms, who, message, text))
 
     # ── Time and order ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -140,11 +135,9 @@ class Simulation:
         return int(EPOCH_MS + self.now_ms + (0.0 if task is None else task.machine.ahead_ms))
 
     def after(self, seconds: float, call: Callable[[], object]) -> None:
-        """Call something later."""
         heapq.heappush(self._agenda, (self.now_ms + max(seconds, 0.0) * 1000, next(self._numbers), call))
 
     def spawn(self, machine: Machine, work: Callable[[], object]) -> Task:
-        """Start a thread of a machine."""
         task = Task(self, machine, work)
         self.wake(task)
         return task
@@ -170,13 +163,11 @@ class Simulation:
             raise Killed
 
     def join(self, task: Task) -> None:
-        """Wait for the end of another task."""
         while not task.dead:
             task.waiting = current()
             self.sleep(None)
 
     def kill(self, machine: Machine, why: str) -> None:
-        """End a machine with all of its tasks."""
         if machine.alive:
             machine.alive = False
             for task in machine.tasks:

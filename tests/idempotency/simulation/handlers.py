@@ -28,7 +28,6 @@ class HopelessError(PermanentError):
 
 
 def content_of(event: Any) -> Any:
-    """Return what the producer wrote."""
     return event["detail"]["data"] if "detail" in event else event
 
 
@@ -39,7 +38,6 @@ def order_of(event: Any) -> Any:
 
 
 def occurred(event: Any) -> datetime | None:
-    """Return when an event happened."""
     at_s = content_of(event).get("occurred")
     return None if at_s is None else datetime.fromtimestamp(EPOCH_MS / 1000 + at_s, UTC)
 
@@ -56,7 +54,6 @@ class Shop(Part):
         self._latest: dict[int, Operation] = {}
 
     def handler(self) -> Handler:
-        """Make the Lambda handler of a new process."""
         plan = self._plan
         policy = Policy(
             window=plan.window_s,
@@ -86,7 +83,6 @@ class Shop(Part):
     # ── The work ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _work(self, event: Any, operation: Operation) -> Any:
-        """Run an order once more."""
         order = order_of(event)
         number = number_in(order)
         assert number is not None

@@ -75,7 +75,6 @@ class Notes:
                 self.attempts_excused[number].add(why)
 
     def excuse_all(self, call: Call, why: str | None = None) -> None:
-        """Note the same for every message of a call."""
         for entry in call.entries:
             self.excuse(call, entry.message.number, why or call.id)
 
@@ -98,17 +97,14 @@ class Network:
         self._looking = False
 
     def call(self) -> Call | None:
-        """Return what the running task works on."""
         task = current()
         return None if task is None else self.calls.get(task.machine)
 
     def say(self, number: int | None, text: str) -> None:
-        """Add a line to the timeline."""
         task = current()
         self.simulation.say("network" if task is None else task.machine.name, number, text)
 
     def send(self, dead_letter: DeadLetter) -> None:
-        """Take a dead letter."""
         what = f"dead letter {dead_letter.reason}: {dead_letter.message[:60]}"
         key = dead_letter.key or f"order-{number_in(dead_letter.event)}"
         self.request(what, key, lambda: self.notes.dead_letters.append(dead_letter), DeadLetterError)
@@ -143,7 +139,6 @@ class Network:
         return answer
 
     def _meet(self, number: int | None, what: str) -> Fault | None:
-        """Return the fault that this request meets."""
         if self.healed or number is None:
             return None
         self._requests[number] += 1
@@ -158,7 +153,6 @@ class Network:
         return fault
 
     def _before(self, fault: Fault, number: int | None, lost: Callable[[str], Exception], refuse: Refuse) -> None:
-        """Apply a fault that comes before the request takes place."""
         match fault.kind:
             case "crash before":
                 self.crash("crashed")

@@ -80,7 +80,6 @@ class Plan(NamedTuple):
 
 
 def draw(seed: int, world: str | None = None) -> Plan:
-    """Draw a plan."""
     dice = random.Random(seed)  # noqa: S311 - it has to be the same every time
     drawn = dice.choice(tuple(WORLDS))
     world = world or drawn

@@ -39,7 +39,6 @@ class Report(NamedTuple):
 
 
 def run(plan: Plan) -> Report:
-    """Run a plan, and judge it."""
     simulation = Simulation(plan.seed)
     with simulation.patched():
         network = Network(plan, simulation)
@@ -107,7 +106,6 @@ class World(Part):
     # ── Judgement ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def judge(self) -> Iterator[Broken]:
-        """Yield what the layer broke under the faults."""
         dead = self._dead()
         for number, message in self._messages.items():
             if not self._is_done(number) and number not in dead:
@@ -203,7 +201,6 @@ class World(Part):
             yield Broken(number, f"its dead letter does not say what happened, but {words}")
 
     def _judge_effects(self) -> Iterator[Broken]:
-        """Judge that nothing took effect twice."""
         yield from (Broken(*each) for each in self._notes.broken)
         for order, times in self._network.dynamodb.effects().items():
             if times > 1:

@@ -22,7 +22,6 @@ _BODIES: Final[Mapping[str, str]] = {
 
 
 def body(entry: Entry) -> str:
-    """Return what the producer wrote."""
     message = entry.message
     if message.behaviour in _BODIES:
         return _BODIES[message.behaviour].replace("%d", str(message.number))
@@ -40,7 +39,6 @@ class Function(Part):
         self._machines = self._calls = 0
 
     def is_free(self) -> bool:
-        """Whether its concurrency allows one more call."""
         return self._network.healed or len(self._network.calls) < self._plan.sandboxes
 
     def invoke(
@@ -114,7 +112,6 @@ class Transport(Part):
         self._entries: list[Entry] = []
 
     def send(self, entry: Entry) -> None:
-        """Accept a message."""
         raise NotImplementedError
 
     def _give_up(self, entry: Entry, words: str) -> None:
@@ -130,7 +127,6 @@ class Queue(Transport):
     """
 
     def send(self, entry: Entry) -> None:
-        """Accept a message."""
         self._entries.append(entry)
         self._simulation.after(0.2 * self._simulation.roll("poll"), self._poll)
 
@@ -172,7 +168,6 @@ class Invokes(Transport):
     """Asynchronous invokes with two retries; throttled ones retry for six hours. An operator's are synchronous."""
 
     def send(self, entry: Entry) -> None:
-        """Accept an event."""
         if entry.kind != "invoked":
             self._invoke(entry, self._simulation.hexadecimal("request id"), 0)
         elif self._function.is_free():

@@ -38,7 +38,6 @@ class Backend(NamedTuple):
     """Times come back as they were written. Otherwise they are moved by as much as the answers were late."""
 
     def charge(self, ride: str, condition: str | None = None) -> Update:
-        """Return an effect that counts charges of a ride."""
         return Update(self.table, {"id": ride}, "ADD charges :one", condition, {":one": 1})
 
 
@@ -84,7 +83,6 @@ class OneAtATime:
         self._lock = threading.Lock()
 
     def __call__(self, operation: str, request: Mapping[str, Any], /) -> Mapping[str, Any]:
-        """Send one request when no other is under way."""
         with self._lock:
             return self._transport(operation, request)
 

@@ -30,14 +30,12 @@ def clock() -> Clock:
 
 
 def claim(key: str = KEY, owner: str = "owner-1", attempt: int = 1) -> Record:
-    """A live claim."""
     now_ms = epoch_ms()
     lease_ms, expiry = now_ms + LEASE_MS, now_ms // 1000 + WINDOW_S
     return Record(key, IN_PROGRESS, owner, attempt, lease_ms, expiry, "1:abc", "request-1", "eu-west-1", now_ms, now_ms)
 
 
 def completed(of: Record, result: str = '"done"') -> Record:
-    """The completion of a claim."""
     return of._replace(status=COMPLETED, lease_ms=None, updated_ms=epoch_ms(), result=result)
 
 
@@ -57,7 +55,6 @@ def assert_is(backend: Backend, found: Record | None, written: Record) -> None:
 
 
 def timeless(record: Record) -> Record:
-    """The record without the times that a store with its own clock moves."""
     return record._replace(lease_ms=None, retry_ms=None, expiry=None, revision=None)
 
 
@@ -112,7 +109,6 @@ class TestConditions:
 
     @staticmethod
     def check(backend: Backend, there: Record | None, record: Record, answer: Record | None, *, writes: bool) -> None:
-        """Check the answer, and what a read finds after it."""
         assert (answer is record) is writes
         now = record if writes else there
         for found in (answer, backend.store.read(record.key)):
@@ -201,7 +197,6 @@ THREADS: Final = 6
 
 
 def compete(contenders: list[Callable[[], bool]]) -> int:
-    """Run all contenders at once, and count the winners."""
     barrier = threading.Barrier(len(contenders))
 
     def run(contender: Callable[[], bool]) -> bool:

@@ -64,7 +64,6 @@ def answer(body: object, status: int = 200, *headers: str, length: int | None = 
 
 
 def refusal(code: str, **members: Any) -> bytes:
-    """Return DynamoDB's refusal of a request."""
     body = {"__type": f"com.amazonaws.dynamodb.v20120810#{code}", "message": "made by a test", **members}
     return answer(body, 400, f"Date: {format_datetime(NOW, usegmt=True)}")
 
@@ -79,7 +78,6 @@ class Exchange(BaseHTTPRequestHandler):
     server: "Service"
 
     def do_POST(self) -> None:
-        """Answer one request."""
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         headers = {name.lower(): value for name, value in self.headers.items()}
         self.server.requests.append((headers | {":path": self.path}, body))
@@ -91,7 +89,6 @@ class Exchange(BaseHTTPRequestHandler):
             self.close_connection = True
 
     def do_GET(self) -> None:
-        """Answer one request."""
         self.do_POST()
 
 
@@ -114,7 +111,6 @@ class Service(ThreadingHTTPServer):
             self.socket = context.wrap_socket(self.socket, server_side=True, do_handshake_on_connect=False)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Count a connection, and serve it."""
         self.connections += 1
         super().process_request(request, client_address)
 
@@ -128,7 +124,6 @@ class Service(ThreadingHTTPServer):
 
     @contextmanager
     def running(self) -> Iterator["Service"]:
-        """Serve until the end of the block."""
         thread = threading.Thread(target=self.serve_forever, args=(0.01,))
         thread.start()
         yield self
@@ -137,11 +132,9 @@ class Service(ThreadingHTTPServer):
         thread.join()
 
     def trusted(self, complete: bool) -> ssl.SSLContext:
-        """Return a context that trusts the service."""
         return ssl.create_default_context(cafile=self.certificate)
 
     def transport(self, **options: Any) -> LeanTransport:
-        """Return a lean transport to it, whose clock shows the service's time."""
         given: dict[str, Any] = {"tls": self.trusted, "clock": lambda: NOW_MS, **TIMEOUTS} | options
         return LeanTransport(self.url, "eu-west-1", given.pop("credentials", lambda **_: KEYS), **given)
 
@@ -172,7 +165,6 @@ def service(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serv
 
 @pytest.fixture(params=["lean", "botocore"])
 def transport(request: pytest.FixtureRequest, service: Service) -> Transport:
-    """Each transport to the service."""
     return service.transport() if request.param == "lean" else botocore_transport(**TIMEOUTS)
 
 
@@ -200,7 +192,6 @@ def test_a_request_says_who_sends_it(service: Service, transport: Transport) -> 
 
 
 def then_close(content: bytes) -> Answer:
-    """Return what sends an answer and closes the connection."""
     return lambda exchange: exchange.wfile.write(content)
 
 
@@ -295,13 +286,11 @@ class InParts(BytesIO):
     cut: int
 
     def recv(self, size: int) -> bytes:
-        """Return the rest of a part."""
         return self.read(min(size, self.cut - self.tell()) if self.tell() < self.cut else size)
 
     recv_into = BytesIO.readinto
 
     def makefile(self, _mode: str) -> Self:
-        """Return itself."""
         return self
 
 
