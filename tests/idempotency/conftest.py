@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from idempotency import DynamoDBStore, MemoryStore
+from idempotency import DynamoDBStore
 from idempotency.testing import FaultyTransport, ManualClock
 from idempotency.testing.dynamodb import FakeDynamoDB
-from tests.idempotency.samples import RIDES, TABLE, DynamoDBWorld, World
+from tests.idempotency.samples import RIDES, TABLE, World
 
 
 @pytest.fixture
@@ -34,12 +34,6 @@ def store(transport: FaultyTransport, clock: ManualClock) -> DynamoDBStore:
 
 
 @pytest.fixture
-def world(store: DynamoDBStore, clock: ManualClock, transport: FaultyTransport, dynamodb: Any) -> DynamoDBWorld:
+def world(store: DynamoDBStore, clock: ManualClock, transport: FaultyTransport, dynamodb: Any) -> World:
     """Consumers over DynamoDB."""
-    return DynamoDBWorld(store, clock, transport, dynamodb)
-
-
-@pytest.fixture
-def local(clock: ManualClock) -> World:
-    """Consumers over memory, whose effects are forgotten."""
-    return World(MemoryStore(clock=clock, apply=lambda effects: None), clock)
+    return World(store, clock, transport, dynamodb)

@@ -7,7 +7,6 @@ import pytest
 
 from idempotency import Consumer, DynamoDBStore, Observation, Operation, Policy, Update
 from idempotency.record import Record
-from idempotency.stores import Store
 from idempotency.testing import (
     Crash,
     DeadLetterBox,
@@ -73,11 +72,13 @@ class Work:
 
 
 class World:
-    """Consumers over one store, what is delivered to them, and what they leave behind."""
+    """Consumers over DynamoDB in this process, what is delivered to them, and what they leave behind."""
 
-    def __init__(self, store: Store, clock: ManualClock) -> None:
+    def __init__(self, store: DynamoDBStore, clock: ManualClock, transport: FaultyTransport, dynamodb: Any) -> None:
         self.store = store
         self.clock = clock
+        self.transport = transport
+        self.dynamodb = dynamodb
         self.box = DeadLetterBox()
         self.seen: list[Observation] = []
         self.work = Work()
@@ -136,15 +137,6 @@ class World:
     @property
     def reasons(self) -> list[str]:
         return [letter.reason for letter in self.box.letters]
-
-
-class DynamoDBWorld(World):
-    """A world over DynamoDB in this process, with a transport that fails on demand."""
-
-    def __init__(self, store: DynamoDBStore, clock: ManualClock, transport: FaultyTransport, dynamodb: Any) -> None:
-        super().__init__(store, clock)
-        self.transport = transport
-        self.dynamodb = dynamodb
 
     @property
     def effects(self) -> int:

@@ -43,8 +43,8 @@ type Make = Callable[..., Batches]
 
 
 @pytest.fixture
-def make(local: World) -> Make:
-    return functools.partial(Batches, local)
+def make(world: World) -> Make:
+    return functools.partial(Batches, world)
 
 
 @pytest.fixture

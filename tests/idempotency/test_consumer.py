@@ -24,92 +24,92 @@ DEADLINE_S = 10
 class TestEventHandler:
     """A handler of single events."""
 
-    def test_parsed_event_is_what_the_handler_takes(self, local: World) -> None:
+    def test_parsed_event_is_what_the_handler_takes(self, world: World) -> None:
         """Key and payload come from the parsed event, which is also the handler's argument."""
         parsed: list[object] = []
-        history = local.consumer(
+        history = world.consumer(
             parse=lambda raw: (raw["detail"]["idempotencyid"], raw["detail"]["data"]),
             key=lambda ride: ride[0],
             payload=lambda ride: ride[1],
         )
-        history.event_handler(lambda ride, operation: parsed.append(ride))(event(), local.invocation())
+        history.event_handler(lambda ride, operation: parsed.append(ride))(event(), world.invocation())
         assert parsed == [("k1", {"orderID": "order_01"})]
         assert history.record("k1") is not None
 
-    def test_event_that_breaks_the_contract_goes_to_the_dead_letter_queue(self, local: World) -> None:
+    def test_event_that_breaks_the_contract_goes_to_the_dead_letter_queue(self, world: World) -> None:
         """An event that cannot be parsed is not retried: the dead-letter queue gets it with the reason."""
-        history = local.consumer(parse=lambda raw: int("no type"), payload=lambda ride: ride)
-        assert history.event_handler(local.work)(event(), local.invocation())["outcome"] == "DeadLettered"
-        (letter,) = local.box.letters
+        history = world.consumer(parse=lambda raw: int("no type"), payload=lambda ride: ride)
+        assert history.event_handler(world.work)(event(), world.invocation())["outcome"] == "DeadLettered"
+        (letter,) = world.box.letters
         assert (letter.reason, letter.event) == (CONTRACT, event())
         assert "no type" in letter.message
 
-    def test_context_is_lambdas(self, local: World) -> None:
+    def test_context_is_lambdas(self, world: World) -> None:
         """A handler sees Lambda's context; without one it says what to pass."""
-        handler, invocation = local.consumer().event_handler(local.work), local.invocation()
+        handler, invocation = world.consumer().event_handler(world.work), world.invocation()
         handler(event(), invocation)
-        assert local.work.runs[0].context is invocation
+        assert world.work.runs[0].context is invocation
         with pytest.raises(ConfigurationError, match="Invocation"):
             handler(event("k2"), cast("Any", None))
 
-    def test_without_a_key_a_policy_may_run_it_unprotected_and_count_it(self, local: World) -> None:
+    def test_without_a_key_a_policy_may_run_it_unprotected_and_count_it(self, world: World) -> None:
         """With missing_key="run", events without a key run each time and are reported as Unprotected."""
-        unprotected = local.consumer(policy={"missing_key": "run"})
-        handler = unprotected.event_handler(local.work)
+        unprotected = world.consumer(policy={"missing_key": "run"})
+        handler = unprotected.event_handler(world.work)
         charge = unprotected.function(key="order_id", name="charge")(
-            lambda order_id, operation=None: local.work(None, operation)
+            lambda order_id, operation=None: world.work(None, operation)
         )
         for _ in range(2):
-            handler(event(None), local.invocation())
+            handler(event(None), world.invocation())
         charge(None)
-        assert len({operation.key for operation in local.work.runs}) == 3
-        assert [one.outcome for one in local.seen] == ["Unprotected"] * 3
-        assert local.reasons == []
+        assert len({operation.key for operation in world.work.runs}) == 3
+        assert [one.outcome for one in world.seen] == ["Unprotected"] * 3
+        assert world.reasons == []
 
-    def test_without_a_dead_letter_queue_a_broken_event_raises(self, local: World) -> None:
+    def test_without_a_dead_letter_queue_a_broken_event_raises(self, world: World) -> None:
         """Without ``dead_letters`` the error is raised: the transport has a dead-letter queue of its own."""
-        handler = local.consumer(dead_letters=None).event_handler(local.work)
+        handler = world.consumer(dead_letters=None).event_handler(world.work)
         with pytest.raises(MissingKeyError):
-            handler(event(None), local.invocation())
+            handler(event(None), world.invocation())
 
-    def test_two_consumers_of_one_event_each_have_their_effect(self, local: World) -> None:
+    def test_two_consumers_of_one_event_each_have_their_effect(self, world: World) -> None:
         """Each consumer has its own record of an event."""
         for name in ("history", "payment"):
-            local.consumer(name).event_handler(local.work)(event(), local.invocation())
-        assert [operation.key for operation in local.work.runs] == ["history#k1", "payment#k1"]
+            world.consumer(name).event_handler(world.work)(event(), world.invocation())
+        assert [operation.key for operation in world.work.runs] == ["history#k1", "payment#k1"]
 
 
 class TestExpiry:
     """An event that is no longer worth processing."""
 
     @pytest.fixture
-    def expiring(self, local: World) -> Consumer[Any]:
+    def expiring(self, world: World) -> Consumer[Any]:
         """A consumer of events that expire a minute after the clock's start."""
-        end = datetime.fromtimestamp(local.clock() / 1000, UTC) + timedelta(minutes=1)
-        return local.consumer(expires=lambda ride: end)
+        end = datetime.fromtimestamp(world.clock() / 1000, UTC) + timedelta(minutes=1)
+        return world.consumer(expires=lambda ride: end)
 
-    def test_expired_event_is_dropped_and_counted(self, expiring: Consumer[Any], local: World) -> None:
+    def test_expired_event_is_dropped_and_counted(self, expiring: Consumer[Any], world: World) -> None:
         """A new event past its expiry is acknowledged without a run or a record."""
-        local.clock.advance(120)
-        outcome = expiring.event_handler(local.work)(event(), local.invocation())["outcome"]
-        assert outcome == local.seen[-1].outcome == "Expired"
-        assert (local.work.runs, expiring.record("k1")) == ([], None)
+        world.clock.advance(120)
+        outcome = expiring.event_handler(world.work)(event(), world.invocation())["outcome"]
+        assert outcome == world.seen[-1].outcome == "Expired"
+        assert (world.work.runs, expiring.record("k1")) == ([], None)
 
-    def test_half_done_event_is_finished_though_it_expired(self, expiring: Consumer[Any], local: World) -> None:
+    def test_half_done_event_is_finished_though_it_expired(self, expiring: Consumer[Any], world: World) -> None:
         """An attempt that failed before the expiry is still retried after it."""
-        local.fail(KeyError("pickup"))
-        local.clock.advance(120)
-        assert expiring.event_handler(local.work)(event(), local.invocation())["outcome"] == "Retried"
+        world.fail(KeyError("pickup"))
+        world.clock.advance(120)
+        assert expiring.event_handler(world.work)(event(), world.invocation())["outcome"] == "Retried"
 
 
 class TestFunction:
     """Any function, with a named key argument."""
 
-    def test_call_with_a_known_key_returns_the_stored_result(self, local: World) -> None:
+    def test_call_with_a_known_key_returns_the_stored_result(self, world: World) -> None:
         """The second call returns the first one's result, with the argument passed by position or by name."""
         runs = []
 
-        @local.consumer().function(key="order_id")
+        @world.consumer().function(key="order_id")
         def book(order_id: str, seats: int = 1) -> dict[str, object]:
             runs.append(order_id)
             return {"order": order_id, "seats": seats}
@@ -118,16 +118,16 @@ class TestFunction:
         assert runs == ["order_01"]
 
     @pytest.mark.parametrize("result", [None, False, 0, "", [], {}], ids=type)
-    def test_empty_result_is_a_result(self, local: World, result: object) -> None:
+    def test_empty_result_is_a_result(self, world: World, result: object) -> None:
         """It is stored, and the second call gets it without a run."""
         work = Mock(return_value=result)
-        book = local.consumer().function(key="order_id", name="book")(lambda order_id: work())
+        book = world.consumer().function(key="order_id", name="book")(lambda order_id: work())
         assert [book("order_01"), book("order_01")] == [result] * 2
         work.assert_called_once()
 
-    def test_functions_of_one_consumer_share_no_keys(self, local: World) -> None:
+    def test_functions_of_one_consumer_share_no_keys(self, world: World) -> None:
         """Keys contain the function's name: another function, or the handler around it, is another operation."""
-        history = local.consumer()
+        history = world.consumer()
         done: list[Operation] = []
 
         @history.function(key="order_id")
@@ -147,15 +147,15 @@ class TestFunction:
                 done.append(block.operation)
 
         for _ in range(2):
-            handler(event(), local.invocation())
+            handler(event(), world.invocation())
         keys = ["history#k1", "history/charge#k1", "history/pay-back#k1", "history/block#k1"]
         assert [operation.key for operation in done] == keys
         assert len({operation.downstream_key for operation in done}) == 4
         assert all(history.record("k1", name) for name in (None, "charge", "pay-back", "block"))
 
-    def test_functions_of_one_name_are_told_apart(self, local: World) -> None:
+    def test_functions_of_one_name_are_told_apart(self, world: World) -> None:
         """A second function of the same name, or one without a name, needs ``name=``."""
-        decorate = local.consumer().function(key="order_id")
+        decorate = world.consumer().function(key="order_id")
 
         def named(order_id: str) -> None: ...
 
@@ -167,9 +167,9 @@ class TestFunction:
             with pytest.raises(ConfigurationError, match="name="):
                 decorate(work)
 
-    def test_argument_that_equals_its_default_counts_as_not_given(self, local: World) -> None:
+    def test_argument_that_equals_its_default_counts_as_not_given(self, world: World) -> None:
         """A parameter that a later version adds with a default changes no fingerprint of an old call."""
-        decorate = local.consumer().function(key="order_id", name="book")
+        decorate = world.consumer().function(key="order_id", name="book")
 
         def book_later(order_id: str, price: int, currency: str = "EUR", note: object = None) -> int:
             return -1
@@ -180,10 +180,10 @@ class TestFunction:
         with pytest.raises(PayloadMismatchError):
             later("order_01", 10, "USD")
 
-    def test_payload_names_what_is_fingerprinted(self, local: World) -> None:
+    def test_payload_names_what_is_fingerprinted(self, world: World) -> None:
         """Only the arguments in ``payload=`` are compared between calls."""
 
-        @local.consumer().function(key="order_id", payload="price")
+        @world.consumer().function(key="order_id", payload="price")
         def book(order_id: str, price: int, trace: str) -> str:
             return trace
 
@@ -192,28 +192,28 @@ class TestFunction:
             book("order_01", 11, "third")
 
     @pytest.mark.parametrize("named", [{"key": "orderid"}, {"key": "order_id", "payload": ["prize"]}])
-    def test_function_needs_the_arguments_that_it_names(self, local: World, named: dict[str, Any]) -> None:
+    def test_function_needs_the_arguments_that_it_names(self, world: World, named: dict[str, Any]) -> None:
         """A misspelt argument is found when the function is decorated."""
         with pytest.raises(ConfigurationError, match=r"no argument '(orderid|prize)'"):
-            local.consumer().function(name="book", **named)(lambda order_id: order_id)
+            world.consumer().function(name="book", **named)(lambda order_id: order_id)
 
 
 class TestBlock:
     """One operation in a with block."""
 
-    def test_loser_gets_the_result_of_the_winner(self, local: World) -> None:
+    def test_loser_gets_the_result_of_the_winner(self, world: World) -> None:
         """A block that was overtaken ends with the committed result, not with its own."""
-        history = local.consumer()
+        history = world.consumer()
         with history.operation("k1") as slow:
-            local.clock.advance(60)
+            world.clock.advance(60)
             with history.operation("k1") as fast:
                 fast.complete("the committed one")
             slow.complete("a late one")
         assert (slow.result, fast.result) == ("the committed one",) * 2
 
-    def test_block_completes_with_its_result_and_is_done_the_second_time(self, local: World) -> None:
+    def test_block_completes_with_its_result_and_is_done_the_second_time(self, world: World) -> None:
         """The next block has the completed result and runs nothing."""
-        history = local.consumer()
+        history = world.consumer()
         with history.operation("k1", {"price": 1}) as first:
             first.complete({"charged": 1})
         with history.operation("k1", {"price": 1}) as second:
@@ -221,20 +221,20 @@ class TestBlock:
             with pytest.raises(RuntimeError):
                 assert second.operation
 
-    def test_downstream_key_is_stable_over_attempts_and_differs_between_consumers(self, local: World) -> None:
+    def test_downstream_key_is_stable_over_attempts_and_differs_between_consumers(self, world: World) -> None:
         """An external system gets one key for all attempts at a step, and another for another step or consumer."""
         keys = []
         for name in ("payment", "payment", "refund"):
-            with contextlib.suppress(KeyError), local.consumer(name).operation("k1") as block:
+            with contextlib.suppress(KeyError), world.consumer(name).operation("k1") as block:
                 steps = [block.operation.downstream_key_for(step) for step in ("charge", "mail")]
                 keys.append([block.operation.downstream_key, *steps])
                 raise KeyError("gateway")
         assert keys[0] == keys[1]
         assert len({*keys[0], *keys[2]}) == 6
 
-    def test_operation_cannot_be_changed(self, local: World) -> None:
+    def test_operation_cannot_be_changed(self, world: World) -> None:
         """An operation's attributes cannot be set."""
-        with local.consumer().operation("k1") as block, pytest.raises(AttributeError, match="immutable"):
+        with world.consumer().operation("k1") as block, pytest.raises(AttributeError, match="immutable"):
             block.operation.key = "other"
 
 
@@ -252,15 +252,15 @@ class TestConfiguration:
             ({"policy": {"atomic": True}}, "atomic"),
         ],
     )
-    def test_consumer_is_checked_when_it_is_used(self, local: World, settings: dict[str, Any], says: str) -> None:
+    def test_consumer_is_checked_when_it_is_used(self, world: World, settings: dict[str, Any], says: str) -> None:
         """The error names each mistake: of the consumer, of a handler without a key, of an atomic block."""
 
         def use(consumer: Consumer[Any]) -> None:
-            consumer.event_handler(local.work)
+            consumer.event_handler(world.work)
             consumer.operation("k1")
 
         with pytest.raises(ConfigurationError, match=says):
-            use(local.consumer(**settings))
+            use(world.consumer(**settings))
 
     def test_store_without_transactions_refuses_effects(self, clock: ManualClock) -> None:
         """A store without transactions refuses effects when they are written, and an atomic policy when it is built."""
@@ -306,11 +306,11 @@ class TestHeartbeat:
             beats[0].join(DEADLINE_S)
         assert len(beats) == 1
 
-    def test_work_without_a_deadline_is_renewed_in_the_background(self, local: World) -> None:
+    def test_work_without_a_deadline_is_renewed_in_the_background(self, world: World) -> None:
         """An operation outside Lambda, whose lease is short, has a heartbeat; one under a short deadline needs none."""
-        slow = local.consumer("report")
+        slow = world.consumer("report")
         with slow.operation("k1"):
             names = {thread.name for thread in threading.enumerate()}
-        with lambda_deadline(Invocation(local.clock), local.clock), slow.operation("k2"):
+        with lambda_deadline(Invocation(world.clock), world.clock), slow.operation("k2"):
             names_in_lambda = {thread.name for thread in threading.enumerate()}
         assert "idempotency-heartbeat" in names - names_in_lambda

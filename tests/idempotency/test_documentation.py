@@ -14,7 +14,7 @@ from idempotency import Observation
 from idempotency.clock import epoch_ms
 from idempotency.telemetry import span_attributes
 from idempotency.testing import Invocation
-from tests.idempotency.samples import DynamoDBWorld, create_tables, event
+from tests.idempotency.samples import World, create_tables, event
 
 GUIDE: Final = Path(idempotency.__file__).parents[1] / "README.md"
 
@@ -51,7 +51,7 @@ def test_five_line_consumer_runs(invoices: Any) -> None:
         ("takeover", 3),
     ],
 )
-def test_calls_of_each_path_are_as_the_guide_says(world: DynamoDBWorld, path: str, calls: int) -> None:
+def test_calls_of_each_path_are_as_the_guide_says(world: World, path: str, calls: int) -> None:
     """The table of calls counts what really goes over the wire."""
     (stated,) = re.findall(rf"^\| {re.escape(path)} \| (\d) \|", GUIDE.read_text(), re.MULTILINE)
     assert int(stated) == calls

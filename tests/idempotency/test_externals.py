@@ -14,7 +14,7 @@ from typing import Any, Final
 import fakeredis
 import pytest
 
-from idempotency import DynamoDBStore, MemoryStore, Operation, ValkeyStore
+from idempotency import DynamoDBStore, MemoryStore, Operation, ValkeyStore, testing
 from idempotency.consumer import Consumer, release, settle
 from idempotency.dead_letters import UNKNOWN, DeadLetter
 from idempotency.errors import ConfigurationError, LostLeaseError, NotDoneError, PermanentError
@@ -22,9 +22,9 @@ from idempotency.externals import CANNOT_TELL, NOT_DONE, Done
 from idempotency.operation import downstream_key
 from idempotency.record import COMPLETED, IN_PROGRESS, QUARANTINED, Record, unknown_calls
 from idempotency.stores import Store
-from idempotency.testing import FakeDynamoDB, ManualClock, World
+from idempotency.testing import FakeDynamoDB, ManualClock
 from idempotency.testing.worlds import ANSWER_LOST, CRASH_AFTER, CRASH_BEFORE, REQUEST_LOST, Fault, Run
-from tests.idempotency.samples import TABLE, DynamoDBWorld, event
+from tests.idempotency.samples import TABLE, World, event
 
 KEY: Final = "shop#k1"
 CALLS: Final = ("charge", "ship")
@@ -45,7 +45,7 @@ def end(name: str, probe: str, *faults: tuple[str, int]) -> tuple[list[DeadLette
     """
     clock, made, runs = ManualClock(), Counter[str](), list[Run]()
     store = STORES[name](clock)
-    world = World(store=store, clock=clock)
+    world = testing.World(store=store, clock=clock)
 
     def make(key: str) -> tuple[str, Decimal]:
         made[key] += 1
@@ -112,7 +112,7 @@ def test_two_faults_neither_repeat_nor_lose_a_call(probe: str) -> None:
 class Calls:
     """A handler of one call, to which these things happen in turn: a result, an error, or what a function does."""
 
-    def __init__(self, world: DynamoDBWorld, *happen: object, probe: Any = None) -> None:
+    def __init__(self, world: World, *happen: object, probe: Any = None) -> None:
         self.made = 0
         self.got: object = None
         self._happen = iter(happen)
@@ -132,7 +132,7 @@ class Calls:
 
 
 @pytest.mark.parametrize("policy", [{"atomic": True}, {"same_delivery_takes_over": True}, {}], ids=str)
-def test_a_call_needs_a_claim_and_a_name_of_its_own(world: DynamoDBWorld, policy: dict[str, Any]) -> None:
+def test_a_call_needs_a_claim_and_a_name_of_its_own(world: World, policy: dict[str, Any]) -> None:
     """Otherwise another attempt could make it too, or a second call would get the result of the first."""
     calls = Calls(world, "one")
     world.work.step = lambda operation: (calls.run(operation), calls.run(operation))
@@ -143,7 +143,7 @@ def test_a_call_needs_a_claim_and_a_name_of_its_own(world: DynamoDBWorld, policy
 
 @pytest.mark.parametrize("probe", [None, lambda _: NOT_DONE], ids=["no probe", "a probe"])
 @pytest.mark.parametrize("taken", [True, False], ids=["taken over", "its lease has ended"])
-def test_nothing_is_called_without_a_lease(world: DynamoDBWorld, probe: Any, *, taken: bool) -> None:
+def test_nothing_is_called_without_a_lease(world: World, probe: Any, *, taken: bool) -> None:
     """Another attempt may be making the call, and no trace of an intent is left."""
     calls = Calls(world, probe=probe)
 
@@ -159,7 +159,7 @@ def test_nothing_is_called_without_a_lease(world: DynamoDBWorld, probe: Any, *, 
     assert (calls.made, unknown_calls(world.record())) == (0, [])
 
 
-def test_a_late_heartbeat_erases_no_intent(world: DynamoDBWorld) -> None:
+def test_a_late_heartbeat_erases_no_intent(world: World) -> None:
     """It was sent before the intent, and is refused after it."""
 
     def late() -> list[str]:
@@ -172,7 +172,7 @@ def test_a_late_heartbeat_erases_no_intent(world: DynamoDBWorld) -> None:
     assert calls.got == ["charge"]
 
 
-def test_only_a_call_that_says_so_was_not_made(world: DynamoDBWorld) -> None:
+def test_only_a_call_that_says_so_was_not_made(world: World) -> None:
     """After a NotDoneError the call is made again; after any other error it is not."""
     calls = Calls(world, NotDoneError("no such card"), PermanentError("perhaps"))
     with pytest.raises(NotDoneError):
@@ -180,7 +180,7 @@ def test_only_a_call_that_says_so_was_not_made(world: DynamoDBWorld) -> None:
     assert (world.deliver()["outcome"], world.reasons, calls.made) == ("DeadLettered", [UNKNOWN], 2)
 
 
-def test_an_unknown_outcome_is_not_swallowed(world: DynamoDBWorld) -> None:
+def test_an_unknown_outcome_is_not_swallowed(world: World) -> None:
     """Neither the run nor a later one that makes no call is completed, until the call is settled."""
     calls = Calls(world, TimeoutError())
 
@@ -199,7 +199,7 @@ def test_an_unknown_outcome_is_not_swallowed(world: DynamoDBWorld) -> None:
 
 
 @pytest.mark.parametrize("result", [object(), "x" * 200_000], ids=["without a stored form", "too large"])
-def test_a_result_that_cannot_be_kept_is_used(world: DynamoDBWorld, result: object) -> None:
+def test_a_result_that_cannot_be_kept_is_used(world: World, result: object) -> None:
     """The call has taken effect, so its run is completed. Only a later attempt would have to probe."""
     calls = Calls(world, result)
     assert (world.deliver()["outcome"], calls.got) == ("New", result)
@@ -207,7 +207,7 @@ def test_a_result_that_cannot_be_kept_is_used(world: DynamoDBWorld, result: obje
 
 
 @pytest.mark.parametrize("answer", [None, False, "NOT_DONE"])
-def test_a_probe_gives_one_of_its_answers(world: DynamoDBWorld, answer: object) -> None:
+def test_a_probe_gives_one_of_its_answers(world: World, answer: object) -> None:
     """A probe that forgets to return anything has not said that nothing was done."""
     calls = Calls(world, TimeoutError(), probe=lambda _: answer)
     for error in (TimeoutError, ConfigurationError):
@@ -216,7 +216,7 @@ def test_a_probe_gives_one_of_its_answers(world: DynamoDBWorld, answer: object) 
     assert calls.made == 1
 
 
-def test_a_rerun_after_a_conflict_does_not_call_again(world: DynamoDBWorld) -> None:
+def test_a_rerun_after_a_conflict_does_not_call_again(world: World) -> None:
     """It is the same attempt, and knows the result."""
     calls = Calls(world, "paid")
     world.transport.pass_on(2)

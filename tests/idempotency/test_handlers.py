@@ -38,10 +38,10 @@ def wrapped(work: Callable[..., Any]) -> Callable[..., Any]:
 @pytest.mark.parametrize("hidden", [lambda work: work, functools.partial, wrapped])
 @pytest.mark.parametrize("decorator", ["event_handler", "batch_handler", "function"])
 def test_work_that_a_call_does_not_do_is_refused_where_it_is_decorated(
-    local: World, kind: Callable[..., Any], hidden: Callable[..., Any], decorator: str
+    world: World, kind: Callable[..., Any], hidden: Callable[..., Any], decorator: str
 ) -> None:
     """A coroutine or generator function, also behind a partial or a wrapper, cannot be decorated."""
-    consumer = local.consumer()
+    consumer = world.consumer()
     decorate: Any = (
         consumer.function(key="args", name="work") if decorator == "function" else getattr(consumer, decorator)
     )
@@ -52,10 +52,10 @@ def test_work_that_a_call_does_not_do_is_refused_where_it_is_decorated(
 @pytest.mark.parametrize("kind", [coroutine, generator, async_generator], ids=lambda kind: kind.__name__)
 @pytest.mark.parametrize("operation", ["book", None], ids=["function", "block"])
 def test_unfinished_work_is_a_failure_and_never_a_completion(
-    local: World, kind: Callable[..., Any], operation: str | None
+    world: World, kind: Callable[..., Any], operation: str | None
 ) -> None:
     """Returning an awaitable or a generator fails the attempt; the retry may succeed."""
-    consumer, results = local.consumer(), iter([kind, lambda: None])
+    consumer, results = world.consumer(), iter([kind, lambda: None])
 
     def block(key: str) -> None:
         with consumer.operation(key) as block:
@@ -72,7 +72,7 @@ def test_unfinished_work_is_a_failure_and_never_a_completion(
 
 
 @pytest.mark.parametrize("decorator", ["event_handler", "batch_handler"])
-def test_parentheses_after_the_decorator_are_explained(local: World, decorator: str) -> None:
+def test_parentheses_after_the_decorator_are_explained(world: World, decorator: str) -> None:
     """A decorator that takes no arguments says so."""
     with pytest.raises(ConfigurationError, match=f"@{decorator} without parentheses"):
-        getattr(local.consumer(), decorator)()
+        getattr(world.consumer(), decorator)()

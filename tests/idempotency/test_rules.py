@@ -13,7 +13,7 @@ import pytest
 from idempotency import BusyError, ConfigurationError, EffectConflictError, Operation, PermanentError, Put
 from idempotency.dead_letters import BEYOND_WINDOW, CORRUPT_RECORD, QUARANTINED, UNKNOWN
 from idempotency.errors import LostLeaseError, StoreUnavailableError
-from tests.idempotency.samples import SQS_ATTRIBUTES, DynamoDBWorld, event, fail_with
+from tests.idempotency.samples import SQS_ATTRIBUTES, World, event, fail_with
 
 KEY = "history#k1"
 STORED_KEY = {"TableName": "Idempotency", "Key": {"idempotencyKey": {"S": KEY}}}
@@ -29,7 +29,7 @@ class TestRule1Claim:
         [("claim", 0, False), ("takeover", 1, False), ("commit", 1, False), ("atomic commit", 0, True)],
     )
     def test_write_whose_answer_was_lost_is_recognised(
-        self, world: DynamoDBWorld, step: str, round_trips: int, *, atomic: bool
+        self, world: World, step: str, round_trips: int, *, atomic: bool
     ) -> None:
         """A write that took place, but whose answer was lost, is this delivery's own, and its effects happen once."""
         if step == "takeover":
@@ -40,7 +40,7 @@ class TestRule1Claim:
         outcome = "Takeover" if step == "takeover" else "New"
         assert (world.deliver(atomic=atomic)["outcome"], world.effects) == (outcome, 1)
 
-    def test_takeover_of_a_record_that_vanished_starts_again_at_the_claim(self, world: DynamoDBWorld) -> None:
+    def test_takeover_of_a_record_that_vanished_starts_again_at_the_claim(self, world: World) -> None:
         """A failed record that TTL deletes between being seen and being taken over is claimed as new."""
         world.fail(NO_CAR)
         world.transport.pass_on()
@@ -51,7 +51,7 @@ class TestRule1Claim:
 class TestRule2Takeover:
     """A takeover compares everything that was seen, the lease included."""
 
-    def test_ended_window_does_not_override_a_live_lease(self, world: DynamoDBWorld) -> None:
+    def test_ended_window_does_not_override_a_live_lease(self, world: World) -> None:
         """A live lease holds even if the record's TTL has passed."""
         world.crash()
         world.dynamodb.update_item(
@@ -66,7 +66,7 @@ class TestRule2Takeover:
 class TestRule3Fence:
     """Commit and failure write only if the claim is still the caller's."""
 
-    def test_stale_owner_is_told_that_its_lease_is_lost(self, world: DynamoDBWorld) -> None:
+    def test_stale_owner_is_told_that_its_lease_is_lost(self, world: World) -> None:
         """A run whose key was taken over by an unfinished run raises LostLeaseError."""
 
         def step(_: Operation) -> None:
@@ -82,7 +82,7 @@ class TestRule3Fence:
 class TestRule4Failure:
     """Failures are recorded and counted; after the last attempt the key is quarantined."""
 
-    def test_last_attempt_ends_in_quarantine_and_dead_letter(self, world: DynamoDBWorld) -> None:
+    def test_last_attempt_ends_in_quarantine_and_dead_letter(self, world: World) -> None:
         """After the last attempt the event is dead-lettered with reason, key and attempt, and acknowledged."""
         for _ in range(2):
             world.fail(NO_CAR)
@@ -92,7 +92,7 @@ class TestRule4Failure:
         record = world.record()
         assert (record.status, record.expiry, record.dead_lettered) == ("QUARANTINED", None, True)
 
-    def test_work_that_must_not_be_repeated_is_given_up_after_a_crash(self, world: DynamoDBWorld) -> None:
+    def test_work_that_must_not_be_repeated_is_given_up_after_a_crash(self, world: World) -> None:
         """With on_crash="quarantine" the event goes to the dead-letter queue as UNKNOWN, until it is released, once."""
         world.crash(on_crash="quarantine")
         world.clock.advance(60)
@@ -104,7 +104,7 @@ class TestRule4Failure:
         assert [world.consumer().release("k1") for _ in range(2)] == [True, False]
         assert world.deliver(on_crash="quarantine") == {"outcome": "Retried", "key": KEY, "attempt": 1}
 
-    def test_crashed_key_is_released_when_no_attempt_can_run(self, world: DynamoDBWorld) -> None:
+    def test_crashed_key_is_released_when_no_attempt_can_run(self, world: World) -> None:
         """A key whose attempts all crashed is released a minute after the last lease, and not before."""
         for _ in range(2):
             world.crash(max_attempts=2)
@@ -114,7 +114,7 @@ class TestRule4Failure:
         assert world.consumer().release("k1")
         assert world.deliver(max_attempts=2)["attempt"] == 1
 
-    def test_raw_event_is_kept_with_a_failure_where_asked_for(self, world: DynamoDBWorld) -> None:
+    def test_raw_event_is_kept_with_a_failure_where_asked_for(self, world: World) -> None:
         """A failed record holds the event for recovery by hand when the policy says so."""
         world.fail(NO_CAR, keep_event=True)
         assert json.loads(world.record().event or "") == event()
@@ -124,7 +124,7 @@ class TestRule5Lease:
     """A lease lasts as long as the invocation can, or is short and renewed."""
 
     @pytest.fixture
-    def leases(self, world: DynamoDBWorld) -> Callable[..., list[int]]:
+    def leases(self, world: World) -> Callable[..., list[int]]:
         """Deliver an event whose work does these steps; return how many milliseconds its lease has left after each."""
 
         def leases(*steps: Callable[[Operation], object], timeout_s: float) -> list[int]:
@@ -145,13 +145,13 @@ class TestRule5Lease:
         """The lease lasts until the function's timeout and the margin have passed."""
         assert leases(lambda _: None, timeout_s=30) == [31_000]
 
-    def test_lease_of_a_long_function_is_short(self, world: DynamoDBWorld, leases: Callable[..., list[int]]) -> None:
+    def test_lease_of_a_long_function_is_short(self, world: World, leases: Callable[..., list[int]]) -> None:
         """A function that may outlast Lambda's retries has a short lease, which heartbeats renew up to its deadline."""
         wait, wait_long = (partial(world.clock.advance, seconds) for seconds in (20, 870))
         steps = (lambda _: wait(), Operation.heartbeat, lambda _: wait_long(), Operation.heartbeat)
         assert leases(*steps, timeout_s=900) == [10_000, 30_000, -840_000, 11_000]
 
-    def test_losing_the_lease_sets_a_flag_that_the_work_can_see(self, world: DynamoDBWorld) -> None:
+    def test_losing_the_lease_sets_a_flag_that_the_work_can_see(self, world: World) -> None:
         """Work whose key was taken over sees ``operation.lost``, even before its next heartbeat."""
         flags = []
 
@@ -171,7 +171,7 @@ class TestRule6EffectsWithTheRecord:
 
     @pytest.mark.parametrize("atomic", [False, True])
     def test_handler_is_run_again_after_a_conflict_where_the_policy_says_so(
-        self, world: DynamoDBWorld, *, atomic: bool
+        self, world: World, *, atomic: bool
     ) -> None:
         """A refused effect fails the attempt; with conflict_reruns the handler runs again in the same one."""
         taken = {"id": {"S": "car_1"}, "ride": {"S": "order_02"}}
@@ -188,7 +188,7 @@ class TestRule6EffectsWithTheRecord:
         assert "Item" in world.dynamodb.get_item(TableName="Rides", Key={"id": {"S": "car_2"}})
         assert (world.effects, world.record().attempt) == (1, 2)
 
-    def test_effects_that_can_never_be_written_are_permanent(self, world: DynamoDBWorld) -> None:
+    def test_effects_that_can_never_be_written_are_permanent(self, world: World) -> None:
         """No retry can help where a transaction would hold too much, and nothing is written."""
         effects = [Put("Rides", {"id": f"ride_{number}"}) for number in range(99)]
         world.work.step = lambda operation: operation.write(*effects)
@@ -200,7 +200,7 @@ class TestRule6EffectsWithTheRecord:
 class TestRule10Fingerprint:
     """One key with two payloads is an error, found without a read."""
 
-    def test_another_envelope_is_no_mismatch(self, world: DynamoDBWorld) -> None:
+    def test_another_envelope_is_no_mismatch(self, world: World) -> None:
         """The same data in an envelope with other ids, times and metadata is a duplicate."""
         world.deliver()
         replay = event() | {"id": "e2", "replay-name": "r", "time": "2027-01-15T08:00:01Z"}
@@ -212,7 +212,7 @@ class TestRule11Busy:
     """A busy delivery is acknowledged only if another delivery of the event will be retried."""
 
     @pytest.fixture
-    def held(self, world: DynamoDBWorld) -> DynamoDBWorld:
+    def held(self, world: World) -> World:
         """The key is held by request-1, which died."""
         world.crash()
         return world
@@ -228,14 +228,14 @@ class TestRule11Busy:
         ids=["the same", "another region's", "a replay", "one with a smaller id"],
     )
     def test_delivery_that_nothing_stands_for_comes_back(
-        self, held: DynamoDBWorld, message: dict[str, Any], by: str, region: str
+        self, held: World, message: dict[str, Any], by: str, region: str
     ) -> None:
         """They raise BusyError with the lease's time left; otherwise two could be dropped because of each other."""
         with pytest.raises(BusyError) as raised:
             held.deliver(message, by=by, region=region)
         assert raised.value.lease_left_ms == 32_001
 
-    def test_holder_that_may_not_come_again_stands_for_nothing(self, world: DynamoDBWorld) -> None:
+    def test_holder_that_may_not_come_again_stands_for_nothing(self, world: World) -> None:
         """While a synchronous call or a block holds the key, EventBridge's delivery raises BusyError."""
         world.crash({name: value for name, value in event().items() if name != "account"})
         with pytest.raises(BusyError):
@@ -243,7 +243,7 @@ class TestRule11Busy:
         with world.consumer().operation("k2", event("k2")["detail"]["data"]), pytest.raises(BusyError):
             world.deliver(event("k2"), by="request-3")
 
-    def test_wait_answers_with_the_result_of_the_other_run(self, world: DynamoDBWorld) -> None:
+    def test_wait_answers_with_the_result_of_the_other_run(self, world: World) -> None:
         """A caller that waits gets what the holder commits meanwhile."""
         with world.consumer().operation("k1") as holder:
             holder.complete("the result")
@@ -252,7 +252,7 @@ class TestRule11Busy:
             with world.consumer(policy={"busy": "wait"}).operation("k1") as waiter:
                 assert (waiter.done, waiter.result) == (True, "the result")
 
-    def test_wait_is_bounded(self, world: DynamoDBWorld) -> None:
+    def test_wait_is_bounded(self, world: World) -> None:
         """A caller that waits gives up at the limit."""
         started = world.clock()
         waiting = world.consumer(policy={"busy": "wait", "wait_limit": 5})
@@ -264,7 +264,7 @@ class TestRule11Busy:
 class TestRule12Time:
     """Nothing starts unless the remaining time covers its commit."""
 
-    def test_tries_of_a_silent_store_end_before_the_reserve(self, world: DynamoDBWorld) -> None:
+    def test_tries_of_a_silent_store_end_before_the_reserve(self, world: World) -> None:
         """A claim without an answer is not retried if the retry could outlast the invocation."""
         for _ in range(6):
             world.transport.lose_request()
@@ -276,14 +276,14 @@ class TestRule12Time:
 class TestRule13Window:
     """No delivery runs that is older than the window."""
 
-    def test_window_shorter_than_the_invocation_is_a_mistake_in_the_settings(self, world: DynamoDBWorld) -> None:
+    def test_window_shorter_than_the_invocation_is_a_mistake_in_the_settings(self, world: World) -> None:
         """The error names the setting, and no event is dead-lettered."""
         with pytest.raises(ConfigurationError, match="shorter than the invocation"):
             world.deliver(timeout_s=60, window=60)
         assert (world.work.runs, world.reasons) == ([], [])
 
     @pytest.mark.parametrize("failed", [False, True])
-    def test_record_counts_until_its_window_ends(self, world: DynamoDBWorld, *, failed: bool) -> None:
+    def test_record_counts_until_its_window_ends(self, world: World, *, failed: bool) -> None:
         """After the window a key starts again at attempt 1, with any payload, even if its record is not deleted yet."""
         policy: Any = {"window": 3_600, "max_attempts": 1}
         if failed:
@@ -295,13 +295,13 @@ class TestRule13Window:
         assert world.deliver(later, **policy)["attempt"] == 1
 
     @pytest.mark.parametrize("late_s", [86_400, 86_400 - 31])
-    def test_delivery_that_could_outlive_its_window_never_runs(self, world: DynamoDBWorld, late_s: int) -> None:
+    def test_delivery_that_could_outlive_its_window_never_runs(self, world: World, late_s: int) -> None:
         """An event that is older than its window, or could become so during the run, is dead-lettered."""
         world.clock.advance(late_s)
         assert world.deliver(window=86_400)["outcome"] == "DeadLettered"
         assert (world.reasons, world.work.runs) == ([BEYOND_WINDOW], [])
 
-    def test_old_event_in_a_fresh_message_never_runs(self, world: DynamoDBWorld) -> None:
+    def test_old_event_in_a_fresh_message_never_runs(self, world: World) -> None:
         """The age of a queued event is that of its envelope, not of its message."""
         world.clock.advance(31 * 86_400)
         attributes = SQS_ATTRIBUTES | {"SentTimestamp": str(world.clock())}
@@ -310,7 +310,7 @@ class TestRule13Window:
         assert handler({"Records": [record]}, world.invocation()) == {"batchItemFailures": []}
         assert (world.reasons, world.work.runs) == ([BEYOND_WINDOW], [])
 
-    def test_ttl_of_a_claim_is_an_hour_past_its_lease(self, world: DynamoDBWorld) -> None:
+    def test_ttl_of_a_claim_is_an_hour_past_its_lease(self, world: World) -> None:
         """DynamoDB's TTL deletes no claim before an hour after its lease."""
         world.crash(window=40, clock_skew=0)
         claim = world.record()
@@ -320,7 +320,7 @@ class TestRule13Window:
 class TestRule15WarmCache:
     """A process answers duplicates that it completed a moment ago."""
 
-    def test_warm_duplicate_costs_no_round_trip_for_five_minutes(self, world: DynamoDBWorld) -> None:
+    def test_warm_duplicate_costs_no_round_trip_for_five_minutes(self, world: World) -> None:
         """The cache is bounded in age and size, and compares payloads."""
         handler = world.consumer(policy={"warm_cache": 2}).event_handler(world.work)
         for key in ("k1", "k2", "k3"):
@@ -344,9 +344,7 @@ class TestFailsClosed:
     @pytest.mark.parametrize(
         ("name", "value"), [("status", "DONE"), ("status", None), ("leaseExpiry", None), ("leaseExpiry", "soon")]
     )
-    def test_corrupt_record_is_neither_run_nor_overwritten(
-        self, world: DynamoDBWorld, name: str, value: str | None
-    ) -> None:
+    def test_corrupt_record_is_neither_run_nor_overwritten(self, world: World, name: str, value: str | None) -> None:
         """A record with an unknown status, or a claim without a lease, stays as it is until an operator releases it."""
         world.crash()
         world.dynamodb.update_item(

@@ -54,11 +54,10 @@ def _circle() -> dict[str, object]:
 
 
 NO_SETS: list[Any] = [set(), {1, "a"}, {True}, {None}]
-NO_NUMBERS = [1.5, 10**38 + 1, Decimal("1E126"), Decimal("9E-131"), Decimal("-Infinity"), Decimal("NaN")]
 NO_TEXTS: list[Any] = ["\ud83d", {"\ud83d": 1}, {"": 1}, {1: "a"}]
 
 
-@pytest.mark.parametrize("value", [object(), _nested(32), _circle(), *NO_SETS, *NO_NUMBERS, *NO_TEXTS], ids=type)
+@pytest.mark.parametrize("value", [object(), _nested(32), _circle(), 1.5, *NO_SETS, *NO_TEXTS], ids=type)
 def test_value_that_dynamodb_cannot_hold_is_refused(value: object) -> None:
     """A value that DynamoDB cannot hold exactly is refused, alone or nested."""
     for within in (value, [value], {"a": value}):
