@@ -2,7 +2,7 @@
 
 import pytest
 
-from idempotency import ConfigurationError, MemoryStore
+from idempotency import ConfigurationError, MemoryStore, Put
 from idempotency.errors import StoreRefusedError
 from idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
 from idempotency.testing import ManualClock
@@ -52,3 +52,12 @@ def test_record_is_forgotten_when_its_window_ends(clock: ManualClock) -> None:
     assert store.compare_and_swap(first, first) is None
     again = record("a")
     assert store.put_if_absent(again) is again
+
+
+def test_store_without_apply_has_no_transactions() -> None:
+    """Effects are refused, and nothing is written."""
+    store = MemoryStore()
+    assert not store.transactional
+    with pytest.raises(ConfigurationError):
+        store.put_if_absent(record("a"), [Put("Rides", {"id": "order_01"})])
+    assert store.read("a") is None

@@ -216,69 +216,39 @@ def _reasons(error: ServiceError, actions: int) -> Sequence[Mapping[str, Any]]:
 
 
 _ABSENT: Final[Mapping[str, Any]] = {}
+_ATTRIBUTES: Final[tuple[tuple[str, str, Any], ...]] = (
+    ("idempotencyKey", "S", ""),
+    ("status", "S", ""),
+    ("owner", "S", None),
+    ("attempt", "N", 0),
+    ("leaseExpiry", "N", None),
+    ("expiryTimestamp", "N", None),
+    ("fingerprint", "S", None),
+    ("delivery", "S", None),
+    ("region", "S", None),
+    ("createdAt", "N", 0),
+    ("updatedAt", "N", 0),
+    ("responseData", "S", None),
+    ("error", "S", None),
+    ("retryAt", "N", None),
+    ("deadLettered", "BOOL", False),
+    ("event", "S", None),
+    ("externals", "S", None),
+)
+"""The attribute of each of a record's fields, its type, and what it is read as where it is absent. The revision is
+never stored."""
 
 
-def item_of(record: Record) -> dict[str, dict[str, Any]]:  # noqa: C901 - one condition an attribute, and no loop: hot
+def item_of(record: Record) -> dict[str, dict[str, Any]]:
     """Return the record as a stored item in the wire format. None is left out."""
-    key, status, owner, attempt, lease_ms, expiry, fingerprint, delivery, region, created_ms, updated_ms, *rest = record
-    result, error, retry_ms, dead_lettered, event, externals, _ = rest  # the revision is never stored
-    item: dict[str, dict[str, Any]] = {
-        "idempotencyKey": {"S": key},
-        "status": {"S": status},
-        "attempt": {"N": str(attempt)},
-        "createdAt": {"N": str(created_ms)},
-        "updatedAt": {"N": str(updated_ms)},
+    return {
+        name: {kind: str(value) if kind == "N" else value}
+        for (name, kind, _), value in zip(_ATTRIBUTES, record, strict=False)
+        if value is not None and value is not False
     }
-    if owner is not None:
-        item["owner"] = {"S": owner}
-    if lease_ms is not None:
-        item["leaseExpiry"] = {"N": str(lease_ms)}
-    if expiry is not None:
-        item["expiryTimestamp"] = {"N": str(expiry)}
-    if fingerprint is not None:
-        item["fingerprint"] = {"S": fingerprint}
-    if delivery is not None:
-        item["delivery"] = {"S": delivery}
-    if region is not None:
-        item["region"] = {"S": region}
-    if result is not None:
-        item["responseData"] = {"S": result}
-    if error is not None:
-        item["error"] = {"S": error}
-    if retry_ms is not None:
-        item["retryAt"] = {"N": str(retry_ms)}
-    if event is not None:
-        item["event"] = {"S": event}
-    if externals is not None:
-        item["externals"] = {"S": externals}
-    if dead_lettered:
-        item["deadLettered"] = {"BOOL": True}
-    return item
 
 
 def record_of(item: Mapping[str, Mapping[str, Any]]) -> Record:
     """Return a stored item as a record. An absent attribute is None; the decision handles invalid values."""
-    find = item.get
-    return Record(
-        find("idempotencyKey", _ABSENT).get("S") or "",
-        find("status", _ABSENT).get("S") or "",
-        find("owner", _ABSENT).get("S"),
-        _number(find("attempt")) or 0,
-        _number(find("leaseExpiry")),
-        _number(find("expiryTimestamp")),
-        find("fingerprint", _ABSENT).get("S"),
-        find("delivery", _ABSENT).get("S"),
-        find("region", _ABSENT).get("S"),
-        _number(find("createdAt")) or 0,
-        _number(find("updatedAt")) or 0,
-        find("responseData", _ABSENT).get("S"),
-        find("error", _ABSENT).get("S"),
-        _number(find("retryAt")),
-        find("deadLettered", _ABSENT).get("BOOL") is True,
-        find("event", _ABSENT).get("S"),
-        find("externals", _ABSENT).get("S"),
-    )
-
-
-def _number(attribute: Mapping[str, Any] | None) -> int | None:
-    return int(attribute["N"]) if attribute is not None and "N" in attribute else None
+    values = [(kind, item.get(name, _ABSENT).get(kind, absent)) for name, kind, absent in _ATTRIBUTES]
+    return Record(*[int(value) if kind == "N" and value is not None else value for kind, value in values])

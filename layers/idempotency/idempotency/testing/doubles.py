@@ -101,11 +101,7 @@ class FaultyTransport:
 
     def lose_request(self) -> None:
         """Lose the next request."""
-
-        def fault(operation: str, request: Mapping[str, Any]) -> Mapping[str, Any]:
-            raise NoAnswerError("the request was lost")
-
-        self._faults.append(fault)
+        self._refuse(NoAnswerError("the request was lost"))
 
     def lose_answer(self) -> None:
         """Perform the next request, and lose its answer."""
@@ -121,9 +117,11 @@ class FaultyTransport:
 
     def answer(self, code: str, *, status: int = 400, body: Mapping[str, Any] | None = None) -> None:
         """Refuse the next request with an error of DynamoDB."""
+        self._refuse(ServiceError(code, status, "made by a test", body or {}))
 
+    def _refuse(self, error: Exception) -> None:
         def fault(operation: str, request: Mapping[str, Any]) -> Mapping[str, Any]:
-            raise ServiceError(code, status, "made by a test", body or {})
+            raise error
 
         self._faults.append(fault)
 
