@@ -70,9 +70,6 @@ def test_no_try_but_the_first_begins_that_cannot_end_in_time(verdict: Verdict, l
     assert len(tries_ms) == tries
 
 
-# ── How each backend's errors are read ────────────────────────────────────────────────────────────────────────────────
-
-
 class Script:
     """A transport or script runner that raises these errors in turn, and then the last one again."""
 

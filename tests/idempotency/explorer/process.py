@@ -249,8 +249,6 @@ class Processes:
             raise DeadLetterError("the queue gave no answer")
         return reply
 
-    # ── The store and the dead-letter queue ───────────────────────────────────────────────────────────────────────────
-
     def put_if_absent(self, record: Record, effects: Sequence[Effect] = (), *, until_ms: int | None = None) -> Any:
         return self._ask(Request(PUT_IF_ABSENT, timeless(record), None, bool(effects)))
 

@@ -80,8 +80,6 @@ class Shop(Part):
         )
         return consumer.event_handler(self._work) if plan.world == "rule" else consumer.batch_handler(self._work)
 
-    # ── The work ──────────────────────────────────────────────────────────────────────────────────────────────────────
-
     def _work(self, event: Any, operation: Operation) -> Any:
         order = order_of(event)
         number = number_in(order)

@@ -199,8 +199,6 @@ class Network:
         except Exception as error:  # noqa: BLE001 - nobody is there any more to hear of it
             self.say(number, f"nobody hears of {type(error).__name__}")
 
-    # ── What happens to machines ──────────────────────────────────────────────────────────────────────────────────────
-
     def crash(self, why: str, *, by_company: bool = False) -> None:
         """End the current machine, by a fault or ``by_company``, a record beside it."""
         if (call := self.call()) is not None:

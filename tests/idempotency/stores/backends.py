@@ -44,9 +44,6 @@ class Backend(NamedTuple):
 type Opener = Callable[[Clock], AbstractContextManager[Backend]]
 
 
-# ── Memory ────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 @contextlib.contextmanager
 def open_memory(clock: Clock) -> Iterator[Backend]:
     """A MemoryStore whose effects are counted in this process."""
@@ -69,9 +66,6 @@ def _ends_with_the_window(store: Store, clock: Clock) -> Callable[[str], float |
         return None if found is None or found.expiry is None else found.expiry - clock() / 1000
 
     return forgotten_in_s
-
-
-# ── DynamoDB ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class OneAtATime:
@@ -135,9 +129,6 @@ def _backend(client: Any, transport: Transport, clock: Clock, records: str, ride
         return None if ttl is None else int(ttl["N"]) - clock() / 1000  # DynamoDB reads its TTL in epoch seconds
 
     return Backend(DynamoDBStore(records, transport=transport, clock=clock), clock, rides, charges, forgotten_in_s)
-
-
-# ── Valkey and Redis ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @contextlib.contextmanager

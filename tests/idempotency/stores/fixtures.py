@@ -48,20 +48,17 @@ def over(*stores: str) -> Any:
 
 @pytest.fixture(scope="session")
 def memory() -> Opener:
-    """MemoryStore."""
     return open_memory
 
 
 @pytest.fixture(scope="module")
 def moto_dynamodb() -> Iterator[Opener]:
-    """DynamoDBStore on moto, in this process."""
     with mock_aws(), dynamodb(boto3.client("dynamodb"), one_at_a_time=True) as opener:
         yield opener
 
 
 @pytest.fixture(scope="session")
 def fake_valkey() -> Opener:
-    """ValkeyStore with valkey-py's client on fakeredis, in this process."""
     return partial(open_valkey, fakeredis.FakeValkey(socket_timeout=1))
 
 
@@ -92,13 +89,11 @@ def valkey_client() -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def real_valkey(valkey_client: Any) -> Opener:
-    """ValkeyStore on a real server."""
     return partial(open_valkey, valkey_client)
 
 
 @pytest.fixture(scope="session")
 def engine_dynamodb() -> Iterator[Opener]:
-    """DynamoDBStore on the local engine's DynamoDB."""
     with (
         LocalAws() as engine,
         dynamodb(boto3.client("dynamodb", endpoint_url=engine.endpoint_url, config=_ONE_TRY)) as opener,
@@ -122,7 +117,6 @@ def running_dynamodb_local() -> Iterator[str]:
 
 
 def free_port() -> int:
-    """Return a loopback port that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -146,14 +140,12 @@ def dynamodb_local() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def local_dynamodb(dynamodb_local: str) -> Iterator[Opener]:
-    """DynamoDBStore on DynamoDB Local, through botocore."""
     with dynamodb(boto3.client("dynamodb", endpoint_url=dynamodb_local, config=_ONE_TRY)) as opener:
         yield opener
 
 
 @pytest.fixture(scope="session")
 def lean_dynamodb(dynamodb_local: str) -> Iterator[Opener]:
-    """DynamoDBStore on DynamoDB Local, through the lean transport."""
     lean = LeanTransport(dynamodb_local, "us-east-1", lambda **_: Credentials("test", "test"), read_timeout_s=5)
     with dynamodb(boto3.client("dynamodb", endpoint_url=dynamodb_local, config=_ONE_TRY), lean) as opener:
         yield opener

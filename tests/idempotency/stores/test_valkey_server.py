@@ -64,9 +64,6 @@ def test_error_reply_is_a_definite_refusal(server: Any, store: ValkeyStore, refu
     assert store.put_if_absent(record) is record
 
 
-# ── Users, TLS and clusters ───────────────────────────────────────────────────────────────────────────────────────────
-
-
 class Secured(NamedTuple):
     """A cluster of one server that speaks TLS as well, and lets in one user."""
 

@@ -250,5 +250,6 @@ def item_of(record: Record) -> dict[str, dict[str, Any]]:
 
 def record_of(item: Mapping[str, Mapping[str, Any]]) -> Record:
     """Return a stored item as a record. An absent attribute is None; the decision handles invalid values."""
-    values = [(kind, item.get(name, _ABSENT).get(kind, absent)) for name, kind, absent in _ATTRIBUTES]
-    return Record(*[int(value) if kind == "N" and value is not None else value for kind, value in values])
+    found = [(kind, item.get(name, _ABSENT).get(kind, absent)) for name, kind, absent in _ATTRIBUTES]
+    values: list[Any] = [int(value) if kind == "N" and value is not None else value for kind, value in found]
+    return Record(*values)

@@ -201,7 +201,6 @@ class LeanTransport:
             connection.close()
 
     def _connected(self) -> socket.socket:
-        """Return a new connection."""
         host, is_secure = str(self._address.hostname), self._address.scheme == "https"
         connection = None
         try:

@@ -262,7 +262,6 @@ class World:
         return str(action.get("Key") or action["Item"]) if self.dynamodb is None else self.dynamodb.key(action)
 
     def _call_aws(self, send: Callable[..., Any], client: Any, operation: str, request: Request) -> Any:
-        """Make a call of one of botocore's clients."""
         service = client.meta.service_model.service_name
         if service == "dynamodb":
             if self.dynamodb is not None:
@@ -300,7 +299,6 @@ class _Tables(FakeDynamoDB):
         self._world = world
 
     def __call__(self, operation: str, request: Request, /) -> Mapping[str, Any]:
-        """Send one request."""
         return self._world.request(operation, request, super().__call__)
 
 
@@ -329,7 +327,6 @@ class _Watched:
         self._store = store
 
     def __getattr__(self, step: str) -> Callable[..., Any]:
-        """Return a step of the store."""
         return partial(self._call, step, getattr(self._store, step))
 
     def _call(self, step: str, perform: Callable[..., Any], *args: Any, **options: Any) -> Any:
