@@ -22,8 +22,6 @@ DEADLINE_S = 10
 
 
 class TestEventHandler:
-    """A handler of single events."""
-
     def test_parsed_event_is_what_the_handler_takes(self, world: World) -> None:
         """Key and payload come from the parsed event, which is also the handler's argument."""
         parsed: list[object] = []
@@ -80,8 +78,6 @@ class TestEventHandler:
 
 
 class TestExpiry:
-    """An event that is no longer worth processing."""
-
     @pytest.fixture
     def expiring(self, world: World) -> Consumer[Any]:
         """A consumer of events that expire a minute after the clock's start."""
@@ -103,8 +99,6 @@ class TestExpiry:
 
 
 class TestFunction:
-    """Any function, with a named key argument."""
-
     def test_call_with_a_known_key_returns_the_stored_result(self, world: World) -> None:
         """The second call returns the first one's result, with the argument passed by position or by name."""
         runs = []
@@ -199,8 +193,6 @@ class TestFunction:
 
 
 class TestBlock:
-    """One operation in a with block."""
-
     def test_loser_gets_the_result_of_the_winner(self, world: World) -> None:
         """A block that was overtaken ends with the committed result, not with its own."""
         history = world.consumer()
@@ -239,8 +231,6 @@ class TestBlock:
 
 
 class TestConfiguration:
-    """Invalid settings raise ConfigurationError."""
-
     @pytest.mark.parametrize(
         ("settings", "says"),
         [
@@ -273,8 +263,6 @@ class TestConfiguration:
 
 
 class TestHeartbeat:
-    """The background thread that renews a lease."""
-
     @pytest.mark.parametrize("is_down", [False, True])
     def test_beats_until_the_work_ends_and_is_joined(self, *, is_down: bool) -> None:
         """Long work is renewed again and again, whatever a beat raises; when it ends the thread has ended too."""

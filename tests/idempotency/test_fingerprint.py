@@ -17,14 +17,10 @@ from idempotency.fingerprint import fingerprint
 
 
 class Status(enum.Enum):
-    """A ride's status."""
-
     ACCEPTED = "accepted"
 
 
 class Seats(int, enum.Enum):
-    """An enum that is a number besides."""
-
     TWO = 2
 
 

@@ -74,8 +74,6 @@ def ask(
 
 
 class Answer(NamedTuple):
-    """What a client sees."""
-
     status: int
     headers: Mapping[str, str]
     body: str | None

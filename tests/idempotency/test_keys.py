@@ -19,8 +19,6 @@ Tenant = enum.Enum("Tenant", {"NORTH": "north"}, type=str)
 
 
 class TestExtractor:
-    """What a consumer's ``key=`` and ``payload=`` may be."""
-
     @pytest.mark.parametrize(
         "expression",
         [

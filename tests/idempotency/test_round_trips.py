@@ -81,8 +81,6 @@ class Parcel(pydantic.BaseModel):
 
 
 class Pair(NamedTuple):
-    """A named tuple that holds anything."""
-
     content: Any
     other: Any
 

@@ -20,8 +20,6 @@ SQS_ATTRIBUTES: Final = {"SentTimestamp": str(SENT_MS), "ApproximateReceiveCount
 
 
 class Read(NamedTuple):
-    """What a source reads of a message."""
-
     text: object = BODY
     message_id: str = "message-1"
     failure_id: str | None = None

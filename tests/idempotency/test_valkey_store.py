@@ -133,8 +133,6 @@ def test_what_another_hand_wrote_is_in_the_way(store: ValkeyStore, client: Any, 
 
 
 class Unknown:
-    """A client of neither package."""
-
     evalsha = eval = info = lambda *arguments: None
 
     def get_connection_kwargs(self) -> dict[str, float]:

@@ -29,15 +29,11 @@ shared: Any = None
 
 
 class ConsumerSettings(Struct, frozen=True, kw_only=True):
-    """The environment of every consumer."""
-
     idempotency_store: str
     dead_letter_queue_url: str
 
 
 class SagaSettings(ConsumerSettings, frozen=True, kw_only=True):
-    """The environment of a consumer that emits events."""
-
     outbox_table: str
     aws_region: str
 
@@ -46,8 +42,6 @@ class SagaSettings(ConsumerSettings, frozen=True, kw_only=True):
 
 
 class Operation(NamedTuple):
-    """What a function's work is given."""
-
     downstream_key: str
     effects: list[Any]
     deadline_ms: int | None = None
@@ -64,8 +58,6 @@ def client() -> Any:
 
 
 class Powertools(NamedTuple):
-    """A consumer with Powertools' decorators."""
-
     name: str
     store: DynamoDBPersistenceLayer
     dynamodb: Any

@@ -18,8 +18,6 @@ import awslambdaric.bootstrap  # type: ignore[import-untyped] # noqa: F401 - Lam
 
 
 class Context:
-    """What Lambda gives to a handler."""
-
     function_name = "bench"
     aws_request_id = "request"
     invoked_function_arn = "arn:aws:lambda:us-east-1:123456789012:function:bench"

@@ -43,8 +43,6 @@ class Case:
 
 
 class Adversity(NamedTuple):
-    """One row of the table."""
-
     name: str
     here: str
     """What this layer must be seen to do."""
@@ -447,8 +445,6 @@ def renamed(case: Case) -> str:
 
 
 class Kind(str, enum.Enum):  # noqa: UP042 - a StrEnum is written as its value; this is the other kind
-    """What is ordered."""
-
     RIDE = "ride"
 
 

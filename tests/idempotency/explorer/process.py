@@ -72,15 +72,11 @@ class Machine:
 
 
 class Message(NamedTuple):
-    """What a delivery carries."""
-
     id: str
     fingerprint: str = "1:a"
 
 
 class Request(NamedTuple):
-    """What a process waits for."""
-
     kind: str
     record: Record | None = None
     seen: Record | None = None

@@ -78,8 +78,6 @@ class Scenario:
 
 
 class Worker(NamedTuple):
-    """One running process."""
-
     process: Process
     delivery: int
     abandoned: bool = False

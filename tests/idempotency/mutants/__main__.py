@@ -21,8 +21,6 @@ _ENTRY: Final = re.compile(r"@@ (.+) \| (\S+) \| (.+)\n((?:[-+ ] .*\n?)+)")
 
 
 class Mutant(NamedTuple):
-    """One rule removed from the code."""
-
     rule: str
     file: str
     """In the layer."""

@@ -28,16 +28,12 @@ FOR_A_WHILE: Final = ("throttled", "denied", "conflict", "outage")
 
 
 class Copy(NamedTuple):
-    """A further delivery of an event."""
-
     after_s: float
     kind: str
     """``again`` under the same id, ``resent`` under a new one, ``replayed`` from an archive, ``invoked`` by hand."""
 
 
 class Message(NamedTuple):
-    """One event, and what its handler does with it."""
-
     number: int
     at_s: float
     work_s: float = 0.2
@@ -57,8 +53,6 @@ class Fault(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """One run."""
-
     seed: int
     world: str
     work: str

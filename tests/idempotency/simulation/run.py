@@ -22,15 +22,11 @@ _CRASHED: Final = "every attempt ended without an answer"
 
 
 class Broken(NamedTuple):
-    """A promise that was broken."""
-
     message: int | None
     what: str
 
 
 class Report(NamedTuple):
-    """The outcome of one plan."""
-
     plan: Plan
     broken: list[Broken]
     timeline: list[Line]

@@ -144,8 +144,6 @@ class TestConditions:
 
 
 class TestRecords:
-    """A record is the one that was written."""
-
     def test_every_field_comes_back(self, backend: Backend) -> None:
         """What was written is read again, by reads and refusals alike; a write replaces the whole record."""
         full, bare = claim()._replace(**FULL), claim()._replace(**BARE)
@@ -177,8 +175,6 @@ class TestRecords:
 
 
 class TestMemory:
-    """How long a key is remembered."""
-
     def test_window_is_counted_in_seconds(self, backend: Backend) -> None:
         """The backend drops a record when its latest window ends, in epoch seconds, and a quarantined one never."""
         first = claim()
@@ -208,8 +204,6 @@ def compete(contenders: list[Callable[[], bool]]) -> int:
 
 
 class TestContention:
-    """Of concurrent writes, one succeeds."""
-
     @pytest.mark.parametrize("contest", ["insert", "takeover", "takeover or heartbeat"])
     def test_one_write_wins(self, backend: Backend, contest: str) -> None:
         """Of concurrent inserts, takeovers or heartbeats of one key, exactly one succeeds."""
@@ -293,8 +287,6 @@ class TestEffects:
 
 
 class TestConsumer:
-    """The protocol of a consumer over the store."""
-
     def test_life_of_a_key(self, backend: Backend) -> None:
         """A crashed run is busy and then taken over; a failing one is quarantined, released, run and recognised."""
         box, steps = DeadLetterBox(), iter(["dies", "fails", "succeeds"])
