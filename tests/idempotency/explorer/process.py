@@ -8,7 +8,7 @@ without a reply. The runner is deterministic, so every `Process` is computed onc
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from idempotency import Put
 from idempotency.dead_letters import DeadLetter, DeadLetterError
@@ -22,30 +22,15 @@ from idempotency.policy import Policy
 from idempotency.record import IN_PROGRESS, Record
 from idempotency.runner import Runner, Started
 
-# What a process may ask for.
-PUT_IF_ABSENT: Final = "put if absent"
-COMPARE_AND_SWAP: Final = "compare and swap"
-UPDATE_IF_OWNER: Final = "update if owner"
-WORK: Final = "work"
-CALL: Final = "call another system"
-PROBE: Final = "ask another system"
-SEND: Final = "send"
-END: Final = "end"
-"""It has returned or raised; its transport does not know yet."""
+type Kind = Literal["put if absent", "compare and swap", "update if owner", "work", "call", "probe", "send", "end"]
+"""What a process asks for. At its ``end`` it has returned or raised; its transport does not know yet."""
+type Word = Literal[
+    "gave up", "returns", "raises", "raises a permanent error", "heartbeat", "sent", "not sent", "made", "nothing"
+]
+type Reply = Record | Word | None
+"""An answer: the record that is now under the key, if any, or one of the words; ``nothing`` is none yet."""
 
-WRITES: Final = frozenset({PUT_IF_ABSENT, COMPARE_AND_SWAP, UPDATE_IF_OWNER})
-
-# The answers, besides the record that is now under the key (or None).
-GAVE_UP: Final = "gave up"
-RETURNS: Final = "returns"
-RAISES: Final = "raises"
-POISONED: Final = "raises a permanent error"
-BEATS: Final = "sends a heartbeat"
-SENT: Final = "sent"
-NOT_SENT: Final = "not sent"
-MADE: Final = "made"
-
-type Reply = Record | str | None
+WRITES: Final = frozenset({"put if absent", "compare and swap", "update if owner"})
 
 _EFFECT: Final = Put("Rides", {"id": "order_01"})
 """Never sent: the store only sees that there is an effect."""
@@ -77,7 +62,7 @@ class Message(NamedTuple):
 
 
 class Request(NamedTuple):
-    kind: str
+    kind: Kind
     record: Record | None = None
     seen: Record | None = None
     effects: bool = False
@@ -109,11 +94,11 @@ class Process:
         self.held_ms = max(own, default=-1)
         """Until when it knows itself to hold the key, by its own clock."""
         kind, record, seen, _ = self.request
-        marked = found[-1] if kind == SEND and found else None
+        marked = found[-1] if kind == "send" and found else None
         self.owners = {self.owner, *(token(known) for known in (record, seen, marked) if known is not None)}
         """The owner tokens that it may still use or compare."""
         rest = self.machine.name, self.owner, self.deadline_ms, self.held_ms, self.request, self.claim, marked
-        self.future = self.message, (self.answer is None if kind == END else rest)
+        self.future = self.message, (self.answer is None if kind == "end" else rest)
         """What its further steps depend on; processes with equal futures are interchangeable."""
 
 
@@ -182,7 +167,7 @@ class Processes:
         runner.claim = None
         deadline_ms = None if machine.timeout_ms is None else began_ms + machine.timeout_ms
         delivery = Delivery("history#k1", message.fingerprint, message.id, deadline_ms, True, comes_again=True)
-        answer, request = None, Request(END)
+        answer, request = None, Request("end")
         try:
             answer = runner.run(delivery, self._work)
         except _Stopped as stopped:
@@ -214,15 +199,15 @@ class Processes:
         if self._calls:
 
             def probe(_: str) -> Any:
-                return Done(MADE) if self._ask(Request(PROBE)) else NOT_DONE
+                return Done("made") if self._ask(Request("probe")) else NOT_DONE
 
             probes = probe if self._calls == "with a probe" else None
             try:
-                operation.external("charge", lambda _: self._ask(Request(CALL)), probes)
+                operation.external("charge", lambda _: self._ask(Request("call")), probes)
             except RetryableError as error:
                 raise HandlerError from error  # which counts as an attempt
         while True:
-            match self._ask(Request(WORK)):
+            match self._ask(Request("work")):
                 case "returns":
                     return operation.owner
                 case "raises":
@@ -239,26 +224,26 @@ class Processes:
             raise _Stopped(request)
         self._now_ms, reply = self._replies[self._position]
         self._position += 1
-        if reply == GAVE_UP:
+        if reply == "gave up":
             raise StoreUnavailableError("the store gave no answer")
-        if reply == NOT_SENT:
+        if reply == "not sent":
             raise DeadLetterError("the queue gave no answer")
         return reply
 
     def put_if_absent(self, record: Record, effects: Sequence[Effect] = (), *, until_ms: int | None = None) -> Any:
-        return self._ask(Request(PUT_IF_ABSENT, timeless(record), None, bool(effects)))
+        return self._ask(Request("put if absent", timeless(record), None, bool(effects)))
 
     def compare_and_swap(
         self, seen: Record, record: Record, effects: Sequence[Effect] = (), *, until_ms: int | None = None
     ) -> Any:
-        return self._ask(Request(COMPARE_AND_SWAP, timeless(record), seen, bool(effects)))
+        return self._ask(Request("compare and swap", timeless(record), seen, bool(effects)))
 
     def update_if_owner(self, record: Record, effects: Sequence[Effect] = (), *, until_ms: int | None = None) -> Any:
-        return self._ask(Request(UPDATE_IF_OWNER, timeless(record), None, bool(effects)))
+        return self._ask(Request("update if owner", timeless(record), None, bool(effects)))
 
     def read(self, key: str, *, until_ms: int | None = None) -> Any:
         """Refuse: no delivery here expires or waits."""
         raise AssertionError("nothing reads here")
 
     def send(self, dead_letter: DeadLetter) -> None:
-        self._ask(Request(SEND))
+        self._ask(Request("send"))

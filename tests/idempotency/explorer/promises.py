@@ -4,7 +4,7 @@ from typing import Final
 
 from idempotency.observation import NEW, RETRIED, TAKEOVER
 from idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
-from tests.idempotency.explorer.process import END, WORK, Process, token
+from tests.idempotency.explorer.process import Process, token
 
 ONE_EFFECT: Final = "at most one effect is committed in a window"
 LIVE_CLAIM: Final = "a live claim is not taken over"
@@ -43,11 +43,11 @@ def broken_by_process(process: Process) -> str | None:
     if process.runs > 1:
         return "one delivery runs its handler once"
     claim, answer = process.claim, process.answer
-    if process.request.kind == WORK and claim is not None and process.machine.timeout_ms is None:
+    if process.request.kind == "work" and claim is not None and process.machine.timeout_ms is None:
         at_ms, found = process.replies[-1]
         short = found == claim and (claim.lease_ms or 0) - at_ms < process.machine.policy.lease * 500
         return "a run begins with at least half of its lease" if short else None
-    if process.request.kind != END or answer is None:
+    if process.request.kind != "end" or answer is None:
         return None
     done = answer.record if answer.record is not None and answer.record.status == COMPLETED else None
     if answer.outcome in _RAN and (done is None or done.owner != process.owner):

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Final
 
 from idempotency.policy import DAY, Policy
-from tests.idempotency.explorer.process import POISONED, RETURNS, Machine, Message
+from tests.idempotency.explorer.process import Machine, Message
 from tests.idempotency.explorer.world import Scenario
 
 
@@ -31,7 +31,7 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
         times_ms=(0, 7_500),
         tries=1,
         at_once=3,
-        handler=(RETURNS,),
+        handler=("returns",),
     ),
     "heartbeats": Scenario(
         about="long work renews its lease; heartbeats are lost, late, or meet a takeover",
@@ -39,7 +39,7 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
         times_ms=(0, 4_000, 8_000, 12_000),
         tries=1,
         beats=2,
-        handler=(RETURNS,),
+        handler=("returns",),
     ),
     "copies": Scenario(
         about="a transport delivers one message twice at once, or takes a process for dead that still runs",
@@ -66,13 +66,13 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
         about="two machines whose clocks differ by as much as is allowed",
         machines=(machine("a slow clock"), machine("a fast clock", clock_ms=1_000)),
         times_ms=(0, 5_500, 7_000),
-        handler=(RETURNS,),
+        handler=("returns",),
     ),
     "skew-beyond-bound": Scenario(
         about="clocks that differ by more than is allowed: runs may overlap, effects may not",
         machines=(machine("a slow clock"), machine("a fast clock", clock_ms=5_000)),
         tries=1,
-        handler=(RETURNS,),
+        handler=("returns",),
     ),
     "mixed": Scenario(
         about="claims and atomic commits on one key",
@@ -84,7 +84,7 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
         machines=(machine("claims", max_attempts=1), machine("atomic", atomic=True, max_attempts=1)),
         times_ms=(0, 7_500),
         tries=1,
-        handler=(RETURNS, POISONED),
+        handler=("returns", "raises a permanent error"),
     ),
     "payloads": Scenario(
         about="two events with one key and different payloads",
@@ -109,6 +109,6 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
         times_ms=(0, 3_500, 7_000, 101_500, 105_000, 108_500),
         leap=3,
         tries=1,
-        handler=(RETURNS,),
+        handler=("returns",),
     ),
 }

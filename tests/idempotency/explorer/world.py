@@ -12,38 +12,13 @@ from typing import Final, NamedTuple
 from idempotency import stores
 from idempotency.record import IN_PROGRESS, QUARANTINED, Record
 from tests.idempotency.explorer import promises
-from tests.idempotency.explorer.process import (
-    BEATS,
-    CALL,
-    COMPARE_AND_SWAP,
-    END,
-    GAVE_UP,
-    MADE,
-    NOT_SENT,
-    PROBE,
-    PUT_IF_ABSENT,
-    RAISES,
-    RETURNS,
-    SEND,
-    SENT,
-    WORK,
-    WRITES,
-    Machine,
-    Message,
-    Process,
-    Processes,
-    Reply,
-    Request,
-    token,
-)
+from tests.idempotency.explorer.process import WRITES, Machine, Message, Process, Processes, Reply, Request, Word, token
 
 # A delivery, as its transport sees it: how often it was tried, or one of these.
 UNSENT: Final = -3
 DEAD: Final = -2
 """Its tries are used up: Lambda's OnFailure destination or the queue's own dead-letter queue has it."""
 ACKNOWLEDGED: Final = -1
-
-_NOTHING: Final = "nothing"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +43,7 @@ class Scenario:
     """Whether a transport may take a process for dead that still runs, and deliver again at once."""
     beats: int = 0
     """How many heartbeats are sent."""
-    handler: tuple[str, ...] = (RETURNS, RAISES)
+    handler: tuple[Word, ...] = ("returns", "raises")
 
     @property
     def skew_is_bounded(self) -> bool:
@@ -86,7 +61,7 @@ class Worker(NamedTuple):
     """Nothing happens to it before time passes, unless it crashes."""
     begins: bool = False
     """It has made its first request just now."""
-    late: Reply = _NOTHING
+    late: Reply = "nothing"
     """The answer that is on its way to it."""
 
 
@@ -160,11 +135,12 @@ class World:
                 yield from self._worker_steps(_with(state, place, begun), place)
                 yield Label("stalls", place), partial(_with, state, place, begun._replace(resting=True))
                 return
-            if worker.process.request.kind in (CALL, PROBE):  # no layer can stop a process that pauses before a call
+            # No layer can stop a process that pauses before a call.
+            if worker.process.request.kind in ("call", "probe"):
                 yield from self._call_steps(state, place)
                 return
-            ends = worker.process.request.kind == END and worker.process.message.fingerprint in state.committed
-            if self._reduced and not worker.resting and (ends or worker.process.request.kind == WORK):
+            ends = worker.process.request.kind == "end" and worker.process.message.fingerprint in state.committed
+            if self._reduced and not worker.resting and (ends or worker.process.request.kind == "work"):
                 yield from self._worker_steps(state, place)
                 return
         for place in range(len(state.workers)):
@@ -179,23 +155,23 @@ class World:
     def _worker_steps(self, state: State, place: int) -> Iterator[Step]:
         worker = state.workers[place]
         kind = worker.process.request.kind
-        if kind == WORK and not worker.resting:
+        if kind == "work" and not worker.resting:
             yield from self._handler_steps(state, place, worker)
             return
         faulty = state._replace(faults=state.faults - 1)
         if state.faults:
             yield Label("crashes", place), partial(self._crashed, faulty, place)
-            if self.scenario.copies and not worker.abandoned and kind != END:
+            if self.scenario.copies and not worker.abandoned and kind != "end":
                 yield Label("is taken for dead", place), partial(self._abandoned, faulty, place)
         if worker.resting:
             return
-        if worker.late is not _NOTHING:
+        if worker.late != "nothing":
             yield Label("comes back late", place, worker.late), partial(self._proceed, state, place, worker.late)
         elif kind in WRITES:
             yield from self._write_steps(state, faulty, place, worker)
-        elif kind == END:
+        elif kind == "end":
             yield Label("acknowledges", place), partial(self._acknowledged, state, place)
-        elif kind == SEND:
+        elif kind == "send":
             yield from self._send_steps(state, faulty, place, worker.process.message.fingerprint)
 
     def _handler_steps(self, state: State, place: int, worker: Worker) -> Iterator[Step]:
@@ -203,28 +179,28 @@ class World:
             yield Label("in the handler", place, does), partial(self._proceed, state, place, does)
         if state.beats and worker.process.claim is not None and self._renews(state, worker):
             beating = state._replace(beats=state.beats - 1)
-            yield Label("in the handler", place, BEATS), partial(self._proceed, beating, place, BEATS)
+            yield Label("in the handler", place, "heartbeat"), partial(self._proceed, beating, place, "heartbeat")
         yield Label("handler works on", place), partial(_with, state, place, worker._replace(resting=True))
 
     def _send_steps(self, state: State, faulty: State, place: int, event: str) -> Iterator[Step]:
-        yield Label("dead letter is sent", place), partial(self._proceed, _sent(state, event), place, SENT)
+        yield Label("dead letter is sent", place), partial(self._proceed, _sent(state, event), place, "sent")
         if state.faults:
-            lost = partial(self._proceed, _sent(faulty, event), place, NOT_SENT)
+            lost = partial(self._proceed, _sent(faulty, event), place, "not sent")
             yield Label("dead letter is sent, answer lost", place), lost
-            yield Label("dead letter is refused", place), partial(self._proceed, faulty, place, NOT_SENT)
+            yield Label("dead letter is refused", place), partial(self._proceed, faulty, place, "not sent")
 
     def _call_steps(self, state: State, place: int) -> Iterator[Step]:
         faulty = state._replace(faults=state.faults - 1)
         if state.faults:
             yield Label("crashes", place), partial(self._gone, faulty, place)
-            yield Label("gets no answer", place), partial(self._proceed, faulty, place, GAVE_UP)
-        if state.workers[place].process.request.kind == PROBE:
-            yield Label("probes", place), partial(self._proceed, state, place, MADE if state.charged else None)
+            yield Label("gets no answer", place), partial(self._proceed, faulty, place, "gave up")
+        if state.workers[place].process.request.kind == "probe":
+            yield Label("probes", place), partial(self._proceed, state, place, "made" if state.charged else None)
             return
-        yield Label("makes its call", place), lambda: self._proceed(_charged(state), place, MADE)
+        yield Label("makes its call", place), lambda: self._proceed(_charged(state), place, "made")
         if state.faults:
             yield Label("makes its call and crashes", place), lambda: self._gone(_charged(faulty), place)
-            yield Label("makes its call, answer lost", place), lambda: self._proceed(_charged(faulty), place, GAVE_UP)
+            yield Label("makes its call, answer lost", place), lambda: self._proceed(_charged(faulty), place, "gave up")
 
     def _write_steps(self, state: State, faulty: State, place: int, worker: Worker) -> Iterator[Step]:
         write = worker.process.request
@@ -233,7 +209,7 @@ class World:
             under_way = _under_way(faulty, write)
             yield Label("takes place, answer delayed", place, write), partial(self._delayed, faulty, write, place)
             yield Label("is sent again", place, write), lambda: under_way
-            yield Label("is given up", place, write), partial(self._proceed, under_way, place, GAVE_UP)
+            yield Label("is given up", place, write), partial(self._proceed, under_way, place, "gave up")
 
     def _deliveries(self, state: State) -> Iterator[Step]:
         running = {worker.delivery for worker in state.workers if not worker.abandoned}
@@ -266,9 +242,9 @@ class World:
         worker = state.workers[place]
         now_ms = self._now_ms(state) + worker.process.machine.clock_ms
         process = self._judged(self.processes.proceed(worker.process, now_ms, reply))
-        if process.request.kind == END and (process.answer is None or worker.abandoned):
+        if process.request.kind == "end" and (process.answer is None or worker.abandoned):
             return self._gone(state, place)
-        return _with(state, place, worker._replace(process=process, late=_NOTHING))
+        return _with(state, place, worker._replace(process=process, late="nothing"))
 
     def _judged(self, process: Process) -> Process:
         """Return ``process``, or another one that has the same future."""
@@ -280,7 +256,7 @@ class World:
 
     def _renews(self, state: State, worker: Worker) -> bool:
         now_ms = self._now_ms(state) + worker.process.machine.clock_ms
-        record = self.processes.proceed(worker.process, now_ms, BEATS).request.record
+        record = self.processes.proceed(worker.process, now_ms, "heartbeat").request.record
         return record is not None and (record.lease_ms or 0) > worker.process.held_ms
 
     def _delayed(self, state: State, write: Request, place: int) -> State:
@@ -303,7 +279,7 @@ class World:
 
     def _crashed(self, state: State, place: int) -> State:
         worker = state.workers[place]
-        if worker.process.request.kind in WRITES and worker.late is _NOTHING:
+        if worker.process.request.kind in WRITES and worker.late == "nothing":
             state = _under_way(state, worker.process.request)
         return self._gone(state, place)
 
@@ -323,9 +299,9 @@ class World:
     def _lands(self, found: Record | None, write: Request) -> bool:
         kind, record, seen, _ = write
         assert record is not None
-        if kind == PUT_IF_ABSENT:
+        if kind == "put if absent":
             return stores.may_put_if_absent(found)
-        if kind == COMPARE_AND_SWAP:
+        if kind == "compare and swap":
             assert seen is not None
             return stores.may_compare_and_swap(found, seen)
         return stores.may_update_if_owner(found, record)
