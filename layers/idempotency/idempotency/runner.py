@@ -136,15 +136,9 @@ class Runner:
             except Exception as error:  # noqa: BLE001 - recorded, then raised with the answer
                 return self.fail(started, error, counted=not isinstance(error, errors.RetryableError))
             try:
-                return self._commit(started, value)
-            except errors.EffectConflictError as conflict:
-                if not reruns_left or self.left_ms(delivery.deadline_ms) <= 0:
-                    return self.fail(started, conflict)
-            except errors.StoreUnavailableError:
-                raise  # the commit may have taken place: the record decides at the next delivery
-            except Exception as refused:  # noqa: BLE001 - nothing was written: recorded, then raised with the answer
-                return self.fail(started, refused)
-            reruns_left -= 1
+                return self.finish(started, value, reruns=reruns_left > 0)
+            except errors.EffectConflictError:
+                reruns_left -= 1
             claim, first = started.operation._claim, started.operation._first
             started = started._replace(operation=self._operation(claim, started.request, delivery, first=first))
 
@@ -212,13 +206,16 @@ class Runner:
             return nullcontext()
         return self.concurrency.repeat(started.operation.heartbeat, self.policy.lease / HEARTBEATS_PER_LEASE)
 
-    def finish(self, started: Started, value: object) -> Answer:
-        """Complete the claim of work that cannot be run again; record a refused commit as a failure."""
+    def finish(self, started: Started, value: object, *, reruns: bool = False) -> Answer:
+        """Complete the claim; record a refused commit as a failure, or with ``reruns`` raise a conflict while time is left."""
         try:
             return self._commit(started, value)
         except errors.StoreUnavailableError:
             raise  # the commit may have taken place: the record decides at the next delivery
-        except Exception as refused:  # noqa: BLE001 - nothing was written: recorded, then raised with the answer
+        except Exception as refused:  # nothing was written: recorded, then raised with the answer
+            is_conflict = isinstance(refused, errors.EffectConflictError)
+            if reruns and is_conflict and self.left_ms(started.delivery.deadline_ms) > 0:
+                raise
             return self.fail(started, refused)
 
     def _commit(self, started: Started, value: object) -> Answer:
