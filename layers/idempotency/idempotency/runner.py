@@ -207,7 +207,7 @@ class Runner:
         return self.concurrency.repeat(started.operation.heartbeat, self.policy.lease / HEARTBEATS_PER_LEASE)
 
     def finish(self, started: Started, value: object, *, reruns: bool = False) -> Answer:
-        """Complete the claim; record a refused commit as a failure, or with ``reruns`` raise a conflict while time is left."""
+        """Complete the claim; record a refusal as a failure. With ``reruns``, raise a conflict while time is left."""
         try:
             return self._commit(started, value)
         except errors.StoreUnavailableError:
