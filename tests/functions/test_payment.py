@@ -68,11 +68,11 @@ def test_two_events_that_ask_the_gateway_at_once_charge_once(fact: Fact, price: 
     world.send(*([RIDE.assigned] if fact is RIDE.completed else [RIDE.accepted]))
     overdue = replace(RIDE.overdue_driven, price=price)
 
-    def overtaken(*request: Any) -> Any:
-        if request[0] == "POST":
+    def overtaken(method: str, path: str, key: str | None, content: bytes | None) -> tuple[int, bytes]:
+        if method == "POST":
             world.gateway.sent = world.gateway.answer
             world.send(overdue)
-        return world.gateway.answer(*request)
+        return world.gateway.answer(method, path, key, content)
 
     world.gateway.sent = overtaken
     world.send(fact)
