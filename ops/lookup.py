@@ -31,6 +31,7 @@ from idempotency.record import COMPLETED
 from idempotency.stores.dynamodb import record_of
 from ops.audit import evidence, queues, reading
 from ops.audit.evidence import ALWAYS, CONSUMERS, AuditedConsumer, DeadLettered, Delivered, Evidence, Named, Published
+from ops.audit.reading import Tail
 from ops.audit.saga import check
 from ops.cli.verbs import Moment, reads
 from ops.letters import Letter, letter_of, ride_of
@@ -356,34 +357,20 @@ def tail(
     for given, known, what in ((type, FACTS, "type of event"), (outcome, _OUTCOMES, "outcome")):
         if given not in (None, *known):
             raise OperatorError(f"there is no {what} {given}: give one of {', '.join(sorted(known))}")
-    begin, shown = since or datetime.now(UTC), dict[str, int]()
+    begin, text, tails = since or datetime.now(UTC), ride or outcome or type, list[tuple[Callable[..., Any], Tail]]()
+    for resources in ("CarRideEvents", *(each.resources for each in CONSUMERS)):
+        is_bus = resources == "CarRideEvents"
+        pattern = text or ("detail" if is_bus else telemetry.DELIVERY)
+        found_in = reading.published_in if is_bus else reading.delivered_in
+        tails.append((found_in, Tail(stack, resources, begin, _OVERLAP, f'"{pattern}"')))
     while True:
-        started = datetime.now(UTC)
-        unseen = sorted(_unseen(stack, ride or outcome or type, begin, shown), key=lambda each: each[:2])
-        for _, _, each in unseen:
+        found = ((found_in(line), line["timestamp"]) for found_in, tail in tails for line in tail.lines())
+        for each, _ in sorted((pair for pair in found if pair[0]), key=lambda pair: (pair[0].time, pair[1])):
             if type in (None, each.type) and _is_wanted(each, ride, outcome):
                 yield each
         if not follow:
             return
-        begin = max(begin, started - _OVERLAP)  # a line can appear late, so the last seconds are read again
-        for name in [name for name, timestamp in shown.items() if timestamp < begin.timestamp() * 1000]:
-            del shown[name]
         pause(_POLL_S)
-
-
-def _unseen(
-    stack: StackRef, text: str | None, begin: datetime, shown: dict[str, int]
-) -> Iterator[tuple[datetime, int, Published | Delivered]]:
-    """Yield what is in new lines with a text after their times, and add the lines to those that were shown."""
-    for resources in ("CarRideEvents", *(each.resources for each in CONSUMERS)):
-        is_bus, group = resources == "CarRideEvents", stack.outputs[f"{resources}LogGroupName"]
-        pattern = text or ("detail" if is_bus else telemetry.DELIVERY)
-        for line in reading.lines(stack.client("logs"), group, f'"{pattern}"', begin):
-            name = f"{group}/{line.get('eventId', line['message'])}"
-            found = reading.published_in(line) if is_bus else reading.delivered_in(line)
-            if name not in shown and found is not None:
-                yield found.time, line["timestamp"], found
-            shown[name] = line["timestamp"]
 
 
 def _is_wanted(found: Published | Delivered, ride: str | None, outcome: str | None) -> bool:

@@ -8,6 +8,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from threading import Lock
 from typing import Any, Final
 
@@ -29,6 +30,8 @@ _DETAILS: Final = {evidence.DISPATCH: "carID", evidence.PAYMENT: "amount"}
 """The attribute of an item that says more than its state, by consumer."""
 _DELIVERY_LINES: Final = f'{{ $.message = "{telemetry.DELIVERY}" }}'
 _ENABLED: Final = "ENABLED"
+_LATEST: Final = timedelta(minutes=2)
+"""How long a line takes to appear in its log group, at most."""
 _reading: Final = Lock()
 """Held while a stack is read: a reading hides dead letters for a moment, and would make another one incomplete."""
 
@@ -272,6 +275,35 @@ def lines(logs: Any, group: str, pattern: str = "", since: datetime | None = Non
         request["startTime"] = max(0, int(since.timestamp() * 1000))
     pages = logs.get_paginator("filter_log_events").paginate(**request)
     return (line for page in pages for line in page["events"])
+
+
+class Tail:
+    """Reads the new lines of a log group, each once.
+
+    Args:
+        stack: the stack.
+        resources: prefix of the logical id of its log group.
+        since: where to begin.
+        overlap: how much later than a newer one a line may appear; `_LATEST` at most.
+        pattern: a filter pattern.
+    """
+
+    def __init__(self, stack: StackRef, resources: str, since: datetime, overlap: timedelta, pattern: str = "") -> None:
+        self._read = partial(lines, stack.client("logs"), stack.outputs[f"{resources}LogGroupName"], pattern)
+        self._since, self._newest, self._overlap = since, since, overlap
+        self._known: dict[int, datetime] = {}  # times by hash of the lines that will be read again
+
+    def lines(self) -> Iterator[dict[str, Any]]:
+        """Yield the lines that have appeared since the last call."""
+        began = datetime.now(UTC)
+        for line in self._read(self._since):
+            time = _of_ms(line["timestamp"])
+            name = hash((line.get("eventId"), line["logStreamName"], time, line["message"]))
+            if name not in self._known:
+                self._known[name], self._newest = time, max(self._newest, time)
+                yield line
+        self._since = max(self._since, self._newest - self._overlap, began - _LATEST)
+        self._known = {name: time for name, time in self._known.items() if time >= self._since}
 
 
 def _logged_at(line: Mapping[str, Any]) -> datetime:
