@@ -7,7 +7,6 @@ Durations are assumed, so bounds that rest on them are estimates; only an accoun
 import argparse
 import json
 import math
-import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from random import Random
@@ -248,16 +247,10 @@ def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(prog="make capacity", description=" ".join(str(__doc__).split()))
     parser.add_argument("--rides", type=float, default=1000, help="rides a second to plan for (1000)")
-    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a parameter of the template")
     parser.add_argument("--narrow", action="store_true", help=f"with the smaller quotas of {NARROW}")
     parser.add_argument("--simulate", type=float, metavar="RIDES", help="simulate the queues at so many rides a second")
     parser.add_argument("--json", action="store_true", help="print JSON")
-    options = parser.parse_args()
-    chosen = {name: value for name, _, value in (each.partition("=") for each in options.set)}
-    try:
-        costs.check(chosen)
-    except ValueError as error:
-        sys.exit(f"error: {error}")
+    options, chosen = costs.parsed(parser)
     if options.simulate:
         parameters = for_rides(options.simulate, **chosen)
         waiting = simulate(granted(stack(**parameters), options.simulate), options.simulate)

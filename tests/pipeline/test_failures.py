@@ -21,22 +21,15 @@ def test_events_that_break_the_contract_are_dead_lettered_with_the_reason(pipeli
     assert sorted(reasons) == [["ContractError", field] for field in BROKEN]
 
 
-def test_an_expired_event_is_dropped_and_counted(pipeline: Pipeline) -> None:
-    """Nobody wants it any more: it has no effect and is no dead letter."""
-    ledger = pipeline.simulate(rides=2, seed=2, late=3)
-    history = ledger.consumers[HISTORY]
-    assert history.expired == 3
-    assert history.effects == history.distinct - 3
-    assert ledger.dead_lettered == {}
-    assert ledger.balanced
+def test_expired_and_poison_events_harm_nobody_else(pipeline: Pipeline) -> None:
+    """Nobody wants an expired one any more: it is dropped and counted. One that no attempt survives is quarantined.
 
-
-def test_poison_is_quarantined_and_harms_nobody_else(pipeline: Pipeline) -> None:
-    """An event that no attempt survives ends in the consumer's queue; every other event takes effect."""
-    ledger = pipeline.simulate(rides=4, seed=3, poison=1)
+    Every other event takes effect.
+    """
+    ledger = pipeline.simulate(rides=4, seed=3, poison=1, late=3)
     history = ledger.consumers[HISTORY]
+    assert (history.expired, history.effects) == (3, history.distinct - 4)
     assert ledger.dead_lettered["RideHistoryDlq"] == {"QUARANTINED": 1}
-    assert history.effects == history.distinct - 1
     assert ledger.balanced
     (letter,) = pipeline.dead_letters("RideHistoryDlq")
     assert letter["attempt"] == 3

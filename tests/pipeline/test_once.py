@@ -6,8 +6,12 @@ from tests.pipeline.pipeline import HISTORY, Pipeline
 
 
 def test_copies_are_absorbed(pipeline: Pipeline) -> None:
-    """Copies, disorder and the older envelope change what is delivered, and nothing of what takes effect."""
-    ledger = pipeline.simulate(rides=20, seed=1, duplicates=0.5, outOfOrder=0.5, older=0.3)
+    """Copies, disorder and the older envelope change what is delivered, and nothing of what takes effect.
+
+    Neither does a producer that starts over.
+    """
+    request = {"rides": 20, "seed": 1, "duplicates": 0.5, "outOfOrder": 0.5, "older": 0.3}
+    ledger = pipeline.simulate(**request)
     history = ledger.consumers[HISTORY]
     assert ledger.balanced
     assert ledger.dead_lettered == {}
@@ -23,6 +27,9 @@ def test_copies_are_absorbed(pipeline: Pipeline) -> None:
     assert {entry.type for ride in rides for entry in ride} >= {"CarRideCreated", "NoCarAvailable"}
     (described,) = pipeline.cloud.client("cloudformation").describe_stacks(StackName=pipeline.stack.name)["Stacks"]
     assert pipeline.resources() == {(described["StackId"],)}
+    again = pipeline.simulate(**request)
+    assert (again.balanced, again.distinct) == (True, ledger.distinct)
+    assert all(account.effects == ledger.consumers[name].effects for name, account in again.consumers.items())
 
 
 @pytest.mark.parametrize(("fault", "outcome"), [("crashes", "takeovers"), ("fails", "retried")])
