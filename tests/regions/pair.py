@@ -12,7 +12,7 @@ from local.simulated_gateway import GatewayServer
 from ops import fleet, regions
 from ops.audit import CONSUMERS, audit
 from ops.audit.ledger import Ledger
-from ops.audit.reading import deliveries, outbox, ride_items
+from ops.audit.reading import deliveries, lines, outbox, ride_items
 from ops.regions import Deployer, Environment, Step
 from ops.stack import StackRef
 from tests.engine.support import put_through_endpoint
@@ -113,8 +113,7 @@ class Regions:
     def logged(self, stack: StackRef) -> Iterator[dict[str, Any]]:
         """Yield every event that a region's bus has had."""
         group = stack.outputs["CarRideEventsLogGroupName"]
-        pages = stack.client("logs").get_paginator("filter_log_events").paginate(logGroupName=group)
-        return (json.loads(line["message"]) for page in pages for line in page["events"])
+        return (json.loads(line["message"]) for line in lines(stack.client("logs"), group))
 
     def remove(self) -> None:
         """Delete both stacks."""
