@@ -11,7 +11,7 @@ from botocore.exceptions import BotoCoreError
 
 from ops.audit import DEFAULT_GRACE, Report, judge, read
 from ops.audit.queues import waiting
-from ops.audit.reading import Tail, enabled
+from ops.audit.reading import BUS, Tail, enabled
 from ops.desk.index import Index
 from ops.stack import FAILURES, StackRef, reason
 
@@ -116,7 +116,7 @@ class Feed:
     def _open_tails(self) -> list[tuple[Callable[[Mapping[str, Any]], object], Tail]]:
         """Return what adds a line to the index, and where the lines come from, for each log group."""
         since, overlap = datetime.now(UTC) - self._beat.history, self._beat.overlap
-        adds = {"CarRideEvents": self.index.add_published}
+        adds = {BUS: self.index.add_published}
         adds |= {each.resources: partial(self.index.add_line, each.name) for each in self.consumers}
         return [(add, Tail(self.stack, name, since, overlap)) for name, add in adds.items()]
 

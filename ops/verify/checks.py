@@ -22,6 +22,7 @@ _SIMULATED: Final = {"duplicates": 0.1, "outOfOrder": 0.1, "older": 0.1}
 _TRANSITIONS: Final = ("accept", "start", "complete")
 _OK: Final = (200, 201)
 _REFUSED: Final = (401, 403)
+_GROUP: Final = "LogGroupName"
 _ON_AWS: Final = ("dev", "prod")
 """The local engine does not simulate what other stages have."""
 _TRIAL: Final = ("local", "dev")
@@ -347,10 +348,9 @@ def _settled(deployment: Deployment) -> Report:
 
 @check("Every function reached DynamoDB over the lean transport")
 def _transport(deployment: Deployment) -> str:
-    stack, client = deployment.stack, deployment.stack.client("logs")
-    groups = [group for name, group in stack.outputs.items() if name.endswith("LogGroupName")]
-    pattern = f'"{BOTOCORE_USED}"'
-    others = {group: line["message"] for group in groups for line in lines(client, group, pattern, deployment.began)}
+    groups = [name.removesuffix(_GROUP) for name in deployment.stack.outputs if name.endswith(_GROUP)]
+    look = partial(lines, deployment.stack, pattern=f'"{BOTOCORE_USED}"', since=deployment.began)
+    others = {group: line["message"] for group in groups for line in look(group)}
     _require(others, "went through botocore")
     return "no process went through botocore"
 

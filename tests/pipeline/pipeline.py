@@ -12,7 +12,7 @@ from local.local_aws import LocalAws, Stack
 from ops.audit import CONSUMERS, Report, audit
 from ops.audit.ledger import Ledger
 from ops.audit.queues import peek
-from ops.audit.reading import lines
+from ops.audit.reading import BUS, lines
 from ops.simulation import simulate
 
 HISTORY: Final = "ride-history"
@@ -64,13 +64,13 @@ class Pipeline:
 
     def killed(self, consumer: str) -> int:
         """Return how many of a consumer's processes have ended half-way, by what Lambda says in its log."""
-        (group,) = {self.stack.outputs[f"{each.resources}LogGroupName"] for each in CONSUMERS if each.name == consumer}
-        return sum(1 for _ in lines(self.cloud.client("logs"), group, '"Runtime exited"'))
+        (audited,) = (each for each in CONSUMERS if each.name == consumer)
+        return sum(1 for _ in lines(stack_ref(self.cloud, self.stack), audited.resources, '"Runtime exited"'))
 
     def resources(self) -> set[tuple[str, ...]]:
         """Return what the log of all events has as their resources."""
-        group = self.stack.outputs["CarRideEventsLogGroupName"]
-        return {tuple(json.loads(each["message"])["resources"]) for each in lines(self.cloud.client("logs"), group)}
+        logged = lines(stack_ref(self.cloud, self.stack), BUS)
+        return {tuple(json.loads(each["message"])["resources"]) for each in logged}
 
     def dead_letters(self, queue: str) -> list[dict[str, Any]]:
         """Return the bodies of the messages in a queue, which stay there."""

@@ -12,7 +12,7 @@ from local.simulated_gateway import GatewayServer
 from ops import fleet, regions
 from ops.audit import CONSUMERS, audit
 from ops.audit.ledger import Ledger
-from ops.audit.reading import deliveries, lines, outbox, ride_items
+from ops.audit.reading import BUS, deliveries, lines, outbox, ride_items
 from ops.regions import Deployer, Environment, Step
 from ops.stack import StackRef
 from tests.engine.support import put_through_endpoint
@@ -112,8 +112,7 @@ class Regions:
 
     def logged(self, stack: StackRef) -> Iterator[dict[str, Any]]:
         """Yield every event that a region's bus has had."""
-        group = stack.outputs["CarRideEventsLogGroupName"]
-        return (json.loads(line["message"]) for line in lines(stack.client("logs"), group))
+        return (json.loads(line["message"]) for line in lines(stack, BUS))
 
     def remove(self) -> None:
         """Delete both stacks."""
