@@ -82,10 +82,7 @@ def _schemas() -> dict[str, Any]:
     schemas = resolved(found, found)
     event = schemas["Attributes"]
     properties = event["properties"] | {"data": {"type": "object"}, "data_base64": DATA_BASE64}
-    shared = {
-        "Event": event | {"title": "Event", "oneOf": ONE_DATA, "properties": properties},
-        "Ride": schemas["Ride"],
-    }
+    shared = {"Event": event | {"title": "Event", "oneOf": ONE_DATA, "properties": properties}, "Ride": schemas["Ride"]}
     return shared | {
         name: {
             "allOf": [{"$ref": f"{_SCHEMAS}/Event"}],

@@ -112,7 +112,6 @@ _RIDE: Final = "f7edccfcd8e682a161818fb49463189a"
 
 
 def _requests() -> dict[str, Json]:
-    """Return requests in the order of the README."""
     missing = {name: value for name, value in _BOOKING.items() if name != "pickup"}
     accept = {"action": "accept", "version": 1}
     redirect = {"action": "changeDestination", "version": 2, "destination": "sector_09", "price": 2000}
@@ -136,7 +135,6 @@ def _requests() -> dict[str, Json]:
 
 
 def _request(method: str, path: str, body: Json | None = None, *, key: int | None = None, **query: str) -> Json:
-    """Return a request as API Gateway hands it to the function, in payload format 2.0."""
     headers = {} if body is None else {"content-type": "application/json"}
     if key is not None:
         headers["idempotency-key"] = f"2f0c8a52-6f1e-4c39-9d3a-0b7a5e1c4d{key:02d}"

@@ -58,11 +58,6 @@ class BreakingChangeError(Exception):
     """Raised when a changed schema is incompatible with existing readers or events."""
 
 
-def schema_name(fact: type[Fact]) -> str:
-    """Return the name of a fact's schema."""
-    return f"{fact.__name__}.v{fact.schema_version}"
-
-
 def schema(fact: type[Fact]) -> Schema:
     """Return the schema of the ``detail`` of a fact's event. The id of its ``data`` is the event's ``dataschema``."""
     references, definitions = msgspec.json.schema_components([Attributes, fact], ref_template="#/definitions/{name}")
@@ -112,7 +107,7 @@ def registry(before: str) -> str:
     Raises:
         BreakingChangeError: a changed schema is incompatible with existing readers or events.
     """
-    old, new = published(before), {schema_name(fact): schema(fact) for fact in FACTS.values()}
+    old, new = published(before), {f"{fact.__name__}.v{fact.schema_version}": schema(fact) for fact in FACTS.values()}
     changes = [
         f"{name}: {change}" for name in sorted(old.keys() & new) for change in breaking_changes(old[name], new[name])
     ]

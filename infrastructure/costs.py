@@ -268,7 +268,6 @@ def _processed(deployed: Stack, rides: float) -> Iterator[Use]:
 
 
 def _written(deployed: Stack, name: str, table: Mapping[str, Any], rides: float) -> Iterator[Use]:
-    """Yield what a table costs, with its replicas."""
     replicas = len(table["Replicas"])
     units, stored = (each * rides * replicas for each in TABLES.get(name, (0, 0)))
     yield from _units(deployed, "write", units)
@@ -347,7 +346,6 @@ def _number(value: float, digits: int = 3) -> str:
 
 
 def _sum(uses: Sequence[Use]) -> str:
-    """Return the sum of the amounts as they are shown."""
     return f"{sum(round(use.dollars, 2) for use in uses):,.2f}"
 
 
@@ -358,7 +356,6 @@ def table(head: str, rows: Iterable[Sequence[str]]) -> str:
 
 
 def _lines(uses: Sequence[Use]) -> str:
-    """Return a bill as a table in Markdown."""
     rows = [("**sum**", "", "", "", f"**{_sum(uses)}**")]
     for use in reversed(uses):
         dollars, unit, _, doubt = PRICES[use.price]

@@ -62,14 +62,14 @@ def make_handler(
         call = Call(operation.downstream_key, operation.deadline_ms, lost=lambda: operation.lost)
         action = payments.plan(seen.payment, event.data)
         if action in {Action.REFUND, Action.UNDO}:
-            seen = owe_undo(client, table, event.subject, seen, now())
+            seen = owe_undo(client, table, event, seen, now())
         try:
             charge = carry_out(gateway, call, action, seen.payment, event.data)
         except GatewayError:
             # What was asked for may come about later, and a cancellation that came meanwhile may have found nothing.
             late = read(client, table, event.subject)
             if late.stored.state == State.CANCELLED:
-                owe_undo(client, table, event.subject, late, now())
+                owe_undo(client, table, event, late, now())
             raise
         decision = payments.conclude(seen.payment, event.data, action, charge)
         operation.write(*effects(table, event, seen, decision, outbox=outbox, now=now()))

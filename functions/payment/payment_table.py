@@ -3,6 +3,7 @@
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from carride.dedup import attribute_of
 from carride.dynamodb import CONDITION_FAILED, DynamoDB
 from carride.events import RideEvent
 from carride.items import Outbox, Stored, step, still_open
@@ -28,21 +29,22 @@ def read(client: DynamoDB, table: str, order_id: str) -> Seen:
     return Seen(payment, Stored(item["state"], item["effects"]))
 
 
-def owe_undo(client: DynamoDB, table: str, order_id: str, seen: Seen, now: datetime) -> Seen:
+def owe_undo(client: DynamoDB, table: str, event: RideEvent, seen: Seen, now: datetime) -> Seen:
     """Write down that the gateway may hold money which has to be given back; return the payment as it is in the table.
 
     It is written by itself, before the gateway is asked, so that the duty outlives a run that fails. Where the payment
-    has changed since it was seen nothing is written: the run's own effects will be refused, and decided again.
+    has changed since it was seen nothing is written: the run's own effects will be refused, and decided again. Nor if
+    the event has taken effect already, in the attempt that took this one over: nobody would fulfil the duty.
     """
     condition, unchanged = seen.stored.unchanged()
-    since, values = still_open(order_id, now)
+    since, values = still_open(event.subject, now)
     try:
         client.update_item(
             TableName=table,
-            Key={"orderID": {"S": order_id}},
+            Key={"orderID": {"S": event.subject}},
             UpdateExpression=f"SET #state = :due, effects = if_not_exists(effects, :zero), {since}",
-            ConditionExpression=condition,
-            ExpressionAttributeNames={"#state": "state"},
+            ConditionExpression=f"{condition} AND attribute_not_exists(#entry)",
+            ExpressionAttributeNames={"#state": "state", "#entry": attribute_of(event)},
             ExpressionAttributeValues=marshalling.item(unchanged | values | {":due": State.UNDO_DUE.value, ":zero": 0}),
         )
     except ServiceError as error:

@@ -244,9 +244,32 @@ def is_pinned(statement: Mapping[str, Any]) -> bool:
     return statement.get("Effect") != "Allow" or (bool(sources) and by_service)
 
 
+class _HouseRule:
+    """Turns a check into a rule of cfn-lint."""
+
+    check: Callable[[House], Iterator[Finding]]
+
+    def match(self, cfn: Any) -> list[RuleMatch]:
+        """Return the findings of the check in a template."""
+        own = cfn.template.get("Resources") or {}
+        folder = Path(cfn.filename).parent if cfn.filename else Path()  # `sam validate` passes the template as text
+        found = type(self).check(House(with_nested(cfn.template, folder)["Resources"]))
+        return [RuleMatch(["Resources", *(path if path[0] in own else [])], message) for path, message in found]
+
+
+def _rule(rule_id: str) -> Callable[[Callable[[House], Iterator[Finding]]], type[CloudFormationLintRule]]:
+    def made(check: Callable[[House], Iterator[Finding]]) -> type[CloudFormationLintRule]:
+        texts = {"shortdesc": check.__name__.replace("_", " "), "description": check.__doc__}
+        members = {"__doc__": check.__doc__, "id": rule_id, "tags": ["house"], "check": staticmethod(check), **texts}
+        return type(check.__name__, (_HouseRule, CloudFormationLintRule), members)
+
+    return made
+
+
 # ── Functions ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@_rule("E9101")
 def functions_log(house: House) -> Iterator[Finding]:
     """Every function writes to a log group of the template, and every log group has a retention."""
     for name, function in house.of_type(*FUNCTIONS):
@@ -258,6 +281,7 @@ def functions_log(house: House) -> Iterator[Finding]:
             yield [name, "Properties"], f"{name} needs RetentionInDays; without it, it keeps its entries for ever"
 
 
+@_rule("E9103")
 def functions_alarm(house: House) -> Iterator[Finding]:
     """Every function, API and pipe has alarms on failures, and on failed events that Lambda cannot dead-letter."""
     own = [name for name, _ in house.of_type(*FUNCTIONS) if not house.reason(name, "NoAlarms")]
@@ -278,6 +302,7 @@ def functions_alarm(house: House) -> Iterator[Finding]:
 # ── Rules of the bus ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@_rule("E9201")
 def targets_are_retried(house: House) -> Iterator[Finding]:
     """Every target of a rule has a retry policy and a dead-letter queue."""
     for name, rule in house.of_type("AWS::Events::Rule"):
@@ -294,6 +319,7 @@ def targets_are_retried(house: House) -> Iterator[Finding]:
 # ── Queues and topics ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@_rule("E9301")
 def queues_have_one_policy(house: House) -> Iterator[Finding]:
     """A queue or topic has exactly one policy, since two overwrite each other, and it refuses requests without TLS."""
     for kind, policy_kind, place, denied in (
@@ -309,6 +335,7 @@ def queues_have_one_policy(house: House) -> Iterator[Finding]:
                     yield [policy, "Properties"], f"{policy} needs a statement that denies requests without TLS"
 
 
+@_rule("E9302")
 def policies_are_pinned(house: House) -> Iterator[Finding]:
     """A policy of a queue or a topic admits a service only on behalf of a resource that it names."""
     for name, policy in house.of_type("AWS::SQS::QueuePolicy", "AWS::SNS::TopicPolicy"):
@@ -320,6 +347,7 @@ def policies_are_pinned(house: House) -> Iterator[Finding]:
             yield [name, "Metadata"], f"{name} has a reason for NotPinned and is pinned; remove the reason"
 
 
+@_rule("E9303")
 def queues_keep_messages(house: House) -> Iterator[Finding]:
     """A queue keeps its messages for 14 days, which leaves time to fix and redrive."""
     for name, queue in house.of_type(QUEUE):
@@ -327,6 +355,7 @@ def queues_keep_messages(house: House) -> Iterator[Finding]:
             yield [name, "Properties"], f"{name} needs MessageRetentionPeriod: {FOURTEEN_DAYS}, which is 14 days"
 
 
+@_rule("E9304")
 def queues_alarm(house: House) -> Iterator[Finding]:
     """A dead-letter queue alarms at its first message; a queue that a function polls, at an old message."""
     dead_letters = house.dead_letter_queues()
@@ -343,6 +372,7 @@ def queues_alarm(house: House) -> Iterator[Finding]:
 # ── Tables, keys and roles ────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@_rule("E9401")
 def tables_expire(house: House) -> Iterator[Finding]:
     """A table expires its items, or has a reason for keeping them."""
     for name, table in house.of_type(TABLE):
@@ -354,6 +384,7 @@ def tables_expire(house: House) -> Iterator[Finding]:
             yield [name, "Metadata"], f"{name} has a reason for NoTimeToLive and a time to live; remove one"
 
 
+@_rule("E9402")
 def tables_come_back(house: House) -> Iterator[Finding]:
     """Each replica has point-in-time recovery, and deletion protection in production, or a reason for being plain."""
     for name, table in house.of_type(TABLE):
@@ -368,6 +399,7 @@ def tables_come_back(house: House) -> Iterator[Finding]:
             yield [name], f"{name} has to be an {TABLE} with one replica; a plain table cannot get a replica later"
 
 
+@_rule("E9503")
 def roles_are_narrow(house: House) -> Iterator[Finding]:
     """The role of a function or a pipe names every action and every resource, without wildcards."""
     holders = [holder for _, holder in house.of_type(*FUNCTIONS, PIPE)]
@@ -391,44 +423,3 @@ def _wildcards(holder: str, statements: Value) -> Iterator[Finding]:
         everywhere = any("*" in json.dumps(each) for each in listed(statement.get("Resource")))
         if everywhere and not actions <= WITHOUT_RESOURCES:
             yield [holder, "Properties"], f"{holder} allows {sorted(actions)} on resources by a wildcard"
-
-
-# ── As cfn-lint has them ──────────────────────────────────────────────────────────────────────────────────────────────
-
-
-class _HouseRule:
-    """Turns a check into a rule of cfn-lint."""
-
-    check: Callable[[House], Iterator[Finding]]
-
-    def match(self, cfn: Any) -> list[RuleMatch]:
-        """Return the findings of the check in a template."""
-        own = cfn.template.get("Resources") or {}
-        folder = Path(cfn.filename).parent if cfn.filename else Path()  # `sam validate` passes the template as text
-        found = type(self).check(House(with_nested(cfn.template, folder)["Resources"]))
-        return [RuleMatch(["Resources", *(path if path[0] in own else [])], message) for path, message in found]
-
-
-def _rule(rule_id: str, check: Callable[[House], Iterator[Finding]]) -> type[CloudFormationLintRule]:
-    sentence = (check.__doc__ or "").strip()
-    members = {
-        "__doc__": sentence,
-        "id": rule_id,
-        "shortdesc": check.__name__.replace("_", " "),
-        "description": sentence,
-        "tags": ["house"],
-        "check": staticmethod(check),
-    }
-    return type(check.__name__, (_HouseRule, CloudFormationLintRule), members)
-
-
-FunctionsLog = _rule("E9101", functions_log)
-FunctionsAlarm = _rule("E9103", functions_alarm)
-TargetsAreRetried = _rule("E9201", targets_are_retried)
-QueuesHaveOnePolicy = _rule("E9301", queues_have_one_policy)
-PoliciesArePinned = _rule("E9302", policies_are_pinned)
-QueuesKeepMessages = _rule("E9303", queues_keep_messages)
-QueuesAlarm = _rule("E9304", queues_alarm)
-TablesExpire = _rule("E9401", tables_expire)
-TablesComeBack = _rule("E9402", tables_come_back)
-RolesAreNarrow = _rule("E9503", roles_are_narrow)

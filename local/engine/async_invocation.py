@@ -53,8 +53,6 @@ class _Event:
 
 
 class _Functions:
-    """The asynchronous queue of every function."""
-
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._queues: dict[tuple[Scope, str], DelayedQueue[_Event]] = {}
@@ -117,7 +115,6 @@ class _Functions:
     def _give_up(
         self, event: _Event, config: dict[str, Any], rules: dict[str, Any], condition: str, result: dict[str, Any]
     ) -> None:
-        """Send the event to the destination for failures, if there is one."""
         destination = rules.get("DestinationConfig", {}).get("OnFailure", {}).get("Destination")
         if not destination:
             _logger.warning("%s has no destination for failures; event %s is dropped", event.arn, event.request_id)

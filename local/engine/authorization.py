@@ -46,7 +46,7 @@ def _evaluate(context: Any, *policies: Any) -> Any:
     return result
 
 
-def apply() -> None:
+def apply(_settings: object) -> None:
     """Decide as AWS does, and keep the list."""
     iam_evaluator.evaluate = _evaluate
     iam_actions.extract_iam_action = _action

@@ -29,7 +29,7 @@ def _attributes(config: Properties) -> Properties:
     return config | {"FunctionUrl": f"http://127.0.0.1:{os.environ['GATEWAY_PORT']}/_aws/lambda-url/{name}/"}
 
 
-def apply() -> None:
+def apply(_settings: object) -> None:
     """Extend the types."""
     provisioners._lambda_url_attributes = _attributes
     extend("AWS::Lambda::Function", _reserve)

@@ -25,6 +25,6 @@ def _name(stack: str, logical_id: str, **options: Any) -> str:
     return name[:-_SUFFIX] + (suffix if options.get("lowercase") else suffix.upper())
 
 
-def apply() -> None:
+def apply(_settings: object) -> None:
     """Make the region a part of generated names."""
     provisioners._physical_name = _name

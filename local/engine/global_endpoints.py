@@ -3,9 +3,9 @@
 AWS: an event that is put through an endpoint goes to the bus of the primary region while the endpoint's health check is
 healthy, else to the secondary's. With replication, each event that either bus ingests is put on the other one too,
 under an id of its own and with the `region` that ingested it. `AWS::Route53::HealthCheck` is a resource; a disabled one
-counts as healthy, and as unhealthy if it is also inverted.
+counts as healthy, and as unhealthy if it is also inverted. `AWS::Events::Endpoint` is one too.
 
-Stock MiniStack: ignores `EndpointId`, copies nothing, and has health checks but not the resource.
+Stock MiniStack: ignores `EndpointId`, copies nothing, and has endpoints and health checks but not the resources.
 
 Plugs into `eventbridge._put_events`, in front of it, into `eventbridge._archive_event`, which every ingested event
 passes, and into CloudFormation's handlers. This is a simulation: a health check is unhealthy while the region of its
@@ -19,14 +19,13 @@ from typing import Any
 from ministack.core.responses import error_response_json, new_uuid
 from ministack.services import eventbridge, route53
 
-from local.engine.cloudformation import Properties, Resource, register
+from local.engine.cloudformation import Properties, Resource, call, physical_name, register
 from local.engine.scope import Scope, impaired
 
 type _Endpoint = dict[str, Any]
 
 
 def _endpoints() -> Iterator[_Endpoint]:
-    """Return the account's endpoints in all regions."""
     account = Scope.current().account
     return (endpoint for (owner, _, _), endpoint in eventbridge._endpoints.all_items() if owner == account)
 
@@ -49,19 +48,20 @@ def _is_healthy(endpoint: _Endpoint) -> bool:
 def region_of(endpoint_id: str) -> str | None:
     """Return the region to which an endpoint hands events now; None if there is no such endpoint."""
     for endpoint in _endpoints():
-        if id_of(endpoint) == endpoint_id:
+        if _id_of(endpoint) == endpoint_id:
             (primary, _), (secondary, _) = _buses(endpoint)
             return primary if _is_healthy(endpoint) else secondary
     return None
 
 
-def id_of(endpoint: _Endpoint) -> str:
+def _id_of(endpoint: _Endpoint) -> str:
     """Return the endpoint's id, in the form of AWS's."""
     return f"{endpoint['Name'].lower()}.local"
 
 
-def _copy(event: dict[str, Any]) -> None:
-    """Put an event that was ingested here on the other bus of each of this bus's endpoints."""
+def _ingest(event: dict[str, Any], view: Any = None) -> None:
+    """Archive an event that was ingested here, and put it on the other bus of each of this bus's endpoints."""
+    _archive(event, view)
     here = Scope.current()
     bus = (here.region, event["EventBusName"])
     for endpoint in list(_endpoints()):
@@ -77,9 +77,11 @@ def _copy(event: dict[str, Any]) -> None:
 _archive = eventbridge._archive_event
 
 
-def _ingest(event: dict[str, Any], view: Any = None) -> None:
-    _archive(event, view)
-    _copy(event)
+def _create_endpoint(logical_id: str, properties: Properties, stack: str) -> Resource:
+    name = properties.get("Name") or physical_name(stack, logical_id, 64)
+    call(eventbridge._create_endpoint, {**properties, "Name": name})
+    endpoint = eventbridge._endpoints[name]
+    return name, {"Arn": endpoint["Arn"], "EndpointId": _id_of(endpoint), "State": endpoint["State"]}
 
 
 def _create_health_check(_logical_id: str, properties: Properties, _stack: str) -> Resource:
@@ -101,7 +103,7 @@ def _delete_health_check(physical_id: str, _properties: Properties) -> None:
     route53._hc_caller_refs.pop(physical_id, None)
 
 
-def apply() -> None:
+def apply(_settings: object) -> None:
     """Let endpoints route and copy."""
     put_events = eventbridge._put_events
 
@@ -118,4 +120,5 @@ def apply() -> None:
 
     eventbridge._put_events = put
     eventbridge._archive_event = _ingest
+    register("AWS::Events::Endpoint", _create_endpoint, lambda name, _: eventbridge._delete_endpoint({"Name": name}))
     register("AWS::Route53::HealthCheck", _create_health_check, _delete_health_check, _update_health_check)

@@ -19,7 +19,6 @@ _INTEGRATION = "x-amazon-apigateway-integration"
 
 
 def _install(api_id: str, properties: Properties) -> None:
-    """Replace the API's routes by those of the document."""
     if "Body" not in properties:
         return
     body = properties["Body"]
@@ -59,6 +58,6 @@ def _authorization(body: Properties, schemes: list[str]) -> str:
     return "AWS_IAM" if schemes else "NONE"
 
 
-def apply() -> None:
+def apply(_settings: object) -> None:
     """Extend the type."""
     extend("AWS::ApiGatewayV2::Api", _install)

@@ -34,7 +34,7 @@ def _remembered(resource_type: str, resource: Resource) -> Resource:
     return resource
 
 
-def apply() -> None:
+def apply(_settings: object) -> None:
     """Keep the attributes."""
     provisioners._provision_resource = _provision
     provisioners._update_resource = _update

@@ -39,7 +39,7 @@ class _SharedZipFile(zipfile.ZipFile):
             Path(path, entry.name).symlink_to(entry)
 
 
-def apply() -> None:
+def apply(_settings: object) -> None:
     """Have function processes share their packages."""
     shared = types.SimpleNamespace(**vars(zipfile))
     shared.ZipFile = _SharedZipFile

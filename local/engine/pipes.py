@@ -50,8 +50,6 @@ class _Batch:
 
 
 class _EventBusPipes:
-    """Every pipe whose target is an event bus."""
-
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._batches: dict[str, _Batch] = {}

@@ -76,7 +76,7 @@ def _now() -> float:
     return _time.get() or _stock_now()
 
 
-def apply() -> None:
+def apply(_settings: object) -> None:
     """Check entries before MiniStack takes them."""
     eventbridge._put_events = _put_events
     eventbridge._now_ts = _now

@@ -43,7 +43,6 @@ _stock_alarm = provisioners._cw_metric_alarm_record
 
 
 def _record(type_name: str, named_by: str | None, attributes: dict[str, str]) -> None:
-    """Register a type."""
 
     def create(logical_id: str, properties: Properties, stack: str) -> Resource:
         name = (properties.get(named_by) or physical_name(stack, logical_id, 64)) if named_by else str(uuid.uuid4())
@@ -65,7 +64,7 @@ def _alarm(name: str, properties: Properties) -> dict[str, Any]:
     return record
 
 
-def apply() -> None:
+def apply(_settings: object) -> None:
     """Add the types."""
     for type_name, (named_by, attributes) in _TYPES.items():
         _record(type_name, named_by, attributes)

@@ -91,7 +91,6 @@ class _Delivery:
             raise QueueFullError(arn)
 
     def _require(self, policy: Any, action: str) -> None:
-        """Check that the target exists and that its policy allows the call."""
         arn = self.target["Arn"]
         if policy is None:
             raise _RefusedError("NO_RESOURCE", f"The target does not exist: {arn}")
@@ -174,7 +173,7 @@ class _Delivery:
         )
 
 
-def apply() -> None:
+def apply(_settings: object) -> None:
     """Replace the call of a target."""
     retries = DelayedQueue("rule-retries", _Delivery.attempt, workers=1, limit=sys.maxsize)
 

@@ -20,7 +20,7 @@ _USERS: Final[tuple[Any, ...]] = (engine, changesets, handlers)
 _values: Final[ContextVar[dict[str, Any]]] = ContextVar("parameters of the deployment")
 
 
-def apply() -> None:
+def apply(_settings: object) -> None:
     """Pass the values on."""
     logging.getLogger("samtranslator.metrics").setLevel(logging.ERROR)  # it warns of metrics that nobody collects
     stock_transforms, stock_sam = engine._apply_transforms, sam.transform

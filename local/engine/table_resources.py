@@ -43,7 +43,7 @@ def _resolve(template: Properties, params: Properties, *names: str) -> Propertie
     return resolved
 
 
-def apply() -> None:
+def apply(_settings: object) -> None:
     """Extend the type."""
     extend(_TYPE, _replicate)
     replicated = dict(handlers(_TYPE))

@@ -118,10 +118,6 @@ class FakeQueue(_Fake):
                 response["Failed"].append({"Id": entry["Id"], "Code": code, "SenderFault": self._sender_fault})
         return {part: entries for part, entries in response.items() if entries}
 
-    def reasons(self) -> list[str]:
-        """Return the code of each message."""
-        return [message["MessageAttributes"]["ERROR_CODE"]["StringValue"] for message in self.messages]
-
     def bodies(self) -> list[dict[str, Any]]:
         """Return the body of each message."""
         return [json.loads(message["MessageBody"]) for message in self.messages]

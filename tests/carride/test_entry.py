@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from carride.entry import BusEntry, pack, xray_header
+from carride.entry import BusEntry, xray_header
 from tests.carride.rides import NOW, event
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -14,16 +14,12 @@ TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
         ({"source": "a", "detail_type": "bc", "detail": "{}"}, 14 + 1 + 2 + 2),
         ({"source": "a", "detail_type": "b", "detail": '"é€😀"'}, 14 + 1 + 1 + 2 + 2 + 3 + 4),
         ({"source": "a", "detail_type": "b", "detail": "", "resources": ("arn:1", "arn:22")}, 14 + 1 + 1 + 5 + 6),
+        ({"source": "a", "detail_type": "b", "detail": "\ud800"}, 14 + 1 + 1 + 3),
     ],
 )
 def test_an_entry_is_measured_as_documented(parts: dict[str, Any], size: int) -> None:
-    """A time counts 14 bytes, every text its length in UTF-8."""
+    """A time counts 14 bytes, every text its length in UTF-8, a lone surrogate, which JSON can hold, included."""
     assert BusEntry(time=NOW, **parts).size == size
-
-
-def test_a_text_that_is_no_utf_8_has_a_size_too() -> None:
-    """An entry with a lone surrogate, which JSON can hold, has a size."""
-    assert BusEntry(source="a", detail_type="b", detail="\ud800", time=NOW).size == 19
 
 
 def test_an_entry_has_no_time_without_a_zone() -> None:
@@ -59,9 +55,3 @@ def test_an_entry_asks_for_what_its_event_says() -> None:
 def test_only_a_valid_trace_becomes_a_trace_header(traceparent: str | None, header: str | None) -> None:
     """A valid trace is converted to X-Ray's form, which EventBridge requires; an invalid one is left out."""
     assert xray_header(traceparent) == header
-
-
-def test_large_entries_are_combined_so_that_requests_are_few() -> None:
-    """If the order would waste room, a small entry joins the request of a large one."""
-    sizes = [600, 600, 300, 300]
-    assert sorted(map(sorted, pack(sizes, int, most=10, below=1000))) == [[300, 600], [300, 600]]

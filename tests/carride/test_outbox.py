@@ -13,8 +13,9 @@ from carride.events import Attributes, ContractError, RideEvent, parse_event
 from carride.facts import CarAssigned, CarRideCreated, Fact, PaymentAuthorized, PaymentCaptured, PaymentDeclined
 from carride.outbox import KEPT, NEVER, outbox_item
 from tests.carride.contract.test_events import assert_conforms
-from tests.carride.pipe import PLACE, image, pipe, piped, resource, template
-from tests.carride.rides import booked, every_fact
+from tests.carride.pipe import PIPE, PLACE, TEMPLATE, image, piped, resource
+from tests.carride.properties.test_events import facts
+from tests.carride.rides import booked
 
 NOW: Final = datetime(2026, 11, 21, 8, 30, tzinfo=UTC)
 TRACE: Final = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -31,22 +32,16 @@ def through(emitted: RideEvent) -> RideEvent:
     return parse_event({"detail": piped(outbox_item(emitted, region="us-east-1", now=NOW))})
 
 
-@pytest.mark.parametrize("fact", every_fact(), ids=lambda fact: type(fact).__name__)
-def test_every_event_comes_out_as_it_went_in(fact: Fact) -> None:
-    """An event with all attributes comes out unchanged."""
-    emitted = event(fact, traceparent=TRACE, causationid="cause", expirytime=NOW + timedelta(hours=1))
+TIMES: Final = st.datetimes(datetime(2000, 1, 1), timezones=st.sampled_from([UTC, timezone(timedelta(hours=5.5))]))  # noqa: DTZ001 - a bound
+
+
+@given(facts(), TIMES, st.text(min_size=1, max_size=200).filter(str.isprintable))
+def test_every_event_comes_out_as_it_went_in(fact: Fact, time: datetime, correlation: str) -> None:
+    """An event with all attributes comes out unchanged: times are the same moment, texts have the same characters."""
+    texts = {"correlationid": correlation, "causationid": correlation}
+    emitted = event(fact, time=time, expirytime=time, traceparent=TRACE, **texts)
     assert through(emitted) == emitted
     assert_conforms(piped(outbox_item(emitted, region="us-east-1", now=NOW)))
-
-
-@given(
-    st.datetimes(min_value=datetime(2000, 1, 1), timezones=st.sampled_from([UTC, timezone(timedelta(hours=5.5))])),  # noqa: DTZ001
-    st.text(min_size=1, max_size=200).filter(str.isprintable),
-)
-def test_any_time_and_any_text_survive(time: datetime, correlation: str) -> None:
-    """Times come out as the same moment, and texts of any characters unchanged."""
-    emitted = event(time=time, correlationid=correlation, traceparent=TRACE, causationid=correlation, expirytime=time)
-    assert through(emitted) == emitted
 
 
 def test_a_missing_attribute_is_written_with_its_meaning() -> None:
@@ -88,7 +83,7 @@ def test_an_event_that_is_emitted_again_has_the_same_item() -> None:
     first, second = (outbox_item(emitted, region="us-east-1", now=NOW + timedelta(hours=hours)) for hours in (0, 1))
     assert first["id"] == second["id"]
     assert first["expiryTimestamp"] == int((NOW + KEPT).timestamp())
-    [wanted] = pipe()["SourceParameters"]["FilterCriteria"]["Filters"]
+    [wanted] = PIPE["SourceParameters"]["FilterCriteria"]["Filters"]
     pattern = json.loads(wanted["Pattern"]["Fn::Sub"].replace("${AWS::Region}", "us-east-1"))
     assert pattern == {"eventName": ["INSERT"], "dynamodb": {"NewImage": {"region": {"S": [first["region"]]}}}}
 
@@ -96,13 +91,13 @@ def test_an_event_that_is_emitted_again_has_the_same_item() -> None:
 def test_both_roads_name_the_stack_that_published() -> None:
     """Entries of the pipe and of the simulator have the same resource."""
     stack_id = {"Ref": "AWS::StackId"}
-    assert pipe()["TargetParameters"]["EventBridgeEventBusParameters"]["Resources"] == [stack_id]
+    assert PIPE["TargetParameters"]["EventBridgeEventBusParameters"]["Resources"] == [stack_id]
     assert resource("CarRideSimulatorFunction")["Environment"]["Variables"]["EVENT_PRODUCER"] == stack_id
 
 
 def test_the_template_names_every_attribute_of_the_contract() -> None:
     """An attribute that is added to the contract has to be added to the item and to the template."""
-    detail = json.loads(PLACE.sub('""', template()))
+    detail = json.loads(PLACE.sub('""', TEMPLATE))
     assert set(detail) == {*Attributes.__struct_fields__, "data_base64"}
     attributes = image(outbox_item(event(), region="us-east-1", now=NOW))
-    assert {(name, kind) for name, kind in PLACE.findall(template()) if kind not in attributes[name]} == set()
+    assert {(name, kind) for name, kind in PLACE.findall(TEMPLATE) if kind not in attributes[name]} == set()

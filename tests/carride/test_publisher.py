@@ -16,13 +16,7 @@ from botocore.exceptions import (
 
 from carride.entry import TOO_LARGE, BusEntry
 from carride.events import parse_event
-from carride.publisher import (
-    ENTRY_TOO_LARGE,
-    MESSAGE_TOO_LARGE,
-    RETRYABLE,
-    Outcome,
-    PublishError,
-)
+from carride.publisher import ENTRY_TOO_LARGE, MESSAGE_TOO_LARGE, RETRYABLE, Outcome, PublishError
 from ops.audit.queues import opened
 from ops.redrive import entry_in
 from tests.carride.fakes import FakeBus, FakeQueue, FakeTime, client_error, publish

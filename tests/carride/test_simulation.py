@@ -8,17 +8,7 @@ from msgspec.structs import replace
 
 from carride.decoding import FieldError
 from carride.events import RideEvent, parse_event
-from carride.simulation import (
-    MALFORMED,
-    PREDEFINED,
-    Fault,
-    Kind,
-    Mode,
-    SimulatedEntry,
-    Simulation,
-    Spec,
-    predefined,
-)
+from carride.simulation import MALFORMED, PREDEFINED, Fault, Kind, Mode, SimulatedEntry, Simulation, Spec, predefined
 from tests.carride.rides import NOW
 
 EVERYTHING: Final = Spec(

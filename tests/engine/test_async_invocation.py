@@ -3,16 +3,7 @@ from typing import Final
 
 from local.local_aws import LocalAws, Stack
 from tests.engine.conftest import Deploy
-from tests.engine.support import (
-    QUEUE,
-    Resource,
-    attribute,
-    function,
-    messages,
-    needed,
-    records,
-    until,
-)
+from tests.engine.support import QUEUE, Resource, attribute, function, messages, needed, records, until
 
 PRINTS: Final = 'print(json.dumps({"id": context.aws_request_id, "event": event}))'
 FAILS: Final = f'{PRINTS}\nraise KeyError("no such ride")'
@@ -29,9 +20,7 @@ def invoke(cloud: LocalAws, stack: Stack, *rides: int) -> None:
     """Invoke the stack's function asynchronously, once for each ride."""
     for ride in rides:
         cloud.client("lambda").invoke(
-            FunctionName=stack.resources["Function"],
-            InvocationType="Event",
-            Payload=json.dumps({"ride": ride}),
+            FunctionName=stack.resources["Function"], InvocationType="Event", Payload=json.dumps({"ride": ride})
         )
 
 

@@ -4,18 +4,7 @@ import pytest
 
 from local.local_aws import LocalAws, Stack
 from tests.engine.conftest import Deploy
-from tests.engine.support import (
-    QUEUE,
-    Resource,
-    attribute,
-    bus,
-    from_rule,
-    messages,
-    needed,
-    queue_policy,
-    rule,
-    until,
-)
+from tests.engine.support import QUEUE, Resource, attribute, bus, from_rule, messages, needed, queue_policy, rule, until
 from tests.engine.test_resources import HOME, table
 
 PUT = ("events:PutEvents", "Bus")

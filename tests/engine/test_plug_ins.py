@@ -18,4 +18,4 @@ def test_every_plug_in_has_a_canary_and_is_documented(module: str) -> None:
     assert "Plugs into " in MODULES[module]
     assert re.search(rf'"{module}"|module: {module}\n', canaries)
     assert f"`{module}`" in (ROOT / "local/engine/README.md").read_text()
-    assert f"    {module}," in (ROOT / "local/engine/plug_ins.py").read_text()
+    assert f'"{module}"' in (ROOT / "local/engine/plug_ins.py").read_text()

@@ -6,16 +6,7 @@ from typing import Any, Final
 import pytest
 
 from local.local_aws import LocalAws
-from tests.engine.support import (
-    attribute,
-    bus,
-    from_rule,
-    needed,
-    put_through_endpoint,
-    queue_policy,
-    rule,
-    template,
-)
+from tests.engine.support import attribute, bus, from_rule, needed, put_through_endpoint, queue_policy, rule, template
 
 HOME: Final = "us-east-1"
 AWAY: Final = "us-west-2"

@@ -83,6 +83,7 @@ FURTHER: Final = {
         ("completed", RIDE.completed, RIDE.assigned),
         ("completed first", RIDE.assigned, RIDE.completed),
         ("cancelled", RIDE.cancelled, RIDE.assigned),
+        ("cancelled first", RIDE.assigned, RIDE.cancelled),
     )
     for forgotten in (0.0, 1.0)
 }

@@ -1,6 +1,8 @@
-"""The simulated gateway without its network: payments, keys and troubles; some tests are of the deployed one, too."""
+"""The simulated gateway without its network: payments, keys and troubles; `FunctionBooks` are the deployed one's."""
 
+import json
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import pytest
@@ -39,22 +41,16 @@ STEPS: Final[list[tuple[Steps, tuple[str, list[int], list[int]]]]] = [
 ]
 
 
-def declining() -> Books:
-    """Return a gateway that reserves nothing."""
-    return Books(Troubles(declined=1.0))
-
-
-def capped() -> Books:
-    """Return a gateway that raises no reservation."""
-    return Books(Troubles(capped=1.0))
+DECLINING: Final = partial(Books, Troubles(declined=1.0))
+CAPPED: Final = partial(Books, Troubles(capped=1.0))
 
 
 @pytest.mark.parametrize(
     ("make", "steps", "charged"),
     [
         *((make, *case) for make in (Books, FunctionBooks) for case in STEPS),
-        (declining, [("capture", 1250, 422), ("refund", None, 422)], ("declined", [], [])),
-        (capped, [("adjust", 1300, 402), ("capture", 1300, 422), ("capture", 1250, 200)], ("captured", [1250], [])),
+        (DECLINING, [("capture", 1250, 422), ("refund", None, 422)], ("declined", [], [])),
+        (CAPPED, [("adjust", 1300, 402), ("capture", 1300, 422), ("capture", 1250, 200)], ("captured", [1250], [])),
     ],
 )
 def test_a_payment_is_what_was_done_to_it(
@@ -137,3 +133,29 @@ def test_troubles_come_in_the_shares_that_were_asked_for() -> None:
     declined = [[authorize(books, key, reference=key).status == 402 for key in keys[:50]] for books in (one, same)]
     assert declined[0] == declined[1]
     assert 5 < sum(declined[0]) < 25
+
+
+RESERVATION: Final = ORDER | {"currency": "CHF"}
+
+
+@pytest.mark.parametrize("name", [None, *RESERVATION])
+@pytest.mark.parametrize("value", [None, "", 0, True, 12.5, "x" * 300, 10**20])
+def test_a_body_that_is_no_reservation_is_refused(name: str | None, value: object) -> None:
+    """Nothing is reserved for it, and the refusal is final."""
+    books = FunctionBooks()
+    body = value if name is None else RESERVATION | {name: value}
+    assert books.send("POST", "/payments", json.dumps(body), {"Idempotency-Key": "key"}).status == 422
+    assert ledger(books) == []
+
+
+@pytest.mark.parametrize("earlier", [0, 1])
+def test_requests_at_the_same_time_are_all_kept(earlier: int) -> None:
+    """A payment that is made between another one's decision and its commit is not overwritten, and both are found."""
+    books = FunctionBooks()
+    for number in range(earlier):
+        authorize(books, f"earlier-{number}")
+    books.transport.meanwhile(lambda: authorize(books, "second"))
+    assert authorize(books, "first").status == 201
+    found = books.look_up("/payments", {"reference": ["order_01"]}).body["payments"]
+    assert [books.look_up(f"/payments/{each['id']}", {}).body for each in found] == found
+    assert len({each["id"] for each in found}) == earlier + 2

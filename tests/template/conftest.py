@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.template.stack import Stack, every_choice, label, stack
+from infrastructure.transformed import Stack, stack
+from tests.template.stack import every_choice, label
 
 
 @pytest.fixture(scope="session", params=[pytest.param(choice, id=label(choice)) for choice in every_choice()])

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from infrastructure.rules.house_rules import listed
-from infrastructure.transformed import named
-from tests.template.stack import Properties, Stack
+from infrastructure.transformed import Properties, Stack, named
 
 WRITTEN_FOR: Final = ("logs", "xray", "kms")
 """Services whose grants are no edges: every function writes its log and sends traces."""

@@ -5,23 +5,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Final
 
-from infrastructure.transformed import NO_VALUE, ROLES, ROOT, TEMPLATE, Properties, Stack, holds, source, stack
-
-__all__ = [
-    "CHOICES",
-    "NO_VALUE",
-    "ROLES",
-    "ROOT",
-    "TEMPLATE",
-    "Properties",
-    "Stack",
-    "every_choice",
-    "holds",
-    "label",
-    "options",
-    "source",
-    "stack",
-]
+from infrastructure.transformed import ROLES, source
 
 KEY: Final = "arn:aws:kms:us-east-1:123456789012:key/0a1b2c3d-0000-4000-8000-000000000000"
 SWITCHES: Final[dict[str, tuple[str, ...]]] = {

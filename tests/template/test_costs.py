@@ -6,7 +6,8 @@ from typing import Any, Final
 import pytest
 
 from infrastructure.costs import bill, idle, load, summed
-from tests.template.stack import ROLES, Stack, every_choice, stack
+from infrastructure.transformed import ROLES, Stack, stack
+from tests.template.stack import every_choice
 
 STACK: Final = stack(PaymentGatewayUrl="https://gateway.example")
 RIDES: Final = 1e6

@@ -11,8 +11,9 @@ from carride import clients
 from idempotency.dead_letters import DeadLetter, SqsDeadLetters
 from idempotency.stores.transport import botocore_transport
 from infrastructure.rules.house_rules import mentioned
+from infrastructure.transformed import Stack, stack
 from tests.template.graph import one
-from tests.template.stack import Stack, options, stack
+from tests.template.stack import options
 
 RELEASE: Final = "0123456789"
 STRATEGIES: Final = [name for name in options()["DeploymentStrategy"] if name != "AllAtOnce"]

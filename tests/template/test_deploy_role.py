@@ -10,7 +10,8 @@ import cfnlint
 import pytest
 from samtranslator.yaml_helper import yaml_parse
 
-from tests.template.stack import ROOT, every_choice, stack
+from infrastructure.transformed import ROOT, stack
+from tests.template.stack import every_choice
 
 _SCHEMAS: Final = Path(cfnlint.__file__).parent / "data" / "schemas"
 _OTHERS: Final = (
@@ -18,15 +19,8 @@ _OTHERS: Final = (
     *("apigateway:TagResource", "apigateway:UntagResource", "*:AllowVendedLogDeliveryForResource"),
     # Options of these types that the template does not use: networks, file systems, streams, other targets of logs,
     # resource policies of tables, roles' boundaries, code signing, provisioned concurrency of others.
-    *(
-        "autoloop:*",
-        "codewhisperer:*",
-        "ec2:*",
-        "elasticfilesystem:*",
-        "firehose:*",
-        "kinesis:*",
-        "route53-recovery*:*",
-    ),
+    *("autoloop:*", "codewhisperer:*", "ec2:*", "elasticfilesystem:*", "firehose:*", "kinesis:*"),
+    "route53-recovery*:*",
     *("s3files:*", "workmail:*", "s3:*BucketPolicy", "s3:REST*", "dynamodb:*Kinesis*", "dynamodb:*ResourcePolicy"),
     *("iam:*UserPolicy", "iam:*GroupPolicy", "iam:*Boundary", "lambda:AssociateRuntimeAlias", "lambda:PassCapacity*"),
     *("logs:*DataProtection*", "logs:*IndexPolic*", "logs:PutBearer*", "logs:PutLogGroupDeletion*", "sns:PutData*"),

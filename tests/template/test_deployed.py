@@ -9,8 +9,9 @@ import assignments
 import payments
 from carride.facts import ALIASES, Fact
 from infrastructure.rules.house_rules import listed
+from infrastructure.transformed import ROLES, Properties, Stack, source, stack
 from tests.template.graph import one
-from tests.template.stack import ROLES, Properties, Stack, every_choice, options, source, stack
+from tests.template.stack import every_choice, options
 
 OF_AWS: Final = {"CarRideBusDlq"}
 """Queues that a key of AWS always encrypts; the template gives the reason."""

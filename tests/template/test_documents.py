@@ -15,8 +15,8 @@ import pytest
 import yaml
 from botocore import xform_name
 
+from infrastructure.transformed import ROOT, source
 from ops.cli.app import command_line
-from tests.template.stack import ROOT, source
 
 SCRIPTS: Final = [ROOT / "Makefile", ROOT / ".ci" / "run"]
 RUNBOOKS: Final = ROOT / "docs" / "runbooks"

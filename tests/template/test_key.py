@@ -7,7 +7,7 @@ from typing import Final
 from samtranslator.yaml_helper import yaml_parse
 
 from infrastructure.rules.house_rules import LOG_GROUP, listed
-from tests.template.stack import ROOT, source
+from infrastructure.transformed import ROOT, source
 
 KEY: Final = yaml_parse((ROOT / "infrastructure" / "key.yaml").read_text(encoding="utf-8"))["Resources"]["Key"]
 STATEMENTS: Final = {each["Sid"]: each for each in KEY["Properties"]["KeyPolicy"]["Statement"]}

@@ -9,7 +9,7 @@ from cfnlint.rules import CloudFormationLintRule
 
 from infrastructure.rules import house_rules
 from infrastructure.rules.house_rules import TABLE, House, mentioned
-from tests.template.stack import source
+from infrastructure.transformed import source
 from tests.template.test_observability import unwatched
 
 RULES: Final[dict[str, Any]] = {

@@ -8,8 +8,8 @@ import pytest
 
 from carride.publisher import Publisher
 from idempotency import Policy
+from infrastructure.transformed import ROOT, source
 from tests.template.graph import one
-from tests.template.stack import ROOT, source
 
 RESOURCES: Final = source()["Resources"]
 CONSUMERS: Final = {name: each["Name"] for name, each in source()["Mappings"]["Services"].items()}

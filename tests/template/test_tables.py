@@ -7,7 +7,7 @@ import pytest
 
 from carride.outbox import KEPT
 from idempotency.policy import DAY, Policy
-from tests.template.stack import Stack, source, stack
+from infrastructure.transformed import Stack, source, stack
 
 PRESETS: Final = source()["Mappings"]["Retentions"]
 ROADS_BACK: Final = DAY + DAY // 4 + 14 * DAY

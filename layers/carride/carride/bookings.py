@@ -32,11 +32,7 @@ def booked(table: str, booking: Booking, now: datetime) -> Put:
 def changed(table: str, seen: Ride, booking: Booking, now: datetime) -> Put:
     """Return the effect that writes a changed ride; it is refused if the ride is not at the version of ``seen``."""
     return Put(
-        table,
-        _item(booking, now),
-        "#version = :seen",
-        names={"#version": "version"},
-        values={":seen": seen.version},
+        table, _item(booking, now), "#version = :seen", names={"#version": "version"}, values={":seen": seen.version}
     )
 
 

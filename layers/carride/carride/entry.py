@@ -1,7 +1,7 @@
 """Entries of a PutEvents request, their size, and their distribution over requests. Pure: no AWS."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
@@ -53,7 +53,8 @@ class BusEntry(Struct, frozen=True, kw_only=True):
     @property
     def size(self) -> int:
         """The size in bytes by EventBridge's formula: 14 for ``Time``, and the texts in UTF-8."""
-        return _TIME_BYTES + sum(map(_bytes, (self.source, self.detail_type, self.detail, *self.resources)))
+        texts = (self.source, self.detail_type, self.detail, *self.resources)
+        return _TIME_BYTES + sum(len(text.encode(errors="surrogatepass")) for text in texts)
 
     def to_request(self, bus_name: str) -> "PutEventsRequestEntryTypeDef":
         """Return the entry in PutEvents' form, without a trace if the trace is invalid."""
@@ -70,10 +71,6 @@ class BusEntry(Struct, frozen=True, kw_only=True):
         return request
 
 
-def _bytes(text: str) -> int:
-    return len(text) if text.isascii() else len(text.encode(errors="surrogatepass"))
-
-
 def xray_header(traceparent: str | None) -> str | None:
     """Return a W3C trace context as an X-Ray header; None for an invalid one."""
     match = _traceparent(traceparent or "")
@@ -83,11 +80,8 @@ def xray_header(traceparent: str | None) -> str | None:
     return f"Root=1-{epoch}-{unique};Parent={parent};Sampled={int(flags, 16) & 1}"
 
 
-def pack[T](items: Sequence[T], size: Callable[[T], int], *, most: int, below: int) -> list[list[T]]:
-    """Distribute items over as few batches as possible, in order if that takes no more batches.
-
-    Otherwise put the largest items first, each into the first batch with room. A full search could save a batch only
-    for items so large that a few fill a batch.
+def pack[T](items: Iterable[T], size: Callable[[T], int], *, most: int, below: int) -> list[list[T]]:
+    """Distribute items over batches, in order.
 
     Args:
         items: the items, each smaller than ``below``.
@@ -95,36 +89,12 @@ def pack[T](items: Sequence[T], size: Callable[[T], int], *, most: int, below: i
         most: the largest number of items in a batch.
         below: the sizes in a batch must stay below it.
     """
-    sizes = [size(item) for item in items]
-    batches = _in_order(sizes, most, below)
-    # The lower bound: no distribution takes fewer batches.
-    least = max(-(-len(sizes) // most), -(-sum(sizes) // (below - 1)))
-    if len(batches) > least:
-        batches = min(batches, _largest_first(sizes, most, below), key=len)
-    return [[items[index] for index in batch] for batch in batches]
-
-
-def _in_order(sizes: Sequence[int], most: int, below: int) -> list[list[int]]:
-    batches: list[list[int]] = []
+    batches: list[list[T]] = []
     filled = below
-    for index, size in enumerate(sizes):
-        if filled + size >= below or len(batches[-1]) == most:
+    for item in items:
+        filled += (own := size(item))
+        if filled >= below or len(batches[-1]) == most:
             batches.append([])
-            filled = 0
-        batches[-1].append(index)
-        filled += size
-    return batches
-
-
-def _largest_first(sizes: Sequence[int], most: int, below: int) -> list[list[int]]:
-    batches: list[list[int]] = []
-    room: dict[int, int] = {}  # left in the batches that are not full
-    for index in sorted(range(len(sizes)), key=lambda index: -sizes[index]):
-        chosen = next((number for number, left in room.items() if sizes[index] < left), len(batches))
-        if chosen == len(batches):
-            batches.append([])
-        batches[chosen].append(index)
-        room[chosen] = room.get(chosen, below) - sizes[index]
-        if len(batches[chosen]) == most:
-            del room[chosen]
+            filled = own
+        batches[-1].append(item)
     return batches

@@ -169,7 +169,6 @@ class RideEvent(Attributes, frozen=True, kw_only=True):
 
 
 def _repeated(data: Fact) -> dict[str, Any]:
-    """Return the attributes that repeat what the data says."""
     return {
         "subject": data.order_id,
         "datacontenttype": "application/json",
@@ -317,7 +316,6 @@ def parse_event(event: Mapping[str, Any]) -> RideEvent:
 
 
 def _upgraded(detail: dict[str, Any]) -> dict[str, Any]:
-    """Return a detail in the older envelope as a CloudEvents event."""
     if not isinstance(detail.get("attributes"), dict):
         raise ContractError("detail", "has neither a specversion nor the attributes of the older envelope")
     older = _shaped(detail["attributes"], _OlderAttributes, "attributes.")

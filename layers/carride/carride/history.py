@@ -55,14 +55,10 @@ def merged(items: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return list(rides.values())
 
 
-def _order(entry: TimelineEntry) -> tuple[int, datetime, str]:
-    return entry.sequence, datetime.fromisoformat(entry.time), entry.type
-
-
 def timeline_of(item: Mapping[str, Any]) -> tuple[TimelineEntry, ...]:
     """Return the entries of an item, given as Python values, in the order of the events.
 
     A producer may give every event the same sequence: then their times order them.
     """
     entries = [msgspec.convert(entry, TimelineEntry) for name, entry in item.items() if is_attribute(name)]
-    return tuple(sorted(entries, key=_order))
+    return tuple(sorted(entries, key=lambda entry: (entry.sequence, datetime.fromisoformat(entry.time), entry.type)))

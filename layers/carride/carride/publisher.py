@@ -351,8 +351,6 @@ def _refusal(error: Exception) -> _Refusal:
 
 
 class _Message(NamedTuple):
-    """A message for the dead-letter queue."""
-
     receipt: Receipt
     body: str
     attributes: dict[str, Any]
@@ -362,9 +360,10 @@ class _Message(NamedTuple):
 
 def _message(receipt: Receipt) -> _Message:
     """Return the message that keeps an entry, in the form of EventBridge's own dead letters."""
+    reason = _json_ascii((receipt.message or "no message")[:_LONGEST_REASON])[1:-1]
     attributes = {
         "ERROR_CODE": {"DataType": "String", "StringValue": str(receipt.code)},
-        "ERROR_MESSAGE": {"DataType": "String", "StringValue": _ascii(receipt.message or "no message")},
+        "ERROR_MESSAGE": {"DataType": "String", "StringValue": reason},
         "RETRY_ATTEMPTS": {"DataType": "Number", "StringValue": str(receipt.attempts)},
     }
     around = sum(len(name) + sum(map(len, attribute.values())) for name, attribute in attributes.items())
@@ -395,7 +394,3 @@ def _body(entry: BusEntry, room: int) -> str:
 _json: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 _json_ascii: Final = json.JSONEncoder(ensure_ascii=True, separators=(",", ":")).encode
 _refused_by_sqs: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]").search
-
-
-def _ascii(text: str) -> str:
-    return _json_ascii(text[:_LONGEST_REASON])[1:-1]

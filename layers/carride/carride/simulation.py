@@ -292,7 +292,8 @@ class Simulation:
 def _lives(spec: Spec) -> list[list[Fact]]:
     """Return the facts of each ride, for ``rides`` rides or as many as fill the duration."""
     spec.check_end()
-    begun = (_begun(spec, number) for number in count())
+    listed, seed = spec.mode is Mode.PREDEFINED, spec.seed
+    begun = (predefined(seed, number) if listed else life(seed, f"{number:05d}") for number in count())
     if spec.duration is None or spec.rate is None:
         return list(islice(begun, DEFAULT_RIDES if spec.rides is None else spec.rides))
     wanted = spec.duration * spec.rate
@@ -306,14 +307,7 @@ def _lives(spec: Spec) -> list[list[Fact]]:
     return lives
 
 
-def _begun(spec: Spec, number: int) -> list[Fact]:
-    if spec.mode is Mode.PREDEFINED:
-        return predefined(spec.seed, number)
-    return life(spec.seed, f"{number:05d}")
-
-
 def _amount(asked: float, facts: int) -> int:
-    """Return an amount as a number of facts."""
     return asked if isinstance(asked, int) else round(asked * facts)
 
 

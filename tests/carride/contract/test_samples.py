@@ -63,15 +63,6 @@ def test_each_function_does_what_the_readme_says(function: str) -> None:
     assert len(world.gateway.ledger()) == (function == "payment")
 
 
-def test_an_event_from_before_a_field_is_a_duplicate_of_the_event_with_it() -> None:
-    """An archived event without a currency, replayed after the same fact was published with one, has no effect."""
-    now, world = sample("ride_history_live"), World()
-    data = {name: value for name, value in now["detail"]["data"].items() if name != "currency"}
-    before = now | {"detail": now["detail"] | {"data": data}}
-    assert before != now
-    assert [outcomes(world, "ride-history", event) for event in (now, before)] == [["New"], ["Duplicate"]]
-
-
 # ── Dead letters ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -18,7 +18,7 @@ from carride.simulation import older_envelope
 from idempotency.fingerprint import fingerprint
 from ops.audit.queues import dead_letter
 from tests.carride.contract.test_events import assert_conforms
-from tests.carride.rides import event, every_fact
+from tests.carride.rides import event, every_fact, nested
 
 NAMES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,20}", fullmatch=True)
 TIMES = st.datetimes(datetime(2000, 1, 1), datetime(2100, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001 - a bound
@@ -31,13 +31,6 @@ JSON = st.recursive(
     ),
     max_leaves=8,
 )
-
-
-def nested(value: Any, levels: int) -> Any:
-    """Return a value inside nested lists."""
-    for _ in range(levels):
-        value = [value]
-    return value
 
 
 @st.composite

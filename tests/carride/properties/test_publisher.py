@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 from botocore.exceptions import ReadTimeoutError
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -7,7 +9,6 @@ from carride.publisher import NEEDED_MS, Outcome, PublishError
 from tests.carride.fakes import FakeBus, FakeQueue, FakeTime, client_error, publish
 from tests.carride.rides import entry
 
-SIZES = st.lists(st.integers(1, 99), max_size=60)
 CODES = st.sampled_from([None, None, None, "InternalFailure", "ThrottlingException", "MalformedDetail"])
 FAILURES = st.sampled_from(
     [
@@ -21,27 +22,14 @@ FAILURES = st.sampled_from(
 )
 
 
-@given(SIZES, st.integers(1, 12), st.integers(100, 250))
-def test_packing_keeps_everything_within_the_limits(sizes: list[int], most: int, below: int) -> None:
-    """Every item is in exactly one batch, and no batch is empty, too long or too large."""
-    items = list(enumerate(sizes))
-    batches = pack(items, lambda item: item[1], most=most, below=below)
-    assert sorted(item for batch in batches for item in batch) == items
-    assert all(0 < len(batch) <= most and sum(size for _, size in batch) < below for batch in batches)
-
-
-@given(SIZES, st.integers(1, 12), st.integers(100, 250))
-def test_packing_is_never_worse_than_filling_up_in_order(sizes: list[int], most: int, below: int) -> None:
-    """It takes at most as many batches as filling them in order, and keeps the order if that takes no more."""
-    plain: list[list[int]] = []
-    for size in sizes:
-        if not plain or len(plain[-1]) == most or sum(plain[-1]) + size >= below:
-            plain.append([])
-        plain[-1].append(size)
-    packed = pack(sizes, int, most=most, below=below)
-    assert len(packed) <= len(plain)
-    if len(plain) == -(-len(sizes) // most):
-        assert packed == plain
+@given(st.lists(st.integers(1, 99), max_size=60), st.integers(1, 12), st.integers(100, 250))
+def test_batches_are_full_and_within_the_limits(sizes: list[int], most: int, below: int) -> None:
+    """Every item is in one batch, in order; none is too long or too large, and a batch begins where one is full."""
+    batches = pack(sizes, int, most=most, below=below)
+    assert [size for batch in batches for size in batch] == sizes
+    assert all(0 < len(batch) <= most and sum(batch) < below for batch in batches)
+    for batch, following in pairwise(batches):
+        assert len(batch) == most or sum(batch) + following[0] >= below
 
 
 @settings(max_examples=60)  # some examples hold many megabytes

@@ -34,13 +34,7 @@ class Api:
         self.url = f"{cloud.endpoint_url}/_aws/execute-api/{stack.resources['CarRideApi']}/$default"
 
     def send(
-        self,
-        method: str,
-        path: str,
-        body: object = None,
-        *,
-        key: str | None = None,
-        sign: bool = False,
+        self, method: str, path: str, body: object = None, *, key: str | None = None, sign: bool = False
     ) -> Answer:
         """Send a request; a body is sent as JSON."""
         content = None if body is None else json.dumps(body)

@@ -5,7 +5,7 @@ from typing import Any, Final
 import pytest
 
 from api import openapi
-from tests.template.stack import Stack, stack
+from infrastructure.transformed import Stack, stack
 
 TOKENS: Final = {"ApiAuthorization": "jwt", "JwtIssuer": "https://issuer.example", "JwtAudience": "car-ride"}
 

@@ -7,6 +7,7 @@ from typing import Final
 
 import pytest
 
+from infrastructure.transformed import source
 from local.demo import stack_ref
 from local.local_aws import FAULTS, ROOT, LocalAws
 from local.simulated_gateway import Books, GatewayServer, Troubles
@@ -15,7 +16,6 @@ from ops.simulation import simulate
 from tests.functions.api.client import BOOKING, Api
 from tests.functions.saga import NOW, event_of
 from tests.pipeline.saga.town import CARS, DECLINED, SEED, Town
-from tests.template.stack import source
 
 SAMPLES: Final = sorted((ROOT / "events").glob("*.json"))
 FUNCTIONS: Final = {
@@ -30,10 +30,7 @@ FUNCTIONS: Final = {
 def town() -> Iterator[Town]:
     """Return a stack, on an engine of its own, that has gone down every path."""
     troubles = Troubles(declined=DECLINED)
-    with (
-        GatewayServer(Books(troubles, seed=SEED)) as gateway,
-        LocalAws("--retry-delays=0.02,0.02", *FAULTS) as cloud,
-    ):
+    with GatewayServer(Books(troubles, seed=SEED)) as gateway, LocalAws("--retry-delays=0.02,0.02", *FAULTS) as cloud:
         cloud.build()
         stack = cloud.deploy_fast("every-path", PaymentGatewayUrl=gateway.url)
         fleet.seed(cloud.client("dynamodb"), stack.outputs["CarTableName"], CARS)
@@ -50,7 +47,6 @@ def town() -> Iterator[Town]:
 
 
 def _ask_the_api(api: Api) -> None:
-    """Call every operation, and repeat one request."""
     booked, again = (api.send("POST", "/carrides", BOOKING, key="book").body for _ in range(2))
     assert booked == again
     ride = f"/carrides/{booked['orderID']}"
@@ -102,7 +98,6 @@ def _hold_up_the_pipe(town: Town) -> None:
 
 
 def _invoke_samples(town: Town) -> None:
-    """Invoke a function with each sample."""
     for sample in SAMPLES:
         function = next(name for prefix, name in FUNCTIONS.items() if sample.name.startswith(prefix))
         town.cloud.client("lambda").invoke(FunctionName=town.stack.resources[function], Payload=sample.read_bytes())

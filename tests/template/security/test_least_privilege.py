@@ -12,20 +12,16 @@ from urllib.parse import unquote
 import pytest
 
 from infrastructure.rules.house_rules import listed
+from infrastructure.transformed import stack
 from local.local_aws import Asked
 from tests.pipeline.saga.town import Town
-from tests.template.stack import stack
+from tests.template.test_graph import POLL, STREAM
 
 NOT_ASKED_FOR: Final = {
     *("logs:CreateLogStream", "logs:PutLogEvents"),  # the engine writes a function's log itself
     *("xray:PutTraceSegments", "xray:PutTelemetryRecords"),  # the engine has no X-Ray
-    *("sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:GetQueueAttributes"),  # its poller reads queues itself
-    *(
-        "dynamodb:DescribeStream",
-        "dynamodb:GetRecords",
-        "dynamodb:GetShardIterator",
-        "dynamodb:ListStreams",
-    ),  # its pipe
+    *(f"sqs:{action}" for action in POLL),  # its poller reads queues itself
+    *(f"dynamodb:{action}" for action in STREAM),  # its pipe
 }
 """Actions that AWS's services take with a role, and the engine without one: only an account can show these."""
 OF_A_SERVICE: Final = frozenset({"ReconcilerScheduleRole"})

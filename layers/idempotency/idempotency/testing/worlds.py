@@ -1,5 +1,6 @@
 """One world for the handlers of a test: one clock, one store, one dead-letter box, one count of effects."""
 
+import inspect
 import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -118,7 +119,7 @@ class World:
         timed = {"clock": self.clock, "sleep": self.clock.sleep, "jitter": lambda: 0.5, "concurrency": self.concurrency}
         with ExitStack() as stack:
             for kind in (Consumer, DynamoDBStore, MemoryStore, *self.timed):
-                defaults = kind.__dict__["__init__"].__kwdefaults__
+                defaults = inspect.unwrap(kind.__dict__["__init__"]).__kwdefaults__  # a fault may lie over it
                 stack.enter_context(patch.dict(defaults, {name: timed[name] for name in timed if name in defaults}))
             stack.enter_context(patch.dict(SqsDeadLetters.__init__.__kwdefaults__, client=self.dead_letters))
             if self.dynamodb is not None:
