@@ -66,6 +66,12 @@ class StackRef:
         # A stack in review is a change set that nobody has executed.
         return None if stack["StackStatus"] in {"REVIEW_IN_PROGRESS", "DELETE_COMPLETE"} else stack
 
+    def parameters(self) -> dict[str, str] | None:
+        """Return the parameters with which the stack was deployed, or None if there is no such stack."""
+        if (described := self.describe()) is None:
+            return None
+        return {each["ParameterKey"]: each["ParameterValue"] for each in described.get("Parameters", [])}
+
     @cached_property
     def outputs(self) -> Mapping[str, str]:
         """The stack's outputs by name.

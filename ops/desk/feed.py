@@ -98,8 +98,8 @@ class Feed:
             began = time.monotonic()
             try:
                 work()
-            except FAILURES as error:
-                has_ended = self.stack.local and isinstance(error, BotoCoreError)
+            except (*FAILURES, LookupError) as error:  # an engine that is ending can send an answer without content
+                has_ended = self.stack.local and isinstance(error, BotoCoreError | LookupError)
                 self._trouble(name, _ENDED if has_ended else f"{self.stack.name} cannot be asked: {reason(error)}.")
             else:
                 self.answered_at = time.time()

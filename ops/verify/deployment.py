@@ -50,10 +50,9 @@ class Deployment:
     @cached_property
     def parameters(self) -> Mapping[str, str]:
         """The parameters that the stack was deployed with."""
-        described = self.stack.describe()
-        if described is None:
+        if (given := self.stack.parameters()) is None:
             raise OperatorError(f"there is no stack {self.stack.name} in {self.stack.region}")
-        return {each["ParameterKey"]: each["ParameterValue"] for each in described.get("Parameters", [])}
+        return given
 
     def require(self, only: Mapping[str, Collection[str]]) -> None:
         """Skip the check unless each of these parameters has one of its values."""

@@ -5,6 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final, override
 
+from botocore.exceptions import EndpointConnectionError
+
 from carride.entry import BusEntry
 from local.bookings import book
 from local.local_aws import LocalAws
@@ -24,6 +26,11 @@ NAME: Final = "pair"
 
 _CARS: Final = 12
 _QUIET_SECONDS: Final = 120.0
+
+
+def unreachable(service: str, region: str) -> Any:
+    """Stand for the clients of a region that is out of reach."""
+    raise EndpointConnectionError(endpoint_url=f"https://{service}.{region}.amazonaws.com")
 
 
 class LocalDeployer(Deployer):
