@@ -363,15 +363,12 @@ def tail(
     while True:
         found = ((found_in(line), line["timestamp"]) for found_in, tail in tails for line in tail.lines())
         for each, _ in sorted((pair for pair in found if pair[0]), key=lambda pair: (pair[0].time, pair[1])):
-            if type in (None, each.type) and _is_wanted(each, ride, outcome):
+            if isinstance(each, Delivered):
+                is_wanted = ride in (None, each.ride) and outcome in (None, each.outcome)
+            else:  # an event that breaks the contract was found by its text
+                is_wanted = outcome is None and (each.named is None or ride in (None, each.named.order_id))
+            if is_wanted and type in (None, each.type):
                 yield each
         if not follow:
             return
         pause(_POLL_S)
-
-
-def _is_wanted(found: Published | Delivered, ride: str | None, outcome: str | None) -> bool:
-    if isinstance(found, Delivered):
-        return ride in (None, found.ride) and outcome in (None, found.outcome)
-    # An event that breaks the contract was found by its text.
-    return outcome is None and (found.named is None or ride in (None, found.named.order_id))

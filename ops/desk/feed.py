@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from botocore.exceptions import BotoCoreError
 
@@ -62,7 +62,9 @@ class Feed:
         self._beat = LOCAL if stack.local else AWS
         self._stopping, self._audit_wanted = threading.Event(), threading.Event()
         self._audited_version = -1
-        self._tails = self._open_tails()
+        since, adds = datetime.now(UTC) - self._beat.history, {BUS: self.index.add_published}
+        adds |= {each.resources: partial(self.index.add_line, each.name) for each in self.consumers}
+        self._tails = [(add, Tail(stack, name, since, self._beat.overlap)) for name, add in adds.items()]
         jobs = {
             "logs": (self._read_logs, self._beat.logs),
             "queues": (self._count_queues, self._beat.queues),
@@ -112,13 +114,6 @@ class Feed:
             self.troubles = {each: text for each, text in self.troubles.items() if each != name}
             if sentence:
                 self.troubles[name] = sentence
-
-    def _open_tails(self) -> list[tuple[Callable[[Mapping[str, Any]], object], Tail]]:
-        """Return what adds a line to the index, and where the lines come from, for each log group."""
-        since, overlap = datetime.now(UTC) - self._beat.history, self._beat.overlap
-        adds = {BUS: self.index.add_published}
-        adds |= {each.resources: partial(self.index.add_line, each.name) for each in self.consumers}
-        return [(add, Tail(self.stack, name, since, overlap)) for name, add in adds.items()]
 
     def _read_logs(self) -> None:
         for add, tail in self._tails:
