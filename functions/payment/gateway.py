@@ -34,8 +34,6 @@ class Charge(NamedTuple):
 class Call(NamedTuple):
     """The attempt that asks the gateway."""
 
-    key: str
-    """The same for every attempt at one operation: the gateway recognises by it what it was asked before."""
     deadline_ms: int | None
     """When the invocation is stopped, in epoch milliseconds; nothing is begun that could not end before."""
     lost: Callable[[], bool]

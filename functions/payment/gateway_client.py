@@ -70,7 +70,8 @@ class HttpGateway:
     """A gateway with a JSON interface: it reserves money, captures it and gives it back.
 
     Every method asks first what the gateway has done already, so it can be called again, and takes effect once, also
-    where the gateway has forgotten its keys. Each raises GatewayError.
+    where the gateway has forgotten its keys. A key names the ride or its payment, and not the event: two events of a
+    ride that are worked on at once ask for one thing. Each method raises GatewayError.
 
     Args:
         url: where it is, without a path; empty if there is none, then every request raises NoGatewayError.
@@ -106,7 +107,7 @@ class HttpGateway:
         charge = self._have_done(
             call,
             lambda: self._find(order_id),
-            lambda: self._post("/payments", f"{call.key}-authorize", body),
+            lambda: self._post("/payments", f"{order_id}-authorize", body),
             lambda refused: Charge(None, Status.DECLINED, amount, refused.reason),
         )
         if charge.currency not in {None, currency}:
@@ -124,7 +125,7 @@ class HttpGateway:
         return self._have_done(
             call,
             raised,
-            lambda: self._post(f"{path}/adjust", f"{call.key}-adjust", {"amount": amount}),
+            lambda: self._post(f"{path}/adjust", f"{payment_id}-adjust-{amount}", {"amount": amount}),
             lambda _: self._look(path),
         )
 
@@ -140,7 +141,7 @@ class HttpGateway:
         return self._have_done(
             call,
             lambda: self._unless(path, Status.AUTHORIZED),
-            lambda: self._post(f"{path}/capture", f"{call.key}-capture", {"amount": amount}),
+            lambda: self._post(f"{path}/capture", f"{payment_id}-capture", {"amount": amount}),
             refused,
         )
 
@@ -150,7 +151,7 @@ class HttpGateway:
         return self._have_done(
             call,
             lambda: self._unless(path, Status.AUTHORIZED, Status.CAPTURED),
-            lambda: self._post(f"{path}/refund", f"{call.key}-refund", {}),
+            lambda: self._post(f"{path}/refund", f"{payment_id}-refund", {}),
         )
 
     def find(self, call: Call, *, order_id: str) -> Charge | None:
@@ -227,6 +228,8 @@ class HttpGateway:
         if status in _REFUSED and status not in _RETRYABLE:
             said = answer if isinstance(answer, dict) else {}
             code = said.get("code")
+            if status == HTTPStatus.UNPROCESSABLE_ENTITY and code is None:  # another event asks for another amount
+                raise GatewayUnavailableError(f"{method} {path} was answered with 422: its key has another request")
             known = f"{status} {code}" if isinstance(code, str) and _is_code(code) else f"{status}"
             reason = _reason(said.get("reason")) or f"the gateway refused with {known}"
             raise GatewayRefusedError(f"{method} {path} was refused with {known}", reason)

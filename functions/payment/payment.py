@@ -59,7 +59,7 @@ def make_handler(
     @consumer.event_handler
     def handler(event: RideEvent, operation: Operation) -> None:
         seen = read(client, table, event.subject)
-        call = Call(operation.downstream_key, operation.deadline_ms, lost=lambda: operation.lost)
+        call = Call(operation.deadline_ms, lost=lambda: operation.lost)
         action = payments.plan(seen.payment, event.data)
         if action in {Action.REFUND, Action.UNDO}:
             seen = owe_undo(client, table, event, seen, now())

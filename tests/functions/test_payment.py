@@ -60,6 +60,26 @@ def test_a_ride_is_paid(world: Payment) -> None:
     assert {getattr(event.data, "payment_id", None) for event in world.outbox()} == {world.charge()["id"]}
 
 
+@pytest.mark.parametrize("price", [500, 2000])
+@pytest.mark.parametrize("fact", [RIDE.completed, RIDE.assigned], ids=["capture", "reserve"])
+def test_two_events_that_ask_the_gateway_at_once_charge_once(fact: Fact, price: int) -> None:
+    """The gateway recognises a ride and its payment by the key, whichever event asks, and for whichever amount."""
+    world = Payment()
+    world.send(*([RIDE.assigned] if fact is RIDE.completed else [RIDE.accepted]))
+    overdue = replace(RIDE.overdue_driven, price=price)
+
+    def overtaken(method: str, path: str, key: str | None, content: bytes | None) -> tuple[int, bytes]:
+        if method == "POST":
+            world.gateway.sent = world.gateway.answer
+            world.send(overdue)
+        return world.gateway.answer(method, path, key, content)
+
+    world.gateway.sent = overtaken
+    world.send(fact)
+    assert (world.charge()["status"], len(world.charge()["captures"])) == ("captured", 1)
+    assert world.state("payments") == "captured"
+
+
 def test_a_killed_run_is_over_before_lambda_tries_again() -> None:
     """The lease is the one that is set, and as deployed it ends within the minute until Lambda's first retry."""
     assert payment.policy(3.0).lease == 3.0

@@ -18,7 +18,7 @@ from carride.facts import FACTS, CarRideCreated, CarRideOverdue, Fact
 from carride.overdue import LIMIT
 from carride.ride import Ride
 from gateway import GatewayUnavailableError
-from idempotency import BatchFailedError, BusyError
+from idempotency import BatchFailedError, BusyError, EffectConflictError
 from idempotency.errors import RetryableError
 from idempotency.stores.transport import NoAnswerError
 from idempotency.testing import Crash
@@ -34,7 +34,7 @@ _TABLES: Final = {"ride-history": "rides", "dispatch": "assignments", "payment":
 _ATTEMPTS: Final = 3
 _MOST_FAULTS: Final = 2
 """For one consumer and fact: with them no key uses up its attempts by itself."""
-_ANNOUNCED: Final = (RetryableError, GatewayUnavailableError, NoAnswerError)
+_ANNOUNCED: Final = (RetryableError, EffectConflictError, GatewayUnavailableError, NoAnswerError)
 """What a handler may raise: the delivery then comes again."""
 _FAULTS: Final = (CRASH_BEFORE, CRASH_AFTER, REQUEST_LOST, ANSWER_LOST, OVERTAKEN, OVERTAKEN, OVERTAKEN, OVERTAKEN)
 _AT_THE_COMMIT: Final = 0.5
