@@ -7,7 +7,6 @@ Durations are assumed, so bounds that rest on them are estimates; only an accoun
 import argparse
 import json
 import math
-import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from random import Random
@@ -24,8 +23,6 @@ _BUS: Final = f"{_DOCS}/eventbridge/latest/userguide/eb-quota.html"
 _LAMBDA: Final = f"{_DOCS}/lambda/latest/dg/gettingstarted-limits.html"
 _LOGS: Final = f"{_DOCS}/AmazonCloudWatch/latest/logs/cloudwatch_limits_cwl.html"
 _DYNAMODB: Final = f"{_DOCS}/amazondynamodb/latest/developerguide/ServiceQuotas.html"
-NARROW: Final = "us-east-2"
-"""A region with smaller quotas, to compare with."""
 
 
 class Quota(NamedTuple):
@@ -34,17 +31,15 @@ class Quota(NamedTuple):
     name: str
     value: int
     source: str
-    narrow: int | None = None
-    """Its value in NARROW, if that is another one."""
 
 
 QUOTAS: Final[Mapping[str, Quota]] = {
     "api": Quota("API Gateway: requests a second", 10_000, f"{_DOCS}/apigateway/latest/developerguide/limits.html"),
     "concurrency": Quota("Lambda: concurrent executions", 1_000, _LAMBDA),
     "requests": Quota("Lambda: requests a second, ten for each concurrent execution", 10_000, _LAMBDA),
-    "put": Quota("EventBridge: PutEvents requests a second", 10_000, _BUS, 2_400),
-    "invocations": Quota("EventBridge: invocations of targets a second", 18_750, _BUS, 4_500),
-    "pipes": Quota("EventBridge Pipes: concurrent executions", 3_000, _BUS, 1_000),
+    "put": Quota("EventBridge: PutEvents requests a second", 10_000, _BUS),
+    "invocations": Quota("EventBridge: invocations of targets a second", 18_750, _BUS),
+    "pipes": Quota("EventBridge Pipes: concurrent executions", 3_000, _BUS),
     "logs": Quota("CloudWatch Logs: PutLogEvents requests a second", 5_000, _LOGS),
     "table": Quota("DynamoDB: write units a second of a table and its indexes", 40_000, _DYNAMODB),
 }
@@ -109,13 +104,8 @@ def stations(deployed: Stack) -> dict[str, Station]:
     return found
 
 
-def bounds(deployed: Stack, *, narrow: bool = False) -> list[Bound]:
-    """Return every bound of a stack on demand, the lowest first.
-
-    Args:
-        deployed: the transformed template.
-        narrow: with the quotas of NARROW.
-    """
+def bounds(deployed: Stack) -> list[Bound]:
+    """Return every bound of a stack on demand, the lowest first."""
     parameters, found = deployed.parameters, stations(deployed)
     dispatch, pipe = found["Dispatch"], found["OutboxPipe"]
     largest, units = max(((table, units) for table, (units, _) in TABLES.items()), key=lambda table: table[1])
@@ -139,8 +129,7 @@ def bounds(deployed: Stack, *, narrow: bool = False) -> list[Bound]:
         Bound("shards of an index of open rides", SHARDS * PARTITION / INDEX_WRITES, ""),
         Bound("shards of the index of free cars", BLOCKS**2 / SHARD * PARTITION / INDEX_WRITES, ""),
     ]
-    for key, (name, value, _, other) in QUOTAS.items():
-        result.append(Bound(name, ((narrow and other) or value) / needed[key], key, needed[key]))
+    result += [Bound(name, value / needed[key], key, needed[key]) for key, (name, value, _) in QUOTAS.items()]
     return sorted(result, key=lambda bound: bound.rides)
 
 
@@ -248,16 +237,9 @@ def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(prog="make capacity", description=" ".join(str(__doc__).split()))
     parser.add_argument("--rides", type=float, default=1000, help="rides a second to plan for (1000)")
-    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a parameter of the template")
-    parser.add_argument("--narrow", action="store_true", help=f"with the smaller quotas of {NARROW}")
     parser.add_argument("--simulate", type=float, metavar="RIDES", help="simulate the queues at so many rides a second")
     parser.add_argument("--json", action="store_true", help="print JSON")
-    options = parser.parse_args()
-    chosen = {name: value for name, _, value in (each.partition("=") for each in options.set)}
-    try:
-        costs.check(chosen)
-    except ValueError as error:
-        sys.exit(f"error: {error}")
+    options, chosen = costs.parsed(parser)
     if options.simulate:
         parameters = for_rides(options.simulate, **chosen)
         waiting = simulate(granted(stack(**parameters), options.simulate), options.simulate)
@@ -266,7 +248,7 @@ def main() -> None:
         result = {"set": parameters, "waiting": waiting, "growing": growing(waiting)}
         text = f"{shown}\nQueues that grow, with {parameters}: {', '.join(growing(waiting)) or 'none'}."
     else:
-        found, dollars = bounds(stack(**chosen), narrow=options.narrow), sum(u.dollars for u in costs.bill(SECONDS)[1])
+        found, dollars = bounds(stack(**chosen)), sum(u.dollars for u in costs.bill(SECONDS)[1])
         result = {"bounds": [each._asdict() for each in found], "dollars_a_month": dollars}
         text = f"""{table(found, options.rides)}\nFirst: {found[0].what}, at {found[0].rides:,.0f} rides a second.
 A ride a second costs ${dollars:,.0f} a month on top of an idle stack; `make costs` says what for."""

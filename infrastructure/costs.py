@@ -387,18 +387,25 @@ def filled(page: str, kind: str, tables: Mapping[str, str]) -> str:
     return "".join(parts)
 
 
+def parsed(parser: argparse.ArgumentParser) -> tuple[argparse.Namespace, dict[str, str]]:
+    """Return the options of a command line, and the template's parameters that they set."""
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a parameter of the template")
+    options = parser.parse_args()
+    chosen = {name: value for name, _, value in (each.partition("=") for each in options.set)}
+    try:
+        check(chosen)
+    except ValueError as error:
+        sys.exit(f"error: {error}")
+    return options, chosen
+
+
 def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(prog="make costs", description=" ".join(str(__doc__).split()))
     parser.add_argument("--rides", type=float, default=1e6, help="rides in the month (1000000)")
     parser.add_argument("--regions", type=int, choices=[1, 2], default=1, help="2 for a primary and a secondary")
-    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a parameter of the template")
-    options = parser.parse_args()
-    chosen = {name: value for name, _, value in (each.partition("=") for each in options.set)}
-    try:
-        resting, rides = bill(options.rides, regions=options.regions, **chosen)
-    except ValueError as error:
-        sys.exit(f"error: {error}")
+    options, chosen = parsed(parser)
+    resting, rides = bill(options.rides, regions=options.regions, **chosen)
     print(f"While nothing happens:\n\n{_lines(resting)}\n{options.rides:,.0f} rides:\n\n{_lines(rides)}")
     print(f"Prices of us-east-1, {LOOKED_UP}. * docs/costs.md says what is not confirmed.")
 

@@ -183,8 +183,8 @@ def rehearse(
             settle("replaying the archive")
         _drain(partner, sqs, queue)
         after = snapshot()
-        events = reading.published(cloud.client("logs"), stack.outputs["CarRideEventsLogGroupName"])
-        counts["events were not replayed"] = report.ledger.published - sum(event.replayed for event in events)
+        replayed = sum(event.replayed for event in reading.published(ref))
+        counts["events were not replayed"] = report.ledger.published - replayed
         unexpected = [
             f"{consumer}: {'' if given_up else 'not '}dead-lettered {fact} ({why})"
             for given_up, some in ((True, dead_letters - poison), (False, poison - dead_letters))

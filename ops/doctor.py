@@ -8,11 +8,9 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
-from botocore.exceptions import BotoCoreError, ClientError
-
 from ops.cli.verbs import Session, reads
 from ops.regions import ROOT
-from ops.stack import OperatorError, StackRef
+from ops.stack import FAILURES, OperatorError, StackRef, reason
 
 
 class Finding(NamedTuple):
@@ -116,7 +114,5 @@ def _asked(ask: Callable[[], Any]) -> tuple[str | None, str]:
     """Return an answer, or None and why there is none."""
     try:
         return str(ask()), ""
-    except ClientError as error:
-        return None, f"AWS refused: {error.response['Error'].get('Message', error)}"
-    except (BotoCoreError, OperatorError) as error:
-        return None, str(error)
+    except FAILURES as error:
+        return None, reason(error)

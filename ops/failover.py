@@ -12,15 +12,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
-from botocore.exceptions import BotoCoreError, ClientError
-
 from idempotency import Policy
 from idempotency.record import IN_PROGRESS
 from ops import fence, outbox, replay, replicas, tables
 from ops.cli.verbs import Span
 from ops.fence import Fence
 from ops.replay import ARCHIVED_IN
-from ops.stack import OperatorError, StackRef
+from ops.stack import FAILURES, OperatorError, StackRef, reason
 
 LOST_WINDOW: Final = timedelta(hours=24)
 """EventBridge retries for that long: an older event has been delivered, or lies in a dead-letter queue."""
@@ -76,8 +74,8 @@ def states(primary: StackRef, secondary: StackRef) -> tuple[RegionState, RegionS
             put_up = fence.fenced(stack)
             since = None if put_up is None else put_up.since
             return RegionState(stack.region, role, since, tuple(replay.unfinished(stack)))
-        except (BotoCoreError, ClientError, OperatorError) as error:
-            return RegionState(stack.region, role, None, (), str(error))
+        except FAILURES as error:
+            return RegionState(stack.region, role, None, (), reason(error))
 
     return state(primary, "primary"), state(secondary, "secondary")
 
@@ -129,14 +127,14 @@ class Failover:
             self._steer(away=True)
             put_up = fence.put_up(self.primary, datetime.now(UTC))
             compared, drained, schedules = self.drain(put_up, since, patience), True, put_up.schedules
-        except (BotoCoreError, ClientError, OperatorError) as error:
+        except FAILURES as error:
             if not accept_duplicates:
                 raise OperatorError(
-                    f"{here} could not be fenced and drained, and nothing was republished or replayed: {error}. Wait "
-                    f"for {here}: that loses nothing and doubles nothing. To continue now, and let events that {here} "
-                    "processes as well take effect twice, take --accept-duplicates"
+                    f"{here} could not be fenced and drained, and nothing was republished or replayed: "
+                    f"{reason(error)}. Wait for {here}: that loses nothing and doubles nothing. To continue now, and "
+                    f"let events that {here} processes as well take effect twice, take --accept-duplicates"
                 ) from error
-            self.report(f"{here} is not fenced and drained ({error}); duplicates are accepted")
+            self.report(f"{here} is not fenced and drained ({reason(error)}); duplicates are accepted")
         until = until or datetime.now(UTC)
         _check_no_replay(self.secondary)
         republished = outbox.republish(self.secondary, here, since, until, self.report)

@@ -31,6 +31,7 @@ from idempotency.record import COMPLETED
 from idempotency.stores.dynamodb import record_of
 from ops.audit import evidence, queues, reading
 from ops.audit.evidence import ALWAYS, CONSUMERS, AuditedConsumer, DeadLettered, Delivered, Evidence, Named, Published
+from ops.audit.reading import BUS, Tail, delivered_in, published_in
 from ops.audit.saga import check
 from ops.cli.verbs import Moment, reads
 from ops.letters import Letter, letter_of, ride_of
@@ -249,20 +250,19 @@ def _records(stack: StackRef, facts: Mapping[str, Named | None], at: datetime) -
 
 def _logged(stack: StackRef, text: str, start: datetime | None) -> list[tuple[Published, Any]]:
     """Return the lines of the log of events that have an id, with the events."""
-    lines = reading.lines(stack.client("logs"), stack.outputs["CarRideEventsLogGroupName"], f'"{text}"', start)
-    found = [(reading.published_in(line), queues.read(line["message"])) for line in lines]
+    lines = reading.lines(stack, BUS, f'"{text}"', start)
+    found = [(published_in(line), queues.read(line["message"])) for line in lines]
     return [(one, event) for one, event in found if one and text in (one.fact, one.event_id, *_told_by(event))]
 
 
 def _deliveries(stack: StackRef, text: str, facts: Collection[str], start: datetime | None) -> list[Delivered]:
     """Return the deliveries that name an id, of a ride or an event, and those of some facts; the oldest first."""
-    logs, wanted, found = stack.client("logs"), {text, *facts}, set[Delivered]()
+    wanted, found = {text, *facts}, set[Delivered]()
     terms = [f'$.correlationid = "{text}"', *(f'$.idempotencyid = "{name}"' for name in sorted(wanted))]
     for some in batched(terms, _IDS_AT_ONCE, strict=False):
         for each in CONSUMERS:
-            group = stack.outputs[f"{each.resources}LogGroupName"]
-            lines = reading.lines(logs, group, f"{{ {' || '.join(some)} }}", start)
-            found |= {one for line in lines if (one := reading.delivered_in(line)) and wanted & {one.fact, one.ride}}
+            lines = reading.lines(stack, each.resources, f"{{ {' || '.join(some)} }}", start)
+            found |= {one for line in lines if (one := delivered_in(line)) and wanted & {one.fact, one.ride}}
     return sorted(found, key=lambda each: each.time)
 
 
@@ -356,38 +356,19 @@ def tail(
     for given, known, what in ((type, FACTS, "type of event"), (outcome, _OUTCOMES, "outcome")):
         if given not in (None, *known):
             raise OperatorError(f"there is no {what} {given}: give one of {', '.join(sorted(known))}")
-    begin, shown = since or datetime.now(UTC), dict[str, int]()
+    begin, text, tails = since or datetime.now(UTC), ride or outcome or type, list[tuple[Callable[..., Any], Tail]]()
+    for resources in (BUS, *(each.resources for each in CONSUMERS)):
+        found_in, every = (published_in, "detail") if resources == BUS else (delivered_in, telemetry.DELIVERY)
+        tails.append((found_in, Tail(stack, resources, begin, _OVERLAP, f'"{text or every}"')))
     while True:
-        started = datetime.now(UTC)
-        unseen = sorted(_unseen(stack, ride or outcome or type, begin, shown), key=lambda each: each[:2])
-        for _, _, each in unseen:
-            if type in (None, each.type) and _is_wanted(each, ride, outcome):
+        found = ((found_in(line), line["timestamp"]) for found_in, tail in tails for line in tail.lines())
+        for each, _ in sorted((pair for pair in found if pair[0]), key=lambda pair: (pair[0].time, pair[1])):
+            if isinstance(each, Delivered):
+                is_wanted = ride in (None, each.ride) and outcome in (None, each.outcome)
+            else:  # an event that breaks the contract was found by its text
+                is_wanted = outcome is None and (each.named is None or ride in (None, each.named.order_id))
+            if is_wanted and type in (None, each.type):
                 yield each
         if not follow:
             return
-        begin = max(begin, started - _OVERLAP)  # a line can appear late, so the last seconds are read again
-        for name in [name for name, timestamp in shown.items() if timestamp < begin.timestamp() * 1000]:
-            del shown[name]
         pause(_POLL_S)
-
-
-def _unseen(
-    stack: StackRef, text: str | None, begin: datetime, shown: dict[str, int]
-) -> Iterator[tuple[datetime, int, Published | Delivered]]:
-    """Yield what is in new lines with a text after their times, and add the lines to those that were shown."""
-    for resources in ("CarRideEvents", *(each.resources for each in CONSUMERS)):
-        is_bus, group = resources == "CarRideEvents", stack.outputs[f"{resources}LogGroupName"]
-        pattern = text or ("detail" if is_bus else telemetry.DELIVERY)
-        for line in reading.lines(stack.client("logs"), group, f'"{pattern}"', begin):
-            name = f"{group}/{line.get('eventId', line['message'])}"
-            found = reading.published_in(line) if is_bus else reading.delivered_in(line)
-            if name not in shown and found is not None:
-                yield found.time, line["timestamp"], found
-            shown[name] = line["timestamp"]
-
-
-def _is_wanted(found: Published | Delivered, ride: str | None, outcome: str | None) -> bool:
-    if isinstance(found, Delivered):
-        return ride in (None, found.ride) and outcome in (None, found.outcome)
-    # An event that breaks the contract was found by its text.
-    return outcome is None and (found.named is None or ride in (None, found.named.order_id))

@@ -95,13 +95,13 @@ def deployment(primary: Environment, secondary: Environment) -> list[Step]:
     Raises:
         OperatorError: another stack is in the way.
     """
-    there = _parameters(secondary.stack)
+    there = secondary.stack.parameters()
     if there is not None and there.get("Role") != secondary.role:
         raise OperatorError(
             f"the stack {secondary.stack.name} in {secondary.stack.region} is no secondary, and has tables of its own: "
             "delete it, or choose another region or name in samconfig.toml"
         )
-    complete = there is not None and _parameters(primary.stack) is not None
+    complete = there is not None and primary.stack.parameters() is not None
     here, there = _given(primary, secondary), _given(secondary, primary)
     present, absent = {"GlobalEndpoint": "present"}, {"GlobalEndpoint": "absent"}
     if complete:
@@ -119,12 +119,12 @@ def deployment(primary: Environment, secondary: Environment) -> list[Step]:
 
 def removal(primary: Environment, secondary: Environment) -> list[Step]:
     """Return the steps that remove the stacks of both regions, or what is left of them."""
-    here = _parameters(primary.stack)
+    here = primary.stack.parameters()
     steps = []
     if here is not None and here.get("GlobalEndpoint") == "present":
         given = {name: value for name, value in here.items() if value}  # the parameters of its last deployment
         steps.append(Step(primary, "without its global endpoint", given | {"GlobalEndpoint": "absent"}))
-    if _parameters(secondary.stack) is not None:
+    if secondary.stack.parameters() is not None:
         steps.append(Step(secondary, "delete the stack"))
     if here is not None:
         steps.append(Step(primary, "delete the stack, with tables and replicas"))
@@ -154,14 +154,6 @@ def _known(pair: Pair, parameter: str) -> str:
         table = secondary.client("dynamodb").describe_table(TableName=f"{secondary.name}-OutboxTable")
         return str(table["Table"]["LatestStreamArn"])
     return primary.outputs["CarRideEndpointId"]
-
-
-def _parameters(stack: StackRef) -> dict[str, str] | None:
-    """Return the parameters with which a stack was deployed, or None if there is no such stack."""
-    described = stack.describe()
-    if described is None:
-        return None
-    return {each["ParameterKey"]: each["ParameterValue"] for each in described.get("Parameters", [])}
 
 
 def _given(environment: Environment, peer: Environment) -> dict[str, str]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import boto3
 from botocore.config import Config
-from botocore.exceptions import ClientError
+from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 
 if TYPE_CHECKING:
     from ops.finding import Kept
@@ -20,6 +20,26 @@ _CONFIG: Final = Config(connect_timeout=5, read_timeout=20, retries={"mode": "st
 
 class OperatorError(Exception):
     """A request that cannot be carried out. The message gives the reason and what to do."""
+
+
+FAILURES: Final = (OperatorError, BotoCoreError, ClientError)
+"""What asking a stack may raise."""
+
+
+def reason(error: Exception) -> str:
+    """Return why one of `FAILURES` was raised, in a sentence."""
+    match error:
+        case ClientError():
+            told = error.response["Error"]
+            return f"AWS refused {error.operation_name}: {told['Code']}: {told.get('Message', error)}"
+        case NoCredentialsError():
+            return (
+                "there are no credentials for AWS: set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; "
+                "`make demo ARGS=--keep` runs a local stack, which needs none"
+            )
+        case BotoCoreError():
+            return f"AWS could not be reached: {error}"
+    return str(error)
 
 
 class StackRef:
@@ -45,6 +65,12 @@ class StackRef:
             return None
         # A stack in review is a change set that nobody has executed.
         return None if stack["StackStatus"] in {"REVIEW_IN_PROGRESS", "DELETE_COMPLETE"} else stack
+
+    def parameters(self) -> dict[str, str] | None:
+        """Return the parameters with which the stack was deployed, or None if there is no such stack."""
+        if (described := self.describe()) is None:
+            return None
+        return {each["ParameterKey"]: each["ParameterValue"] for each in described.get("Parameters", [])}
 
     @cached_property
     def outputs(self) -> Mapping[str, str]:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from carride.overdue import LIMIT
 from ops.audit.evidence import CONSUMERS, Evidence, GatewayPayment
 from ops.audit.ledger import Ledger, balance
-from ops.audit.reading import DEFAULT_GRACE, gateway_payments, read_evidence
+from ops.audit.reading import DEFAULT_GRACE, READING, gateway_payments, read_evidence
 from ops.audit.regions import merged
 from ops.audit.saga import Saga, check
 from ops.stack import StackRef
@@ -55,7 +55,8 @@ def read(
         grace: how old an event must be before it is judged.
         payments: the gateway's ledger; None if the gateway cannot be asked.
     """
-    found = [(stack.region, read_evidence(stack, grace=grace, payments=payments)) for stack in stacks]
+    with READING:
+        found = [(stack.region, read_evidence(stack, grace, payments)) for stack in stacks]
     return found[0][1] if len(found) == 1 else merged(found)
 
 

@@ -8,6 +8,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from threading import Lock
 from typing import Any, Final
 
@@ -24,24 +25,21 @@ from ops.audit.queues import dead_letter, id_in, opened, peek, read, waiting
 from ops.stack import StackRef
 
 DEFAULT_GRACE: Final = timedelta(minutes=15)
+BUS: Final = "CarRideEvents"
+"""Prefix of the logical id of the bus's log group."""
 
 _DETAILS: Final = {evidence.DISPATCH: "carID", evidence.PAYMENT: "amount"}
 """The attribute of an item that says more than its state, by consumer."""
 _DELIVERY_LINES: Final = f'{{ $.message = "{telemetry.DELIVERY}" }}'
 _ENABLED: Final = "ENABLED"
-_reading: Final = Lock()
+_LATEST: Final = timedelta(minutes=2)
+"""How long a line takes to appear in its log group, at most."""
+READING: Final = Lock()
 """Held while a stack is read: a reading hides dead letters for a moment, and would make another one incomplete."""
 
 
-def read_evidence(
-    stack: StackRef, *, grace: timedelta = DEFAULT_GRACE, payments: Sequence[GatewayPayment] | None = None
-) -> Evidence:
-    """Read all evidence of a stack in one region; arguments as in `ops.audit.read`."""
-    with _reading:
-        return _read_evidence(stack, grace, payments)
-
-
-def _read_evidence(stack: StackRef, grace: timedelta, payments: Sequence[GatewayPayment] | None) -> Evidence:
+def read_evidence(stack: StackRef, grace: timedelta, payments: Sequence[GatewayPayment] | None) -> Evidence:
+    """Read all evidence of a stack in one region; arguments as in `ops.audit.read`. Hold `READING` meanwhile."""
     at = datetime.now(UTC)
     dynamodb, sqs, outputs = stack.client("dynamodb"), stack.client("sqs"), stack.outputs
     consumers = enabled(stack)
@@ -60,7 +58,7 @@ def _read_evidence(stack: StackRef, grace: timedelta, payments: Sequence[Gateway
     for name in [f"{each.resources}Queue" for each in consumers if f"{each.resources}QueueUrl" in outputs]:
         unread[name] = waiting(sqs, outputs[f"{name}Url"], visible=True)
     messages = [(queue, message) for queue in queues for message in peek(sqs, outputs[f"{queue}Url"])]
-    logged = list(published(stack.client("logs"), outputs["CarRideEventsLogGroupName"]))
+    logged = list(published(stack))
     known = {event.event_id for event in logged}
     unlogged = [_unlogged(message) for queue, message in messages if queue == evidence.LOG_RULE_DLQ]
     routes, broken, archived = _routes(stack)
@@ -89,12 +87,12 @@ def enabled(stack: StackRef) -> list[AuditedConsumer]:
     return [each for each in CONSUMERS if stack.outputs.get(f"{each.resources}RuleState", _ENABLED) == _ENABLED]
 
 
-def published(logs: Any, group: str) -> Iterator[Published]:
+def published(stack: StackRef) -> Iterator[Published]:
     """Yield every ride event in the log of the bus.
 
     An unreadable line may have been any event: it is yielded under EventBridge's id, or the line's id if it has none.
     """
-    yield from filter(None, map(published_in, lines(logs, group)))
+    yield from filter(None, map(published_in, lines(stack, BUS)))
 
 
 def published_in(line: Mapping[str, Any]) -> Published | None:
@@ -140,8 +138,7 @@ def type_of(event: Mapping[str, Any]) -> str | None:
 
 def deliveries(stack: StackRef, consumer: AuditedConsumer, since: datetime | None = None) -> Iterator[Delivered]:
     """Yield every delivery that a consumer has logged, from a time on."""
-    group = stack.outputs[f"{consumer.resources}LogGroupName"]
-    yield from filter(None, map(delivered_in, lines(stack.client("logs"), group, _DELIVERY_LINES, since)))
+    yield from filter(None, map(delivered_in, lines(stack, consumer.resources, _DELIVERY_LINES, since)))
 
 
 def delivered_in(line: Mapping[str, Any]) -> Delivered | None:
@@ -254,7 +251,7 @@ def _routes(stack: StackRef) -> tuple[dict[str, str], list[str], int]:
 
 def kept_since(stack: StackRef, at: datetime) -> datetime:
     """Return since when the log of events is complete."""
-    group = stack.outputs["CarRideEventsLogGroupName"]
+    group = stack.outputs[f"{BUS}LogGroupName"]
     groups = stack.client("logs").describe_log_groups(logGroupNamePrefix=group)["logGroups"]
     days = next((each.get("retentionInDays") for each in groups if each["logGroupName"] == group), None)
     return ALWAYS if days is None else at - timedelta(days=days)
@@ -265,13 +262,42 @@ def scan(dynamodb: Any, table: str) -> Iterator[dict[str, Any]]:
     return map(marshalling.values, tables.scan(dynamodb, table))
 
 
-def lines(logs: Any, group: str, pattern: str = "", since: datetime | None = None) -> Iterator[dict[str, Any]]:
-    """Yield the lines of a log group that match a filter pattern, from a time on."""
-    request: dict[str, Any] = {"logGroupName": group, "filterPattern": pattern}
+def lines(
+    stack: StackRef, resources: str, pattern: str = "", since: datetime | None = None
+) -> Iterator[dict[str, Any]]:
+    """Yield the lines of a log group that match a filter pattern, from a time on.
+
+    ``resources`` is the prefix of the logical id of the group: that of a consumer's resources, or `BUS`.
+    """
+    request: dict[str, Any] = {"logGroupName": stack.outputs[f"{resources}LogGroupName"], "filterPattern": pattern}
     if since is not None:
         request["startTime"] = max(0, int(since.timestamp() * 1000))
-    pages = logs.get_paginator("filter_log_events").paginate(**request)
+    pages = stack.client("logs").get_paginator("filter_log_events").paginate(**request)
     return (line for page in pages for line in page["events"])
+
+
+class Tail:
+    """Reads the new lines of a log group, each once; arguments as in `lines`.
+
+    A line may appear later than a newer one by up to ``overlap``, or `_LATEST` if that is less.
+    """
+
+    def __init__(self, stack: StackRef, resources: str, since: datetime, overlap: timedelta, pattern: str = "") -> None:
+        self._read = partial(lines, stack, resources, pattern)
+        self._since, self._newest, self._overlap = since, since, overlap
+        self._known: dict[int, datetime] = {}  # times by hash of the lines that will be read again
+
+    def lines(self) -> Iterator[dict[str, Any]]:
+        """Yield the lines that have appeared since the last call."""
+        began = datetime.now(UTC)
+        for line in self._read(self._since):
+            time = _of_ms(line["timestamp"])
+            name = hash((line.get("eventId"), line["logStreamName"], time, line["message"]))
+            if name not in self._known:
+                self._known[name], self._newest = time, max(self._newest, time)
+                yield line
+        self._since = max(self._since, self._newest - self._overlap, began - _LATEST)
+        self._known = {name: time for name, time in self._known.items() if time >= self._since}
 
 
 def _logged_at(line: Mapping[str, Any]) -> datetime:

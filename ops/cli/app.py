@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any, Final
 
-from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 from cyclopts import App, Group, Parameter
 from cyclopts.exceptions import CycloptsError
 
@@ -22,7 +21,7 @@ import ops.promotion  # noqa: F401 - these and the modules that they show regist
 from ops.cli.changes import recorded
 from ops.cli.show import console, plain, show
 from ops.cli.verbs import VERBS, Plan, Session, Verb
-from ops.stack import ClientFactory, OperatorError
+from ops.stack import FAILURES, ClientFactory, reason
 
 DESCRIPTION: Final = """\
 The operator's commands for a deployed stack. A command that changes anything shows what it would do, and does it only
@@ -51,26 +50,14 @@ def main(arguments: Sequence[str] | None = None, clients: ClientFactory | None =
     """
     try:
         status = command_line(clients)(arguments, exit_on_error=False, print_error=False)
-    except (OperatorError, CycloptsError) as error:
-        status = _fail(str(error))
-    except NoCredentialsError:
-        status = _fail(
-            "there are no credentials for AWS: set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; "
-            "`make demo ARGS=--keep` runs a local stack, which needs none"
-        )
-    except ClientError as error:
-        status = _fail(f"AWS refused {error.operation_name}: {error.response['Error'].get('Message', error)}")
-    except BotoCoreError as error:
-        status = _fail(f"AWS could not be reached: {error}")
+    except (*FAILURES, CycloptsError) as error:
+        status = _FAILED
+        console(sys.stderr).print(f"error: {reason(error)}")
     except KeyboardInterrupt as error:
-        status = _fail(str(error) or "interrupted; run it again to continue", _INTERRUPTED)
+        status = _INTERRUPTED
+        console(sys.stderr).print(str(error) or "interrupted; run it again to continue")
     if status:
         sys.exit(status)
-
-
-def _fail(problem: str, status: int = _FAILED) -> int:
-    console(sys.stderr).print(f"error: {problem}" if status == _FAILED else problem)
-    return status
 
 
 def command_line(clients: ClientFactory | None = None) -> App:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
-from botocore.exceptions import BotoCoreError, ClientError
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -24,7 +23,7 @@ from ops.desk.feed import Feed
 from ops.desk.jobs import Jobs
 from ops.desk.pictures import LOOKS, look
 from ops.desk.views import NotThereError, Watched
-from ops.stack import OperatorError
+from ops.stack import FAILURES, reason
 
 _HERE: Final = Path(__file__).parent
 _FADE_S: Final = 2
@@ -112,8 +111,8 @@ class Desk:
             form = dict(parse_qsl((await request.body()).decode(), keep_blank_values=True))
             try:
                 where, said = await run_in_threadpool(act, self, form)
-            except (OperatorError, BotoCoreError, ClientError, OSError, ValueError) as error:
-                where, said = str(form.get("back", "/")), f"Nothing was done: {error}."
+            except (*FAILURES, OSError, ValueError) as error:
+                where, said = str(form.get("back", "/")), f"Nothing was done: {reason(error)}."
             self._said = (time.monotonic(), said)
             return RedirectResponse(where if where.startswith("/") else "/", 303)
 
@@ -126,8 +125,8 @@ class Desk:
             return 200, template, where | dict(view(self, request))
         except NotThereError as error:
             return 200, "sentence.html", where | {"title": "Not known", "sentence": str(error)}
-        except (OperatorError, BotoCoreError, ClientError) as error:
-            sentence = f"{self.feed.stack.name} cannot be asked: {error}"
+        except FAILURES as error:
+            sentence = f"{self.feed.stack.name} cannot be asked: {reason(error)}"
             return 503, "sentence.html", where | {"title": "No answer", "sentence": sentence}
 
     def _render(self, template: str, context: Mapping[str, Any]) -> str:

@@ -2,74 +2,41 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from datetime import timedelta
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
+from botocore.exceptions import BotoCoreError
 
 from ops.audit import DEFAULT_GRACE, Report, judge, read
 from ops.audit.queues import waiting
-from ops.audit.reading import enabled
+from ops.audit.reading import BUS, Tail, enabled
 from ops.desk.index import Index
-from ops.stack import OperatorError, StackRef
+from ops.stack import FAILURES, StackRef, reason
 
 _GRACE: Final = timedelta(seconds=90)
 """Longer than the lease of a killed run, after which a local stack tries again."""
 _REST: Final = 4
 """A feed pauses for this many times as long as its last look took."""
+_ENDED: Final = "The local stack does not answer. If it has ended, start it with `make demo ARGS=--keep`."
 
 
 class Beat(NamedTuple):
-    """How often a feed asks, in seconds."""
+    """How often a feed asks, in seconds, and what it reads."""
 
     logs: float
     queues: float
     audit: float | None
     """None: only when somebody asks, because the audit reads whole tables."""
-    overlap: float
+    overlap: timedelta
     """How late a log line may appear. Lines of this time are read again."""
-    history: float
+    history: timedelta
     """How far back the first look goes."""
 
 
-LOCAL: Final = Beat(logs=0.4, queues=1.0, audit=2.0, overlap=2.0, history=7 * 86_400.0)
-AWS: Final = Beat(logs=3.0, queues=15.0, audit=None, overlap=60.0, history=3_600.0)
-
-
-class Tail:
-    """Reads a log group from the last time seen.
-
-    Args:
-        logs: a client for CloudWatch Logs.
-        group: the log group's name.
-        since_ms: where to begin.
-        overlap_ms: how late a line may appear.
-    """
-
-    def __init__(self, logs: Any, group: str, since_ms: int, overlap_ms: int) -> None:
-        self._pages = logs.get_paginator("filter_log_events")
-        self._group = group
-        self._newest_ms = since_ms
-        self._overlap_ms = overlap_ms
-        self._known: dict[int, int] = {}  # time by hash of the lines that will be read again
-
-    def pages(self) -> Iterator[list[Mapping[str, Any]]]:
-        """Yield the new lines by page."""
-        start = self._newest_ms - self._overlap_ms
-        for page in self._pages.paginate(logGroupName=self._group, startTime=max(0, start)):
-            yield [line for line in page["events"] if self._is_new(line)]
-        oldest = self._newest_ms - self._overlap_ms
-        self._known = {name: time_ms for name, time_ms in self._known.items() if time_ms >= oldest}
-
-    def _is_new(self, line: Mapping[str, Any]) -> bool:
-        name = hash((line.get("eventId"), line["logStreamName"], line["timestamp"], line["message"]))
-        if name in self._known:
-            return False
-        self._known[name] = line["timestamp"]
-        self._newest_ms = max(self._newest_ms, line["timestamp"])
-        return True
+LOCAL: Final = Beat(logs=0.4, queues=1.0, audit=2.0, overlap=timedelta(seconds=2), history=timedelta(days=7))
+AWS: Final = Beat(logs=3.0, queues=15.0, audit=None, overlap=timedelta(minutes=1), history=timedelta(hours=1))
 
 
 class Feed:
@@ -95,7 +62,9 @@ class Feed:
         self._beat = LOCAL if stack.local else AWS
         self._stopping, self._audit_wanted = threading.Event(), threading.Event()
         self._audited_version = -1
-        self._tails = self._open_tails()
+        since, adds = datetime.now(UTC) - self._beat.history, {BUS: self.index.add_published}
+        adds |= {each.resources: partial(self.index.add_line, each.name) for each in self.consumers}
+        self._tails = [(add, Tail(stack, name, since, self._beat.overlap)) for name, add in adds.items()]
         jobs = {
             "logs": (self._read_logs, self._beat.logs),
             "queues": (self._count_queues, self._beat.queues),
@@ -131,8 +100,9 @@ class Feed:
             began = time.monotonic()
             try:
                 work()
-            except (BotoCoreError, ClientError, OperatorError) as error:
-                self._trouble(name, self._sentence(error))
+            except (*FAILURES, LookupError) as error:  # an engine that is ending can send an answer without content
+                has_ended = self.stack.local and isinstance(error, BotoCoreError | LookupError)
+                self._trouble(name, _ENDED if has_ended else f"{self.stack.name} cannot be asked: {reason(error)}.")
             else:
                 self.answered_at = time.time()
                 self._trouble(name, None)
@@ -145,29 +115,11 @@ class Feed:
             if sentence:
                 self.troubles[name] = sentence
 
-    def _sentence(self, error: Exception) -> str:
-        if isinstance(error, NoCredentialsError):
-            return "There are no AWS credentials: log in, for example with `aws sso login`, and start the desk again."
-        if isinstance(error, ClientError):
-            return f"{error.operation_name} was refused ({error.response['Error']['Code']}): check your role."
-        if isinstance(error, BotoCoreError) and self.stack.local:
-            return "The local stack does not answer. If it has ended, start it with `make demo ARGS=--keep`."
-        return f"{self.stack.name} cannot be asked: {error}."
-
-    def _open_tails(self) -> list[tuple[Callable[[Mapping[str, Any]], object], Tail]]:
-        """Return what adds a line to the index, and where the lines come from, for each log group."""
-        since, overlap = int((time.time() - self._beat.history) * 1000), int(self._beat.overlap * 1000)
-        adds = {"CarRideEvents": self.index.add_published}
-        adds |= {each.resources: partial(self.index.add_line, each.name) for each in self.consumers}
-        logs, outputs = self.stack.client("logs"), self.stack.outputs
-        return [(add, Tail(logs, outputs[f"{name}LogGroupName"], since, overlap)) for name, add in adds.items()]
-
     def _read_logs(self) -> None:
         for add, tail in self._tails:
-            for lines in tail.pages():
+            for line in tail.lines():
                 with self.lock:
-                    for line in lines:
-                        add(line)
+                    add(line)
 
     def _count_queues(self) -> None:
         sqs = self.stack.client("sqs")

@@ -1,7 +1,7 @@
 """The newest events of a stack and what became of them, as its logs show it. In memory and bounded. No I/O."""
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -142,10 +142,9 @@ class Index:
         self.consumers = consumers
         self.facts: dict[str, Fact] = {}
         """By id, the oldest first; one without copies is not known to be published."""
-        self.totals: Counter[tuple[str, str]] = Counter()
+        self.totals = defaultdict[str, Counter[str]](Counter)
         """How often an outcome was seen at a consumer; at the bus, kinds of events, and at the producers, sources."""
-        self.buckets: dict[int, Counter[tuple[str, str]]] = {}
-        """The same by the number of the time bucket."""
+        self._buckets = defaultdict[int, defaultdict[str, Counter[str]]](lambda: defaultdict(Counter))
         self.waiting: dict[str, set[str]] = {each.name: set() for each in consumers}
         """Ids of the facts without an outcome, by consumer."""
         self.version = 0
@@ -234,12 +233,11 @@ class Index:
 
     def _count(self, lane: str, what: str, time_ms: int) -> None:
         self.version += 1
-        self.totals[lane, what] += 1
-        bucket = time_ms // (1000 * BUCKET_S)
-        self.buckets.setdefault(bucket, Counter())[lane, what] += 1
-        if len(self.buckets) > 4 * BUCKETS:
-            for old in sorted(self.buckets)[:-BUCKETS]:
-                del self.buckets[old]
+        self.totals[lane][what] += 1
+        self._buckets[time_ms // (1000 * BUCKET_S)][lane][what] += 1
+        if len(self._buckets) > 4 * BUCKETS:
+            for old in sorted(self._buckets)[:-BUCKETS]:
+                del self._buckets[old]
 
     # ---- Asking ------------------------------------------------------------------------------------------------------
 
@@ -264,15 +262,7 @@ class Index:
                     return True
         return False
 
-    def total(self, lane: str) -> Counter[str]:
-        """Return the counts of a lane since the index began."""
-        return Counter({what: count for (at, what), count in self.totals.items() if at == lane})
-
     def recent(self, lane: str, now_s: float) -> list[Counter[str]]:
-        """Return the counts of a lane by time bucket, the oldest first; the newest bucket is the current one."""
-        last = int(now_s) // BUCKET_S
-        found = []
-        for bucket in range(last - BUCKETS + 1, last + 1):
-            counts = self.buckets.get(bucket, Counter())
-            found.append(Counter({what: count for (at, what), count in counts.items() if at == lane}))
-        return found
+        """Return the totals of a lane by time bucket, the oldest first; the newest bucket is the current one."""
+        end, none = int(now_s) // BUCKET_S + 1, dict[str, Counter[str]]()
+        return [self._buckets.get(each, none).get(lane, Counter()) for each in range(end - BUCKETS, end)]

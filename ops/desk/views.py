@@ -121,11 +121,11 @@ def flow(desk: "Desk", _request: Request) -> dict[str, Any]:
     """Return counts and charts of the pipeline."""
     feed, now = desk.feed, time.time()
     with feed.lock:
-        recent, bus = feed.index.recent(BUS, now), feed.index.total(BUS)
+        recent, bus = feed.index.recent(BUS, now), feed.index.totals[BUS]
         return {
             "title": "Flow",
             "lanes": [_lane(feed, each, now) for each in feed.consumers],
-            "sources": sorted(feed.index.total(PRODUCERS).items()),
+            "sources": sorted(feed.index.totals[PRODUCERS].items()),
             "published": bus.total() - bus[REPLAYED],
             "counts": {kind: bus[kind] for kind in (DISTINCT, COPY, BROKEN, REPLAYED)},
             "a_minute": sum(bucket.total() for bucket in recent[-_MINUTE_BUCKETS:]),
@@ -140,7 +140,7 @@ def flow(desk: "Desk", _request: Request) -> dict[str, Any]:
 
 
 def _lane(feed: Feed, consumer: AuditedConsumer, now: float) -> dict[str, Any]:
-    buckets, total = feed.index.recent(consumer.name, now), feed.index.total(consumer.name)
+    buckets, total = feed.index.recent(consumer.name, now), feed.index.totals[consumer.name]
     minute = sum(buckets[-_MINUTE_BUCKETS:], Counter[str]())
     dlqs = (f"{consumer.resources}RuleDlq", f"{consumer.resources}Dlq")
     return {

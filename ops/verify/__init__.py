@@ -7,13 +7,11 @@
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
-from botocore.exceptions import BotoCoreError, ClientError
-
-from ops.stack import OperatorError
+from ops.stack import FAILURES, reason
 from ops.verify.deployment import Deployment, FailedError, SkippedError
 
 __all__ = ["CHECKS", "Check", "Deployment", "Result", "Verdict", "check", "to_json", "to_markdown", "verify"]
@@ -35,6 +33,8 @@ class Check(NamedTuple):
     """Returns what it found. Raises `FailedError` or `SkippedError` with the reason."""
     drill: bool = False
     """Whether it disrupts the stack for a while."""
+    only: Mapping[str, tuple[str, ...]] = {}
+    """Values of the template's parameters; with others the check is skipped."""
 
 
 class Result(NamedTuple):
@@ -49,11 +49,13 @@ class Result(NamedTuple):
 CHECKS: Final[list[Check]] = []
 
 
-def check[F: Callable[[Deployment], str]](statement: str, *, drill: bool = False) -> Callable[[F], F]:
-    """Register a function as the check of a statement."""
+def check[F: Callable[[Deployment], str]](
+    statement: str, *, drill: bool = False, **only: tuple[str, ...]
+) -> Callable[[F], F]:
+    """Register a function as the check of a statement; arguments as in `Check`."""
 
     def register(run: F) -> F:
-        CHECKS.append(Check(statement, run, drill))
+        CHECKS.append(Check(statement, run, drill, only))
         return run
 
     return register
@@ -66,16 +68,12 @@ def verify(
     for each in checks:
         began = clock()
         try:
+            deployment.require(each.only)
             verdict, detail = Verdict.PASSED, each.run(deployment)
-        except SkippedError as reason:
-            verdict, detail = Verdict.SKIPPED, str(reason)
-        except (FailedError, OperatorError) as reason:
-            verdict, detail = Verdict.FAILED, str(reason)
-        except ClientError as error:
-            reason_ = error.response["Error"]
-            verdict, detail = Verdict.FAILED, f"{error.operation_name}: {reason_['Code']}: {reason_.get('Message', '')}"
-        except BotoCoreError as error:
-            verdict, detail = Verdict.FAILED, f"AWS could not be reached: {error}"
+        except SkippedError as error:
+            verdict, detail = Verdict.SKIPPED, str(error)
+        except (FailedError, *FAILURES) as error:
+            verdict, detail = Verdict.FAILED, reason(error)
         yield Result(each.statement, verdict, detail, clock() - began)
 
 

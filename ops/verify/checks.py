@@ -3,12 +3,14 @@
 import json
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, Final
 
+from carride.entry import BusEntry
+from carride.events import SOURCE
 from idempotency.stores.transport import BOTOCORE_USED
 from ops import letters, redrive, replay
 from ops.audit import Report, audit
-from ops.audit.evidence import CONSUMERS
 from ops.audit.reading import lines
 from ops.verify import CHECKS, check
 from ops.verify.deployment import Deployment, FailedError, SkippedError
@@ -20,6 +22,11 @@ _SIMULATED: Final = {"duplicates": 0.1, "outOfOrder": 0.1, "older": 0.1}
 _TRANSITIONS: Final = ("accept", "start", "complete")
 _OK: Final = (200, 201)
 _REFUSED: Final = (401, 403)
+_GROUP: Final = "LogGroupName"
+_ON_AWS: Final = ("dev", "prod")
+"""The local engine does not simulate what other stages have."""
+_TRIAL: Final = ("local", "dev")
+"""The stages in which a check may publish or break something."""
 
 
 def _require(problems: Mapping[str, object] | list[str], what: str) -> None:
@@ -46,15 +53,16 @@ def _stacks(deployment: Deployment) -> str:
     return counted(len(states), "stack")
 
 
-@check("Nobody has changed the stack by hand: there is no drift")
+@check("Nobody has changed the stack by hand: there is no drift", Stage=_ON_AWS)
 def _drift(deployment: Deployment) -> str:
-    deployment.not_local()
     client = deployment.stack.client("cloudformation")
     detection = client.detect_stack_drift(StackName=deployment.stack.name)["StackDriftDetectionId"]
-    for _ in deployment.until("drift detection has not ended"):
+
+    def ended() -> Any:
         status = client.describe_stack_drift_detection_status(StackDriftDetectionId=detection)
-        if status["DetectionStatus"] != "DETECTION_IN_PROGRESS":
-            break
+        return status["DetectionStatus"] != "DETECTION_IN_PROGRESS" and status
+
+    status = deployment.until("drift detection has not ended", ended)
     if status.get("StackDriftStatus") == "IN_SYNC":
         return "in sync"
     drifts = client.describe_stack_resource_drifts(
@@ -145,19 +153,16 @@ def _movers(deployment: Deployment) -> str:
     return ", ".join(states)
 
 
-@check("The schedule runs the reconciler")
+@check("The schedule runs the reconciler", Stage=_ON_AWS, Role=("standalone", "primary"))
 def _schedule(deployment: Deployment) -> str:
-    deployment.not_local()
-    deployment.only_if("Role", "standalone", "primary")
     stack = deployment.stack
     (name,) = stack.named("AWS::Scheduler::Schedule").values()
     if stack.client("scheduler").get_schedule(Name=name)["State"] != "ENABLED":
         raise FailedError("the schedule is not enabled")
     group = stack.outputs["ReconcilerLogGroupName"]
     since = int((datetime.now(UTC) - timedelta(minutes=15)).timestamp() * 1000)
-    for _ in deployment.until(f"{group} has no line of the last 15 minutes"):
-        if stack.client("logs").filter_log_events(logGroupName=group, startTime=since, limit=1)["events"]:
-            break
+    newest = partial(stack.client("logs").filter_log_events, logGroupName=group, startTime=since, limit=1)
+    deployment.until(f"{group} has no line of the last 15 minutes", lambda: newest()["events"])
     return "it ran in the last 15 minutes"
 
 
@@ -181,9 +186,8 @@ def _tables(deployment: Deployment) -> str:
     return counted(len(tables), "table")
 
 
-@check("Provisioned tables and their indexes scale")
+@check("Provisioned tables and their indexes scale", TableBilling=("provisioned",))
 def _scaling(deployment: Deployment) -> str:
-    deployment.only_if("TableBilling", "provisioned")
     pages = deployment.stack.client("application-autoscaling").get_paginator("describe_scalable_targets")
     targets = [each for page in pages.paginate(ServiceNamespace="dynamodb") for each in page["ScalableTargets"]]
     mine = {each["ResourceId"] for each in targets if deployment.stack.name in each["ResourceId"]}
@@ -223,9 +227,8 @@ def _archive(deployment: Deployment) -> str:
     return f"{archive['RetentionDays']} days"
 
 
-@check("The endpoint is active, and the health check of the primary is good")
+@check("The endpoint is active, and the health check of the primary is good", GlobalEndpoint=("present",))
 def _endpoint(deployment: Deployment) -> str:
-    deployment.only_if("GlobalEndpoint", "present")
     stack = deployment.stack
     state = stack.client("events").describe_endpoint(Name=stack.name)["State"]
     if state != "ACTIVE":
@@ -236,9 +239,8 @@ def _endpoint(deployment: Deployment) -> str:
     return "active"
 
 
-@check("Every table of the primary has a replica in the other region")
+@check("Every table of the primary has a replica in the other region", Role=("primary",))
 def _replicas(deployment: Deployment) -> str:
-    deployment.only_if("Role", "primary")
     client, peer = deployment.stack.client("dynamodb"), deployment.parameters["PeerRegion"]
     tables = deployment.stack.named("AWS::DynamoDB::GlobalTable")
     missing = [
@@ -254,9 +256,8 @@ def _replicas(deployment: Deployment) -> str:
     return counted(len(tables), "table")
 
 
-@check("The dashboard is there, and no alarm is on")
+@check("The dashboard is there, and no alarm is on", Stage=_ON_AWS)
 def _alarms(deployment: Deployment) -> str:
-    deployment.not_local()
     client = deployment.stack.client("cloudwatch")
     pages = client.get_paginator("describe_alarms").paginate(
         AlarmNamePrefix=f"{deployment.stack.name}-", AlarmTypes=["MetricAlarm", "CompositeAlarm"]
@@ -287,19 +288,20 @@ def _gateway(deployment: Deployment) -> str:
     return deployment.parameters["PaymentGatewayUrl"] or "the simulated one"
 
 
-@check("The API refuses requests without credentials")
+@check("The API refuses requests without credentials", Stage=_ON_AWS)
 def _strangers(deployment: Deployment) -> str:
-    deployment.not_local()
     status, _ = deployment.request("GET", "/openapi.json", sign=False)
     if status not in _REFUSED:
         raise FailedError(f"an unsigned request was answered with {status}")
     return str(status)
 
 
-@check("A booking over the API takes effect once, although each request is sent twice")
+@check(
+    "A booking over the API takes effect once, although each request is sent twice",
+    Stage=_TRIAL,
+    ApiAuthorization=("iam",),
+)
 def _bookings(deployment: Deployment) -> str:
-    deployment.only_if("Stage", "local", "dev")
-    deployment.only_if("ApiAuthorization", "iam")
     rides = max(1, deployment.rides // 10)
     for number in range(rides):
         name = f"verify-{deployment.began:%Y%m%dT%H%M%S}-{number}"
@@ -318,9 +320,8 @@ def _twice(deployment: Deployment, method: str, path: str, body: Mapping[str, An
     return answers[0][1]
 
 
-@check("Every event of simulated rides takes effect once per consumer; nothing is lost")
+@check("Every event of simulated rides takes effect once per consumer; nothing is lost", Stage=_TRIAL)
 def _rides(deployment: Deployment) -> str:
-    deployment.only_if("Stage", "local", "dev")
     request: dict[str, Any] = {"rides": deployment.rides, "seed": int(deployment.began.timestamp())} | _SIMULATED
     answer = deployment.stack.invoke("CarRideSimulatorFunctionName", request)
     if "error" in answer:
@@ -334,10 +335,12 @@ def _settled(deployment: Deployment) -> Report:
     Raises:
         FailedError: something is lost or doubled, or the audit cannot tell.
     """
-    for _ in deployment.until("events are still in flight"):
+
+    def settled() -> Report | None:
         report = audit(deployment.stack)
-        if report.ledger.wrong or report.ledger.blind or not report.ledger.in_flight:
-            break
+        return report if report.ledger.wrong or report.ledger.blind or not report.ledger.in_flight else None
+
+    report = deployment.until("events are still in flight", settled)
     if not report.ledger.balanced:
         raise FailedError(report.ledger.verdict)
     return report
@@ -345,66 +348,54 @@ def _settled(deployment: Deployment) -> Report:
 
 @check("Every function reached DynamoDB over the lean transport")
 def _transport(deployment: Deployment) -> str:
-    stack, client = deployment.stack, deployment.stack.client("logs")
-    groups = [group for name, group in stack.outputs.items() if name.endswith("LogGroupName")]
-    pattern = f'"{BOTOCORE_USED}"'
-    others = {group: line["message"] for group in groups for line in lines(client, group, pattern, deployment.began)}
+    groups = [name.removesuffix(_GROUP) for name in deployment.stack.outputs if name.endswith(_GROUP)]
+    look = partial(lines, deployment.stack, pattern=f'"{BOTOCORE_USED}"', since=deployment.began)
+    others = {group: line["message"] for group in groups for line in look(group)}
     _require(others, "went through botocore")
     return "no process went through botocore"
 
 
-@check("Outcomes arrive as metrics")
+@check("Outcomes arrive as metrics", Stage=_ON_AWS)
 def _metrics(deployment: Deployment) -> str:
-    deployment.not_local()
     client, namespace = deployment.stack.client("cloudwatch"), f"CarRide/{deployment.stack.name}"
-    for _ in deployment.until(f"{namespace} has no metric New"):
-        if client.list_metrics(Namespace=namespace, MetricName="New")["Metrics"]:
-            break
+    metrics = partial(client.list_metrics, Namespace=namespace, MetricName="New")
+    deployment.until(f"{namespace} has no metric New", lambda: metrics()["Metrics"])
     return namespace
 
 
-@check("A trace connects the producers, the bus and the consumers")
+@check("A trace connects the producers, the bus and the consumers", Stage=_ON_AWS, Tracing=("Active",))
 def _traces(deployment: Deployment) -> str:
-    deployment.not_local()
-    deployment.only_if("Tracing", "Active")
-    client = deployment.stack.client("xray")
-    for _ in deployment.until("no trace has more than one service"):
-        answer = client.get_trace_summaries(StartTime=deployment.began, EndTime=datetime.now(UTC))
-        services = [{each["Name"] for each in trace["ServiceIds"]} for trace in answer["TraceSummaries"]]
-        if any(len(each) > 1 for each in services):
-            break
-    return counted(len(services), "trace")
+    traces = partial(deployment.stack.client("xray").get_trace_summaries, StartTime=deployment.began)
+
+    def connected() -> list[Any]:
+        found = traces(EndTime=datetime.now(UTC))["TraceSummaries"]
+        return [each for each in found if len({service["Name"] for service in each["ServiceIds"]}) > 1]
+
+    return counted(len(deployment.until("no trace has more than one service", connected)), "trace")
 
 
 # ── Drills ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
+_drill: Final = partial(check, drill=True, Stage=_TRIAL)
 
-@check("An event that breaks the contract is dead-lettered at once; its message stays for you to delete", drill=True)
+
+@_drill("An event that breaks the contract is dead-lettered at once; its message stays for you to delete")
 def _poison(deployment: Deployment) -> str:
-    deployment.only_if("Stage", "local", "dev")
     stack = deployment.stack
-    before = {each.resources: letters.reasons(stack, f"{each.resources}Dlq")["CONTRACT"] for each in CONSUMERS}
+
+    def broken() -> int:
+        return letters.reasons(stack, "RideHistoryDlq")["CONTRACT"]
+
+    before = broken()
     detail = {"specversion": "1.0", "id": "verify", "source": "verify", "type": "CarRideCreated", "data": {}}
-    _publish(deployment, detail)
-    for _ in deployment.until("the event is in no dead-letter queue"):
-        if letters.reasons(stack, "RideHistoryDlq")["CONTRACT"] > before["RideHistory"]:
-            break
+    entry = BusEntry(source=SOURCE, detail=json.dumps(detail), time=datetime.now(UTC))
+    stack.client("events").put_events(Entries=[entry.to_request(stack.outputs["CarRideBusName"])])
+    deployment.until("the event is in no dead-letter queue", lambda: broken() > before)
     return "in RideHistoryDlq, with the reason CONTRACT"
 
 
-def _publish(deployment: Deployment, detail: Mapping[str, Any]) -> None:
-    entry = {
-        "EventBusName": deployment.stack.outputs["CarRideBusName"],
-        "Source": "acr.com.car-ride",
-        "DetailType": "CarRideEvent",
-        "Detail": json.dumps(detail),
-    }
-    deployment.stack.client("events").put_events(Entries=[entry])
-
-
-@check("A rule without permission dead-letters its events; with it, a redrive gives each its effect once", drill=True)
+@_drill("A rule without permission dead-letters its events; with it, a redrive gives each its effect once")
 def _permission(deployment: Deployment) -> str:
-    deployment.only_if("Stage", "local", "dev")
     stack, functions = deployment.stack, deployment.stack.client("lambda")
     function = stack.outputs["RideHistoryFunctionName"]
     (statement, *_) = _statements(functions.get_policy(FunctionName=function)["Policy"])
@@ -412,9 +403,7 @@ def _permission(deployment: Deployment) -> str:
     functions.remove_permission(FunctionName=function, StatementId=statement["Sid"])
     try:
         stack.invoke("CarRideSimulatorFunctionName", {"rides": 1, "seed": int(deployment.began.timestamp()) + 1})
-        for _ in deployment.until("nothing is in RideHistoryRuleDlq"):
-            if letters.reasons(stack, "RideHistoryRuleDlq").total():
-                break
+        deployment.until("nothing is in RideHistoryRuleDlq", lambda: letters.reasons(stack, "RideHistoryRuleDlq"))
     finally:
         functions.add_permission(
             FunctionName=function,
@@ -428,9 +417,8 @@ def _permission(deployment: Deployment) -> str:
     return f"{sent} redriven; {_settled(deployment).ledger.verdict}"
 
 
-@check("A replay of the archive has no further effects", drill=True)
+@_drill("A replay of the archive has no further effects")
 def _replay(deployment: Deployment) -> str:
-    deployment.only_if("Stage", "local", "dev")
     stack = deployment.stack
     name = replay.name_for(stack.region, datetime.now(UTC))
     replay.check(stack)

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, Final
@@ -50,29 +50,26 @@ class Deployment:
     @cached_property
     def parameters(self) -> Mapping[str, str]:
         """The parameters that the stack was deployed with."""
-        described = self.stack.describe()
-        if described is None:
+        if (given := self.stack.parameters()) is None:
             raise OperatorError(f"there is no stack {self.stack.name} in {self.stack.region}")
-        return {each["ParameterKey"]: each["ParameterValue"] for each in described.get("Parameters", [])}
+        return given
 
-    def only_if(self, parameter: str, *values: str) -> None:
-        """Skip the check unless a parameter has one of the values."""
-        if self.parameters[parameter] not in values:
-            raise SkippedError(f"{parameter} is {self.parameters[parameter] or 'not set'}")
+    def require(self, only: Mapping[str, Collection[str]]) -> None:
+        """Skip the check unless each of these parameters has one of its values."""
+        for parameter, values in only.items():
+            if self.parameters[parameter] not in values:
+                raise SkippedError(f"{parameter} is {self.parameters[parameter] or 'not set'}")
 
-    def not_local(self) -> None:
-        """Skip the check on the local engine, which does not simulate what it looks at."""
-        self.only_if("Stage", "dev", "prod")
-
-    def until(self, what: str) -> Iterator[None]:
-        """Yield until the caller breaks out of the loop, with a pause after each time.
+    def until[T](self, what: str, look: Callable[[], T | None]) -> T:
+        """Return the first answer that is true or not empty, of one look every few seconds.
 
         Raises:
-            FailedError: the time is up.
+            FailedError: the time is up; ``what`` is the reason.
         """
         deadline = time.monotonic() + self._wait
         while time.monotonic() < deadline:
-            yield
+            if found := look():
+                return found
             self._sleep(_POLL_SECONDS)
         raise FailedError(f"{what}, {self._wait:.0f} s after the check began")
 

@@ -1,8 +1,10 @@
 """What the desk makes of log lines, without a stack."""
 
 import json
-from collections.abc import Iterator
-from itertools import batched, pairwise
+import time
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,32 +16,15 @@ from carride.events import DETAIL_TYPE, RideEvent
 from carride.facts import CarRideCompleted
 from idempotency import observation
 from ops.audit.evidence import CONSUMERS
+from ops.audit.reading import Tail
 from ops.desk import open_browser
-from ops.desk.feed import Tail
 from ops.desk.index import CRASHED, Filter, Index
 from ops.desk.pictures import WIDTH, axis
 from tests.carride.rides import booked
 from tests.carride.rides import event as event_of
+from tests.ops.world import stack
 
 PAYMENT = CONSUMERS[2]
-
-
-class Logs:
-    """A log group that is read by pages of two lines."""
-
-    def __init__(self) -> None:
-        self.lines: list[dict[str, Any]] = []
-
-    def get_paginator(self, _operation: str) -> "Logs":
-        """Return what pages."""
-        return self
-
-    def paginate(self, *, startTime: int, **_request: str) -> Iterator[dict[str, Any]]:  # noqa: N803 - AWS's name
-        """Yield the pages of the lines from a time on."""
-        found = sorted(
-            (each["timestamp"], each["message"], each) for each in self.lines if each["timestamp"] >= startTime
-        )
-        return ({"events": [each for *_, each in page]} for page in batched(found, 2, strict=False))
 
 
 def completed(order_id: str) -> RideEvent:
@@ -61,13 +46,18 @@ def published(event: RideEvent, number: int) -> dict[str, Any]:
 @given(st.lists(st.lists(st.integers(0, 5), max_size=5), max_size=6))
 def test_every_line_is_read_once(rounds: list[list[int]]) -> None:
     """Lines that appear up to the overlap late are read, and no line is read twice."""
-    logs, now, overlap, seen = Logs(), 100, 5, list[str]()
-    tail = Tail(logs, "group", 0, overlap)
+    now, logged, seen = int(time.time() * 1000), list[dict[str, Any]](), list[str]()
+    pages = SimpleNamespace(
+        paginate=lambda *, startTime, **_: [{"events": [each for each in logged if each["timestamp"] >= startTime]}]  # noqa: N803 - AWS's name
+    )
+    logs = SimpleNamespace(get_paginator=lambda _: pages)
+    began = datetime.now(UTC) - timedelta(seconds=1)
+    tail = Tail(stack(lambda *_: logs, BusLogGroupName="group"), "Bus", began, timedelta(milliseconds=5))
     for number, lateness in enumerate(rounds):
         now += 1
-        logs.lines += [line(f"{number}/{position}", now - late) for position, late in enumerate(lateness)]
-        seen += [each["message"] for page in tail.pages() for each in page]
-    assert sorted(seen) == sorted(each["message"] for each in logs.lines)
+        logged += [line(f"{number}/{position}", now - late) for position, late in enumerate(lateness)]
+        seen += [each["message"] for each in tail.lines()]
+    assert sorted(seen) == sorted(each["message"] for each in logged)
 
 
 def test_the_index_forgets_the_oldest() -> None:

@@ -17,6 +17,7 @@ from idempotency import marshalling
 from ops.audit.evidence import ALWAYS, CONSUMERS, NEVER, DeadLettered, Delivered, Effect, Named, Published, RideItem
 from ops.audit.queues import dead_letter, peek
 from ops.audit.reading import deliveries, logged_items, published, ride_items, rides_of_cars
+from ops.stack import StackRef
 from tests.carride.rides import booked
 from tests.functions.saga import create_table
 from tests.ops.world import stack
@@ -46,8 +47,8 @@ BROKEN: Final = ride_event("event-2", detail={"nonsense": True})
 """An event of the bus whose detail breaks the contract."""
 
 
-def write_log(*lines: object) -> Any:
-    """Write lines to a new log group, as JSON unless they are texts, and return the client."""
+def write_log(*lines: object) -> StackRef:
+    """Write lines to a new log group, as JSON unless they are texts, and return a stack whose only group it is."""
     logs = boto3.client("logs")
     logs.create_log_group(logGroupName=GROUP)
     logs.create_log_stream(logGroupName=GROUP, logStreamName="stream")
@@ -56,13 +57,12 @@ def write_log(*lines: object) -> Any:
     logs.put_log_events(
         logGroupName=GROUP, logStreamName="stream", logEvents=[{"timestamp": now, "message": text} for text in texts]
     )
-    return logs
+    return stack(lambda *_: logs, RideHistoryLogGroupName=GROUP, CarRideEventsLogGroupName=GROUP)
 
 
-def delivered(logs: Any) -> list[Delivered]:
+def delivered(logged: StackRef) -> list[Delivered]:
     """Return the deliveries in the log, without their times."""
-    found = deliveries(stack(lambda *_: logs, RideHistoryLogGroupName=GROUP), HISTORY)
-    return [each._replace(time=NEVER) for each in found]
+    return [each._replace(time=NEVER) for each in deliveries(logged, HISTORY)]
 
 
 def message(body: object, **attributes: str) -> Any:
@@ -80,7 +80,7 @@ def test_published_are_the_ride_events_of_the_log() -> None:
         ride_event(source="somebody.else"),
         ride_event(**{"detail-type": "Something"}),
     )
-    found = list(published(logs, GROUP))
+    found = list(published(logs))
     assert all(event.time >= NOW for event in found)
     event = Published("event-1", "CarRideCreated", FACT, Named("order_01", "CarRideCreated", 1), EXPIRES)
     assert [each._replace(time=ALWAYS) for each in found] == [
@@ -99,7 +99,7 @@ UNREADABLE: Final = ["[" * 20_000, '{"a":' * 20_000 + "1" + "}" * 20_000, NUMBER
 def test_a_line_that_cannot_be_read_is_a_published_event(line: str) -> None:
     """It may have been any event, and other lines are read; it is no delivery."""
     logs = write_log(line, ride_event())
-    unreadable, event = published(logs, GROUP)
+    unreadable, event = published(logs)
     assert (unreadable.type, unreadable.fact, event.fact) == (None, None, FACT)
     assert unreadable.event_id.startswith("unreadable line ")
     assert delivered(logs) == []
@@ -108,7 +108,7 @@ def test_a_line_that_cannot_be_read_is_a_published_event(line: str) -> None:
 def test_an_unreadable_event_is_accounted_for_by_its_message() -> None:
     """EventBridge's id is found in the log and in the message, even inside a record of a batch."""
     text = json.dumps({"version": "0", "id": ID, "detail": {}})[:-2] + "[" * 20_000
-    (line,) = published(write_log(text), GROUP)
+    (line,) = published(write_log(text))
     record = {"reason": "CONTRACT", "consumer": "dispatch", "event": {"messageId": "1", "body": text}}
     kept = [dead_letter("DispatchDlq", "dispatch", {"Body": body}) for body in (text, json.dumps(record))]
     assert [line.event_id, *(each.event_id for each in kept)] == [ID] * 3

@@ -160,11 +160,3 @@ def test_an_impossible_samconfig_is_explained(tmp_path: Path, primary: str, seco
     """The message says what is wrong with the file."""
     with pytest.raises(OperatorError, match=problem):
         configured(no_client, write(tmp_path, primary, secondary))
-
-
-def test_the_projects_own_samconfig_is_one() -> None:
-    """It names two regions for one stack, each with its role and the other region."""
-    primary, secondary = configured(no_client)
-    for each, peer in ((primary, secondary), (secondary, primary)):
-        assert each.parameters["Role"] == each.role
-        assert each.parameters["PeerRegion"] == peer.stack.region

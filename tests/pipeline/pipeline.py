@@ -12,6 +12,7 @@ from local.local_aws import LocalAws, Stack
 from ops.audit import CONSUMERS, Report, audit
 from ops.audit.ledger import Ledger
 from ops.audit.queues import peek
+from ops.audit.reading import BUS, lines
 from ops.simulation import simulate
 
 HISTORY: Final = "ride-history"
@@ -44,12 +45,12 @@ class Pipeline:
         """Wait until every event has run its course."""
         self.cloud.wait_until_quiet(timeout=QUIET_SECONDS)
 
-    def break_history(self) -> str:
-        """Take away a variable without which the ride history cannot start, and return the function's name."""
+    def break_history(self, **variables: str) -> str:
+        """Give the ride history only these variables of its table, without which it cannot start; return its name."""
         functions, function = self.cloud.client("lambda"), self.stack.resources["RideHistoryFunction"]
-        variables = functions.get_function_configuration(FunctionName=function)["Environment"]["Variables"]
-        del variables["RIDE_TABLE"]
-        functions.update_function_configuration(FunctionName=function, Environment={"Variables": variables})
+        known = functions.get_function_configuration(FunctionName=function)["Environment"]["Variables"]
+        known.pop("RIDE_TABLE", None)
+        functions.update_function_configuration(FunctionName=function, Environment={"Variables": known | variables})
         return function
 
     def ledger(self) -> Ledger:
@@ -63,19 +64,13 @@ class Pipeline:
 
     def killed(self, consumer: str) -> int:
         """Return how many of a consumer's processes have ended half-way, by what Lambda says in its log."""
-        (group,) = {self.stack.outputs[f"{each.resources}LogGroupName"] for each in CONSUMERS if each.name == consumer}
-        pages = (
-            self.cloud.client("logs")
-            .get_paginator("filter_log_events")
-            .paginate(logGroupName=group, filterPattern='"Runtime exited"')
-        )
-        return sum(len(page["events"]) for page in pages)
+        (audited,) = (each for each in CONSUMERS if each.name == consumer)
+        return sum(1 for _ in lines(stack_ref(self.cloud, self.stack), audited.resources, '"Runtime exited"'))
 
     def resources(self) -> set[tuple[str, ...]]:
         """Return what the log of all events has as their resources."""
-        group = self.stack.outputs["CarRideEventsLogGroupName"]
-        pages = self.cloud.client("logs").get_paginator("filter_log_events").paginate(logGroupName=group)
-        return {tuple(json.loads(each["message"])["resources"]) for page in pages for each in page["events"]}
+        logged = lines(stack_ref(self.cloud, self.stack), BUS)
+        return {tuple(json.loads(each["message"])["resources"]) for each in logged}
 
     def dead_letters(self, queue: str) -> list[dict[str, Any]]:
         """Return the bodies of the messages in a queue, which stay there."""

@@ -44,3 +44,5 @@ def test_what_fails_behind_an_alias_is_kept(gradual: Pipeline) -> None:
     (letter,) = gradual.dead_letters("RideHistoryDlq")
     assert letter["requestPayload"]["id"] == event_id
     assert letter["requestContext"]["functionArn"].endswith(f":{function}:live")
+    assert letter["requestContext"]["approximateInvokeCount"] == 3
+    assert "RIDE_TABLE" in letter["responsePayload"]["errorMessage"]

@@ -22,12 +22,6 @@ def test_mended_letters_take_effect_once(pipeline: Pipeline, capsys: pytest.Capt
     No other consumer receives them, and a second redrive changes nothing.
     """
     stack, cloud = stack_ref(pipeline.cloud, pipeline.stack), pipeline.cloud
-    functions, function = cloud.client("lambda"), pipeline.stack.resources["RideHistoryFunction"]
-    variables = functions.get_function_configuration(FunctionName=function)["Environment"]["Variables"]
-
-    def configure(**changes: str) -> None:
-        environment: Any = {"Variables": variables | changes}
-        functions.update_function_configuration(FunctionName=function, Environment=environment)
 
     def carride(*arguments: str) -> Any:
         options = ("--stack", stack.name, "--region", stack.region, "--json")
@@ -35,18 +29,18 @@ def test_mended_letters_take_effect_once(pipeline: Pipeline, capsys: pytest.Capt
         main([*arguments, *options], lambda service, region: cloud.client(service, region=region))
         return json.loads(capsys.readouterr().out)
 
-    pipeline.break_history()
+    function = pipeline.break_history()
     pipeline.put(event_of(Life().created).to_detail())  # the function cannot start
     pipeline.settle()
     said: list[str] = []
     assert not redrive.Job(stack, redrive.plan(stack, DLQ), report=said.append).run().succeeded
     assert f"it is back in {DLQ}: RetriesExhausted" in said[-1], "no record tells"
-    configure(RIDE_TABLE="nowhere")
+    pipeline.break_history(RIDE_TABLE="nowhere")
     pipeline.put(
         *(event_of(Life(f"order_{number}").created).to_detail() for number in range(10))
     )  # every attempt fails
     pipeline.settle()
-    functions.remove_permission(
+    cloud.client("lambda").remove_permission(
         FunctionName=function, StatementId=pipeline.stack.resources["RideHistoryRulePermission"]
     )
     before = pipeline.simulate(rides=42, seed=3)
@@ -60,7 +54,7 @@ def test_mended_letters_take_effect_once(pipeline: Pipeline, capsys: pytest.Capt
         assert done.stayed[redrive.HELD] == count - len(done.first)
         assert not any(done.first.values())
     pipeline.settle()
-    configure()
+    pipeline.break_history(RIDE_TABLE=stack.outputs["RideTableName"])
     found = carride("letters")
     assert sum(failure["count"] for failure in found["failures"]) == before.published, "the first letters are back"
     for queue in kinds:

@@ -67,7 +67,7 @@ def window() -> tuple[datetime, datetime]:
 
 def published(stack: StackRef) -> list[Published]:
     """Return the events that the bus has accepted, those of replays too."""
-    return list(reading.published(stack.client("logs"), stack.outputs["CarRideEventsLogGroupName"]))
+    return list(reading.published(stack))
 
 
 def deliveries(stack: StackRef) -> dict[tuple[str, str | None], Delivered]:

@@ -5,6 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final, override
 
+from botocore.exceptions import EndpointConnectionError
+
 from carride.entry import BusEntry
 from local.bookings import book
 from local.local_aws import LocalAws
@@ -12,7 +14,7 @@ from local.simulated_gateway import GatewayServer
 from ops import fleet, regions
 from ops.audit import CONSUMERS, audit
 from ops.audit.ledger import Ledger
-from ops.audit.reading import deliveries, outbox, ride_items
+from ops.audit.reading import BUS, deliveries, lines, outbox, ride_items
 from ops.regions import Deployer, Environment, Step
 from ops.stack import StackRef
 from tests.engine.support import put_through_endpoint
@@ -24,6 +26,11 @@ NAME: Final = "pair"
 
 _CARS: Final = 12
 _QUIET_SECONDS: Final = 120.0
+
+
+def unreachable(service: str, region: str) -> Any:
+    """Stand for the clients of a region that is out of reach."""
+    raise EndpointConnectionError(endpoint_url=f"https://{service}.{region}.amazonaws.com")
 
 
 class LocalDeployer(Deployer):
@@ -112,9 +119,7 @@ class Regions:
 
     def logged(self, stack: StackRef) -> Iterator[dict[str, Any]]:
         """Yield every event that a region's bus has had."""
-        group = stack.outputs["CarRideEventsLogGroupName"]
-        pages = stack.client("logs").get_paginator("filter_log_events").paginate(logGroupName=group)
-        return (json.loads(line["message"]) for page in pages for line in page["events"])
+        return (json.loads(line["message"]) for line in lines(stack, BUS))
 
     def remove(self) -> None:
         """Delete both stacks."""

@@ -19,7 +19,7 @@ from ops import fence
 from ops.failover import Failover, Patience
 from ops.stack import OperatorError, StackRef
 from tests.engine.support import outage
-from tests.regions.pair import AWAY, HOME, NAME, Regions
+from tests.regions.pair import AWAY, HOME, NAME, Regions, unreachable
 
 AT_ONCE: Final = Patience(timedelta(), timedelta(), timedelta(minutes=1))
 """The engine archives at once, and the tests wait for its last invocation."""
@@ -157,8 +157,3 @@ def reconciling(regions: Regions) -> list[str]:
         return str(stack.client("scheduler").get_schedule(Name=name)["State"])
 
     return [stack.region for stack in (regions.primary, regions.secondary) if state(stack) == "ENABLED"]
-
-
-def unreachable(service: str, region: str) -> Any:
-    """Stand for the clients of a region that is out of reach."""
-    raise EndpointConnectionError(endpoint_url=f"https://{service}.{region}.amazonaws.com")

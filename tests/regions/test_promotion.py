@@ -4,13 +4,12 @@ import json
 from typing import Any, Final
 
 import pytest
-from botocore.exceptions import EndpointConnectionError
 from cfnlint.api import lint
 
 from ops.audit import audit
 from ops.promotion import TABLE, Promotion, tables_of
 from ops.stack import OperatorError, StackRef
-from tests.regions.pair import AWAY, HOME, NAME, Regions
+from tests.regions.pair import AWAY, HOME, NAME, Regions, unreachable
 
 ALONE: Final = {
     "Role": "standalone",
@@ -26,9 +25,7 @@ def promotion(regions: Regions, *, lost: bool = True) -> Promotion:
     """Return the promotion of the secondary, whose primary is out of reach if it is lost."""
 
     def client(service: str, region: str) -> Any:
-        if lost and region == HOME:
-            raise EndpointConnectionError(endpoint_url=f"https://{service}.{region}.amazonaws.com")
-        return regions.client(service, region)
+        return (unreachable if lost and region == HOME else regions.client)(service, region)
 
     return Promotion(StackRef(NAME, AWAY, client), print, f"local-artifacts-{AWAY}", lambda seconds: None)
 

@@ -7,20 +7,6 @@ from tests.functions.saga import event_of
 from tests.pipeline.saga.town import Town
 
 
-def test_a_ride_lives_from_acceptance_to_payment(town: Town) -> None:
-    """It gets a car, its money is reserved, and when it is over the car is free and the money taken."""
-    ride = town.ride()
-    town.hear(ride.created, ride.accepted)
-    under_way = town.saga(ride)
-    assert (under_way.endings, under_way.cars_held) == ({"open": 1}, 1)
-    assert [charge["status"] for charge in town.charges(ride)] == ["authorized"]
-    town.hear(ride.started, ride.completed)
-    over = town.saga(ride)
-    assert over.problems == {}
-    assert (over.endings, over.cars_held, over.captured) == ({"paid": 1}, 0, 1)
-    assert over.emitted == {"CarAssigned": 1, "CarReleased": 1, "PaymentAuthorized": 1, "PaymentCaptured": 1}
-
-
 def test_rides_that_stand_still_are_settled(town: Town) -> None:
     """Nobody ends the one, and the end of the other expired on its way: both give back what they hold, once."""
     abandoned, expired = town.ride(), town.ride()
