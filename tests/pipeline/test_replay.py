@@ -172,12 +172,15 @@ def test_a_plan_that_is_interrupted_leaves_nothing_behind(
         raise end
 
     assert temporary(stack) == set()
+    client, cancelled = stack.client("events"), list[object]()
+    client.meta.events.register("before-call.eventbridge.CancelReplay", lambda **request: cancelled.append(request))
     monkeypatch.setattr(capture, "describe", interrupt)  # the first step after the replay has begun
     with pytest.raises(end):
         plan(stack, *window(), looks=1)
     assert temporary(stack) == set()
-    replays = stack.client("events").list_replays(NamePrefix=PLAN_PREFIX)["Replays"]
-    assert max(replays, key=itemgetter("ReplayStartTime"))["State"] == "CANCELLED"
+    replays = client.list_replays(NamePrefix=PLAN_PREFIX)["Replays"]
+    assert cancelled
+    assert max(replays, key=itemgetter("ReplayStartTime"))["State"] in {"CANCELLED", "COMPLETED"}  # it may be quick
 
 
 def temporary(stack: StackRef) -> set[str]:

@@ -42,7 +42,7 @@ def test_a_topic_and_a_queue_are_all_that_a_partner_needs(town: Town) -> None:
             "type": "CarRideCreated",
             "source": "acr.com.car-ride",
             "idempotencyId": fact.idempotencyid,
-            "eventTime": "2026-11-21T08:00:00Z",
+            "eventTime": "2026-11-21T08:30:00Z",
             "eventCount": "00000001",
         },
         "data": {"orderID": ride.order_id},
