@@ -109,7 +109,7 @@ dist: .venv-dev/.synced ## Build the idempotency layer's wheel, sdist and layer 
 	@$(PYTHON) scripts/dist dist
 
 docs: .venv-docs/.synced ## Build the documentation site into site/; a warning is an error (ARGS="--site-dir DIR")
-	@NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --quiet --strict $(ARGS)
+	@NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict $(ARGS)
 
 format: .venv-dev/.synced ## Rewrite the code in the project's format
 	@$(PYTHON) -m ruff format
