@@ -275,7 +275,7 @@ def settle(
     done: str | None = None,
     not_done: Annotated[bool, Parameter(negative="")] = False,
 ) -> Plan:
-    """Say whether an external call took effect of which nobody can tell, and release its key.
+    """Record whether an external call with an unknown outcome took effect, and release its key.
 
     The dead letter names the call and its downstream key: ask the other system. Then redrive the letter. If several are
     unknown, settle one after the other: the preview names the call.
