@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 from aws_durable_execution_sdk_python import DurableContext, durable_execution
-from aws_durable_execution_sdk_python.config import Duration, MapConfig
+from aws_durable_execution_sdk_python.config import Duration, MapConfig, StepConfig
+from aws_durable_execution_sdk_python.retries import RetryPresets
 
 from idempotency import Operation, PermanentError
 from idempotency.durable import effect_once, start_once
+from idempotency.testing import Crash
 from tests.idempotency.differential import durable
 from tests.idempotency.differential.durable import EFFECT, FUNCTION, Case, Lambda
 from tests.idempotency.samples import create_tables, event
@@ -86,6 +88,19 @@ def test_what_no_retry_can_help_fails_at_once(case: Case) -> None:
     assert [(step.status.name, step.attempt) for step in refused.operations] == [("FAILED", 1)]
     assert [(step.status.name, step.attempt) for step in mismatched.operations] == [("SUCCEEDED", 1), ("FAILED", 1)]
     assert case.seen.endswith("1 point")
+
+
+def test_a_step_waits_for_the_lease_of_another_attempt(case: Case) -> None:
+    """A step whose process died runs again when its lease has ended, even if its own strategy retries nothing."""
+    deaths = iter([Crash()])
+
+    def die_once() -> None:
+        for death in deaths:
+            raise death
+
+    case.meet, case.config = die_once, StepConfig(retry_strategy=RetryPresets.none())
+    case.deliver()
+    assert case.seen == "1 execution, 2 runs, 1 point"
 
 
 def test_an_execution_is_named_after_the_key(case: Case) -> None:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pytest
 from aws_durable_execution_sdk_python import DurableContext, __version__, durable_execution
@@ -28,6 +28,9 @@ from infrastructure.costs import PRICES, Price
 from tests.idempotency.differential.adversities import raising
 from tests.idempotency.differential.world import ACCOUNT, POINTS, TABLE, World, world
 from tests.idempotency.samples import event
+
+if TYPE_CHECKING:
+    from aws_durable_execution_sdk_python.config import StepConfig
 
 DOCUMENTED: Final = f"DURABLE FUNCTIONS {__version__}"
 WITH: Final = "WITH THIS LAYER"
@@ -106,6 +109,7 @@ class Case:
         self.runs = 0
         self.meet: Callable[[], object] = lambda: None
         """What happens in the step just before its effect."""
+        self.config: StepConfig | None = None
         self.lambda_ = Lambda(place, durable_execution(self._handler))
         self._dynamodb: Any = place.wire.session.create_client("dynamodb")
         transport, clock = botocore_transport(session=place.wire.session), self.lambda_.now_ms
@@ -147,7 +151,7 @@ class Case:
         if self.side is DOCUMENTED:
             context.step(work, name="point")
         else:
-            effect_once(context, self.consumer, "point", work)
+            effect_once(context, self.consumer, "point", work, config=self.config)
 
 
 @contextmanager
