@@ -31,17 +31,10 @@ KEYS: Final = {"bookings": "orderID", "idempotency": "idempotencyKey", "outbox":
 
 
 def request(
-    method: str,
-    path: str,
-    body: object = None,
-    *,
-    key: str | None = "key-1",
-    query: Mapping[str, str] | None = None,
-    headers: Mapping[str, str | None] | None = None,
-    authorizer: Mapping[str, Any] | None = None,
+    method: str, path: str, body: object = None, *, authorizer: Mapping[str, Any] | None = None, **options: Any
 ) -> dict[str, Any]:
-    """Return a request to the API."""
-    event = http_event(method, path, body, key=key, query=query, headers=headers)
+    """Return a request to the API; ``options`` are those of `http_event`."""
+    event = http_event(method, path, body, **options)
     known = path in {"/carrides", "/carrides/simulate", "/openapi.json"}
     event["routeKey"] = f"{method} {path if known else '/carrides/{id}'}"
     if not known:
