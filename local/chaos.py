@@ -22,7 +22,7 @@ from local.demo import DECLINED, reconcile, stack_ref, write
 from local.local_aws import FAULTS, ROOT, EngineError, LocalAws, Stack
 from local.partner import Partner, subscribe
 from local.simulated_gateway import Books, GatewayServer, Troubles
-from ops import audit, fleet, replay
+from ops import audit, fleet, replay, tables
 from ops.audit import Report, reading
 from ops.simulation import simulate
 
@@ -44,8 +44,11 @@ _STUMBLES: Final = 20
 """The partner's first attempt fails at one of so many events."""
 _TROUBLES: Final = 0.05
 """Share of the requests to the gateway that go wrong."""
-_TABLES: Final = ("RideTable", "AssignmentTable", "CarTable", "PaymentTable", "OutboxTable")
-"""Tables that a replay must not change."""
+_TABLES: Final = {
+    **dict.fromkeys(("AssignmentTable", "CarTable", "PaymentTable", "OutboxTable"), ""),
+    "IdempotencyTable": "attribute_exists(orderID)",  # the timelines
+}
+"""Tables that a replay must not change, and the condition of the items that it must not."""
 _SOCKET_SECONDS: Final = 30.0
 """Long, because the partner does not know whether a request took effect once it gives up waiting for the answer."""
 _DRAIN_SECONDS: Final = 120.0
@@ -232,14 +235,13 @@ def _poison(spec: Spec) -> Iterator[tuple[str | None, str | None, str]]:
 
 def _tables(cloud: LocalAws, stack: Stack) -> dict[str, object]:
     """Return the items of the tables that a replay must not change."""
-    scan = cloud.client("dynamodb").get_paginator("scan").paginate
+    dynamodb = cloud.client("dynamodb")
     return {
         table: sorted(
             json.dumps(item, sort_keys=True, default=repr)
-            for page in scan(TableName=stack.outputs[f"{table}Name"])
-            for item in page["Items"]
+            for item in tables.scan(dynamodb, stack.outputs[f"{table}Name"], condition)
         )
-        for table in _TABLES
+        for table, condition in _TABLES.items()
     }
 
 

@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 
 from carride.bookings import Booking
 from carride.dynamodb import CONDITION_FAILED, DynamoDB
-from carride.history import items_of, merged, timeline_of
+from carride.history import merged, of_ride, timeline_of
 from carride.overdue import INDEX, Stage, shard, shards, text
 from idempotency import marshalling
 from idempotency.stores.transport import ServiceError
@@ -21,7 +21,7 @@ class Tables(NamedTuple):
     bookings: str
     assignments: str
     payments: str
-    rides: str
+    records: str
 
     @property
     def of_the_saga(self) -> tuple[str, str]:
@@ -61,12 +61,12 @@ class OpenRides:
         )
 
     def find(self, order_id: str) -> Seen:
-        """Return what is known of a ride."""
+        """Return what is known of a ride. Its latest events may be missing."""
         booking, assignment = (
             self._item(table, order_id) for table in (self._tables.bookings, self._tables.assignments)
         )
-        found = (marshalling.values(self._item(self._tables.rides, each)) for each in items_of(order_id))
-        ride = merged(item for item in found if item)
+        pages = self._client.query(**of_ride(self._tables.records, order_id))
+        ride = merged(marshalling.values(item) for page in pages for item in page["Items"])
         values = marshalling.values(booking)
         return Seen(
             booking=Booking.read(booking) if booking else None,

@@ -37,7 +37,6 @@ class Settings(Struct, frozen=True, kw_only=True):
     booking_table: str
     assignment_table: str
     payment_table: str
-    ride_table: str
     outbox_table: str
     aws_region: str
     overdue_hours: Annotated[float, Meta(gt=0)] = LIMIT / timedelta(hours=1)
@@ -63,7 +62,9 @@ class Reconciler:
         self._outbox = Outbox(settings.outbox_table, settings.aws_region, timedelta(days=settings.outbox_days))
         self._open_rides = OpenRides(
             DynamoDB(transport),
-            Tables(settings.booking_table, settings.assignment_table, settings.payment_table, settings.ride_table),
+            Tables(
+                settings.booking_table, settings.assignment_table, settings.payment_table, settings.idempotency_table
+            ),
         )
 
     def unsettled(self, now: datetime) -> int:

@@ -7,14 +7,13 @@ from typing import Any, Final, NamedTuple, Self
 
 from msgspec.structs import replace
 
-import timeline
 from api.service import Settings
+from carride import history
 from carride.events import RideEvent, parse_event
 from carride.settings import from_environment
 from carride_api import make_handler
 from idempotency import marshalling
 from idempotency.clock import epoch_ms
-from idempotency.effects import action_of
 from idempotency.http import HttpHandler
 from idempotency.stores.transport import ServiceError
 from idempotency.testing import FakeDynamoDB, FaultyTransport, Invocation, http_event
@@ -26,7 +25,7 @@ STAFF: Final = {"jwt": {"claims": {"sub": "c", "cognito:groups": "[riders staff]
 """The authorizer of a token of the staff of `DEV`."""
 RIDE: Final = {"customerID": "customer_a", "pickup": "sector_01", "destination": "sector_03"}
 BOOKING: Final = {**RIDE, "passengers": 2, "price": 1250}
-KEYS: Final = {"bookings": "orderID", "idempotency": "idempotencyKey", "outbox": "id", "rides": "orderID"}
+KEYS: Final = {"bookings": "orderID", "idempotency": "idempotencyKey", "outbox": "id"}
 """The partition key of each table."""
 
 
@@ -74,7 +73,7 @@ class Tables(FakeDynamoDB):
 
     def __init__(self) -> None:
         keys = {table: [key] for table, key in KEYS.items()}
-        super().__init__(keys, indexes={"byCustomer": ("customerID", "bookedAt")})
+        super().__init__(keys, indexes={"byCustomer": ("customerID", "bookedAt"), history.INDEX: ("orderID",)})
         self.requests: list[str] = []
         self.read_error: str | None = None
         """The error code of refused reads."""
@@ -141,7 +140,8 @@ class World:
     def update_read_model(self, ride: str | None = None) -> None:
         """Deliver every event, or those of one ride, to the read model, the latest first."""
         for event in reversed([event for event in self.published() if ride in {None, event.subject}]):
-            self.dynamodb.transact_write_items(TransactItems=[action_of(timeline.effect("rides", event))])
+            item = {"idempotencyKey": f"ride-history#{event.idempotencyid}", **history.kept(event)}
+            self.dynamodb.put_item(TableName="idempotency", Item=marshalling.item(item))
 
     def items(self, table: str) -> list[dict[str, Any]]:
         """Return the items of a table, without the attributes of the index of open rides."""

@@ -19,10 +19,11 @@ import payments
 import reconciler
 import ride_history
 from api.service import Settings
+from carride import history
+from carride.consumer import ConsumerSettings
 from carride.dynamodb import DynamoDB
 from carride.events import SOURCE, RideEvent, parse_event
 from carride.facts import FACTS, Fact
-from carride.history import merged
 from carride.overdue import LIMIT, Stage
 from idempotency import lambda_deadline, marshalling, testing
 from idempotency.dead_letters import DeadLetter
@@ -45,14 +46,13 @@ TABLES: Final = {
     "outbox": ("id",),
     "cars": ("zone", "carID"),
     "points": ("customerID",),
-    **dict.fromkeys(("rides", "bookings", "assignments", "payments"), ("orderID",)),
+    **dict.fromkeys(("bookings", "assignments", "payments"), ("orderID",)),
 }
 _SHARED: Final[dict[str, Any]] = {"idempotency_store": "dynamodb:idempotency", "dead_letter_queue_url": "queue"}
 _EMITTING: Final[dict[str, Any]] = {"outbox_table": "outbox", "aws_region": "us-east-1"}
 _TABLES: Final[dict[str, Any]] = {
     "idempotency_table": "idempotency",
     "booking_table": "bookings",
-    "ride_table": "rides",
     **_EMITTING,
 }
 
@@ -74,7 +74,7 @@ class World(testing.World):
     timed = (DynamoDB,)
 
     def __init__(self, gateway: FakeGateway | None = None) -> None:
-        indexes = {assignment_table.INDEX: ("freeShard", "freePlace")}
+        indexes = {assignment_table.INDEX: ("freeShard", "freePlace"), history.INDEX: ("orderID",)}
         super().__init__(TABLES, clock=ManualClock(int(NOW.timestamp() * 1000)), indexes=indexes)
         self.dynamodb.inserted = self._inserted
         self.gateway = gateway or FakeGateway()
@@ -99,7 +99,7 @@ class World(testing.World):
             settings = Settings(simulator_function_name="simulator", stage="local", **_TABLES)
             make: dict[str, Callable[[], Any]] = {
                 "api": lambda: carride_api.make_handler(settings, transport=self.dynamodb, now=self.now),
-                "ride-history": lambda: ride_history.make_handler(ride_history.Settings(ride_table="rides", **_SHARED)),
+                "ride-history": lambda: ride_history.make_handler(ConsumerSettings(**_SHARED)),
                 "dispatch": lambda: dispatch.make_handler(
                     dispatch.Settings(assignment_table="assignments", car_table="cars", **_SHARED, **_EMITTING),
                     now=self.now,
@@ -229,9 +229,10 @@ class World(testing.World):
         self.dynamodb.put_item(TableName=table, Item=marshalling.item(item))
 
     def items(self, table: str) -> Iterator[dict[str, Any]]:
-        """Yield every item of a table, as Python values; one for each ride."""
-        items = map(marshalling.values, self.dynamodb.all(table))
-        return iter(merged(items)) if table == "rides" else items
+        """Yield every item of a table, as Python values; of ``rides`` one for each ride that has a timeline."""
+        if table == "rides":
+            return iter(history.merged(item for item in self.items("idempotency") if "entry" in item))
+        return map(marshalling.values, self.dynamodb.all(table))
 
     def item(self, table: str, order_id: str = "order_01") -> dict[str, Any]:
         """Return a ride's item; empty where there is none."""

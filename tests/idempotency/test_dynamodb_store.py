@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from idempotency import DynamoDBStore, EffectConflictError, Update
+from idempotency import DynamoDBStore, EffectConflictError, Keep, Update
 from idempotency.errors import StoreUnavailableError
 from idempotency.record import COMPLETED, IN_PROGRESS, Record
 from idempotency.stores.dynamodb import item_of, record_of
 from idempotency.stores.transport import Transport
 from idempotency.testing import FaultyTransport
 from idempotency.testing.dynamodb import FakeDynamoDB
-from tests.idempotency.samples import RIDES
+from tests.idempotency.samples import RIDES, TABLE
 
 KEY = "history#order_01"
 
@@ -124,6 +124,31 @@ def test_each_commit_has_its_own_token(store: DynamoDBStore, transport: Recorder
 def test_a_transaction_holds_the_record_and_99_effects(store: DynamoDBStore) -> None:
     """That is DynamoDB's limit of 100 actions."""
     assert store.put_if_absent(DONE, [CHARGE._replace(key={"id": f"order_{n}"}) for n in range(99)]) is DONE
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_what_a_record_keeps_is_in_its_item(
+    store: DynamoDBStore, transport: Recorder, dynamodb: Any, others: int
+) -> None:
+    """Alone it is one write that is no transaction; the item has no expiry, and no later delivery changes it."""
+    kept_for_good = DONE._replace(expiry=None)
+    assert (
+        store.put_if_absent(DONE, [Keep({"orderID": "order_01", "entry": {"price": 550}}), *[CHARGE] * others]) is DONE
+    )
+    assert store.put_if_absent(DONE._replace(owner="owner-2"), [Keep({"orderID": "other"})]) == kept_for_good
+    (found,) = dynamodb.all(TABLE)
+    kept = {"orderID": {"S": "order_01"}, "entry": {"M": {"price": {"N": "550"}}}}
+    assert found == {name: value for name, value in item_of(DONE).items() if name != "expiryTimestamp"} | kept
+    assert ["TransactItems" in request for request in transport.sent] == [bool(others), False]
+    assert charges(dynamodb) == others
+
+
+def test_the_position_of_a_refused_effect_counts_what_is_kept(store: DynamoDBStore) -> None:
+    """An error names the effect by its place among those that were registered."""
+    refused = CHARGE._replace(condition="attribute_exists(id)")
+    with pytest.raises(EffectConflictError) as error:
+        store.put_if_absent(DONE, [Keep({"orderID": "order_01"}), refused])
+    assert error.value.index == 1
 
 
 def test_refused_by_an_effect(store: DynamoDBStore, transport: Recorder) -> None:

@@ -348,7 +348,7 @@ def plain(value: Any) -> Any:
 def test_effect_writes_what_it_said_when_it_was_registered(values: dict[str, Any]) -> None:
     """An effect writes the values that it was registered with, by AWS's reading and by ours."""
     expected = plain(values)
-    effect = prepared(Put("Rides", values, condition="attribute_not_exists(id)"))
+    effect: Any = prepared(Put("Rides", values, condition="attribute_not_exists(id)"))
     values.clear()
     action: Any = action_of(effect)
     read: Any = TypeDeserializer().deserialize

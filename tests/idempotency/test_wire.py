@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from idempotency import marshalling
-from idempotency.effects import Check, Delete, Put, Update, action_of, prepared
+from idempotency.effects import Check, Delete, Keep, Put, Update, action_of, prepared
 from idempotency.errors import EffectsRejectedError
 from tests.idempotency.samples import Text
 
@@ -71,6 +71,7 @@ EFFECTS: list[Any] = [
     Update("Rides", {**KEY, "at": 1}, "SET #s = :s", "#s <> :s", {":s": Decimal("1.5")}, {"#s": "status"}),
     Delete("Rides", KEY, "#s = :s", {":s": "b"}, {"#s": "status"}),
     Check("Rides", KEY, "attribute_exists(id)"),
+    Keep({"orderID": "order_01", "entry": {"n": [1]}}),
 ]
 
 
@@ -82,14 +83,16 @@ def test_effect_is_fixed_when_it_is_registered(effect: Any) -> None:
     for part in registered:
         if isinstance(part, dict):
             part.clear()
-    assert action_of(ready) == action_of(effect)
     assert ready == effect
+    if not isinstance(effect, Keep):
+        assert action_of(ready) == action_of(effect)
     assert type(ready) is type(effect)
 
 
 BAD: dict[str, list[object]] = {
     "table": ["", None],
     "item": [{}, {"price": 9.5}],
+    "attributes": [{}, {"price": 9.5}, {"status": "PAID"}, {"all": "x" * 410_000}],
     "key": [{}, "order_01", {"id": ""}, {"id": ["a"]}, {"a": 1, "b": 2, "c": 3}],
     "expression": [""],
     "condition": [""],

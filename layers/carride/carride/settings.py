@@ -14,7 +14,7 @@ class SettingsError(Exception):
 
 
 def from_environment[S: Struct](settings: type[S], environment: Mapping[str, str] | None = None) -> S:
-    """Return a function's settings. The field ``ride_table`` is read from ``RIDE_TABLE``.
+    """Return a function's settings. The field ``car_table`` is read from ``CAR_TABLE``.
 
     Args:
         settings: a frozen Struct; a field with a default is optional.
