@@ -366,11 +366,10 @@ def _lines(uses: Sequence[Use]) -> str:
 
 def current(page: str) -> str:
     """Return docs/costs.md with the current tables."""
-    resting, rides = bill(1e6)
+    _, rides = bill(1e6)
     others = [(name, *map(_sum, bill(1e6, **chosen))) for name, chosen in COMPARED.items()]
     doubts = [(name, f"aws.amazon.com/{each.page}/pricing", each.doubt) for name, each in PRICES.items() if each.doubt]
     tables = {
-        "idle": _lines(resting),
         "rides": _lines(rides),
         "choices": table("parameters | $ idle | $ a million rides", others),
         "doubts": table("price | page | not confirmed", doubts),
