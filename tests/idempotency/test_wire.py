@@ -79,7 +79,7 @@ EFFECTS: list[Any] = [
 def test_effect_is_fixed_when_it_is_registered(effect: Any) -> None:
     """Later changes of the values do not change a registered effect."""
     registered = copy.deepcopy(effect)
-    ready = prepared(registered)
+    ready: Any = prepared(registered)
     for part in registered:
         if isinstance(part, dict):
             part.clear()
