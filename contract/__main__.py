@@ -15,7 +15,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 
 
 def documents(root: Path = ROOT) -> dict[str, str]:
-    """Return each generated file by its path.
+    """Return each generated file that is checked in by its path.
 
     Args:
         root: the project with the published schemas.
@@ -26,7 +26,6 @@ def documents(root: Path = ROOT) -> dict[str, str]:
     return {
         "infrastructure/schemas.yaml": registry((root / "infrastructure/schemas.yaml").read_text(encoding="utf-8")),
         "docs/openapi.json": text(openapi.document()),
-        "docs/asyncapi.json": text(asyncapi.document()),
         "docs/parameters.md": parameters.page(),
         "docs/costs.md": costs.current((root / "docs/costs.md").read_text(encoding="utf-8")),
         "docs/limits.md": capacity.current((root / "docs/limits.md").read_text(encoding="utf-8")),
@@ -37,12 +36,13 @@ def documents(root: Path = ROOT) -> dict[str, str]:
 def main() -> None:
     """Write every generated file that has changed and print its name, or write none after a breaking change."""
     try:
-        files = documents()
+        files = documents() | {"dist/asyncapi.json": text(asyncapi.document())}
     except BreakingChangeError as error:
         sys.exit(str(error))
     for name, content in files.items():
         path = ROOT / name
         if not path.exists() or path.read_text(encoding="utf-8") != content:
+            path.parent.mkdir(exist_ok=True)
             path.write_text(content, encoding="utf-8")
             print(f"changed  {name}")
 
