@@ -1,5 +1,6 @@
 """Write the files that follow from the event types and the template: ``make contract``."""
 
+import json
 import sys
 from pathlib import Path
 from typing import Final
@@ -7,7 +8,7 @@ from typing import Final
 from api import openapi
 from contract import asyncapi, parameters
 from contract.layout import text
-from contract.samples import samples
+from contract.samples import current
 from contract.schemas import BreakingChangeError, registry
 from infrastructure import capacity, costs
 
@@ -29,7 +30,10 @@ def documents(root: Path = ROOT) -> dict[str, str]:
         "docs/parameters.md": parameters.page(),
         "docs/costs.md": costs.current((root / "docs/costs.md").read_text(encoding="utf-8")),
         "docs/limits.md": capacity.current((root / "docs/limits.md").read_text(encoding="utf-8")),
-        **{f"events/{name}": text(sample) for name, sample in samples().items()},
+        **{
+            str(path.relative_to(root)): text(current(json.loads(path.read_text(encoding="utf-8"))))
+            for path in (root / "events").rglob("*.json")
+        },
     }
 
 

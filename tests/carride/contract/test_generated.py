@@ -1,6 +1,7 @@
 """The files that `make contract` writes are current, and valid for registries and readers."""
 
 import json
+import re
 from collections.abc import Callable
 from typing import Final
 
@@ -13,6 +14,7 @@ from carride.facts import FACTS, Fact
 from contract import asyncapi
 from contract.__main__ import ROOT, documents
 from contract.layout import text
+from contract.samples import current
 from contract.schemas import BreakingChangeError, Schema, breaking_changes, published, registry, schema
 from tests.carride.pipe import resource
 from tests.carride.rides import event, every_fact
@@ -35,6 +37,14 @@ def test_the_layout_changes_no_content_and_keeps_to_its_width() -> None:
     laid_out = text(openapi.document())
     assert json.loads(laid_out) == openapi.document()
     assert all(len(line.rstrip("]},")) <= 150 for line in laid_out.splitlines() if '"description": "' not in line)
+
+
+@pytest.mark.parametrize("name", ["ride_history_live", "dispatch_live"])
+def test_a_field_that_comes_later_appears_in_the_samples(name: str) -> None:
+    """`make contract` writes a new field with a default into the events of samples, also where messages hold them."""
+    sample = (ROOT / f"events/{name}.json").read_text()
+    older = json.loads(re.sub(r',\s*\\?"currency\\?":\s?\\?"EUR\\?"', "", sample))
+    assert current(older) == json.loads(sample) != older
 
 
 # ── The schema registry ───────────────────────────────────────────────────────────────────────────────────────────────
