@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-import open_rides
+import reconciler
 from carride.overdue import LIMIT, Stage, is_overdue, shard, shards
 from local.simulated_gateway import Books, Troubles
 from tests.functions.gateways import FakeGateway
@@ -95,14 +95,14 @@ def test_a_long_ride_is_left_alone(world: World, *, booked: bool) -> None:
 def test_a_booking_that_changes_meanwhile_is_not_cancelled(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """The customer starts the ride after the reconciler has read it: the commit is refused."""
     order_id = world.booked("accept")
-    find = open_rides.OpenRides.find
+    find = reconciler.Reconciler.find
 
     def overtaken(self: Any, order: str) -> Any:
         seen = find(self, order)
         world.change(order_id, "start", 2)
         return seen
 
-    monkeypatch.setattr(open_rides.OpenRides, "find", overtaken)
+    monkeypatch.setattr(reconciler.Reconciler, "find", overtaken)
     assert world.reconcile() == {"reconciled": 0, "overdue": 0}
     assert world.item("bookings", order_id)["status"] == "started"
     assert "CarRideCancelled" not in world.emitted()
