@@ -16,14 +16,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 
 
 def documents(root: Path = ROOT) -> dict[str, str]:
-    """Return each generated file that is checked in by its path.
-
-    Args:
-        root: the project with the published schemas.
-
-    Raises:
-        BreakingChangeError: see `registry`.
-    """
+    """Return each generated file that is checked in by its path. Raises BreakingChangeError, see `registry`."""
     return {
         "infrastructure/schemas.yaml": registry((root / "infrastructure/schemas.yaml").read_text(encoding="utf-8")),
         "docs/openapi.json": text(openapi.document()),

@@ -98,10 +98,7 @@ def published(template: str) -> dict[str, Schema]:
 
 
 def registry(before: str) -> str:
-    """Return the CloudFormation template that publishes the schema of every event.
-
-    Args:
-        before: the present template, which holds the older versions.
+    """Return the CloudFormation template that publishes the schema of every event, and the older ones in ``before``.
 
     Raises:
         BreakingChangeError: a changed schema is incompatible with existing readers or events.

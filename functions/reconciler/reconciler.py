@@ -171,15 +171,10 @@ def make_handler(settings: Settings) -> Callable[[dict[str, Any], LambdaContext]
     reconciler = Reconciler(settings)
 
     def handler(raw: dict[str, Any], context: LambdaContext) -> dict[str, int]:
-        """Settle overdue rides, as many as there is time for; the next run goes on.
+        """Settle overdue rides, given a `Tick` as JSON, as many as there is time for; the next run goes on.
 
-        Args:
-            raw: a `Tick` as JSON.
-            context: says how much time is left.
-
-        Returns:
-            Counts of rides: ``reconciled`` (dealt with in this run) and ``overdue`` (dealt with in an earlier run, and
-            not settled yet). A run that comes again returns what it returned before.
+        The answer counts rides: ``reconciled`` (dealt with in this run) and ``overdue`` (dealt with in an earlier run,
+        and not settled yet). A run that comes again returns what it returned before.
         """
         now = shaped(raw, Tick).time
         with lambda_deadline(context), reconciler.consumer.operation(now.isoformat(), name="run") as run:
