@@ -39,14 +39,7 @@ def make_handler(
     start_simulator: StartSimulator | None = None,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> HttpHandler:
-    """Return the Lambda handler.
-
-    Args:
-        settings: the function's environment.
-        transport: carries reads and transactions to DynamoDB; by default the environment's.
-        start_simulator: starts a simulation; by default by an asynchronous invocation.
-        now: the present, with a time zone.
-    """
+    """Return the Lambda handler. By default a simulation is started by an asynchronous invocation."""
     transport = transport or dynamodb_transport()
     dynamodb = DynamoDB(transport)
     # Always on DynamoDB, so that an answer is committed together with its ride.

@@ -142,17 +142,10 @@ def due(seen: Payment, ride: Ride) -> int:
 
 
 def conclude(seen: Payment, fact: Fact, action: Action, charge: Charge | None) -> Decision:
-    """Decide what a fact makes of a payment.
+    """Decide what a fact makes of a payment, for which ``action`` was planned.
 
-    Args:
-        seen: the payment as it is.
-        fact: what happened to the ride.
-        action: the plan for them.
-        charge: the payment as the gateway has it afterwards; None where it was asked for nothing, or had nothing to
-            undo.
-
-    Raises:
-        UnexpectedStatusError: the gateway's answer is not one to the plan.
+    ``charge`` is the payment as the gateway has it afterwards; None where it was asked for nothing, or had nothing to
+    undo. UnexpectedStatusError if it is no answer to the plan.
     """
     if charge is None:
         if action in {Action.UNDO, Action.RELEASE}:

@@ -55,13 +55,7 @@ class Settlement(NamedTuple):
 
 
 def decide(seen: Seen, now: datetime, limit: timedelta) -> Cancellation | Settlement | None:
-    """Decide what becomes of a ride; None: nothing yet.
-
-    Args:
-        seen: the ride.
-        now: with a time zone.
-        limit: for how long nothing may happen to a ride.
-    """
+    """Decide what becomes of a ride to which nothing may happen for longer than ``limit``; None: nothing yet."""
     booking = seen.booking
     if booking is not None:
         if booking.status not in OPEN:

@@ -90,11 +90,7 @@ CHANGES: Final[Mapping[str, type[AnyChange]]] = {
 
 
 def book(command: Book, order_id: OrderID) -> Ride:
-    """Return the new ride ``order_id``.
-
-    Raises:
-        NoTripError: it would end where it begins.
-    """
+    """Return the new ride ``order_id``; raise FieldError if it would end where it begins."""
     fields = msgspec.structs.asdict(command)
     del fields["currency"]  # there is only one
     return rides.request(order_id=order_id, **fields)
@@ -105,6 +101,7 @@ def change[R: Ride](command: AnyChange, ride: R) -> tuple[R, Fact]:
 
     Raises:
         RideError: the ride is at another version, or its status does not allow the change.
+        FieldError: the new destination is the pickup or the present one.
     """
     seen = command.version
     match command:

@@ -49,14 +49,8 @@ class Tables(NamedTuple):
     def list_bookings(self, customer_id: str, owner: str | None, limit: int, token: str | None) -> Page:
         """Return a page of a customer's rides, newest first. The newest rides may still be missing.
 
-        Args:
-            customer_id: the customer.
-            owner: the owner of the rides to show, on whose rides alone page and token depend; None for all owners.
-            limit: the largest number of rides in a page.
-            token: ``next`` of the previous page.
-
-        Raises:
-            HttpProblemError: ``token`` is not from an earlier page.
+        Page and token depend on the rides of ``owner`` alone; None stands for all owners. ``token`` is ``next`` of the
+        previous page; HttpProblemError if it is not.
         """
         request: dict[str, Any] = {
             "TableName": self.bookings,

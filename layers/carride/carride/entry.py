@@ -81,13 +81,9 @@ def xray_header(traceparent: str | None) -> str | None:
 
 
 def pack[T](items: Iterable[T], size: Callable[[T], int], *, most: int, below: int) -> list[list[T]]:
-    """Distribute items over batches, in order.
+    """Distribute items in order over batches of at most ``most`` items, whose sizes together stay below ``below``.
 
-    Args:
-        items: the items, each smaller than ``below``.
-        size: measures an item.
-        most: the largest number of items in a batch.
-        below: the sizes in a batch must stay below it.
+    Each item is smaller than that by itself.
     """
     batches: list[list[T]] = []
     filled = below

@@ -40,12 +40,9 @@ _is_extension_name: Final = re.compile(r"[a-z0-9]{1,20}").fullmatch
 
 
 def idempotency_id(order_id: str, fact_type: str, version: int) -> str:
-    """Return the id of a fact. It is derived from the fact, so every copy of the fact has the same id.
+    """Return the id of a fact at a ride's version, derived so that every copy of the fact has the same id.
 
-    Args:
-        order_id: the ride. It cannot contain the ``/`` that separates the parts.
-        fact_type: the event's type.
-        version: the ride's version that the fact belongs to.
+    ``order_id`` cannot contain the ``/`` that separates the parts.
     """
     return str(uuid5(NAMESPACE, f"{order_id}/{fact_type}/{version}"))
 
@@ -126,17 +123,8 @@ class RideEvent(Attributes, frozen=True, kw_only=True):
     ) -> Self:
         """Return the event of a fact. Its ids depend on nothing but the fact.
 
-        Args:
-            data: the fact.
-            source: the application that emits it.
-            time: when it happened, with a time zone.
-            cause: the event that it follows from, whose correlation it shares.
-            traceparent: by default the cause's.
-            expirytime: when the event is no longer worth processing.
-            extensions: further attributes, whose names are lower-case letters and digits.
-
-        Raises:
-            ValueError: a time without a time zone, which no consumer would accept.
+        It shares the correlation of its cause and, by default, the trace. The names of extensions are lower-case
+        letters and digits. ValueError for a time without a time zone, which no consumer would accept.
         """
         if time.utcoffset() is None or (expirytime is not None and expirytime.utcoffset() is None):
             raise ValueError(f"{time} or {expirytime} has no time zone")
@@ -220,12 +208,7 @@ class _OlderAttributes(
 
 
 def read_json(content: str | bytes, field: str, *, levels: int = MOST_LEVELS) -> Any:
-    """Return the value that a JSON text holds.
-
-    Args:
-        content: what should be JSON in UTF-8.
-        field: names the text in the error.
-        levels: how deeply the value may be nested.
+    """Return the value that a JSON text holds. ``field`` names the text in the error.
 
     Raises:
         ContractError: the text is not JSON, or the value is nested too deeply or cannot be written as JSON in UTF-8.

@@ -57,18 +57,10 @@ def step(
     outbox: Outbox,
     now: datetime,
 ) -> list[Put | Update]:
-    """Return the writes by which a decision takes effect.
+    """Return the writes by which a decision on an event takes effect in the item of its ride.
 
-    Args:
-        table: the items' table, by orderID.
-        event: the event that takes effect.
-        seen: the item on which the decision was made; the writes are refused if it has changed.
-        state: the item's new state.
-        attributes: further attributes to set.
-        facts: the facts to emit, in order.
-        is_open: whether the ride needs something afterwards.
-        outbox: takes the emitted events.
-        now: with a time zone.
+    They set ``state`` and ``attributes``, emit ``facts`` in order, and are refused if the item has changed since it was
+    ``seen``. ``is_open`` says whether the ride needs something afterwards.
     """
     condition, unchanged = seen.unchanged()
     entry = {

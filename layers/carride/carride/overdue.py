@@ -26,13 +26,7 @@ class Stage(StrEnum):
 
 
 def is_overdue(open_since: str, now: datetime, limit: timedelta = LIMIT) -> bool:
-    """Say whether a ride has needed something for too long.
-
-    Args:
-        open_since: the item's ``openSince``, in ISO 8601 with a time zone.
-        now: with a time zone.
-        limit: how long it may need something.
-    """
+    """Say whether a ride has needed something for too long, since a time in ISO 8601 with a time zone."""
     return datetime.fromisoformat(open_since) <= now - limit
 
 
