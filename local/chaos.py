@@ -22,7 +22,7 @@ from local.demo import DECLINED, reconcile, stack_ref, write
 from local.local_aws import FAULTS, ROOT, EngineError, LocalAws, Stack
 from local.partner import Partner, subscribe
 from local.simulated_gateway import Books, GatewayServer, Troubles
-from ops import audit, fleet, replay
+from ops import audit, fleet, replay, tables
 from ops.audit import Report, reading
 from ops.simulation import simulate
 
@@ -232,14 +232,10 @@ def _poison(spec: Spec) -> Iterator[tuple[str | None, str | None, str]]:
 
 def _tables(cloud: LocalAws, stack: Stack) -> dict[str, object]:
     """Return the items of the tables that a replay must not change."""
-    scan = cloud.client("dynamodb").get_paginator("scan").paginate
+    found = {table: tables.scan(cloud.client("dynamodb"), stack.outputs[f"{table}Name"]) for table in _TABLES}
     return {
-        table: sorted(
-            json.dumps(item, sort_keys=True, default=repr)
-            for page in scan(TableName=stack.outputs[f"{table}Name"])
-            for item in page["Items"]
-        )
-        for table in _TABLES
+        table: sorted(json.dumps(item, sort_keys=True, default=repr) for item in items)
+        for table, items in found.items()
     }
 
 

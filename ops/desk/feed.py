@@ -1,5 +1,6 @@
 """Keeps the index of a stack current: polls its logs and queues from where it left off, and audits it now and then."""
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -7,14 +8,14 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Final, NamedTuple
 
-from botocore.exceptions import BotoCoreError
-
 from ops.audit import DEFAULT_GRACE, Report, judge, read
 from ops.audit.queues import waiting
 from ops.audit.reading import BUS, Tail, enabled
 from ops.desk.index import Index
+from ops.finding import is_running
 from ops.stack import FAILURES, StackRef, reason
 
+_logger: Final = logging.getLogger(__name__)
 _GRACE: Final = timedelta(seconds=90)
 """Longer than the lease of a killed run, after which a local stack tries again."""
 _REST: Final = 4
@@ -100,8 +101,11 @@ class Feed:
             began = time.monotonic()
             try:
                 work()
-            except (*FAILURES, LookupError) as error:  # an engine that is ending can send an answer without content
-                has_ended = self.stack.local and isinstance(error, BotoCoreError | LookupError)
+            except (*FAILURES, LookupError) as error:
+                local = self.stack.local
+                has_ended = local is not None and not is_running(local)
+                if isinstance(error, LookupError) and not has_ended:
+                    _logger.exception("a bug of the desk, or an answer without content from an engine that is ending")
                 self._trouble(name, _ENDED if has_ended else f"{self.stack.name} cannot be asked: {reason(error)}.")
             else:
                 self.answered_at = time.time()

@@ -193,6 +193,8 @@ class Index:
             run = Run(consumer, CRASHED, 0, request, text.strip()[:200], time_ms)
             runs.append(run)
             self._crashed[request] = run
+            if len(self._crashed) > self._most:
+                del self._crashed[next(iter(self._crashed))]
             self._count(consumer, CRASHED, time_ms)
 
     def add_letters(self, letters: Iterable[DeadLettered]) -> None:

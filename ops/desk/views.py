@@ -174,7 +174,7 @@ def facts(desk: "Desk", request: Request) -> dict[str, Any]:
             "more": more,
             "older": str(request.url.include_query_params(page=number + 1).query),
             "newer": str(request.url.include_query_params(page=number - 1).query),
-            "known": len(desk.feed.index.facts),
+            "known": sum(bool(each.copies) for each in desk.feed.index.facts.values()),
         }
 
 

@@ -82,9 +82,11 @@ class Deployment:
         request = AWSRequest(method, url, headers=headers, data=json.dumps(body) if body else None)
         if sign:
             SigV4Auth(self._credentials(), "execute-api", self.stack.region).add_auth(request)
-        answer = urllib3.request(
-            method, url, body=request.data, headers=dict(request.headers), timeout=_ANSWER_SECONDS, retries=False
-        )
+        sent: dict[str, Any] = {"body": request.data, "headers": dict(request.headers), "timeout": _ANSWER_SECONDS}
+        try:
+            answer = urllib3.request(method, url, **sent, retries=False)
+        except urllib3.exceptions.HTTPError as error:
+            raise FailedError(f"{url} does not answer: {error}") from error
         return answer.status, answer.json() if answer.status < _REFUSED else answer.data.decode(errors="replace")
 
     def _credentials(self) -> Any:

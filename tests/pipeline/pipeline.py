@@ -6,13 +6,12 @@ from datetime import timedelta
 from typing import Any, Final
 
 from carride.history import TimelineEntry, merged, timeline_of
-from idempotency import marshalling
 from local.demo import stack_ref
 from local.local_aws import LocalAws, Stack
 from ops.audit import CONSUMERS, Report, audit
 from ops.audit.ledger import Ledger
 from ops.audit.queues import peek
-from ops.audit.reading import BUS, lines
+from ops.audit.reading import BUS, lines, scan
 from ops.simulation import simulate
 
 HISTORY: Final = "ride-history"
@@ -79,7 +78,5 @@ class Pipeline:
 
     def rides(self) -> list[tuple[TimelineEntry, ...]]:
         """Return the timeline of every ride."""
-        pages = (
-            self.cloud.client("dynamodb").get_paginator("scan").paginate(TableName=self.stack.outputs["RideTableName"])
-        )
-        return [*map(timeline_of, merged(marshalling.values(item) for page in pages for item in page["Items"]))]
+        items = scan(self.cloud.client("dynamodb"), self.stack.outputs["RideTableName"])
+        return [*map(timeline_of, merged(items))]
