@@ -5,7 +5,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from typing import Final, NamedTuple
 
 from ops.audit import DEFAULT_GRACE, Report, judge, read
@@ -20,7 +19,7 @@ _GRACE: Final = timedelta(seconds=90)
 """Longer than the lease of a killed run, after which a local stack tries again."""
 _REST: Final = 4
 """A feed pauses for this many times as long as its last look took."""
-_ENDED: Final = "The local stack does not answer. If it has ended, start it with `make demo ARGS=--keep`."
+ENDED: Final = "The local stack does not answer. If it has ended, start it with `make demo ARGS=--keep`."
 
 
 class Beat(NamedTuple):
@@ -56,16 +55,16 @@ class Feed:
         self.report: Report | None = None
         self.audited_at: float | None = None
         """When the audit of ``report`` began, in seconds since the epoch."""
-        self.troubles: dict[str, str] = {}
-        """Why polling or the audit fails now, in sentences."""
+        self.troubles: dict[str, str | None] = {}
+        """Why polling or the audit fails now, in sentences; None if it does not."""
         self.answered_at = time.time()
         """When the stack answered last."""
         self._beat = LOCAL if stack.local else AWS
         self._stopping, self._audit_wanted = threading.Event(), threading.Event()
         self._audited_version = -1
-        since, adds = datetime.now(UTC) - self._beat.history, {BUS: self.index.add_published}
-        adds |= {each.resources: partial(self.index.add_line, each.name) for each in self.consumers}
-        self._tails = [(add, Tail(stack, name, since, self._beat.overlap)) for name, add in adds.items()]
+        adds = {BUS: self.index.add_published} | {each.resources: self.index.add_line for each in self.consumers}
+        since, overlap = datetime.now(UTC) - self._beat.history, self._beat.overlap
+        self._tails = [(add, Tail(stack, name, since, overlap)) for name, add in adds.items()]
         jobs = {
             "logs": (self._read_logs, self._beat.logs),
             "queues": (self._count_queues, self._beat.queues),
@@ -98,7 +97,7 @@ class Feed:
 
     def _repeat(self, name: str, work: Callable[[], object], pause: float) -> None:
         while not self._stopping.is_set():
-            began = time.monotonic()
+            began, sentence = time.monotonic(), None
             try:
                 work()
             except (*FAILURES, LookupError) as error:
@@ -106,18 +105,12 @@ class Feed:
                 has_ended = local is not None and not is_running(local)
                 if isinstance(error, LookupError) and not has_ended:
                     _logger.exception("a bug of the desk, or an answer without content from an engine that is ending")
-                self._trouble(name, _ENDED if has_ended else f"{self.stack.name} cannot be asked: {reason(error)}.")
+                sentence = ENDED if has_ended else f"{self.stack.name} cannot be asked: {reason(error)}."
             else:
                 self.answered_at = time.time()
-                self._trouble(name, None)
-            took = time.monotonic() - began
-            self._stopping.wait(max(pause, _REST * took))
-
-    def _trouble(self, name: str, sentence: str | None) -> None:
-        with self.lock:
-            self.troubles = {each: text for each, text in self.troubles.items() if each != name}
-            if sentence:
-                self.troubles[name] = sentence
+            with self.lock:
+                self.troubles = self.troubles | {name: sentence}
+            self._stopping.wait(max(pause, _REST * (time.monotonic() - began)))
 
     def _read_logs(self) -> None:
         for add, tail in self._tails:

@@ -7,7 +7,7 @@ from itertools import accumulate, pairwise
 from typing import Final, NamedTuple
 
 from idempotency import observation
-from ops.desk.index import ABSORBED, CRASHED, DEAD, FAILURES, WAITING
+from ops.desk.index import CRASHED, WAITING
 
 WIDTH: Final = 1000.0
 """Width of the time axis in its own units."""
@@ -16,7 +16,7 @@ _INSTANT_MS: Final = 20.0
 
 
 class Look(NamedTuple):
-    """How an outcome is shown: its CSS class, a sign and a word, so that colour says nothing alone."""
+    """How an outcome is shown: its CSS classes, a sign and a word, so that colour says nothing alone."""
 
     kind: str
     sign: str
@@ -30,7 +30,7 @@ LOOKS: Final[Mapping[str, Look]] = {
     observation.DUPLICATE: Look("duplicate", "=", "duplicate"),
     observation.BUSY: Look("duplicate", "…", "busy"),
     observation.FAILED: Look("failed", "✕", "failed"),
-    CRASHED: Look("failed", "✕", "crashed"),
+    CRASHED: Look("failed guessed", "✕", "crashed"),
     observation.LOST_LEASE: Look("fenced", "⊘", "late write fenced off"),
     observation.EXPIRED: Look("duplicate", "⌀", "expired"),
     observation.QUARANTINED: Look("dead", "■", "quarantined"),
@@ -38,15 +38,6 @@ LOOKS: Final[Mapping[str, Look]] = {
     observation.UNPROTECTED: Look("failed", "!", "unprotected"),
     WAITING: Look("waiting", "○", "waiting"),
 }
-
-STACKED: Final[Mapping[str, frozenset[str]]] = {
-    "new": frozenset({observation.NEW, observation.RETRIED}),
-    "takeover": frozenset({observation.TAKEOVER}),
-    "duplicate": ABSORBED,
-    "failed": FAILURES,
-    "dead": DEAD,
-}
-"""The parts of a consumer's chart, from the bottom up."""
 
 
 class Bar(NamedTuple):
@@ -68,7 +59,7 @@ def stacked(buckets: Sequence[Counter[str]], parts: Mapping[str, Iterable[str]])
 
     Args:
         buckets: counts by outcome, the oldest first.
-        parts: the outcomes that each part adds up, by CSS class.
+        parts: the outcomes that each part adds up, by CSS class, from the bottom up.
     """
     peak, bars = max(bucket.total() for bucket in buckets), list[Bar]()
     for x, bucket in enumerate(buckets):
