@@ -19,12 +19,12 @@ class AuditedConsumer(NamedTuple):
     resources: str
     """Prefix of the logical ids of its resources."""
     table: str | None = None
-    """Logical id of the table with its effects: an item per ride, with an attribute per event and a counter of effects.
-    A consumer without such a table is audited by its log."""
+    """Logical id of its table: an item per ride, with an attribute per event and a counter of effects. A consumer
+    without one is audited by its log."""
     acts_on: frozenset[type] | None = None
     """The types of facts that it acts on; None is every event of the bus, broken ones included."""
     policy: Policy = Policy()
-    """Its policy, as far as it decides which deliveries run. The window and the lease are settings of the function."""
+    """Decides which deliveries run. Window and lease are settings of the function."""
 
     def takes(self, event_type: str | None) -> bool:
         """Return whether the consumer acts on events of a type."""
@@ -40,9 +40,9 @@ CONSUMERS: Final = (
 LOG_RULE_DLQ: Final = "CarRideLogRuleDlq"
 """Its messages are events that the bus accepted and could not log."""
 OTHER_DLQS: Final = (
-    *("CarRideBusDlq", LOG_RULE_DLQ, "OutboxPipeDlq", "PartnersRuleDlq", "PartnersOlderRuleDlq"),
-    *("ProducerDlq", "ReconcilerDlq"),
-)
+    "CarRideBusDlq", LOG_RULE_DLQ, "OutboxPipeDlq", "PartnersRuleDlq", "PartnersOlderRuleDlq", "ProducerDlq",
+    "ReconcilerDlq",
+)  # fmt: skip
 """Dead-letter queues that belong to no consumer."""
 
 NEVER: Final = datetime.max.replace(tzinfo=UTC)

@@ -6,9 +6,8 @@ from unittest.mock import Mock
 import pytest
 from urllib3.exceptions import HTTPError
 
-from ops.verify import Deployment, Verdict, verify
+from ops.verify import Deployment, FailedError, Verdict, verify
 from ops.verify.checks import CHECKS
-from ops.verify.deployment import FailedError
 from tests.ops.world import stack as ref
 
 
