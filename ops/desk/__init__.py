@@ -17,11 +17,7 @@ _HOST: Final = "127.0.0.1"
 
 @contextmanager
 def serving(stack: StackRef, port: int = PORT) -> Iterator[str]:
-    """Serve the page from a thread for as long as the ``with`` block lasts; yield its URL.
-
-    Args:
-        stack: what to show.
-        port: where to listen; 0 is any free port.
+    """Serve the page from a thread for as long as the ``with`` block lasts; yield its URL. Port 0 is any free port.
 
     Raises:
         OperatorError: there is no such stack, or the port is taken.

@@ -39,12 +39,7 @@ _HEADERS: Final = {
 
 
 class Desk:
-    """The pages over a feed.
-
-    Args:
-        feed: knows the stack.
-        host: the name and port under which the page is served.
-    """
+    """The pages over a feed, served under a host's name and port."""
 
     def __init__(self, feed: Feed, host: str) -> None:
         self.feed, self.jobs = feed, Jobs(feed.stack)

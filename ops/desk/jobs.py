@@ -70,9 +70,7 @@ class Jobs:
     def start(self, verb: str, arguments: Mapping[str, str]) -> str:
         """Start the dry run of a verb and return the job's id.
 
-        Args:
-            verb: one of those that the desk offers.
-            arguments: options by name, and the argument without a name under the empty one; ``on`` is a flag.
+        Options are given by name, and the argument without a name under the empty one; ``on`` is a flag.
 
         Raises:
             OperatorError: the desk does not offer the verb or an option.

@@ -55,11 +55,9 @@ def look(outcome: str) -> Look:
 
 
 def stacked(buckets: Sequence[Counter[str]], parts: Mapping[str, Iterable[str]]) -> tuple[list[Bar], int]:
-    """Stack the counts of time buckets; return the bars, and the height of the highest bucket.
+    """Stack the counts of time buckets, the oldest first; return the bars, and the height of the highest bucket.
 
-    Args:
-        buckets: counts by outcome, the oldest first.
-        parts: the outcomes that each part adds up, by CSS class, from the bottom up.
+    ``parts`` are the outcomes that each part adds up, by CSS class, from the bottom up.
     """
     peak, bars = max(bucket.total() for bucket in buckets), list[Bar]()
     for x, bucket in enumerate(buckets):

@@ -38,10 +38,8 @@ class SkippedError(Exception):
 class Deployment:
     """A stack under verification.
 
-    Args:
-        stack: the stack.
-        rides: how many rides the simulator publishes; a tenth of them are also booked over the API.
-        wait: seconds that events may take to reach their end.
+    The simulator publishes so many rides, and a tenth of them are also booked over the API. Events may take ``wait``
+    seconds to reach their end.
     """
 
     def __init__(self, stack: StackRef, *, rides: int = 20, wait: float = 600) -> None:
@@ -76,11 +74,7 @@ class Deployment:
                 raise SkippedError(f"{parameter} is {self.parameters[parameter] or 'not set'}")
 
     def until[T](self, what: str, look: Callable[[], T | None]) -> T:
-        """Return the first answer that is true or not empty, of one look every few seconds.
-
-        Raises:
-            FailedError: the time is up; ``what`` is the reason.
-        """
+        """Return the first answer that is true or not empty; raise `FailedError` with ``what`` if the time is up."""
         deadline = time.monotonic() + self._wait
         while time.monotonic() < deadline:
             if found := look():

@@ -311,11 +311,7 @@ def _rides(it: Deployment) -> str:
 
 
 def _settled(it: Deployment) -> Report:
-    """Wait until nothing is in flight, and return the audit.
-
-    Raises:
-        FailedError: something is lost or doubled, or the audit cannot tell.
-    """
+    """Wait until nothing is in flight, and return the audit, which has to be balanced."""
 
     def settled() -> Report | None:
         report = audit(it.stack)
