@@ -319,7 +319,7 @@ def _interrupt(desk: "Desk", form: Mapping[str, str]) -> tuple[str, str | None]:
 
 @_act
 def _audit(desk: "Desk", _form: Mapping[str, str]) -> tuple[str, str | None]:
-    desk.feed.audit_soon()
+    desk.feed.audit_wanted.set()
     return "/ledger", "The audit has begun."
 
 

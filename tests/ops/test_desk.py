@@ -104,9 +104,9 @@ def test_a_bug_is_not_taken_for_an_ended_stack(monkeypatch: pytest.MonkeyPatch, 
     feed, rounds = Feed(ref), iter((KeyError("name"), OperatorError("no answer")))
     monkeypatch.setattr("ops.desk.feed.is_running", lambda _: len(caplog.records) == 0)
     monkeypatch.setattr(feed, "_stopping", Mock(is_set=Mock(side_effect=[False, False, True])))
-    said = []
-    monkeypatch.setattr(feed._stopping, "wait", lambda _: said.append(feed.troubles["logs"]))  # noqa: SLF001
-    feed._repeat("logs", Mock(side_effect=rounds), 0)  # noqa: SLF001 - the threads would run on
+    said = list[str | None]()
+    monkeypatch.setattr(feed._stopping, "wait", lambda _: said.extend(feed.troubles.values()))  # noqa: SLF001
+    feed._repeat(Mock(side_effect=rounds), 0)  # noqa: SLF001 - the threads would run on
     assert said == ["carride cannot be asked: 'name'.", ENDED]
     assert "KeyError" in caplog.text
 
