@@ -40,18 +40,13 @@ LOOKS: Final[Mapping[str, Look]] = {
 }
 
 
-class Bar(NamedTuple):
-    """A part of a bucket's bar in a chart; 1 is a bucket's width and an event's height."""
-
-    kind: str
-    x: int
-    y: int
-    height: int
-
-
 def look(outcome: str) -> Look:
     """Return the look of an outcome."""
     return LOOKS.get(outcome, Look("failed", "!", outcome.lower()))
+
+
+type Bar = tuple[str, int, int, int]
+"""CSS class, x, y and height of a part of a bucket's bar; 1 is a bucket's width and an event's height."""
 
 
 def stacked(buckets: Sequence[Counter[str]], parts: Mapping[str, Iterable[str]]) -> tuple[list[Bar], int]:
@@ -65,7 +60,7 @@ def stacked(buckets: Sequence[Counter[str]], parts: Mapping[str, Iterable[str]])
         for kind, outcomes in parts.items():
             if count := sum(bucket[outcome] for outcome in outcomes):
                 top -= count
-                bars.append(Bar(kind, x, top, count))
+                bars.append((kind, x, top, count))
     return bars, peak
 
 

@@ -121,17 +121,14 @@ def _flow(desk: "Desk", _request: Request) -> dict[str, Any]:
             "chart_of_bus": stacked(recent, {"bus": KINDS}),
             "buckets": BUCKETS,
             "minutes": BUCKETS * BUCKET_S // 60,
-            "producer_letters": {queue: feed.queues.get(queue) for queue in _PRODUCER_DLQS},
-            "bus_letters": {
-                queue: feed.queues[queue] for queue in {*OTHER_DLQS} - {*_PRODUCER_DLQS} if feed.queues.get(queue)
-            },
+            "producer_dlqs": _PRODUCER_DLQS,
+            "bus_dlqs": [each for each in OTHER_DLQS if each not in _PRODUCER_DLQS and feed.queues.get(each)],
         }
 
 
 def _lane(feed: Feed, consumer: AuditedConsumer, now: float) -> dict[str, Any]:
     buckets, total = feed.index.recent(consumer.name, now), feed.index.totals[consumer.name]
     minute = sum(buckets[-_MINUTE_BUCKETS:], Counter[str]())
-    dlqs = (f"{consumer.resources}RuleDlq", f"{consumer.resources}Dlq")
     return {
         "name": consumer.name,
         "deliveries": total.total(),
@@ -142,7 +139,7 @@ def _lane(feed: Feed, consumer: AuditedConsumer, now: float) -> dict[str, Any]:
         "chart": stacked(buckets, _CHARTED),
         "waiting": len(feed.index.waiting[consumer.name]),
         "queue": feed.queues.get(f"{consumer.resources}Queue"),
-        "letters": {queue: feed.queues.get(queue) for queue in dlqs},
+        "dlqs": (f"{consumer.resources}RuleDlq", f"{consumer.resources}Dlq"),
     }
 
 
