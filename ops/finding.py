@@ -43,12 +43,20 @@ def kept() -> Kept | None:
     """Return the local stack that is running, or None: no file, its process has ended, or nothing answers."""
     try:
         stack = Kept(**json.loads(KEPT.read_bytes()))
-        os.kill(stack.pid, 0)
-        address = urlsplit(stack.endpoint)
-        socket.create_connection((str(address.hostname), int(address.port or 0)), _ANSWER_SECONDS).close()
     except (OSError, ValueError, TypeError):
         return None
-    return stack
+    return stack if is_running(stack) else None
+
+
+def is_running(stack: Kept) -> bool:
+    """Return whether a local stack's process runs and answers."""
+    address = urlsplit(stack.endpoint)
+    try:
+        os.kill(stack.pid, 0)
+        socket.create_connection((str(address.hostname), int(address.port or 0)), _ANSWER_SECONDS).close()
+    except OSError:
+        return False
+    return True
 
 
 def is_quiet(stack: StackRef) -> bool:

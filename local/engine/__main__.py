@@ -20,7 +20,6 @@ def _parser() -> argparse.ArgumentParser:
     serving = commands.add_parser("serve", help="run the engine in the foreground")
     add = serving.add_argument
     add("--port", type=int, required=True, help="TCP port to listen on")
-    add("--host", default=HOST, help="address to listen on (%(default)s)")
     add(
         "--retry-delays",
         default="1,2",
@@ -56,7 +55,7 @@ def _serve(options: argparse.Namespace) -> None:
     # MiniStack reads these when it is imported.
     os.environ |= {
         "GATEWAY_PORT": str(options.port),
-        "BIND_HOST": options.host,
+        "BIND_HOST": HOST,
         "AUTH": "true",
         "IOT_MTLS_ENABLED": "0",
         "SFTP_ENABLED": "0",

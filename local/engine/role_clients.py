@@ -7,6 +7,7 @@ import boto3
 from botocore.config import Config
 from ministack.core import lambda_runtime
 
+from local.engine.process import HOST
 from local.engine.scope import Scope
 from local.engine.settings import Settings
 
@@ -27,7 +28,7 @@ def client(settings: Settings, service: str, *, role: str, user: str, region: st
     arn = f"arn:aws:lambda:{region}:{account}:function:{user}"
     session = {"FunctionArn": arn, "FunctionName": user, "Role": role}
     credentials: dict[str, str] = lambda_runtime.execution_credentials(session)
-    return _client(f"http://{settings.host}:{settings.port}", service, region, **credentials)
+    return _client(f"http://{HOST}:{settings.port}", service, region, **credentials)
 
 
 @functools.cache

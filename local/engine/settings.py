@@ -9,7 +9,6 @@ class Settings:
 
     Attributes:
         port: TCP port to listen on.
-        host: Address to listen on; loopback, since the engine runs code that callers give it.
         retry_delays: Seconds before the first, second, … retry of an asynchronous invocation; the last one repeats.
         workers: Processes that one function may have for asynchronous events, or for batches of a queue.
         queue_limit: Events that one function's asynchronous queue holds before it throttles.
@@ -19,7 +18,6 @@ class Settings:
     """
 
     port: int
-    host: str
     retry_delays: tuple[float, ...]
     workers: int
     queue_limit: int

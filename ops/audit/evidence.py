@@ -25,7 +25,7 @@ class AuditedConsumer(NamedTuple):
     acts_on: frozenset[type] | None = None
     """The types of facts that it acts on; None is every event of the bus, broken ones included."""
     policy: Policy = Policy()
-    """Its policy, as far as it decides which deliveries run. The window and the lease are settings of the function."""
+    """Decides which deliveries run. Window and lease are settings of the function."""
 
     def takes(self, event_type: str | None) -> bool:
         """Return whether the consumer acts on events of a type."""
@@ -41,9 +41,9 @@ CONSUMERS: Final = (
 LOG_RULE_DLQ: Final = "CarRideLogRuleDlq"
 """Its messages are events that the bus accepted and could not log."""
 OTHER_DLQS: Final = (
-    *("CarRideBusDlq", LOG_RULE_DLQ, "OutboxPipeDlq", "PartnersRuleDlq", "PartnersOlderRuleDlq"),
-    *("ProducerDlq", "ReconcilerDlq"),
-)
+    "CarRideBusDlq", LOG_RULE_DLQ, "OutboxPipeDlq", "PartnersRuleDlq", "PartnersOlderRuleDlq", "ProducerDlq",
+    "ReconcilerDlq",
+)  # fmt: skip
 """Dead-letter queues that belong to no consumer."""
 
 NEVER: Final = datetime.max.replace(tzinfo=UTC)

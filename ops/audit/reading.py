@@ -216,8 +216,7 @@ def outbox(dynamodb: Any, table: str) -> dict[str, datetime]:
 def gateway_payments(ledger: str | Iterable[Mapping[str, Any]]) -> list[GatewayPayment]:
     """Return the payments of the gateway's ledger, or of its JSON: a list, or an object with ``payments``.
 
-    Raises:
-        ValueError, LookupError, TypeError: it has another form.
+    Raise a ValueError, LookupError or TypeError if it has another form.
     """
     loaded = json.loads(ledger) if isinstance(ledger, str) else ledger
     return [

@@ -150,6 +150,25 @@ def test_what_is_on_the_bus_does_not_wait_in_the_outbox(ref: StackRef) -> None:
     assert "outbox" not in str(lookup.event(ref, CREATED.idempotencyid).says)
 
 
+@pytest.mark.parametrize(
+    ("options", "shown"),
+    [
+        ({}, ["on bus", "on bus", "New", "Failed"]),
+        ({"ride": "order_01"}, ["on bus", "New", "Failed"]),
+        ({"outcome": "New"}, ["New"]),
+        ({"type": "CarRideAccepted"}, []),
+    ],
+)
+def test_lines_are_chosen_by_ride_type_and_outcome(ref: StackRef, options: Any, shown: list[str]) -> None:
+    """A ride whose name begins like another's is another ride, and a type is another one than a later one's."""
+    for each in (CREATED, event(CarRideCreated.of(booked("order_010")))):
+        log(ref, "CarRideEvents", on_bus(each), age_s=9)
+    log(ref, "RideHistory", delivery(CREATED, "New"), age_s=8)
+    log(ref, "Dispatch", delivery(CREATED, "Failed", "dispatch"), age_s=7)
+    lines = lookup.tail(ref, since=datetime.now(UTC) - timedelta(minutes=1), follow=False, **options)
+    assert [each.outcome if isinstance(each, Delivered) else "on bus" for each in lines] == shown
+
+
 def test_each_line_is_shown_once(ref: StackRef) -> None:
     """A line that appears late is shown, too; one from before the given time is not."""
     log(ref, "CarRideEvents", on_bus(CREATED, "long ago"), age_s=600)
