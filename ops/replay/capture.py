@@ -29,9 +29,6 @@ def captured(stack: StackRef, since: datetime, until: datetime, *, looks: int) -
     Two things keep the replay from consumers: it goes to the one rule that it names, and its own name is one that the
     template's rules refuse. The rule takes nothing but this replay. Rule, queue and replay end with the iteration.
     The queue counts as empty after ``looks`` reads that find nothing, each of a second.
-
-    Raises:
-        OperatorError: the replay failed.
     """
     now = datetime.now(UTC)
     remove_leftovers(stack, now)
@@ -92,16 +89,21 @@ def _make_queue(stack: StackRef, name: str, rule: str) -> tuple[str, str]:
     like: Any = {"QueueUrl": stack.outputs["RideHistoryDlqUrl"], "AttributeNames": ["KmsMasterKeyId", "QueueArn"]}
     attributes = sqs.get_queue_attributes(**like)["Attributes"]
     arn = f"{attributes.pop('QueueArn').rpartition(':')[0]}:{name}"
+    # The policy comes with the queue: a later one may take a minute to be in force, and what is refused is lost.
+    attributes["Policy"] = may_send("events", rule, arn)
+    return str(sqs.create_queue(QueueName=name, Attributes=attributes)["QueueUrl"]), arn
+
+
+def may_send(service: str, source: str, queue: str) -> str:
+    """Return the policy of a queue to which a rule or a topic sends, each by its ARN."""
     statement = {
         "Effect": "Allow",
-        "Principal": {"Service": "events.amazonaws.com"},
+        "Principal": {"Service": f"{service}.amazonaws.com"},
         "Action": "sqs:SendMessage",
-        "Resource": arn,
-        "Condition": {"ArnEquals": {"aws:SourceArn": rule}},
+        "Resource": queue,
+        "Condition": {"ArnEquals": {"aws:SourceArn": source}},
     }
-    # The policy comes with the queue: a later one may take a minute to be in force, and what is refused is lost.
-    attributes["Policy"] = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
-    return str(sqs.create_queue(QueueName=name, Attributes=attributes)["QueueUrl"]), arn
+    return json.dumps({"Version": "2012-10-17", "Statement": [statement]})
 
 
 def _remove(stack: StackRef, name: str) -> None:

@@ -134,14 +134,12 @@ class Prediction:
 
 
 class ReplayPlan(NamedTuple):
-    """What a replay of a window would do, if nothing changes until then."""
+    """What a replay of a window would do, if nothing changes until then: events by consumer, type and fate."""
 
     since: datetime
     until: datetime
     events: int
-    """Events of the window in the archive."""
     fates: Mapping[str, Mapping[str, Mapping[Fate, int]]]
-    """The number of events by consumer, type and fate."""
     warnings: list[str]
 
 
@@ -149,15 +147,11 @@ def plan(stack: StackRef, since: datetime, until: datetime, *, looks: int = 10) 
     """Predict what a replay would do, per consumer and event type, and deliver nothing to anybody.
 
     All events have been read after ``looks`` seconds without a message.
-
-    Raises:
-        OperatorError: the window is not in the archive, or EventBridge could not replay it.
     """
     made = datetime.now(UTC)
     found = warnings(stack, since, until, made)
     replay = name_for(stack.region, made)
-    predictions = {each.name: Prediction(stack, each, replay) for each in CONSUMERS}
-    count = 0
+    predictions, count = {each.name: Prediction(stack, each, replay) for each in CONSUMERS}, 0
     with closing(captured(stack, since, until, looks=looks)) as batches:
         for batch in batches:
             count += len(batch)
@@ -179,9 +173,6 @@ def watch(stack: StackRef, name: str, *, looks: int = 3, pause: float = PAUSE) -
     """Yield the progress of a replay until replay and queues are done, and the logs of consumers stand still.
 
     They stand still when ``looks`` looks in a row, with ``pause`` seconds in between, show no change.
-
-    Raises:
-        OperatorError: there is no such replay.
     """
     since = dict.fromkeys((each.name for each in CONSUMERS), describe(stack, name).started)
     fates: dict[str, dict[str | None, Fate]] = {consumer: {} for consumer in since}

@@ -52,7 +52,7 @@ def test_each_change_leaves_a_line(
 
     monkeypatch.setitem(VERBS, "change", Verb("change", change, acts=True))
     changes = tmp_path / ".carride" / "changes.jsonl"
-    monkeypatch.setattr("ops.cli.changes.CHANGES", changes)
+    monkeypatch.setattr("ops.cli.app.CHANGES", changes)
     assert run("it") == 0
     assert not changes.exists()
     assert [run("it's", "--yes"), run("that", "--yes")] == [status, status]

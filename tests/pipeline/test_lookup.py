@@ -45,7 +45,7 @@ def ask(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Ask:
     """Run a command, and return what it prints with --json."""
-    monkeypatch.setattr("ops.cli.changes.CHANGES", tmp_path / "changes.jsonl")
+    monkeypatch.setattr("ops.cli.app.CHANGES", tmp_path / "changes.jsonl")
 
     def ask(*arguments: str) -> Any:
         clients = lambda service, region: lived[0].cloud.client(service, region=region)  # noqa: E731 - two arguments

@@ -212,7 +212,7 @@ def test_a_run_ends_with_the_audit(
     """The dry run says who receives the events. What is interrupted goes on, and says how to cancel it."""
     monkeypatch.setattr("ops.cli.replay.plan", partial(plan, looks=1))
     monkeypatch.setattr("ops.cli.replay.PAUSE", 0.2)
-    monkeypatch.setattr("ops.cli.changes.CHANGES", tmp_path / "changes.jsonl")
+    monkeypatch.setattr("ops.cli.app.CHANGES", tmp_path / "changes.jsonl")
     now = datetime.now(UTC)
     window = ("--since", (now - timedelta(seconds=1)).isoformat(), "--until", now.isoformat())
 
