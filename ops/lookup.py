@@ -51,7 +51,7 @@ _stated = jmespath.compile("[id, detail.idempotencyid, detail.idempotencyId, det
 
 
 class AtConsumer(NamedTuple):
-    """What became of an event at a consumer."""
+    """What became of an event at a consumer; dead letters come without the event."""
 
     consumer: str
     outcome: str
@@ -61,7 +61,6 @@ class AtConsumer(NamedTuple):
     deliveries: list[Delivered]
     record: Explained | None
     dead_letters: list[Letter]
-    """Without the event."""
 
 
 class Event(NamedTuple):
@@ -77,16 +76,14 @@ class Event(NamedTuple):
     says: str | None
     """How it breaks the contract, and where it is if it is not on the bus."""
     copies: tuple[Published, ...]
-    """The event as the bus took it, each time."""
     consumers: tuple[AtConsumer, ...]
 
 
 class Ride(NamedTuple):
-    """A ride, and what became of its events."""
+    """A ride, how it ended in the words of the audit, and what became of its events."""
 
     order_id: str
     state: str
-    """How it ended, in the words of the audit."""
     problems: tuple[str, ...]
     """What is wrong with it, and what could not be read."""
     tables: Mapping[str, Mapping[str, Any] | str]
@@ -121,9 +118,6 @@ def ride(stack: StackRef, order_id: str, /) -> Ride:
 
     Args:
         order_id: The ride's id, such as order_01.
-
-    Raises:
-        OperatorError: the id has another form, or nothing is known of the ride.
     """
     known = _of_ride(stack, order_id)
     if not known.names and not known.evidence.bookings:
@@ -347,9 +341,6 @@ def tail(
         since: Begin with those since then; by default with the next one.
         follow: Go on until Ctrl-C.
         pause: Waits for some seconds.
-
-    Raises:
-        OperatorError: there is no such type or outcome, or the ride's id has another form.
     """
     if ride is not None:
         _check_ride(ride)

@@ -53,13 +53,11 @@ HELD: Final = "the first letter of its group did not succeed"
 
 
 class Verdict(NamedTuple):
-    """What a redrive would do with a letter."""
+    """What a redrive would do with a letter, what its target would do then, and whether its key is released first."""
 
     goes: bool
     why: str
-    """What its target would do with it."""
     releases: bool = False
-    """Whether its key is released first."""
 
     @property
     def is_uncertain(self) -> bool:
@@ -116,11 +114,7 @@ class _Envelope(Struct, rename={"detail_type": "detail-type"}):
 
 
 def target_of(stack: StackRef, queue: str) -> str:
-    """Return the ARN of the target that a queue's messages were meant for.
-
-    Raises:
-        OperatorError: this command does not know the target.
-    """
+    """Return the ARN of the target that a queue's messages were meant for."""
     bus = stack.outputs["CarRideBusName"]
     if queue == PRODUCER_DLQ:
         return str(stack.client("events").describe_event_bus(Name=bus)["Arn"])
@@ -209,9 +203,6 @@ def redrive(
         release: Release quarantined keys and keys whose attempts are used up; their cause is fixed.
         no_canary: Send all letters at once, without waiting for the first of each group.
         wait: How long to wait for the outcome of the first letters.
-
-    Raises:
-        OperatorError: the queue cannot be redriven, or has no chosen letter although it has others.
     """
     if (limit is not None and limit < 1) or (rate is not None and rate <= 0):
         raise OperatorError("--limit and --rate have to be more than 0")
@@ -226,7 +217,7 @@ def plan(
 ) -> RedrivePlan:
     """Return what a redrive of a dead-letter queue would do with each letter, and change nothing.
 
-    ``chosen`` are the key, reason or group of the letters to take. Arguments and errors as in `redrive`.
+    ``chosen`` are the key, reason or group of the letters to take. Arguments as in `redrive`.
     """
     url, target = url_of(stack, queue), target_of(stack, queue)
     hidden, others, found = waiting(stack.client("sqs"), url), list[str](), list[Planned]()
@@ -273,16 +264,16 @@ class Job:
         self.hidden_s = max(HIDDEN_SECONDS, math.ceil(20 * self.pause_s))
 
     def run(self) -> Redriven:
-        """Send the letters of the plan to their target.
-
-        Raises:
-            OperatorError: AWS refused something or could not be reached; no letter is lost.
-            KeyboardInterrupt: with a message that says how far it has come.
-        """
+        """Send the letters of the plan to their target. If it ends early, the error says how far it has come."""
         try:
             if self.canary:
                 self._send_first()
-            self._send_rest()
+            # Then the letters of all groups whose first letter did not fail.
+            with closing(
+                self._received(id_ for id_, each in self.left.items() if not self._is_held(each.letter))
+            ) as rest:
+                for found in rest:
+                    self._send(found)
         except (BotoCoreError, ClientError, StoreError) as error:
             raise OperatorError(f"{self.state}. It ended early: {error}") from error
         except KeyboardInterrupt as error:
@@ -323,13 +314,6 @@ class Job:
         if pending:
             self.report(f"waiting for the outcome of {len(pending)} of them, up to {self.wait.total_seconds():.0f} s")
             self._wait(pending)
-
-    def _send_rest(self) -> None:
-        """Send the letters of all groups whose first letter did not fail."""
-        ids = [id_ for id_, each in self.left.items() if not self._is_held(each.letter)]
-        with closing(self._received(ids)) as messages:
-            for found in messages:
-                self._send(found)
 
     def _received(self, ids: Iterable[str]) -> Generator[Found]:
         """Receive the messages with these ids, and show all others again."""
@@ -435,11 +419,7 @@ def send(stack: StackRef, arn: str, event: Mapping[str, Any]) -> str | None:
 
 
 def entry_in(event: Mapping[str, Any]) -> BusEntry:
-    """Return the entry in a dead letter of the publisher.
-
-    Raises:
-        FieldError: a part of the envelope is missing or has another form.
-    """
+    """Return the entry in a dead letter of the publisher; a FieldError names what is missing or has another form."""
     envelope = shaped(event, _Envelope)
     try:
         time = envelope.time.astimezone(UTC) if envelope.time.tzinfo else envelope.time.replace(tzinfo=UTC)

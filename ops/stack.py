@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import boto3
@@ -74,11 +74,7 @@ class StackRef:
 
     @cached_property
     def outputs(self) -> Mapping[str, str]:
-        """The stack's outputs by name.
-
-        Raises:
-            OperatorError: there is no such stack.
-        """
+        """The stack's outputs by name."""
         stack = self.describe()
         if stack is None:
             raise OperatorError(f"there is no stack {self.name} in {self.region}: give --stack and --region")
@@ -108,11 +104,7 @@ class StackRef:
         }
 
     def invoke(self, output: str, payload: Mapping[str, Any]) -> Any:
-        """Invoke the function that an output names, and return its answer.
-
-        Raises:
-            OperatorError: the function failed.
-        """
+        """Invoke the function that an output names, and return its answer."""
         answer = self.client("lambda").invoke(FunctionName=self.outputs[output], Payload=json.dumps(payload))
         content = json.load(answer["Payload"])
         if "FunctionError" in answer:
@@ -132,15 +124,12 @@ class StackRef:
 def aws_clients(**settings: Any) -> ClientFactory:
     """Return a factory that makes each client once, configured as AWS's tools are, with short timeouts.
 
-    Args:
-        **settings: arguments of boto3's ``Session.client`` that take precedence, such as ``endpoint_url``.
+    ``settings``, such as ``endpoint_url``, are arguments of boto3's ``Session.client`` that take precedence.
     """
-    made: dict[tuple[str, str], Any] = {}
 
+    @cache
     def client(service: str, region: str) -> Any:
-        if (service, region) not in made:
-            session: Any = boto3.session.Session()  # typed for literal names only
-            made[service, region] = session.client(service, region_name=region, config=_CONFIG, **settings)
-        return made[service, region]
+        session: Any = boto3.session.Session()  # typed for literal names only
+        return session.client(service, region_name=region, config=_CONFIG, **settings)
 
     return client
