@@ -18,7 +18,7 @@ from idempotency.stores import Store
 from idempotency.stores.valkey import ValkeyStore
 from local import valkey_server
 from local.command import WRONG, Progress, count, ending_in_order, leave, positive
-from local.demo import DECLINED, reconcile, stack_ref, write
+from local.demo import DECLINED, reconcile, write
 from local.local_aws import FAULTS, ROOT, EngineError, LocalAws, Stack
 from local.partner import Partner, subscribe
 from local.simulated_gateway import Books, GatewayServer, Troubles
@@ -144,20 +144,19 @@ def rehearse(
             stack = cloud.deploy_fast(f"chaos-{seed}", None, PaymentGatewayUrl=gateway.url)
             running.callback(cloud.delete_stack, stack.name)
             fleet.seed(cloud.client("dynamodb"), stack.outputs["CarTableName"], cars)
-        ref = stack_ref(cloud, stack)
         sqs, partner = cloud.client("sqs"), Partner(store, before=_stumble)
         queue = subscribe(
             cloud.client("sns"), sqs, stack.outputs["PartnersTopicArn"], f"partner-{seed}", visibility_s=2
         )
         with partner.polling(sqs, queue):
             with progress.step(f"seed {seed}: publishing {spec.rides:,} rides"):
-                for done, total, _ in simulate(ref, msgspec.to_builtins(spec), at_once=at_once):
+                for done, total, _ in simulate(stack, msgspec.to_builtins(spec), at_once=at_once):
                     progress.note(f"{done:,} of {total:,} events")
                     _pause(cloud, until=at_once // 4)
             settle("waiting until every event is processed")
-            overdue = reconcile(cloud, stack, lambda: settle("reconciling rides that stand still"))
+            overdue = reconcile(stack, lambda: settle("reconciling rides that stand still"))
         _drain(partner, sqs, queue)
-        found = audit.read(ref, grace=timedelta(), payments=audit.gateway_payments(gateway.ledger()))
+        found = audit.read(stack, grace=timedelta(), payments=audit.gateway_payments(gateway.ledger()))
         report = audit.judge(found)
         dead_letters = {(letter.consumer, letter.fact, letter.reason) for letter in found.dead_letters}
         poison = set(_poison(spec))
@@ -172,18 +171,18 @@ def rehearse(
             return _tables(cloud, stack) | {
                 "gateway": gateway.ledger(),
                 "partner": partner.points.copy(),
-                "dead-letter queues": sorted(map(str, audit.read(ref).dead_letters)),
+                "dead-letter queues": sorted(map(str, audit.read(stack).dead_letters)),
             }
 
         before, now = snapshot(), datetime.now(UTC)
         with partner.polling(sqs, queue):
             # It reaches into the future, because the reconciler runs as if it were tomorrow.
             window = (now - timedelta(hours=1), now + timedelta(days=2))
-            replay.start(ref, replay.name_for(ref.region, now), *window, [])
+            replay.start(stack, replay.name_for(stack.region, now), *window, [])
             settle("replaying the archive")
         _drain(partner, sqs, queue)
         after = snapshot()
-        replayed = sum(event.replayed for event in reading.published(ref))
+        replayed = sum(event.replayed for event in reading.published(stack))
         counts["events were not replayed"] = report.ledger.published - replayed
         unexpected = [
             f"{consumer}: {'' if given_up else 'not '}dead-lettered {fact} ({why})"

@@ -129,14 +129,14 @@ def run(options: argparse.Namespace) -> Report:
             for booked in book(cloud, stack, options.bookings):
                 progress.note(f"{booked:,} of {options.bookings:,} rides")
         with progress.step(f"publishing {options.rides} rides"):
-            for done, total, injected in simulate(stack_ref(cloud, stack), specification(options)):
+            for done, total, injected in simulate(stack, specification(options)):
                 progress.note(f"{done:,} of {total:,} events; injected: {story.injected(injected) or 'nothing'}")
         with progress.step("waiting until every event is processed"):
             cloud.wait_until_quiet(report=progress.note)
         with progress.step("reconciling rides that stand still, as if it were tomorrow"):
-            reconcile(cloud, stack, lambda: cloud.wait_until_quiet(report=progress.note))
+            reconcile(stack, lambda: cloud.wait_until_quiet(report=progress.note))
         with progress.step("reading the tables, queues and logs"):
-            report = audit(stack_ref(cloud, stack), grace=timedelta(), payments=gateway_payments(gateway.ledger()))
+            report = audit(stack, grace=timedelta(), payments=gateway_payments(gateway.ledger()))
         write(report.to_json() | {"injected": injected}, LEDGER)
         if not options.keep:
             with progress.step("ending the local engine"):
@@ -187,11 +187,6 @@ def keeping(cloud: LocalAws, stack: Stack, gateway_url: str, desk_port: int) -> 
             KEPT.unlink(missing_ok=True)
 
 
-def stack_ref(cloud: LocalAws, stack: Stack) -> StackRef:
-    """Return a local stack as the operator's commands see it."""
-    return StackRef(stack.name, cloud.region, lambda service, region: cloud.client(service, region=region))
-
-
 def specification(options: argparse.Namespace) -> dict[str, Any]:
     """Return the simulator's request."""
     asked = {name: value for name, value in vars(options).items() if name in Spec.__struct_fields__}
@@ -199,20 +194,14 @@ def specification(options: argparse.Namespace) -> dict[str, Any]:
     return request
 
 
-def reconcile(cloud: LocalAws, stack: Stack, settle: Callable[[], object]) -> int:
+def reconcile(stack: Stack, settle: Callable[[], object]) -> int:
     """Run the deployed reconciler until nothing is left to do; return the number of rides that are still overdue.
 
-    Args:
-        cloud: Where the stack is.
-        stack: A stack of the template.
-        settle: Waits until nothing is in flight.
-
-    Raises:
-        OperatorError: The reconciler failed.
+    ``settle`` waits until nothing is in flight.
     """
     time = datetime.now(UTC) + timedelta(days=1)
     while True:
-        counts = stack_ref(cloud, stack).invoke("ReconcilerFunctionName", {"time": time.isoformat()})
+        counts = stack.invoke("ReconcilerFunctionName", {"time": time.isoformat()})
         settle()
         if not counts["reconciled"]:
             return int(counts["overdue"])

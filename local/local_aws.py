@@ -24,6 +24,7 @@ from botocore.exceptions import ClientError, WaiterError
 
 from local import artifacts
 from local.engine.process import HOST, REGION, ROOT, Engine, EngineError
+from ops.stack import StackRef as Stack
 
 __all__ = ["FAULTS", "HOST", "REGION", "ROOT", "Asked", "EngineError", "LocalAws", "Stack"]
 
@@ -34,16 +35,6 @@ _OPERATION_BEGINS: Final = frozenset({"CREATE_IN_PROGRESS", "UPDATE_IN_PROGRESS"
 _CAPABILITIES: Final = ["CAPABILITY_IAM", "CAPABILITY_NAMED_IAM", "CAPABILITY_AUTO_EXPAND"]
 _POLL_SECONDS: Final = 0.02
 _LONGEST_POLL_SECONDS: Final = 0.1
-
-
-class Stack(NamedTuple):
-    """A deployed stack."""
-
-    name: str
-    outputs: Mapping[str, str]
-    """The template's outputs by name."""
-    resources: Mapping[str, str]
-    """Physical ids by logical id."""
 
 
 class Asked(NamedTuple):
@@ -98,7 +89,7 @@ class LocalAws(Engine):
 
     # ---- Calling it -------------------------------------------------------------------------------------------------
 
-    def client(self, service: str, *, region: str | None = None) -> Any:
+    def client(self, service: str, region: str | None = None) -> Any:
         """Return a boto3 client of this engine, made once for each service and region."""
         key = (service, region or self.region)
         if key not in self._clients:
@@ -230,16 +221,8 @@ class LocalAws(Engine):
         self._operate("delete_stack", stack_name, region)
 
     def stack(self, stack_name: str, *, region: str | None = None) -> Stack:
-        """Describe a deployed stack."""
-        cloudformation = self.client("cloudformation", region=region)
-        described = cloudformation.describe_stacks(StackName=stack_name)["Stacks"][0]
-        pages = cloudformation.get_paginator("list_stack_resources").paginate(StackName=stack_name)
-        resources = [resource for page in pages for resource in page["StackResourceSummaries"]]
-        return Stack(
-            stack_name,
-            {output["OutputKey"]: output["OutputValue"] for output in described.get("Outputs", [])},
-            {resource["LogicalResourceId"]: resource["PhysicalResourceId"] for resource in resources},
-        )
+        """Return a deployed stack."""
+        return Stack(stack_name, region or self.region, self.client)
 
     def _operate(self, operation: str, stack_name: str, region: str | None, **request: Any) -> None:
         """Call an operation of CloudFormation, such as ``create_stack``, and wait until it is complete."""

@@ -69,7 +69,8 @@ def states(primary: StackRef, secondary: StackRef) -> tuple[RegionState, RegionS
     def state(stack: StackRef, role: str) -> RegionState:
         try:
             put_up = fence.fenced(stack)
-            return RegionState(stack.region, role, put_up and put_up.since, tuple(replay.unfinished(stack)))
+            since = put_up.since if put_up else None
+            return RegionState(stack.region, role, since, tuple(replay.unfinished(stack)))
         except FAILURES as error:
             return RegionState(stack.region, role, problem=reason(error))
 

@@ -81,8 +81,13 @@ class StackRef:
         return {output["OutputKey"]: output["OutputValue"] for output in stack.get("Outputs", [])}
 
     @cached_property
-    def resources(self) -> Mapping[str, Mapping[str, str]]:
-        """The names of the stack's resources, by type and logical id."""
+    def resources(self) -> Mapping[str, str]:
+        """The names of the stack's resources by logical id."""
+        return {logical: name for found in self.by_type.values() for logical, name in found.items()}
+
+    @cached_property
+    def by_type(self) -> Mapping[str, Mapping[str, str]]:
+        """The same, by type and logical id."""
         found: dict[str, dict[str, str]] = {}
         for page in self.client("cloudformation").get_paginator("list_stack_resources").paginate(StackName=self.name):
             for each in page["StackResourceSummaries"]:
@@ -93,7 +98,7 @@ class StackRef:
 
     def named(self, resource_type: str) -> Mapping[str, str]:
         """Return the names of the stack's resources of one type, by logical id."""
-        return self.resources.get(resource_type, {})
+        return self.by_type.get(resource_type, {})
 
     def environments(self) -> dict[str, dict[str, str]]:
         """Return the environment variables of each function, by its logical id."""

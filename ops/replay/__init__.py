@@ -163,10 +163,10 @@ def describe(stack: StackRef, name: str) -> ReplayState:
         names = ", ".join(unfinished(stack)) or "none"
         raise OperatorError(f"{stack.name} has no replay {name} in {stack.region}: unfinished are {names}")
     urls = [stack.outputs.get(f"{each.resources}QueueUrl") for each in CONSUMERS]
-    times = (found[f"{name}Time"] for name in ("EventStart", "EventEnd", "ReplayStart"))
+    since, until, started = (found[f"{each}Time"] for each in ("EventStart", "EventEnd", "ReplayStart"))
     queued = sum(waiting(sqs, url, visible=True) for url in urls if url is not None)
     last, why = found.get("EventLastReplayedTime"), found.get("StateReason", "")
-    return ReplayState(name, found["State"], *times, last, queued, why)
+    return ReplayState(name, found["State"], since, until, started, last, queued, why)
 
 
 def status(stack: StackRef) -> list[ReplayState]:

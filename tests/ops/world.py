@@ -26,7 +26,7 @@ def stack(
 ) -> StackRef:
     """Return a stack with these resources and outputs."""
     made = StackRef("carride", region, clients)
-    vars(made).update(outputs=outputs, resources=resources or {})
+    vars(made).update(outputs=outputs, by_type=resources or {})
     return made
 
 

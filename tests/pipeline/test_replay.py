@@ -16,7 +16,6 @@ from carride.simulation import life, to_event
 from idempotency.clock import epoch_ms
 from idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
 from idempotency.stores.dynamodb import item_of, record_of
-from local.demo import stack_ref
 from local.local_aws import LocalAws
 from local.simulated_gateway import Books, GatewayServer
 from ops import fleet, replay
@@ -45,7 +44,7 @@ def pipeline(cloud: LocalAws) -> Iterator[Pipeline]:
     with GatewayServer(Books()) as gateway:
         town = Pipeline(cloud, cloud.deploy_fast("replay", PaymentGatewayUrl=gateway.url))
         fleet.seed(cloud.client("dynamodb"), town.stack.outputs["CarTableName"], 64)
-        list(simulate(stack_ref(cloud, town.stack), {"rides": 60, "seed": 5, **FAULTS}))
+        list(simulate(town.stack, {"rides": 60, "seed": 5, **FAULTS}))
         old = BusEntry.of(to_event(life(5, "old")[:1], datetime.now(UTC) - OLD))
         cloud.client("events").put_events(Entries=[old.to_request(town.stack.outputs["CarRideBusName"])])
         town.settle()
@@ -56,7 +55,7 @@ def pipeline(cloud: LocalAws) -> Iterator[Pipeline]:
 @pytest.fixture
 def stack(pipeline: Pipeline) -> StackRef:
     """The stack, as the operator's commands see it."""
-    return stack_ref(pipeline.cloud, pipeline.stack)
+    return pipeline.stack
 
 
 def window() -> tuple[datetime, datetime]:

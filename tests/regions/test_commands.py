@@ -36,7 +36,7 @@ def test_two_regions_by_command(cloud: LocalAws) -> None:
 
     The secondary creates no table and has all of them; the endpoint is over both buses.
     """
-    pair = configured(lambda service, region: cloud.client(service, region=region))
+    pair = configured(cloud.client)
     assert run(cloud, "deploy-regions", *HERE).count("sam deploy") == 4
     run(cloud, "deploy-regions", "--yes", *HERE)
     primary, secondary = (each.stack for each in pair)
