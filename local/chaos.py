@@ -24,6 +24,7 @@ from local.partner import Partner, subscribe
 from local.simulated_gateway import Books, GatewayServer, Troubles
 from ops import audit, fleet, replay
 from ops.audit import Report, reading
+from ops.audit.queues import waiting
 from ops.simulation import simulate
 
 DESCRIPTION: Final = """\
@@ -117,10 +118,10 @@ def rehearse(
     at_once: int = 100,
     troubles: float,
 ) -> Result:
-    """Put a new stack through rides and faults, and return the outcome.
+    """Put a new stack of a built template through rides and faults, and return the outcome.
 
     Args:
-        cloud: With the template built.
+        cloud: The engine.
         spec: The simulator's request.
         store: Idempotency records of the partner's application.
         progress: Shows how far this has come.
@@ -129,8 +130,7 @@ def rehearse(
             published from end to end at once, and others have a car and a charge before they are cancelled.
         troubles: Share of the requests to the gateway that go wrong.
     """
-    seed = spec.seed
-    began = time.monotonic()
+    seed, began = spec.seed, time.monotonic()
 
     def settle(step: str) -> None:
         with progress.step(f"seed {seed}: {step}"):
@@ -144,10 +144,8 @@ def rehearse(
             stack = cloud.deploy_fast(f"chaos-{seed}", None, PaymentGatewayUrl=gateway.url)
             running.callback(cloud.delete_stack, stack.name)
             fleet.seed(cloud.client("dynamodb"), stack.outputs["CarTableName"], cars)
-        sqs, partner = cloud.client("sqs"), Partner(store, before=_stumble)
-        queue = subscribe(
-            cloud.client("sns"), sqs, stack.outputs["PartnersTopicArn"], f"partner-{seed}", visibility_s=2
-        )
+        sqs, partner, topic = cloud.client("sqs"), Partner(store, before=_stumble), stack.outputs["PartnersTopicArn"]
+        queue = subscribe(cloud.client("sns"), sqs, topic, f"partner-{seed}", visibility_s=2)
         with partner.polling(sqs, queue):
             with progress.step(f"seed {seed}: publishing {spec.rides:,} rides"):
                 for done, total, _ in simulate(stack, msgspec.to_builtins(spec), at_once=at_once):
@@ -203,14 +201,11 @@ def _pause(cloud: LocalAws, *, until: int) -> None:
 
 def _drain(partner: Partner, sqs: Any, queue: str) -> None:
     """Let the partner process all that is left in its queue, including failed messages."""
-    names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
     deadline = time.monotonic() + _DRAIN_SECONDS
-    while time.monotonic() < deadline:
-        attributes = sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=names)["Attributes"]
-        if not any(int(attributes[name]) for name in names):
-            return
+    while left := waiting(sqs, queue, visible=True):
+        if time.monotonic() > deadline:
+            raise EngineError(f"the partner's queue had {left} messages after {_DRAIN_SECONDS:g} s")
         partner.poll(sqs, queue)
-    raise EngineError(f"the partner's queue was not empty after {_DRAIN_SECONDS:g} s: {attributes}")
 
 
 def _stumble(event: Mapping[str, Any], attempt: int) -> None:
