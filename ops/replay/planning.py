@@ -1,15 +1,10 @@
-"""Predicts what a replay would do, and watches what it does.
-
-The code of the deployed consumers predicts, on copies of their records.
-"""
+"""Predicts what a replay would do, and watches what it does."""
 
 import json
-import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import closing, suppress
-from dataclasses import replace
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import partial
@@ -17,18 +12,13 @@ from typing import Any, Final, NamedTuple
 
 import jmespath
 
-from carride.consumer import wired
-from carride.events import RideEvent
-from idempotency import IdempotencyError, Operation, dead_letters, observation
-from idempotency.clock import epoch_ms
+from idempotency import dead_letters, observation
 from idempotency.keys import record_key
-from idempotency.policy import DAY
 from idempotency.stores.dynamodb import record_of
-from idempotency.stores.memory import MemoryStore
-from idempotency.testing import DeadLetterBox, Invocation
 from ops.audit.evidence import CONSUMERS, AuditedConsumer
 from ops.audit.queues import fact_of
 from ops.audit.reading import deliveries, type_of
+from ops.prediction import Predictor
 from ops.records import read
 from ops.replay import ReplayState, describe, name_for, warnings
 from ops.replay.capture import captured
@@ -93,21 +83,7 @@ class Prediction:
         self._is_enabled = rule["State"] == "ENABLED"
         self._match = partial(events.test_event_pattern, EventPattern=rule["EventPattern"])
         self._matched: dict[str, bool] = {}
-        function = stack.client("lambda").get_function_configuration(
-            FunctionName=stack.outputs[f"{consumer.resources}FunctionName"]
-        )
-        window = int(function["Environment"]["Variables"]["IDEMPOTENCY_WINDOW_DAYS"]) * DAY
-        self._invocation = partial(Invocation, epoch_ms, timeout_s=function["Timeout"])
-        # A clock that stands at 0: the table may still have records whose window has ended, and so has this store.
-        self._store = MemoryStore(capacity=sys.maxsize, apply=lambda _effects: None, clock=lambda: 0)
-        self._observed: list[observation.Observation] = []
-        policy = replace(consumer.policy, window=window, busy="raise", warm_cache=0)
-
-        @wired(consumer.name, self._store, policy, DeadLetterBox(), self._observed.append).event_handler
-        def handler(event: RideEvent, operation: Operation) -> None:
-            """Do nothing: the prediction ends where the consumer's own work begins."""
-
-        self._handle = handler
+        self._predictor = Predictor(stack, consumer)
 
     def add(self, events: Collection[Mapping[str, Any]]) -> None:
         """Count what the consumer would do with more events."""
@@ -115,14 +91,12 @@ class Prediction:
         taken = [event for event in delivered if self._takes(event)]
         keys = {record_key(self._name, fact) for event in taken if (fact := fact_of(event)) is not None}
         for item in read(self._stack, keys):
-            self._store.put_if_absent(record_of(item))
+            self._predictor.store.put_if_absent(record_of(item))
         for event in delivered:
             fate = Fate.NOT_FOR_IT
             if self._takes(event):
-                with suppress(IdempotencyError):  # what it raises was observed
-                    self._handle(event, self._invocation())
-                last = self._observed.pop()
-                fate = fate_of(last.outcome, last.reason)
+                seen = self._predictor.observe(event)
+                fate = fate_of(seen.outcome, seen.reason)
             self.fates[type_of(event) or "unreadable"][fate] += 1
 
     def _takes(self, event: Mapping[str, Any]) -> bool:

@@ -72,9 +72,7 @@ class Regions:
         for entry in entries:
             request = entry.to_request(self.primary.outputs["CarRideBusName"])
             put_through_endpoint(
-                self.cloud,
-                self.primary.outputs["CarRideEndpointId"],
-                {**request, "Time": entry.time.timestamp()},
+                self.cloud, self.primary.outputs["CarRideEndpointId"], {**request, "Time": entry.time.timestamp()}
             )
 
     def publish_to(self, region: str, entries: Sequence[BusEntry]) -> None:
