@@ -22,7 +22,6 @@ def missing(clients: ClientFactory) -> dict[str, Finding]:
 
 
 def without_credentials(_service: str, _region: str) -> Any:
-    """Stand for the clients of somebody without credentials."""
     raise NoCredentialsError
 
 

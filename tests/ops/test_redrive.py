@@ -49,13 +49,11 @@ class History:
         return {"Timeout": 30, "Environment": {"Variables": {"IDEMPOTENCY_WINDOW_DAYS": "36500"}}}
 
     def record(self, status: str, fact: str, attempt: int = 1, lease_ms: int | None = None) -> None:
-        """Write the record of an event."""
         made = record(f"ride-history#{fact}", status, attempt, lease_ms)
         self.dynamodb.put_item(TableName="records", Item=item_of(made))
 
 
 def record(key: str, status: str, attempt: int, lease_ms: int | None, print_: str | None = None) -> Record:
-    """Return a record of another delivery."""
     return Record(key, status, "one", attempt, lease_ms, None, print_, "d", AWAY, 1, 1, error="TimeoutError: 3 s")
 
 
@@ -79,13 +77,11 @@ def ref() -> Iterator[StackRef]:
 
 
 def envelope(kept: BusEntry, **changes: Any) -> str:
-    """Return an event in EventBridge's envelope."""
     fields = {"source": kept.source, "detail-type": kept.detail_type, "time": kept.time.isoformat()}
     return json.dumps({**fields, "detail": json.loads(kept.detail)} | changes)
 
 
 def given_up(ride: str, reason: str = "QUARANTINED", error: str = "ValueError: no") -> str:
-    """Return a dead letter of the ride history."""
     event = json.loads(envelope(entry(ride)))
     return json.dumps({"reason": reason, "consumer": "ride-history", "message": error, "event": event})
 
@@ -105,7 +101,6 @@ def redriven(ref: StackRef, queue: str = DLQ, *, release: bool = False, **option
 
 
 def left(ref: StackRef, queue: str = DLQ) -> int:
-    """Return how many messages a queue shows."""
     return letters.reasons(ref, queue).total()
 
 

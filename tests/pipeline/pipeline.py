@@ -41,7 +41,6 @@ class Pipeline:
         return [each["EventId"] for each in self.cloud.client("events").put_events(Entries=entries)["Entries"]]
 
     def settle(self) -> None:
-        """Wait until every event has run its course."""
         self.cloud.wait_until_quiet(timeout=QUIET_SECONDS)
 
     def break_history(self, **variables: str) -> str:
@@ -53,7 +52,6 @@ class Pipeline:
         return function
 
     def ledger(self) -> Ledger:
-        """Wait until every event has reached its end, and return the ledger."""
         return self.audit().ledger
 
     def audit(self) -> Report:
@@ -77,7 +75,6 @@ class Pipeline:
         return [json.loads(message["Body"]) for message in messages]
 
     def rides(self) -> list[tuple[TimelineEntry, ...]]:
-        """Return the timeline of every ride."""
         pages = (
             self.cloud.client("dynamodb").get_paginator("scan").paginate(TableName=self.stack.outputs["RideTableName"])
         )

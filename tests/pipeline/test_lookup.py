@@ -31,7 +31,6 @@ def lived(cloud: LocalAws) -> Iterator[tuple[Pipeline, Evidence]]:
 
 @pytest.fixture
 def where(lived: tuple[Pipeline, Evidence]) -> list[str]:
-    """The options that choose the stack."""
     return ["--stack", lived[0].stack.name, "--region", lived[0].cloud.region]
 
 

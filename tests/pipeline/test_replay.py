@@ -54,18 +54,15 @@ def pipeline(cloud: LocalAws) -> Iterator[Pipeline]:
 
 @pytest.fixture
 def stack(pipeline: Pipeline) -> StackRef:
-    """The stack, as the operator's commands see it."""
     return pipeline.stack
 
 
 def window() -> tuple[datetime, datetime]:
-    """Return a window of everything that was published."""
     now = datetime.now(UTC)
     return now - OLD - timedelta(days=1), now
 
 
 def published(stack: StackRef) -> list[Published]:
-    """Return the events that the bus has accepted, those of replays too."""
     return list(reading.published(stack))
 
 

@@ -73,5 +73,4 @@ def test_two_regions_by_command(cloud: LocalAws) -> None:
 
 
 def tables(stack: StackRef) -> set[str]:
-    """Return the names of a region's tables."""
     return set(stack.client("dynamodb").list_tables()["TableNames"])
