@@ -22,7 +22,7 @@ from local.demo import DECLINED, reconcile, write
 from local.local_aws import FAULTS, ROOT, EngineError, LocalAws, Stack
 from local.partner import Partner, subscribe
 from local.simulated_gateway import Books, GatewayServer, Troubles
-from ops import audit, fleet, replay
+from ops import audit, fleet, replay, tables
 from ops.audit import Report, reading
 from ops.audit.queues import waiting
 from ops.simulation import simulate
@@ -67,18 +67,6 @@ class Result(NamedTuple):
     """Dead letters that the poison must lead to: one for each event and consumer."""
     wrong: Sequence[str]
     """Everything that is wrong, one sentence each."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the result as JSON-ready values."""
-        return self._asdict() | {"report": self.report.to_json()}
-
-    def to_text(self) -> str:
-        """Return the result as tables."""
-        return (
-            f"\nSeed {self.seed}, in {self.seconds:.0f} s:\n\n{self.report.to_text()}\n\n"
-            f"{sum(self.gateway.values()):,} requests to the gateway went wrong; "
-            f"{self.poison:,} dead letters were expected."
-        )
 
 
 def wrong_in(report: Report, counts: Mapping[str, int]) -> list[str]:
@@ -155,9 +143,8 @@ def rehearse(
             overdue = reconcile(stack, lambda: settle("reconciling rides that stand still"))
         _drain(partner, sqs, queue)
         found = audit.read(stack, grace=timedelta(), payments=audit.gateway_payments(gateway.ledger()))
-        report = audit.judge(found)
+        report, poison = audit.judge(found), set(_poison(spec))
         dead_letters = {(letter.consumer, letter.fact, letter.reason) for letter in found.dead_letters}
-        poison = set(_poison(spec))
         published = {event.fact for event in found.published if event.fact is not None}
         counts = {
             "rides are still overdue": overdue,
@@ -166,7 +153,7 @@ def rehearse(
         }
 
         def snapshot() -> dict[str, object]:
-            return _tables(cloud, stack) | {
+            return _tables(stack) | {
                 "gateway": gateway.ledger(),
                 "partner": partner.points.copy(),
                 "dead-letter queues": sorted(map(str, audit.read(stack).dead_letters)),
@@ -224,17 +211,10 @@ def _poison(spec: Spec) -> Iterator[tuple[str | None, str | None, str]]:
                     yield consumer.name, entry.fact, "QUARANTINED"
 
 
-def _tables(cloud: LocalAws, stack: Stack) -> dict[str, object]:
+def _tables(stack: Stack) -> dict[str, object]:
     """Return the items of the tables that a replay must not change."""
-    scan = cloud.client("dynamodb").get_paginator("scan").paginate
-    return {
-        table: sorted(
-            json.dumps(item, sort_keys=True, default=repr)
-            for page in scan(TableName=stack.outputs[f"{table}Name"])
-            for item in page["Items"]
-        )
-        for table in _TABLES
-    }
+    found = {table: tables.scan(stack.client("dynamodb"), stack.outputs[f"{table}Name"]) for table in _TABLES}
+    return {name: sorted(json.dumps(item, sort_keys=True, default=repr) for item in found[name]) for name in found}
 
 
 # ── The command ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -264,16 +244,20 @@ def main() -> None:
     options = parse()
     with ending_in_order():
         results = run(options, Progress(sys.stdout))
-    write([result.to_json() for result in results], REPORT)
-    print(*(result.to_text() for result in results), f"As JSON: {REPORT.relative_to(ROOT)}", sep="\n\n", flush=True)
+    write([each._asdict() | {"report": each.report.to_json()} for each in results], REPORT)
+    for each in results:
+        print(f"\nSeed {each.seed}, in {each.seconds:.0f} s:\n\n{each.report.to_text()}\n")
+        print(
+            f"{sum(each.gateway.values()):,} requests to the gateway went wrong; {each.poison:,} dead letters expected."
+        )
+    print(f"\nAs JSON: {REPORT.relative_to(ROOT)}", flush=True)
     if wrong := [f"seed {result.seed}: {problem}" for result in results for problem in result.wrong]:
         leave(WRONG, "\n".join(wrong))
 
 
 def run(options: argparse.Namespace, progress: Progress) -> list[Result]:
     """Put one stack after the other through the mix."""
-    installed = valkey_server.program()
-    results = []
+    installed, results = valkey_server.program(), []
     with ExitStack() as running:
         port = installed and running.enter_context(valkey_server.running(installed))
         cloud = running.enter_context(cloud_without(options.unprotected))

@@ -300,8 +300,6 @@ class Job:
 
     def _send_first(self) -> None:
         """Send one letter of each group that runs, and wait for their outcomes."""
-        if self.left:
-            self.report("sending the first letter of each group")
         runs = {id_: each.letter.group for id_, each in self.left.items() if each.verdict.is_uncertain}
         pending: dict[str, tuple[Letter, Record | None]] = {}
         with closing(self._received(runs)) as messages:
@@ -315,7 +313,7 @@ class Job:
                 if len(self.first) == len(set(runs.values())):
                     break
         if pending:
-            self.report(f"waiting for the outcome of {len(pending)} of them, up to {self.wait.total_seconds():.0f} s")
+            self.report(f"waiting for the outcome of {len(pending)} letters, up to {self.wait.total_seconds():.0f} s")
             self._wait(pending)
 
     def _received(self, ids: Iterable[str]) -> Generator[Found]:
