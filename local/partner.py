@@ -15,7 +15,7 @@ from idempotency.clock import epoch_ms
 from idempotency.sources import SQS
 from idempotency.stores import Store
 from idempotency.testing import Invocation
-from ops.replay.capture import may_send
+from ops.replay.planning import may_send
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient

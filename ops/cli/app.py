@@ -14,11 +14,9 @@ from botocore.exceptions import BotoCoreError, ClientError
 from cyclopts import App, Group, Parameter
 from cyclopts.exceptions import CycloptsError
 
-import ops.cli.letters
-import ops.cli.lookup
+import ops.cli.looks
 import ops.cli.regions
 import ops.cli.replay
-import ops.cli.serving
 import ops.cli.stack
 import ops.doctor
 import ops.promotion  # noqa: F401 - these and the modules that they show register their verbs

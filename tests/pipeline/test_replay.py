@@ -24,7 +24,7 @@ from ops.audit.evidence import Delivered, Published
 from ops.audit.queues import opened, peek
 from ops.audit.reading import type_of
 from ops.cli.app import main
-from ops.replay import PLAN_PREFIX, capture
+from ops.replay import PLAN_PREFIX, planning
 from ops.replay.planning import Fate, ReplayPlan, fate_of, plan, watch
 from ops.simulation import simulate
 from ops.stack import StackRef
@@ -170,7 +170,7 @@ def test_a_plan_that_is_interrupted_leaves_nothing_behind(
     assert temporary(stack) == set()
     client, cancelled = stack.client("events"), list[object]()
     client.meta.events.register("before-call.eventbridge.CancelReplay", lambda **request: cancelled.append(request))
-    monkeypatch.setattr(capture, "describe", interrupt)  # the first step after the replay has begun
+    monkeypatch.setattr(planning, "describe", interrupt)  # the first step after the replay has begun
     with pytest.raises(end):
         plan(stack, *window(), looks=1)
     assert temporary(stack) == set()
@@ -198,7 +198,7 @@ def test_the_next_plan_removes_what_a_killed_one_left(stack: StackRef) -> None:
     assert temporary(stack) == made[0] | made[1]
     plan(stack, now - timedelta(minutes=1), now, looks=1)
     assert temporary(stack) == made[0]
-    capture.remove_leftovers(stack, now + timedelta(hours=2))
+    planning.remove_leftovers(stack, now + timedelta(hours=2))
     assert temporary(stack) == set()
 
 
