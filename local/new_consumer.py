@@ -61,14 +61,9 @@ class NewConsumerError(Exception):
 
 
 def make(name: str, root: Path = ROOT) -> list[Path]:
-    """Make a consumer, and return the files that were written or changed.
+    """Make a consumer, and return the files that were written or changed. After an error nothing is written.
 
-    Args:
-        name: Lower-case words joined by underscores.
-        root: Root of the project.
-
-    Raises:
-        NewConsumerError: The name cannot be used or is taken, or a marked place is missing; nothing is written.
+    The name is of lower-case words joined by underscores; ``root`` is the project's.
     """
     _check(name, root)
     forms = {

@@ -52,11 +52,7 @@ def fenced(stack: StackRef) -> Fence | None:
 
 
 def refuse_deployment(stack: StackRef) -> None:
-    """Refuse to deploy while the region is fenced. There need not be a stack.
-
-    Raises:
-        OperatorError: the region is fenced.
-    """
+    """Refuse to deploy while the region is fenced. There need not be a stack."""
     if fence := fenced(stack):
         raise OperatorError(
             f"{stack.region} is fenced since {fence.since:%Y-%m-%d %H:%M:%S %Z}: a deployment enables rules that the "
@@ -65,12 +61,9 @@ def refuse_deployment(stack: StackRef) -> None:
 
 
 def put_up(stack: StackRef, now: datetime) -> Fence:
-    """Stop the API's writes, then what delivers events, then what processes them.
+    """Stop the API's writes, then what delivers events, then what processes them, unless a former state is lost.
 
     Running invocations continue until they end; `ops.failover` waits for them.
-
-    Raises:
-        OperatorError: the region is fenced, and its former state is lost.
     """
     fence = fenced(stack)
     if fence is None:

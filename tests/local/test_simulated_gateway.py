@@ -17,18 +17,15 @@ type Steps = list[tuple[str, int | None, int]]
 
 
 def send(books: Books, path: str, key: str, body: dict[str, Any]) -> Reply:
-    """Let a request take effect, and return the answer."""
     request = Request(path, key, body)
     return books.begin(request) or books.finish(request)
 
 
 def authorize(books: Books, key: str = "key-1", **changes: Any) -> Reply:
-    """Ask for money to be reserved."""
     return send(books, "/payments", key, ORDER | changes)
 
 
 def ledger(books: Books) -> list[dict[str, Any]]:
-    """Return every payment."""
     payments: list[dict[str, Any]] = books.look_up("/ledger", {}).body["payments"]
     return payments
 

@@ -26,26 +26,22 @@ NOBODY: Final = "00000000-0000-4000-8000-000000000000"
 
 @pytest.fixture
 def ref() -> Iterator[StackRef]:
-    """A stack without events."""
     with mock_aws():
         yield empty_stack()
 
 
 def on_bus(ride_event: RideEvent, event_id: str = NOBODY) -> dict[str, Any]:
-    """Return an event as the bus logs it."""
     envelope = {"version": "0", "id": event_id, "source": ride_event.source, "detail-type": "CarRideEvent"}
     return envelope | {"detail": ride_event.to_detail()}
 
 
 def delivery(ride_event: RideEvent, outcome: str, consumer: str = "ride-history") -> dict[str, Any]:
-    """Return a delivery as a consumer logs it."""
     line = {"message": "delivery", "consumer": consumer, "outcome": outcome, "attempt": 1, "type": ride_event.type}
     named = {"key": f"{consumer}#{ride_event.idempotencyid}", "idempotencyid": ride_event.idempotencyid}
     return line | named | {"correlationid": ride_event.correlationid}
 
 
 def record(ref: StackRef, key: str, **changes: Any) -> None:
-    """Store a record of a key."""
     now = int(datetime.now(UTC).timestamp() * 1000)
     made = Record(key, COMPLETED, "one", 1, None, now // 1000 + 60, "1:f", "d", AWAY, now, now)._replace(**changes)
     ref.client("dynamodb").put_item(TableName="Idempotency", Item=item_of(made))
@@ -89,7 +85,6 @@ def applied(ref: StackRef) -> None:
 
 
 def delivered(outcome: str) -> Callable[[StackRef], None]:
-    """Have the log of ride-history know the event alone."""
     return lambda ref: log(ref, "RideHistory", delivery(CREATED, outcome))
 
 

@@ -24,9 +24,8 @@ FENCE: Final = Fence(NOW, rules=("rule",), functions={"one": None, "other": 5})
 def stack(
     clients: ClientFactory, region: str = AWAY, resources: Mapping[str, Any] | None = None, **outputs: str
 ) -> StackRef:
-    """Return a stack with these resources and outputs."""
     made = StackRef("carride", region, clients)
-    vars(made).update(outputs=outputs, resources=resources or {})
+    vars(made).update(outputs=outputs, by_type=resources or {})
     return made
 
 
@@ -44,7 +43,6 @@ class World:
         self.unreachable: set[str] = set()
 
     def client(self, service: str, region: str) -> Any:
-        """Return a service of a region."""
         if region in self.unreachable:
             raise EndpointConnectionError(endpoint_url=f"https://{service}.{region}.amazonaws.com")
         outputs = {
@@ -108,7 +106,6 @@ def empty_stack() -> StackRef:
 
 
 def log(ref: StackRef, group: str, *lines: object, age_s: float = 0) -> None:
-    """Write lines to a log group of a stack, as JSON."""
     at = int((datetime.now(UTC).timestamp() - age_s) * 1000)
     written = [{"timestamp": at, "message": json.dumps(line)} for line in lines]
     ref.client("logs").put_log_events(logGroupName=group, logStreamName=group, logEvents=written)

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from local.demo import stack_ref
 from ops import redrive
 from ops.cli.app import main
 from tests.functions.saga import Life, event_of
@@ -21,12 +20,12 @@ def test_mended_letters_take_effect_once(pipeline: Pipeline, capsys: pytest.Capt
 
     No other consumer receives them, and a second redrive changes nothing.
     """
-    stack, cloud = stack_ref(pipeline.cloud, pipeline.stack), pipeline.cloud
+    stack, cloud = pipeline.stack, pipeline.cloud
 
     def carride(*arguments: str) -> Any:
         options = ("--stack", stack.name, "--region", stack.region, "--json")
         capsys.readouterr()
-        main([*arguments, *options], lambda service, region: cloud.client(service, region=region))
+        main([*arguments, *options], cloud.client)
         return json.loads(capsys.readouterr().out)
 
     function = pipeline.break_history()

@@ -65,7 +65,6 @@ class Run:
         return (unreachable if service == "route53" else self.regions.client)(service, region)
 
     def failover(self, primary: StackRef, sleep: Any = lambda seconds: None) -> Failover:
-        """Return a failover from a primary to the secondary."""
         return Failover(primary, self.regions.secondary, lambda text: None, sleep)
 
 
@@ -145,7 +144,6 @@ def test_without_the_fence_effects_are_doubled(run: Run) -> None:
 
 
 def replays(regions: Regions) -> list[str]:
-    """Return the names of the secondary's replays."""
     return [each["ReplayName"] for each in regions.client("events", AWAY).list_replays()["Replays"]]
 
 

@@ -39,6 +39,6 @@ def test_a_consumer_without_its_decorator_is_noticed(monkeypatch: pytest.MonkeyP
         spec, progress = Spec(rides=4, seed=4, duplicates=1, poison=1), Progress(io.StringIO())
         result = rehearse(cloud, spec, store=MemoryStore(), progress=progress, troubles=0)
     wrong = "\n".join(result.wrong)
-    for part in ("RideTable: changed", "events were not replayed", ": dead-lettered ", ": not dead-lettered "):
+    for part in ("IdempotencyTable: changed", "events were not replayed", ": dead-lettered ", ": not dead-lettered "):
         assert part in wrong
     assert [name for name, account in result.report.ledger.consumers.items() if account.doubled] == consumers
