@@ -13,7 +13,8 @@ import pytest
 from idempotency import BusyError, ConfigurationError, EffectConflictError, Operation, PermanentError, Put
 from idempotency.dead_letters import BEYOND_WINDOW, CORRUPT_RECORD, QUARANTINED, UNKNOWN
 from idempotency.errors import LostLeaseError, StoreUnavailableError
-from tests.idempotency.samples import SQS_ATTRIBUTES, World, event, fail_with
+from idempotency.testing import sqs_event
+from tests.idempotency.samples import World, event, fail_with
 
 KEY = "history#k1"
 STORED_KEY = {"TableName": "Idempotency", "Key": {"idempotencyKey": {"S": KEY}}}
@@ -304,10 +305,8 @@ class TestRule13Window:
     def test_old_event_in_a_fresh_message_never_runs(self, world: World) -> None:
         """The age of a queued event is that of its envelope, not of its message."""
         world.clock.advance(31 * 86_400)
-        attributes = SQS_ATTRIBUTES | {"SentTimestamp": str(world.clock())}
-        record = {"messageId": "m1", "body": json.dumps(event()), "attributes": attributes}
         handler = world.consumer("dispatch").batch_handler(world.work)
-        assert handler({"Records": [record]}, world.invocation()) == {"batchItemFailures": []}
+        assert handler(sqs_event(event(), clock=world.clock), world.invocation()) == {"batchItemFailures": []}
         assert (world.reasons, world.work.runs) == ([BEYOND_WINDOW], [])
 
     def test_ttl_of_a_claim_is_an_hour_past_its_lease(self, world: World) -> None:

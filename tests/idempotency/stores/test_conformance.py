@@ -1,4 +1,4 @@
-"""What every store must do. `backend` opens the stores; whoever writes one adds it to the fixtures and runs this."""
+"""What every store must do. `backend` opens the stores; whoever writes one adds it to `STORES` and runs this."""
 
 import functools
 import itertools
@@ -10,7 +10,7 @@ from typing import Any, Final
 import pytest
 
 from idempotency import Consumer, EffectConflictError, Operation, Policy, Update
-from idempotency.clock import Clock, epoch_ms
+from idempotency.clock import epoch_ms
 from idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
 from idempotency.stores import may_compare_and_swap, may_put_if_absent, may_update_if_owner
 from idempotency.testing import Crash, DeadLetterBox, Invocation
@@ -21,12 +21,6 @@ KEY: Final = "history#order_01"
 RIDE: Final = "order_01"
 WINDOW_S: Final = 30 * 86_400
 LEASE_MS: Final = 30_000
-
-
-@pytest.fixture
-def clock() -> Clock:
-    """The time by which stores are opened: the real one, since a server has its own."""
-    return epoch_ms
 
 
 def claim(key: str = KEY, owner: str = "owner-1", attempt: int = 1) -> Record:

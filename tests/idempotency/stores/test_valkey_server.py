@@ -15,7 +15,7 @@ from idempotency.clock import epoch_ms
 from idempotency.errors import StoreError, StoreRefusedError, StoreUnavailableError
 from idempotency.stores.valkey import ValkeyStore
 from local import valkey_server
-from tests.idempotency.stores.fixtures import free_port
+from tests.idempotency.stores.backends import free_port, running_valkey
 from tests.idempotency.stores.test_conformance import claim, completed
 
 KEY: Final = claim().key
@@ -24,12 +24,10 @@ TOO_LITTLE: Final = 1_000_000
 
 
 @pytest.fixture
-def server(valkey_client: Any) -> Iterator[Any]:
-    """A real server with the settings that it began with."""
-    valkey_client.flushall()
-    yield valkey_client
-    valkey_client.config_set("maxmemory", 0)
-    valkey_client.replicaof("NO", "ONE")
+def server() -> Iterator[Any]:
+    """A real server of this test's own."""
+    with running_valkey() as client:
+        yield client
 
 
 @pytest.fixture
