@@ -154,11 +154,12 @@ def test_a_result_that_cannot_be_kept_is_used(world: World, result: object) -> N
 @pytest.mark.parametrize("answer", [None, False, "NOT_DONE"])
 def test_a_probe_gives_one_of_its_answers(world: World, answer: object) -> None:
     """A probe that forgets to return anything has not said that nothing was done."""
-    calls = Calls(world, TimeoutError(), probe=lambda _: answer)
+    answers = iter([answer, Done("paid")])
+    calls = Calls(world, TimeoutError(), probe=lambda _: next(answers))
     for error in (TimeoutError, ConfigurationError):
         with pytest.raises(error):
             world.deliver()
-    assert calls.made == 1
+    assert (world.deliver()["outcome"], calls.got, calls.made) == ("Retried", "paid", 1)
 
 
 def test_a_rerun_after_a_conflict_does_not_call_again(world: World) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import socket
 import subprocess
 import threading
@@ -213,6 +214,27 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+def certify(file: Path, subject: str) -> Path:
+    """Write a key and a certificate, signed by itself, of ``subject``, such as ``IP:127.0.0.1``."""
+    openssl = shutil.which("openssl") or pytest.skip("openssl is not installed")
+    options = [
+        "-newkey",
+        "rsa:2048",
+        "-nodes",
+        "-days",
+        "1",
+        "-subj",
+        "/CN=a test",
+        "-addext",
+        f"subjectAltName={subject}",
+    ]
+    subprocess.run(
+        [openssl, "req", "-x509", *options, "-keyout", file, "-out", f"{file}.crt"], check=True, capture_output=True
+    )
+    file.write_text(file.read_text() + Path(f"{file}.crt").read_text())
+    return file
 
 
 def _named_dynamodb() -> AbstractContextManager[Opener]:

@@ -16,17 +16,12 @@ from email.utils import format_datetime
 from http.client import HTTPException, HTTPResponse, IncompleteRead
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
-from ipaddress import ip_address
 from itertools import permutations, product
 from pathlib import Path
 from typing import Any, Final, Self
 from unittest.mock import Mock, call
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from idempotency.stores.lean import Guarded, LeanTransport, UnusableError, _received, lean_transport
 from idempotency.stores.signing import ContainerCredentials, Credentials, CredentialsError
@@ -39,6 +34,7 @@ from idempotency.stores.transport import (
     botocore_transport,
     dynamodb_transport,
 )
+from tests.idempotency.stores.backends import certify
 
 NOW: Final = datetime(2026, 11, 21, 8, 30, tzinfo=UTC)
 NOW_MS: Final = int(NOW.timestamp() * 1000)
@@ -141,16 +137,8 @@ class Service(ThreadingHTTPServer):
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The key and the certificate, signed by itself, of a server on this machine."""
-    key, name = ec.generate_private_key(ec.SECP256R1()), x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "a test")])
-    now, day = datetime.now(UTC), timedelta(days=1)
-    builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), now - day, now + day)
-    address = x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))])
-    signed = builder.add_extension(address, critical=False).sign(key, hashes.SHA256())
-    form = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    file = tmp_path_factory.mktemp("tls") / "service.pem"
-    file.write_bytes(key.private_bytes(*form) + signed.public_bytes(serialization.Encoding.PEM))
-    return file
+    """The key and the certificate of a server on this machine."""
+    return certify(tmp_path_factory.mktemp("tls") / "service.pem", "IP:127.0.0.1")
 
 
 @pytest.fixture
