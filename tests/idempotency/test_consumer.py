@@ -37,9 +37,8 @@ class TestEventHandler:
     def test_event_that_breaks_the_contract_goes_to_the_dead_letter_queue(self, world: World) -> None:
         """The consumer's queue gets it, with the reason; without one the error is raised: the transport has its own."""
         settings: Any = {"parse": lambda raw: int("no type"), "payload": lambda ride: ride}
-        handler, bare = (
-            world.consumer(**settings, **more).event_handler(world.work) for more in ({}, {"dead_letters": None})
-        )
+        handler = world.consumer(**settings).event_handler(world.work)
+        bare = world.consumer(**settings, dead_letters=None).event_handler(world.work)
         assert handler(event(), world.invocation())["outcome"] == "DeadLettered"
         (letter,) = world.box.letters
         assert (letter.reason, letter.event) == (CONTRACT, event())
