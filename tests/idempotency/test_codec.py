@@ -6,7 +6,6 @@ import json
 import sys
 from collections import namedtuple
 from collections.abc import Callable
-from contextlib import suppress
 from datetime import timedelta, timezone
 from decimal import Decimal
 from functools import reduce
@@ -134,31 +133,6 @@ def test_result_comes_back_equal_and_of_its_type(value: Any) -> None:
     assert back == value
     assert type(back) is type(value)
     assert codec.encode(back) == text
-
-
-WAYS = st.lists(st.integers(0, 5), max_size=9)
-SCRAPS: st.SearchStrategy[Any] = st.sampled_from(
-    [None, True, -1, 1.5, "", "x", "set", [], [[]], ["tuple", 1], {}, {"$": 1}, {"$": []}, {"$": ["x"]}]
-)
-
-
-def damaged(stored: Any, way: list[int], scrap: object) -> Any:
-    if not way or not isinstance(stored, list | dict) or not stored:
-        return scrap
-    place = list(stored)[way[0] % len(stored)] if isinstance(stored, dict) else way[0] % len(stored)
-    copy: Any = stored.copy()
-    copy[place] = damaged(stored[place], way[1:], scrap)
-    return copy
-
-
-@FIXED
-@given(VALUES, WAYS, SCRAPS, st.integers(0, 99), st.integers(1, 9))
-def test_damaged_text_is_a_value_or_one_error(value: Any, way: list[int], scrap: Any, start: int, length: int) -> None:
-    """Decoding damaged text returns a value or raises UndecodableResultError."""
-    text = codec.encode(value)
-    for damage in (json.dumps(damaged(json.loads(text), way, scrap)), text[:start] + text[start + length :]):
-        with suppress(UndecodableResultError):
-            codec.decode(damage)
 
 
 def test_text_is_readable_and_the_same_in_every_process() -> None:
