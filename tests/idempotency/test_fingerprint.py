@@ -63,7 +63,7 @@ SAME: dict[str, list[Any]] = {
     "large whole numbers": [[10**22], [1e22], [Decimal("1E+22")]],
     "fractions": [[0.1], [Decimal("0.1")], [Decimal("0.10")]],
     "nothing": [0, -0.0, Decimal("-0")],
-    "mappings": [{"a": 1}, MappingProxyType({"a": 1})],
+    "mappings": [{"a": 1, "ä": [None, {}]}, MappingProxyType({"ä": (None, {}), "a": 1})],
     "sets": [{"b", "a"}, frozenset({"a", "b"})],
     "sets of whole numbers": [{7, 8}, {8.0, 7.0}],
     "times": [datetime(2026, 11, 21, tzinfo=UTC), "2026-11-21T00:00:00+00:00"],
