@@ -7,6 +7,7 @@ import boto3
 from botocore.config import Config
 from ministack.core import lambda_runtime
 
+from local.engine.process import HOST
 from local.engine.scope import Scope
 from local.engine.settings import Settings
 
@@ -22,12 +23,10 @@ def client(settings: Settings, service: str, *, role: str, user: str, region: st
         region: Region of the service; left out, the current one.
     """
     account, here = Scope.current()
-    region = region or here
     # MiniStack makes sessions for functions only. It looks at the ARN and the role, not at the function.
-    arn = f"arn:aws:lambda:{region}:{account}:function:{user}"
-    session = {"FunctionArn": arn, "FunctionName": user, "Role": role}
-    credentials: dict[str, str] = lambda_runtime.execution_credentials(session)
-    return _client(f"http://{settings.host}:{settings.port}", service, region, **credentials)
+    arn = f"arn:aws:lambda:{region or here}:{account}:function:{user}"
+    credentials = lambda_runtime.execution_credentials({"FunctionArn": arn, "FunctionName": user, "Role": role})
+    return _client(f"http://{HOST}:{settings.port}", service, region or here, **credentials)
 
 
 @functools.cache

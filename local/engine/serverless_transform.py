@@ -15,8 +15,6 @@ from typing import Any, Final
 from ministack.services.cloudformation import changesets, engine, handlers
 from samtranslator.translator import transform as sam
 
-_USERS: Final[tuple[Any, ...]] = (engine, changesets, handlers)
-"""Modules that have imported the function by its name."""
 _values: Final[ContextVar[dict[str, Any]]] = ContextVar("parameters of the deployment")
 
 
@@ -37,6 +35,6 @@ def apply(_settings: object) -> None:
         transformed: dict[str, Any] = stock_sam(template, _values.get({}) | values, *more)
         return transformed
 
-    for module in _USERS:
+    for module in (engine, changesets, handlers):  # each has the function under its name
         module._apply_transforms = transforms
     sam.transform = transform

@@ -10,8 +10,7 @@
 Lies over `eventbridge._invoke_target` and `dynamodb._replicate_write`.
 """
 
-import json
-from typing import Any, NamedTuple
+from typing import Any
 
 from ministack.services import dynamodb, eventbridge
 
@@ -21,22 +20,11 @@ from local.engine.settings import Settings
 
 type _Item = dict[str, Any]
 
-
-class _Write(NamedTuple):
-    """A write that the other replicas have not seen."""
-
-    scope: Scope
-    table: dict[str, Any]
-    kind: str
-    old: _Item | None
-    new: _Item | None
-
-
 _invoke_target, _replicate_write = eventbridge._invoke_target, dynamodb._replicate_write
 _waiting: list[tuple[Scope, tuple[Any, ...]]] = []
-_writes: dict[tuple[Any, ...], _Write] = {}
+_writes: dict[tuple[Any, ...], tuple[Scope, tuple[Any, ...]]] = {}
 """The latest write of each item, by table and key."""
-_lagging = False
+_switches: dict[str, Any] = {"late": [], "lagging": False}
 
 
 def _deliver(*delivery: Any) -> None:
@@ -47,42 +35,29 @@ def _deliver(*delivery: Any) -> None:
         _invoke_target(*delivery)
 
 
-def _set_late(regions: list[str]) -> None:
-    impaired.clear()
-    impaired.update(Scope(Scope.current().account, region) for region in regions)
-    arrived = [waiting for waiting in _waiting if waiting[0] not in impaired]
-    _waiting[:] = [waiting for waiting in _waiting if waiting[0] in impaired]
-    for scope, delivery in arrived:
-        with scope.entered():
-            eventbridge._invoke_target(*delivery)
-
-
 def _replicate(table: dict[str, Any], kind: str, old: _Item | None, new: _Item | None) -> None:
-    if not _lagging:
+    if not _switches["lagging"]:
         _replicate_write(table, kind, old, new)
     elif dynamodb._replica_group(table):
         item = new or old or {}
         key = (table["TableName"], *(str(item.get(table[name])) for name in ("pk_name", "sk_name")))
-        _writes[key] = _Write(Scope.current(), table, kind, old, new)
+        _writes[key] = Scope.current(), (table, kind, old, new)
 
 
-def _set_lagging(lagging: bool) -> None:
-    global _lagging  # noqa: PLW0603 - the engine has one switch, as it has one MiniStack
-    _lagging = lagging
-    if not lagging:
-        for scope, table, kind, old, new in _writes.values():
+def _switch(wanted: dict[str, Any]) -> dict[str, Any]:
+    _switches.update(wanted)
+    impaired.clear()
+    impaired.update(Scope(Scope.current().account, region) for region in _switches["late"])
+    waiting, _waiting[:] = list(_waiting), []
+    for scope, delivery in waiting:
+        with scope.entered():
+            _deliver(*delivery)
+    if not _switches["lagging"]:
+        for scope, write in _writes.values():
             with scope.entered():
-                if table["TableName"] in dynamodb._tables:
-                    _replicate_write(table, kind, old, new)
+                if write[0]["TableName"] in dynamodb._tables:
+                    _replicate_write(*write)
         _writes.clear()
-
-
-def _switch(body: bytes) -> dict[str, Any]:
-    wanted: dict[str, Any] = json.loads(body)
-    if "late" in wanted:
-        _set_late(wanted["late"])
-    if "lagging" in wanted:
-        _set_lagging(wanted["lagging"])
     return wanted
 
 

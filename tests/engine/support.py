@@ -153,12 +153,12 @@ def put(cloud: LocalAws, stack: Stack, *details: Any) -> None:
         assert cloud.client("events").put_events(Entries=entries)["FailedEntryCount"] == 0
 
 
-def lines(cloud: LocalAws, group: str) -> list[str]:
+def lines(cloud: LocalAws, group: str, **request: Any) -> list[str]:
     """Return every line of a log group, the oldest first; a missing group has none."""
     logs = cloud.client("logs")
     if not logs.describe_log_groups(logGroupNamePrefix=group)["logGroups"]:
         return []
-    pages = logs.get_paginator("filter_log_events").paginate(logGroupName=group)
+    pages = logs.get_paginator("filter_log_events").paginate(logGroupName=group, **request)
     return [event["message"] for page in pages for event in page["events"]]
 
 
