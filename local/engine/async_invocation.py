@@ -8,8 +8,8 @@ Stock MiniStack: gives each attempt a new request id, ignores the settings of an
 id nor the right count. It invokes an EventBridge target once, on a thread for each event, so that a burst starts a
 process for each event and loses events.
 
-Plugs into `lambda_svc.invoke_async_with_retry`, `eventbridge._dispatch_to_lambda` and `lambda_svc.reset`. Delays are
-scaled down and no event becomes too old; destinations are SQS queues; a function's own `DeadLetterConfig` is ignored.
+Here delays are scaled down and no event becomes too old; destinations are SQS queues; a function's own
+`DeadLetterConfig` is ignored.
 """
 
 import json
@@ -18,12 +18,10 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any
 
-from botocore.exceptions import BotoCoreError, ClientError
 from ministack.core.responses import new_uuid
-from ministack.services import eventbridge, lambda_svc, sqs
+from ministack.services import eventbridge, lambda_svc
 
 from local.engine import control, role_clients
 from local.engine.clock import later
@@ -126,13 +124,7 @@ class _Functions:
         return self._settings.delay(max(1, event.attempts))
 
     def _give_up(self, event: _Event, config: dict[str, Any], rules: dict[str, Any], result: dict[str, Any]) -> None:
-        destination = rules.get("DestinationConfig", {}).get("OnFailure", {}).get("Destination")
-        if not destination:
-            _logger.warning("%s has no destination for failures; event %s is dropped", event.arn, event.request_id)
-            return
-        record = {
-            "version": "1.0",
-            "timestamp": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        record: dict[str, Any] = {
             "requestContext": {
                 "requestId": event.request_id,
                 "functionArn": event.arn,
@@ -148,12 +140,9 @@ class _Functions:
                 "functionError": "Unhandled",
             }
             record["responsePayload"] = result["body"]
+        destination = rules.get("DestinationConfig", {}).get("OnFailure", {}).get("Destination")
         # As the function's role, so that a missing permission shows.
-        client = role_clients.client(self._settings, "sqs", role=config["Role"], user=event.function)
-        try:
-            client.send_message(QueueUrl=sqs._queue_url(destination.rsplit(":", 1)[-1]), MessageBody=json.dumps(record))
-        except (BotoCoreError, ClientError):
-            _logger.exception("%s: event %s could not be sent to %s", event.arn, event.request_id, destination)
+        role_clients.dead_letter(self._settings, destination, record, role=config["Role"], user=event.function)
 
 
 def _invoke_config(function: dict[str, Any], qualifier: str | None) -> dict[str, Any]:

@@ -5,9 +5,6 @@ AWS: `SendMessageBatch` needs the permission ``sqs:SendMessage`` (likewise `Dele
 
 Stock MiniStack: asks for ``sqs:SendMessageBatch``, an action that no policy can name; and counts loopback as
 insecure, so that a TLS-only queue refuses every caller.
-
-Plugs into `iam_actions.extract_iam_action`, `iam_evaluator._request_origin` and `app.pin_request_origin`. Every
-decision passes `iam_evaluator.evaluate`, where the list is kept; ``GET /_engine/asked`` answers it.
 """
 
 from contextvars import ContextVar
@@ -22,7 +19,7 @@ _BATCHES = {f"sqs:{name}Batch": f"sqs:{name}" for name in ("SendMessage", "Delet
 
 
 def apply(_settings: object) -> None:
-    """Decide as AWS does, and keep the list."""
+    """Decide as AWS does, and keep the list, which ``GET /_engine/asked`` answers."""
     action, evaluate = iam_actions.extract_iam_action, iam_evaluator.evaluate
     pin = iam_evaluator.pin_request_origin
     asked: dict[tuple[str, str, str], bool] = {}  # role, action and resource, and whether it was allowed

@@ -5,8 +5,6 @@ switches the function off. A deleted function has no environments left. `Functio
 
 Stock MiniStack: drops the setting from a template. The processes of a function that is deleted with its stack stay. The
 URL has AWS's form, which no name server knows here; the engine serves it below ``/_aws/lambda-url/``.
-
-Plugs into CloudFormation's handlers of the types.
 """
 
 from ministack.core import lambda_runtime

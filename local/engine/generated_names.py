@@ -3,9 +3,7 @@
 AWS: they end in random characters, so that no two stacks share one. Roles are global to an account.
 
 Stock MiniStack: generates them from the stack's name and the logical id. Stacks of one name in two regions share their
-roles, and the second stack overwrites those of the first.
-
-Plugs into `provisioners._physical_name`, whose last characters become a hash that includes the region.
+roles, and the second stack overwrites those of the first. Here the last characters are a hash that includes the region.
 """
 
 import hashlib

@@ -7,9 +7,8 @@ unhealthy if it is also inverted. Endpoint and health check are resources of a t
 
 Stock MiniStack: ignores `EndpointId`, copies nothing, and has endpoints and health checks but not the resources.
 
-Plugs into `eventbridge._put_events`, in front of it, into `eventbridge._archive_event`, which every ingested event
-passes, and into CloudFormation's handlers. This is a simulation: a health check is unhealthy while the region of its
-alarm is impaired (`local.engine.scope`); copies are made at once, without a rule or a role; replays are not copied.
+This is a simulation: a health check is unhealthy while the region of its alarm is impaired (`local.engine.scope`);
+copies are made at once, without a rule or a role; replays are not copied.
 """
 
 import uuid
@@ -109,7 +108,7 @@ def _update_health_check(physical_id: str, _old: Properties, new: Properties, _s
 def apply(_settings: object) -> None:
     """Let endpoints route and copy."""
     eventbridge._put_events = _put_events
-    eventbridge._archive_event = _ingest
+    eventbridge._archive_event = _ingest  # which every ingested event passes
     register("AWS::Events::Endpoint", _create_endpoint, lambda name, _: eventbridge._delete_endpoint({"Name": name}))
     remove = route53._health_checks.pop
     register(

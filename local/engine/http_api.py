@@ -5,8 +5,7 @@ routes and integrations; `security` says how a route authorises its callers.
 
 Stock MiniStack: ignores `Body`, so that every path answers 404.
 
-Plugs into CloudFormation's handlers of the type. AWS_IAM is the only way to authorise callers; a document with another
-one, such as JWT, is refused.
+Here AWS_IAM is the only way to authorise callers; a document with another one, such as JWT, is refused.
 """
 
 from ministack.services import apigateway

@@ -7,8 +7,7 @@ events and a `nextToken` with which the rest is read.
 Stock MiniStack: a pattern in braces matches every line, `?` is part of the term, and quotes end at a space. It answers
 the first 10,000 events and no token.
 
-Plugs into `cloudwatch_logs._filter_log_events`. In braces it reads `=` and `!=` that `&&` and `||` connect, without
-parentheses, and refuses others.
+Here a pattern in braces may have `=` and `!=` that `&&` and `||` connect, without parentheses; others are refused.
 """
 
 import json

@@ -3,8 +3,6 @@
 AWS: a resource that an update of a nested stack leaves as it is keeps its attributes for `Fn::GetAtt`.
 
 Stock MiniStack: forgets them, so a `Fn::GetAtt` of the resource fails the update.
-
-Plugs into `provisioners._provision_resource` and `provisioners._update_resource`.
 """
 
 from typing import Any

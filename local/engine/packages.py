@@ -1,7 +1,7 @@
 """Functions' packages and layers, unpacked once.
 
 MiniStack unpacks the code and every layer anew for each process. Here the folders of a package are links to one copy
-for all processes. As on AWS, functions must not write there. Lies over the name `zipfile` of `lambda_runtime`.
+for all processes. As on AWS, functions must not write there.
 """
 
 import hashlib

@@ -7,8 +7,6 @@ dead-letter queue.
 
 Stock MiniStack: never delivers records whose target is a bus, drops `SourceParameters` and `TargetParameters` of a
 template, and looks at the stream once a second.
-
-Plugs into `pipes._deliver_batch`, `pipes._poll_loop` and CloudFormation's handlers of the type.
 """
 
 import json
@@ -16,11 +14,11 @@ import logging
 import re
 import time
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
-from ministack.services import dynamodb, eventbridge, sqs
+from ministack.services import dynamodb, eventbridge
 from ministack.services import pipes as stock
 
 from local.engine import control, global_endpoints, role_clients
@@ -85,13 +83,8 @@ class _EventBusPipes:
             return False
 
     def _dead_letter(self, pipe: Properties, record: _Record) -> None:
-        queue, number = _source(pipe).get("DeadLetterConfig", {}).get("Arn"), record["dynamodb"]["SequenceNumber"]
-        if not queue:
-            _logger.error("pipe %s gave record %s up and has no dead-letter queue", pipe["Name"], number)
-            return
+        number = record["dynamodb"]["SequenceNumber"]
         note = {
-            "version": "1.0",
-            "timestamp": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             "context": {"partnerResourceArn": pipe["Arn"], "condition": "RetryAttemptsExhausted"},
             "DDBStreamBatchInfo": {
                 "streamArn": pipe["Source"],
@@ -100,11 +93,8 @@ class _EventBusPipes:
                 "endSequenceNumber": number,
             },
         }
-        client = role_clients.client(self._settings, "sqs", role=pipe["RoleArn"], user=pipe["Name"])
-        try:
-            client.send_message(QueueUrl=sqs._queue_url(queue.rsplit(":", 1)[-1]), MessageBody=json.dumps(note))
-        except (BotoCoreError, ClientError):
-            _logger.exception("pipe %s: record %s could not be dead-lettered", pipe["Name"], number)
+        queue = _source(pipe).get("DeadLetterConfig", {}).get("Arn")
+        role_clients.dead_letter(self._settings, queue, note, role=pipe["RoleArn"], user=pipe["Name"])
 
 
 def _behind() -> int:

@@ -5,8 +5,6 @@ AWS: refuses a call with more than 10 entries, or with 1 MB or more by the docum
 ``MalformedDetail``; the others are accepted. The event carries the entry's `Time`, by which the archive is searched.
 
 Stock MiniStack: accepts an empty `Source` and a malformed `Detail`, checks no sizes, and replaces `Time` by now.
-
-Plugs into `eventbridge._put_events`, in front of it, and into `eventbridge._now_ts`, from which that gets the time.
 """
 
 import json
@@ -73,4 +71,5 @@ def put_events(data: dict[str, Any], allow_aws_source: bool = False) -> Any:
 def apply(_settings: object) -> None:
     """Check entries before MiniStack takes them."""
     eventbridge._put_events = put_events
+    # From which MiniStack gets the time of an event.
     eventbridge._now_ts = lambda: _time.get() or _stock_now()

@@ -6,8 +6,7 @@ until the queue's visibility timeout is over, which takes minutes. As many batch
 Here a failed message comes back after the delays of asynchronous retries, and then after twice as long each time, up to
 10 s. The delays grow because a message may have to wait for the lease of a killed run, which is not scaled down, and
 must not use up its receives meanwhile. While a batch is in hand, its messages stay hidden for the visibility timeout.
-The engine's number of workers bounds the batches in hand. Lies over `lambda_svc._run_sqs_batch` and
-`lambda_svc._sqs_esm_concurrency`.
+The engine's number of workers bounds the batches in hand.
 """
 
 import time

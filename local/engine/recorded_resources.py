@@ -6,8 +6,8 @@ expression.
 
 Stock MiniStack: refuses a template that has them.
 
-Plugs into CloudFormation's handlers, and into `provisioners._cw_metric_alarm_record`. `Ref` is the resource's name, or
-a UUID, and `Fn::GetAtt` of the attributes that templates use works. It does nothing: such an alarm stays without data.
+Here `Ref` is the resource's name, or a UUID, and `Fn::GetAtt` of the attributes that templates use works. The resource
+does nothing: such an alarm stays without data.
 """
 
 import uuid

@@ -8,7 +8,7 @@ rules in its `Destination.FilterArns`, or all rules if it has none.
 Stock MiniStack: checks no policies of functions and queues, logs a missing target, ignores `DeadLetterConfig` and
 `FilterArns`, and has no log groups as targets.
 
-Plugs into `eventbridge._invoke_target`. No target throttles here, so `RetryPolicy` has nothing to retry.
+Here no target throttles, so `RetryPolicy` has nothing to retry.
 """
 
 import json

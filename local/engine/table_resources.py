@@ -6,8 +6,7 @@ compares resources whose condition is true.
 Stock MiniStack: drops the replicas, an update of a table without a name replaces it by an empty one, and only a plain
 table can be imported. A change set compares all resources, so none can be imported that a condition left out before.
 
-Plugs into CloudFormation's handlers of the type and `changesets`. A write is seen in every replica at once, which is
-not what AWS does.
+Here a write is seen in every replica at once, which is not what AWS does.
 """
 
 from typing import Any

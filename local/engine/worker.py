@@ -7,9 +7,6 @@ its layers'. The log has every line that the function writes.
 Stock MiniStack: kills a handler that raises, and answers ``Runtime.HandlerError`` without the stack trace. A layer's
 module hides the function's. The log is read with timers: lines can be late, belong to the next invocation, or be lost
 when the process dies, and a quiet invocation waits 50 ms for them.
-
-Plugs into `lambda_runtime._PYTHON_WORKER_SCRIPT`, `lambda_runtime._worker_class_for` and
-`lambda_svc._execute_function_warm`.
 """
 
 import json

@@ -1,15 +1,15 @@
-"""Outages of regions: a plug-in of the engine, for tests of a failover (`LocalAws("--plug-in=tests.engine.outages")`).
+"""Outages and delays: a plug-in of the engine, for tests (`LocalAws("--plug-in=tests.engine.outages")`).
 
-``POST /_engine/outages`` with ``{"late": […], "lagging": …}``; a switch that is left out stays as it is.
+``POST /_engine/outages`` with ``{"late": […], "lagging": …, "slow_replays": …}`` sets these switches.
 
 - ``late`` names the regions whose EventBridge accepts events and delivers none of them. Their pipes stand still, and
   endpoints route elsewhere. The waiting events are delivered when the region has recovered.
 - ``lagging``: replicas of global tables see no writes of other regions. Afterwards each item's latest write is copied.
   MiniStack itself copies each write at once.
-
-Lies over `eventbridge._invoke_target` and `dynamodb._replicate_write`.
+- ``slow_replays``: replays pause before each event until they are cancelled, for a second at most.
 """
 
+import time
 from typing import Any
 
 from ministack.services import dynamodb, eventbridge
@@ -20,11 +20,12 @@ from local.engine.settings import Settings
 
 type _Item = dict[str, Any]
 
-_invoke_target, _replicate_write = eventbridge._invoke_target, dynamodb._replicate_write
+_invoke_target, _dispatch_event = eventbridge._invoke_target, eventbridge._dispatch_event
+_replicate_write = dynamodb._replicate_write
 _waiting: list[tuple[Scope, tuple[Any, ...]]] = []
 _writes: dict[tuple[Any, ...], tuple[Scope, tuple[Any, ...]]] = {}
 """The latest write of each item, by table and key."""
-_switches: dict[str, Any] = {"late": [], "lagging": False}
+_switches: dict[str, Any] = {"late": [], "lagging": False, "slow_replays": False}
 
 
 def _deliver(*delivery: Any) -> None:
@@ -33,6 +34,13 @@ def _deliver(*delivery: Any) -> None:
         _waiting.append((here, delivery))
     else:
         _invoke_target(*delivery)
+
+
+def _dispatch(event: dict[str, Any], view: Any = None) -> None:
+    replay, until = eventbridge._replays.get(event.get("ReplayName"), {}), time.monotonic() + 1.0
+    while _switches["slow_replays"] and replay.get("State") == "RUNNING" and time.monotonic() < until:
+        time.sleep(0.02)
+    _dispatch_event(event, view)
 
 
 def _replicate(table: dict[str, Any], kind: str, old: _Item | None, new: _Item | None) -> None:
@@ -62,7 +70,8 @@ def _switch(wanted: dict[str, Any]) -> dict[str, Any]:
 
 
 def apply(_settings: Settings) -> None:
-    """Let deliveries wait and replicas lag."""
+    """Let deliveries and replays wait and replicas lag."""
     eventbridge._invoke_target = _deliver
+    eventbridge._dispatch_event = _dispatch
     dynamodb._replicate_write = _replicate
     control.route("outages", _switch)

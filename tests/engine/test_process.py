@@ -14,13 +14,13 @@ import pytest
 from local import artifacts
 from local.engine.process import Engine
 from local.local_aws import ROOT, EngineError, LocalAws
-from tests.engine.support import attribute, bus, function, permission, put, rule, template, until
+from tests.engine.support import PERMISSION, attribute, bus, function, put, rule, template, until
 
 SLEEPS = {
     "Bus": bus(),
     "Function": function('print("began", flush=True)\ntime.sleep(60)', Timeout=90),
     "Rule": rule({"Arn": attribute("Function")}),
-    "Permission": permission("Function"),
+    "Permission": PERMISSION,
 }
 STAYS = """
 import signal

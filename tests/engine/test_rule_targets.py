@@ -8,10 +8,21 @@ import pytest
 from local.local_aws import LocalAws, Stack
 from tests.engine import support
 from tests.engine.conftest import Deploy
-from tests.engine.support import QUEUE, Resource, attribute, bus, from_rule, messages, needed, put, queue_policy, rule
+from tests.engine.support import (
+    PERMISSION,
+    QUEUE,
+    Resource,
+    attribute,
+    bus,
+    from_rule,
+    messages,
+    needed,
+    put,
+    queue_policy,
+    rule,
+)
 
 PRINTS = 'print(json.dumps(event["detail"]))'
-PERMISSION = support.permission("Function")
 GROUP_ARN = {"Fn::Sub": "arn:aws:logs:${AWS::Region}:${AWS::AccountId}:log-group:${Group}"}
 LOG_GROUP: Resource = {
     "Type": "AWS::Logs::LogGroup",
