@@ -15,7 +15,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 END_OF_LOG = "\x00end of log"
@@ -25,35 +25,31 @@ PRELOAD = "_ENGINE_PRELOAD"
 type Handler = Callable[[Any, Any], Any]
 
 
-class Context:
-    """The second argument of a handler."""
-
-    def __init__(self, call: dict[str, Any], deadline: float) -> None:
-        self.aws_request_id = call["request_id"]
-        self.invoked_function_arn = call["invoked_function_arn"]
-        self.function_name = os.environ["AWS_LAMBDA_FUNCTION_NAME"]
-        self.function_version = os.environ["AWS_LAMBDA_FUNCTION_VERSION"]
-        self.memory_limit_in_mb = os.environ["AWS_LAMBDA_FUNCTION_MEMORY_SIZE"]
-        self.log_group_name = call["log_group"]
-        self.log_stream_name = os.environ["AWS_LAMBDA_LOG_STREAM_NAME"]
-        self.identity = None
-        self.client_context = None
-        self._deadline = deadline
-
-    def get_remaining_time_in_millis(self) -> int:
-        """Return the milliseconds until the function's timeout, never below 0."""
-        return max(0, int((self._deadline - time.time()) * 1000))
+def _context(call: dict[str, Any]) -> SimpleNamespace:
+    """Return the second argument of a handler."""
+    name, deadline = os.environ["AWS_LAMBDA_FUNCTION_NAME"], time.time() + float(os.environ["_LAMBDA_TIMEOUT"])
+    return SimpleNamespace(
+        aws_request_id=call["request_id"],
+        invoked_function_arn=call["invoked_function_arn"],
+        function_name=name,
+        function_version=os.environ["AWS_LAMBDA_FUNCTION_VERSION"],
+        memory_limit_in_mb=os.environ["AWS_LAMBDA_FUNCTION_MEMORY_SIZE"],
+        log_group_name=f"/aws/lambda/{name}",
+        log_stream_name=os.environ["AWS_LAMBDA_LOG_STREAM_NAME"],
+        identity=None,
+        client_context=None,
+        get_remaining_time_in_millis=lambda: max(0, int((deadline - time.time()) * 1000)),
+    )
 
 
-def search_path(code: str, layers: list[str]) -> list[str]:
+def _search_path(code: str) -> list[str]:
     """Return the folders of modules: the function's, then its layers' (the last one first), then the runtime's.
 
     Layers are built for Lambda's Linux. On another system their compiled modules cannot be loaded, so there the
     runtime's own copies go first.
     """
-    inside = [Path(layer, "python") for layer in reversed(layers)]
-    site = Path("lib", f"python{sys.version_info.major}.{sys.version_info.minor}", "site-packages")
-    layered = [str(path) for folder in inside for path in (folder, folder / site) if path.is_dir()]
+    layers = os.environ.get("_LAMBDA_LAYERS_DIRS", "").split(os.pathsep)
+    layered = [f"{layer}/python" for layer in reversed(layers)]
     runtime = sys.path[1:]  # without this file's own folder
     return [code, *layered, *runtime] if sys.platform == "linux" else [code, *runtime, *layered]
 
@@ -70,21 +66,19 @@ def _describe(error: BaseException) -> dict[str, Any]:
     frames = traceback.format_tb(error.__traceback__)[1:]  # without this file's own
     kind = type(error).__name__
     print(f"[ERROR] {kind}: {error}\n{''.join(traceback.format_exception(error))}", end="", file=sys.stderr)
-    return {"errorMessage": str(error), "errorType": kind, "stackTrace": frames}
+    return {"error": {"errorMessage": str(error), "errorType": kind, "stackTrace": frames}}
 
 
-def _call(handler: Handler, call: dict[str, Any], event: Any) -> dict[str, Any]:
-    context = Context(call, time.time() + float(os.environ["_LAMBDA_TIMEOUT"]))
+def _call(handler: Handler, call: dict[str, Any], event: Any) -> str:
     try:
-        result = handler(event, context)
+        result = handler(event, _context(call))
     except Exception as error:  # noqa: BLE001 - a handler may raise anything; it is the answer
-        return {"error": _describe(error)}
+        return json.dumps(_describe(error))
     try:
-        json.dumps(result)
+        return json.dumps({"result": result})
     except (TypeError, ValueError) as error:
         message = f"Unable to marshal response: {error}"
-        return {"error": {"errorMessage": message, "errorType": "Runtime.MarshalError"}}
-    return {"result": result}
+        return json.dumps({"error": {"errorMessage": message, "errorType": "Runtime.MarshalError"}})
 
 
 def main() -> None:
@@ -97,30 +91,30 @@ def main() -> None:
     os.dup2(2, 1)
     sys.stdout = sys.stderr
 
+    def answer(line: str) -> None:
+        answers.write(f"{line}\n")
+        answers.flush()
+
     start = json.loads(calls.readline())
     os.environ.setdefault("AWS_EXECUTION_ENV", "AWS_Lambda_python3.13")
-    sys.path[:] = search_path(start["code_dir"], os.environ.get("_LAMBDA_LAYERS_DIRS", "").split(os.pathsep))
+    sys.path[:] = _search_path(start["code_dir"])
     # The first call imports the module, so that a slow or failing import belongs to that call.
-    answers.write('{"status": "ready"}\n')
-    answers.flush()
-
+    answer('{"status": "ready"}')
     handler: Handler | None = None
     for line in calls:
         envelope = json.loads(line)
         call = envelope["ctx"]
         if call["trace_id"]:
             os.environ["_X_AMZN_TRACE_ID"] = call["trace_id"]
-        broken = False
         try:
             handler = handler or _load(start["module"], start["handler"])
         except Exception as error:  # noqa: BLE001 - an import runs the function's code, which may raise anything
-            answer, broken = {"error": _describe(error)}, True
+            found = json.dumps(_describe(error))
         else:
-            answer = _call(handler, call, envelope["event"])
+            found = _call(handler, call, envelope["event"])
         print(END_OF_LOG, file=sys.stderr, flush=True)
-        answers.write(json.dumps(answer) + "\n")
-        answers.flush()
-        if broken:  # the next call starts over, in a new process
+        answer(found)
+        if handler is None:  # the next call starts over, in a new process
             return
 
 

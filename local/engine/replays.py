@@ -5,8 +5,6 @@ time of the last event that was replayed.
 
 Stock MiniStack: has the operations of an archive but not the resource. A cancelled replay goes on and ends as
 COMPLETED, and `EventLastReplayedTime` is missing.
-
-Plugs into CloudFormation's handlers and `eventbridge._dispatch_event`.
 """
 
 import json

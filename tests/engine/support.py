@@ -17,18 +17,14 @@ type Resource = dict[str, Any]
 
 NAME_OF: Final = {"Fn::Sub": "${AWS::StackName}"}
 QUEUE: Final[Resource] = {"Type": "AWS::SQS::Queue"}
-
-
-ENGINE: Final = ("--retry-delays=0.05,0.1", "--plug-in=tests.engine.outages")
-"""Options of the engine of these tests: retries follow at once, and regions can have outages."""
-STOCK: Final = ("--stock",)
-"""Options with which the engine is MiniStack as it is published."""
+ENGINE: Final = ("--retry-delays=0.05,0.1",)
+"""Options of the engine of these tests: retries follow at once."""
 
 
 def needed(module: str) -> pytest.MarkDecorator:
     """Run a test on stock MiniStack as well, as a canary: it must fail there while the module is needed."""
     reason = f"MiniStack lacks it; once this passes, see whether local/engine/{module}.py can go"
-    canary = pytest.param(STOCK, marks=pytest.mark.xfail(strict=True, reason=reason), id="stock")
+    canary = pytest.param(("--stock",), marks=pytest.mark.xfail(strict=True, reason=reason), id="stock")
     return pytest.mark.parametrize("engine", [pytest.param(ENGINE, id="engine"), canary], indirect=True)
 
 
@@ -97,19 +93,6 @@ def rule(target: Mapping[str, Any]) -> Resource:
     }
 
 
-def permission(function_id: str, rule_id: str = "Rule") -> Resource:
-    """A permission of the rule to invoke the function."""
-    return {
-        "Type": "AWS::Lambda::Permission",
-        "Properties": {
-            "FunctionName": {"Ref": function_id},
-            "Action": "lambda:InvokeFunction",
-            "Principal": "events.amazonaws.com",
-            "SourceArn": {"Fn::GetAtt": [rule_id, "Arn"]},
-        },
-    }
-
-
 def queue_policy(queue_id: str, *statements: Resource) -> Resource:
     """A policy of a queue."""
     whole = [{"Resource": {"Fn::GetAtt": [queue_id, "Arn"]}, **statement} for statement in statements]
@@ -126,6 +109,17 @@ def from_rule(rule_id: str = "Rule") -> Resource:
         "Condition": {"ArnEquals": {"aws:SourceArn": {"Fn::GetAtt": [rule_id, "Arn"]}}},
     }
 
+
+PERMISSION: Final[Resource] = {
+    "Type": "AWS::Lambda::Permission",
+    "Properties": {
+        "FunctionName": {"Ref": "Function"},
+        "Action": "lambda:InvokeFunction",
+        "Principal": "events.amazonaws.com",
+        "SourceArn": {"Fn::GetAtt": ["Rule", "Arn"]},
+    },
+}
+"""A permission of the rule ``Rule`` to invoke the function ``Function``."""
 
 TLS_ONLY: Final[Resource] = {
     "Effect": "Deny",
@@ -153,12 +147,12 @@ def put(cloud: LocalAws, stack: Stack, *details: Any) -> None:
         assert cloud.client("events").put_events(Entries=entries)["FailedEntryCount"] == 0
 
 
-def lines(cloud: LocalAws, group: str) -> list[str]:
+def lines(cloud: LocalAws, group: str, **request: Any) -> list[str]:
     """Return every line of a log group, the oldest first; a missing group has none."""
     logs = cloud.client("logs")
     if not logs.describe_log_groups(logGroupNamePrefix=group)["logGroups"]:
         return []
-    pages = logs.get_paginator("filter_log_events").paginate(logGroupName=group)
+    pages = logs.get_paginator("filter_log_events").paginate(logGroupName=group, **request)
     return [event["message"] for page in pages for event in page["events"]]
 
 

@@ -6,7 +6,6 @@ from unittest.mock import Mock
 import pytest
 
 from idempotency import DynamoDBStore, EffectConflictError, Keep
-from idempotency.effects import Effect
 from idempotency.errors import StoreUnavailableError
 from idempotency.record import COMPLETED, IN_PROGRESS, Record
 from idempotency.stores.dynamodb import item_of, record_of
@@ -82,7 +81,7 @@ def test_a_transaction_holds_the_record_and_99_effects(world: World) -> None:
 @pytest.mark.parametrize("others", [0, 1])
 def test_what_a_record_keeps_is_in_its_item(world: World, others: int) -> None:
     """Alone it is one write that is no transaction; the item has no expiry, and no later delivery changes it."""
-    effects: list[Effect] = [Keep({"orderID": "order_01", "entry": {"price": 550}}), *[EFFECT] * others]
+    effects: list[Any] = [Keep({"orderID": "order_01", "entry": {"price": 550}}), *[EFFECT] * others]
     assert world.store.put_if_absent(DONE, effects) is DONE
     again = world.store.put_if_absent(DONE._replace(owner="owner-2"), [Keep({"orderID": "other"})])
     assert again == DONE._replace(expiry=None)
