@@ -62,7 +62,7 @@ class Account:
     """Events that are not accounted for, while messages of the consumer's queues cannot be read."""
     lost_events: tuple[str, ...]
     doubled_rides: Mapping[str, int]
-    """Superfluous effects by ride."""
+    """Effects beyond one for each event, by ride."""
     effects_unpublished: tuple[str, ...]
     """Events that took effect and were never published."""
 
@@ -73,7 +73,7 @@ class Account:
 
     @property
     def doubled(self) -> int:
-        """The number of effects beyond one for each event."""
+        """The number of superfluous effects."""
         return sum(self.doubled_rides.values())
 
 
