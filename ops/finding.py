@@ -73,12 +73,9 @@ def local_clients(stack: Kept) -> ClientFactory:
 
 
 def find(stack: str | None = None, region: str | None = None, clients: ClientFactory | None = None) -> StackRef:
-    """Return a reference to a stack.
+    """Return a reference to a stack; by default to the local one, or else to that of samconfig.toml.
 
-    Args:
-        stack: its name; by default that of the local stack, or else of samconfig.toml.
-        region: its region; by default the one for which AWS's tools are configured.
-        clients: makes clients; by default they are those of the local stack, or else configured as AWS's tools are.
+    Without a region or clients they are as AWS's tools are configured.
 
     Raises:
         OperatorError: no region is configured.

@@ -1,4 +1,8 @@
-"""The types of evidence: who consumes what, and what the bus, tables, queues and gateway hold. No I/O."""
+"""The types of evidence: who consumes what, and what the bus, tables, queues and gateway hold. No I/O.
+
+A ``fact`` is an idempotency id, the same for every copy of an event; None if the event breaks the contract. An
+``event_id`` is EventBridge's id, and ``order_id`` the ride's.
+"""
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -62,11 +66,9 @@ class Published(NamedTuple):
     """A ride event that the bus accepted."""
 
     event_id: str
-    """EventBridge's id."""
     type: str | None
     """Its type, in this contract's words; None if it has none."""
     fact: str | None
-    """Its idempotency id, the same for every copy of a fact. None if the event breaks the contract."""
     named: Named | None = None
     expires: datetime | None = None
     time: datetime = ALWAYS
@@ -103,7 +105,7 @@ class DeadLettered(NamedTuple):
     consumer: str | None
     """The consumer that did not process the event; None if the queue belongs to no consumer."""
     event_id: str | None
-    """EventBridge's id; None if the bus never accepted the event."""
+    """None if the bus never accepted the event."""
     fact: str | None
 
 
@@ -111,7 +113,6 @@ class Effect(NamedTuple):
     """An event that took effect in an item."""
 
     fact: str
-    """Its idempotency id."""
     named: Named | None = None
     time: datetime = ALWAYS
     emitted: tuple[str, ...] = ()
@@ -148,16 +149,13 @@ class BookedRide(NamedTuple):
 
 
 class GatewayPayment(NamedTuple):
-    """A payment in the gateway's ledger."""
+    """A payment in the gateway's ledger, in cents, and how often its money was taken, and returned or released."""
 
     order_id: str
     status: str
     amount: int
-    """In cents."""
     captures: int
-    """How often money was taken."""
     refunds: int
-    """How often it was returned or released."""
 
 
 class Evidence(NamedTuple):

@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from starlette.requests import Request
 
@@ -72,15 +72,6 @@ class Watched[T](dict[str, list[T]]):
         if len(self) > _MOST_WATCHED:
             del self[next(iter(self))]
         return versions
-
-
-class Lease(NamedTuple):
-    """A lease that was seen in a record. Heartbeats make it longer."""
-
-    owner: str
-    attempt: int
-    begin_ms: int
-    end_ms: int
 
 
 # ── Pages: each function returns the variables of a template ──────────────────────────────────────────────────────────
@@ -186,8 +177,9 @@ def _event(desk: "Desk", request: Request) -> dict[str, Any]:
             }
             for each in feed.consumers
         ]
-        times = [time_ms for stop in stops for lease in stop["leases"] for time_ms in (lease.begin_ms, lease.end_ms)]
-        times += [time_ms for stop in stops for run, began_ms in stop["runs"] for time_ms in (began_ms, run.ended_ms)]
+        bars = [(begin_ms, seen.lease_ms) for stop in stops for begin_ms, seen in stop["leases"]]
+        bars += [(began_ms, run.ended_ms) for stop in stops for run, began_ms in stop["runs"]]
+        times = [time_ms for bar in bars for time_ms in bar]
         times += [copy.time_ms for copy in fact.copies]
         return {
             "title": fact.type or "An event that breaks the contract",
@@ -211,13 +203,13 @@ def _fact(desk: "Desk", name: str) -> Fact:
     return fact
 
 
-def _leases(versions: Sequence[Record]) -> list[Lease]:
-    """Return the leases of a record's attempts, the oldest first."""
-    found: dict[str, Lease] = {}
+def _leases(versions: Sequence[Record]) -> list[tuple[int, Record]]:
+    """Return when the lease of each attempt began, and the newest record with it: heartbeats make a lease longer."""
+    found: dict[str | None, tuple[int, Record]] = {}
     for each in versions:
-        if each.lease_ms and each.owner:
-            first = found.get(each.owner, Lease(each.owner, each.attempt, each.updated_ms, 0))
-            found[each.owner] = first._replace(end_ms=each.lease_ms)
+        if each.lease_ms:
+            begin_ms, _ = found.get(each.owner, (each.updated_ms, each))
+            found[each.owner] = begin_ms, each
     return list(found.values())
 
 

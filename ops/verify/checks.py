@@ -297,7 +297,7 @@ def _bookings(it: Deployment) -> str:
 def _twice(it: Deployment, method: str, path: str, body: Mapping[str, Any], key: str) -> Any:
     answers = [it.request(method, path, body, key=key) for _ in range(2)]
     if answers[0][0] not in _OK or answers[0][1] != answers[1][1]:
-        it.wrong.append(f"{method} {path} was answered with {answers}")
+        raise FailedError(f"{method} {path} was answered with {answers}")
     return answers[0][1]
 
 
@@ -306,7 +306,7 @@ def _rides(it: Deployment) -> str:
     request: dict[str, Any] = {"rides": it.rides, "seed": int(it.began.timestamp())} | _SIMULATED
     answer = it.stack.invoke("CarRideSimulatorFunctionName", request)
     if "error" in answer:
-        it.wrong.append(f"the simulator refused: {answer['error']}")
+        raise FailedError(f"the simulator refused: {answer['error']}")
     return _settled(it).ledger.verdict
 
 
@@ -329,7 +329,7 @@ def _transport(it: Deployment) -> str:
     stack = it.stack.describe() or {}
     since = stack.get("LastUpdatedTime") or stack["CreationTime"]  # a process logs the warning once
     look = partial(lines, it.stack, pattern=f'"{BOTOCORE_USED}"', since=since)
-    it.wrong += [f"{group} went through botocore" for group in groups if any(look(group))]
+    it.wrong += [f"{group}: {line['message']}" for group in groups for line in look(group)]
     return f"none since {since:%Y-%m-%d %H:%M UTC}"
 
 

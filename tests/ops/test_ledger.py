@@ -140,7 +140,7 @@ def test_a_planted_loss_is_named(verdict: str, planted: Changes) -> None:
     assert ledger.verdict.startswith(verdict)
     document = json.loads(json.dumps(ledger.to_json()))
     assert (document["lost"], document["doubled"]) == (ledger.lost, ledger.doubled)
-    assert all(name in ledger.to_text() for name in ledger.named())
+    assert all(name in ledger.to_text() for name in (*ledger.named(), *ledger.two_ids))
 
 
 ONE_WAITS: Final = "balanced, 1 message waiting for redrive"

@@ -148,18 +148,21 @@ def test_what_is_on_the_bus_does_not_wait_in_the_outbox(ref: StackRef) -> None:
 @pytest.mark.parametrize(
     ("options", "shown"),
     [
-        ({}, ["on bus", "on bus", "New", "Failed"]),
+        ({}, ["on bus", "on bus", "New", "Failed", "New"]),
         ({"ride": "order_01"}, ["on bus", "New", "Failed"]),
-        ({"outcome": "New"}, ["New"]),
+        ({"ride": "order_01", "type": "CarRideAccepted"}, []),
+        ({"ride": "order_01", "outcome": "Failed"}, ["Failed"]),
         ({"type": "CarRideAccepted"}, []),
     ],
 )
 def test_lines_are_chosen_by_ride_type_and_outcome(ref: StackRef, options: Any, shown: list[str]) -> None:
     """A ride whose name begins like another's is another ride, and a type is another one than a later one's."""
-    for each in (CREATED, event(CarRideCreated.of(booked("order_010")))):
+    other = event(CarRideCreated.of(booked("order_010")))
+    for each in (CREATED, other):
         log(ref, "CarRideEvents", on_bus(each), age_s=9)
     log(ref, "RideHistory", delivery(CREATED, "New"), age_s=8)
     log(ref, "Dispatch", delivery(CREATED, "Failed", "dispatch"), age_s=7)
+    log(ref, "RideHistory", delivery(other, "New"), age_s=6)
     lines = lookup.tail(ref, since=datetime.now(UTC) - timedelta(minutes=1), follow=False, **options)
     assert [each.outcome if isinstance(each, Delivered) else "on bus" for each in lines] == shown
 
