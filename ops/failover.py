@@ -209,12 +209,9 @@ class Failover:
         return [item["idempotencyKey"]["S"] for item in held]
 
     def _steer(self, *, away: bool) -> None:
-        """Force the endpoint's health check to unhealthy, or let it follow its alarm again.
-
-        Route 53 counts a disabled health check as healthy, and one that is also inverted as unhealthy.
-        """
+        """Force the endpoint's health check to unhealthy, or let it follow its alarm again."""
         check = self.primary.outputs.get("CarRideHealthCheckId", _NO_HEALTH_CHECK)
-        if check != _NO_HEALTH_CHECK:
+        if check != _NO_HEALTH_CHECK:  # disabled means healthy, and inverted as well means unhealthy
             self.primary.client("route53").update_health_check(HealthCheckId=check, Disabled=away, Inverted=away)
 
 

@@ -55,7 +55,7 @@ class Step(NamedTuple):
 
 
 class Deployer:
-    """Deploys stacks with the SAM CLI and deletes them with CloudFormation; it may raise OperatorError."""
+    """Deploys stacks with the SAM CLI and deletes them with CloudFormation."""
 
     def deploy(self, environment: Environment, parameters: Mapping[str, str]) -> None:
         """Deploy the template that was built last."""
