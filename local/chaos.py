@@ -93,9 +93,6 @@ def cloud_without(unprotected: Collection[str] = ()) -> LocalAws:
     return LocalAws(*options, variables={"UNPROTECTED": ",".join(unprotected)})
 
 
-# ── One seed ──────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def rehearse(
     cloud: LocalAws,
     spec: Spec,
@@ -215,9 +212,6 @@ def _tables(stack: Stack) -> dict[str, object]:
     """Return the items of the tables that a replay must not change."""
     found = {table: tables.scan(stack.client("dynamodb"), stack.outputs[f"{table}Name"]) for table in _TABLES}
     return {name: sorted(json.dumps(item, sort_keys=True, default=repr) for item in found[name]) for name in found}
-
-
-# ── The command ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:

@@ -122,8 +122,8 @@ class Failover:
             if not accept_duplicates:
                 raise OperatorError(
                     f"{here} could not be fenced and drained, and nothing was republished or replayed: "
-                    f"{reason(error)}. Wait for {here}: that loses nothing and doubles nothing. To continue now, and "
-                    f"let events that {here} processes as well take effect twice, take --accept-duplicates"
+                    f"{reason(error)}. Wait for {here}: that loses nothing and doubles nothing. --accept-duplicates "
+                    f"continues now, and events that {here} processes as well take effect twice"
                 ) from error
             self.report(f"{here} is not fenced and drained ({reason(error)}); duplicates are accepted")
         until = until or datetime.now(UTC)

@@ -47,12 +47,10 @@ def fenced(stack: StackRef) -> Fence | None:
 
 
 def refuse_deployment(stack: StackRef) -> None:
-    """Refuse to deploy while the region is fenced. There need not be a stack."""
+    """Refuse a deployment, which would enable rules that a fence has disabled. There need not be a stack."""
     if fence := fenced(stack):
-        raise OperatorError(
-            f"{stack.region} is fenced since {fence.since:%Y-%m-%d %H:%M:%S %Z}: a deployment enables rules that the "
-            "fence has disabled. Deploy after `./carride unfence`"
-        )
+        since = f"{fence.since:%Y-%m-%d %H:%M:%S %Z}"
+        raise OperatorError(f"{stack.region} is fenced since {since}: deploy after `./carride unfence`")
 
 
 def put_up(stack: StackRef, now: datetime) -> Fence:
@@ -63,10 +61,8 @@ def put_up(stack: StackRef, now: datetime) -> Fence:
     fence = fenced(stack)
     if fence is None:
         if is_forgotten(stack):
-            raise OperatorError(
-                f"{stack.region} is fenced, and its parameter /{stack.name}/fence with the former state is gone: see "
-                "docs/runbooks/failover.md"
-            )
+            gone = f"its parameter /{stack.name}/fence with the former state is gone"
+            raise OperatorError(f"{stack.region} is fenced, and {gone}: see docs/runbooks/failover.md")
         fence = remember(stack, _running(stack, now))
     stack.client("dynamodb").put_item(TableName=stack.outputs["IdempotencyTableName"], Item=mark(stack.region))
     _switch_rules(stack, fence, on=False)
