@@ -169,11 +169,3 @@ def status(stack: StackRef) -> list[ReplayState]:
     """Return the newest replays of a stack's archive, without those that only predict; the newest is first."""
     newest = sorted(_replays(stack), key=itemgetter("ReplayStartTime"), reverse=True)[:_SHOWN]
     return [describe(stack, each["ReplayName"]) for each in newest]
-
-
-def cancellable(stack: StackRef, name: str) -> ReplayState:
-    """Return a replay that has not handed over everything."""
-    found = describe(stack, name)
-    if found.handed_over:
-        raise OperatorError(f"{name} is {found.state}: there is nothing left to cancel")
-    return found
