@@ -38,15 +38,11 @@ def build(engine: Engine, folder: Path = _FOLDER, root: Path = ROOT) -> None:
     with _locked(folder, fcntl.LOCK_EX):
         if not built.exists() or built.read_text(encoding="utf-8") != _state(folder, root):
             engine.sam("build", "--config-env", "local", parameters=PARAMETERS, folder=root)
-            compile_code(root)
+            # As `make build` does; a project without the script keeps its source only.
+            script = root / "scripts" / "compile"
+            if script.exists() and subprocess.run([ROOT / ".venv-sam/bin/python", script], check=False).returncode:
+                raise EngineError("the code that was built could not be compiled: the lines above say why")
             built.write_text(_state(folder, root), encoding="utf-8")
-
-
-def compile_code(root: Path) -> None:
-    """Compile what was built, as `make build` does; a project without the script keeps its source only."""
-    script = root / "scripts" / "compile"
-    if script.exists() and subprocess.run([ROOT / ".venv-sam" / "bin" / "python", script], check=False).returncode:
-        raise EngineError("the code that was built could not be compiled: the lines above say why")
 
 
 @contextmanager

@@ -96,9 +96,6 @@ def cloud_without(unprotected: Collection[str] = ()) -> LocalAws:
     return LocalAws(*options, variables={"UNPROTECTED": ",".join(unprotected)})
 
 
-# ── One seed ──────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def rehearse(
     cloud: LocalAws,
     spec: Spec,
@@ -224,9 +221,6 @@ def _tables(stack: Stack) -> dict[str, object]:
         )
         for table, condition in _TABLES.items()
     }
-
-
-# ── The command ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:

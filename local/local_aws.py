@@ -87,8 +87,6 @@ class LocalAws(Engine):
             client.close()
         super().stop()
 
-    # ---- Calling it -------------------------------------------------------------------------------------------------
-
     def client(self, service: str, region: str | None = None) -> Any:
         """Return a boto3 client of this engine, made once for each service and region."""
         key = (service, region or self.region)
@@ -130,8 +128,6 @@ class LocalAws(Engine):
                 raise EngineError(f"the engine was still busy after {timeout:g} s ({kinds}): see {self.log}")
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_POLL_SECONDS)
-
-    # ---- Deploying --------------------------------------------------------------------------------------------------
 
     def build(self) -> None:
         """Run ``sam build``, unless nothing has changed since this machine's last build."""

@@ -116,9 +116,7 @@ def _check(name: str, root: Path) -> None:
     words = name.split("_")
     plain = name.isascii() and name == name.lower() and name[:1].isalpha() and all(word.isalnum() for word in words)
     if not plain or len(name) > _LONGEST or keyword.iskeyword(name):
-        raise NewConsumerError(
-            f"NAME={name!r} cannot name a consumer: use lower-case words joined by underscores, like loyalty_points"
-        )
+        raise NewConsumerError(f"NAME={name!r} cannot name a consumer: use lower-case words joined by underscores")
     if name in _YAML_WORDS:
         raise NewConsumerError(f"NAME={name!r} is not text in YAML: choose another")
     for other in sorted(path.name for path in (root / "functions").iterdir() if path.is_dir()):

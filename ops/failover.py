@@ -122,8 +122,8 @@ class Failover:
             if not accept_duplicates:
                 raise OperatorError(
                     f"{here} could not be fenced and drained, and nothing was republished or replayed: "
-                    f"{reason(error)}. Wait for {here}: that loses nothing and doubles nothing. To continue now, and "
-                    f"let events that {here} processes as well take effect twice, take --accept-duplicates"
+                    f"{reason(error)}. Wait for {here}: that loses nothing and doubles nothing. --accept-duplicates "
+                    f"continues now, and events that {here} processes as well take effect twice"
                 ) from error
             self.report(f"{here} is not fenced and drained ({reason(error)}); duplicates are accepted")
         until = until or datetime.now(UTC)
@@ -209,12 +209,9 @@ class Failover:
         return [item["idempotencyKey"]["S"] for item in held]
 
     def _steer(self, *, away: bool) -> None:
-        """Force the endpoint's health check to unhealthy, or let it follow its alarm again.
-
-        Route 53 counts a disabled health check as healthy, and one that is also inverted as unhealthy.
-        """
+        """Force the endpoint's health check to unhealthy, or let it follow its alarm again."""
         check = self.primary.outputs.get("CarRideHealthCheckId", _NO_HEALTH_CHECK)
-        if check != _NO_HEALTH_CHECK:
+        if check != _NO_HEALTH_CHECK:  # disabled means healthy, and inverted as well means unhealthy
             self.primary.client("route53").update_health_check(HealthCheckId=check, Disabled=away, Inverted=away)
 
 

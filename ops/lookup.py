@@ -109,9 +109,6 @@ class _Known(NamedTuple):
     """Since when the logs are complete, in words."""
 
 
-# ── One ride, one event ───────────────────────────────────────────────────────────────────────────────────────────────
-
-
 @reads("ride", "order_01")
 def ride(stack: StackRef, order_id: str, /) -> Ride:
     """Show where a ride is, and what became of each of its events at each consumer.
@@ -149,9 +146,7 @@ def event(stack: StackRef, event_id: str, /) -> Event:
     try:
         name = str(UUID(event_id))
     except ValueError:
-        raise OperatorError(
-            f"{event_id!r} is no id of an event, such as 7f3c1c1e-6a51-5d0c-9f5e-1b8a4c2d3e4f; `ride` takes a ride's id"
-        ) from None
+        raise OperatorError(f"{event_id!r} is no id of an event, which is a UUID; `ride` takes a ride's id") from None
     known = _read(stack, name, {name: None}, {})
     wanted = {name, *known.names}  # another producer's id leads to the idempotency id, which is derived from it
     rides = [ride_of(body) for body in known.bodies.values()] + [letter.ride for letter in known.letters]
@@ -308,9 +303,6 @@ def _at_consumer(known: _Known, consumer: AuditedConsumer, name: str, letters: I
     if not runs:
         says.append(f"no delivery is in its log, {known.kept}: it may be on its way, or an attempt crashed")
     return AtConsumer(consumer.name, outcome, "; ".join(says), runs, record, left)
-
-
-# ── The bus ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @reads("tail", "--ride order_01 --since 10m", "--outcome Failed", tool=False)

@@ -50,7 +50,7 @@ def promotion(
         alive = False
     if alive:
         raise OperatorError(
-            f"the stack in {peer.region} answers, and owns the tables: go back to it with `./carride unfence`"
+            f"the stack in {peer.region} answers, and owns the tables: go back with `./carride unfence`"
         )
     template = with_tables(stack)
     names = [name for name, each in template["Resources"].items() if each["Type"] == TABLE]

@@ -130,10 +130,8 @@ def target_of(stack: StackRef, queue: str) -> str:
     if queue == PRODUCER_DLQ:
         return str(stack.client("events").describe_event_bus(Name=bus)["Arn"])
     if queue not in READERS:
-        raise OperatorError(
-            f"{queue} cannot be redriven by this command: it knows {', '.join([*READERS, PRODUCER_DLQ])}; "
-            "the page of each queue in docs/runbooks says what to do"
-        )
+        known = ", ".join([*READERS, PRODUCER_DLQ])
+        raise OperatorError(f"this command knows {known}; the page of {queue} in docs/runbooks says what to do")
     rule = stack.named("AWS::Events::Rule")[f"{READERS[queue].resources}Rule"]
     (target,) = stack.client("events").list_targets_by_rule(Rule=rule, EventBusName=bus)["Targets"]
     return str(target["Arn"])

@@ -55,7 +55,7 @@ class Step(NamedTuple):
 
 
 class Deployer:
-    """Deploys stacks with the SAM CLI and deletes them with CloudFormation; it may raise OperatorError."""
+    """Deploys stacks with the SAM CLI and deletes them with CloudFormation."""
 
     def deploy(self, environment: Environment, parameters: Mapping[str, str]) -> None:
         """Deploy the template that was built last."""
@@ -90,10 +90,10 @@ def deployment(primary: Environment, secondary: Environment) -> list[Step]:
     """Return the steps that deploy both regions, or complete their deployment, unless another stack is in the way."""
     there = secondary.stack.parameters()
     if there is not None and there.get("Role") != secondary.role:
-        raise OperatorError(
-            f"the stack {secondary.stack.name} in {secondary.stack.region} is no secondary, and has tables of its own: "
-            "delete it, or choose another region or name in samconfig.toml"
+        what = (
+            f"the stack {secondary.stack.name} in {secondary.stack.region} is no secondary, and has tables of its own"
         )
+        raise OperatorError(f"{what}: delete it, or choose another region or name in samconfig.toml")
     complete = there is not None and primary.stack.parameters() is not None
     here, there = (
         {**each.parameters, "Role": each.role, "PeerRegion": other.stack.region}

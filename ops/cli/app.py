@@ -6,6 +6,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -23,7 +24,7 @@ import ops.promotion  # noqa: F401 - these and the modules that they show regist
 from ops.cli.show import console, plain, show
 from ops.cli.verbs import VERBS, Plan, Session, Verb
 from ops.regions import ROOT
-from ops.stack import FAILURES, ClientFactory, OperatorError, StackRef, reason
+from ops.stack import FAILURES, ClientFactory, OperatorError, reason
 
 DESCRIPTION: Final = """\
 The operator's commands for a deployed stack. A command that changes anything shows what it would do, and does it only
@@ -131,8 +132,10 @@ def _recorded(plan: Plan) -> Any:
     except OSError as error:
         raise OperatorError(f"{CHANGES} cannot be written ({error.strerror}), and nothing was done") from error
     first, regions = plan.stacks[0], ", ".join(each.region for each in plan.stacks)
-    line: dict[str, Any] = {"time": datetime.now(UTC), "who": _who(first), "stack": first.name, "region": regions}
+    line: dict[str, Any] = {"time": datetime.now(UTC), "who": None, "stack": first.name, "region": regions}
     line["command"] = shlex.join(["carride", *sys.argv[1:]])
+    with suppress(BotoCoreError, ClientError):
+        line["who"] = first.client("sts").get_caller_identity()["Arn"]
     with file:
         try:
             result = plan.do()
@@ -143,14 +146,6 @@ def _recorded(plan: Plan) -> Any:
         finally:
             file.write(json.dumps(plain(line)) + "\n")
     return result
-
-
-def _who(stack: StackRef) -> str | None:
-    """Return the ARN of the caller, or None if AWS does not tell."""
-    try:
-        return str(stack.client("sts").get_caller_identity()["Arn"])
-    except (BotoCoreError, ClientError):
-        return None
 
 
 def _print(data: object, *, as_json: bool, indent: int | None = 2) -> None:

@@ -13,6 +13,7 @@ from ops.cli.show import show, table
 from ops.cli.verbs import Moment, Plan, Session, Steps, acts, before, reads
 from ops.replay import ReplayState
 from ops.replay.planning import PAUSE, Fate, Progress, ReplayPlan, plan, watch
+from ops.stack import OperatorError
 from ops.words import counted
 
 
@@ -107,7 +108,9 @@ def replay_cancel(session: Session, name: str) -> Plan:
         name: Name of the replay.
     """
     stack = session.stack
-    found = replay.cancellable(stack, name)
+    found = replay.describe(stack, name)
+    if found.handed_over:
+        raise OperatorError(f"{name} is {found.state}: there is nothing left to cancel")
     step = f"cancel {name}, which has replayed events until {found.replayed_until or 'no known time'}"
 
     def cancel() -> ReplayState:

@@ -113,9 +113,6 @@ class Session:
         raise OperatorError(f"{problem}: this needs two regions, as docs/two-regions.md describes")
 
 
-# ── Times on the command line ─────────────────────────────────────────────────────────────────────────────────────────
-
-
 def span(text: str) -> timedelta:
     """Read a span of time, such as ``90s``, ``10m``, ``6h`` or ``2d``, or raise a ValueError."""
     match = re.fullmatch(r"(\d+)([smhd])", text)

@@ -81,10 +81,8 @@ def check(stack: StackRef, *, accept_duplicates: bool = False) -> None:
         running = unfinished(peer)
         is_fenced, peer_is_fenced = (fenced(each) is not None for each in (stack, peer))
     except (BotoCoreError, ClientError) as error:
-        raise OperatorError(
-            f"{peer.region} cannot be asked whether it works on the same events ({error}): wait for it, or take "
-            "--accept-duplicates"
-        ) from error
+        why = f"{peer.region} cannot be asked whether it works on the same events ({error})"
+        raise OperatorError(f"{why}: wait for it, or take --accept-duplicates") from error
     twice = "and events that two regions process at once take effect twice"
     if running:
         raise OperatorError(f"{peer.region} has a replay running ({running[0]}), {twice}: wait until it has ended")
@@ -97,9 +95,7 @@ def check(stack: StackRef, *, accept_duplicates: bool = False) -> None:
 def warnings(stack: StackRef, since: datetime, until: datetime, now: datetime) -> list[str]:
     """Return why a replay of a window may leave out events; refuse one that has none."""
     if since >= now:
-        raise OperatorError(
-            f"the window begins in the future, at {since:%Y-%m-%d %H:%M:%S %Z}: take an earlier --since"
-        )
+        raise OperatorError(f"the window begins in the future, at {since:%Y-%m-%d %H:%M %Z}: take an earlier --since")
     archive = stack.client("events").describe_archive(ArchiveName=stack.outputs["CarRideArchiveArn"].rpartition("/")[2])
     days = archive.get("RetentionDays", 0)
     oldest = now - timedelta(days=days) if days else ALWAYS
@@ -173,11 +169,3 @@ def status(stack: StackRef) -> list[ReplayState]:
     """Return the newest replays of a stack's archive, without those that only predict; the newest is first."""
     newest = sorted(_replays(stack), key=itemgetter("ReplayStartTime"), reverse=True)[:_SHOWN]
     return [describe(stack, each["ReplayName"]) for each in newest]
-
-
-def cancellable(stack: StackRef, name: str) -> ReplayState:
-    """Return a replay that has not handed over everything."""
-    found = describe(stack, name)
-    if found.handed_over:
-        raise OperatorError(f"{name} is {found.state}: there is nothing left to cancel")
-    return found

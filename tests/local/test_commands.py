@@ -73,7 +73,8 @@ COMMANDS = {
 )
 def test_a_command_in_the_background_ends_in_order(command: str, number: signal.Signals) -> None:
     """Ctrl-C and SIGTERM end it with the status that shells expect, though it was started with SIGINT ignored."""
-    waits = "import signal, sys\ndef wait(*_): print('waiting', flush=True); signal.pause()\n"
+    # A signal just before `signal.pause()` would leave it waiting.
+    waits = "import sys, time\ndef wait(*_):\n    print('waiting', flush=True)\n    while True: time.sleep(0.1)\n"
     background = 'trap \'\' INT; exec "$0" -c "$1"'
     with subprocess.Popen(
         ["/bin/sh", "-c", background, sys.executable, waits + COMMANDS[command]], cwd=ROOT, stdout=subprocess.PIPE

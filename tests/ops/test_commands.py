@@ -35,20 +35,6 @@ def run(*arguments: str, **changes: Any) -> int:
 
 
 @pytest.mark.parametrize(
-    ("until", "end"), [((), "the end of the drain"), (("--until", "2026-11-21T13:00:00Z"), "2026-11-21 13:00:00")]
-)
-def test_a_failover_is_shown_first(until: tuple[str, ...], end: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Without --yes only the steps and their window are shown; with --json, standard output has only JSON."""
-    run("failover", "run", "--since", "2026-11-21T10:00:00Z", "--json", *until)
-    out, err = capsys.readouterr()
-    shown = json.loads(out)["plan"]
-    steps = ["steer", "fence", "drain", "republish", "replay", "start"]
-    assert [line.split()[0].strip(":") for line in shown] == steps
-    assert f"2026-11-21 10:00:00 UTC until {end}" in shown[3]
-    assert err.splitlines() == [f"carride in {HOME} and {AWAY}", "nothing was done; add --yes to do it"]
-
-
-@pytest.mark.parametrize(
     ("arguments", "problem"),
     [
         (["replay", "run", "--since", "yesterday"], "'yesterday' is no time: write 6h, or"),
@@ -97,13 +83,11 @@ def test_a_drill_goes_back_with_the_patience_that_it_was_given(monkeypatch: pyte
 
 
 def test_the_state_of_both_regions_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    """Also when one of them cannot be asked."""
-    run("failover", "status", "--json", fenced={HOME}, replays=RUNNING)
+    """Also when one of them cannot be asked; with --json, standard output has only JSON."""
+    run("failover", "status", "--json", unreachable={HOME}, replays=RUNNING)
     primary, secondary = json.loads(capsys.readouterr().out)["regions"]
-    assert primary["fenced_since"].startswith("2026-11-21T12:00:00")
+    assert "Could not connect" in primary["problem"]
     assert (secondary["fenced_since"], secondary["replays"]) == (None, ["new"])
-    run("failover", "status", unreachable={HOME})
-    assert "Could not connect" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("name", "example"), [(each.name, text) for each in VERBS.values() for text in each.examples])
