@@ -30,7 +30,6 @@ PATTERNS = {
 
 
 def logged(cloud: LocalAws, group: str, events: list[tuple[int, str]]) -> None:
-    """Write lines, with their times in milliseconds, into a new log group."""
     logs = cloud.client("logs")
     logs.create_log_group(logGroupName=group)
     logs.create_log_stream(logGroupName=group, logStreamName="stream")

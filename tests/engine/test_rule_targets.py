@@ -73,7 +73,6 @@ def test_a_missing_function_ends_in_the_rules_queue(engine: LocalAws, deploy: De
 
 
 def queued(cloud: LocalAws, stack: Stack) -> list[Any]:
-    """Return the details of the queue's events."""
     return [message["body"]["detail"] for message in messages(cloud, stack)]
 
 
@@ -154,7 +153,6 @@ class Archive:
         return name
 
     def state(self, replay: str) -> Any:
-        """Describe a replay."""
         return self._events.describe_replay(ReplayName=replay)
 
 
