@@ -1,11 +1,8 @@
 """Filter patterns of log groups, and their pages.
 
-AWS: a pattern in braces compares properties of a line's JSON; another one names terms: all of them, none with `-`, any
-of them with `?`. Terms are case-sensitive, and quoted ones may contain spaces. `FilterLogEvents` answers at most 10,000
-events and a `nextToken` with which the rest is read.
-
-Stock MiniStack: a pattern in braces matches every line, `?` is part of the term, and quotes end at a space. It answers
-the first 10,000 events and no token.
+Stock MiniStack has a pattern in braces match every line, where AWS compares properties of the line's JSON. Terms of
+another pattern are case-sensitive on AWS: all of them must be there, none with `-`, any of them with `?`; quoted ones
+may contain spaces. A `nextToken` leads to the events beyond the first 10,000. Stock MiniStack knows none of these.
 
 Here a pattern in braces may have `=` and `!=` that `&&` and `||` connect, without parentheses; others are refused.
 """

@@ -1,12 +1,9 @@
 """Function processes: errors, exits and timeouts, the order of modules, and complete logs.
 
-AWS: a handler that raises keeps its environment, and its stack trace is in the log. A handler that exits, is killed or
-overruns the function's timeout ends the environment and fails the invocation. The function's own modules come before
-its layers'. The log has every line that the function writes.
-
-Stock MiniStack: kills a handler that raises, and answers ``Runtime.HandlerError`` without the stack trace. A layer's
+Stock MiniStack kills a handler that raises, and answers ``Runtime.HandlerError`` without the stack trace. A layer's
 module hides the function's. The log is read with timers: lines can be late, belong to the next invocation, or be lost
-when the process dies, and a quiet invocation waits 50 ms for them.
+when the process dies, and a quiet invocation waits 50 ms for them. On AWS only a handler that exits, is killed or
+overruns the function's timeout ends the environment and fails the invocation.
 """
 
 import json
