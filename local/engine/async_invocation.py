@@ -1,12 +1,9 @@
 """Asynchronous invocations: a queue, retries under one request id, then the failure's destination.
 
-AWS: an asynchronous event waits in the function's queue. A failed attempt is retried `MaximumRetryAttempts` times, by
-the settings of the invoked function, version or alias; **every attempt has the same request id**. Then the event goes
-to the `OnFailure` destination. Throttling costs no attempt.
-
-Stock MiniStack: gives each attempt a new request id, ignores the settings of an alias, and records neither the request
-id nor the right count. It invokes an EventBridge target once, on a thread for each event, so that a burst starts a
-process for each event and loses events.
+Stock MiniStack gives each attempt of an event a new request id, where **on AWS all have the same**, ignores the
+settings of an alias, and records in the OnFailure destination neither the request id nor the right count. It invokes an
+EventBridge target once, on a thread for each event, so that a burst starts a process for each event and loses events.
+On AWS an event waits in the function's queue, and throttling costs it no attempt.
 
 Here delays are scaled down and no event becomes too old; destinations are SQS queues; a function's own
 `DeadLetterConfig` is ignored.

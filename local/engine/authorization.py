@@ -1,10 +1,8 @@
 """Permissions for batches of SQS, policies that demand TLS, and the list of roles' requests.
 
-AWS: `SendMessageBatch` needs the permission ``sqs:SendMessage`` (likewise `DeleteMessageBatch` and
-`ChangeMessageVisibilityBatch`). Calls arrive over TLS, so a TLS-only policy denies nothing.
-
-Stock MiniStack: asks for ``sqs:SendMessageBatch``, an action that no policy can name; and counts loopback as
-insecure, so that a TLS-only queue refuses every caller.
+Stock MiniStack asks for ``sqs:SendMessageBatch``, an action that no policy can name, where AWS asks for
+``sqs:SendMessage``, and likewise for other batches. It counts loopback as insecure, so that a TLS-only queue refuses
+every caller.
 """
 
 from contextvars import ContextVar

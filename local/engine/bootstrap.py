@@ -2,7 +2,7 @@
 
 The engine writes JSON lines to the process's standard input: first one that names the code, then one for each
 invocation. It reads one JSON line for each invocation from the process's original standard output. The function's own
-standard output and standard error are its log; after each invocation a line that ends in `END_OF_LOG` closes it.
+standard output and standard error are its log, the file `LOG` beside this one.
 
 The engine copies this file to a folder of its own, so it imports the standard library only.
 """
@@ -15,10 +15,11 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-END_OF_LOG = "\x00end of log"
+LOG = "function.log"
 PRELOAD = "_ENGINE_PRELOAD"
 """The environment variable that names the files to run before the function's own code."""
 
@@ -87,11 +88,13 @@ def main() -> None:
     # belongs to the log.
     calls = os.fdopen(os.dup(0), encoding="utf-8")
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.dup2(2, 1)
+    log = os.open(Path(__file__).with_name(LOG), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    for stream, target in ((0, os.open(os.devnull, os.O_RDONLY)), (1, log), (2, log)):
+        os.dup2(target, stream)
     sys.stdout = sys.stderr
 
     def answer(line: str) -> None:
+        sys.stderr.flush()
         answers.write(f"{line}\n")
         answers.flush()
 
@@ -112,7 +115,6 @@ def main() -> None:
             found = json.dumps(_describe(error))
         else:
             found = _call(handler, call, envelope["event"])
-        print(END_OF_LOG, file=sys.stderr, flush=True)
         answer(found)
         if handler is None:  # the next call starts over, in a new process
             return

@@ -1,10 +1,8 @@
 """A function's reserved concurrency and URL in a template, and its end.
 
-AWS: `ReservedConcurrentExecutions` of `AWS::Lambda::Function` bounds how many of its invocations run at once; 0
-switches the function off. A deleted function has no environments left. `FunctionUrl` of `AWS::Lambda::Url` leads to it.
-
-Stock MiniStack: drops the setting from a template. The processes of a function that is deleted with its stack stay. The
-URL has AWS's form, which no name server knows here; the engine serves it below ``/_aws/lambda-url/``.
+Stock MiniStack drops `ReservedConcurrentExecutions` from a template, where 0 switches a function off on AWS, and keeps
+the processes of a function that is deleted with its stack. `FunctionUrl` has AWS's form, which no name server knows
+here; the engine serves it below ``/_aws/lambda-url/``.
 """
 
 from ministack.core import lambda_runtime

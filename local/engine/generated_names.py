@@ -1,9 +1,7 @@
 """Names that CloudFormation generates for resources without one in the template.
 
-AWS: they end in random characters, so that no two stacks share one. Roles are global to an account.
-
-Stock MiniStack: generates them from the stack's name and the logical id. Stacks of one name in two regions share their
-roles, and the second stack overwrites those of the first. Here the last characters are a hash that includes the region.
+Stock MiniStack makes them from the stack's name and the logical id, where AWS's end in random characters. Roles are
+global to an account: stacks of one name in two regions would share them. Here a name ends in a hash with the region.
 """
 
 import hashlib

@@ -1,11 +1,10 @@
 """Global endpoints: PutEvents by `EndpointId`, the health check that routes it, and copies on the other bus.
 
-AWS: an event that is put through an endpoint goes to the bus of the primary region while the endpoint's health check is
+Stock MiniStack ignores `EndpointId`, copies nothing, and has endpoints and health checks but not the resources. On AWS
+an event that is put through an endpoint goes to the bus of the primary region while the endpoint's health check is
 healthy, else to the secondary's. With replication, each event that either bus ingests is put on the other one too,
 under an id of its own and with the `region` that ingested it. A disabled health check counts as healthy, and as
-unhealthy if it is also inverted. Endpoint and health check are resources of a template.
-
-Stock MiniStack: ignores `EndpointId`, copies nothing, and has endpoints and health checks but not the resources.
+unhealthy if it is also inverted.
 
 This is a simulation: a health check is unhealthy while the region of its alarm is impaired (`local.engine.scope`);
 copies are made at once, without a rule or a role; replays are not copied.

@@ -1,11 +1,8 @@
 """The routes of an HTTP API that a template gives as an OpenAPI document.
 
-AWS: `Body` of `AWS::ApiGatewayV2::Api`, which is what SAM writes for `AWS::Serverless::HttpApi`, makes the API's
-routes and integrations; `security` says how a route authorises its callers.
-
-Stock MiniStack: ignores `Body`, so that every path answers 404.
-
-Here AWS_IAM is the only way to authorise callers; a document with another one, such as JWT, is refused.
+Stock MiniStack ignores `Body` of `AWS::ApiGatewayV2::Api`, which is what SAM writes for `AWS::Serverless::HttpApi`, so
+that every path answers 404. Here AWS_IAM is the only way to authorise callers; a document with another one, such as
+JWT, is refused.
 """
 
 from ministack.services import apigateway

@@ -1,13 +1,10 @@
 """Filter patterns of log groups, and their pages.
 
-AWS: a pattern in braces compares properties of a line's JSON; another one names terms: all of them, none with `-`, any
-of them with `?`. Terms are case-sensitive, and quoted ones may contain spaces. `FilterLogEvents` answers at most 10,000
-events and a `nextToken` with which the rest is read.
+Stock MiniStack has a pattern in braces match every line, where AWS compares properties of the line's JSON. Terms of
+another pattern are case-sensitive on AWS: all of them must be there, none with `-`, any of them with `?`; quoted ones
+may contain spaces. A `nextToken` leads to the events beyond the first 10,000. Stock MiniStack knows none of these.
 
-Stock MiniStack: a pattern in braces matches every line, `?` is part of the term, and quotes end at a space. It answers
-the first 10,000 events and no token.
-
-Here a pattern in braces may have `=` and `!=` that `&&` and `||` connect, without parentheses; others are refused.
+Here a pattern in braces is one comparison with `=`; others are refused.
 """
 
 import json
@@ -22,14 +19,17 @@ from ministack.services import cloudwatch_logs
 
 _PAGE: Final = 10_000
 _TERM: Final = re.compile(r'([?-]?)(?:"([^"]*)"|(\S+))')
-_COMPARISON: Final = re.compile(r'\s*\$((?:\.\w+)+)\s*(!?=)\s*(?:"([^"]*)"|([\w.*-]+))\s*')
+_COMPARISON: Final = re.compile(r'\{\s*\$((?:\.\w+)+)\s*=\s*(?:"([^"]*)"|([\w.*-]+))\s*\}')
 
 
 def _compiled(pattern: str) -> Callable[[str], bool]:
     """Return what tells whether a line matches; raise ValueError for a pattern that this module cannot read."""
-    if pattern.startswith("{") and pattern.endswith("}"):
-        either = [[_comparison(each) for each in both.split("&&")] for both in pattern[1:-1].split("||")]
-        return lambda line: any(all(holds(_object(line)) for holds in both) for both in either)
+    if pattern.startswith("{"):
+        comparison = _COMPARISON.fullmatch(pattern)
+        if comparison is None:
+            raise ValueError(f"{pattern} is no filter pattern that this engine reads")
+        path, operand = comparison[1].split(".")[1:], comparison[2] or comparison[3] or ""
+        return lambda line: (found := _property(line, path)) is not None and fnmatchcase(found, operand)
     found = [(sign, quoted or plain) for sign, quoted, plain in _TERM.findall(pattern)]
     every = [term for sign, term in found if not sign]
     some = [term for sign, term in found if sign == "?"] if not every else []  # AWS ignores `?` beside other terms
@@ -42,28 +42,17 @@ def _compiled(pattern: str) -> Callable[[str], bool]:
     return in_text
 
 
-def _object(line: str) -> Any:
+def _property(line: str, path: list[str]) -> str | None:
+    """Return the text of a property of the line's JSON, if it has one."""
     try:
-        return json.loads(line)
+        value = json.loads(line)
     except ValueError:
         return None
-
-
-def _comparison(text: str) -> Callable[[Any], bool]:
-    match = _COMPARISON.fullmatch(text)
-    if match is None:
-        raise ValueError(f"{text.strip()!r} is no comparison that this engine reads in a filter pattern")
-    path, operator, operand = match[1].split(".")[1:], match[2], match[3] or match[4] or ""
-
-    def holds(value: Any) -> bool:
-        for name in path:
-            if not isinstance(value, dict) or name not in value:
-                return False
-            value = value[name]
-        written = value if isinstance(value, str) else json.dumps(value)
-        return fnmatchcase(written, operand) is (operator == "=")
-
-    return holds
+    for name in path:
+        if not isinstance(value, dict) or name not in value:
+            return None
+        value = value[name]
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _filter_log_events(request: dict[str, Any]) -> Any:

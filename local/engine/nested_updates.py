@@ -1,8 +1,7 @@
 """Updates of nested stacks.
 
-AWS: a resource that an update of a nested stack leaves as it is keeps its attributes for `Fn::GetAtt`.
-
-Stock MiniStack: forgets them, so a `Fn::GetAtt` of the resource fails the update.
+Stock MiniStack forgets the attributes of a resource that an update of a nested stack leaves as it is, so that a
+`Fn::GetAtt` of the resource fails the update.
 """
 
 from typing import Any

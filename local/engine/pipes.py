@@ -1,12 +1,10 @@
 """A pipe from a table's stream to an event bus.
 
-AWS: a pipe drops the records that its filters do not match, makes an event of each as `InputTemplate` and
-`EventBridgeEventBusParameters` say, and puts them on the bus with the pipe's role. A refused record is tried again,
-`MaximumRetryAttempts` times if that is set and for ever if not; then a note that names the record goes to the pipe's
-dead-letter queue.
-
-Stock MiniStack: never delivers records whose target is a bus, drops `SourceParameters` and `TargetParameters` of a
-template, and looks at the stream once a second.
+Stock MiniStack never delivers records whose target is a bus, drops `SourceParameters` and `TargetParameters` of a
+template, and looks at the stream once a second. On AWS a pipe drops the records that its filters do not match, makes an
+event of each as `InputTemplate` and `EventBridgeEventBusParameters` say, and puts them on the bus with the pipe's role.
+A refused record is tried again, `MaximumRetryAttempts` times if that is set and for ever if not; then a note that names
+the record goes to the pipe's dead-letter queue.
 """
 
 import json

@@ -1,10 +1,9 @@
 """PutEvents: refused calls and entries, and the event's own time.
 
-AWS: refuses a call with more than 10 entries, or with 1 MB or more by the documented formula. An entry without
-`Source`, `DetailType` or `Detail` fails with ``InvalidArgument``, one whose `Detail` is no JSON object with
-``MalformedDetail``; the others are accepted. The event carries the entry's `Time`, by which the archive is searched.
-
-Stock MiniStack: accepts an empty `Source` and a malformed `Detail`, checks no sizes, and replaces `Time` by now.
+Stock MiniStack accepts an empty `Source` and a malformed `Detail`, checks no sizes, and replaces `Time` by now. AWS
+refuses a call with more than 10 entries, or with 1 MB or more by the documented formula. An entry without `Source`,
+`DetailType` or `Detail` fails with ``InvalidArgument``, one whose `Detail` is no JSON object with ``MalformedDetail``.
+The event carries the entry's `Time`, by which the archive is searched.
 """
 
 import json

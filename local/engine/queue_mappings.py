@@ -1,12 +1,9 @@
 """Functions that read a queue: shorter waits and fewer processes than on AWS.
 
-AWS and MiniStack: a message whose batch ended with an error, or that the function reported as failed, stays hidden
-until the queue's visibility timeout is over, which takes minutes. As many batches run at once as the mapping allows.
-
-Here a failed message comes back after the delays of asynchronous retries, and then after twice as long each time, up to
-10 s. The delays grow because a message may have to wait for the lease of a killed run, which is not scaled down, and
-must not use up its receives meanwhile. While a batch is in hand, its messages stay hidden for the visibility timeout.
-The engine's number of workers bounds the batches in hand.
+On AWS and MiniStack a message that failed stays hidden until the queue's visibility timeout is over, which takes
+minutes. Here it comes back after the delays of asynchronous retries, and then after twice as long each time, up to ten
+seconds. The delays grow because a message may have to wait for the lease of a killed run, which is not scaled down, and
+must not use up its receives meanwhile. The engine's number of workers bounds the batches in hand.
 """
 
 import time

@@ -1,13 +1,8 @@
-"""Types of resources that are recorded only.
+"""Types of resources that are recorded only: schemas, log delivery, saved queries, CodeDeploy, composite alarms.
 
-AWS: schema registries and schemas, policies of buses, the delivery of a service's own logs, saved queries of CloudWatch
-Logs Insights, composite alarms, CodeDeploy's applications and deployment groups are resources; an alarm may watch an
-expression.
-
-Stock MiniStack: refuses a template that has them.
-
-Here `Ref` is the resource's name, or a UUID, and `Fn::GetAtt` of the attributes that templates use works. The resource
-does nothing: such an alarm stays without data.
+Stock MiniStack refuses a template that has them, or an alarm that watches an expression. Here `Ref` is the resource's
+name, or a UUID, and `Fn::GetAtt` of the attributes that templates use works. The resource does nothing: such an alarm
+stays without data.
 """
 
 import uuid

@@ -1,12 +1,9 @@
 """Delivery of events to the targets of rules: permissions, dead-letter queues, log groups, named rules.
 
-AWS: a rule calls its target as ``events.amazonaws.com``, so the function's, queue's or log group's policy has to allow
-it. If the target is missing or forbids the call, the event goes to the target's dead-letter queue at once. Attributes
-of the message name the rule, the target and the reason. A CloudWatch log group can be a target. A replay reaches the
-rules in its `Destination.FilterArns`, or all rules if it has none.
-
-Stock MiniStack: checks no policies of functions and queues, logs a missing target, ignores `DeadLetterConfig` and
-`FilterArns`, and has no log groups as targets.
+Stock MiniStack checks no policies of functions and queues, logs a missing target, ignores `DeadLetterConfig` and the
+`FilterArns` of a replay, and has no log groups as targets. On AWS a rule calls its target as ``events.amazonaws.com``,
+which the target's policy has to allow. If the target is missing or forbids the call, the event goes to the target's
+dead-letter queue at once, with attributes that name the rule, the target and the reason.
 
 Here no target throttles, so `RetryPolicy` has nothing to retry.
 """

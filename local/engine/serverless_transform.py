@@ -1,9 +1,7 @@
 """The SAM transform with the parameters of the deployment.
 
-AWS: the transform sees the values of the deployment's parameters. Versions can depend on them through
-`AutoPublishCodeSha256`, and CodeDeploy's resources through `DeploymentPreference`.
-
-Stock MiniStack: always transforms with the defaults.
+Stock MiniStack always transforms with the defaults. On AWS the values of the parameters decide, for example through
+`AutoPublishCodeSha256` when a version is published.
 """
 
 import logging

@@ -1,12 +1,8 @@
 """The replicas of a global table in a template.
 
-AWS: `AWS::DynamoDB::GlobalTable` exists in the region of each replica, and can be imported into a stack. A change set
-compares resources whose condition is true.
-
-Stock MiniStack: drops the replicas, an update of a table without a name replaces it by an empty one, and only a plain
-table can be imported. A change set compares all resources, so none can be imported that a condition left out before.
-
-Here a write is seen in every replica at once, which is not what AWS does.
+Stock MiniStack drops the replicas of `AWS::DynamoDB::GlobalTable`, replaces a table without a name by an empty one when
+it is updated, and imports only plain tables into a stack. A change set compares all resources, so none can be imported
+that a condition left out before. Here a write is seen in every replica at once, which is not what AWS does.
 """
 
 from typing import Any

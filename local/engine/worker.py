@@ -1,19 +1,14 @@
 """Function processes: errors, exits and timeouts, the order of modules, and complete logs.
 
-AWS: a handler that raises keeps its environment, and its stack trace is in the log. A handler that exits, is killed or
-overruns the function's timeout ends the environment and fails the invocation. The function's own modules come before
-its layers'. The log has every line that the function writes.
-
-Stock MiniStack: kills a handler that raises, and answers ``Runtime.HandlerError`` without the stack trace. A layer's
+Stock MiniStack kills a handler that raises, and answers ``Runtime.HandlerError`` without the stack trace. A layer's
 module hides the function's. The log is read with timers: lines can be late, belong to the next invocation, or be lost
-when the process dies, and a quiet invocation waits 50 ms for them.
+when the process dies, and a quiet invocation waits 50 ms for them. On AWS only a handler that exits, is killed or
+overruns the function's timeout ends the environment and fails the invocation.
 """
 
 import json
 import logging
 import os
-import queue
-import time
 from contextlib import suppress
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -22,11 +17,10 @@ from typing import Any
 from ministack.core import lambda_runtime
 from ministack.services import lambda_svc
 
-from local.engine.bootstrap import END_OF_LOG, PRELOAD
+from local.engine.bootstrap import LOG, PRELOAD
 from local.engine.settings import Settings
 
 _INIT_SECONDS = 10.0  # time that AWS gives a function to be imported, apart from its timeout
-_DRAIN_SECONDS = 1.0  # to read the rest of a dead process's log; a child of it may hold the pipe open
 
 _logger = logging.getLogger("local.engine")
 _stock_worker_class_for = lambda_runtime._worker_class_for
@@ -37,13 +31,7 @@ class PythonWorker(lambda_runtime.Worker):  # type: ignore[misc] # MiniStack has
     """A process of one Python function, which serves one invocation at a time."""
 
     _proc: Any  # a Popen, whose pipes are text; None before it is started and after it has ended
-
-    def _read_stderr(self) -> None:
-        """Queue the process's log line by line, and ``None`` when it ends."""
-        process, lines = self._proc, self._stderr_queue
-        for line in process.stderr:
-            lines.put(line.rstrip("\n"))
-        lines.put(None)
+    _logged = 0  # how far its log has been read
 
     def call(self, event: Any, context: dict[str, Any]) -> dict[str, Any]:
         """Run one invocation.
@@ -55,6 +43,7 @@ class PythonWorker(lambda_runtime.Worker):  # type: ignore[misc] # MiniStack has
             cold = self._proc is None or self._proc.poll() is not None
             if cold:
                 self._spawn()
+                self._logged = 0
             process, timeout = self._proc, int(self.config.get("Timeout", 3))
             with suppress(BrokenPipeError):  # it has ended: the answer below is empty
                 process.stdin.write(json.dumps({"event": event, "ctx": context}) + "\n")
@@ -71,21 +60,17 @@ class PythonWorker(lambda_runtime.Worker):  # type: ignore[misc] # MiniStack has
 
     def _failed(self, kind: str, message: str) -> dict[str, Any]:
         self._proc = None
-        return {
-            "error": {"errorType": kind, "errorMessage": message},
-            "log": f"{self._log()}\n{message}".lstrip("\n"),
-        }
+        log = f"{self._log()}\n{message}".lstrip("\n")
+        return {"error": {"errorType": kind, "errorMessage": message}, "log": log}
 
     def _log(self) -> str:
-        """Return the log of this invocation, up to its end mark or the end of the process."""
-        lines: list[str] = []
-        deadline = time.monotonic() + _DRAIN_SECONDS
-        with suppress(queue.Empty):
-            while (line := self._stderr_queue.get(timeout=max(0.0, deadline - time.monotonic()))) is not None:
-                lines.append(line.removesuffix(END_OF_LOG))
-                if line.endswith(END_OF_LOG):
-                    break
-        return "\n".join(lines).removesuffix("\n")
+        """Return the log of this invocation."""
+        written = b""
+        with suppress(FileNotFoundError), Path(self._tmpdir, LOG).open("rb") as log:  # it goes with its function
+            log.seek(self._logged)
+            written = log.read()
+        self._logged += len(written)
+        return written.decode(errors="replace").removesuffix("\n")
 
 
 def _is_python(config: dict[str, Any]) -> bool:

@@ -60,7 +60,6 @@ def put_through_endpoint(cloud: LocalAws, endpoint_id: str, entry: Mapping[str, 
 
 
 def template(resources: Mapping[str, Resource]) -> dict[str, Any]:
-    """A template of these resources."""
     return {
         "AWSTemplateFormatVersion": "2010-09-09",
         "Transform": "AWS::Serverless-2016-10-31",
@@ -77,7 +76,6 @@ def function(body: str, **properties: Any) -> Resource:
 
 
 def bus() -> Resource:
-    """An event bus named after the stack."""
     return {"Type": "AWS::Events::EventBus", "Properties": {"Name": NAME_OF}}
 
 
@@ -94,7 +92,6 @@ def rule(target: Mapping[str, Any]) -> Resource:
 
 
 def queue_policy(queue_id: str, *statements: Resource) -> Resource:
-    """A policy of a queue."""
     whole = [{"Resource": {"Fn::GetAtt": [queue_id, "Arn"]}, **statement} for statement in statements]
     document = {"Version": "2012-10-17", "Statement": whole}
     return {"Type": "AWS::SQS::QueuePolicy", "Properties": {"Queues": [{"Ref": queue_id}], "PolicyDocument": document}}
@@ -130,12 +127,10 @@ TLS_ONLY: Final[Resource] = {
 
 
 def attribute(logical_id: str, name: str = "Arn") -> Resource:
-    """`Fn::GetAtt`."""
     return {"Fn::GetAtt": [logical_id, name]}
 
 
 def entry(stack: Stack, detail: Any, **more: Any) -> dict[str, Any]:
-    """An entry for `PutEvents` on the stack's bus."""
     text = detail if isinstance(detail, str) else json.dumps(detail)
     return {"Source": "test", "DetailType": "Test", "Detail": text, "EventBusName": stack.resources["Bus"], **more}
 

@@ -23,7 +23,6 @@ def failing(retries: int, body: str = FAILS, **properties: object) -> dict[str, 
 
 
 def invoke(cloud: LocalAws, stack: Stack, *rides: int) -> None:
-    """Invoke the stack's function asynchronously, once for each ride."""
     for ride in rides:
         cloud.client("lambda").invoke(
             FunctionName=stack.resources["Function"], InvocationType="Event", Payload=json.dumps({"ride": ride})

@@ -49,7 +49,6 @@ def piped(*actions: tuple[str, str]) -> dict[str, Resource]:
 
 
 def write(cloud: LocalAws, stack: Stack, key: str, **changes: str) -> None:
-    """Put an item into the table."""
     item = {"region": "here", "type": "Ride", "time": "2026-01-02T03:04:05Z", "ride": "1", "key": key}
     values = {name: {"S": value} for name, value in (item | changes).items()}
     cloud.client("dynamodb").put_item(TableName=stack.resources["Table"], Item=values)

@@ -32,13 +32,11 @@ with LocalAws() as cloud:
 
 
 def processes_in(folder: Path) -> list[str]:
-    """The command lines of running processes that name the folder."""
     listing = subprocess.run(["/bin/ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
     return [line for line in listing.splitlines() if str(folder) in line]
 
 
 def listens(port: int) -> bool:
-    """Whether a process takes connections on the port."""
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 

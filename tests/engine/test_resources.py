@@ -31,7 +31,6 @@ def test_a_template_may_hold_it(engine: LocalAws, deploy: Deploy, case: str) -> 
 
 
 def table(kind: str, **properties: Any) -> Any:
-    """A table with one key."""
     keys = {
         "BillingMode": "PAY_PER_REQUEST",
         "KeySchema": [{"AttributeName": "key", "KeyType": "HASH"}],

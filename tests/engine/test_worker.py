@@ -18,7 +18,6 @@ def call(cloud: LocalAws, stack: Stack, payload: object = None) -> tuple[str | N
 
 
 def log(cloud: LocalAws, stack: Stack) -> list[str]:
-    """The function's log."""
     return lines(cloud, f"/aws/lambda/{stack.resources['Function']}")
 
 
