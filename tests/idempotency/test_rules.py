@@ -10,7 +10,7 @@ import pytest
 
 from idempotency import BusyError, ConfigurationError, EffectConflictError, Operation, PermanentError, Put
 from idempotency.dead_letters import BEYOND_WINDOW, CORRUPT_RECORD, QUARANTINED, UNKNOWN
-from idempotency.errors import LostLeaseError, StoreUnavailableError
+from idempotency.errors import StoreUnavailableError
 from idempotency.testing import sqs_event
 from tests.idempotency.samples import World, event, fail_with
 
@@ -60,22 +60,6 @@ class TestRule2Takeover:
         )
         with pytest.raises(BusyError):
             world.deliver()
-
-
-class TestRule3Fence:
-    """Commit and failure write only if the claim is still the caller's."""
-
-    def test_stale_owner_is_told_that_its_lease_is_lost(self, world: World) -> None:
-        """A run whose key was taken over by an unfinished run raises LostLeaseError."""
-
-        def step(_: Operation) -> None:
-            world.clock.advance(60)
-            world.crash(by="request-2")
-
-        world.work.step = step
-        with pytest.raises(LostLeaseError):
-            world.deliver()
-        assert world.seen[-1].outcome == "LostLease"
 
 
 class TestRule4Failure:

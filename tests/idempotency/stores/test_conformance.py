@@ -8,12 +8,10 @@ from typing import Any, Final
 
 import pytest
 
-from idempotency import Consumer, EffectConflictError, Operation, Policy, Update
+from idempotency import EffectConflictError, Update
 from idempotency.clock import epoch_ms
 from idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
 from idempotency.stores import may_compare_and_swap, may_put_if_absent, may_update_if_owner
-from idempotency.testing import Crash, DeadLetterBox, Invocation
-from tests.idempotency.samples import event
 from tests.idempotency.stores.backends import FIRST_CHARGE, Backend
 
 KEY: Final = "history#order_01"
@@ -262,32 +260,3 @@ class TestEffects:
         assert (transactional.charges(RIDE), transactional.charges("order_02")) == (1, 0)
         assert store.read("history#other") is None
         assert_is(transactional, store.read(KEY), first)
-
-
-class TestConsumer:
-    def test_life_of_a_key(self, backend: Backend) -> None:
-        """A crashed run is busy and then taken over; a failing one is quarantined, released, run and recognised."""
-        box, steps = DeadLetterBox(), iter(["dies", "fails", "succeeds"])
-        policy = Policy(warm_cache=0, max_attempts=2, same_delivery_takes_over=True)
-        consumer: Consumer = Consumer(
-            "history", backend.store, key="detail.idempotencyid", policy=policy, dead_letters=box, region="eu-west-1"
-        )
-
-        @consumer.event_handler
-        def handler(event: Any, operation: Operation) -> None:
-            match next(steps):
-                case "dies":
-                    raise Crash
-                case "fails":
-                    raise KeyError("pickup")
-
-        def deliver(request: str) -> Any:
-            message = event("order_01") | {"time": "2999-01-01T00:00:00Z"}
-            return handler(message, Invocation(epoch_ms, request_id=request))["outcome"]
-
-        with pytest.raises(Crash):
-            deliver("request-1")
-        assert [deliver(f"request-{number}") for number in (2, 1, 2)] == ["Busy", "DeadLettered", "Quarantined"]
-        assert [letter.attempt for letter in box.letters] == [2]
-        assert consumer.release("order_01")
-        assert [deliver("request-2"), deliver("request-3")] == ["Retried", "Duplicate"]
