@@ -1,10 +1,12 @@
 """The functions over one DynamoDB, gateway and clock in this process, and a bus between them."""
 
+import itertools
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import UTC, datetime, tzinfo
 from functools import cached_property, partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
+from uuid import UUID
 from zlib import crc32
 
 import pytest
@@ -56,6 +58,20 @@ _TABLES: Final[dict[str, Any]] = {
     **_EMITTING,
 }
 
+
+class Delivery(NamedTuple):
+    """An event on its way to a consumer, or a tick on its way to the reconciler."""
+
+    consumer: str
+    event: Mapping[str, Any]
+    attempt: int = 1
+
+    @property
+    def operation(self) -> tuple[str, str]:
+        """What it asks for: the consumer and the fact."""
+        return self.consumer, self.event["detail"]["idempotencyid"]
+
+
 type Lost = Callable[[str, str], bool]
 """Whether a consumer never gets an event, by the consumer's name and the event's type."""
 
@@ -68,6 +84,7 @@ class World(testing.World):
 
     Attributes:
         observations: what the consumers have observed.
+        waiting: what is on its way to the consumers.
         last: the last invocation.
     """
 
@@ -79,8 +96,8 @@ class World(testing.World):
         self.dynamodb.inserted = self._inserted
         self.gateway = gateway or FakeGateway()
         self.observations = list[Observation]()
-        self._on_the_bus: list[Mapping[str, Any]] = []
-        self._requests = iter(range(1_000_000))
+        self.waiting: list[Delivery] = []
+        self._numbers = itertools.count()
         self.last: Run | None = None
 
     def now(self, zone: tzinfo = UTC) -> datetime:
@@ -161,9 +178,19 @@ class World(testing.World):
         if table == "outbox":
             self.put_on_the_bus(piped(marshalling.values(item)))
 
+    def hearers(self, detail: Mapping[str, Any]) -> list[str]:
+        """Return the consumers that get an event."""
+        return [consumer for consumer, consumed in CONSUMED.items() if FACTS[detail["type"]] in consumed]
+
     def put_on_the_bus(self, detail: Mapping[str, Any]) -> None:
-        """Have an event carried to its consumers by the next `flow`."""
-        self._on_the_bus.append(detail)
+        """Have an event on its way to its consumers."""
+        for consumer in self.hearers(detail):
+            self.carry(consumer, detail)
+
+    def carry(self, consumer: str, detail: Mapping[str, Any]) -> None:
+        """Have an event on its way to a consumer."""
+        event = {"id": f"{UUID(int=next(self._numbers))}", "source": detail["source"], "detail": detail}
+        self.waiting.append(Delivery(consumer, event))
 
     def publish(self, *facts: Fact, lost: Lost = lambda *_: False) -> None:
         """Publish facts that no booking knows of, each when the one before has run its course."""
@@ -172,12 +199,11 @@ class World(testing.World):
             self.flow(lost)
 
     def flow(self, lost: Lost = lambda *_: False) -> None:
-        """Carry events to the consumers until there are no more."""
-        while self._on_the_bus:
-            detail = self._on_the_bus.pop(0)
-            for consumer, consumed in CONSUMED.items():
-                if FACTS[detail["type"]] in consumed and not lost(consumer, detail["type"]):
-                    self.deliver(consumer, {"id": f"{detail['id']}", "source": detail["source"], "detail": detail})
+        """Deliver events until there are no more."""
+        while self.waiting:
+            consumer, event, _ = self.waiting.pop(0)
+            if not lost(consumer, event["detail"]["type"]):
+                self.deliver(consumer, event)
 
     # ── Bookings ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -207,7 +233,7 @@ class World(testing.World):
 
     def tick(self, *, lost: Lost = lambda *_: False, timeout_s: float = 120, fault: Fault = NO_FAULT) -> dict[str, int]:
         """Run the reconciler now, and have its events delivered."""
-        event, request_id = {"time": self.now().isoformat()}, f"tick-{next(self._requests)}"
+        event, request_id = {"time": self.now().isoformat()}, f"tick-{next(self._numbers)}"
         try:
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(reconciler, "lambda_deadline", partial(lambda_deadline, clock=self.clock))
