@@ -36,7 +36,7 @@ class Case(NamedTuple):
         world = World(FakeGateway(forgotten=self.forgotten))
         world.park("car_01")
         if self.consumer == "api":
-            world.book()
+            world.booked()
         if self.before:
             world.deliver(self.consumer, world.envelope(self.before))
         world.gateway.sent = world.external(
@@ -76,7 +76,7 @@ EACH: Final = {
 }
 FURTHER: Final = {
     "dispatch completed": Case("dispatch", sqs_event(heard(RIDE.completed), clock=World().clock), RIDE.accepted),
-    "api accept": Case("api", request("PUT", f"/carrides/{World().book()}", CHANGE)),
+    "api accept": Case("api", request("PUT", f"/carrides/{World().booked()}", CHANGE)),
 } | {
     f"payment {name}{' forgotten' if forgotten else ''}": Case("payment", heard(last), before, forgotten)
     for name, last, before in (

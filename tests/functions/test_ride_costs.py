@@ -79,7 +79,7 @@ def test_a_ride_uses_what_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
     world.park("car_01")
     meter = Meter(world, monkeypatch)
-    order = world.book()
+    order = world.booked()
     for version, action in enumerate(("accept", "start", "complete"), 1):
         world.flow()
         world.clock.advance(60)

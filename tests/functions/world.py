@@ -1,13 +1,11 @@
 """The functions over one DynamoDB, gateway and clock in this process, and a bus between them."""
 
 import itertools
-import json
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime, tzinfo
 from functools import cached_property, partial
 from typing import Any, Final, NamedTuple
 from uuid import UUID
-from zlib import crc32
 
 import pytest
 
@@ -26,14 +24,15 @@ from carride.events import SOURCE, RideEvent, parse_event
 from carride.facts import FACTS, Fact
 from carride.history import merged
 from carride.overdue import LIMIT, Stage
+from carride.settings import from_environment
 from idempotency import lambda_deadline, marshalling, testing
 from idempotency.dead_letters import DeadLetter
 from idempotency.observation import Observation
-from idempotency.testing import Invocation, ManualClock, eventbridge_event, sqs_event
+from idempotency.testing import FakeDynamoDB, FaultyTransport, Invocation, ManualClock, eventbridge_event, sqs_event
 from idempotency.testing.dynamodb import Item
 from idempotency.testing.worlds import NO_FAULT, Fault, Run
 from tests.carride.pipe import piped
-from tests.functions import api_world
+from tests.functions.api_world import BOOKING, SETTINGS, Answer, request
 from tests.functions.gateways import FakeGateway
 from tests.functions.saga import NOW
 
@@ -48,14 +47,6 @@ TABLES: Final = {
     "cars": ("zone", "carID"),
     "points": ("customerID",),
     **dict.fromkeys(("rides", "bookings", "assignments", "payments"), ("orderID",)),
-}
-_SHARED: Final[dict[str, Any]] = {"idempotency_store": "dynamodb:idempotency", "dead_letter_queue_url": "queue"}
-_EMITTING: Final[dict[str, Any]] = {"outbox_table": "outbox", "aws_region": "us-east-1"}
-_TABLES: Final[dict[str, Any]] = {
-    "idempotency_table": "idempotency",
-    "booking_table": "bookings",
-    "ride_table": "rides",
-    **_EMITTING,
 }
 
 
@@ -76,6 +67,24 @@ type Lost = Callable[[str, str], bool]
 """Whether a consumer never gets an event, by the consumer's name and the event's type."""
 
 
+class ApiTransport(FaultyTransport):
+    """The API's way to DynamoDB."""
+
+    def __init__(self, dynamodb: FakeDynamoDB) -> None:
+        super().__init__(dynamodb)
+        self._trips: list[str] = []
+
+    def __call__(self, operation: str, request: Mapping[str, Any], /) -> Mapping[str, Any]:
+        """Send one request."""
+        self._trips.append(f"consistent {operation}" if request.get("ConsistentRead") else operation)
+        return super().__call__(operation, request)
+
+    def spent(self) -> list[str]:
+        """Return the round trips since the last call."""
+        trips, self._trips = self._trips, []
+        return trips
+
+
 class World(testing.World):
     """The functions, everything around them, and what is on its way between them.
 
@@ -84,6 +93,8 @@ class World(testing.World):
 
     Attributes:
         observations: what the consumers have observed.
+        transport: loses and refuses the API's requests to DynamoDB.
+        simulations: what the API has started, unless there is a `simulator_error`.
         waiting: what is on its way to the consumers.
         last: the last invocation.
     """
@@ -91,7 +102,7 @@ class World(testing.World):
     timed = (DynamoDB,)
 
     def __init__(self, gateway: FakeGateway | None = None) -> None:
-        indexes = {assignment_table.INDEX: ("freeShard", "freePlace")}
+        indexes = {assignment_table.INDEX: ("freeShard", "freePlace"), "byCustomer": ("customerID", "bookedAt")}
         super().__init__(TABLES, clock=ManualClock(int(NOW.timestamp() * 1000)), indexes=indexes)
         self.dynamodb.inserted = self._inserted
         self.gateway = gateway or FakeGateway()
@@ -99,6 +110,9 @@ class World(testing.World):
         self.waiting: list[Delivery] = []
         self._numbers = itertools.count()
         self.last: Run | None = None
+        self.transport = ApiTransport(self.dynamodb)
+        self.simulations: list[Mapping[str, Any]] = []
+        self.simulator_error: Exception | None = None
 
     def now(self, zone: tzinfo = UTC) -> datetime:
         """Return the present."""
@@ -113,24 +127,27 @@ class World(testing.World):
         """Start a process of some functions, or of all, and return their handlers."""
         with self.installed(), pytest.MonkeyPatch.context() as patch:
             patch.setattr(carride.consumer, "observe", self.observations.append)
-            settings = Settings(simulator_function_name="simulator", stage="local", **_TABLES)
             make: dict[str, Callable[[], Any]] = {
-                "api": lambda: carride_api.make_handler(settings, transport=self.dynamodb, now=self.now),
-                "ride-history": lambda: ride_history.make_handler(ride_history.Settings(ride_table="rides", **_SHARED)),
-                "dispatch": lambda: dispatch.make_handler(
-                    dispatch.Settings(assignment_table="assignments", car_table="cars", **_SHARED, **_EMITTING),
-                    now=self.now,
-                ),
-                "payment": lambda: payment.make_handler(
-                    payment.Settings(payment_table="payments", payment_gateway_url="http://-", **_SHARED, **_EMITTING),
-                    self.gateway,
-                    now=self.now,
-                ),
-                "reconciler": lambda: reconciler.make_handler(
-                    reconciler.Settings(assignment_table="assignments", payment_table="payments", **_TABLES)
-                ),
+                "api": self.api,
+                "ride-history": lambda: ride_history.make_handler(from_environment(ride_history.Settings)),
+                "dispatch": lambda: dispatch.make_handler(from_environment(dispatch.Settings), now=self.now),
+                "payment": lambda: payment.make_handler(from_environment(payment.Settings), self.gateway, now=self.now),
+                "reconciler": lambda: reconciler.make_handler(from_environment(reconciler.Settings)),
             }
             return {name: make[name]() for name in functions or make}
+
+    def api(self, settings: Settings = SETTINGS) -> Any:
+        """Start a process of the API."""
+        with self.installed():
+            return carride_api.make_handler(
+                settings, transport=self.transport, start_simulator=self._start_simulator, now=self.now
+            )
+
+    def _start_simulator(self, function: str, spec: Mapping[str, Any]) -> None:
+        assert function == SETTINGS.simulator_function_name
+        if self.simulator_error:
+            raise self.simulator_error
+        self.simulations.append(spec)
 
     # ── Deliveries ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -207,24 +224,33 @@ class World(testing.World):
 
     # ── Bookings ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def ask(self, method: str, path: str, body: object = None) -> Any:
-        """Send the API a request, which it does not refuse, and return the body of the answer."""
-        request = api_world.request(method, path, body, key=f"key-{crc32(json.dumps([path, body]).encode())}")
-        answer = api_world.Answer.of(self.handlers["api"](request, Invocation(self.clock)))
-        assert answer.status in {200, 201}, answer
-        return answer.body
+    def ask(self, event: dict[str, Any]) -> Answer:
+        """Send the API a request, a millisecond after the last one."""
+        self.clock.advance(0.001)
+        with self.installed():
+            return Answer.of(self.handlers["api"](event, Invocation(self.clock)))
 
-    def book(self, *actions: str, name: str = "customer_a") -> str:
+    def book(self, *, key: str = "key-1", authorizer: Mapping[str, Any] | None = None, **changes: Any) -> Answer:
+        """Book a ride, as the caller of an authorizer."""
+        return self.ask(request("POST", "/carrides", BOOKING | changes, key=key, authorizer=authorizer))
+
+    def booked(self, *actions: str, name: str = "customer_a") -> str:
         """Book a ride, change it so, and return its id."""
-        order: str = self.ask("POST", "/carrides", api_world.BOOKING | {"customerID": name})["orderID"]
+        order_id: str = self.book(key=name, customerID=name).body["orderID"]
         for version, action in enumerate(actions, 1):
-            self.change(order, action, version)
-        return order
+            self.change(order_id, action, version)
+        return order_id
 
-    def change(self, order_id: str, action: str, version: int) -> Any:
-        """Change a ride as the API's clients do."""
+    def change(self, order_id: str, action: str, version: int, *, key: str = "", **more: Any) -> Answer:
+        """Change a ride, by default under a key of the change."""
         reason = {"reason": "changed my mind"} if action == "cancel" else {}
-        return self.ask("PUT", f"/carrides/{order_id}", {"action": action, "version": version, **reason})
+        body = {"action": action, "version": version, **reason, **more}
+        return self.ask(request("PUT", f"/carrides/{order_id}", body, key=key or f"{action}-{version}-{order_id}"))
+
+    def update_read_model(self, ride: str | None = None) -> None:
+        """Deliver every event, or those of one ride, to the read model, the latest first."""
+        for event in reversed([event for event in self.outbox() if ride in {None, event.subject}]):
+            self.deliver("ride-history", self.envelope(event))
 
     def reconcile(self, *, lost: Lost = lambda *_: False, timeout_s: float = 120) -> dict[str, int]:
         """Let the clock pass the deadline of every open ride, run the reconciler, and have its events delivered."""
@@ -254,10 +280,10 @@ class World(testing.World):
         """Write an item unconditionally."""
         self.dynamodb.put_item(TableName=table, Item=marshalling.item(item))
 
-    def items(self, table: str) -> Iterator[dict[str, Any]]:
-        """Yield every item of a table, as Python values; one for each ride."""
+    def items(self, table: str) -> list[dict[str, Any]]:
+        """Return every item of a table, as Python values; one for each ride."""
         items = map(marshalling.values, self.dynamodb.all(table))
-        return iter(merged(items)) if table == "rides" else items
+        return list(merged(items) if table == "rides" else items)
 
     def item(self, table: str, order_id: str = "order_01") -> dict[str, Any]:
         """Return a ride's item; empty where there is none."""
