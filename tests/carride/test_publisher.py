@@ -111,6 +111,10 @@ def test_one_bad_entry_does_not_take_its_batch_along(failure: Exception) -> None
     receipts = publish(entries(10), FakeBus(on_call=refuse), queue := FakeQueue())
     assert [receipt.outcome is Outcome.PUBLISHED for receipt in receipts] == [number != 6 for number in range(10)]
     assert [body["detail"]["subject"] for body in queue.bodies()] == ["order_6"]
+    spoilt = FakeQueue(failures=[failure, failure, None, failure])  # all four, the first two, none, the second
+    with pytest.raises(PublishError) as unsent:
+        publish(entries(4), FakeBus(lambda _: "MalformedDetail"), spoilt)
+    assert (len(spoilt.messages), len(unsent.value.entries)) == (3, 1)
 
 
 @pytest.mark.parametrize("answered", [None, 0, 1])

@@ -83,7 +83,7 @@ def xray_header(traceparent: str | None) -> str | None:
 def pack[T](items: Iterable[T], size: Callable[[T], int], *, most: int, below: int) -> list[list[T]]:
     """Distribute items in order over batches of at most ``most`` items, whose sizes together stay below ``below``.
 
-    Each item is smaller than that by itself.
+    An item that is not smaller by itself gets a batch of its own.
     """
     batches: list[list[T]] = []
     filled = below
