@@ -183,12 +183,8 @@ _KNOWN: Final = frozenset({*Attributes.__struct_fields__, "data", "data_base64"}
 # ── Reading ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class ContractError(ValueError):
-    """Raised for an event that breaks the contract; retries cannot help. ``field`` names the part at fault."""
-
-    def __init__(self, field: str, problem: str) -> None:
-        super().__init__(f"{field}: {problem}")
-        self.field = field
+class ContractError(FieldError):
+    """Raised for an event that breaks the contract; retries cannot help."""
 
 
 class _OlderAttributes(
