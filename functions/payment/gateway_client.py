@@ -46,7 +46,6 @@ _REFUSED: Final = range(400, 500)
 
 _LONGEST_REASON: Final = 200
 _PAYMENT_ID: Final = r"^[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}$(?!\n)"
-_is_payment_id: Final = re.compile(_PAYMENT_ID).search
 _is_code: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}").fullmatch
 
 
