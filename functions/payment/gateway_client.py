@@ -38,8 +38,7 @@ from gateway_access import Access, Bearer, Headers
 _TRIES: Final = 8
 _FIRST_PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 4.0
-_RESERVE_MS: Final = 2_000
-"""Kept free before the deadline, for the commit."""
+_RESERVE_MS: Final = 2_000  # kept free before the deadline, for the commit
 _RETRYABLE: Final = frozenset({401, 403, 408, 409, 425, 429})
 """Refusals that a later try may not meet. 401 and 403 are about our credentials and would decline every ride."""
 _REFUSED: Final = range(400, 500)

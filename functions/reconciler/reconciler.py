@@ -27,8 +27,7 @@ from idempotency import (
 from idempotency.stores.transport import ServiceError, dynamodb_transport
 from settlement import Cancellation, Seen, decide
 
-_NEEDED_MS: Final = 15_000
-"""For one more ride, and the end of the run."""
+_NEEDED_MS: Final = 15_000  # for one more ride, and the end of the run
 _PAGE: Final = 25
 
 

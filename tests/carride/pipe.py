@@ -20,8 +20,7 @@ def resource(name: str) -> dict[str, Any]:
 
 
 PIPE: Final = resource("OutboxPipe")
-TEMPLATE: Final[str] = PIPE["TargetParameters"]["InputTemplate"]
-"""The text that the pipe fills in."""
+TEMPLATE: Final[str] = PIPE["TargetParameters"]["InputTemplate"]  # the text that the pipe fills in
 
 
 def image(item: Mapping[str, object]) -> dict[str, Mapping[str, Any]]:

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from carride import ride as rides
 from carride.decoding import FieldError
-from carride.ride import OPEN, IllegalTransitionError, Ride, StaleVersionError, Status
+from carride.ride import IllegalTransitionError, Ride, StaleVersionError, Status
 from tests.carride.rides import booked
 
 type Action = Callable[..., Ride]
@@ -20,12 +20,13 @@ ACTIONS: Final[dict[str, Action]] = {
     "redirect": redirect,
 }
 
+NOT_ENDED: Final = (Status.REQUESTED, Status.ACCEPTED, Status.STARTED)
 LEGAL: Final = {
     ("accept", Status.REQUESTED): Status.ACCEPTED,
     ("start", Status.ACCEPTED): Status.STARTED,
     ("complete", Status.STARTED): Status.COMPLETED,
-    **{("cancel", status): Status.CANCELLED for status in OPEN},
-    **{("redirect", status): status for status in OPEN},
+    **{("cancel", status): Status.CANCELLED for status in NOT_ENDED},
+    **{("redirect", status): status for status in NOT_ENDED},
 }
 
 

@@ -47,8 +47,7 @@ TABLES: Final = {
     "points": ("customerID",),
     **dict.fromkeys(("rides", "bookings", "assignments", "payments"), ("orderID",)),
 }
-SETTINGS: Final = from_environment(Settings)
-"""Of the API, in stage `local`."""
+SETTINGS: Final = from_environment(Settings)  # of the API, in stage `local`
 DEV: Final = replace(SETTINGS, stage="dev", staff_group="staff")
 STAFF: Final = {"jwt": {"claims": {"sub": "c", "cognito:groups": "[riders staff]"}}}
 """The authorizer of a token of the staff of `DEV`."""

@@ -41,12 +41,10 @@ class Route(NamedTuple):
     path: str
     operation_id: str
     summary: str
-    answer: tuple[int, str, Any]
-    """The status, its description, and the type of the body."""
+    answer: tuple[int, str, Any]  # the status, its description, and the type of the body
     problems: tuple[Kind, ...]
     body: Any = None
-    query: tuple[str, ...] = ()
-    """The names of the parameters in the query."""
+    query: tuple[str, ...] = ()  # the names of the parameters in the query
 
 
 ROUTES: Final = (

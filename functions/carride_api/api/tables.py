@@ -36,10 +36,8 @@ class Tables(NamedTuple):
     """The tables by name, and a client for them."""
 
     client: DynamoDB
-    bookings: str
-    """BookingTable, which the API writes."""
-    rides: str
-    """RideTable, which ride_history writes."""
+    bookings: str  # BookingTable, which the API writes
+    rides: str  # RideTable, which ride_history writes
 
     def find_booking(self, order_id: str) -> Booking | None:
         """Return a booked ride, read consistently."""

@@ -33,8 +33,7 @@ NAMESPACE: Final = UUID("e2335e19-0957-596c-8f0a-bc68334f6ed1")
 """The namespace of idempotency ids: uuid5 of the DNS name car-ride.acr.com. Never change it: every id would change."""
 
 _SEQUENCE_DIGITS: Final = 8
-MOST_LEVELS: Final = 64
-"""How deeply an event may be nested. Code that handles it later recurses."""
+MOST_LEVELS: Final = 64  # how deeply an event may be nested. Code that handles it later recurses.
 _is_sequence: Final = re.compile(rf"[0-9]{{{_SEQUENCE_DIGITS}}}").fullmatch
 _is_extension_name: Final = re.compile(r"[a-z0-9]{1,20}").fullmatch
 
@@ -106,8 +105,7 @@ class RideEvent(Attributes, frozen=True, kw_only=True):
 
     Fingerprint this: a new field with a default leaves the payload of older events unchanged.
     """
-    extensions: Mapping[str, str | int | bool] = {}
-    """CloudEvents extensions that the contract does not define."""
+    extensions: Mapping[str, str | int | bool] = {}  # CloudEvents extensions that the contract does not define
 
     @classmethod
     def of(
@@ -198,8 +196,7 @@ class _OlderAttributes(
     type: _Text
     source: _Text
     idempotency_id: _Text
-    event_time: datetime
-    """In UTC if it has no time zone."""
+    event_time: datetime  # in UTC if it has no time zone
     event_count: Annotated[int, Meta(ge=1, lt=10**_SEQUENCE_DIGITS)]
 
 

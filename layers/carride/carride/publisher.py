@@ -40,26 +40,19 @@ if TYPE_CHECKING:
 
 RETRYABLE: Final = frozenset({"ThrottlingException", "InternalFailure", "InternalException"})
 """Error codes of temporary refusals. Any other code is final."""
-ENTRY_TOO_LARGE: Final = "EntryTooLarge"
-"""The code of an entry that fits into no PutEvents request."""
-OUT_OF_TIME: Final = "OutOfTime"
-"""The code of an entry that there was no time to send."""
-NO_ANSWER: Final = "NoAnswer"
-"""The code of an entry that the response leaves out."""
-MESSAGE_TOO_LARGE: Final = "MessageTooLarge"
-"""The code of an entry that fits into no SQS message, not even compressed."""
+ENTRY_TOO_LARGE: Final = "EntryTooLarge"  # the code of an entry that fits into no PutEvents request
+OUT_OF_TIME: Final = "OutOfTime"  # the code of an entry that there was no time to send
+NO_ANSWER: Final = "NoAnswer"  # the code of an entry that the response leaves out
+MESSAGE_TOO_LARGE: Final = "MessageTooLarge"  # the code of an entry that fits into no SQS message, not even compressed
 
-LARGEST_MESSAGE: Final = 1_048_576
-"""Bytes of an SQS message with its attributes, and of a batch of messages."""
-GZIP: Final = 31
-"""zlib's name for the format."""
+LARGEST_MESSAGE: Final = 1_048_576  # bytes of an SQS message with its attributes, and of a batch of messages
+GZIP: Final = 31  # zlib's name for the format
 NEEDED_MS: Final = 2 * LONGEST_CALL_MS + 500
 """Milliseconds that must be left to send entries to the bus: for that call, and for one to the dead-letter queue."""
 
 _FIRST_DELAY_S: Final = 0.1
 _LONGEST_DELAY_S: Final = 5.0
-_SIGV4A: Final = "v4a"
-"""botocore's name for Signature Version 4A, whose signatures are valid in every region."""
+_SIGV4A: Final = "v4a"  # botocore's name for Signature Version 4A, whose signatures are valid in every region
 _SERVER_ERROR: Final = 500
 _TOO_MANY_REQUESTS: Final = 429
 _CONTENT_TOO_LARGE: Final = 413
@@ -75,30 +68,22 @@ type Remaining = Callable[[], float]
 class Outcome(StrEnum):
     """Where an entry is."""
 
-    PUBLISHED = "published"
-    """On the bus, at least once."""
-    DEAD_LETTERED = "dead-lettered"
-    """In the ProducerDlq."""
-    UNSENT = "unsent"
-    """In neither, as far as the publisher knows."""
+    PUBLISHED = "published"  # on the bus, at least once
+    DEAD_LETTERED = "dead-lettered"  # in the ProducerDlq
+    UNSENT = "unsent"  # in neither, as far as the publisher knows
 
 
 class Receipt(Struct, eq=False):
     """What became of one entry."""
 
     entry: BusEntry
-    attempts: int = 0
-    """How often it was sent to the bus."""
-    event_id: str | None = None
-    """EventBridge's id of the published entry."""
-    code: str | None = OUT_OF_TIME
-    """The error code of the last refusal; None for a published entry."""
+    attempts: int = 0  # how often it was sent to the bus
+    event_id: str | None = None  # EventBridge's id of the published entry
+    code: str | None = OUT_OF_TIME  # the error code of the last refusal; None for a published entry
     message: str | None = "there was no time left to send it"
-    retryable: bool = True
-    """Whether the last refusal was temporary."""
+    retryable: bool = True  # whether the last refusal was temporary
     dead_lettered: bool = False
-    queue_error: str = OUT_OF_TIME
-    """Why an unsent entry is not in the dead-letter queue."""
+    queue_error: str = OUT_OF_TIME  # why an unsent entry is not in the dead-letter queue
 
     @property
     def outcome(self) -> Outcome:
@@ -306,10 +291,8 @@ class _Refusal(NamedTuple):
 
     code: str
     message: str
-    retryable: bool
-    """Whether the same call may succeed later."""
-    by_content: bool = False
-    """Whether something in the request is at fault."""
+    retryable: bool  # whether the same call may succeed later
+    by_content: bool = False  # whether something in the request is at fault
 
 
 def _refusal(error: Exception) -> _Refusal:
@@ -334,8 +317,7 @@ class _Message(NamedTuple):
     receipt: Receipt
     body: str
     attributes: dict[str, Any]
-    size: int
-    """Bytes, attributes included."""
+    size: int  # bytes, attributes included
 
     def note(self, refusal: _Refusal | None) -> None:
         """Note whether the queue has the message."""

@@ -33,8 +33,7 @@ DEAREST: Final = 10_000_000
 type Price = Annotated[int, Meta(ge=CHEAPEST, le=DEAREST, description="The price of the ride in cents.")]
 type Cents = Annotated[int, Meta(ge=0, le=DEAREST, description="An amount of money in cents.")]
 """Facts may hold a price of zero: archives hold such rides."""
-CURRENCY: Final = "EUR"
-"""The currency of an event that names none, and the only one that the API accepts."""
+CURRENCY: Final = "EUR"  # the currency of an event that names none, and the only one that the API accepts
 
 type Currency = Annotated[str, Meta(pattern=r"^[A-Z]{3}$(?!\n)", description="The currency of the price, in ISO 4217.")]
 type Version = Annotated[int, Meta(ge=1, le=99_999_999, description="Counts the changes of the ride, from 1.")]

@@ -21,8 +21,7 @@ from tests.carride.rides import event, every_fact
 
 REGISTRY: Final = (ROOT / "infrastructure/schemas.yaml").read_text()
 NAME: Final = {"Fn::Sub": "${AWS::StackName}-events"}
-LARGEST_CONTENT: Final = 100_000
-"""Characters of a schema in EventBridge's registry: CreateSchema's ``Content``."""
+LARGEST_CONTENT: Final = 100_000  # characters of a schema in EventBridge's registry: CreateSchema's ``Content``
 CREATED: Final = schema(FACTS["CarRideCreated"])
 
 
