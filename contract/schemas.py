@@ -100,8 +100,7 @@ def published(template: str) -> dict[str, Schema]:
 def registry(before: str) -> str:
     """Return the CloudFormation template that publishes the schema of every event, and the older ones in ``before``.
 
-    Raises:
-        BreakingChangeError: a changed schema is incompatible with existing readers or events.
+    BreakingChangeError if a changed schema is incompatible with existing readers or events.
     """
     old, new = published(before), {f"{fact.__name__}.v{fact.schema_version}": schema(fact) for fact in FACTS.values()}
     changes = [

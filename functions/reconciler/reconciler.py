@@ -71,11 +71,7 @@ class Reconciler:
         return len({ride for table in self._saga for ride in self._in_index(table, Stage.RECONCILED, before)})
 
     def reconcile(self, now: datetime, left_ms: Callable[[], int]) -> int:
-        """Settle rides while there is time, and return how many.
-
-        Raises:
-            ExceptionGroup: some rides failed; the others are dealt with.
-        """
+        """Settle rides while there is time, and return how many; ExceptionGroup if some failed, after the others."""
         settled, failures = 0, list[Exception]()
         for order_id in self._overdue(now - self.limit):
             if left_ms() < _NEEDED_MS:

@@ -106,10 +106,7 @@ class Transport(FaultyTransport):
 
 
 class World(testing.World):
-    """The functions, everything around them, and what is on its way between them.
-
-    Args:
-        gateway: the payment gateway; by default one that declines nobody.
+    """The functions, everything around them, and what is on its way between them. By default nobody is declined.
 
     Attributes:
         observations: what the consumers have observed.

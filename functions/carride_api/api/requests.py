@@ -81,11 +81,7 @@ class Requests(NamedTuple):
     staff_group: str  # see `caller_of`
 
     def read(self, event: Event) -> Request:
-        """Read a request.
-
-        Raises:
-            HttpProblemError: it is invalid, or this caller may not send it.
-        """
+        """Read a request; raise HttpProblemError if it is invalid, or this caller may not send it."""
         caller = caller_of(event, staff_group=self.staff_group, everyone=self.stage == "local")
         match event["routeKey"]:
             case "POST /carrides":

@@ -201,10 +201,9 @@ class _OlderAttributes(
 
 
 def read_json(content: str | bytes, field: str, *, levels: int = MOST_LEVELS) -> Any:
-    """Return the value that a JSON text holds. ``field`` names the text in the error.
+    """Return the value that a JSON text holds; ContractError, which names the text ``field``, if it is not JSON.
 
-    Raises:
-        ContractError: the text is not JSON, or the value is nested too deeply or cannot be written as JSON in UTF-8.
+    Nor may the value be nested too deeply, or be one that cannot be written as JSON in UTF-8.
     """
     try:
         value = msgspec.json.decode(content)
@@ -250,11 +249,7 @@ def _is_plain(value: object) -> bool:
 
 
 def parse_event(event: Mapping[str, Any]) -> RideEvent:
-    """Read an EventBridge event, of which only ``detail`` counts.
-
-    Raises:
-        ContractError: the event breaks the contract. Nothing else is raised, whatever the event holds.
-    """
+    """Read an EventBridge event, of which only ``detail`` counts. ContractError is all that this can raise."""
     detail = event.get("detail") if isinstance(event, Mapping) else None
     if not isinstance(detail, dict):
         raise ContractError("detail", "not a JSON object")

@@ -129,17 +129,13 @@ class Publisher:
     Args:
         events: client for EventBridge, which makes one attempt a call and gives up within `LONGEST_CALL_MS`.
         sqs: client for SQS, likewise.
-        bus_name: the bus.
-        dlq_url: the queue for entries that the bus does not take.
         endpoint_id: the global endpoint to send entries to, which forwards them to the bus of this name in the healthy
             region; by default entries go to the bus in the client's region.
         producer: the ARN that every entry without resources gets as its resource; by default none.
         max_attempts: how often an entry is sent to the bus, and to the dead-letter queue.
-        sleep: waits, in seconds.
-        jitter: a number from 0 to 1, by which each pause is multiplied ("full jitter").
+        sleep, jitter: waits for seconds; a number from 0 to 1, by which each pause is multiplied ("full jitter").
 
-    Raises:
-        SettingsError: this process cannot sign requests to the global endpoint.
+    SettingsError is raised if this process cannot sign requests to the global endpoint.
     """
 
     def __init__(
