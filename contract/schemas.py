@@ -45,11 +45,8 @@ Resources:
 _RESOURCE: Final = """
   {logical_id}Schema:
     Type: AWS::EventSchemas::Schema
-    Properties:
-      RegistryName: !GetAtt CarRideSchemaRegistry.RegistryName
-      SchemaName: {name}
-      Type: JSONSchemaDraft4
-      Content: '{content}'
+    Properties: {{ RegistryName: !GetAtt CarRideSchemaRegistry.RegistryName, SchemaName: {name}, Type: JSONSchemaDraft4,
+      Content: '{content}' }}
 """
 
 
