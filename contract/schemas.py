@@ -45,11 +45,8 @@ Resources:
 _RESOURCE: Final = """
   {logical_id}Schema:
     Type: AWS::EventSchemas::Schema
-    Properties:
-      RegistryName: !GetAtt CarRideSchemaRegistry.RegistryName
-      SchemaName: {name}
-      Type: JSONSchemaDraft4
-      Content: '{content}'
+    Properties: {{ RegistryName: !GetAtt CarRideSchemaRegistry.RegistryName, SchemaName: {name}, Type: JSONSchemaDraft4,
+      Content: '{content}' }}
 """
 
 
@@ -100,8 +97,7 @@ def published(template: str) -> dict[str, Schema]:
 def registry(before: str) -> str:
     """Return the CloudFormation template that publishes the schema of every event, and the older ones in ``before``.
 
-    Raises:
-        BreakingChangeError: a changed schema is incompatible with existing readers or events.
+    BreakingChangeError if a changed schema is incompatible with existing readers or events.
     """
     old, new = published(before), {f"{fact.__name__}.v{fact.schema_version}": schema(fact) for fact in FACTS.values()}
     changes = [

@@ -38,15 +38,13 @@ from gateway_access import Access, Bearer, Headers
 _TRIES: Final = 8
 _FIRST_PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 4.0
-_RESERVE_MS: Final = 2_000
-"""Kept free before the deadline, for the commit."""
+_RESERVE_MS: Final = 2_000  # kept free before the deadline, for the commit
 _RETRYABLE: Final = frozenset({401, 403, 408, 409, 425, 429})
 """Refusals that a later try may not meet. 401 and 403 are about our credentials and would decline every ride."""
 _REFUSED: Final = range(400, 500)
 
 _LONGEST_REASON: Final = 200
 _PAYMENT_ID: Final = r"^[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}$(?!\n)"
-_is_payment_id: Final = re.compile(_PAYMENT_ID).search
 _is_code: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}").fullmatch
 
 

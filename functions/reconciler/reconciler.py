@@ -27,8 +27,7 @@ from idempotency import (
 from idempotency.stores.transport import ServiceError, dynamodb_transport
 from settlement import Cancellation, Seen, decide
 
-_NEEDED_MS: Final = 15_000
-"""For one more ride, and the end of the run."""
+_NEEDED_MS: Final = 15_000  # for one more ride, and the end of the run
 _PAGE: Final = 25
 
 
@@ -71,11 +70,7 @@ class Reconciler:
         return len({ride for table in self._saga for ride in self._in_index(table, Stage.RECONCILED, before)})
 
     def reconcile(self, now: datetime, left_ms: Callable[[], int]) -> int:
-        """Settle rides while there is time, and return how many.
-
-        Raises:
-            ExceptionGroup: some rides failed; the others are dealt with.
-        """
+        """Settle rides while there is time, and return how many; ExceptionGroup if some failed, after the others."""
         settled, failures = 0, list[Exception]()
         for order_id in self._overdue(now - self.limit):
             if left_ms() < _NEEDED_MS:

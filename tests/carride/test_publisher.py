@@ -14,6 +14,7 @@ from botocore.exceptions import (
     ReadTimeoutError,
 )
 
+from carride import clients
 from carride.entry import TOO_LARGE, BusEntry
 from carride.events import parse_event
 from carride.publisher import ENTRY_TOO_LARGE, MESSAGE_TOO_LARGE, RETRYABLE, Outcome, PublishError
@@ -111,6 +112,10 @@ def test_one_bad_entry_does_not_take_its_batch_along(failure: Exception) -> None
     receipts = publish(entries(10), FakeBus(on_call=refuse), queue := FakeQueue())
     assert [receipt.outcome is Outcome.PUBLISHED for receipt in receipts] == [number != 6 for number in range(10)]
     assert [body["detail"]["subject"] for body in queue.bodies()] == ["order_6"]
+    spoilt = FakeQueue(failures=[failure, failure, None, failure])  # all four, the first two, none, the second
+    with pytest.raises(PublishError) as unsent:
+        publish(entries(4), FakeBus(lambda _: "MalformedDetail"), spoilt)
+    assert (len(spoilt.messages), len(unsent.value.entries)) == (3, 1)
 
 
 @pytest.mark.parametrize("answered", [None, 0, 1])
@@ -123,6 +128,14 @@ def test_an_answer_that_does_not_match_the_request_is_no_answer(answered: int | 
             return response if len(self.requests) > 1 else {"Entries": answered and response["Entries"][:answered]}
 
     assert [receipt.attempts for receipt in publish(entries(2), Short())] == [2, 2]
+
+
+@pytest.mark.parametrize("make", [clients.events_client, clients.sqs_client])
+def test_the_publisher_reckons_with_what_its_clients_take(make: Callable[[], Any]) -> None:
+    """The longest call that the publisher leaves time for is the one attempt that its clients make."""
+    config = make().meta.config
+    assert config.retries["total_max_attempts"] == 1
+    assert (config.connect_timeout + config.read_timeout) * 1000 == clients.LONGEST_CALL_MS
 
 
 def test_every_request_names_the_global_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -111,9 +111,8 @@ def test_a_fenced_region_reads_and_writes_nothing(world: World) -> None:
 
     world.dynamodb.delete_item(TableName="idempotency", Key=mark(SETTINGS.aws_region))
     world.clock.advance(KNOWN_FOR.total_seconds())
-    world.transport.read_error = "AccessDeniedException"
+    world.transport.answer("AccessDeniedException")
     assert world.book(key="third").problem == "unavailable"
-    world.transport.read_error = None
     assert world.change(order_id, "start", 2).status == 200
 
 
@@ -180,10 +179,10 @@ def test_without_an_answer_from_dynamodb_the_client_retries(world: World) -> Non
     booked = world.book()
     assert (booked.status, len(world.items("bookings")), len(world.outbox())) == (201, 1, 1)
     order_id = booked.body["orderID"]
-    world.transport.read_error = "AccessDeniedException"
+    world.transport.answer("AccessDeniedException")
     assert world.change(order_id, "accept", 1).problem == "unavailable"
+    world.transport.answer("AccessDeniedException")
     assert world.read(order_id).problem == "unavailable"
-    world.transport.read_error = None
     assert world.change(order_id, "accept", 1).status == 200
 
 

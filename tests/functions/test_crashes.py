@@ -27,8 +27,7 @@ class Case(NamedTuple):
     consumer: str
     event: Any
     before: Fact | None = None
-    forgotten: float = 0.0
-    """The share of keys that the gateway forgets at once."""
+    forgotten: float = 0.0  # the share of keys that the gateway forgets at once
 
     def world(self) -> World:
         """Return a world with a booking, a car and a gateway, in which the earlier fact has had its effect."""

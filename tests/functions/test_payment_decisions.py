@@ -1,10 +1,11 @@
 """What the gateway is asked for, whatever payment hears and has heard; test_payment.py has what follows."""
 
 from itertools import product
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
+import assignments
 import payments
 from carride.facts import FACTS
 from gateway import Charge, Status
@@ -47,7 +48,8 @@ def test_an_answer_that_fits_no_question_is_an_error() -> None:
         payments.conclude(seen, LIFE.cancelled, Action.REFUND, Charge("pay_1", Status.CAPTURED, 1250))
 
 
-def test_payment_does_not_feed_itself() -> None:
-    """Nothing that payment emits is something that it acts on, and all of it is in the contract."""
-    assert payments.CONSUMED.isdisjoint(payments.EMITTED)
-    assert set(FACTS.values()) >= payments.CONSUMED | payments.EMITTED
+@pytest.mark.parametrize("saga", [assignments, payments], ids=["dispatch", "payment"])
+def test_no_consumer_feeds_itself(saga: Any) -> None:
+    """Nothing that one emits is something that it acts on, and all of it is in the contract."""
+    assert saga.CONSUMED.isdisjoint(saga.EMITTED)
+    assert set(FACTS.values()) >= saga.CONSUMED | saga.EMITTED

@@ -29,7 +29,6 @@ from carride.settings import from_environment
 from idempotency import lambda_deadline, marshalling, testing
 from idempotency.dead_letters import DeadLetter
 from idempotency.observation import Observation
-from idempotency.stores.transport import ServiceError
 from idempotency.testing import FaultyTransport, Invocation, ManualClock, eventbridge_event, http_event, sqs_event
 from idempotency.testing.dynamodb import Item
 from idempotency.testing.worlds import NO_FAULT, Fault, Run
@@ -49,15 +48,7 @@ TABLES: Final = {
     "points": ("customerID",),
     **dict.fromkeys(("bookings", "assignments", "payments"), ("orderID",)),
 }
-_SHARED: Final[dict[str, Any]] = {"idempotency_store": "dynamodb:idempotency", "dead_letter_queue_url": "queue"}
-_EMITTING: Final[dict[str, Any]] = {"outbox_table": "outbox", "aws_region": "us-east-1"}
-_TABLES: Final[dict[str, Any]] = {
-    "idempotency_table": "idempotency",
-    "booking_table": "bookings",
-}
-
-SETTINGS: Final = from_environment(Settings)
-"""Of the API, in stage `local`."""
+SETTINGS: Final = from_environment(Settings)  # of the API, in stage `local`
 DEV: Final = replace(SETTINGS, stage="dev", staff_group="staff")
 STAFF: Final = {"jwt": {"claims": {"sub": "c", "cognito:groups": "[riders staff]"}}}
 """The authorizer of a token of the staff of `DEV`."""
@@ -104,25 +95,19 @@ class Answer(NamedTuple):
 
 
 class Transport(FaultyTransport):
-    """The API's way to its tables. ``read_error`` is the error code of refused reads."""
-
-    read_error: str | None = None
+    """The API's way to its tables, which notes consistent reads as such."""
 
     def __call__(self, operation: str, request: Mapping[str, Any], /) -> Mapping[str, Any]:
-        """Send one request, and note whether it is a consistent read."""
-        answer = super().__call__(operation, request)
-        if request.get("ConsistentRead"):
-            self.requests[-1] = f"consistent {operation}"
-        if self.read_error is not None and operation in {"GetItem", "Query"}:
-            raise ServiceError(self.read_error, 400, "made by a test", {})
-        return answer
+        """Send one request."""
+        try:
+            return super().__call__(operation, request)
+        finally:
+            if request.get("ConsistentRead"):
+                self.requests[-1] = f"consistent {operation}"
 
 
 class World(testing.World):
-    """The functions, everything around them, and what is on its way between them.
-
-    Args:
-        gateway: the payment gateway; by default one that declines nobody.
+    """The functions, everything around them, and what is on its way between them. By default nobody is declined.
 
     Attributes:
         observations: what the consumers have observed.
@@ -165,21 +150,10 @@ class World(testing.World):
                 "api": lambda: carride_api.make_handler(
                     api, transport=self.transport, start_simulator=self._start_simulator, now=self.now
                 ),
-                "ride-history": lambda: ride_history.make_handler(ConsumerSettings(**_SHARED)),
-                "dispatch": lambda: dispatch.make_handler(
-                    dispatch.Settings(assignment_table="assignments", car_table="cars", **_SHARED, **_EMITTING),
-                    now=self.now,
-                ),
-                "payment": lambda: payment.make_handler(
-                    payment.Settings(payment_table="payments", payment_gateway_url="http://-", **_SHARED, **_EMITTING),
-                    self.gateway,
-                    now=self.now,
-                ),
-                "reconciler": lambda: reconciler.make_handler(
-                    reconciler.Settings(
-                        assignment_table="assignments", payment_table="payments", **_TABLES, **_EMITTING
-                    )
-                ),
+                "ride-history": lambda: ride_history.make_handler(from_environment(ConsumerSettings)),
+                "dispatch": lambda: dispatch.make_handler(from_environment(dispatch.Settings), now=self.now),
+                "payment": lambda: payment.make_handler(from_environment(payment.Settings), self.gateway, now=self.now),
+                "reconciler": lambda: reconciler.make_handler(from_environment(reconciler.Settings)),
             }
             return {name: make[name]() for name in functions or make}
 

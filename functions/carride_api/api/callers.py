@@ -13,10 +13,8 @@ from api.problems import Kind, refused
 class Caller(NamedTuple):
     """Who sent a request."""
 
-    subject: str
-    """The same in all sessions of a caller. It owns rides and idempotency keys."""
-    staff: bool
-    """Whether the caller works for the company."""
+    subject: str  # the same in all sessions of a caller. It owns rides and idempotency keys.
+    staff: bool  # whether the caller works for the company
 
 
 class Action(StrEnum):

@@ -7,17 +7,10 @@ import msgspec
 from msgspec import Meta, Struct
 
 from api.callers import Action
+from carride import facts
 from carride import ride as rides
 from carride.decoding import json_name
-from carride.facts import (
-    CarRideAccepted,
-    CarRideCancelled,
-    CarRideCompleted,
-    CarRideDestinationChanged,
-    CarRideStarted,
-    Fact,
-    Reason,
-)
+from carride.facts import Fact, Reason
 from carride.ride import CURRENCY, CustomerID, OrderID, Passengers, Price, Ride, RideError, Sector, Version
 
 # An entry of a ride's timeline takes half a KB, and DynamoDB refuses items of more than 400 KB.
@@ -107,19 +100,19 @@ def change[R: Ride](command: AnyChange, ride: R) -> tuple[R, Fact]:
     match command:
         case Accept():
             changed = rides.accept(ride, seen=seen)
-            return changed, CarRideAccepted.of(changed)
+            return changed, facts.CarRideAccepted.of(changed)
         case Start():
             changed = rides.start(ride, seen=seen)
-            return changed, CarRideStarted.of(changed)
+            return changed, facts.CarRideStarted.of(changed)
         case Complete():
             changed = rides.complete(ride, seen=seen)
-            return changed, CarRideCompleted.of(changed)
+            return changed, facts.CarRideCompleted.of(changed)
         case Cancel(reason=reason):
             changed = rides.cancel(ride, seen=seen)
-            return changed, CarRideCancelled.of(changed, reason=reason)
+            return changed, facts.CarRideCancelled.of(changed, reason=reason)
         case ChangeDestination(destination=destination, price=price):
             changed = rides.change_destination(ride, destination, price, seen=seen)
             if changed.version + _TO_THE_END > MOST_VERSIONS:
                 raise TooManyChangesError(ride)
             before = {"previous_destination": ride.destination, "previous_price": ride.price}
-            return changed, CarRideDestinationChanged.of(changed, **before)
+            return changed, facts.CarRideDestinationChanged.of(changed, **before)

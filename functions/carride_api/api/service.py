@@ -64,8 +64,7 @@ class Service:
 
     settings: Settings
     tables: Tables
-    store: Store
-    """Holds the lock of the simulations."""
+    store: Store  # holds the lock of the simulations
     start_simulator: StartSimulator | None
     now: Callable[[], datetime]
 

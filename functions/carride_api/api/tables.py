@@ -36,10 +36,8 @@ class Tables(NamedTuple):
     """The tables by name, and a client for them."""
 
     client: DynamoDB
-    bookings: str
-    """BookingTable, which the API writes."""
-    records: str
-    """IdempotencyTable, whose records of ride_history keep the timelines."""
+    bookings: str  # BookingTable, which the API writes
+    records: str  # IdempotencyTable, whose records of ride_history keep the timelines
 
     def find_booking(self, order_id: str) -> Booking | None:
         """Return a booked ride, read consistently."""

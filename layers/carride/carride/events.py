@@ -33,8 +33,7 @@ NAMESPACE: Final = UUID("e2335e19-0957-596c-8f0a-bc68334f6ed1")
 """The namespace of idempotency ids: uuid5 of the DNS name car-ride.acr.com. Never change it: every id would change."""
 
 _SEQUENCE_DIGITS: Final = 8
-MOST_LEVELS: Final = 64
-"""How deeply an event may be nested. Code that handles it later recurses."""
+MOST_LEVELS: Final = 64  # how deeply an event may be nested. Code that handles it later recurses.
 _is_sequence: Final = re.compile(rf"[0-9]{{{_SEQUENCE_DIGITS}}}").fullmatch
 _is_extension_name: Final = re.compile(r"[a-z0-9]{1,20}").fullmatch
 
@@ -106,8 +105,7 @@ class RideEvent(Attributes, frozen=True, kw_only=True):
 
     Fingerprint this: a new field with a default leaves the payload of older events unchanged.
     """
-    extensions: Mapping[str, str | int | bool] = {}
-    """CloudEvents extensions that the contract does not define."""
+    extensions: Mapping[str, str | int | bool] = {}  # CloudEvents extensions that the contract does not define
 
     @classmethod
     def of(
@@ -183,12 +181,8 @@ _KNOWN: Final = frozenset({*Attributes.__struct_fields__, "data", "data_base64"}
 # ── Reading ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class ContractError(ValueError):
-    """Raised for an event that breaks the contract; retries cannot help. ``field`` names the part at fault."""
-
-    def __init__(self, field: str, problem: str) -> None:
-        super().__init__(f"{field}: {problem}")
-        self.field = field
+class ContractError(FieldError):
+    """Raised for an event that breaks the contract; retries cannot help."""
 
 
 class _OlderAttributes(
@@ -202,16 +196,14 @@ class _OlderAttributes(
     type: _Text
     source: _Text
     idempotency_id: _Text
-    event_time: datetime
-    """In UTC if it has no time zone."""
+    event_time: datetime  # in UTC if it has no time zone
     event_count: Annotated[int, Meta(ge=1, lt=10**_SEQUENCE_DIGITS)]
 
 
 def read_json(content: str | bytes, field: str, *, levels: int = MOST_LEVELS) -> Any:
-    """Return the value that a JSON text holds. ``field`` names the text in the error.
+    """Return the value that a JSON text holds; ContractError, which names the text ``field``, if it is not JSON.
 
-    Raises:
-        ContractError: the text is not JSON, or the value is nested too deeply or cannot be written as JSON in UTF-8.
+    Nor may the value be nested too deeply, or be one that cannot be written as JSON in UTF-8.
     """
     try:
         value = msgspec.json.decode(content)
@@ -257,11 +249,7 @@ def _is_plain(value: object) -> bool:
 
 
 def parse_event(event: Mapping[str, Any]) -> RideEvent:
-    """Read an EventBridge event, of which only ``detail`` counts.
-
-    Raises:
-        ContractError: the event breaks the contract. Nothing else is raised, whatever the event holds.
-    """
+    """Read an EventBridge event, of which only ``detail`` counts. ContractError is all that this can raise."""
     detail = event.get("detail") if isinstance(event, Mapping) else None
     if not isinstance(detail, dict):
         raise ContractError("detail", "not a JSON object")

@@ -19,10 +19,8 @@ from idempotency import Put, Update
 class Stored(NamedTuple):
     """The state of an item when it was read."""
 
-    state: str | None = None
-    """None if there is no item."""
-    effects: int = 0
-    """The number of events that took effect so far."""
+    state: str | None = None  # None if there is no item
+    effects: int = 0  # the number of events that took effect so far
 
     def unchanged(self) -> tuple[str, dict[str, object]]:
         """Return the condition that the item has not changed, and its values; ``#state`` names the state."""
@@ -35,10 +33,8 @@ class Outbox(NamedTuple):
     """Where emitted events go."""
 
     table: str
-    region: str
-    """The region of this process. A pipe carries only the events of its own region."""
-    kept: timedelta = KEPT
-    """How long an event stays in the table."""
+    region: str  # the region of this process. A pipe carries only the events of its own region.
+    kept: timedelta = KEPT  # how long an event stays in the table
 
     def put(self, event: RideEvent, now: datetime) -> Put:
         """Return the effect that emits an event."""

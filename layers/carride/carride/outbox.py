@@ -19,8 +19,7 @@ from carride.events import RideEvent, parse_event
 KEPT: Final = timedelta(days=7)
 """How long an item stays for operators, who can publish it again. The stream keeps it for a day."""
 
-NEVER: Final = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
-"""The expiry time of an event that does not expire."""
+NEVER: Final = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)  # the expiry time of an event that does not expire
 
 
 def outbox_item(event: RideEvent, *, region: str, now: datetime, kept: timedelta = KEPT) -> dict[str, object]:

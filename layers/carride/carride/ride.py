@@ -33,8 +33,7 @@ DEAREST: Final = 10_000_000
 type Price = Annotated[int, Meta(ge=CHEAPEST, le=DEAREST, description="The price of the ride in cents.")]
 type Cents = Annotated[int, Meta(ge=0, le=DEAREST, description="An amount of money in cents.")]
 """Facts may hold a price of zero: archives hold such rides."""
-CURRENCY: Final = "EUR"
-"""The currency of an event that names none, and the only one that the API accepts."""
+CURRENCY: Final = "EUR"  # the currency of an event that names none, and the only one that the API accepts
 
 type Currency = Annotated[str, Meta(pattern=r"^[A-Z]{3}$(?!\n)", description="The currency of the price, in ISO 4217.")]
 type Version = Annotated[int, Meta(ge=1, le=99_999_999, description="Counts the changes of the ride, from 1.")]
@@ -93,11 +92,7 @@ class StaleVersionError(RideError):
 
 
 def request(*, order_id: str, customer_id: str, pickup: str, destination: str, passengers: int, price: int) -> Ride:
-    """Return a new ride; the price is in cents.
-
-    Raises:
-        FieldError: it would end where it begins, or the price is out of range.
-    """
+    """Return a new ride; FieldError if it would end where it begins, or the price, in cents, is out of range."""
     _check(pickup, destination, price)
     return Ride(
         order_id=order_id,
@@ -138,8 +133,7 @@ def cancel[R: Ride](ride: R, *, seen: int | None = None) -> R:
 def change_destination[R: Ride](ride: R, destination: str, price: int, *, seen: int | None = None) -> R:
     """Return the ride with another destination and its new price in cents.
 
-    Raises:
-        FieldError: the destination is the present one or the pickup, or the price is out of range.
+    FieldError if the destination is the present one or the pickup, or the price is out of range.
     """
     changed = _changed(ride, "redirect", OPEN, seen, destination=destination, price=price)
     if destination == ride.destination:

@@ -21,8 +21,7 @@ from tests.carride.rides import event, every_fact
 
 REGISTRY: Final = (ROOT / "infrastructure/schemas.yaml").read_text()
 NAME: Final = {"Fn::Sub": "${AWS::StackName}-events"}
-LARGEST_CONTENT: Final = 100_000
-"""Characters of a schema in EventBridge's registry: CreateSchema's ``Content``."""
+LARGEST_CONTENT: Final = 100_000  # characters of a schema in EventBridge's registry: CreateSchema's ``Content``
 CREATED: Final = schema(FACTS["CarRideCreated"])
 
 
@@ -152,4 +151,5 @@ def test_asyncapi_names_a_sender_and_a_receiver_of_every_event() -> None:
     messages: dict[str, set[str]] = {"send": set(), "receive": set()}
     for operation in asyncapi.document()["operations"].values():
         messages[operation["action"]] |= {message["$ref"].rpartition("/")[2] for message in operation["messages"]}
-    assert messages == {"send": set(FACTS), "receive": set(FACTS)} == dict.fromkeys(messages, MESSAGES.keys())
+    assert messages == {"send": set(FACTS), "receive": set(FACTS)}
+    assert MESSAGES.keys() == FACTS.keys() == {type(fact).__name__ for fact in every_fact()}
