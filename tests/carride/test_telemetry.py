@@ -1,5 +1,6 @@
 import io
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,49 +11,61 @@ from carride.events import parse_event
 from idempotency.observation import Observation
 
 EVENTS = Path(__file__).parents[2] / "events"
-
+TRACE = "Root=1-4bf92f35-77b34da6a3ce929d0e0e4736;Parent=00f067aa0ba902b7;Sampled={}"
 
 NEW: Final = Observation("ride-history", "New", "ride-history#1", 1, "request-1")
 
 
-@pytest.fixture
-def line(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
-    """Return what the logger writes."""
-    stream = io.StringIO()
-    handler: Any = telemetry.logger.registered_handler
-    monkeypatch.setattr(handler, "stream", stream)
-    return stream
+type Captured = pytest.CaptureFixture[str]
 
 
-def test_a_delivery_makes_one_structured_line(line: io.StringIO, capsys: pytest.CaptureFixture[str]) -> None:
+def lines(capsys: Captured) -> list[dict[str, Any]]:
+    """Return what was written since the last time."""
+    return [*map(json.loads, capsys.readouterr().out.splitlines())]
+
+
+def test_a_delivery_makes_one_structured_line(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     """The line holds the message that the audit looks for, the outcome, the ids, and the labels of the event."""
+    monkeypatch.setenv("_X_AMZN_TRACE_ID", TRACE.format(1))
     event = parse_event(json.loads((EVENTS / "ride_history_live.json").read_text()))
-    fields: dict[str, Any] = {"outcome": "DeadLettered", "attempt": 3, "reason": "CONTRACT", "key": "ride-history#1#2"}
+    reason = "CONTRACT: \ud800"  # half of a surrogate pair, which UTF-8 cannot hold
+    fields: dict[str, Any] = {"outcome": "DeadLettered", "attempt": 3, "reason": reason, "key": "ride-history#1#2"}
     telemetry.observe(NEW._replace(labels=telemetry.labels(event), **fields))
-    (logged,) = map(json.loads, line.getvalue().splitlines())
+    (logged,) = lines(capsys)
     ids = {"delivery": "request-1", "idempotencyid": "1#2", "correlationid": event.correlationid}
-    assert logged.items() >= {**fields, **ids, "message": "delivery", "consumer": "ride-history"}.items()
+    known = {"level": "INFO", "message": "delivery", "service": "ride-history", "consumer": "ride-history"}
+    assert logged.items() >= {**fields, **ids, **known, "xray_trace_id": TRACE[5:40]}.items()
     assert (logged["type"], "labels" in logged) == ("CarRideCreated", False)
 
 
-def test_a_producer_counts_what_it_published_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    """Several metrics of one service share a line; CloudWatch takes each by its name."""
-    telemetry.count("carride-simulator", Published=3, Rejected=1)
-    (metric,) = map(json.loads, capsys.readouterr().out.splitlines())
-    (definition,) = metric["_aws"]["CloudWatchMetrics"]
-    assert [each["Name"] for each in definition["Metrics"]] == ["Published", "Rejected"]
-    assert (metric["service"], metric["Published"], metric["Rejected"]) == ("carride-simulator", 3, 1)
+@pytest.fixture(params=["INFO", "WARNING"])
+def level(request: pytest.FixtureRequest) -> Iterator[str]:
+    before = telemetry.logger.log_level
+    telemetry.logger.setLevel(request.param)
+    yield request.param
+    telemetry.logger.setLevel(before)
 
 
-def test_a_delivery_is_counted_under_its_outcome(line: io.StringIO, capsys: pytest.CaptureFixture[str]) -> None:
-    """The metric has the outcome as its name and the consumer as its only dimension, so that it costs little."""
-    telemetry.observe(NEW._replace(outcome="Duplicate"))
-    (metric,) = map(json.loads, capsys.readouterr().out.splitlines())
+def test_a_delivery_is_counted_under_its_outcome(level: str, capsys: Captured) -> None:
+    """The metric has the outcome as its name and the consumer as its only dimension; it is written at any level."""
+    telemetry.observe(NEW._replace(outcome="Duplicate", key=None, delivery=None))
+    (metric,) = lines(capsys)
     (definition,) = metric["_aws"]["CloudWatchMetrics"]
     assert definition["Namespace"] == "CarRide"
     assert definition["Dimensions"] == [["service"]]
     assert definition["Metrics"] == [{"Name": "Duplicate", "Unit": "Count"}]
     assert (metric["service"], metric["Duplicate"]) == ("ride-history", 1)
+    assert ("message" in metric) is (level == "INFO")
+    assert not {"key", "idempotencyid", "delivery", "reason"} & set(metric), "what is unknown is left out"
+
+
+def test_a_producer_counts_what_it_published_in_one_line(capsys: Captured) -> None:
+    """Several metrics of one service share a line; CloudWatch takes each by its name."""
+    telemetry.count("carride-simulator", Published=3, Rejected=1)
+    (metric,) = lines(capsys)
+    (definition,) = metric["_aws"]["CloudWatchMetrics"]
+    assert [each["Name"] for each in definition["Metrics"]] == ["Published", "Rejected"]
+    assert (metric["service"], metric["Published"], metric["Rejected"]) == ("carride-simulator", 3, 1)
 
 
 def test_each_line_is_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,15 +77,11 @@ def test_each_line_is_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
             writes.append(text)
             return len(text)
 
-    handler: Any = telemetry.logger.registered_handler
-    monkeypatch.setattr(handler, "stream", stream := Stream())
-    monkeypatch.setattr("sys.stdout", stream)
+    monkeypatch.setattr("sys.stdout", Stream())
     telemetry.observe(NEW)
-    assert len(writes) == 2
-    assert all(text.endswith("\n") and json.loads(text) for text in writes)
-
-
-TRACE = "Root=1-4bf92f35-77b34da6a3ce929d0e0e4736;Parent=00f067aa0ba902b7;Sampled={}"
+    (text,) = writes
+    assert text.endswith("\n")
+    assert json.loads(text)
 
 
 @pytest.mark.parametrize(

@@ -102,10 +102,9 @@ def test_a_ride_uses_what_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     events = [json.dumps(world.envelope(each)) for each in world.outbox()]
     assert len("".join(events)) / len(events) == nearly(costs.EVENT_BYTES)
 
-    lines, metrics = io.StringIO(), io.StringIO()
-    monkeypatch.setattr(logger.registered_handler, "stream", lines)
-    monkeypatch.setattr("sys.stdout", metrics)
-    for observation in world.observations:
-        observe(observation)
-    bytes_each = [len(each.getvalue()) / len(world.observations) for each in (lines, metrics)]
-    assert bytes_each == [nearly(costs.LINE_BYTES), nearly(costs.METRIC_BYTES)]
+    for level, known in (("WARNING", costs.METRIC_BYTES), ("INFO", costs.LINE_BYTES)):
+        logger.setLevel(level)
+        monkeypatch.setattr("sys.stdout", lines := io.StringIO())
+        for observation in world.observations:
+            observe(observation)
+        assert len(lines.getvalue()) / len(world.observations) == nearly(known)

@@ -165,13 +165,33 @@ def test_plain_text_is_a_message_where_the_transport_names_it(make: Make) -> Non
     assert received == ["hello"]
 
 
-def test_records_see_the_context_variables_of_their_caller(sqs: Batches) -> None:
-    """Each record's thread has the caller's context variables."""
+@pytest.mark.parametrize("concurrency", [2, 10])
+def test_records_see_the_context_variables_of_their_caller(make: Make, concurrency: int) -> None:
+    """Each record has the caller's context variables, and none that another record has set."""
     trace = ContextVar("trace", default="none")
     found: list[str] = []
     trace.set("of the invocation")
-    sqs.deliver(messages("k0", "k1", "k2"), lambda _: found.append(trace.get()))
+
+    def work(_: object) -> None:
+        found.append(trace.get())
+        trace.set("of a record")
+
+    make(policy={"concurrency": concurrency}).deliver(messages("k0", "k1", "k2"), work)
     assert found == ["of the invocation"] * 3
+
+
+def test_what_ends_a_process_ends_the_invocation(sqs: Batches) -> None:
+    """SystemExit in any record's thread is raised when all records have ended: nothing is acknowledged."""
+    handled: list[str] = []
+
+    def work(event: Any) -> None:
+        if event["id"] == "k3":
+            raise SystemExit
+        handled.append(event["id"])
+
+    with pytest.raises(SystemExit):
+        sqs.deliver(messages("k0", "k1", "k2", "k3"), work)
+    assert sorted(handled) == ["k0", "k1", "k2"]
 
 
 def bug(event: Any) -> Any:

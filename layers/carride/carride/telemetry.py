@@ -1,4 +1,4 @@
-"""Logs and metrics: one structured log line and one metric for every delivery to a consumer."""
+"""Logs and metrics: one structured line for every delivery to a consumer, which CloudWatch also counts."""
 
 import json
 import logging
@@ -7,8 +7,10 @@ import re
 import sys
 import time
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
+import msgspec
 from aws_lambda_powertools import Logger
 
 if TYPE_CHECKING:
@@ -50,29 +52,45 @@ def labels(event: "RideEvent") -> Mapping[str, str]:
 
 
 def observe(observation: "Observation") -> None:
-    """Log a delivery, and count it in a metric that is named after its outcome.
+    """Log a delivery, and count it in a metric that is named after its outcome. Above level INFO it is only counted.
 
-    The consumer is the metric's only dimension, because CloudWatch bills each combination of dimensions. The metric has
-    its own line, in CloudWatch's embedded metric format, so that it does not depend on the log level.
+    The consumer is the metric's only dimension, because CloudWatch bills each combination of dimensions. Both are one
+    line, which has the logger's fields but is not written by it: that would take a fifth of a duplicate's CPU time.
     """
-    fields = observation._asdict()
-    fields |= fields.pop("labels")
-    fields["idempotencyid"] = None if observation.key is None else observation.key.partition("#")[2]
-    logger.info(DELIVERY, extra=fields)
-    count(observation.consumer, **{observation.outcome: 1})
+    line: dict[str, object] = {}
+    if logger.log_level <= logging.INFO:
+        fields = observation._asdict()
+        fields |= fields.pop("labels")
+        line = {"level": "INFO", "message": DELIVERY, "timestamp": datetime.now(UTC).isoformat(timespec="milliseconds")}
+        line |= {name: value for name, value in fields.items() if value is not None}
+        if observation.key is not None:
+            line["idempotencyid"] = observation.key.partition("#")[2]
+        if trace := os.environ.get("_X_AMZN_TRACE_ID"):
+            line["xray_trace_id"] = trace.partition(";")[0].removeprefix("Root=")
+    _write(line | _metric(observation.consumer, {observation.outcome: 1}))
 
 
 def count(service: str, **metrics: int) -> None:
     """Add to the metrics of a service: outcomes of a consumer, or ``Published`` and ``Rejected`` of a producer."""
+    _write(_metric(service, metrics))
+
+
+def _metric(service: str, metrics: Mapping[str, int]) -> dict[str, object]:
+    """Return metrics in CloudWatch's embedded metric format, which does not depend on the log level."""
     definition = {
         "Namespace": NAMESPACE,
         "Dimensions": [["service"]],
         "Metrics": [{"Name": name, "Unit": "Count"} for name in metrics],
     }
-    metric = {
-        "_aws": {"Timestamp": int(time.time() * 1000), "CloudWatchMetrics": [definition]},
-        "service": service,
-        **metrics,
-    }
+    stamp = {"Timestamp": int(time.time() * 1000), "CloudWatchMetrics": [definition]}
+    return {"_aws": stamp, "service": service, **metrics}
+
+
+def _write(line: Mapping[str, object]) -> None:
+    try:
+        text = msgspec.json.encode(line).decode()
+    except UnicodeEncodeError:  # half of a surrogate pair, in what an error says
+        text = json.dumps(line)
     # Batches observe from several threads: one write keeps the lines whole.
-    sys.stdout.write(f"{json.dumps(metric, separators=(',', ':'))}\n")
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()

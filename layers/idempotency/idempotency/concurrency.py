@@ -1,6 +1,7 @@
 """Concurrency: the records of a batch, and the heartbeat of long work."""
 
 import threading
+from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Protocol
@@ -25,17 +26,41 @@ class Threads:
     """The threads of this process. Each task sees the context variables of its caller."""
 
     def run_all(self, tasks: Sequence[Callable[[], None]], limit: int) -> None:
-        """Run the tasks in a pool of threads, which ends with the last task."""
-        from concurrent.futures import ThreadPoolExecutor
+        """Run the tasks in this thread and in further ones, which end with the last task.
+
+        What a task raises all the same, such as SystemExit, is raised when all have ended.
+        """
         from contextvars import copy_context
 
         if len(tasks) <= 1:
             for task in tasks:
                 task()
             return
-        with ThreadPoolExecutor(min(limit, len(tasks)), thread_name_prefix="idempotency-batch") as pool:
-            for future in [pool.submit(copy_context().run, task) for task in tasks]:
-                future.result()
+        left = deque([(copy_context(), task) for task in tasks])
+        raised: list[BaseException] = []
+
+        def work() -> None:
+            while True:
+                try:
+                    context, task = left.popleft()
+                except IndexError:
+                    return
+                try:
+                    context.run(task)
+                except BaseException as error:  # noqa: BLE001 - raised in the caller's thread
+                    raised.append(error)
+
+        threads = [
+            threading.Thread(target=work, name=f"idempotency-batch_{number}")
+            for number in range(1, min(limit, len(tasks)))
+        ]
+        for thread in threads:
+            thread.start()
+        work()
+        for thread in threads:
+            thread.join()
+        if raised:
+            raise raised[0]
 
     @contextmanager
     def repeat(self, beat: Callable[[], bool], interval_s: float) -> Generator[None]:

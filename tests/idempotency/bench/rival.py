@@ -21,8 +21,9 @@ from msgspec import Struct
 
 from carride.events import RideEvent, parse_event
 from carride.items import Outbox
-from carride.telemetry import count, logger
+from carride.telemetry import observe
 from idempotency.effects import action_of
+from idempotency.observation import Observation
 
 shared: Any = None
 """A client for everything; None: each part makes its own, as documented."""
@@ -89,8 +90,7 @@ class Powertools(NamedTuple):
         self.report("New", parsed.idempotencyid)
 
     def report(self, outcome: str, key: str) -> None:
-        logger.info("delivery", extra={"consumer": self.name, "outcome": outcome, "idempotencyid": key})
-        count(self.name, **{outcome: 1})
+        observe(Observation(self.name, outcome, f"{self.name}#{key}", 1, None))
 
     def config(self) -> IdempotencyConfig:
         """Return what identifies an event, and what is done about a duplicate."""
