@@ -8,7 +8,7 @@ import argparse
 import json
 import re
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, Final, NamedTuple
@@ -146,9 +146,9 @@ def check(chosen: Mapping[str, str]) -> None:
 
 def summed(*uses: Iterable[Use]) -> list[Use]:
     """Return one line for all lines of a name, without those of nothing."""
-    sums = Counter[tuple[str, str]]()
+    sums = defaultdict[tuple[str, str], float](float)
     for what, price, quantity in chain(*uses):
-        sums[what, price] += quantity  # type: ignore[assignment] # Counter's stub has only whole numbers
+        sums[what, price] += quantity
     return [Use(*names, quantity) for names, quantity in sums.items() if quantity]
 
 

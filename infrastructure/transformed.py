@@ -34,6 +34,8 @@ ROLES: Final[dict[str, dict[str, str]]] = {
 """Parameters that `./carride deploy-regions` sets, by the stack's role among the regions."""
 
 NO_VALUE: Final = {"Ref": "AWS::NoValue"}
+_TABLE: Final = re.compile(r"\$\{AWS::StackName\}-(\w+)")
+_PEER_BUS: Final = re.compile(r":events:\$\{PeerRegion\}:.*:event-bus/\$\{(\w+)\}$")
 
 type Properties = dict[str, Any]
 
@@ -169,13 +171,17 @@ def holds(condition: dict[str, Any], parameters: dict[str, str], declared: dict[
 
 
 def named(value: Any) -> str:
-    """Return the logical id that a value names; an alias is its function."""
+    """Return the logical id that a value names: an alias is its function, an index or a replica its table."""
     match value:
+        case {"Ref": "OutboxStreamArn"}:
+            return "OutboxTable"
         case {"Ref": str(name)} | {"Fn::GetAtt": [str(name), *_]}:
             return name.removesuffix("Aliaslive")
-        case {"Fn::Sub": str(text)} if found := re.findall(r"\$\{(\w+)(?:\.\w+)?\}", text):
-            return str(found[-1])
+        case {"Fn::Sub": str(text)} if found := _TABLE.search(text):
+            return found[1]
+        case {"Fn::Sub": str(text)} if found := _PEER_BUS.search(text):
+            return f"{found[1]} of the peer"
         case {"Fn::Sub": str(text)} | str(text):
-            return text
+            return str([text, *re.findall(r"\$\{(\w+)(?:\.\w+)?\}", text)][-1])
         case _:
             return ""
