@@ -68,7 +68,7 @@ def _filter_log_events(request: dict[str, Any]) -> Any:
     with cloudwatch_logs._log_events_lock:
         found = [
             {**event, "logStreamName": stream}
-            for stream in request.get("logStreamNames") or streams
+            for stream in request.get("logStreamNames") or [*streams]  # others add streams meanwhile
             for event in streams.get(stream, {"events": []})["events"]
             if start <= event["timestamp"] <= end and matches(event["message"])
         ]
