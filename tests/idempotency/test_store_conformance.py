@@ -4,5 +4,5 @@ from tests.idempotency.stores.fixtures import *  # noqa: F403 - the stores, as f
 from tests.idempotency.stores.fixtures import over
 from tests.idempotency.stores.test_conformance import *  # noqa: F403 - the suite itself, run on this module's fixtures
 
-backend = over("memory", "moto_dynamodb", "fake_valkey", "fake_redis", "guides_sqlite")
+backend = over("memory", "moto_dynamodb", "fake_valkey", "fake_redis")
 transactional = over("memory", "moto_dynamodb")

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import re
 import socket
 import subprocess
 import time
@@ -172,14 +171,3 @@ def named_dynamodb() -> Iterator[Opener]:
         )
     with dynamodb(client) as opener:
         yield opener
-
-
-@pytest.fixture(scope="session")
-def guides_sqlite() -> Opener:
-    """The store of the guide for authors of stores: the page's own code."""
-    page = (ROOT / "docs/stores.md").read_text()
-    namespace: dict[str, Any] = {}
-    for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
-        exec(compile(block, "docs/stores.md", "exec"), namespace)  # noqa: S102 - this repository's own page
-    opener: Opener = namespace["open_sqlite"]
-    return opener
