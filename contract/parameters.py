@@ -12,6 +12,9 @@ _HEAD: Final = """\
 
 Written by `make contract` from the descriptions in `template.yaml`. Set a parameter in `parameter_overrides` of
 `samconfig.toml`, which `sam build` and `sam deploy` both read. A parameter that is left out keeps its last value.
+
+| parameter | default | meaning |
+| --- | --- | --- |
 """
 
 
@@ -19,12 +22,11 @@ def page() -> str:
     """Return the page about the template's parameters, by the groups in which the console shows them."""
     template = yaml_parse((ROOT / "template.yaml").read_text(encoding="utf-8"))
     groups = template["Metadata"]["AWS::CloudFormation::Interface"]["ParameterGroups"]
-    tables = [
-        f"\n## {group['Label']['default']}\n\n| parameter | default | meaning |\n| --- | --- | --- |\n"
+    return _HEAD + "".join(
+        f"| **{group['Label']['default']}** | | |\n"
         + "".join(_row(name, template["Parameters"][name]) for name in group["Parameters"])
         for group in groups
-    ]
-    return _HEAD + "".join(tables)
+    )
 
 
 def _row(name: str, spec: dict[str, Any]) -> str:

@@ -339,11 +339,9 @@ def current(page: str) -> str:
     """Return docs/costs.md with the current tables."""
     _, rides = bill(1e6)
     others = [(name, *map(_sum, bill(1e6, **chosen))) for name, chosen in COMPARED.items()]
-    doubts = [(name, f"aws.amazon.com/{each.page}/pricing", each.doubt) for name, each in PRICES.items() if each.doubt]
     tables = {
         "rides": _lines(rides),
         "choices": table("parameters | $ idle | $ a million rides", others),
-        "doubts": table("price | page | not confirmed", doubts),
     }
     return filled(page, "costs", tables)
 
@@ -377,7 +375,15 @@ def main() -> None:
     options, chosen = parsed(parser)
     resting, rides = bill(options.rides, regions=options.regions, **chosen)
     print(f"While nothing happens:\n\n{_lines(resting)}\n{options.rides:,.0f} rides:\n\n{_lines(rides)}")
-    print(f"Prices of us-east-1, {LOOKED_UP}. * docs/costs.md says what is not confirmed.")
+    print(f"Prices of us-east-1, {LOOKED_UP}. No second source confirmed those marked *:")
+    print(
+        *(
+            f"  {name}: {each.doubt} (aws.amazon.com/{each.page}/pricing)"
+            for name, each in PRICES.items()
+            if each.doubt
+        ),
+        sep="\n",
+    )
 
 
 if __name__ == "__main__":

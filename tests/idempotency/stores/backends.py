@@ -1,7 +1,6 @@
 """Every store, with a place for effects, as the conformance suite takes it."""
 
 import os
-import re
 import shutil
 import socket
 import subprocess
@@ -102,14 +101,6 @@ def open_valkey(client: Any) -> Iterator[Backend]:
         return None if left_ms == -1 else left_ms / 1000
 
     yield Backend(ValkeyStore(client, prefix=_PREFIX), "", lambda ride: 0, forgotten_in_s, keeps_times=False)
-
-
-def _guides_sqlite() -> AbstractContextManager[Opener]:
-    """The store of the guide for authors of stores: the page's own code."""
-    namespace: dict[str, Any] = {}
-    for block in re.findall(r"```python\n(.*?)```", (_ROOT / "docs/stores.md").read_text(), re.DOTALL):
-        exec(compile(block, "docs/stores.md", "exec"), namespace)  # noqa: S102 - this repository's own page
-    return nullcontext(namespace["open_sqlite"])
 
 
 # ── DynamoDB ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -275,7 +266,6 @@ STORES: Final[Mapping[str, Callable[[], AbstractContextManager[Opener]]]] = {
     "fake_redis": lambda: nullcontext(
         partial(open_valkey, fakeredis.FakeRedis(socket_timeout=1, decode_responses=True))
     ),
-    "guides_sqlite": _guides_sqlite,
     "engine_dynamodb": _engine_dynamodb,
     "local_dynamodb": _local_dynamodb,
     "lean_dynamodb": partial(_local_dynamodb, lean=True),
