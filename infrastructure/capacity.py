@@ -108,7 +108,7 @@ def bounds(deployed: Stack) -> list[Bound]:
     """Return every bound of a stack on demand, the lowest first."""
     parameters, found = deployed.parameters, stations(deployed)
     dispatch, pipe = found["Dispatch"], found["OutboxPipe"]
-    largest, units = max(((table, units) for table, (units, _) in TABLES.items()), key=lambda table: table[1])
+    largest, units = max(((table, units) for table, (units, *_) in TABLES.items()), key=lambda table: table[1])
     by = "DispatchConcurrency" if parameters["ReservedConcurrency"] == "0" else "ReservedConcurrency"
     needed = {
         "api": REQUESTS,

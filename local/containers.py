@@ -37,11 +37,7 @@ _IP_FREEBIND: Final = 15  # Linux; podman's network has its address only while a
 
 
 def host_address() -> str:
-    """Return the address at which a container reaches this machine.
-
-    Raises:
-        EngineError: there is neither Docker nor podman.
-    """
+    """Return the address at which a container reaches this machine."""
     if sys.platform != "linux":
         return _DESKTOP
     for command in _GATEWAYS:
@@ -54,12 +50,7 @@ def host_address() -> str:
 
 @contextmanager
 def reachable(address: str, url: str) -> Iterator[str]:
-    """Yield a URL at which containers reach a server of this machine's loopback address.
-
-    Args:
-        address: what `host_address` returned.
-        url: the server's, as in ``http://127.0.0.1:4566``.
-    """
+    """Yield a URL, with what `host_address` returned, at which containers reach a server of the loopback address."""
     port = urlsplit(url).port or 80
     if address == _DESKTOP:
         yield f"http://{address}:{port}"
@@ -95,9 +86,6 @@ def in_containers(local: Kept, stack: StackRef) -> Iterator[Callable[[str, Any],
     """Yield a function that runs functions of a local stack with `sam local invoke`: the code of the last build.
 
     It takes a logical id and an event, and returns the answer, and what the function and the SAM CLI printed.
-
-    Raises:
-        EngineError: the SAM CLI failed, or there is neither Docker nor podman.
     """
     address, found = host_address(), stack.environments()
     with ExitStack() as running:

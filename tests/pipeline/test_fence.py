@@ -62,7 +62,6 @@ def running(stack: StackRef) -> dict[str, Any]:
 
 
 def marked(stack: StackRef) -> bool:
-    """Return whether the API sees the fence."""
     table, key = stack.outputs["IdempotencyTableName"], mark(stack.region)
     return "Item" in stack.client("dynamodb").get_item(TableName=table, Key=key)
 
