@@ -7,6 +7,7 @@ import copy
 import logging
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -15,8 +16,6 @@ from typing import Any, Final
 
 from samtranslator.translator.transform import transform
 from samtranslator.yaml_helper import yaml_parse
-
-from infrastructure.rules.house_rules import with_nested
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 TEMPLATE: Final = ROOT / "template.yaml"
@@ -72,20 +71,32 @@ def source(path: Path = TEMPLATE) -> dict[str, Any]:
 @cache
 def _parsed(path: Path) -> dict[str, Any]:
     written = yaml_parse(path.read_text(encoding="utf-8"))
-    return with_nested(_expanded(written, {}, written["Mappings"]), path.parent)
+    return _merged(_expanded(written, {}, written["Mappings"]), path.parent)
 
 
-def _expanded(value: Any, items: dict[str, str], mappings: dict[str, Any]) -> Any:
-    """Return part of a template with its loops expanded, as AWS::LanguageExtensions does it."""
+def _written(text: str, items: Mapping[str, Any]) -> str:
+    def item(found: re.Match[str]) -> str:
+        match items.get(found[1]):
+            case str(value):
+                return value
+            case {"Ref": str(name)}:
+                return f"${{{name}}}"
+            case {"Fn::GetAtt": [str(name), str(attribute)]}:
+                return f"${{{name}.{attribute}}}"
+            case _:
+                return found[0]
 
-    def named(text: str) -> str:
-        return re.sub(r"\$\{(\w+)\}", lambda found: items.get(found[1], found[0]), text)
+    return re.sub(r"\$\{(\w+)\}", item, text)
 
+
+def _expanded(value: Any, items: Mapping[str, Any], mappings: dict[str, Any]) -> Any:
+    """Return part of a template with its loops expanded, as AWS::LanguageExtensions does it, and items for names."""
     match value:
         case {"Ref": str(name)} if name in items:
             return items[name]
         case {"Fn::Sub": str(text)}:
-            return {"Fn::Sub": named(text)} if "${" in named(text) else named(text)
+            new = _written(text, items)
+            return {"Fn::Sub": new} if "${" in new else new
         case {"Fn::FindInMap": list(parts)}:
             names = [_expanded(part, items, mappings) for part in parts]
             known = all(isinstance(name, str) for name in names)
@@ -94,16 +105,54 @@ def _expanded(value: Any, items: dict[str, str], mappings: dict[str, Any]) -> An
             result: dict[str, Any] = {}
             for key, inner in value.items():
                 if not key.startswith("Fn::ForEach::"):
-                    result[named(key)] = _expanded(inner, items, mappings)
+                    result[_written(key, items)] = _expanded(inner, items, mappings)
                     continue
                 identifier, collection, fragment = inner
-                for item in _expanded(collection, items, mappings):
-                    result |= _expanded(fragment, {**items, identifier: item}, mappings)
+                for each in _expanded(collection, items, mappings):
+                    result |= _expanded(fragment, {**items, identifier: each}, mappings)
             return result
         case list():
             return [_expanded(inner, items, mappings) for inner in value]
         case _:
             return value
+
+
+def _merged(template: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Return a template with the resources and conditions of its nested templates in place of the stacks.
+
+    A condition of a nested template that has the name of one of the template has to mean the same.
+    """
+    found: dict[str, Any] = {}
+    conditions: dict[str, Any] = {}
+    outputs: dict[tuple[str, str], Any] = {}
+    for name, resource in template["Resources"].items():
+        if resource["Type"] != "AWS::CloudFormation::Stack":
+            found[name] = resource
+            continue
+        given = {  # a joined list is the list again
+            parameter: value["Fn::Join"][1] if isinstance(value, dict) and "Fn::Join" in value else value
+            for parameter, value in resource["Properties"]["Parameters"].items()
+        }
+        text = (folder / resource["Properties"]["TemplateURL"]).read_text(encoding="utf-8")
+        nested = _expanded(yaml_parse(text), given, {})
+        condition = {"Condition": resource["Condition"]} if "Condition" in resource else {}
+        found |= {inner: condition | each for inner, each in nested["Resources"].items()}
+        conditions |= nested.get("Conditions", {})
+        outputs |= {(name, f"Outputs.{output}"): each["Value"] for output, each in nested.get("Outputs", {}).items()}
+
+    def linked(value: Any) -> Any:
+        match value:
+            case {"Fn::GetAtt": [str(name), str(attribute)]} if (name, attribute) in outputs:
+                return outputs[name, attribute]
+            case dict():
+                return {key: linked(inner) for key, inner in value.items()}
+            case list():
+                return [linked(inner) for inner in value]
+            case _:
+                return value
+
+    conditions |= template["Conditions"]
+    return {**template, **linked({"Conditions": conditions, "Resources": found, "Outputs": template["Outputs"]})}
 
 
 @cache

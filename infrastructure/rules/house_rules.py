@@ -7,17 +7,15 @@ report them with the line. docs/security.md lists them. Metadata excepts a resou
       HouseRules:
         NoTimeToLive: the fleet does not grow with the traffic
 
-A rule sees the template with its loops expanded and its nested templates merged, before conditions are decided: each
-branch of an ``Fn::If`` has to keep the rule.
+A rule sees a template with its loops expanded, before conditions are decided: each branch of an ``Fn::If`` has to keep
+the rule. A nested template has to keep the rules by itself.
 """
 
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Any, Final
 
-from cfnlint.decode import decode
 from cfnlint.rules import CloudFormationLintRule, RuleMatch
 
 type Value = Any
@@ -94,75 +92,6 @@ def named(value: Value) -> set[str]:
             return set().union(*map(named, value))
         case _:
             return set()
-
-
-def with_nested(template: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Return a template with the resources and conditions of its nested templates in place of the stacks.
-
-    A condition of a nested template that has the name of one of the template has to mean the same.
-
-    Args:
-        template: with its loops expanded.
-        folder: to which the paths of nested templates are relative.
-    """
-    found: dict[str, Any] = {}
-    outputs: dict[str, Any] = {}
-    conditions: dict[str, Any] = {}
-    for name, resource in template["Resources"].items():
-        if resource.get("Type") != "AWS::CloudFormation::Stack":
-            found[name] = resource
-            continue
-        nested, _ = decode(str(folder / resource["Properties"]["TemplateURL"]))
-        given = {  # a joined list is the list again
-            parameter: value["Fn::Join"][1] if isinstance(value, Mapping) and "Fn::Join" in value else value
-            for parameter, value in resource["Properties"].get("Parameters", {}).items()
-        }
-        condition = {"Condition": resource["Condition"]} if "Condition" in resource else {}
-        found |= {inner: condition | _filled(each, given) for inner, each in nested["Resources"].items()}
-        conditions |= _filled(nested.get("Conditions", {}), given)
-        outputs |= {
-            f"{name}.Outputs.{output}": _filled(each["Value"], given)
-            for output, each in nested.get("Outputs", {}).items()
-        }
-    linked = {section: _linked(template.get(section, {}), outputs) for section in ("Conditions", "Outputs")}
-    linked["Conditions"] = conditions | linked["Conditions"]
-    return {**template, **linked, "Resources": _linked(found, outputs)}
-
-
-def _filled(value: Value, given: Mapping[str, Value]) -> Value:
-    """Return part of a nested template with its parameters replaced by their values."""
-
-    def written(name: re.Match[str]) -> str:
-        match given.get(name[1]):
-            case {"Ref": str(reference)}:
-                return f"${{{reference}}}"
-            case {"Fn::GetAtt": [str(resource), str(attribute)]}:
-                return f"${{{resource}.{attribute}}}"
-            case _:
-                return name[0]
-
-    match value:
-        case {"Ref": str(name)} if name in given:
-            return given[name]
-        case {"Fn::Sub": str(text)}:
-            return {"Fn::Sub": re.sub(r"\$\{(\w+)\}", written, text)}
-        case _:
-            return _inside(value, lambda inner: _filled(inner, given))
-
-
-def _linked(value: Value, outputs: Mapping[str, Value]) -> Value:
-    """Return a value with the outputs of nested stacks in place of references to them."""
-    match value:
-        case {"Fn::GetAtt": [str(name), str(attribute)]} if f"{name}.{attribute}" in outputs:
-            return outputs[f"{name}.{attribute}"]
-        case _:
-            return _inside(value, lambda inner: _linked(inner, outputs))
-
-
-def _inside(value: Value, change: Callable[[Value], Value]) -> Value:
-    if isinstance(value, Mapping):
-        return {key: change(inner) for key, inner in value.items()}
-    return [change(inner) for inner in value] if isinstance(value, list) else value
 
 
 class House:
@@ -242,10 +171,8 @@ class _HouseRule:
 
     def match(self, cfn: Any) -> list[RuleMatch]:
         """Return the findings of the check in a template."""
-        own = cfn.template.get("Resources") or {}
-        folder = Path(cfn.filename).parent if cfn.filename else Path()  # `sam validate` passes the template as text
-        found = type(self).check(House(with_nested(cfn.template, folder)["Resources"]))
-        return [RuleMatch(["Resources", *(path if path[0] in own else [])], message) for path, message in found]
+        found = type(self).check(House(cfn.template.get("Resources") or {}))
+        return [RuleMatch(["Resources", *path], message) for path, message in found]
 
 
 def _rule(rule_id: str) -> Callable[[Callable[[House], Iterator[Finding]]], type[CloudFormationLintRule]]:
@@ -402,7 +329,7 @@ def roles_are_narrow(house: House) -> Iterator[Finding]:
             for statement in (each for each in at(properties, "Policies", "PolicyDocument", "Statement") if each):
                 yield from _wildcards(role, statement)
     for policy, properties in house.of_type("AWS::IAM::Policy"):
-        if named(properties["Roles"]) & used:
+        if not named(properties["Roles"]) <= house.resources.keys() - used:  # also a role that a parameter names
             yield from _wildcards(policy, properties["PolicyDocument"]["Statement"])
 
 

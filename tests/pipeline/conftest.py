@@ -1,4 +1,4 @@
-"""A stack that is a test's own, and an engine that forgets it."""
+"""Stacks that are a test's own, and an engine that forgets them."""
 
 from collections.abc import Iterator
 
@@ -13,3 +13,13 @@ def pipeline(cloud: LocalAws, name: str) -> Iterator[Pipeline]:
     """A stack of the template that nobody has used."""
     yield Pipeline(cloud, cloud.deploy_fast(name))
     cloud.reset()  # which ends the functions' processes, too
+
+
+@pytest.fixture
+def gradual(cloud: LocalAws, name: str) -> Iterator[Pipeline]:
+    """A stack in its first gradual release, with reserved concurrency; without a gateway, so payment's rule is off."""
+    strategy = "Canary10Percent5Minutes"
+    yield Pipeline(
+        cloud, cloud.deploy_fast(name, DeploymentStrategy=strategy, ReservedConcurrency="10", Release="0000000001")
+    )
+    cloud.reset()

@@ -8,7 +8,6 @@ from typing import Any, Final
 import pytest
 
 from carride.region_fence import mark
-from local.local_aws import LocalAws
 from ops import fence
 from ops.stack import OperatorError, StackRef
 from tests.pipeline.pipeline import HISTORY, Pipeline
@@ -16,16 +15,6 @@ from tests.pipeline.pipeline import HISTORY, Pipeline
 NOW: Final = datetime(2026, 11, 21, 12, tzinfo=UTC)
 RESERVED: Final = 10
 CHANGES: Final = ("put_", "delete_", "update_", "disable_", "enable_", "stop_", "start_")
-
-
-@pytest.fixture
-def gradual(cloud: LocalAws) -> Iterator[Pipeline]:
-    """A stack with aliases and reserved concurrency; without a gateway, so that the rule of payment is off."""
-    stack = cloud.deploy_fast(
-        "fenced", DeploymentStrategy="Canary10Percent5Minutes", Release="0000000001", ReservedConcurrency=str(RESERVED)
-    )
-    yield Pipeline(cloud, stack)
-    cloud.reset()
 
 
 class MachineGoneError(Exception):

@@ -3,23 +3,8 @@
 CodeDeploy's resources are recorded on the engine: an alias points to its version at once.
 """
 
-from collections.abc import Iterator
-
-import pytest
-
-from local.local_aws import LocalAws
 from tests.functions.api.client import Api
 from tests.pipeline.pipeline import HISTORY, Pipeline
-
-
-@pytest.fixture
-def gradual(cloud: LocalAws, name: str) -> Iterator[Pipeline]:
-    """A stack that is deployed gradually, in its first release."""
-    strategy = "Canary10Percent5Minutes"
-    yield Pipeline(
-        cloud, cloud.deploy_fast(name, DeploymentStrategy=strategy, ReservedConcurrency="10", Release="0000000001")
-    )
-    cloud.reset()
 
 
 def test_events_take_effect_once_behind_an_alias(gradual: Pipeline) -> None:

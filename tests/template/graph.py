@@ -1,9 +1,10 @@
 """The transformed template as a graph: along which edges events go, and who may do what to which resource."""
 
 from collections.abc import Iterator
+from itertools import product
 from typing import Final, NamedTuple
 
-from infrastructure.rules.house_rules import listed
+from infrastructure.rules.house_rules import at, listed
 from infrastructure.transformed import Properties, Stack, named
 
 WRITTEN_FOR: Final = ("logs", "xray", "kms")
@@ -32,36 +33,29 @@ def grants(deployed: Stack) -> set[Grant]:
     return {grant for grant in every if not grant.action.startswith(WRITTEN_FOR)}
 
 
+_WAYS: Final[tuple[tuple[str, str, str, bool], ...]] = (
+    # type, the places of source and target in it (nothing: the resource itself), and whether the target is for failures
+    ("Events::EventBus", "", "DeadLetterConfig.Arn", True),
+    ("Events::Rule", "EventBusName", "", False),
+    ("Events::Rule", "", "Targets.Arn", False),
+    ("Events::Rule", "", "Targets.DeadLetterConfig.Arn", True),
+    ("SQS::Queue", "", "RedrivePolicy.deadLetterTargetArn", True),
+    ("Lambda::EventSourceMapping", "EventSourceArn", "FunctionName", False),
+    ("Lambda::EventInvokeConfig", "FunctionName", "DestinationConfig.OnFailure.Destination", True),
+    ("Scheduler::Schedule", "", "Target.Arn", False),
+    ("Scheduler::Schedule", "", "Target.DeadLetterConfig.Arn", True),
+    ("Pipes::Pipe", "Source", "", False),
+    ("Pipes::Pipe", "", "Target", False),
+    ("Pipes::Pipe", "", "SourceParameters.DynamoDBStreamParameters.DeadLetterConfig.Arn", True),
+)
+
+
 def edges(deployed: Stack) -> Iterator[Edge]:
     """Yield along which edges events go."""
-    for name, bus in deployed.of_type("AWS::Events::EventBus").items():
-        yield from _to_the_dlq(name, bus)
-    for name, rule in deployed.of_type("AWS::Events::Rule").items():
-        yield Edge(named(rule["EventBusName"]), name)
-        for target in rule["Targets"]:
-            yield Edge(name, named(target["Arn"]))
-            yield from _to_the_dlq(name, target)
-    for name, queue in deployed.of_type("AWS::SQS::Queue").items():
-        if "RedrivePolicy" in queue:
-            yield Edge(name, named(queue["RedrivePolicy"]["deadLetterTargetArn"]), dead=True)
-    for mapping in deployed.of_type("AWS::Lambda::EventSourceMapping").values():
-        yield Edge(named(mapping["EventSourceArn"]), named(mapping["FunctionName"]))
-    for config in deployed.of_type("AWS::Lambda::EventInvokeConfig").values():
-        failed = config["DestinationConfig"]["OnFailure"]["Destination"]
-        yield Edge(named(config["FunctionName"]), named(failed), dead=True)
-    for name, schedule in deployed.of_type("AWS::Scheduler::Schedule").items():
-        yield Edge(name, named(schedule["Target"]["Arn"]))
-        yield from _to_the_dlq(name, schedule["Target"])
-    for name, pipe in deployed.of_type("AWS::Pipes::Pipe").items():
-        yield Edge(named(pipe["Source"]), name)
-        yield Edge(name, named(pipe["Target"]))
-        failed = pipe["SourceParameters"]["DynamoDBStreamParameters"]["DeadLetterConfig"]["Arn"]
-        yield Edge(name, named(failed), dead=True)
-
-
-def _to_the_dlq(source: str, properties: Properties) -> Iterator[Edge]:
-    if "DeadLetterConfig" in properties:
-        yield Edge(source, named(properties["DeadLetterConfig"]["Arn"]), dead=True)
+    for kind, *ends, dead in _WAYS:
+        for name, properties in deployed.of_type(f"AWS::{kind}").items():
+            found = [at(properties, *end.split(".")) if end else [{"Ref": name}] for end in ends]
+            yield from (Edge(named(source), named(target), dead) for source, target in product(*found) if target)
 
 
 def _of_roles(deployed: Stack) -> Iterator[Grant]:

@@ -35,21 +35,14 @@ def test_each_service_may_use_the_key_for_this_application_only() -> None:
 def test_rules_reach_the_encrypted_topic_of_partners() -> None:
     """EventBridge sends neither `aws:SourceAccount` nor `aws:SourceArn` for a topic; SNS names it in the context."""
     context = "kms:EncryptionContext:aws:sns:topicArn"
-    of_topics = [each for each in STATEMENTS.values() if context in json.dumps(each)]
-    assert [each["Principal"]["Service"] for each in of_topics] == ["events.amazonaws.com"]
-    (statement,) = of_topics
+    (statement,) = (each for each in STATEMENTS.values() if context in json.dumps(each))
+    assert statement["Principal"] == {"Service": "events.amazonaws.com"}
     assert set(statement["Action"]) == {"kms:Decrypt", "kms:GenerateDataKey"}
-    assert set(statement["Condition"]) == {"ArnLike"}
-    ((key, arn),) = statement["Condition"]["ArnLike"].items()
-    assert key == context
     # CloudFormation names a topic without a name after its stack and its logical id.
-    ((name, topic),) = (
-        (name, each)
-        for name, each in source()["Resources"].items()
-        if name.startswith("Partners") and "Topic" in each["Type"].split("::")
-    )
-    assert "TopicName" not in topic["Properties"]
-    assert arn["Fn::Sub"].endswith(f":${{ApplicationStackName}}-{name}-*")
+    assert "TopicName" not in source()["Resources"]["PartnersTopic"]["Properties"]
+    ((operator, condition),) = statement["Condition"].items()
+    assert (operator, set(condition)) == ("ArnLike", {context}), "another condition would refuse EventBridge"
+    assert condition[context]["Fn::Sub"].endswith(":${ApplicationStackName}-PartnersTopic-*")
 
 
 def test_the_key_outlives_its_stack_and_is_rotated() -> None:

@@ -111,21 +111,16 @@ def test_a_gateway_that_never_answers_is_given_up_before_the_deadline() -> None:
         assert server.ledger() == []
 
 
-def test_nothing_is_begun_that_could_not_end_in_time() -> None:
-    """With too little time left the gateway is not asked at all."""
-    with gateway() as (client, _, books):
-        with pytest.raises(GatewayUnavailableError):
-            authorize(client, call(seconds=2))
-        assert books.keys == []
-
-
-def test_a_run_that_was_taken_over_asks_for_nothing_more() -> None:
-    """Another attempt has the key now; this one leaves the gateway alone."""
-    answers = iter([False, True])
+@pytest.mark.parametrize(
+    ("lost", "seconds", "reason", "asked"), [([], 2, "in time", 0), ([0, 1], None, "taken over", 1)]
+)
+def test_nothing_is_begun_in_vain(lost: list[int], seconds: float | None, reason: str, asked: int) -> None:
+    """With too little time left, or when another attempt has the key, the gateway is asked nothing more."""
+    taken = iter(lost)
     with gateway(*[Trouble.BUSY] * 5) as (client, _, books):
-        with pytest.raises(GatewayUnavailableError, match="taken over"):
-            authorize(client, call(lost=lambda: next(answers)))
-        assert len(books.keys) == 1
+        with pytest.raises(GatewayUnavailableError, match=reason):
+            authorize(client, call(seconds=seconds, lost=lambda: bool(next(taken))))
+        assert len(books.keys) == asked
 
 
 def test_a_gateway_that_is_not_there_can_be_asked_again() -> None:
