@@ -16,8 +16,7 @@ import msgspec
 
 from carride.events import RideEvent, parse_event
 
-KEPT: Final = timedelta(days=7)
-"""How long an item stays for operators, who can publish it again. The stream keeps it for a day."""
+KEPT: Final = timedelta(days=7)  # for operators, who can publish it again; the stream keeps it for a day
 
 NEVER: Final = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)  # the expiry time of an event that does not expire
 
