@@ -2,7 +2,7 @@
 
 import json
 
-import timeline
+import ride_history
 from carride.history import merged, timeline_of
 from idempotency.effects import action_of
 from local.local_aws import ROOT
@@ -18,7 +18,7 @@ def test_an_effect_that_took_place_twice_shows() -> None:
     world = World()
     for fact in (RIDE.accepted, RIDE.created):
         world.deliver("ride-history", world.envelope(fact))
-    again = action_of(timeline.effect("rides", event_of(RIDE.created)))
+    again = action_of(ride_history.effect("rides", event_of(RIDE.created)))
     world.dynamodb.transact_write_items(TransactItems=[again])
     item = world.item("rides")
     assert [entry.type for entry in timeline_of(item)] == ["CarRideCreated", "CarRideAccepted"]
