@@ -31,9 +31,7 @@ AWSTemplateFormatVersion: "2010-09-09"
 Description: JSON Schema of the detail of every ride event, by type and version.
 
 Parameters:
-  RegistryName:
-    Type: String
-    Description: Name of the schema registry.
+  RegistryName: { Type: String, Description: Name of the schema registry. }
 
 Resources:
   CarRideSchemaRegistry:
@@ -43,10 +41,8 @@ Resources:
       Description: JSON Schema of the detail of every ride event, by type and version.
 """
 _RESOURCE: Final = """
-  {logical_id}Schema:
-    Type: AWS::EventSchemas::Schema
-    Properties: {{ RegistryName: !GetAtt CarRideSchemaRegistry.RegistryName, SchemaName: {name}, Type: JSONSchemaDraft4,
-      Content: '{content}' }}
+  {logical_id}Schema: {{ Type: AWS::EventSchemas::Schema, Properties: {{ SchemaName: {name}, Type: JSONSchemaDraft4,
+      RegistryName: !GetAtt CarRideSchemaRegistry.RegistryName, Content: '{content}' }} }}
 """
 
 

@@ -42,7 +42,7 @@ def make_handler(
     dynamodb = DynamoDB(transport)
     # Always on DynamoDB, so that an answer is committed together with its ride.
     store = DynamoDBStore(settings.idempotency_table, transport=transport)
-    tables = Tables(dynamodb, settings.booking_table, settings.ride_table)
+    tables = Tables(dynamodb, settings.booking_table, settings.idempotency_table)
     service = Service(settings, tables, store, start_simulator, now)
     requests = Requests(settings.stage, settings.staff_group)
     # A stack in one region is never fenced, and spends no read on it.

@@ -10,7 +10,7 @@ from carride.bookings import Booking, changed
 from carride.decoding import shaped
 from carride.dynamodb import CONDITION_FAILED, DynamoDB
 from carride.events import SOURCE, RideEvent
-from carride.history import items_of, merged, timeline_of
+from carride.history import merged, of_ride, timeline_of
 from carride.items import Outbox
 from carride.overdue import INDEX, LIMIT, Stage, shard, shards, text
 from carride.settings import from_environment
@@ -38,7 +38,6 @@ class Settings(Struct, frozen=True, kw_only=True):
     booking_table: str
     assignment_table: str
     payment_table: str
-    ride_table: str
     outbox_table: str
     aws_region: str
     overdue_hours: Annotated[float, Meta(gt=0)] = LIMIT / timedelta(hours=1)
@@ -52,7 +51,7 @@ class Tick(Struct, frozen=True):
 
 
 class Reconciler:
-    """Has overdue rides settled. Reads are consistent but for the index."""
+    """Has overdue rides settled. Reads are consistent but for those of an index, and so of the timeline."""
 
     def __init__(self, settings: Settings) -> None:
         transport = dynamodb_transport()
@@ -60,7 +59,7 @@ class Reconciler:
         self.consumer: Consumer[None] = Consumer("reconciler", store)
         self.limit = timedelta(hours=settings.overdue_hours)
         self._client = DynamoDB(transport)
-        self._bookings, self._rides = settings.booking_table, settings.ride_table
+        self._bookings, self._records = settings.booking_table, settings.idempotency_table
         self._saga = settings.assignment_table, settings.payment_table
         self._outbox = Outbox(settings.outbox_table, settings.aws_region, timedelta(days=settings.outbox_days))
 
@@ -106,8 +105,8 @@ class Reconciler:
     def find(self, order_id: str) -> Seen:
         """Return what is known of a ride."""
         booking, assignment = (self._item(table, order_id) for table in (self._bookings, self._saga[0]))
-        found = (marshalling.values(self._item(self._rides, each)) for each in items_of(order_id))
-        ride = merged(item for item in found if item)
+        pages = self._client.query(**of_ride(self._records, order_id))
+        ride = merged(marshalling.values(item) for page in pages for item in page["Items"])
         values = marshalling.values(booking)
         return Seen(
             booking=Booking.read(booking) if booking else None,

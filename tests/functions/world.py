@@ -19,10 +19,11 @@ import payments
 import reconciler
 import ride_history
 from api.service import Settings
+from carride import history
+from carride.consumer import ConsumerSettings
 from carride.dynamodb import DynamoDB
 from carride.events import SOURCE, RideEvent, parse_event
 from carride.facts import FACTS, Fact
-from carride.history import merged
 from carride.overdue import LIMIT, Stage
 from carride.settings import from_environment
 from idempotency import lambda_deadline, marshalling, testing
@@ -45,7 +46,7 @@ TABLES: Final = {
     "outbox": ("id",),
     "cars": ("zone", "carID"),
     "points": ("customerID",),
-    **dict.fromkeys(("rides", "bookings", "assignments", "payments"), ("orderID",)),
+    **dict.fromkeys(("bookings", "assignments", "payments"), ("orderID",)),
 }
 SETTINGS: Final = from_environment(Settings)  # of the API, in stage `local`
 DEV: Final = replace(SETTINGS, stage="dev", staff_group="staff")
@@ -114,7 +115,11 @@ class World(testing.World):
     timed = (DynamoDB,)
 
     def __init__(self, gateway: FakeGateway | None = None) -> None:
-        indexes = {assignment_table.INDEX: ("freeShard", "freePlace"), "byCustomer": ("customerID", "bookedAt")}
+        indexes = {
+            assignment_table.INDEX: ("freeShard", "freePlace"),
+            "byCustomer": ("customerID", "bookedAt"),
+            history.INDEX: ("orderID",),
+        }
         super().__init__(TABLES, clock=ManualClock(int(NOW.timestamp() * 1000)), indexes=indexes)
         self.dynamodb.inserted = self._inserted
         self.transport = Transport(self.dynamodb)
@@ -143,7 +148,7 @@ class World(testing.World):
                 "api": lambda: carride_api.make_handler(
                     api, transport=self.transport, start_simulator=self._start_simulator, now=self.now
                 ),
-                "ride-history": lambda: ride_history.make_handler(from_environment(ride_history.Settings)),
+                "ride-history": lambda: ride_history.make_handler(from_environment(ConsumerSettings)),
                 "dispatch": lambda: dispatch.make_handler(from_environment(dispatch.Settings), now=self.now),
                 "payment": lambda: payment.make_handler(from_environment(payment.Settings), self.gateway, now=self.now),
                 "reconciler": lambda: reconciler.make_handler(from_environment(reconciler.Settings)),
@@ -287,9 +292,10 @@ class World(testing.World):
         self.dynamodb.put_item(TableName=table, Item=marshalling.item(item))
 
     def items(self, table: str) -> list[dict[str, Any]]:
-        """Return every item of a table, as Python values; one for each ride."""
-        items = map(marshalling.values, self.dynamodb.all(table))
-        return merged(items) if table == "rides" else list(items)
+        """Return every item of a table, as Python values; of ``rides`` one for each ride that has a timeline."""
+        if table == "rides":
+            return history.merged(item for item in self.items("idempotency") if "entry" in item)
+        return [*map(marshalling.values, self.dynamodb.all(table))]
 
     def item(self, table: str, order_id: str = "order_01") -> dict[str, Any]:
         """Return a ride's item; empty where there is none."""

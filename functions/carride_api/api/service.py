@@ -51,7 +51,6 @@ class Settings(Struct, frozen=True, kw_only=True):
     booking_table: str
     idempotency_table: str
     outbox_table: str
-    ride_table: str
     simulator_function_name: str
     stage: Literal["local", "dev", "prod"]
     outbox_days: int = 7

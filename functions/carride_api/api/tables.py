@@ -10,7 +10,7 @@ from msgspec import Meta, Struct
 from api.problems import Kind, refused
 from carride.bookings import Booking
 from carride.dynamodb import DynamoDB
-from carride.history import TimelineEntry, items_of, merged, timeline_of
+from carride.history import TimelineEntry, merged, of_ride, timeline_of
 from carride.overdue import text
 from carride.ride import OrderID, Ride
 from idempotency import marshalling
@@ -37,7 +37,7 @@ class Tables(NamedTuple):
 
     client: DynamoDB
     bookings: str  # BookingTable, which the API writes
-    rides: str  # RideTable, which ride_history writes
+    records: str  # IdempotencyTable, whose records of ride_history keep the timelines
 
     def find_booking(self, order_id: str) -> Booking | None:
         """Return a booked ride, read consistently."""
@@ -77,11 +77,8 @@ class Tables(NamedTuple):
 
     def find_ride(self, order_id: str) -> RideView | None:
         """Return a ride from the read model, after the events that have arrived."""
-        answers = [
-            self.client.get_item(TableName=self.rides, Key={"orderID": {"S": each}}) for each in items_of(order_id)
-        ]
-        items: list[Any] = [answer["Item"] for answer in answers if "Item" in answer]
-        found = merged(map(marshalling.values, items))
+        pages = self.client.query(**of_ride(self.records, order_id))
+        found = merged(marshalling.values(item) for page in pages for item in page["Items"])
         if not found:
             return None
         timeline = timeline_of(found[0])
