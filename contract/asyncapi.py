@@ -27,7 +27,6 @@ _OPERATIONS: Final[dict[str, tuple[str, str, Collection[type]]]] = {
         [CarRideCancelled, CarRideOverdue],
     ),
 }
-"""The functions' operations on events: direction, summary and types."""
 
 
 def document() -> dict[str, Any]:

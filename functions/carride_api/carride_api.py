@@ -27,8 +27,7 @@ _CLAIMED: Final = Policy(window=86_400, max_attempts=1_000)
 # A conflict means that another request has changed the ride: decide again, on the changed ride.
 _ATOMIC: Final = Policy(window=86_400, max_attempts=1_000, atomic=True, conflict_reruns=2)
 _WRITES: Final = ("POST ", "PUT ")  # how the routes begin that a fenced region refuses
-_RETRY_AFTER: Final = {"Retry-After": "30"}
-"""Seconds; a fence stays up for longer than a request, so a client does not hurry."""
+_RETRY_AFTER: Final = {"Retry-After": "30"}  # seconds; a fence stays up for longer than a request
 
 
 def make_handler(

@@ -28,8 +28,7 @@ class Charge(NamedTuple):
 class Call(NamedTuple):
     """The attempt that asks the gateway."""
 
-    deadline_ms: int | None
-    """When the invocation is stopped, in epoch milliseconds; nothing is begun that could not end before."""
+    deadline_ms: int | None  # epoch milliseconds; nothing is begun that could not end before
     lost: Callable[[], bool]  # whether another attempt has taken over: then nothing more is asked
 
 

@@ -25,8 +25,7 @@ class Settings(SagaSettings, frozen=True, kw_only=True):
 
     payment_table: str
     payment_gateway_url: str = ""
-    payment_gateway_signed: bool = False
-    """Whether the gateway is a Lambda function URL, which takes signed requests only."""
+    payment_gateway_signed: bool = False  # whether it is a Lambda function URL, which takes signed requests only
     payment_gateway_secret_arn: str = ""
     lease_seconds: float = 30.0
 

@@ -64,8 +64,7 @@ class State(StrEnum):
     REFUNDED = "refunded"
 
 
-OPEN: Final = frozenset({State.COMPLETED, State.UNDO_DUE, State.AUTHORIZED})
-"""Where payment waits for an event of the ride."""
+OPEN: Final = frozenset({State.COMPLETED, State.UNDO_DUE, State.AUTHORIZED})  # payment waits for an event of the ride
 
 
 class Payment(NamedTuple):

@@ -47,8 +47,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 class Tick(Struct, frozen=True):
     """What the schedule sends."""
 
-    time: Annotated[datetime, Meta(tz=True)]
-    """For when the run is scheduled. It is the run's present, and its idempotency key."""
+    time: Annotated[datetime, Meta(tz=True)]  # the schedule's: the run's present, and its idempotency key
 
 
 class Reconciler:

@@ -35,11 +35,8 @@ def test_an_entry_asks_for_what_its_event_says() -> None:
     assert request["Time"] is emitted.time
     assert request["Resources"] == []
     assert isinstance(request["Detail"], str)
-    assert {request["EventBusName"], request["Source"], request["DetailType"]} == {
-        "the-bus",
-        emitted.source,
-        "CarRideEvent",
-    }
+    texts = (request["EventBusName"], request["Source"], request["DetailType"])
+    assert texts == ("the-bus", emitted.source, "CarRideEvent")
     assert request["TraceHeader"] == "Root=1-0af76519-16cd43dd8448eb211c80319c;Parent=b7ad6b7169203331;Sampled=1"
 
 

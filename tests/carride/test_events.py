@@ -12,28 +12,11 @@ from msgspec.structs import replace
 from carride.events import ContractError, RideEvent, idempotency_id, parse_event, sequence
 from carride.facts import CarRideAccepted, CarRideCreated
 from carride.ride import accept
+from carride.simulation import older_envelope
 from tests.carride.rides import NOW, booked, event, nested
 
 DETAIL = event(traceparent="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", expirytime=NOW).to_detail()
-
-OLDER: Mapping[str, Any] = {
-    "attributes": {
-        "type": "CarRideCreated",
-        "source": "acr.com.car-ride",
-        "idempotencyId": "eb7206e8-7516-5e63-a138-9138a8fc4205",
-        "eventTime": "2026-11-21T08:30:00+00:00",
-        "eventCount": 1,
-    },
-    "data": {
-        "orderID": "order_01",
-        "customerID": "customer_a",
-        "pickup": "sector_01",
-        "destination": "sector_03",
-        "passengers": 2,
-        "price": 550,
-        "status": "requested",
-    },
-}
+OLDER: Final = older_envelope(event())  # past_events.jsonl has the same
 
 
 def parse(detail: object) -> RideEvent:

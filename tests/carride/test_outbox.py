@@ -10,21 +10,14 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from carride.events import Attributes, ContractError, RideEvent, parse_event
-from carride.facts import CarAssigned, CarRideCreated, Fact, PaymentAuthorized, PaymentCaptured, PaymentDeclined
+from carride.facts import CarAssigned, Fact, PaymentAuthorized, PaymentCaptured, PaymentDeclined
 from carride.outbox import KEPT, NEVER, outbox_item
 from tests.carride.contract.test_events import assert_conforms
 from tests.carride.pipe import PIPE, PLACE, TEMPLATE, image, piped, resource
 from tests.carride.properties.test_events import facts
-from tests.carride.rides import booked
+from tests.carride.rides import NOW, booked, event
 
-NOW: Final = datetime(2026, 11, 21, 8, 30, tzinfo=UTC)
 TRACE: Final = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
-
-
-def event(fact: Fact | None = None, **attributes: object) -> RideEvent:
-    """Return an event, by default of a booked ride."""
-    emitted = RideEvent.of(fact or CarRideCreated.of(booked()), source="acr.com.car-ride", time=NOW)
-    return replace(emitted, **attributes)
 
 
 def through(emitted: RideEvent) -> RideEvent:
@@ -39,7 +32,7 @@ TIMES: Final = st.datetimes(datetime(2000, 1, 1), timezones=st.sampled_from([UTC
 def test_every_event_comes_out_as_it_went_in(fact: Fact, time: datetime, correlation: str) -> None:
     """An event with all attributes comes out unchanged: times are the same moment, texts have the same characters."""
     texts = {"correlationid": correlation, "causationid": correlation}
-    emitted = event(fact, time=time, expirytime=time, traceparent=TRACE, **texts)
+    emitted = replace(event(fact), time=time, expirytime=time, traceparent=TRACE, **texts)
     assert through(emitted) == emitted
     assert_conforms(piped(outbox_item(emitted, region="us-east-1", now=NOW)))
 

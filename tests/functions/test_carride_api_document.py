@@ -14,8 +14,8 @@ ROOT: Final = Path(__file__).parents[2]
 DOCUMENT: Final = (ROOT / "docs" / "openapi.json").read_text(encoding="utf-8")
 SAMPLES: Final = ROOT / "events" / "carride_api"
 ROWS: Final = re.findall(
-    r"^\| `(\w+\.json)` \| (\d{3}) \| (?:`([\w-]+)`)?(?:, field `([\w-]+)`)?",
-    (SAMPLES / "README.md").read_text(encoding="utf-8"),
+    r"^\| `carride_api/(\w+\.json)` \| (\d{3}) \| (?:`([\w-]+)`)?(?:, field `([\w-]+)`)?",
+    (ROOT / "events" / "README.md").read_text(encoding="utf-8"),
     re.MULTILINE,
 )
 
@@ -39,7 +39,7 @@ def test_every_route_is_served_as_described(world: World, route: openapi.Route) 
 
 def test_every_sample_is_answered_as_its_row_says(world: World) -> None:
     """In the order of the README, each request has the status, the problem and the field of its row."""
-    assert sorted(row[0] for row in ROWS) == sorted(path.name for path in SAMPLES.glob("*.json"))
+    assert len(ROWS) == len([*SAMPLES.iterdir()])
     for name, status, problem, field in ROWS:
         answer = world.ask(json.loads((SAMPLES / name).read_text(encoding="utf-8")))
         assert (name, answer.status) == (name, int(status))

@@ -45,12 +45,8 @@ def test_what_is_emitted_follows_from_what_was_heard(world: World) -> None:
     (emitted,) = world.outbox()
     assert isinstance(emitted.data, CarAssigned)
     assert (emitted.data.car_id, emitted.subject, emitted.sequence) == ("car_01", "order_01", "00000002")
-    cause = heard["detail"]
-    assert (emitted.traceparent, emitted.causationid, emitted.correlationid) == (
-        trace,
-        cause["id"],
-        cause["correlationid"],
-    )
+    cause = heard["detail"]["id"], heard["detail"]["correlationid"]
+    assert (emitted.traceparent, emitted.causationid, emitted.correlationid) == (trace, *cause)
 
 
 @pytest.mark.parametrize(

@@ -50,14 +50,12 @@ TABLES: Final = {
 }
 SETTINGS: Final = from_environment(Settings)  # of the API, in stage `local`
 DEV: Final = replace(SETTINGS, stage="dev", staff_group="staff")
-STAFF: Final = {"jwt": {"claims": {"sub": "c", "cognito:groups": "[riders staff]"}}}
-"""The authorizer of a token of the staff of `DEV`."""
+STAFF: Final = {"jwt": {"claims": {"sub": "c", "cognito:groups": "[riders staff]"}}}  # a token of the staff of DEV
 BOOKING: Final = {
     "customerID": "customer_a", "pickup": "sector_01", "destination": "sector_03", "passengers": 2, "price": 1250,
 }  # fmt: skip
 
-type Lost = Callable[[str, str], bool]
-"""Whether a consumer never gets an event, by the consumer's name and the event's type."""
+type Lost = Callable[[str, str], bool]  # whether a consumer, by its name, never gets an event, by its type
 
 
 def request(

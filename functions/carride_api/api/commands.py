@@ -79,7 +79,6 @@ AnyChange = Accept | Start | Complete | Cancel | ChangeDestination
 CHANGES: Final[Mapping[str, type[AnyChange]]] = {
     str(change.__struct_config__.tag): change for change in get_args(AnyChange)
 }
-"""The changes by their ``action``."""
 
 
 def book(command: Book, order_id: OrderID) -> Ride:

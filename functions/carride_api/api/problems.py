@@ -29,11 +29,9 @@ class Kind(StrEnum):
         return member
 
     INVALID_REQUEST = "invalid-request", 400, "The request cannot be read"
-    """The body is not JSON, or a header or parameter is missing or malformed."""
     TOO_LARGE = "too-large", 413, "The body is too large"
     UNSUPPORTED_MEDIA_TYPE = "unsupported-media-type", 415, "The body must be JSON"
     INVALID_FIELD = "invalid-field", 422, "A field is invalid"
-    """A field of the body is missing, unknown, or has an invalid value."""
     UNKNOWN_RIDE = "unknown-ride", 404, "There is no such ride"
     """No ride has this id, or the read model has not received its first event yet."""
     STALE_VERSION = "stale-version", 409, "The ride has changed"

@@ -33,8 +33,7 @@ class Simulate(Struct, frozen=True, kw_only=True, rename=json_name, forbid_unkno
     rides: Annotated[int, Meta(ge=1, le=500, description="By default 10.")] | None = None
     duration: Annotated[float, Meta(gt=0, le=600, description="Seconds, instead of rides.")] | None = None
     rate: Annotated[float, Meta(gt=0, le=50, description="Events a second; by default no limit.")] | None = None
-    seed: Annotated[int, Meta(ge=0, le=2**31)] | None = None
-    """The same seed gives the same rides. By default it is derived from the idempotency key."""
+    seed: Annotated[int, Meta(ge=0, le=2**31)] | None = None  # by default derived from the idempotency key
     duplicates: Share = 0.0
     out_of_order: Share = 0.0
     older: Share = 0.0

@@ -117,7 +117,6 @@ class CarRideOverdue(Fact, frozen=True, kw_only=True):
 FACTS: Final[Mapping[str, type[Fact]]] = {
     fact.__name__: fact for fact in (*RideChange.__subclasses__(), *Fact.__subclasses__()) if fact is not RideChange
 }
-"""Every type of fact by its event type."""
 
 ALIASES: Final[Mapping[str, str]] = {
     f"acme.acr.CarRider{change}Event": f"CarRide{change}"

@@ -65,23 +65,20 @@ def step(
         "time": now.isoformat(),
         "emitted": [type(fact).__name__ for fact in facts],
     }
-    values: dict[str, object] = {":state": state, ":entry": entry, ":one": 1}
-    assignments = ["#state = :state", "#entry = :entry"]
-    for name, value in attributes.items():
-        assignments.append(f"{name} = :{name}")
-        values[f":{name}"] = value
-    closing = " REMOVE openSince, openShard"
+    values: dict[str, object] = {f":{name}": value for name, value in attributes.items()}
+    assignments = ["#state = :state", "#entry = :entry", *(f"{name} = :{name}" for name in attributes)]
     if is_open:
-        since, closing = still_open(event.subject, now), ""
-        assignments.append(since[0])
-        values |= since[1]
+        since, opening = still_open(event.subject, now)
+        assignments.append(since)
+        values |= opening
+    closing = "" if is_open else " REMOVE openSince, openShard"
     update = Update(
         table,
         {"orderID": event.subject},
         f"SET {', '.join(assignments)}{closing} ADD effects :one",
         condition=condition,
         names={"#state": "state", "#entry": attribute_of(event)},
-        values=values | unchanged,
+        values=values | unchanged | {":state": state, ":entry": entry, ":one": 1},
     )
     emitted = [RideEvent.of(fact, source=SOURCE, time=now, cause=event) for fact in facts]
     return [update, *(outbox.put(each, now) for each in emitted)]

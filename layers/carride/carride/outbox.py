@@ -16,9 +16,9 @@ import msgspec
 
 from carride.events import RideEvent, parse_event
 
-KEPT: Final = timedelta(days=7)
-"""How long an item stays for operators, who can publish it again. The stream keeps it for a day."""
+KEPT: Final = timedelta(days=7)  # for operators, who can publish it again; the stream keeps it for a day
 
+_TEXTS: Final = ("id", "source", "type", "subject", "dataschema", "idempotencyid", "sequence", "partitionkey")
 NEVER: Final = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)  # the expiry time of an event that does not expire
 
 
@@ -37,17 +37,9 @@ def outbox_item(event: RideEvent, *, region: str, now: datetime, kept: timedelta
         raise ValueError(f"{event.id} has extensions that the outbox cannot carry: {sorted(event.extensions)}")
     detail = event.to_detail()
     parse_event({"detail": msgspec.json.decode(msgspec.json.encode(detail))})
-    return {
-        "id": event.id,
-        "source": event.source,
-        "type": event.type,
-        "subject": event.subject,
-        "time": _timestamp(event.time),
-        "dataschema": event.dataschema,
-        "idempotencyid": event.idempotencyid,
-        "sequence": event.sequence,
-        "partitionkey": event.partitionkey,
+    return {name: getattr(event, name) for name in _TEXTS} | {
         "correlationid": event.correlationid,
+        "time": _timestamp(event.time),
         "causationid": event.causationid or event.id,
         "traceparent": event.traceparent or _traceparent(event),
         "expirytime": _timestamp(event.expirytime or NEVER),

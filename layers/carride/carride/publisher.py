@@ -38,8 +38,7 @@ if TYPE_CHECKING:
     from mypy_boto3_events import EventBridgeClient
     from mypy_boto3_sqs import SQSClient
 
-RETRYABLE: Final = frozenset({"ThrottlingException", "InternalFailure", "InternalException"})
-"""Error codes of temporary refusals. Any other code is final."""
+RETRYABLE: Final = frozenset({"ThrottlingException", "InternalFailure", "InternalException"})  # any other code is final
 ENTRY_TOO_LARGE: Final = "EntryTooLarge"  # the code of an entry that fits into no PutEvents request
 OUT_OF_TIME: Final = "OutOfTime"  # the code of an entry that there was no time to send
 NO_ANSWER: Final = "NoAnswer"  # the code of an entry that the response leaves out
@@ -61,8 +60,7 @@ _FAILURES: Final = (ClientError, BotoCoreError, ResponseParserError)
 _NO_CONTACT: Final = (HTTPClientError, ConnectionError, ResponseParserError)
 _LONGEST_REASON: Final = 500
 
-type Remaining = Callable[[], float]
-"""Returns the milliseconds that are left, like a Lambda context's ``get_remaining_time_in_millis``."""
+type Remaining = Callable[[], float]  # the milliseconds left, as a Lambda context's get_remaining_time_in_millis
 
 
 class Outcome(StrEnum):

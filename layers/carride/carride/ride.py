@@ -49,8 +49,7 @@ class Status(StrEnum):
     CANCELLED = "cancelled"
 
 
-OPEN: Final = frozenset({Status.REQUESTED, Status.ACCEPTED, Status.STARTED})
-"""The statuses in which a ride can still change."""
+OPEN: Final = frozenset({Status.REQUESTED, Status.ACCEPTED, Status.STARTED})  # a ride can still change
 
 
 class Ride(Struct, frozen=True, kw_only=True, rename=json_name):
