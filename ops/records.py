@@ -24,7 +24,7 @@ from idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, STAT
 from idempotency.stores.dynamodb import item_of, record_of
 from ops import tables
 from ops.audit import reading
-from ops.audit.evidence import CONSUMERS, Named, RideItem
+from ops.audit.evidence import CONSUMERS, RECORDS, Named, RideItem
 from ops.cli.verbs import Plan, acts, reads
 from ops.stack import OperatorError, StackRef
 
@@ -134,10 +134,13 @@ def read(
 
 def items_of(stack: StackRef, order_id: str) -> dict[str, dict[str, Any]]:
     """Return what the tables hold about a ride, as Python values by logical id of the table; {} if nothing."""
-    every = ("BookingTable", *(each.table for each in CONSUMERS if each.table is not None))
-    found = {table: read(stack, history.items_of(order_id), table=table, name="orderID") for table in every}
-    items = {table: history.merged(map(marshalling.values, each)) for table, each in found.items()}
-    return {table: each[0] if each else {} for table, each in items.items()}
+    every = ("BookingTable", *(each.table for each in CONSUMERS if each.table not in {None, RECORDS}))
+    found = {table: [*read(stack, [order_id], table=str(table), name="orderID")] for table in every}
+    items = {str(table): marshalling.values(each[0]) if each else {} for table, each in found.items()}
+    query = history.of_ride(stack.outputs[f"{RECORDS}Name"], order_id)
+    pages = stack.client("dynamodb").get_paginator("query").paginate(**query)
+    kept = history.merged(marshalling.values(item) for page in pages for item in page["Items"])
+    return {**items, RECORDS: kept[0] if kept else {}}
 
 
 def ride_items(items: Mapping[str, Mapping[str, Any]]) -> list[RideItem]:

@@ -14,6 +14,7 @@ from idempotency import Policy
 
 DISPATCH: Final = "dispatch"
 PAYMENT: Final = "payment"
+RECORDS: Final = "IdempotencyTable"
 
 
 class AuditedConsumer(NamedTuple):
@@ -23,8 +24,8 @@ class AuditedConsumer(NamedTuple):
     resources: str
     """Prefix of the logical ids of its resources."""
     table: str | None = None
-    """Logical id of its table: an item per ride, with an attribute per event and a counter of effects. A consumer
-    without one is audited by its log."""
+    """Logical id of the table with its effects: an item per ride, with an attribute per event and a counter of effects;
+    or `RECORDS`, if its records keep them. A consumer without such a table is audited by its log."""
     acts_on: frozenset[type] | None = None
     """The types of facts that it acts on; None is every event of the bus, broken ones included."""
     policy: Policy = Policy()
@@ -36,7 +37,7 @@ class AuditedConsumer(NamedTuple):
 
 
 CONSUMERS: Final = (
-    AuditedConsumer("ride-history", "RideHistory", "RideTable", policy=Policy(atomic=True)),
+    AuditedConsumer("ride-history", "RideHistory", RECORDS, policy=Policy(atomic=True)),
     AuditedConsumer("dispatch", "Dispatch", "AssignmentTable", assignments.CONSUMED),
     AuditedConsumer("payment", "Payment", "PaymentTable", payments.CONSUMED),
 )

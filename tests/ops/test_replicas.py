@@ -13,9 +13,9 @@ from ops.stack import OperatorError
 from tests.functions.saga import create_table
 from tests.ops.world import AWAY, HOME, NOW, stack
 
-TABLE: Final = "carride-RideTable"
+TABLE: Final = "carride-PaymentTable"
 RECORDS: Final = "carride-IdempotencyTable"
-OUTPUTS: Final = {"RideTableName": TABLE, "IdempotencyTableName": RECORDS, "AlarmTopicArn": "arn"}
+OUTPUTS: Final = {"PaymentTableName": TABLE, "IdempotencyTableName": RECORDS, "AlarmTopicArn": "arn"}
 ONE: Final = {"effects": {"N": "1"}}
 TWO: Final = {"effects": {"N": "2"}}
 

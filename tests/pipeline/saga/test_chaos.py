@@ -42,6 +42,6 @@ def test_a_consumer_without_its_decorator_is_noticed(monkeypatch: pytest.MonkeyP
         result = rehearse(cloud, spec, store=MemoryStore(), progress=progress, troubles=0)
     wrong = "\n".join(result.wrong)
     not_dead, dead = "payment: not dead-lettered poison", "ride-history: dead-lettered None"
-    for part in ("RideTable: changed", "events were not replayed", dead, not_dead):
+    for part in ("IdempotencyTable: changed", "events were not replayed", dead, not_dead):
         assert part in wrong
     assert [name for name, account in result.report.ledger.consumers.items() if account.doubled] == consumers
