@@ -372,7 +372,9 @@ def _poison(it: Deployment) -> str:
 def _permission(it: Deployment) -> str:
     stack, functions = it.stack, it.client("lambda")
     function = stack.outputs["RideHistoryFunctionName"]
-    (statement, *_) = _policy(it, function)
+    statement = next(iter(_policy(it, function)), None)
+    if statement is None:
+        raise FailedError(f"nothing may invoke {function}")
     (source,) = statement["Condition"]["ArnLike"].values()
     functions.remove_permission(FunctionName=function, StatementId=statement["Sid"])
     try:
