@@ -57,10 +57,12 @@ class Deployment:
             raise OperatorError(f"there is no stack {self.stack.name} in {self.stack.region}")
         return given
 
-    @property
-    def tables(self) -> Mapping[str, str]:
-        """The names of the replicated tables, by logical id."""
-        return self.stack.named("AWS::DynamoDB::GlobalTable")
+    @cached_property
+    def tables(self) -> Mapping[str, Any]:
+        """DynamoDB's descriptions of the replicated tables, by logical id."""
+        describe = self.client("dynamodb").describe_table
+        names = self.stack.named("AWS::DynamoDB::GlobalTable")
+        return {logical: describe(TableName=name)["Table"] for logical, name in names.items()}
 
     @property
     def functions(self) -> Mapping[str, str]:

@@ -19,9 +19,6 @@ CHECKS: Final[list[Check]] = []
 
 _SIMULATED: Final = {"duplicates": 0.1, "outOfOrder": 0.1, "older": 0.1}
 _TRANSITIONS: Final = ("accept", "start", "complete")
-_OK: Final = (200, 201)
-_REFUSED: Final = (401, 403)
-_GROUP: Final = "LogGroupName"
 _ON_AWS: Final = ("dev", "prod")
 """The local engine does not simulate what other stages have."""
 _TRIAL: Final = ("local", "dev")
@@ -165,10 +162,9 @@ def _schedule(it: Deployment) -> str:
 @check("Tables keep what was promised: expiry of records, point-in-time recovery, protection in stage prod")
 def _tables(it: Deployment) -> str:
     client = it.client("dynamodb")
-    tables = {**it.tables, **it.stack.named("AWS::DynamoDB::Table")}
-    for logical, name in tables.items():
-        description = client.describe_table(TableName=name)["Table"]
-        if it.parameters["Stage"] == "prod" and not description.get("DeletionProtectionEnabled"):
+    for logical, table in it.tables.items():
+        name = table["TableName"]
+        if it.parameters["Stage"] == "prod" and not table.get("DeletionProtectionEnabled"):
             it.wrong.append(f"{logical} is not protected from deletion")
         if it.parameters["Stage"] != "local":  # the engine keeps neither
             expires = client.describe_time_to_live(TableName=name)["TimeToLiveDescription"]["TimeToLiveStatus"]
@@ -177,7 +173,7 @@ def _tables(it: Deployment) -> str:
             backups = client.describe_continuous_backups(TableName=name)["ContinuousBackupsDescription"]
             if backups["PointInTimeRecoveryDescription"]["PointInTimeRecoveryStatus"] != "ENABLED":
                 it.wrong.append(f"{logical} has no point-in-time recovery")
-    return counted(len(tables), "table")
+    return counted(len(it.tables), "table")
 
 
 @check("Provisioned tables and their indexes scale", TableBilling=("provisioned",))
@@ -185,7 +181,8 @@ def _scaling(it: Deployment) -> str:
     pages = it.client("application-autoscaling").get_paginator("describe_scalable_targets")
     targets = [each for page in pages.paginate(ServiceNamespace="dynamodb") for each in page["ScalableTargets"]]
     mine = {each["ResourceId"] for each in targets if it.stack.name in each["ResourceId"]}
-    it.wrong += [f"{name} does not scale" for name in it.tables.values() if f"table/{name}" not in mine]
+    names = [table["TableName"] for table in it.tables.values()]
+    it.wrong += [f"{name} does not scale" for name in names if f"table/{name}" not in mine]
     return counted(len(mine), "target")
 
 
@@ -194,10 +191,8 @@ def _key(it: Deployment) -> str:
     key = it.parameters["KmsKeyArn"]
     if not key:
         raise SkippedError("KmsKeyArn is not set")
-    for name in it.tables.values():
-        described = it.client("dynamodb").describe_table(TableName=name)["Table"]
-        if described.get("SSEDescription", {}).get("KMSMasterKeyArn") != key:
-            it.wrong.append(f"{name} is not encrypted with it")
+    keys = {logical: table.get("SSEDescription", {}).get("KMSMasterKeyArn") for logical, table in it.tables.items()}
+    it.wrong += [f"{logical} is not encrypted with it" for logical, found in keys.items() if found != key]
     return counted(len(it.tables), "table")
 
 
@@ -233,9 +228,10 @@ def _endpoint(it: Deployment) -> str:
 @check("Every table of the primary has a replica in the other region", Role=("primary",))
 def _replicas(it: Deployment) -> str:
     peer = it.parameters["PeerRegion"]
-    for logical, name in it.tables.items():
-        replicas = it.client("dynamodb").describe_table(TableName=name)["Table"].get("Replicas", [])
-        if (peer, "ACTIVE") not in {(each["RegionName"], each.get("ReplicaStatus")) for each in replicas}:
+    for logical, table in it.tables.items():
+        if (peer, "ACTIVE") not in {
+            (each["RegionName"], each.get("ReplicaStatus")) for each in table.get("Replicas", ())
+        }:
             it.wrong.append(f"{logical} has no active replica in {peer}")
     return counted(len(it.tables), "table")
 
@@ -272,7 +268,7 @@ def _gateway(it: Deployment) -> str:
 @check("The API refuses requests without credentials", Stage=_ON_AWS)
 def _strangers(it: Deployment) -> str:
     status, _ = it.request("GET", "/openapi.json", sign=False)
-    if status not in _REFUSED:
+    if status not in (401, 403):
         it.wrong.append(f"an unsigned request was answered with {status}")
     return str(status)
 
@@ -296,7 +292,7 @@ def _bookings(it: Deployment) -> str:
 
 def _twice(it: Deployment, method: str, path: str, body: Mapping[str, Any], key: str) -> Any:
     answers = [it.request(method, path, body, key=key) for _ in range(2)]
-    if answers[0][0] not in _OK or answers[0][1] != answers[1][1]:
+    if answers[0][0] not in (200, 201) or answers[0][1] != answers[1][1]:
         raise FailedError(f"{method} {path} was answered with {answers}")
     return answers[0][1]
 
@@ -325,7 +321,7 @@ def _settled(it: Deployment) -> Report:
 
 @check("No process since the last deployment went through botocore")
 def _transport(it: Deployment) -> str:
-    groups = [name.removesuffix(_GROUP) for name in it.stack.outputs if name.endswith(_GROUP)]
+    groups = [group for name in it.stack.outputs if (group := name.removesuffix("LogGroupName")) != name]
     stack = it.stack.describe() or {}
     since = stack.get("LastUpdatedTime") or stack["CreationTime"]  # a process logs the warning once
     look = partial(lines, it.stack, pattern=f'"{BOTOCORE_USED}"', since=since)
@@ -376,7 +372,9 @@ def _poison(it: Deployment) -> str:
 def _permission(it: Deployment) -> str:
     stack, functions = it.stack, it.client("lambda")
     function = stack.outputs["RideHistoryFunctionName"]
-    (statement, *_) = _policy(it, function)
+    statement = next(iter(_policy(it, function)), None)
+    if statement is None:
+        raise FailedError(f"nothing may invoke {function}")
     (source,) = statement["Condition"]["ArnLike"].values()
     functions.remove_permission(FunctionName=function, StatementId=statement["Sid"])
     try:

@@ -132,17 +132,6 @@ LOSSES: Final[dict[str, tuple[str, Changes]]] = {
 }
 
 
-@pytest.mark.parametrize(("verdict", "planted"), LOSSES.values(), ids=LOSSES)
-def test_a_planted_loss_is_named(verdict: str, planted: Changes) -> None:
-    """Nothing that must never happen leaves the ledger balanced; people and machines read the same."""
-    ledger = balance(WORLD._replace(**planted))
-    assert not ledger.balanced
-    assert ledger.verdict.startswith(verdict)
-    document = json.loads(json.dumps(ledger.to_json()))
-    assert (document["lost"], document["doubled"]) == (ledger.lost, ledger.doubled)
-    assert all(name in ledger.to_text() for name in (*ledger.named(), *ledger.two_ids))
-
-
 ONE_WAITS: Final = "balanced, 1 message waiting for redrive"
 IN_FLIGHT: Final = "balanced, 1 event in flight"
 KEPT: Final = DeadLettered("RideHistoryDlq", "CONTRACT", HISTORY, "event-9", None)
@@ -163,10 +152,15 @@ QUIET: Final[dict[str, tuple[str, Changes]]] = {
 }
 
 
-@pytest.mark.parametrize(("verdict", "planted"), QUIET.values(), ids=QUIET)
-def test_what_is_no_loss_is_not_called_one(verdict: str, planted: Changes) -> None:
-    """Events in flight, dead-lettered or rightly dropped are counted as such."""
-    assert balance(WORLD._replace(**planted)).verdict == verdict
+@pytest.mark.parametrize(("verdict", "planted"), (LOSSES | QUIET).values(), ids=LOSSES | QUIET)
+def test_a_planted_loss_is_named_and_nothing_else_is(verdict: str, planted: Changes) -> None:
+    """Events in flight, dead-lettered or rightly dropped are no loss. People and machines read the same."""
+    ledger = balance(WORLD._replace(**planted))
+    assert ledger.balanced is verdict.startswith("balanced")
+    assert (ledger.verdict if ledger.balanced else ledger.verdict[: len(verdict)]) == verdict
+    document = json.loads(json.dumps(ledger.to_json()))
+    assert (document["lost"], document["doubled"]) == (ledger.lost, ledger.doubled)
+    assert all(name in ledger.to_text() for name in (*ledger.named(), *ledger.two_ids))
 
 
 def test_copies_replays_and_duplicates_are_told_apart() -> None:

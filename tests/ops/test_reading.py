@@ -95,6 +95,7 @@ BY_CONSUMER: Final = {"reason": "QUARANTINED", "message": "…", "consumer": "di
 BY_LAMBDA: Final = {"requestContext": {"condition": "Exhausted"}}
 BY_PIPE: Final = {"context": {"condition": "Exhausted"}, "DDBStreamBatchInfo": {}}
 RECORD: Final = {"messageId": "1", "body": json.dumps(ride_event())}
+CUT_RECORD: Final = {"messageId": "1", "body": CUT}
 MESSAGES: Final[dict[str, tuple[Any, str, str | None, str | None]]] = {
     "consumer": (message(BY_CONSUMER | {"event": ride_event()}), "QUARANTINED", "event-1", FACT),
     "broken": (message(BY_CONSUMER | {"event": BROKEN}), "QUARANTINED", "event-2", None),
@@ -104,12 +105,7 @@ MESSAGES: Final[dict[str, tuple[Any, str, str | None, str | None]]] = {
     "no event": (message(BY_LAMBDA | {"requestPayload": None}), "Exhausted", None, None),
     "pipe": (message(BY_PIPE), "Exhausted", None, None),
     "unreadable": ({"Body": CUT}, "UNREADABLE", ID, None),
-    "unreadable, of a batch": (
-        message(BY_CONSUMER | {"event": {"messageId": "1", "body": CUT}}),
-        "QUARANTINED",
-        ID,
-        None,
-    ),
+    "unreadable, of a batch": (message(BY_CONSUMER | {"event": CUT_RECORD}), "QUARANTINED", ID, None),
     "SQS": (message(ride_event()), "ReceivesExhausted", "event-1", FACT),
     "rule": (message(ride_event(), ERROR_CODE="NO_PERMISSIONS"), "NO_PERMISSIONS", "event-1", FACT),
     "publisher": (message(REFUSED, ERROR_CODE="InternalFailure"), "InternalFailure", None, FACT),

@@ -7,6 +7,7 @@ import pytest
 
 from carride.simulation import Spec
 from idempotency import MemoryStore
+from local import chaos
 from local.chaos import cloud_without, mix, rehearse
 from local.command import Progress
 from local.local_aws import LocalAws
@@ -26,7 +27,7 @@ def test_nothing_is_lost_or_doubled_in_the_worst_mix(cloud: LocalAws) -> None:
 
 
 def test_a_consumer_without_its_decorator_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It takes effect more than once, by whatever means it writes, also by a replay, and it quarantines no poison."""
+    """It takes effect more than once, by whatever means it writes, also by a replay; each other difference is named."""
     consumers, whole = ["ride-history", "dispatch", "payment"], replay.start
 
     def half(ref: StackRef, name: str, since: datetime, _until: datetime, receivers: list[str]) -> None:
@@ -34,11 +35,13 @@ def test_a_consumer_without_its_decorator_is_noticed(monkeypatch: pytest.MonkeyP
         whole(ref, name, since, times[len(times) // 2], receivers)
 
     monkeypatch.setattr(replay, "start", half)
+    monkeypatch.setattr(chaos, "_poison", lambda _: [("payment", "poison", "QUARANTINED")])
     with cloud_without(consumers) as cloud:
         cloud.build()
-        spec, progress = Spec(rides=4, seed=4, duplicates=1, poison=1), Progress(io.StringIO())
+        spec, progress = Spec(rides=4, seed=4, duplicates=1, malformed=1), Progress(io.StringIO())
         result = rehearse(cloud, spec, store=MemoryStore(), progress=progress, troubles=0)
     wrong = "\n".join(result.wrong)
-    for part in ("IdempotencyTable: changed", "events were not replayed", ": dead-lettered ", ": not dead-lettered "):
+    not_dead, dead = "payment: not dead-lettered poison", "ride-history: dead-lettered None"
+    for part in ("IdempotencyTable: changed", "events were not replayed", dead, not_dead):
         assert part in wrong
     assert [name for name, account in result.report.ledger.consumers.items() if account.doubled] == consumers
