@@ -63,15 +63,7 @@ def engine_client(endpoint_url: str, service: str, region: str) -> Any:
 
 
 class LocalAws(Engine):
-    """Run one engine for as long as the ``with`` block lasts, and call it.
-
-    Args:
-        *options: Options of ``python -m local.engine serve``, such as ``--workers=3`` or `FAULTS`.
-        variables: Environment variables of every function, beside the template's.
-
-    Raises:
-        EngineError: The engine could not be started.
-    """
+    """Run one engine, with options of ``python -m local.engine serve``, for as long as the ``with`` block lasts."""
 
     region: Final = REGION
 
@@ -113,11 +105,7 @@ class LocalAws(Engine):
         return {Asked(*each) for each in self.control("asked")}
 
     def wait_until_quiet(self, timeout: float = 60.0, report: Callable[[str], object] = lambda _left: None) -> None:
-        """Wait until nothing more happens by itself.
-
-        It gives up if the unfinished work has not become less for ``timeout`` seconds, and reports how much is left,
-        as in ``12 in flight``.
-        """
+        """Wait until nothing more happens by itself, or for ``timeout`` seconds if unfinished work becomes no less."""
         fewest, deadline, pause = math.inf, 0.0, _POLL_SECONDS
         while left := sum((counts := self.in_flight()).values()):
             report(f"{left:,} in flight")
@@ -138,11 +126,7 @@ class LocalAws(Engine):
         return artifacts.built()
 
     def deploy(self, stack_name: str = "carride", **parameters: str) -> Stack:
-        """Deploy what was built with ``sam deploy``.
-
-        The template's ``Stage`` and ``Architecture`` are set for this machine unless they are given. An `EngineError`
-        names the first resource that failed, and why.
-        """
+        """Deploy what was built with ``sam deploy``; the template's Stage and Architecture are set for this machine."""
         try:
             with artifacts.built():
                 command = ("deploy", "--config-env", "local", "--stack-name", stack_name)
@@ -159,10 +143,7 @@ class LocalAws(Engine):
         region: str | None = None,
         **parameters: str,
     ) -> Stack:
-        """Create or update a stack with CloudFormation alone, for tests that deploy often; otherwise as `deploy`.
-
-        ``template`` is a file beside its code, or a template without code; by default the last build.
-        """
+        """Deploy a template (a file, or one without code; or the last build) by CloudFormation alone, for tests."""
         region = region or self.region
         uploads = artifacts.Uploads(self.client("s3", region=region), region, self.endpoint_url)
         if template is None:
