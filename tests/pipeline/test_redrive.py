@@ -16,10 +16,7 @@ RULE_DLQ = "RideHistoryRuleDlq"
 
 
 def test_mended_letters_take_effect_once(pipeline: Pipeline, capsys: pytest.CaptureFixture[str]) -> None:
-    """Before the fault is mended only the first of each kind of 200 letters is sent; then all take effect, once.
-
-    No other consumer receives them, and a second redrive changes nothing.
-    """
+    """Before the mend only the first of each kind is sent; then all 200 take effect, once and nowhere else."""
     stack, cloud = pipeline.stack, pipeline.cloud
 
     def carride(*arguments: str) -> Any:

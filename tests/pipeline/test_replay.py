@@ -114,17 +114,14 @@ def flat(planned: ReplayPlan) -> Counter[Fated]:
 
 
 def observed(stack: StackRef, name: str, before: Collection[tuple[str, str | None]]) -> Counter[Fated]:
-    """Return the same numbers for a replay, from what consumers, bus and dead-letter queues hold.
-
-    A consumer's log does not tell the type of an event that it could not read; its dead letter does.
-    """
+    """Return the same numbers for a replay, from what consumers, bus and dead-letter queues hold."""
     fates = Counter[Fated]()
     for at, line in deliveries(stack).items():
         if line.type is not None and at not in before:
             fates[line.consumer, line.type, fate_of(line.outcome, line.reason)] += 1
     for each in CONSUMERS:
         for message in peek(stack.client("sqs"), stack.outputs[f"{each.resources}DlqUrl"]):
-            reason, event = opened(message)
+            reason, event = opened(message)  # which tells the type of an event that the consumer could not read
             if reason == "CONTRACT" and event.get("replay-name") == name:
                 fates[each.name, str(type_of(event)), Fate.DEAD_LETTERED] += 1
     for each in CONSUMERS:
