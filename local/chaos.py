@@ -45,8 +45,11 @@ _STUMBLES: Final = 20
 """The partner's first attempt fails at one of so many events."""
 _TROUBLES: Final = 0.05
 """Share of the requests to the gateway that go wrong."""
-_TABLES: Final = ("RideTable", "AssignmentTable", "CarTable", "PaymentTable", "OutboxTable")
-"""Tables that a replay must not change."""
+_TABLES: Final = {
+    **dict.fromkeys(("AssignmentTable", "CarTable", "PaymentTable", "OutboxTable"), ""),
+    "IdempotencyTable": "attribute_exists(orderID)",  # the timelines
+}
+"""Tables that a replay must not change, and the condition of the items that it must not."""
 _SOCKET_SECONDS: Final = 30.0
 """Long, because the partner does not know whether a request took effect once it gives up waiting for the answer."""
 _DRAIN_SECONDS: Final = 120.0
@@ -210,8 +213,14 @@ def _poison(spec: Spec) -> Iterator[tuple[str | None, str | None, str]]:
 
 def _tables(stack: Stack) -> dict[str, object]:
     """Return the items of the tables that a replay must not change."""
-    found = {table: tables.scan(stack.client("dynamodb"), stack.outputs[f"{table}Name"]) for table in _TABLES}
-    return {name: sorted(json.dumps(item, sort_keys=True, default=repr) for item in found[name]) for name in found}
+    dynamodb = stack.client("dynamodb")
+    return {
+        table: sorted(
+            json.dumps(item, sort_keys=True, default=repr)
+            for item in tables.scan(dynamodb, stack.outputs[f"{table}Name"], condition)
+        )
+        for table, condition in _TABLES.items()
+    }
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:

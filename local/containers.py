@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import socket
+import socketserver
 import subprocess
 import sys
 import threading
@@ -54,29 +55,23 @@ def reachable(address: str, url: str) -> Iterator[str]:
     if address == _DESKTOP:
         yield f"http://{address}:{port}"
         return
-    with socket.socket() as listener:
-        listener.setsockopt(socket.SOL_IP, _IP_FREEBIND, 1)
-        listener.bind((address, 0))
-        listener.listen()
-        threading.Thread(target=_forward, args=(listener, port), daemon=True).start()
-        yield f"http://{address}:{listener.getsockname()[1]}"
-        with suppress(OSError):
-            listener.shutdown(socket.SHUT_RDWR)  # ends the thread's accept
 
+    class Forward(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with socket.create_connection(("127.0.0.1", port)) as onward:
+                answers = threading.Thread(target=_copy, args=(onward, self.request), daemon=True)
+                answers.start()
+                _copy(self.request, onward)
+                answers.join()
 
-def _forward(listener: socket.socket, port: int) -> None:
-    with suppress(OSError):
-        while True:
-            accepted, _ = listener.accept()
-            threading.Thread(target=_connect, args=(accepted, port), daemon=True).start()
-
-
-def _connect(accepted: socket.socket, port: int) -> None:
-    with accepted, socket.create_connection(("127.0.0.1", port)) as onward:
-        answers = threading.Thread(target=_copy, args=(onward, accepted), daemon=True)
-        answers.start()
-        _copy(accepted, onward)
-        answers.join()
+    with socketserver.ThreadingTCPServer((address, 0), Forward, bind_and_activate=False) as server:
+        server.daemon_threads = True
+        server.socket.setsockopt(socket.SOL_IP, _IP_FREEBIND, 1)
+        server.server_bind()
+        server.server_activate()
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://{address}:{server.server_address[1]}"
+        server.shutdown()
 
 
 def _copy(source: socket.socket, sink: socket.socket) -> None:

@@ -3,7 +3,8 @@
 The engine runs this file in the process of every function, before the function's own code (`--preload`). It wraps the
 work that a handler gives to `idempotency.Consumer.event_handler` or `batch_handler`: a fault comes after the handler
 registered its effects and before the layer commits them, the moment at which it does the most harm. The consumers that
-the variable ``UNPROTECTED`` names lose their idempotency, which an audit has to notice. Deployed code has no faults.
+the variable ``UNPROTECTED`` names lose their idempotency, which an audit has to notice; every attempt of those that
+``FAILING`` names fails. Deployed code has no faults.
 
 The extension ``simulatedfault`` of an event names a `carride.simulation.Fault`, which meets every consumer of the event
 or only one, as in ``stall@payment``.
@@ -62,7 +63,8 @@ class Injector:
 
     def inject(self, consumer: Any, event: Any, operation: Any) -> None:
         """Inject the fault of an attempt whose handler has ended. Only poison meets more than one attempt."""
-        fault = fault_of(consumer.name, event)
+        is_failing = consumer.name in os.environ.get("FAILING", "").split(",")
+        fault = "poison" if is_failing else fault_of(consumer.name, event)
         try:
             if fault not in {None, "poison"}:
                 _mark(event).touch(exist_ok=False)

@@ -8,7 +8,6 @@ little sooner. But they would change the stack, and a crash would leave them beh
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from itertools import batched
 from typing import Annotated, Any, Final, NamedTuple
@@ -152,8 +151,8 @@ def event(stack: StackRef, event_id: str, /) -> Event:
     wanted = {name, *known.names}  # another producer's id leads to the idempotency id, which is derived from it
     rides = [ride_of(body) for body in known.bodies.values()] + [letter.ride for letter in known.letters]
     rides += [each.ride for each in known.evidence.deliveries]
-    with suppress(OperatorError):  # an event that breaks the contract may have a ride's id that is none
-        known = _of_ride(stack, next(filter(None, rides), ""))  # the tables and logs of its ride tell more
+    if order_id := next(filter(_is_ride, rides), None):  # an event that breaks the contract may name another thing
+        known = _of_ride(stack, order_id)  # the tables and logs of its ride tell more
     for each in (_event(known, each) for each in known.names):
         if wanted & {each.id, *(copy.event_id for copy in each.copies)}:
             return each
@@ -165,13 +164,17 @@ def _unknown(what: str, stack: StackRef, known: _Known) -> OperatorError:
     return OperatorError(f"nothing is known of {what} in {stack.name} ({stack.region}): it is {where}")
 
 
-def _check_ride(order_id: str) -> None:
+def _is_ride(order_id: str | None) -> bool:
     try:
         msgspec.convert(order_id, OrderID)
     except msgspec.ValidationError:
-        raise OperatorError(
-            f"{order_id!r} is no id of a ride, such as order_01: write letters, digits, '_', '.', '-'"
-        ) from None
+        return False
+    return True
+
+
+def _check_ride(order_id: str) -> None:
+    if not _is_ride(order_id):
+        raise OperatorError(f"{order_id!r} is no id of a ride, such as order_01: write letters, digits, '_', '.', '-'")
 
 
 def _of_ride(stack: StackRef, order_id: str) -> _Known:

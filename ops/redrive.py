@@ -344,7 +344,7 @@ class Job:
         while pending:
             is_over, there = time.monotonic() >= end, waiting(sqs, url, taken=False, visible=True)
             back: dict[str | None, Letter] = {}
-            if is_over or there > seen_there >= 0:
+            if is_over or there != seen_there:
                 found = (each.letter for each in found_in(self.stack, queue))
                 back = {letter.fact: letter for letter in found if letter.sent >= self.began}
             seen_there = there

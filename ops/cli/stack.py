@@ -162,7 +162,7 @@ def simulate(
     """Have the deployed simulator publish rides.
 
     The same seed gives the same rides with the same ids, so consumers recognise what they have seen. Consumers meet
-    the faults of crashes, fails, poison and slow in stages local and dev only.
+    the faults of crashes, fails, poison and slow on the local engine only.
 
     Args:
         rides: Rides, of 3 or 4 events each.

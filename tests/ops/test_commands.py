@@ -2,17 +2,21 @@
 
 import json
 import shlex
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import yaml
 from moto import mock_aws
 
+from ops.cli import regions
 from ops.cli.app import command_line, main
 from ops.cli.verbs import VERBS, Plan, Session, Verb
+from ops.failover import Patience
 from ops.stack import OperatorError
-from tests.ops.world import AWAY, HOME, World
+from tests.ops.world import AWAY, HOME, NOW, World
 
 WORKFLOW = Path(__file__).parents[2] / ".github" / "workflows" / "deploy.yml"
 AT_HOME = ("--region", HOME, "--stack", "carride")
@@ -66,6 +70,16 @@ def test_two_regions_are_asked_of_a_stack_in_one(
     """A failover of a standalone stack is refused before --yes."""
     assert run(*command, *where, roles=STANDALONE) == 2
     assert "needs two regions" in capsys.readouterr().err
+
+
+def test_a_drill_goes_back_with_the_patience_that_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Comparing the tables takes as long on the way back."""
+    session, failover, patience = Mock(pair=(Mock(), Mock())), Mock(), Patience(catches_up_in=timedelta(hours=2))
+    failover.plan.return_value = []
+    monkeypatch.setattr(regions, "Failover", lambda *_: failover)
+    monkeypatch.setattr(regions, "audit", Mock())
+    regions.failover_drill(session, since=NOW, patience=patience).do()
+    failover.undo.assert_called_once_with(patience.catches_up_in)
 
 
 def test_the_state_of_both_regions_is_shown(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,6 +11,7 @@ from moto import mock_aws
 
 from carride.events import RideEvent
 from carride.facts import CarRideAccepted, CarRideCreated
+from carride.history import kept
 from idempotency import marshalling
 from idempotency.record import COMPLETED, IN_PROGRESS, Record
 from idempotency.stores.dynamodb import item_of
@@ -78,10 +79,9 @@ def claimed(ref: StackRef) -> None:
 
 
 def applied(ref: StackRef) -> None:
-    """Have the read model know the event alone, because its log lines and its record are gone."""
-    entry = {"type": "CarRideCreated", "sequence": 1, "time": "2020-01-01T00:00:00Z", "data": {"status": "requested"}}
-    item = {"orderID": "order_01", f"event#{CREATED.idempotencyid}": entry, "effects": 1}
-    ref.client("dynamodb").put_item(TableName="Ride", Item=dict(marshalling.item(item)))
+    """Have the timeline know the event alone, because its log lines are gone."""
+    item = {"idempotencyKey": f"ride-history#{CREATED.idempotencyid}", "status": COMPLETED, **kept(CREATED)}
+    ref.client("dynamodb").put_item(TableName="Idempotency", Item=dict(marshalling.item(item)))
 
 
 def delivered(outcome: str) -> Callable[[StackRef], None]:
@@ -105,7 +105,7 @@ def on_the_bus(ref: StackRef) -> None:
         (delivered("DeadLettered"), "DeadLettered"),
         (on_the_bus, "unknown"),
     ],
-    ids=["outbox", "producer", "claim", "read model", "record", "expired", "failed", "dead letter", "bus"],
+    ids=["outbox", "producer", "claim", "timeline", "record", "expired", "failed", "dead letter", "bus"],
 )
 def test_an_event_is_found_by_whatever_is_left_of_it(
     ref: StackRef, known_by: Callable[[StackRef], None], outcome: str
@@ -114,10 +114,10 @@ def test_an_event_is_found_by_whatever_is_left_of_it(
     if known_by is on_the_bus:  # an item of the outbox stays for days after its event was published
         ref.client("dynamodb").put_item(TableName="Outbox", Item={"id": {"S": CREATED.id}})
     known_by(ref)
-    by_id = [] if known_by is applied else [lookup.event(ref, CREATED.idempotencyid)]
+    by_id = lookup.event(ref, CREATED.idempotencyid)
     by_ride = lookup.ride(ref, "order_01").events
     assert len(by_ride) == 1
-    for answer in (*by_id, *by_ride):
+    for answer in (by_id, *by_ride):
         here = answer.consumers[0]
         assert (answer.id, here.consumer, here.outcome) == (CREATED.idempotencyid, "ride-history", outcome)
         assert bool(answer.says) is not bool(answer.copies), "what is on the bus does not wait in the outbox"
@@ -142,6 +142,28 @@ def test_another_producers_event_is_found_by_the_id_that_its_producer_gave_it(
     assert (found.type, found.ride, bool(found.copies)) == ("CarRideCreated", "order_01", not dead_lettered)
     assert found.id not in (CREATED.idempotencyid, NOBODY.replace("4", "6"))
     assert [found] == list(lookup.ride(ref, "order_01").events)
+
+
+@pytest.mark.parametrize(
+    ("options", "shown"),
+    [
+        ({}, ["on bus", "on bus", "New", "Failed", "New"]),
+        ({"ride": "order_01"}, ["on bus", "New", "Failed"]),
+        ({"ride": "order_01", "type": "CarRideAccepted"}, []),
+        ({"ride": "order_01", "outcome": "Failed"}, ["Failed"]),
+        ({"type": "CarRideAccepted"}, []),
+    ],
+)
+def test_lines_are_chosen_by_ride_type_and_outcome(ref: StackRef, options: Any, shown: list[str]) -> None:
+    """A ride whose name begins like another's is another ride, and a type is another one than a later one's."""
+    other = event(CarRideCreated.of(booked("order_010")))
+    for each in (CREATED, other):
+        log(ref, "CarRideEvents", on_bus(each), age_s=9)
+    log(ref, "RideHistory", delivery(CREATED, "New"), age_s=8)
+    log(ref, "Dispatch", delivery(CREATED, "Failed", "dispatch"), age_s=7)
+    log(ref, "RideHistory", delivery(other, "New"), age_s=6)
+    lines = lookup.tail(ref, since=datetime.now(UTC) - timedelta(minutes=1), follow=False, **options)
+    assert [each.outcome if isinstance(each, Delivered) else "on bus" for each in lines] == shown
 
 
 def test_each_line_is_shown_once(ref: StackRef) -> None:

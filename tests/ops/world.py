@@ -10,7 +10,8 @@ import boto3
 import msgspec
 from botocore.exceptions import EndpointConnectionError
 
-from ops.audit.evidence import CONSUMERS
+from carride import history
+from ops.audit.evidence import CONSUMERS, RECORDS
 from ops.fence import Fence
 from ops.stack import ClientFactory, StackRef
 from tests.functions.saga import create_table
@@ -80,9 +81,10 @@ class World:
         return fakes.get(service) or session.client(service, region_name=region)
 
 
-TABLES: Final = {"IdempotencyTable": "idempotencyKey", "OutboxTable": "id"} | dict.fromkeys(
-    ("BookingTable", *(each.table for each in CONSUMERS if each.table)), "orderID"
-)
+TABLES: Final = dict.fromkeys(("BookingTable", *(each.table for each in CONSUMERS if each.table)), "orderID") | {
+    RECORDS: "idempotencyKey",
+    "OutboxTable": "id",
+}
 """The partition key of each table."""
 
 
@@ -92,7 +94,8 @@ def empty_stack() -> StackRef:
     made = {service: session.client(service, region_name=AWAY) for service in ("dynamodb", "sqs", "logs")}
     outputs: dict[str, Any] = {}
     for table, key in TABLES.items():
-        create_table(made["dynamodb"], table.removesuffix("Table"), key)
+        index = {history.INDEX: "orderID"} if table == RECORDS else {}
+        create_table(made["dynamodb"], table.removesuffix("Table"), key, **index)
         outputs[f"{table}Name"] = table.removesuffix("Table")
     for name in ("CarRideEvents", *(each.resources for each in CONSUMERS)):
         made["logs"].create_log_group(logGroupName=name)

@@ -6,12 +6,11 @@ from datetime import timedelta
 from typing import Any, Final
 
 from carride.history import TimelineEntry, merged, timeline_of
-from idempotency import marshalling
 from local.local_aws import LocalAws, Stack
 from ops.audit import CONSUMERS, Report, audit
 from ops.audit.ledger import Ledger
 from ops.audit.queues import peek
-from ops.audit.reading import BUS, lines
+from ops.audit.reading import BUS, lines, scan
 from ops.simulation import simulate
 
 HISTORY: Final = "ride-history"
@@ -44,10 +43,10 @@ class Pipeline:
         self.cloud.wait_until_quiet(timeout=QUIET_SECONDS)
 
     def break_history(self, **variables: str) -> str:
-        """Give the ride history only these variables of its table, without which it cannot start; return its name."""
+        """Give the ride history only these variables of its store, without which it cannot start; return its name."""
         functions, function = self.cloud.client("lambda"), self.stack.resources["RideHistoryFunction"]
         known = functions.get_function_configuration(FunctionName=function)["Environment"]["Variables"]
-        known.pop("RIDE_TABLE", None)
+        known = {name: value for name, value in known.items() if name not in {"IDEMPOTENCY_STORE", "FAILING"}}
         functions.update_function_configuration(FunctionName=function, Environment={"Variables": known | variables})
         return function
 
@@ -75,7 +74,8 @@ class Pipeline:
         return [json.loads(message["Body"]) for message in messages]
 
     def rides(self) -> list[tuple[TimelineEntry, ...]]:
-        pages = (
-            self.cloud.client("dynamodb").get_paginator("scan").paginate(TableName=self.stack.outputs["RideTableName"])
+        """Return the timeline of every ride."""
+        kept = scan(
+            self.cloud.client("dynamodb"), self.stack.outputs["IdempotencyTableName"], "attribute_exists(orderID)"
         )
-        return [*map(timeline_of, merged(marshalling.values(item) for page in pages for item in page["Items"]))]
+        return [*map(timeline_of, merged(kept))]

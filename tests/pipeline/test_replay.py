@@ -18,7 +18,7 @@ from idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Reco
 from idempotency.stores.dynamodb import item_of, record_of
 from local.local_aws import LocalAws
 from local.simulated_gateway import Books, GatewayServer
-from ops import fleet, replay
+from ops import fleet, replay, tables
 from ops.audit import CONSUMERS, reading
 from ops.audit.evidence import Delivered, Published
 from ops.audit.queues import opened, peek
@@ -74,10 +74,9 @@ def deliveries(stack: StackRef) -> dict[tuple[str, str | None], Delivered]:
 def change_records(stack: StackRef) -> None:
     """Change records of every consumer so that a replay meets every state."""
     dynamodb, table = stack.client("dynamodb"), stack.outputs["IdempotencyTableName"]
-    pages = dynamodb.get_paginator("scan").paginate(TableName=table)
     copies = Counter(event.fact for event in published(stack))
     found: defaultdict[tuple[str, str, bool], list[Record]] = defaultdict(list)
-    for record in sorted(record_of(item) for page in pages for item in page["Items"]):
+    for record in sorted(map(record_of, tables.scan(dynamodb, table))):
         name, _, fact = record.key.partition("#")
         found[name, record.status, copies[fact] > 1].append(record)
 
