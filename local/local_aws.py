@@ -14,7 +14,6 @@ import json
 import math
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -79,9 +78,9 @@ class LocalAws(Engine):
             client.close()
         super().stop()
 
-    def client(self, service: str, region: str | None = None) -> Any:
+    def client(self, service: str, region: str = REGION) -> Any:
         """Return a boto3 client of this engine, made once for each service and region."""
-        key = (service, region or self.region)
+        key = (service, region)
         if key not in self._clients:
             self._clients[key] = engine_client(self.endpoint_url, *key)
         return self._clients[key]
@@ -121,9 +120,7 @@ class LocalAws(Engine):
         """Run ``sam build``, unless nothing has changed since this machine's last build."""
         artifacts.build(self)
 
-    def built(self) -> AbstractContextManager[Path]:
-        """Yield the folder of the last build; no other process builds meanwhile."""
-        return artifacts.built()
+    built = staticmethod(artifacts.built)
 
     def deploy(self, stack_name: str = "carride", **parameters: str) -> Stack:
         """Deploy what was built with ``sam deploy``; the template's Stage and Architecture are set for this machine."""
@@ -140,11 +137,10 @@ class LocalAws(Engine):
         stack_name: str,
         template: Path | Mapping[str, Any] | None = None,
         *,
-        region: str | None = None,
+        region: str = REGION,
         **parameters: str,
     ) -> Stack:
         """Deploy a template (a file, or one without code; or the last build) by CloudFormation alone, for tests."""
-        region = region or self.region
         uploads = artifacts.Uploads(self.client("s3", region=region), region, self.endpoint_url)
         if template is None:
             with artifacts.built() as build:
@@ -153,10 +149,8 @@ class LocalAws(Engine):
             body = uploads.package(template) if isinstance(template, Path) else dict(template)
         declared = body.get("Parameters", {})
         given = {name: value for name, value in artifacts.PARAMETERS.items() if name in declared} | parameters
-        stacks = self.client("cloudformation", region=region).describe_stacks()["Stacks"]
-        exists = any(each["StackName"] == stack_name and each["StackStatus"] != "DELETE_COMPLETE" for each in stacks)
         self._operate(
-            "update_stack" if exists else "create_stack",
+            "update_stack" if self.stack(stack_name, region=region).describe() else "create_stack",
             stack_name,
             region,
             TemplateURL=uploads.template(json.dumps(body).encode()),
@@ -165,15 +159,15 @@ class LocalAws(Engine):
         )
         return self.stack(stack_name, region=region)
 
-    def delete_stack(self, stack_name: str, *, region: str | None = None) -> None:
+    def delete_stack(self, stack_name: str, *, region: str = REGION) -> None:
         """Delete a stack and wait until it is gone."""
         self._operate("delete_stack", stack_name, region)
 
-    def stack(self, stack_name: str, *, region: str | None = None) -> Stack:
+    def stack(self, stack_name: str, *, region: str = REGION) -> Stack:
         """Return a deployed stack."""
-        return Stack(stack_name, region or self.region, self.client)
+        return Stack(stack_name, region, self.client)
 
-    def _operate(self, operation: str, stack_name: str, region: str | None, **request: Any) -> None:
+    def _operate(self, operation: str, stack_name: str, region: str, **request: Any) -> None:
         """Call an operation of CloudFormation, such as ``create_stack``, and wait until it is complete."""
         cloudformation = self.client("cloudformation", region=region)
         try:
@@ -183,7 +177,7 @@ class LocalAws(Engine):
         except (ClientError, WaiterError) as error:
             raise self._failure(operation, stack_name, error, region) from error
 
-    def _failure(self, operation: str, stack_name: str, error: Exception, region: str | None = None) -> EngineError:
+    def _failure(self, operation: str, stack_name: str, error: Exception, region: str = REGION) -> EngineError:
         """Return an error that names the first resource that failed in the stack's last operation, and why."""
         cloudformation, why = self.client("cloudformation", region=region), str(error)
         try:

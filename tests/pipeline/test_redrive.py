@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from ops import redrive
-from ops.cli.app import main
 from tests.functions.saga import Life, event_of
 from tests.pipeline.pipeline import HISTORY, Pipeline
 
@@ -20,9 +19,8 @@ def test_mended_letters_take_effect_once(pipeline: Pipeline, capsys: pytest.Capt
     stack, cloud = pipeline.stack, pipeline.cloud
 
     def carride(*arguments: str) -> Any:
-        options = ("--stack", stack.name, "--region", stack.region, "--json")
         capsys.readouterr()
-        main([*arguments, *options], cloud.client)
+        assert pipeline.carride(*arguments, "--json") == 0
         return json.loads(capsys.readouterr().out)
 
     function = pipeline.break_history()
