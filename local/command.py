@@ -58,13 +58,7 @@ def leave(status: int, message: str) -> NoReturn:
 
 
 class Progress:
-    """Show each step while it lasts, and then its duration: live on a terminal, in plain lines elsewhere.
-
-    No step is silent for more than two seconds.
-
-    Attributes:
-        console: Where it is shown.
-    """
+    """Shows each step while it lasts, and then its duration: live on a terminal, in plain lines elsewhere."""
 
     def __init__(self, stream: TextIO) -> None:
         self.console = Console(file=stream, highlight=False, markup=False, emoji=False, soft_wrap=True)

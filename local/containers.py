@@ -83,10 +83,7 @@ def _copy(source: socket.socket, sink: socket.socket) -> None:
 
 @contextmanager
 def in_containers(local: Kept, stack: StackRef) -> Iterator[Callable[[str, Any], tuple[Any, str]]]:
-    """Yield a function that runs functions of a local stack with `sam local invoke`: the code of the last build.
-
-    It takes a logical id and an event, and returns the answer, and what the function and the SAM CLI printed.
-    """
+    """Yield a function that runs the last build's functions, by logical id; it returns answer and log."""
     address, found = host_address(), stack.environments()
     with ExitStack() as running:
         urls = [running.enter_context(reachable(address, url)) for url in (local.endpoint, local.gateway)]

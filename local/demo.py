@@ -180,10 +180,7 @@ def keeping(cloud: LocalAws, stack: Stack, gateway_url: str, desk_port: int) -> 
 
 
 def reconcile(stack: Stack, settle: Callable[[], object]) -> int:
-    """Run the deployed reconciler until nothing is left to do; return the number of rides that are still overdue.
-
-    ``settle`` waits until nothing is in flight.
-    """
+    """Run the deployed reconciler until nothing is left to do, and settle each time; count rides still overdue."""
     time = datetime.now(UTC) + timedelta(days=1)
     while True:
         counts = stack.invoke("ReconcilerFunctionName", {"time": time.isoformat()})

@@ -134,10 +134,7 @@ def _wait_for_another(consumer: Any, operation: Any) -> None:
 
 
 def install(replace: Callable[[Any, str, Any], None] = setattr) -> None:
-    """Have every consumer that is made from now on inject faults. Functions without the layer have no consumer.
-
-    ``replace`` sets an attribute; a test gives one that is undone.
-    """
+    """Have every consumer that is made from now on inject faults; a test's ``replace`` is undone."""
     try:
         from idempotency import Consumer, decision  # noqa: PLC0415 - as above
         from idempotency.stores.lean import LeanTransport  # noqa: PLC0415 - as above

@@ -43,11 +43,7 @@ def choose(function: str, path: str) -> Any:
 
 
 def invoke(function: str, events: Sequence[Any], *, containers: bool = False) -> bool:
-    """Run a function, by its logical id, with each event, and print logs, answers and dead letters.
-
-    All events meet the same tables. Returns whether the function succeeded with each. ``containers`` says whether
-    `sam local invoke` runs it.
-    """
+    """Run a function, by its logical id, with each event, and print what came of it; return whether all succeeded."""
     succeeded, known = True, set[str]()
     with ExitStack() as running:
         local = running.enter_context(_local_stack())

@@ -14,7 +14,6 @@ import json
 import math
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -63,15 +62,7 @@ def engine_client(endpoint_url: str, service: str, region: str) -> Any:
 
 
 class LocalAws(Engine):
-    """Run one engine for as long as the ``with`` block lasts, and call it.
-
-    Args:
-        *options: Options of ``python -m local.engine serve``, such as ``--workers=3`` or `FAULTS`.
-        variables: Environment variables of every function, beside the template's.
-
-    Raises:
-        EngineError: The engine could not be started.
-    """
+    """Run one engine, with options of ``python -m local.engine serve``, for as long as the ``with`` block lasts."""
 
     region: Final = REGION
 
@@ -87,9 +78,9 @@ class LocalAws(Engine):
             client.close()
         super().stop()
 
-    def client(self, service: str, region: str | None = None) -> Any:
+    def client(self, service: str, region: str = REGION) -> Any:
         """Return a boto3 client of this engine, made once for each service and region."""
-        key = (service, region or self.region)
+        key = (service, region)
         if key not in self._clients:
             self._clients[key] = engine_client(self.endpoint_url, *key)
         return self._clients[key]
@@ -113,11 +104,7 @@ class LocalAws(Engine):
         return {Asked(*each) for each in self.control("asked")}
 
     def wait_until_quiet(self, timeout: float = 60.0, report: Callable[[str], object] = lambda _left: None) -> None:
-        """Wait until nothing more happens by itself.
-
-        It gives up if the unfinished work has not become less for ``timeout`` seconds, and reports how much is left,
-        as in ``12 in flight``.
-        """
+        """Wait until nothing more happens by itself, or for ``timeout`` seconds if unfinished work becomes no less."""
         fewest, deadline, pause = math.inf, 0.0, _POLL_SECONDS
         while left := sum((counts := self.in_flight()).values()):
             report(f"{left:,} in flight")
@@ -133,16 +120,10 @@ class LocalAws(Engine):
         """Run ``sam build``, unless nothing has changed since this machine's last build."""
         artifacts.build(self)
 
-    def built(self) -> AbstractContextManager[Path]:
-        """Yield the folder of the last build; no other process builds meanwhile."""
-        return artifacts.built()
+    built = staticmethod(artifacts.built)
 
     def deploy(self, stack_name: str = "carride", **parameters: str) -> Stack:
-        """Deploy what was built with ``sam deploy``.
-
-        The template's ``Stage`` and ``Architecture`` are set for this machine unless they are given. An `EngineError`
-        names the first resource that failed, and why.
-        """
+        """Deploy what was built with ``sam deploy``; the template's Stage and Architecture are set for this machine."""
         try:
             with artifacts.built():
                 command = ("deploy", "--config-env", "local", "--stack-name", stack_name)
@@ -156,14 +137,10 @@ class LocalAws(Engine):
         stack_name: str,
         template: Path | Mapping[str, Any] | None = None,
         *,
-        region: str | None = None,
+        region: str = REGION,
         **parameters: str,
     ) -> Stack:
-        """Create or update a stack with CloudFormation alone, for tests that deploy often; otherwise as `deploy`.
-
-        ``template`` is a file beside its code, or a template without code; by default the last build.
-        """
-        region = region or self.region
+        """Deploy a template (a file, or one without code; or the last build) by CloudFormation alone, for tests."""
         uploads = artifacts.Uploads(self.client("s3", region=region), region, self.endpoint_url)
         if template is None:
             with artifacts.built() as build:
@@ -172,10 +149,8 @@ class LocalAws(Engine):
             body = uploads.package(template) if isinstance(template, Path) else dict(template)
         declared = body.get("Parameters", {})
         given = {name: value for name, value in artifacts.PARAMETERS.items() if name in declared} | parameters
-        stacks = self.client("cloudformation", region=region).describe_stacks()["Stacks"]
-        exists = any(each["StackName"] == stack_name and each["StackStatus"] != "DELETE_COMPLETE" for each in stacks)
         self._operate(
-            "update_stack" if exists else "create_stack",
+            "update_stack" if self.stack(stack_name, region=region).describe() else "create_stack",
             stack_name,
             region,
             TemplateURL=uploads.template(json.dumps(body).encode()),
@@ -184,15 +159,15 @@ class LocalAws(Engine):
         )
         return self.stack(stack_name, region=region)
 
-    def delete_stack(self, stack_name: str, *, region: str | None = None) -> None:
+    def delete_stack(self, stack_name: str, *, region: str = REGION) -> None:
         """Delete a stack and wait until it is gone."""
         self._operate("delete_stack", stack_name, region)
 
-    def stack(self, stack_name: str, *, region: str | None = None) -> Stack:
+    def stack(self, stack_name: str, *, region: str = REGION) -> Stack:
         """Return a deployed stack."""
-        return Stack(stack_name, region or self.region, self.client)
+        return Stack(stack_name, region, self.client)
 
-    def _operate(self, operation: str, stack_name: str, region: str | None, **request: Any) -> None:
+    def _operate(self, operation: str, stack_name: str, region: str, **request: Any) -> None:
         """Call an operation of CloudFormation, such as ``create_stack``, and wait until it is complete."""
         cloudformation = self.client("cloudformation", region=region)
         try:
@@ -202,7 +177,7 @@ class LocalAws(Engine):
         except (ClientError, WaiterError) as error:
             raise self._failure(operation, stack_name, error, region) from error
 
-    def _failure(self, operation: str, stack_name: str, error: Exception, region: str | None = None) -> EngineError:
+    def _failure(self, operation: str, stack_name: str, error: Exception, region: str = REGION) -> EngineError:
         """Return an error that names the first resource that failed in the stack's last operation, and why."""
         cloudformation, why = self.client("cloudformation", region=region), str(error)
         try:

@@ -61,10 +61,7 @@ class NewConsumerError(Exception):
 
 
 def make(name: str, root: Path = ROOT) -> list[Path]:
-    """Make a consumer, and return the files that were written or changed. After an error nothing is written.
-
-    The name is of lower-case words joined by underscores; ``root`` is the project's.
-    """
+    """Make a consumer, and return the files that were written or changed. After an error nothing is written."""
     _check(name, root)
     forms = {
         "module": name,

@@ -26,10 +26,7 @@ _POLL_SECONDS: Final = 60.0
 
 
 class Partner:
-    """Gives points for every event of a ride, once.
-
-    ``before`` is called with each event and the attempt before it takes effect; an error fails the attempt.
-    """
+    """Gives points for every event of a ride, once. ``before`` gets event and attempt, and may fail it."""
 
     def __init__(self, store: Store, *, before: Callable[[Mapping[str, Any], int], None] | None = None) -> None:
         self.points: Counter[str] = Counter()
@@ -87,10 +84,7 @@ class Partner:
 
 
 def subscribe(sns: Any, sqs: "SQSClient", topic: str, name: str, *, visibility_s: int = 30) -> str:
-    """Create a queue that gets every message of a topic, given by its ARN, unchanged, and return its URL.
-
-    A failed message comes again after ``visibility_s`` seconds.
-    """
+    """Create a queue that gets every message of a topic, by its ARN, unchanged; return its URL."""
     url = sqs.create_queue(QueueName=name, Attributes={"VisibilityTimeout": str(visibility_s)})["QueueUrl"]
     arn = allow(sqs, url, "sns", topic)
     sns.subscribe(TopicArn=topic, Protocol="sqs", Endpoint=arn, Attributes={"RawMessageDelivery": "true"})

@@ -142,10 +142,7 @@ class Failover:
         return Outcome(drained, compared, republished, name)
 
     def drain(self, put_up: Fence, since: datetime, patience: Patience) -> int:
-        """Wait until the primary's work has ended and its tables have caught up, and return how many items have.
-
-        Replication was not behind before ``since``, when the trouble began.
-        """
+        """Wait until the primary's work has ended and what it wrote since the trouble began has arrived."""
         given = patience.runs_end_in
         longest = fence.longest_run(self.primary, put_up) if given is None else given.total_seconds()
         if longest > 0:  # counted from now: an interrupted fence stops everything only when it is put up again
@@ -175,10 +172,7 @@ class Failover:
         return put_up
 
     def undo(self, catching_up: timedelta = PATIENCE.catches_up_in) -> Mapping[str, int]:
-        """Go back to the primary: it gets what the secondary wrote, starts as it was, and then has the producers.
-
-        Returns how many parts were started, by kind.
-        """
+        """Start the primary as it was, with what the secondary wrote, and give it the producers; count its parts."""
         here, there = self.primary.region, self.secondary.region
         put_up = self.check_undo()
         if put_up is None:

@@ -140,10 +140,7 @@ def url_of(stack: StackRef, queue: str) -> str:
 def found_in(
     stack: StackRef, queue: str, *, at_once: int = _AT_ONCE, hidden_s: int = HIDDEN_SECONDS
 ) -> Generator[Found]:
-    """Yield every visible letter of a queue with its record, and make all of them visible again.
-
-    ``at_once`` records are read together, and others see no letter for ``hidden_s`` seconds.
-    """
+    """Yield every visible letter of a queue with its record; others see none of them for ``hidden_s`` seconds."""
     with closing(peek(stack.client("sqs"), url_of(stack, queue), hidden_s)) as messages:
         for some in batched(messages, at_once, strict=False):
             received = [(letter_of(queue, message), message["ReceiptHandle"]) for message in some]
@@ -186,10 +183,7 @@ def ride_of(event: Any) -> str | None:
 
 
 def count_key(letter: Letter) -> str | None:
-    """Return the key of the item that counts how often a letter's event was redriven to its target.
-
-    It is in the idempotency table: neither the event nor its record nor an invocation can keep the count.
-    """
+    """Return the key of the item, in the idempotency table, that counts the redrives of an event to its target."""
     return f"{COUNTS}{letter.key or f'{letter.queue}#{letter.fact}'}" if letter.fact else None
 
 

@@ -138,10 +138,7 @@ def target_of(stack: StackRef, queue: str) -> str:
 
 
 def judge(letter: Letter, record: Record | None, predictor: Predictor | None, *, release: bool = False) -> Verdict:
-    """Return whether a letter whose key has this record may be sent, and what its target would do with it.
-
-    ``predictor`` is the consumer's, None for the bus; ``release`` as in `redrive`.
-    """
+    """Return what a redrive would do with a letter whose key has this record; the bus has no predictor."""
     event = letter.event
     if not isinstance(event, Mapping) or event.get("detail") is None or "detailBytes" in event:
         return Verdict(False, "the event is not in it")
@@ -210,10 +207,7 @@ def redrive(
 def plan(
     stack: StackRef, queue: str, *, limit: int | None = None, release: bool = False, **chosen: str | None
 ) -> RedrivePlan:
-    """Return what a redrive of a dead-letter queue would do with each letter, and change nothing.
-
-    ``chosen`` are the key, reason or group of the letters to take. Arguments as in `redrive`.
-    """
+    """Return what a redrive would do with each letter, and change nothing. ``chosen`` are a key, reason or group."""
     url, target = url_of(stack, queue), target_of(stack, queue)
     hidden, others, found = waiting(stack.client("sqs"), url), list[str](), list[Planned]()
     predictor = predictor_of(stack, queue)

@@ -127,10 +127,7 @@ class StackRef:
 
 
 def aws_clients(**settings: Any) -> ClientFactory:
-    """Return a factory that makes each client once, configured as AWS's tools are, with short timeouts.
-
-    ``settings``, such as ``endpoint_url``, are arguments of boto3's ``Session.client`` that take precedence.
-    """
+    """Return a factory that makes each client once, as AWS's tools are configured or as ``settings`` of boto3 say."""
 
     @cache
     def client(service: str, region: str) -> Any:

@@ -89,7 +89,7 @@ def _command(verb: Verb, clients: ClientFactory | None) -> Callable[..., int]:
     def command(*given: Any, **options: Any) -> int:
         stack, region, yes, as_json = (options.pop(name, None) for name in ("stack", "region", "yes", "json"))
         say = console(sys.stderr if as_json else sys.stdout)
-        session = Session(lambda data: say.print(show(data)), clients, stack, region)
+        session = Session(lambda data: say.print(show(data)), clients, stack=stack, region=region)
         result = None
         try:
             result = verb.run(session.stack if first.name == "stack" else session, *given, **options)

@@ -20,14 +20,11 @@ _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
 class Plan(NamedTuple):
-    """What an acting verb would do."""
+    """What an acting verb would do: data to show, from the code that acts, and what does it to which stacks."""
 
     preview: Any
-    """Data for `ops.cli.show`; it comes from the code that acts."""
     do: Callable[[], Any]
-    """Does it, and returns data about what was done."""
     stacks: tuple[StackRef, ...]
-    """What it changes."""
 
 
 class Steps(NamedTuple):
@@ -76,16 +73,8 @@ acts: Final = partial(reads, acts=True)
 class Session:
     """What a verb works with: ``say`` shows progress, text or data, and the options choose the stack."""
 
-    def __init__(
-        self,
-        say: Callable[[object], None],
-        clients: ClientFactory | None = None,
-        stack: str | None = None,
-        region: str | None = None,
-    ) -> None:
-        self.say = say
-        self.options = {"stack": stack, "region": region}
-        self._made = clients
+    def __init__(self, say: Callable[[object], None], clients: ClientFactory | None, **options: str | None) -> None:
+        self.say, self._made, self.options = say, clients, options
 
     @cached_property
     def stack(self) -> StackRef:

@@ -77,10 +77,7 @@ def fate_of(outcome: str, reason: object) -> Fate:
 
 
 class Prediction:
-    """Counts what one consumer would do with the events of a replay, in the order in which they are added.
-
-    An event that would take effect is remembered, so that its later copies are recognised.
-    """
+    """Counts what a consumer would do with the events of a replay, in their order; copies are recognised."""
 
     def __init__(self, stack: StackRef, consumer: AuditedConsumer, replay: str) -> None:
         self.fates: defaultdict[str, Counter[Fate]] = defaultdict(Counter)
@@ -127,10 +124,7 @@ class ReplayPlan(NamedTuple):
 
 
 def plan(stack: StackRef, since: datetime, until: datetime, *, looks: int = 10) -> ReplayPlan:
-    """Predict what a replay would do, per consumer and event type, and deliver nothing to anybody.
-
-    All events have been read after ``looks`` seconds without a message.
-    """
+    """Predict what a replay would do. All events are read after ``looks`` seconds without a message."""
     made = datetime.now(UTC)
     found = warnings(stack, since, until, made)
     replay = name_for(stack.region, made)
@@ -255,10 +249,7 @@ class Progress(NamedTuple):
 
 
 def watch(stack: StackRef, name: str, *, looks: int = 3, pause: float = PAUSE) -> Iterator[Progress]:
-    """Yield the progress of a replay until replay and queues are done, and the logs of consumers stand still.
-
-    They stand still when ``looks`` looks in a row, with ``pause`` seconds in between, show no change.
-    """
+    """Yield a replay's progress, each ``pause`` seconds, until nothing was in flight or logged for ``looks`` looks."""
     since = dict.fromkeys((each.name for each in CONSUMERS), describe(stack, name).started)
     fates: dict[str, dict[str | None, Fate]] = {consumer: {} for consumer in since}
     before, unchanged = None, 0

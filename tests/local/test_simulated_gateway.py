@@ -69,19 +69,6 @@ def test_a_key_names_one_request(kind: type[Books]) -> None:
     assert (len(ledger(forgetful)), forgetful.met["forgotten"]) == (2, 2)
 
 
-def test_a_request_that_is_being_worked_on_shows_as_pending() -> None:
-    """Its key is refused until it is finished; its payment can be found by the client's name for it."""
-    books = Books()
-    request = Request("/payments", "key-1", ORDER)
-    assert books.begin(request) is None
-    reply = books.begin(request)
-    assert reply is not None
-    assert reply.status == 409
-    (found,) = books.look_up("/payments", {"reference": ["order_01"]}).body["payments"]
-    assert found["status"] == "pending"
-    assert books.finish(request).body["status"] == "authorized"
-
-
 @KINDS
 def test_a_request_that_cannot_be_done_is_refused(kind: type[Books]) -> None:
     """It leaves no payment behind, and no payment is found."""
@@ -95,17 +82,6 @@ def test_a_request_that_cannot_be_done_is_refused(kind: type[Books]) -> None:
         assert send(books, path, path, body).status == status
         assert books.look_up("/payments/pay_9", {}).status == 404
     assert ledger(books) == []
-
-
-def test_a_strict_gateway_takes_its_time_and_forgets() -> None:
-    """A reservation is pending for a while, and its key is known for another while only."""
-    time = [0.0]
-    books = Books(Troubles(pending=1.0), keys_s=9, pending_s=3, clock=lambda: time[0])
-    for now, status, payments in ((0.0, "pending", 1), (3.0, "authorized", 1), (9.1, "authorized", 2)):
-        time[0] = now
-        authorize(books)
-        assert (ledger(books)[0]["status"], len(ledger(books))) == (status, payments)
-    assert authorize(books, "key-2", amount=0).status == 422
 
 
 def test_troubles_come_in_the_shares_that_were_asked_for() -> None:

@@ -17,7 +17,7 @@ from tests.ops.world import HOME, World
 
 def missing(clients: ClientFactory) -> dict[str, Finding]:
     """Return what is missing, by name, without environments of the tools."""
-    found = doctor(Session(print, clients, "carride", HOME))["findings"]
+    found = doctor(Session(print, clients, stack="carride", region=HOME))["findings"]
     return {each.what: each for each in found if each.found is None and not each.what.startswith(".venv")}
 
 

@@ -130,10 +130,7 @@ def test_messages_that_the_bus_does_not_accept_stay(ref: StackRef) -> None:
 
 
 def test_letters_are_sent_at_the_rate_that_was_asked_for(ref: StackRef) -> None:
-    """A pause follows each. One that its target refuses stays, with AWS's code as the reason, and does not stop others.
-
-    A second plan, which another operator made before, sends none of them again.
-    """
+    """A pause follows each. A refused one stays, with AWS's code. Another operator's earlier plan sends none again."""
     put(ref, DLQ, envelope(entry("order_01")), envelope(entry("order_03")))
     theirs, pauses = redrive.plan(ref, DLQ), list[float]()
     put(ref, DLQ, envelope(entry(size=5_000)))

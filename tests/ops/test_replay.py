@@ -55,10 +55,7 @@ def test_a_replay_is_refused_where_another_region_may_work_on_its_events(
     [(2, 1, ""), (2, 0, "ten minutes"), (500, 1, "14 days"), (500, 400, "error"), (-1, -2, "error")],
 )
 def test_a_window_that_the_archive_does_not_cover_is_said(since: int, until: int, said: str) -> None:
-    """Hours before now: the end of the window may not be archived yet, and its beginning may be deleted already.
-
-    A window without archived events is refused. The archive of a local stack has every event at once.
-    """
+    """Its end may not be archived yet, except locally, and its beginning may be deleted. An empty one is refused."""
     archive = SimpleNamespace(describe_archive=lambda **_: {"RetentionDays": 14})
     deployed = stack(lambda *_: archive, CarRideArchiveArn="arn:aws:events:us-east-1:0:archive/all")
     window = (NOW - timedelta(hours=since), NOW - timedelta(hours=until))

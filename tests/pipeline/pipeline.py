@@ -11,6 +11,7 @@ from ops.audit import CONSUMERS, Report, audit
 from ops.audit.ledger import Ledger
 from ops.audit.queues import peek
 from ops.audit.reading import BUS, lines, scan
+from ops.cli.app import main
 from ops.simulation import simulate
 
 HISTORY: Final = "ride-history"
@@ -21,8 +22,8 @@ class Pipeline:
     """A stack on the local engine."""
 
     def __init__(self, cloud: LocalAws, stack: Stack) -> None:
-        self.cloud = cloud
-        self.stack = stack
+        self.cloud, self.stack = cloud, stack
+        self.where = ("--stack", stack.name, "--region", stack.region)
 
     def simulate(self, **request: Any) -> Ledger:
         """Have the deployed simulator publish, wait until every event has reached its end, and return the ledger."""
@@ -38,6 +39,14 @@ class Pipeline:
         }
         entries = [{**bus, "Detail": json.dumps(detail)} for detail in details]
         return [each["EventId"] for each in self.cloud.client("events").put_events(Entries=entries)["Entries"]]
+
+    def carride(self, *command: str) -> int:
+        """Run an operator's command on the stack, in this process, and return its status."""
+        try:
+            main([*command, *self.where], self.cloud.client)
+        except SystemExit as ended:
+            return int(ended.code or 0)
+        return 0
 
     def settle(self) -> None:
         self.cloud.wait_until_quiet(timeout=QUIET_SECONDS)

@@ -84,11 +84,7 @@ def interrupted_everywhere(pipeline: Pipeline, work: Callable[[StackRef], object
 
 
 def test_a_fence_is_put_up_and_taken_down_wherever_it_was_interrupted(gradual: Pipeline) -> None:
-    """Everything stops but the evidence, and is afterwards as it was: reserved concurrency, aliases, what was off.
-
-    Without the stored state the stack is not fenced again, because that would be stored as the former state; everything
-    of it can be started.
-    """
+    """Everything stops but the evidence, and is afterwards as it was. A fence that lost that is not put up again."""
     stack = reference(gradual)
     fence.switch_schedules(stack, ["ReconcilerSchedule"], on=True)  # the local stage deploys it disabled
     before, schedule = running(stack), settings(stack)

@@ -6,14 +6,12 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from local.local_aws import ROOT, LocalAws
 from ops.audit import Evidence, judge, read
-from ops.cli.app import main
 from tests.pipeline.pipeline import Pipeline
 
 type Ask = Callable[..., Any]
@@ -30,24 +28,11 @@ def lived(cloud: LocalAws) -> Iterator[tuple[Pipeline, Evidence]]:
 
 
 @pytest.fixture
-def where(lived: tuple[Pipeline, Evidence]) -> list[str]:
-    return ["--stack", lived[0].stack.name, "--region", lived[0].cloud.region]
-
-
-@pytest.fixture
-def ask(
-    lived: tuple[Pipeline, Evidence],
-    where: list[str],
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Ask:
+def ask(lived: tuple[Pipeline, Evidence], capsys: pytest.CaptureFixture[str]) -> Ask:
     """Run a command, and return what it prints with --json."""
-    monkeypatch.setattr("ops.cli.app.CHANGES", tmp_path / "changes.jsonl")
 
     def ask(*arguments: str) -> Any:
-        clients = lived[0].cloud.client
-        main([*arguments, *where, "--json"], clients)
+        assert lived[0].carride(*arguments, "--json") == 0
         printed = capsys.readouterr().out
         return [json.loads(each) for each in printed.splitlines()] if arguments[0] == "tail" else json.loads(printed)
 
@@ -122,9 +107,9 @@ def test_the_past_of_the_bus_is_read_once(lived: tuple[Pipeline, Evidence], ask:
     assert taken_over
 
 
-def test_following_the_bus_ends_normally_with_ctrl_c(lived: tuple[Pipeline, Evidence], where: list[str]) -> None:
+def test_following_the_bus_ends_normally_with_ctrl_c(lived: tuple[Pipeline, Evidence]) -> None:
     """Nothing is left behind, because nothing was created."""
-    command = [sys.executable, "-m", "ops", "tail", "--since", "1h", *where]
+    command = [sys.executable, "-m", "ops", "tail", "--since", "1h", *lived[0].where]
     environment = {**lived[0].cloud.environment(), "PYTHONPATH": ":".join([str(ROOT), *sys.path])}
     with subprocess.Popen(command, env=environment, cwd=ROOT, stdout=subprocess.PIPE, text=True) as tail:
         assert tail.stdout is not None

@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from operator import itemgetter
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -23,7 +22,6 @@ from ops.audit import CONSUMERS, reading
 from ops.audit.evidence import Delivered, Published
 from ops.audit.queues import opened, peek
 from ops.audit.reading import type_of
-from ops.cli.app import main
 from ops.replay import PLAN_PREFIX, planning
 from ops.replay.planning import Fate, ReplayPlan, fate_of, plan, watch
 from ops.simulation import simulate
@@ -113,17 +111,14 @@ def flat(planned: ReplayPlan) -> Counter[Fated]:
 
 
 def observed(stack: StackRef, name: str, before: Collection[tuple[str, str | None]]) -> Counter[Fated]:
-    """Return the same numbers for a replay, from what consumers, bus and dead-letter queues hold.
-
-    A consumer's log does not tell the type of an event that it could not read; its dead letter does.
-    """
+    """Return the same numbers for a replay, from what consumers, bus and dead-letter queues hold."""
     fates = Counter[Fated]()
     for at, line in deliveries(stack).items():
         if line.type is not None and at not in before:
             fates[line.consumer, line.type, fate_of(line.outcome, line.reason)] += 1
     for each in CONSUMERS:
         for message in peek(stack.client("sqs"), stack.outputs[f"{each.resources}DlqUrl"]):
-            reason, event = opened(message)
+            reason, event = opened(message)  # which tells the type of an event that the consumer could not read
             if reason == "CONTRACT" and event.get("replay-name") == name:
                 fates[each.name, str(type_of(event)), Fate.DEAD_LETTERED] += 1
     for each in CONSUMERS:
@@ -202,21 +197,16 @@ def test_the_next_plan_removes_what_a_killed_one_left(stack: StackRef) -> None:
 
 
 def test_a_run_ends_with_the_audit(
-    stack: StackRef, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    pipeline: Pipeline, stack: StackRef, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The dry run says who receives the events. What is interrupted goes on, and says how to cancel it."""
     monkeypatch.setattr("ops.cli.replay.plan", partial(plan, looks=1))
     monkeypatch.setattr("ops.cli.replay.PAUSE", 0.2)
-    monkeypatch.setattr("ops.cli.app.CHANGES", tmp_path / "changes.jsonl")
     now = datetime.now(UTC)
     window = ("--since", (now - timedelta(seconds=1)).isoformat(), "--until", now.isoformat())
 
-    def run(verb: str, *options: str) -> tuple[str, object]:
-        status, where = None, ("--stack", stack.name, "--region", stack.region)
-        try:
-            main(("replay", verb, *options, *where), lambda service, _region: stack.client(service))
-        except SystemExit as ended:
-            status = ended.code
+    def run(verb: str, *options: str) -> tuple[str, int]:
+        status = pipeline.carride("replay", verb, *options)
         return "".join(capsys.readouterr()), status
 
     assert f"replay run {' '.join(window)}" in run("plan", *window)[0]

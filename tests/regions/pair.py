@@ -53,8 +53,8 @@ class Regions:
     """Both regions, with cars in their one fleet."""
 
     def __init__(self, cloud: LocalAws, gateway: GatewayServer) -> None:
-        self.cloud = cloud
-        self.primary, self.secondary = (StackRef(NAME, region, self.client) for region in (HOME, AWAY))
+        self.cloud, self.client = cloud, cloud.client
+        self.primary, self.secondary = (cloud.stack(NAME, region=region) for region in (HOME, AWAY))
         given = {"PaymentGatewayUrl": gateway.url}
         self.pair = Environment("primary", self.primary, given), Environment("secondary", self.secondary, given)
         self._carry_out(regions.deployment(*self.pair))
@@ -63,16 +63,11 @@ class Regions:
     def _carry_out(self, steps: Sequence[Step]) -> None:
         regions.carry_out(steps, self.pair, LocalDeployer(self.cloud), report=lambda text: None)
 
-    def client(self, service: str, region: str) -> Any:
-        return self.cloud.client(service, region=region)
-
     def publish(self, entries: Sequence[BusEntry]) -> None:
         """Publish through the global endpoint, as a producer does."""
+        bus, endpoint = (self.primary.outputs[name] for name in ("CarRideBusName", "CarRideEndpointId"))
         for entry in entries:
-            request = entry.to_request(self.primary.outputs["CarRideBusName"])
-            put_through_endpoint(
-                self.cloud, self.primary.outputs["CarRideEndpointId"], {**request, "Time": entry.time.timestamp()}
-            )
+            put_through_endpoint(self.cloud, endpoint, entry.to_request(bus) | {"Time": entry.time.timestamp()})
 
     def publish_to(self, region: str, entries: Sequence[BusEntry]) -> None:
         """Put entries on the bus of a region, whatever the endpoint would do."""
@@ -83,13 +78,12 @@ class Regions:
 
     def book(self, stack: StackRef, rides: int) -> None:
         """Book rides over a region's HTTP API, which publishes them through its outbox."""
-        list(book(self.cloud, self.cloud.stack(stack.name, region=stack.region), rides))
+        list(book(self.cloud, stack, rides))
 
     def ask(self, stack: StackRef, method: str, body: object = None) -> tuple[int, str | None]:
         """Book or list rides over a region's HTTP API, and return status and Retry-After of the answer."""
-        api = Api(self.cloud, self.cloud.stack(stack.name, region=stack.region))
         path = "/carrides" if body else "/carrides?customer=customer_a"
-        answer = api.send(method, path, body, key="asked")
+        answer = Api(self.cloud, stack).send(method, path, body, key="asked")
         return answer.status, answer.headers.get("Retry-After")
 
     def settle(self) -> None:

@@ -31,12 +31,7 @@ sys.exit(status)
 
 @contextmanager
 def serving(folder: Path, client: Callable[[str], Any]) -> Iterator[dict[str, str]]:
-    """Put an `aws` into a folder, and yield the variables with which it works.
-
-    Args:
-        folder: goes into PATH.
-        client: returns a boto3 client for a service.
-    """
+    """Put an `aws`, by boto3's clients, into a folder of PATH, and yield the variables with which it works."""
 
     class Handler(socketserver.StreamRequestHandler):
         @override
