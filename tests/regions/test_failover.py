@@ -18,7 +18,6 @@ from carride.simulation import Simulation, Spec
 from ops import fence
 from ops.failover import Failover, Patience
 from ops.stack import OperatorError, StackRef
-from tests.engine.support import outage
 from tests.regions.pair import AWAY, HOME, NAME, Regions, unreachable
 
 AT_ONCE: Final = Patience(timedelta(), timedelta(), timedelta(minutes=1))
@@ -40,11 +39,13 @@ class Run:
 
     def until_the_outage(self) -> None:
         """Let the primary work, then be late: events that it accepts wait, and so does its outbox."""
-        outage(self.regions.cloud, lagging=True)  # a replica always shows an effect later than the bus its event
+        self.regions.cloud.control(
+            "outages", lagging=True
+        )  # a replica always shows an effect later than the bus its event
         self.regions.publish(self.parts[0])
         self.regions.settle()
-        outage(self.regions.cloud, lagging=False)
-        outage(self.regions.cloud, late=[HOME], lagging=True)
+        self.regions.cloud.control("outages", lagging=False)
+        self.regions.cloud.control("outages", late=[HOME], lagging=True)
         self.regions.publish_to(HOME, self.parts[1])  # the health check has not noticed
         self.regions.book(self.regions.primary, BOOKED)
 
@@ -89,7 +90,7 @@ def test_a_fenced_primary_loses_and_doubles_nothing(run: Run) -> None:
         if not waited:
             run.publish_late()
         waited.append(seconds)
-        outage(regions.cloud, lagging=False)
+        regions.cloud.control("outages", lagging=False)
 
     outcome = run.failover(regions.primary, catch_up).run(run.since, None, AT_ONCE)
     assert waited, "the tables lag: the drain has to wait for them"
@@ -106,7 +107,7 @@ def test_a_fenced_primary_loses_and_doubles_nothing(run: Run) -> None:
         assert time.monotonic() < deadline, "a fenced region accepts no write"
     # Late events arrive in the primary: while it is fenced, and when it has started again.
     done = regions.deliveries(regions.primary)
-    outage(regions.cloud, late=[])
+    regions.cloud.control("outages", late=[])
     regions.settle()
     assert regions.deliveries(regions.primary) == done, "a fenced region works on nothing"
     fence.forget(regions.primary)  # whoever deleted it: everything starts
@@ -136,9 +137,11 @@ def test_without_the_fence_effects_are_doubled(run: Run) -> None:
     assert not outcome.drained
     assert reconciling(regions) == [AWAY]
     regions.settle()
-    outage(regions.cloud, late=[])  # the primary was late, not dead, and its replicas have seen nothing of all that
+    regions.cloud.control(
+        "outages", late=[]
+    )  # the primary was late, not dead, and its replicas have seen nothing of all that
     regions.settle()
-    outage(regions.cloud, lagging=False)
+    regions.cloud.control("outages", lagging=False)
     regions.settle()
     ledger = regions.ledger()
     assert ledger.doubled > 0, ledger.to_text()
