@@ -88,15 +88,8 @@ class _Known:
 class Books:
     """The gateway without its network: payments, and the keys by which requests are recognised.
 
-    Args:
-        troubles: Shares of everything that goes wrong.
-        seed: The same seed gives the same requests and rides the same troubles.
-        keys_s: Seconds for which it knows a key.
-        pending_s: Seconds until a pending reservation is made.
-        clock: Seconds, which only grow.
-
-    Attributes:
-        met: Number of requests that met each trouble.
+    The same seed gives the same requests and rides the same troubles. A key is known for ``keys_s`` seconds, and a
+    pending reservation is made after ``pending_s``, by a clock that only grows. ``met`` counts each trouble.
     """
 
     def __init__(

@@ -33,21 +33,17 @@ class Settings(Struct, frozen=True):
 
     event_bus_name: str
     producer_dlq_url: str
+    # The global endpoint to publish through, e.g. ``abcde.veo``; empty for this region's bus.
     event_endpoint_id: Annotated[str, Meta(pattern=r"^$|^[A-Za-z0-9-]+\.[A-Za-z0-9-]+$")] = ""
-    """The global endpoint to publish through, e.g. ``abcde.veo``; empty for this region's bus."""
-    event_producer: str = ""
-    """The ARN that names the producer in `Resources` of its entries: the id of the stack, as the outbox pipe's."""
+    event_producer: str = ""  # the stack's id, which names the producer in `Resources` of its entries
 
 
 class Request(Spec, frozen=True, kw_only=True):
     """What to simulate, and the part of it to publish."""
 
-    offset: Annotated[int, Meta(ge=0)] = 0
-    """The index of the first entry."""
-    limit: Annotated[int, Meta(ge=1, le=2**31)] | None = None
-    """The largest number of entries to publish."""
-    time: Annotated[datetime, Meta(tz=True)] | None = None
-    """The present of the simulation; by default the clock's time."""
+    offset: Annotated[int, Meta(ge=0)] = 0  # the index of the first entry
+    limit: Annotated[int, Meta(ge=1, le=2**31)] | None = None  # the largest number of entries to publish
+    time: Annotated[datetime, Meta(tz=True)] | None = None  # the present of the simulation; by default the clock's
 
 
 def make_handler(
@@ -101,19 +97,18 @@ def make_handler(
             return {"error": str(error), "field": error.field}
 
         counts = Counter(requested=0, published=0, distinct=0, deadLettered=0, rejected=0)
-        reasons: Counter[str] = Counter()
-        injected: Counter[str] = Counter()
+        reasons, injected = Counter[str](), Counter[str]()
         began = monotonic()
         entries = islice(simulation.entries(request.offset), request.limit)
         chunk_size = CHUNK if request.rate is None else max(1, min(CHUNK, int(request.rate / 10)))
         for chunk in batched(entries, chunk_size, strict=False):
-            due = 0.0 if request.rate is None else began + counts["requested"] / request.rate - monotonic()
-            wait_s = max(0.0, due)
+            wait_s = 0.0
+            if request.rate is not None:
+                wait_s = max(0.0, began + counts["requested"] / request.rate - monotonic())
             left_ms = context.get_remaining_time_in_millis() - wait_s * 1000
             if counts["requested"] and left_ms < NEEDED_FOR_A_CHUNK_MS:
                 break
-            if wait_s:
-                sleep(wait_s)
+            sleep(wait_s)
             receipts = publisher.publish([one.entry for one in chunk], context.get_remaining_time_in_millis)
             for simulated, receipt in zip(chunk, receipts, strict=True):
                 published = receipt.outcome is Outcome.PUBLISHED

@@ -41,20 +41,15 @@ class _Event:
 
     @property
     def arn(self) -> str:
-        """The ARN of the invoked function, with its qualifier or ``$LATEST``."""
         account, region = self.scope
         return f"arn:aws:lambda:{region}:{account}:function:{self.function}:{self.qualifier or '$LATEST'}"
 
 
 class _Functions:
-    """The events of every function, each on a bounded number of threads.
-
-    Attributes:
-        unfinished: Request ids of the events that are queued, waiting for a retry or in hand.
-    """
+    """The events of every function, each on a bounded number of threads."""
 
     def __init__(self, settings: Settings) -> None:
-        self.unfinished: set[str] = set()
+        self.unfinished: set[str] = set()  # request ids of events that are queued, waiting for a retry or in hand
         self._settings = settings
         self._threads: dict[tuple[Scope, str], ThreadPoolExecutor] = {}
         self._lock = threading.Lock()
@@ -67,7 +62,6 @@ class _Functions:
             self._threads, self.unfinished = {}, set()
 
     def submit(self, arn: str, payload: Any) -> None:
-        """Queue an event for a function."""
         function, qualifier = lambda_svc._lambda_function_name_and_qualifier_from_arn(arn)
         event = _Event(function, qualifier, Scope.current(), payload)
         self.unfinished.add(event.request_id)

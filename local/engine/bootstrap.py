@@ -44,14 +44,11 @@ def _context(call: dict[str, Any]) -> SimpleNamespace:
 
 
 def _search_path(code: str) -> list[str]:
-    """Return the folders of modules: the function's, then its layers' (the last one first), then the runtime's.
-
-    Layers are built for Lambda's Linux. On another system their compiled modules cannot be loaded, so there the
-    runtime's own copies go first.
-    """
+    """Return the folders of modules: the function's, then its layers' (the last one first), then the runtime's."""
     layers = os.environ.get("_LAMBDA_LAYERS_DIRS", "").split(os.pathsep)
     layered = [f"{layer}/python" for layer in reversed(layers)]
     runtime = sys.path[1:]  # without this file's own folder
+    # Layers are built for Lambda's Linux. Elsewhere their compiled modules cannot be loaded, but the runtime's can.
     return [code, *layered, *runtime] if sys.platform == "linux" else [code, *runtime, *layered]
 
 

@@ -38,21 +38,22 @@ class _Progress:
     """How far a pipe is in its batch, which MiniStack delivers again until all of it has been taken."""
 
     done: int = 0
-    attempts: int = 0
-    """Attempts at the record that is next."""
+    attempts: int = 0  # at the record that is next
     not_before: float = 0.0
 
 
 class _EventBusPipes:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self.progress: dict[str, _Progress] = {}
+        self.progress: dict[tuple[str, float], _Progress] = {}
+        """By the pipe's ARN and the time of its creation: a stack may be deleted and deployed again."""
 
     def deliver(self, pipe: Properties, batch: list[_Record]) -> bool:
         """Take the pipe through its batch, or as far as its target lets it; return whether all of it is delivered."""
         if not _is_ours(pipe):
             return bool(_stock_deliver(pipe, batch))
-        at = self.progress.setdefault(pipe["Arn"], _Progress())
+        key = (pipe["Arn"], pipe["CreationTime"])
+        at = self.progress.setdefault(key, _Progress())
         if time.monotonic() < at.not_before:
             return False
         for record in batch[at.done :]:
@@ -65,7 +66,7 @@ class _EventBusPipes:
                     return False
                 self._dead_letter(pipe, record)
             at.done, at.attempts, at.not_before = at.done + 1, 0, 0.0
-        del self.progress[pipe["Arn"]]
+        del self.progress[key]
         return True
 
     def _put(self, pipe: Properties, record: _Record) -> bool:
@@ -112,7 +113,7 @@ def _is_ours(pipe: Properties) -> bool:
 
 
 def _runs(pipe: Properties) -> bool:
-    _, _, _, _, region, account, _ = f":{pipe['Arn']}".split(":", 6)
+    _, _, _, region, account, _ = pipe["Arn"].split(":", 5)
     return pipe["CurrentState"] == "RUNNING" and Scope(account, region) not in impaired
 
 

@@ -20,15 +20,7 @@ _logger = logging.getLogger("local.engine")
 
 
 def client(settings: Settings, service: str, *, role: str, user: str, region: str | None = None) -> Any:
-    """Return a boto3 client of this engine that acts with a role.
-
-    Args:
-        settings: Where the engine listens.
-        service: As boto3 names it.
-        role: ARN of the role.
-        user: Name of the function or pipe that uses the role; it names the session.
-        region: Region of the service; left out, the current one.
-    """
+    """Return a boto3 client of this engine that acts with a role (an ARN), for the function or pipe of this name."""
     account, here = Scope.current()
     # MiniStack makes sessions for functions only. It looks at the ARN and the role, not at the function.
     arn = f"arn:aws:lambda:{region or here}:{account}:function:{user}"

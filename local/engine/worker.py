@@ -4,11 +4,19 @@ Stock MiniStack kills a handler that raises, and answers ``Runtime.HandlerError`
 module hides the function's. The log is read with timers: lines can be late, belong to the next invocation, or be lost
 when the process dies, and a quiet invocation waits 50 ms for them. On AWS only a handler that exits, is killed or
 overruns the function's timeout ends the environment and fails the invocation.
+
+Here the processes of a function share one copy of its package and layers, where MiniStack unpacks them for each. As on
+AWS, functions must not write there.
 """
 
+import hashlib
 import json
 import logging
 import os
+import tempfile
+import threading
+import types
+import zipfile
 from contextlib import suppress
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -25,6 +33,19 @@ _INIT_SECONDS = 10.0  # time that AWS gives a function to be imported, apart fro
 _logger = logging.getLogger("local.engine")
 _stock_worker_class_for = lambda_runtime._worker_class_for
 _stock_execute = lambda_svc._execute_function_warm
+_unpacking = threading.Lock()
+
+
+class _SharedZipFile(zipfile.ZipFile):
+    def extractall(self, path: Any = None, members: Any = None, pwd: Any = None) -> None:
+        """Link the entries at the package's top, in a copy that is unpacked once, into a folder."""
+        digest = hashlib.sha256(Path(str(self.filename)).read_bytes()).hexdigest()
+        copy = Path(tempfile.gettempdir(), f"package-{digest}")
+        with _unpacking:
+            if not copy.exists():
+                super().extractall(copy, members, pwd)
+        for entry in copy.iterdir():
+            Path(path, entry.name).symlink_to(entry)
 
 
 class PythonWorker(lambda_runtime.Worker):  # type: ignore[misc] # MiniStack has no types
@@ -107,6 +128,7 @@ def apply(settings: Settings) -> None:
     """Replace the Python worker."""
     if settings.preload:
         os.environ[PRELOAD] = os.pathsep.join(settings.preload)  # functions' processes inherit the environment
+    lambda_runtime.zipfile = types.SimpleNamespace(**vars(zipfile) | {"ZipFile": _SharedZipFile})
     lambda_runtime._PYTHON_WORKER_SCRIPT = Path(__file__).with_name("bootstrap.py").read_text(encoding="utf-8")
     lambda_runtime._worker_class_for = lambda config: (
         PythonWorker if _is_python(config) else _stock_worker_class_for(config)

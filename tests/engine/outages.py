@@ -1,4 +1,4 @@
-"""Outages and delays: a plug-in of the engine, for tests (`LocalAws("--plug-in=tests.engine.outages")`).
+"""Outages and delays: a plug-in of the engine for tests.
 
 ``POST /_engine/outages`` with ``{"late": […], "lagging": …, "slow_replays": …}`` sets these switches.
 

@@ -28,11 +28,6 @@ def needed(module: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("engine", [pytest.param(ENGINE, id="engine"), canary], indirect=True)
 
 
-def outage(cloud: LocalAws, **switches: Any) -> None:
-    """Begin or end outages of regions, on an engine with the plug-in `tests.engine.outages`."""
-    cloud.control("outages", **switches)
-
-
 def until[T](look: Callable[[], T], timeout: float = 10.0) -> T:
     """Call a function until its result is true, or the time is over; return the last result."""
     deadline = time.monotonic() + timeout
@@ -42,17 +37,10 @@ def until[T](look: Callable[[], T], timeout: float = 10.0) -> T:
 
 
 def put_through_endpoint(cloud: LocalAws, endpoint_id: str, entry: Mapping[str, Any]) -> None:
-    """Put an event through a global endpoint, signed for one region. To sign for all, botocore needs AWS's CRT.
-
-    Raises:
-        AssertionError: The call or the entry was refused.
-    """
-    request = AWSRequest(
-        "POST",
-        cloud.endpoint_url,
-        headers={"Content-Type": "application/x-amz-json-1.1", "X-Amz-Target": "AWSEvents.PutEvents"},
-        data=json.dumps({"EndpointId": endpoint_id, "Entries": [entry]}),
-    )
+    """Put an event through a global endpoint, signed for one region. To sign for all, botocore needs AWS's CRT."""
+    headers = {"Content-Type": "application/x-amz-json-1.1", "X-Amz-Target": "AWSEvents.PutEvents"}
+    body = json.dumps({"EndpointId": endpoint_id, "Entries": [entry]})
+    request = AWSRequest("POST", cloud.endpoint_url, headers=headers, data=body)
     SigV4Auth(Credentials("test", "test"), "events", cloud.region).add_auth(request)
     answer = URLLib3Session().send(request.prepare())
     assert answer.status_code == 200, answer.text
@@ -60,11 +48,7 @@ def put_through_endpoint(cloud: LocalAws, endpoint_id: str, entry: Mapping[str, 
 
 
 def template(resources: Mapping[str, Resource]) -> dict[str, Any]:
-    return {
-        "AWSTemplateFormatVersion": "2010-09-09",
-        "Transform": "AWS::Serverless-2016-10-31",
-        "Resources": dict(resources),
-    }
+    return {"Transform": "AWS::Serverless-2016-10-31", "Resources": dict(resources)}
 
 
 def function(body: str, **properties: Any) -> Resource:

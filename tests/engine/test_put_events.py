@@ -4,19 +4,9 @@ import pytest
 from botocore.exceptions import ClientError
 
 from local.local_aws import LocalAws
+from tests.engine import support
 from tests.engine.conftest import Deploy
-from tests.engine.support import (
-    QUEUE,
-    attribute,
-    bus,
-    entry,
-    from_rule,
-    messages,
-    needed,
-    put_through_endpoint,
-    queue_policy,
-    rule,
-)
+from tests.engine.support import QUEUE, attribute, bus, entry, from_rule, messages, needed, queue_policy, rule
 
 LONG_AGO = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 RESOURCE = "arn:aws:test:::é"
@@ -55,7 +45,7 @@ def test_a_call_has_ten_entries_below_one_megabyte(
 def test_an_endpoint_that_is_not_there_is_refused(engine: LocalAws) -> None:
     """A wrong id is an error, and no event is put anywhere."""
     with pytest.raises(AssertionError, match="ResourceNotFoundException"):
-        put_through_endpoint(engine, "nowhere.local", {"Source": "a", "DetailType": "t", "Detail": "{}"})
+        support.put_through_endpoint(engine, "nowhere.local", {"Source": "a", "DetailType": "t", "Detail": "{}"})
 
 
 @needed("put_events")

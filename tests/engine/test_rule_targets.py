@@ -8,19 +8,7 @@ import pytest
 from local.local_aws import LocalAws, Stack
 from tests.engine import support
 from tests.engine.conftest import Deploy
-from tests.engine.support import (
-    PERMISSION,
-    QUEUE,
-    Resource,
-    attribute,
-    bus,
-    from_rule,
-    messages,
-    needed,
-    put,
-    queue_policy,
-    rule,
-)
+from tests.engine.support import QUEUE, Resource, attribute, bus, from_rule, messages, needed, put, queue_policy, rule
 
 PRINTS = 'print(json.dumps(event["detail"]))'
 GROUP_ARN = {"Fn::Sub": "arn:aws:logs:${AWS::Region}:${AWS::AccountId}:log-group:${Group}"}
@@ -59,7 +47,7 @@ def test_a_missing_function_ends_in_the_rules_queue(engine: LocalAws, deploy: De
 
     EventBridge needs that queue's permission, so a queue without a policy stays empty.
     """
-    resources = handed_to("Function", Permission=PERMISSION)
+    resources = handed_to("Function", Permission=support.PERMISSION)
     stack = deploy(**resources)
     engine.client("lambda").delete_function(FunctionName=stack.resources["Function"])
     put(engine, stack, {"ride": 1})
@@ -95,7 +83,7 @@ def logged(cloud: LocalAws, stack: Stack) -> list[Any]:
 @pytest.mark.parametrize(
     ("target", "allowed", "seen", "more"),
     [
-        ("Function", {"Permission": PERMISSION}, support.records, {}),
+        ("Function", {"Permission": support.PERMISSION}, support.records, {}),
         ("Queue", {"QueuePolicy": queue_policy("Queue", from_rule(), support.TLS_ONLY)}, queued, {}),
         (GROUP_ARN, {"LogsPolicy": LOGS_POLICY}, logged, {"Group": LOG_GROUP}),
     ],
@@ -122,7 +110,7 @@ def test_a_target_takes_only_what_its_policy_allows(
 def test_a_burst_loses_no_event(engine: LocalAws, deploy: Deploy) -> None:
     """Of 500 events put at once every one reaches the function, exactly once, by two processes at most."""
     body = 'print(json.dumps({**event["detail"], "process": os.getpid()}))'
-    stack = deploy(**handed_to("Function", body=body, Permission=PERMISSION))
+    stack = deploy(**handed_to("Function", body=body, Permission=support.PERMISSION))
     put(engine, stack, *({"ride": ride} for ride in range(500)))
     engine.wait_until_quiet()
     printed = support.records(engine, stack)

@@ -69,6 +69,16 @@ def test_a_key_names_one_request(kind: type[Books]) -> None:
     assert (len(ledger(forgetful)), forgetful.met["forgotten"]) == (2, 2)
 
 
+def test_a_request_that_is_being_worked_on_shows_as_pending() -> None:
+    """Its key is refused until it is finished; its payment can be found by the client's name for it."""
+    books, request = Books(), Request("/payments", "key-1", ORDER)
+    first, second = books.begin(request), books.begin(request)
+    assert (first, second and second.status) == (None, 409)
+    (found,) = books.look_up("/payments", {"reference": ["order_01"]}).body["payments"]
+    assert found["status"] == "pending"
+    assert books.finish(request).body["status"] == "authorized"
+
+
 @KINDS
 def test_a_request_that_cannot_be_done_is_refused(kind: type[Books]) -> None:
     """It leaves no payment behind, and no payment is found."""
@@ -116,8 +126,8 @@ def test_a_body_that_is_no_reservation_is_refused(name: str | None, value: objec
 def test_requests_at_the_same_time_are_all_kept(earlier: int) -> None:
     """A payment that is made between another one's decision and its commit is not overwritten, and both are found."""
     books = FunctionBooks()
-    for number in range(earlier):
-        authorize(books, f"earlier-{number}")
+    for _ in range(earlier):
+        authorize(books, "earlier")
     books.transport.meanwhile(lambda: authorize(books, "second"))
     assert authorize(books, "first").status == 201
     found = books.look_up("/payments", {"reference": ["order_01"]}).body["payments"]

@@ -19,7 +19,6 @@ from ops import desk, fleet
 from ops.desk.views import VIEWS
 from ops.finding import Kept, local_clients
 from ops.stack import OperatorError, StackRef
-from tests.engine.support import outage
 from tests.pipeline.pipeline import Pipeline
 
 CHROMIUM: Final = shutil.which("chromium")
@@ -48,7 +47,7 @@ def site() -> Iterator[Site]:
         gateway = stack.enter_context(GatewayServer(Books()))
         cloud = stack.enter_context(LocalAws("--retry-delays=0.5,1.0", "--plug-in=tests.engine.outages", *FAULTS))
         cloud.build()
-        outage(cloud, slow_replays=True)
+        cloud.control("outages", slow_replays=True)
         pipeline = Pipeline(cloud, cloud.deploy_fast("desk", PaymentGatewayUrl=gateway.url))
         fleet.seed(cloud.client("dynamodb"), pipeline.stack.outputs["CarTableName"], 20)
         pipeline.simulate(rides=10, seed=1, duplicates=0.3, crashes=1, poison=1, malformed=6)

@@ -6,7 +6,6 @@ import pytest
 
 from local.local_aws import LocalAws
 from local.simulated_gateway import Books, GatewayServer
-from tests.engine.support import outage
 from tests.regions.pair import Regions
 
 
@@ -24,5 +23,5 @@ def regions(cloud: LocalAws) -> Iterator[Regions]:
     with GatewayServer(Books()) as gateway:
         deployed = Regions(cloud, gateway)
         yield deployed
-        outage(cloud, late=[], lagging=False)
+        cloud.control("outages", late=[], lagging=False)
         deployed.remove()

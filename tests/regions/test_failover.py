@@ -18,7 +18,6 @@ from carride.simulation import Simulation, Spec
 from ops import fence
 from ops.failover import Failover, Patience
 from ops.stack import OperatorError, StackRef
-from tests.engine.support import outage
 from tests.regions.pair import AWAY, HOME, NAME, Regions, unreachable
 
 AT_ONCE: Final = Patience(timedelta(), timedelta(), timedelta(minutes=1))
@@ -36,12 +35,13 @@ class Run:
         self.since = now - timedelta(minutes=1)
         self.entries = [each.entry for each in Simulation(Spec(rides=RIDES, seed=7, duplicates=0.3), now).entries()]
         third = len(self.entries) // 3
-        outage(regions.cloud, lagging=True)  # a replica always shows an effect later than the bus its event
+        # A replica always shows an effect later than the bus its event.
+        regions.cloud.control("outages", lagging=True)
         regions.publish(self.entries[:third])
         regions.settle()
-        outage(regions.cloud, lagging=False)
+        regions.cloud.control("outages", lagging=False)
         # The primary is late: events that it accepts wait, and so does its outbox. The health check has not noticed.
-        outage(regions.cloud, late=[HOME], lagging=True)
+        regions.cloud.control("outages", late=[HOME], lagging=True)
         regions.publish_to(HOME, self.entries[third : 2 * third])
         regions.book(regions.primary, BOOKED)
         regions.publish(self.entries[2 * third :])  # which the endpoint sends to the secondary
@@ -79,7 +79,7 @@ def test_a_fenced_primary_loses_and_doubles_nothing(run: Run) -> None:
         if not waited:
             run.publish_late()
         waited.append(seconds)
-        outage(regions.cloud, lagging=False)
+        regions.cloud.control("outages", lagging=False)
 
     outcome = run.failover(regions.primary, catch_up).run(run.since, None, AT_ONCE)
     assert waited, "the tables lag: the drain has to wait for them"
@@ -96,7 +96,7 @@ def test_a_fenced_primary_loses_and_doubles_nothing(run: Run) -> None:
         assert time.monotonic() < deadline, "a fenced region accepts no write"
     # Late events arrive in the primary: while it is fenced, and when it has started again.
     done = regions.deliveries(regions.primary)
-    outage(regions.cloud, late=[])
+    regions.cloud.control("outages", late=[])
     regions.settle()
     assert regions.deliveries(regions.primary) == done, "a fenced region works on nothing"
     fence.forget(regions.primary)  # whoever deleted it: everything starts
@@ -126,9 +126,10 @@ def test_without_the_fence_effects_are_doubled(run: Run) -> None:
     assert not outcome.drained
     assert reconciling(regions) == [AWAY]
     regions.settle()
-    outage(regions.cloud, late=[])  # the primary was late, not dead, and its replicas have seen nothing of all that
+    # The primary was late, not dead, and its replicas have seen nothing of all that.
+    regions.cloud.control("outages", late=[])
     regions.settle()
-    outage(regions.cloud, lagging=False)
+    regions.cloud.control("outages", lagging=False)
     regions.settle()
     ledger = regions.ledger()
     assert ledger.doubled > 0, ledger.to_text()

@@ -105,11 +105,7 @@ class Spec(Struct, frozen=True, kw_only=True, rename=json_name, forbid_unknown_f
     slow: Amount = 0
 
     def check_end(self) -> None:
-        """Refuse a simulation with two ends, or with none.
-
-        Raises:
-            FieldError: there are ``rides`` and a ``duration``, or a ``duration`` without a ``rate``.
-        """
+        """Raise FieldError if there are ``rides`` and a ``duration``, or a ``duration`` without a ``rate``."""
         if self.duration is not None and self.rides is not None:
             raise FieldError("duration", "give either rides or a duration")
         if self.duration is not None and self.rate is None:
@@ -160,11 +156,7 @@ class _Slot(NamedTuple):
 
 
 class Simulation:
-    """The entries of a simulation, which follow from its spec and time.
-
-    Args:
-        spec: what to simulate.
-        time: the present, with a time zone; the last event has just happened.
+    """The entries of a simulation, which follow from its spec and the present, when the last event has just happened.
 
     Raises:
         FieldError: the spec has two ends or none, or asks for more late and faulty facts than there are, or the year
