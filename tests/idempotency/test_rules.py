@@ -4,13 +4,14 @@ The explorer, the simulation and the conformance suite prove them in every order
 """
 
 import json
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 
 from idempotency import BusyError, ConfigurationError, EffectConflictError, Operation, PermanentError, Put
 from idempotency.dead_letters import BEYOND_WINDOW, CORRUPT_RECORD, QUARANTINED, UNKNOWN
-from idempotency.errors import StoreUnavailableError
+from idempotency.errors import LostLeaseError, StoreUnavailableError
 from idempotency.testing import sqs_event
 from tests.idempotency.samples import World, event, fail_with
 
@@ -124,19 +125,24 @@ class TestRule5Lease:
         world.deliver(timeout_s=timeout_s, lease=30, margin=1)
         assert left_ms == lefts_ms
 
-    def test_losing_the_lease_sets_a_flag_that_the_work_can_see(self, world: World) -> None:
-        """Work whose key was taken over sees ``operation.lost``, even before its next heartbeat."""
+    @pytest.mark.parametrize("completes", [True, False])
+    def test_losing_the_lease_sets_a_flag_that_the_work_can_see(self, world: World, *, completes: bool) -> None:
+        """It sees ``operation.lost`` even before its next heartbeat, and ends with the record's result, or none."""
         flags = []
 
         def step(operation: Operation) -> None:
-            world.work.step = lambda _: None
             world.clock.advance(60)
-            world.deliver(by="request-2", timeout_s=900)
+            if completes:
+                world.work.step = lambda _: None
+                world.deliver(by="request-2", timeout_s=900)
+            else:
+                world.crash(by="request-2", timeout_s=900)
             flags.extend([operation.lost, operation.heartbeat(), operation.lost])
 
         world.work.step = step
-        world.deliver(timeout_s=900)
-        assert flags == [True, False, True]
+        with nullcontext() if completes else pytest.raises(LostLeaseError):
+            world.deliver(timeout_s=900)
+        assert (flags, world.seen[-1].outcome) == ([True, False, True], "LostLease")
 
 
 class TestRule6EffectsWithTheRecord:
