@@ -8,7 +8,7 @@ import pytest
 
 from api.callers import Action, Caller, caller_of
 from api.commands import CHANGES
-from tests.functions.api_world import BOOKING, DEV, SETTINGS, STAFF, Answer, World, request
+from tests.functions.world import BOOKING, DEV, SETTINGS, STAFF, Answer, World, request
 
 SECURITY: Final = Path(__file__).parents[2] / "docs" / "security.md"
 BY_TOKEN: Final[dict[str, dict[str, Any]]] = {
@@ -39,22 +39,21 @@ def ask(world: World, action: str, who: str, ride: str, version: int, customer: 
     """Ask for something, as somebody."""
     caller: dict[str, Any] = {"authorizer": BY_TOKEN.get(who), "key": f"{action}-{who}-{ride}".replace(" ", "-")}
     if action == "list":
-        return world.send(request("GET", "/carrides", query={"customer": customer}, **caller))
+        return world.ask(request("GET", "/carrides", query={"customer": customer}, **caller))
     method, path, body = {
         "book": ("POST", "/carrides", BOOKING),
         "read": ("GET", f"/carrides/{ride}", None),
         "simulate": ("POST", "/carrides/simulate", {}),
     }.get(action, ("PUT", f"/carrides/{ride}", {"action": action, "version": version, **FIELDS.get(action, {})}))
-    return world.send(request(method, path, body, **caller))
+    return world.ask(request(method, path, body, **caller))
 
 
 @pytest.mark.parametrize("action", sorted({action for action, _, _ in table()}))
 def test_each_caller_may_do_what_the_page_says(world: World, action: str) -> None:
     """The API answers as the table says; a ride that a caller may not see is as unknown as one that does not exist."""
-    deployed, local = world.process(DEV), world.process(SETTINGS)
     for number, (who, cell) in enumerate((who, cell) for each, who, cell in table() if each == action):
         is_local = who not in BY_TOKEN
-        world.handler = local if is_local else deployed
+        world.restart(SETTINGS if is_local else DEV)
         owner = None if is_local else BY_TOKEN["the owner"]
         customer = f"customer_{number}"
         ride = world.book(key=f"booking-{number}", authorizer=owner, customerID=customer).body["orderID"]
@@ -62,14 +61,14 @@ def test_each_caller_may_do_what_the_page_says(world: World, action: str) -> Non
         for step in BEFORE.get(action, ()):
             version = ask(world, step, who if is_local else "staff", ride, version).body["version"]
         if action == "read":
-            world.update_read_model(ride)
-        before = len(world.published())
+            world.flow()
+        before = len(world.outbox())
         answer = ask(world, action, who, ride, version, customer)
         assert answer.status in ANSWERS[cell], who
         if cell == "404":
             unknown = ask(world, action, who, "no_ride", version).body
             assert {**answer.body, "detail": answer.body["detail"].replace(ride, "no_ride")} == unknown
-        assert cell == "yes" or len(world.published()) == before
+        assert cell == "yes" or len(world.outbox()) == before
         if action == "list":
             assert [one["orderID"] for one in answer.body["rides"]] == ([ride] if cell == "yes" else [])
 
@@ -83,15 +82,15 @@ def test_the_page_has_every_action_and_every_caller() -> None:
 def test_a_ride_that_nobody_booked_here_is_for_staff(world: World) -> None:
     """What is known of a simulated ride, which has no owner, is shown to staff alone."""
     ride = world.booked()
-    world.update_read_model()
+    world.flow()
     world.dynamodb.delete_item(TableName="bookings", Key={"orderID": {"S": ride}})
-    world.handler = world.process(DEV)
+    world.restart(DEV)
     assert [ask(world, "read", who, ride, 1).status for who in BY_TOKEN] == [404, 404, 200]
 
 
 def test_pages_show_nothing_of_the_rides_of_others(world: World) -> None:
     """A customer's rides come newest first, each on one full page; neither pages nor tokens depend on others' rides."""
-    world.handler = world.process(DEV)
+    world.restart(DEV)
     whos = ("the owner", "another caller", "another caller", "another caller", "the owner", "the owner")
     booked = [
         (who, world.book(authorizer=BY_TOKEN[who], key=f"key-{number}").body["orderID"])
@@ -102,7 +101,7 @@ def test_pages_show_nothing_of_the_rides_of_others(world: World) -> None:
         query: dict[str, Any] = {"customer": "customer_a", "limit": "2"}
         pages = []
         while query.get("next", "") is not None:
-            answer = world.send(request("GET", "/carrides", query=query, authorizer=caller)).body
+            answer = world.ask(request("GET", "/carrides", query=query, authorizer=caller)).body
             pages.append([ride["orderID"] for ride in answer["rides"]])
             used, query["next"] = query.get("next"), answer["next"]
         mine = [ride for owner, ride in booked[::-1] if who in {owner, "staff"}]
@@ -110,7 +109,7 @@ def test_pages_show_nothing_of_the_rides_of_others(world: World) -> None:
         assert [len(page) for page in pages] == lengths
         if used:  # a token says where a page ends, not whose it is
             query |= {"customer": "customer_b", "next": used}
-            assert world.send(request("GET", "/carrides", query=query, authorizer=caller)).body["rides"] == []
+            assert world.ask(request("GET", "/carrides", query=query, authorizer=caller)).body["rides"] == []
 
 
 ACCOUNT: Final = "123456789012"
@@ -155,7 +154,7 @@ def test_a_caller_is_staff_by_group_scope_or_role(authorizer: dict[str, Any], na
 
 def test_a_caller_without_a_name_is_refused(world: World) -> None:
     """Two callers without a name would share rides and keys: only stage `local` accepts them."""
-    world.handler = world.process(DEV)
+    world.restart(DEV)
     nameless: list[dict[str, Any] | None] = [
         *(token(), token(sub=""), token(sub=None, scope="staff"), {"iam": {"userArn": f"{ROLE}/staff/monday"}}),
         *(signed(f"{ROLE}/staff/monday", ""), signed(f"{ROLE}/staff/monday", ":monday"), {}, None),
@@ -163,7 +162,7 @@ def test_a_caller_without_a_name_is_refused(world: World) -> None:
     requests = (("POST", "/carrides", BOOKING), ("GET", "/carrides", None), ("GET", "/carrides/a", None))
     for authorizer in nameless:
         for method, path, body in requests:
-            answer = world.send(request(method, path, body, authorizer=authorizer))
+            answer = world.ask(request(method, path, body, authorizer=authorizer))
             assert (answer.status, answer.problem) == (403, "forbidden"), authorizer
         event = request("GET", "/carrides", authorizer=authorizer)
         assert caller_of(event, staff_group="", everyone=True) == Caller("anyone", staff=True)

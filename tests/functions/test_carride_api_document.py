@@ -8,7 +8,7 @@ from typing import Final
 import pytest
 
 from api import openapi
-from tests.functions.api_world import World, request
+from tests.functions.world import World, request
 
 ROOT: Final = Path(__file__).parents[2]
 DOCUMENT: Final = (ROOT / "docs" / "openapi.json").read_text(encoding="utf-8")
@@ -22,14 +22,14 @@ ROWS: Final = re.findall(
 
 def test_what_is_checked_in_is_served(world: World) -> None:
     """The API serves the document of the repository."""
-    assert world.send(request("GET", "/openapi.json", key=None)).body == json.loads(DOCUMENT)
+    assert world.ask(request("GET", "/openapi.json", key=None)).body == json.loads(DOCUMENT)
 
 
 @pytest.mark.parametrize("route", openapi.ROUTES, ids=lambda route: route.operation_id)
 def test_every_route_is_served_as_described(world: World, route: openapi.Route) -> None:
     """The function serves each operation: even an empty request gets a documented status."""
     path = route.path.replace("{id}", "order_01")
-    answer = world.send(request(route.method.upper(), path, b"", key=None))
+    answer = world.ask(request(route.method.upper(), path, b"", key=None))
     document = openapi.document()
     announced = document["paths"][route.path][route.method]["responses"][str(answer.status)]
     if answer.status != 200:
@@ -41,7 +41,7 @@ def test_every_sample_is_answered_as_its_row_says(world: World) -> None:
     """In the order of the README, each request has the status, the problem and the field of its row."""
     assert sorted(row[0] for row in ROWS) == sorted(path.name for path in SAMPLES.glob("*.json"))
     for name, status, problem, field in ROWS:
-        answer = world.send(json.loads((SAMPLES / name).read_text(encoding="utf-8")))
+        answer = world.ask(json.loads((SAMPLES / name).read_text(encoding="utf-8")))
         assert (name, answer.status) == (name, int(status))
         assert not problem or (name, answer.problem) == (name, problem)
         assert not field or (name, answer.body["field"]) == (name, field)

@@ -7,7 +7,7 @@ import pytest
 
 from api import requests
 from api.commands import Book
-from tests.functions.api_world import BOOKING, DEV, STAFF, World, request
+from tests.functions.world import BOOKING, DEV, STAFF, World, request
 
 CHANGE: Final = {"action": "accept", "version": 1}
 CANCEL: Final = {"action": "cancel", "version": 1}
@@ -46,11 +46,11 @@ INVALID: Final[list[tuple[str, str, Json, str, tuple[Any, ...]]]] = [
 
 def test_an_invalid_field_is_named(world: World) -> None:
     """Missing and unknown fields, wrong types, and values and simulations out of range are refused."""
-    world.handler = world.process(DEV)
+    world.restart(DEV)
     cases = [(*case, value) for *case, values in INVALID for value in values]
     for number, (method, path, valid, field, value) in enumerate(cases):
         body = {name: content for name, content in (valid | {field: value}).items() if content is not MISSING}
-        answer = world.send(request(method, path, body, key=str(number), authorizer=STAFF))
+        answer = world.ask(request(method, path, body, key=str(number), authorizer=STAFF))
         assert (answer.status, answer.problem, answer.body["field"]) == (422, "invalid-field", field), (body, answer)
     keys = {item["idempotencyKey"].split("#")[0] for item in world.items("idempotency")}
     assert keys == {"carride-api-simulate"}, "an invalid request is not stored; a simulation that is too large is"
@@ -71,7 +71,7 @@ def test_an_invalid_parameter_is_named(world: World, query: Json, field: str, va
     """Parameters are validated, and unknown ones are refused."""
     for value in values:
         asked = query if value is MISSING else query | {field: value}
-        answer = world.send(request("GET", "/carrides", key=None, query=asked))
+        answer = world.ask(request("GET", "/carrides", key=None, query=asked))
         assert (answer.status, answer.problem, answer.body["field"]) == (400, "invalid-request", field), value
 
 
@@ -103,7 +103,7 @@ def test_a_request_that_cannot_be_read(world: World, method: str, path: str, val
         ),
     ]
     for event, problem in cases:
-        answer = world.send(event)
+        answer = world.ask(event)
         assert (answer.status, answer.problem) == (expected[problem], problem), event
     assert world.items("bookings") == world.items("outbox") == world.items("idempotency") == []
 
@@ -112,14 +112,14 @@ def test_json_by_its_other_names_is_accepted(world: World) -> None:
     """Every JSON media type is read."""
     for media_type in ("application/json; charset=utf-8", "Application/JSON", "application/ld+json"):
         headers = {"content-type": media_type}
-        assert world.send(request("POST", "/carrides", BOOKING, headers=headers)).status == 201
+        assert world.ask(request("POST", "/carrides", BOOKING, headers=headers)).status == 201
 
 
 def test_an_unknown_ride(world: World) -> None:
     """A ride that does not exist cannot be read or changed, whatever its name."""
     for order_id in ("order_01", "no ride", "'; DROP TABLE rides", "x" * 10_000, "乗車", "\ud800"):
-        assert world.send(request("GET", f"/carrides/{order_id}", key=None)).problem == "unknown-ride"
-        answer = world.send(request("PUT", f"/carrides/{order_id}", CHANGE, key=str(len(ascii(order_id)))))
+        assert world.ask(request("GET", f"/carrides/{order_id}", key=None)).problem == "unknown-ride"
+        answer = world.ask(request("PUT", f"/carrides/{order_id}", CHANGE, key=str(len(ascii(order_id)))))
         assert (answer.status, answer.problem) == (404, "unknown-ride")
     assert world.items("bookings") == world.items("outbox") == []
 
@@ -138,15 +138,13 @@ def test_what_a_ride_refuses_changes_nothing(
     world: World, done: list[str], change: Json, status: int, problem: str, field: str
 ) -> None:
     """A refusal says which field it is about, and the version of the ride; the ride stays as it is."""
-    order_id = world.booked()
-    for version, step in enumerate(done, start=1):
-        world.change(order_id, step, version)
-    before = world.items("bookings"), len(world.published())
+    order_id = world.booked(*done)
+    before = world.items("bookings"), len(world.outbox())
     stale = {} if problem == "stale-version" else {"version": len(done) + 1}
-    answer = world.send(request("PUT", f"/carrides/{order_id}", change | stale, key="refused"))
+    answer = world.ask(request("PUT", f"/carrides/{order_id}", change | stale, key="refused"))
     assert (answer.status, answer.problem, answer.body["field"]) == (status, problem, field)
     assert answer.body["version"] == len(done) + 1
-    assert (world.items("bookings"), len(world.published())) == before
+    assert (world.items("bookings"), len(world.outbox())) == before
     assert world.book(key="circle", destination=BOOKING["pickup"]).body["field"] == "destination"
 
 

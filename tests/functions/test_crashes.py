@@ -14,10 +14,9 @@ from idempotency import Operation
 from idempotency.runner import Runner
 from idempotency.testing import BrokenPromiseError, crash_everywhere, sqs_event
 from idempotency.testing.worlds import CRASH_AFTER, CRASH_BEFORE, Fault
-from tests.functions.api_world import BOOKING, request
 from tests.functions.gateways import FakeGateway
 from tests.functions.saga import Life
-from tests.functions.world import World
+from tests.functions.world import BOOKING, World, request
 
 RIDE: Final = Life()
 
@@ -28,15 +27,14 @@ class Case(NamedTuple):
     consumer: str
     event: Any
     before: Fact | None = None
-    forgotten: float = 0.0
-    """The share of keys that the gateway forgets at once."""
+    forgotten: float = 0.0  # the share of keys that the gateway forgets at once
 
     def world(self) -> World:
         """Return a world with a booking, a car and a gateway, in which the earlier fact has had its effect."""
         world = World(FakeGateway(forgotten=self.forgotten))
         world.park("car_01")
         if self.consumer == "api":
-            world.book()
+            world.booked()
         if self.before:
             world.deliver(self.consumer, world.envelope(self.before))
         world.gateway.sent = world.external(
@@ -76,7 +74,7 @@ EACH: Final = {
 }
 FURTHER: Final = {
     "dispatch completed": Case("dispatch", sqs_event(heard(RIDE.completed), clock=World().clock), RIDE.accepted),
-    "api accept": Case("api", request("PUT", f"/carrides/{World().book()}", CHANGE)),
+    "api accept": Case("api", request("PUT", f"/carrides/{World().booked()}", CHANGE)),
 } | {
     f"payment {name}{' forgotten' if forgotten else ''}": Case("payment", heard(last), before, forgotten)
     for name, last, before in (

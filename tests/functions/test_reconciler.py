@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-import open_rides
+import reconciler
 from carride.overdue import LIMIT, Stage, is_overdue, shard, shards
 from local.simulated_gateway import Books, Troubles
 from tests.functions.gateways import FakeGateway
@@ -30,7 +30,7 @@ def test_a_booking_whose_end_was_lost_ends_as_it_did(world: World, way: list[str
     def lost(consumer: str, fact_type: str) -> bool:
         return fact_type in {"CarRideCompleted", "CarRideCancelled"} and consumer != "ride-history"
 
-    order_id = world.book(*way)
+    order_id = world.booked(*way)
     world.flow(lost)
     assert world.cars() == {"car_01": order_id}
     assert world.reconcile() == {"reconciled": 1, "overdue": 0}
@@ -43,7 +43,7 @@ def test_a_booking_whose_end_was_lost_ends_as_it_did(world: World, way: list[str
 
 def test_a_run_takes_effect_once(world: World) -> None:
     """The schedule's second delivery of one tick returns what the first did, and does nothing."""
-    world.book("accept")
+    world.booked("accept")
     world.flow()
     first = world.reconcile()
     emitted = world.emitted()
@@ -77,7 +77,7 @@ def test_a_long_ride_is_left_alone(world: World, *, booked: bool) -> None:
     """It has had its car for too long, but something has happened to it lately."""
     ride, almost = Life(), LIMIT.total_seconds() - 60
     if booked:
-        order_id = world.book("accept")
+        order_id = world.booked("accept")
         world.flow()
         world.clock.advance(almost)
         world.change(order_id, "start", 2)
@@ -94,15 +94,15 @@ def test_a_long_ride_is_left_alone(world: World, *, booked: bool) -> None:
 
 def test_a_booking_that_changes_meanwhile_is_not_cancelled(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """The customer starts the ride after the reconciler has read it: the commit is refused."""
-    order_id = world.book("accept")
-    find = open_rides.OpenRides.find
+    order_id = world.booked("accept")
+    find = reconciler.Reconciler.find
 
     def overtaken(self: Any, order: str) -> Any:
         seen = find(self, order)
         world.change(order_id, "start", 2)
         return seen
 
-    monkeypatch.setattr(open_rides.OpenRides, "find", overtaken)
+    monkeypatch.setattr(reconciler.Reconciler, "find", overtaken)
     assert world.reconcile() == {"reconciled": 0, "overdue": 0}
     assert world.item("bookings", order_id)["status"] == "started"
     assert "CarRideCancelled" not in world.emitted()
@@ -110,7 +110,7 @@ def test_a_booking_that_changes_meanwhile_is_not_cancelled(world: World, monkeyp
 
 def test_what_does_not_fit_waits_for_the_next_run(world: World) -> None:
     """A run without time settles nothing and fails nothing."""
-    world.book("accept")
+    world.booked("accept")
     assert world.reconcile(timeout_s=10)["reconciled"] == 0
     world.clock.advance(360)
     assert world.tick()["reconciled"] == 1
@@ -118,7 +118,7 @@ def test_what_does_not_fit_waits_for_the_next_run(world: World) -> None:
 
 def test_a_ride_that_cannot_be_settled_does_not_keep_others_from_it(world: World) -> None:
     """The run fails after the others are settled, so that somebody hears of it."""
-    broken, other = (world.book("accept", name=name) for name in ("customer_a", "customer_b"))
+    broken, other = (world.booked("accept", customer=name) for name in ("customer_a", "customer_b"))
     world.put("bookings", world.item("bookings", broken) | {"passengers": "two"})
     with pytest.raises(ExceptionGroup, match="1 rides could not be settled, 1 were"):
         world.reconcile()
@@ -147,13 +147,13 @@ def test_completed_after_the_payment_was_declined() -> None:
     """The booking ends as it was driven; dispatch and payment stay as they are; the caller reads why it is unpaid."""
     world = World(FakeGateway(Books(Troubles(declined=1.0))))
     world.park("car_01")
-    order_id = world.book("accept", "start")
+    order_id = world.booked("accept", "start")
     world.flow()
-    assert world.change(order_id, "complete", 3)["status"] == "completed"
+    assert world.change(order_id, "complete", 3).body["status"] == "completed"
     world.flow()
     assert (world.state("assignments", order_id), world.cars()) == ("released", {"car_01": None})
     assert (world.state("payments", order_id), world.open()) == ("declined", set())
-    timeline = [each["type"] for each in world.ask("GET", f"/carrides/{order_id}")["timeline"]]
+    timeline = [each["type"] for each in world.read(order_id).body["timeline"]]
     assert "PaymentDeclined" in timeline
     assert "PaymentCaptured" not in timeline
 
@@ -162,9 +162,9 @@ def test_completed_after_the_payment_was_declined() -> None:
 def test_accepted_without_a_car(*, ends: bool) -> None:
     """The booking stays with its caller, who reads that there is no car; nothing is charged however the ride ends."""
     world = World()
-    order_id = world.book("accept")
+    order_id = world.booked("accept")
     world.flow()
-    found = world.ask("GET", f"/carrides/{order_id}")
+    found = world.read(order_id).body
     assert "NoCarAvailable" in [each["type"] for each in found["timeline"]]
     assert found["status"] == "accepted"
     if ends:

@@ -1,13 +1,13 @@
 """The functions over one DynamoDB, gateway and clock in this process, and a bus between them."""
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime, tzinfo
 from functools import cached_property, partial
-from typing import Any, Final
-from zlib import crc32
+from typing import Any, Final, NamedTuple, Self
 
 import pytest
+from msgspec.structs import replace
 
 import assignment_table
 import assignments
@@ -19,19 +19,20 @@ import payments
 import reconciler
 import ride_history
 from api.service import Settings
+from carride import history
+from carride.consumer import ConsumerSettings
 from carride.dynamodb import DynamoDB
 from carride.events import SOURCE, RideEvent, parse_event
 from carride.facts import FACTS, Fact
-from carride.history import merged
 from carride.overdue import LIMIT, Stage
+from carride.settings import from_environment
 from idempotency import lambda_deadline, marshalling, testing
 from idempotency.dead_letters import DeadLetter
 from idempotency.observation import Observation
-from idempotency.testing import Invocation, ManualClock, eventbridge_event, sqs_event
+from idempotency.testing import FaultyTransport, Invocation, ManualClock, eventbridge_event, http_event, sqs_event
 from idempotency.testing.dynamodb import Item
 from idempotency.testing.worlds import NO_FAULT, Fault, Run
 from tests.carride.pipe import piped
-from tests.functions import api_world
 from tests.functions.gateways import FakeGateway
 from tests.functions.saga import NOW
 
@@ -45,26 +46,68 @@ TABLES: Final = {
     "outbox": ("id",),
     "cars": ("zone", "carID"),
     "points": ("customerID",),
-    **dict.fromkeys(("rides", "bookings", "assignments", "payments"), ("orderID",)),
+    **dict.fromkeys(("bookings", "assignments", "payments"), ("orderID",)),
 }
-_SHARED: Final[dict[str, Any]] = {"idempotency_store": "dynamodb:idempotency", "dead_letter_queue_url": "queue"}
-_EMITTING: Final[dict[str, Any]] = {"outbox_table": "outbox", "aws_region": "us-east-1"}
-_TABLES: Final[dict[str, Any]] = {
-    "idempotency_table": "idempotency",
-    "booking_table": "bookings",
-    "ride_table": "rides",
-    **_EMITTING,
-}
+SETTINGS: Final = from_environment(Settings)  # of the API, in stage `local`
+DEV: Final = replace(SETTINGS, stage="dev", staff_group="staff")
+STAFF: Final = {"jwt": {"claims": {"sub": "c", "cognito:groups": "[riders staff]"}}}
+"""The authorizer of a token of the staff of `DEV`."""
+BOOKING: Final = {
+    "customerID": "customer_a", "pickup": "sector_01", "destination": "sector_03", "passengers": 2, "price": 1250,
+}  # fmt: skip
 
 type Lost = Callable[[str, str], bool]
 """Whether a consumer never gets an event, by the consumer's name and the event's type."""
 
 
-class World(testing.World):
-    """The functions, everything around them, and what is on its way between them.
+def request(
+    method: str, path: str, body: object = None, *, authorizer: Mapping[str, Any] | None = None, **options: Any
+) -> dict[str, Any]:
+    """Return a request to the API; ``options`` are those of `http_event`."""
+    event = http_event(method, path, body, **options)
+    known = path in {"/carrides", "/carrides/simulate", "/openapi.json"}
+    event["routeKey"] = f"{method} {path if known else '/carrides/{id}'}"
+    if not known:
+        event["pathParameters"] = {"id": path.removeprefix("/carrides/")}
+    if authorizer:
+        event["requestContext"]["authorizer"] = dict(authorizer)
+    return event
 
-    Args:
-        gateway: the payment gateway; by default one that declines nobody.
+
+class Answer(NamedTuple):
+    """The answer that a client of the API gets."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: Any
+
+    def replayed(self) -> Self:
+        """The answer that a repeated request gets."""
+        return self._replace(headers={**self.headers, "Idempotency-Replayed": "true"})
+
+    @property
+    def problem(self) -> str:
+        """The kind of the problem."""
+        assert self.headers["Content-Type"] == "application/problem+json", self
+        assert self.body["status"] == self.status
+        kind: str = self.body["type"].removeprefix("urn:acr:car-ride:problem:")
+        return kind
+
+
+class Transport(FaultyTransport):
+    """The API's way to its tables, which notes consistent reads as such."""
+
+    def __call__(self, operation: str, request: Mapping[str, Any], /) -> Mapping[str, Any]:
+        """Send one request."""
+        try:
+            return super().__call__(operation, request)
+        finally:
+            if request.get("ConsistentRead"):
+                self.requests[-1] = f"consistent {operation}"
+
+
+class World(testing.World):
+    """The functions, everything around them, and what is on its way between them. By default nobody is declined.
 
     Attributes:
         observations: what the consumers have observed.
@@ -74,9 +117,16 @@ class World(testing.World):
     timed = (DynamoDB,)
 
     def __init__(self, gateway: FakeGateway | None = None) -> None:
-        indexes = {assignment_table.INDEX: ("freeShard", "freePlace")}
+        indexes = {
+            assignment_table.INDEX: ("freeShard", "freePlace"),
+            "byCustomer": ("customerID", "bookedAt"),
+            history.INDEX: ("orderID",),
+        }
         super().__init__(TABLES, clock=ManualClock(int(NOW.timestamp() * 1000)), indexes=indexes)
         self.dynamodb.inserted = self._inserted
+        self.transport = Transport(self.dynamodb)
+        self.simulations: list[Mapping[str, Any]] = []
+        self.simulator_error: Exception | None = None
         self.gateway = gateway or FakeGateway()
         self.observations = list[Observation]()
         self._on_the_bus: list[Mapping[str, Any]] = []
@@ -92,26 +142,18 @@ class World(testing.World):
         """The handlers in a process that lives as long as the world."""
         return self.process()
 
-    def process(self, *functions: str) -> dict[str, Any]:
-        """Start a process of some functions, or of all, and return their handlers."""
+    def process(self, *functions: str, api: Settings = SETTINGS) -> dict[str, Any]:
+        """Start a process of some functions, or of all, and return their handlers; ``api`` are the API's settings."""
         with self.installed(), pytest.MonkeyPatch.context() as patch:
             patch.setattr(carride.consumer, "observe", self.observations.append)
-            settings = Settings(simulator_function_name="simulator", stage="local", **_TABLES)
             make: dict[str, Callable[[], Any]] = {
-                "api": lambda: carride_api.make_handler(settings, transport=self.dynamodb, now=self.now),
-                "ride-history": lambda: ride_history.make_handler(ride_history.Settings(ride_table="rides", **_SHARED)),
-                "dispatch": lambda: dispatch.make_handler(
-                    dispatch.Settings(assignment_table="assignments", car_table="cars", **_SHARED, **_EMITTING),
-                    now=self.now,
+                "api": lambda: carride_api.make_handler(
+                    api, transport=self.transport, start_simulator=self._start_simulator, now=self.now
                 ),
-                "payment": lambda: payment.make_handler(
-                    payment.Settings(payment_table="payments", payment_gateway_url="http://-", **_SHARED, **_EMITTING),
-                    self.gateway,
-                    now=self.now,
-                ),
-                "reconciler": lambda: reconciler.make_handler(
-                    reconciler.Settings(assignment_table="assignments", payment_table="payments", **_TABLES)
-                ),
+                "ride-history": lambda: ride_history.make_handler(from_environment(ConsumerSettings)),
+                "dispatch": lambda: dispatch.make_handler(from_environment(dispatch.Settings), now=self.now),
+                "payment": lambda: payment.make_handler(from_environment(payment.Settings), self.gateway, now=self.now),
+                "reconciler": lambda: reconciler.make_handler(from_environment(reconciler.Settings)),
             }
             return {name: make[name]() for name in functions or make}
 
@@ -179,26 +221,49 @@ class World(testing.World):
                 if FACTS[detail["type"]] in consumed and not lost(consumer, detail["type"]):
                     self.deliver(consumer, {"id": f"{detail['id']}", "source": detail["source"], "detail": detail})
 
-    # ── Bookings ──────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── The API ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def ask(self, method: str, path: str, body: object = None) -> Any:
-        """Send the API a request, which it does not refuse, and return the body of the answer."""
-        request = api_world.request(method, path, body, key=f"key-{crc32(json.dumps([path, body]).encode())}")
-        answer = api_world.Answer.of(self.handlers["api"](request, Invocation(self.clock)))
-        assert answer.status in {200, 201}, answer
-        return answer.body
+    def restart(self, api: Settings = SETTINGS) -> None:
+        """Have another process of the API, with an empty memory, answer from now on."""
+        self.handlers |= self.process("api", api=api)
 
-    def book(self, *actions: str, name: str = "customer_a") -> str:
+    def _start_simulator(self, function: str, spec: Mapping[str, Any]) -> None:
+        assert function == SETTINGS.simulator_function_name
+        if self.simulator_error:
+            raise self.simulator_error
+        self.simulations.append(spec)
+
+    def ask(self, event: Mapping[str, Any]) -> Answer:
+        """Send the API a request, a millisecond after the one before."""
+        self.clock.advance(0.001)
+        with self.installed():
+            raw = self.handlers["api"](event, Invocation(self.clock))
+        return Answer(raw["statusCode"], raw.get("headers", {}), json.loads(raw["body"]))
+
+    def spent(self) -> list[str]:
+        """Return the API's round trips to DynamoDB since the last call."""
+        trips, self.transport.requests = self.transport.requests, []
+        return trips
+
+    def book(self, *, key: str = "key-1", authorizer: Mapping[str, Any] | None = None, **changes: Any) -> Answer:
+        """Book a ride, as the caller of an authorizer."""
+        return self.ask(request("POST", "/carrides", BOOKING | changes, key=key, authorizer=authorizer))
+
+    def change(self, order_id: str, action: str, version: int, *, key: str | None = None, **more: Any) -> Answer:
+        """Change a ride, by default under a new key for each change."""
+        body = {"action": action, "version": version} | ({"reason": "x"} if action == "cancel" else {}) | more
+        return self.ask(request("PUT", f"/carrides/{order_id}", body, key=key or f"{order_id}-{action}-{version}"))
+
+    def booked(self, *actions: str, customer: str = "customer_a") -> str:
         """Book a ride, change it so, and return its id."""
-        order: str = self.ask("POST", "/carrides", api_world.BOOKING | {"customerID": name})["orderID"]
+        order_id: str = self.book(key=f"of-{customer}", customerID=customer).body["orderID"]
         for version, action in enumerate(actions, 1):
-            self.change(order, action, version)
-        return order
+            assert self.change(order_id, action, version).status == 200
+        return order_id
 
-    def change(self, order_id: str, action: str, version: int) -> Any:
-        """Change a ride as the API's clients do."""
-        reason = {"reason": "changed my mind"} if action == "cancel" else {}
-        return self.ask("PUT", f"/carrides/{order_id}", {"action": action, "version": version, **reason})
+    def read(self, order_id: str) -> Answer:
+        """Read a ride."""
+        return self.ask(request("GET", f"/carrides/{order_id}"))
 
     def reconcile(self, *, lost: Lost = lambda *_: False, timeout_s: float = 120) -> dict[str, int]:
         """Let the clock pass the deadline of every open ride, run the reconciler, and have its events delivered."""
@@ -228,10 +293,11 @@ class World(testing.World):
         """Write an item unconditionally."""
         self.dynamodb.put_item(TableName=table, Item=marshalling.item(item))
 
-    def items(self, table: str) -> Iterator[dict[str, Any]]:
-        """Yield every item of a table, as Python values; one for each ride."""
-        items = map(marshalling.values, self.dynamodb.all(table))
-        return iter(merged(items)) if table == "rides" else items
+    def items(self, table: str) -> list[dict[str, Any]]:
+        """Return every item of a table, as Python values; of ``rides`` one for each ride that has a timeline."""
+        if table == "rides":
+            return history.merged(item for item in self.items("idempotency") if "entry" in item)
+        return [*map(marshalling.values, self.dynamodb.all(table))]
 
     def item(self, table: str, order_id: str = "order_01") -> dict[str, Any]:
         """Return a ride's item; empty where there is none."""

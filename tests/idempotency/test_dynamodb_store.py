@@ -5,11 +5,11 @@ from unittest.mock import Mock
 
 import pytest
 
-from idempotency import DynamoDBStore, EffectConflictError
+from idempotency import DynamoDBStore, EffectConflictError, Keep
 from idempotency.errors import StoreUnavailableError
 from idempotency.record import COMPLETED, IN_PROGRESS, Record
 from idempotency.stores.dynamodb import item_of, record_of
-from tests.idempotency.samples import EFFECT, World
+from tests.idempotency.samples import EFFECT, TABLE, World
 
 CLAIM = Record(
     "history#k1", IN_PROGRESS, "owner-1", 1, 1_800_000_030_000, 1_802_592_000, "1:abc", "request-1", "eu-west-1", 7, 8
@@ -76,6 +76,29 @@ def test_a_transaction_holds_the_record_and_99_effects(world: World) -> None:
     """That is DynamoDB's limit of 100 actions."""
     effects = [EFFECT._replace(key={"id": f"order_{number}"}) for number in range(99)]
     assert world.store.put_if_absent(DONE, effects) is DONE
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_what_a_record_keeps_is_in_its_item(world: World, others: int) -> None:
+    """Alone it is one write that is no transaction; the item has no expiry, and no later delivery changes it."""
+    effects: list[Any] = [Keep({"orderID": "order_01", "entry": {"price": 550}}), *[EFFECT] * others]
+    assert world.store.put_if_absent(DONE, effects) is DONE
+    again = world.store.put_if_absent(DONE._replace(owner="owner-2"), [Keep({"orderID": "other"})])
+    assert again == DONE._replace(expiry=None)
+    (found,) = world.dynamodb.all(TABLE)
+    kept = {"orderID": {"S": "order_01"}, "entry": {"M": {"price": {"N": "550"}}}}
+    assert found == {name: value for name, value in item_of(DONE).items() if name != "expiryTimestamp"} | kept
+    assert world.transport.requests == ["TransactWriteItems" if others else "PutItem", "PutItem"]
+    assert world.effects == others
+
+
+def test_the_position_of_a_refused_effect_counts_what_is_kept(world: World) -> None:
+    """An error names the effect by its place among those that were registered."""
+    with pytest.raises(EffectConflictError) as error:
+        world.store.put_if_absent(
+            DONE, [Keep({"orderID": "order_01"}), EFFECT._replace(condition="attribute_exists(id)")]
+        )
+    assert error.value.index == 1
 
 
 def test_refused_by_an_effect(world: World) -> None:

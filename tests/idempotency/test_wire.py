@@ -11,7 +11,7 @@ import pytest
 from boto3.dynamodb.types import TypeDeserializer
 
 from idempotency import marshalling
-from idempotency.effects import Check, Delete, Put, Update, action_of, prepared
+from idempotency.effects import Check, Delete, Keep, Put, Update, action_of, prepared
 from idempotency.errors import EffectsRejectedError
 from tests.idempotency.samples import Text
 
@@ -92,6 +92,7 @@ EFFECTS: list[Any] = [
     Update("Rides", {**KEY, "at": 1}, "SET #s = :s", "#s <> :s", {":s": Decimal("1.5")}, {"#s": "status"}),
     Delete("Rides", KEY, "#s = :s", {":s": "b"}, {"#s": "status"}),
     Check("Rides", KEY, "attribute_exists(id)"),
+    Keep({"orderID": "order_01", "entry": {"n": [1]}}),
 ]
 
 
@@ -99,18 +100,20 @@ EFFECTS: list[Any] = [
 def test_effect_is_fixed_when_it_is_registered(effect: Any) -> None:
     """Later changes of the values do not change a registered effect."""
     registered = copy.deepcopy(effect)
-    ready = prepared(registered)
+    ready: Any = prepared(registered)
     for part in registered:
         if isinstance(part, dict):
             part.clear()
-    assert action_of(ready) == action_of(effect)
     assert ready == effect == prepared(ready)
+    if not isinstance(effect, Keep):
+        assert action_of(ready) == action_of(effect)
     assert type(ready) is type(effect)
 
 
 BAD: dict[str, list[object]] = {
     "table": ["", None],
     "item": [{}, {"price": 9.5}],
+    "attributes": [{}, {"price": 9.5}, {"status": "PAID"}, {"all": "x" * 410_000}],
     "key": [{}, "order_01", {"id": ""}, {"id": ["a"]}, {"a": 1, "b": 2, "c": 3}],
     "expression": [""],
     "condition": [""],

@@ -3,14 +3,15 @@
 import argparse
 import shutil
 import sys
-import textwrap
 from collections.abc import Iterable
-from itertools import zip_longest
 from operator import itemgetter
 from statistics import median
 from typing import Any
 
 from aws_lambda_powertools.shared.version import VERSION
+from rich import box
+from rich.console import Console
+from rich.table import Table
 
 from tests.idempotency.differential import durable
 from tests.idempotency.differential.adversities import ADVERSITIES
@@ -39,12 +40,12 @@ def main() -> int:
     ]
     if not any(rows for _, rows in tables):
         parser.error(f"no adversity is called {only!r}")
-    width = min(max(shutil.get_terminal_size((150, 24)).columns, 90), 150) // 3 - 2
+    console = Console(width=max(90, min(150, shutil.get_terminal_size((150, 24)).columns)))
     for columns, rows in filter(itemgetter(1), tables):
-        print("\n".join(_lines(("ADVERSITY", *columns), width)), "─" * (3 * width + 4), sep="\n")
+        table = Table("ADVERSITY", *columns, box=box.HORIZONTALS, show_lines=True)
         for name, theirs, here, expected in rows:
-            note = "" if here == expected else "  ◀ the tests assert something else"
-            print("\n".join(_lines((name, theirs, here + note), width)), end="\n\n")
+            table.add_row(name, theirs, here if here == expected else f"{here}  ◀ the tests assert something else")
+        console.print(table, markup=False)
     if not only:
         print("A MILLION EVENTS, in dollars of us-east-1, without duration and data")
         for side in (DOCUMENTED, WITH, durable.ALONE):
@@ -64,11 +65,6 @@ def _rows(text: str, adversities: Iterable[Any], theirs: object, here: object) -
     return [
         (each.name, each.observe(theirs), each.observe(here), each.here) for each in adversities if text in each.name
     ]
-
-
-def _lines(texts: tuple[str, ...], width: int) -> list[str]:
-    cells = zip_longest(*(textwrap.wrap(text, width) for text in texts), fillvalue="")
-    return ["  ".join(cell.ljust(width) for cell in line).rstrip() for line in cells]
 
 
 if __name__ == "__main__":

@@ -9,12 +9,14 @@ import json
 from collections.abc import Callable
 from datetime import UTC, datetime
 from decimal import Decimal
+from functools import partial
 from typing import Any, Final, NamedTuple
+from unittest.mock import patch
 
 from idempotency.externals import NOT_DONE, Done
 from idempotency.testing import Crash, http_event, sqs_event
 from tests.idempotency.differential.sides import EventWork, Side, Work
-from tests.idempotency.differential.world import World, world
+from tests.idempotency.differential.world import LOST, World, inside
 from tests.idempotency.samples import event
 
 MINUTE: Final = 60
@@ -25,21 +27,18 @@ VISIBILITY_TIMEOUTS: Final = 6
 MAX_RECEIVES: Final = 5
 
 
-class Case:
+class Case(World):
     """One side in a world of its own. Each call is made in a new process."""
 
-    def __init__(self, place: World, side: Side) -> None:
-        self.world = place
-        self.time = place.time
-        self.wire = place.wire
-        self.side = side
+    def __init__(self, side: Side) -> None:
+        super().__init__()
+        self.process = partial(side, self)
 
-    def charge(self, work: Work, order: object = "order_01") -> str:
-        return got(lambda: self.side(self.world).function("charge", work)(order))
+    def charge(self, work: Work) -> str:
+        return got(lambda: self.process().function("charge", work)("order_01"))
 
-    def handle(self, work: EventWork, given: dict[str, Any] | None = None, *, key: str = "") -> str:
-        keyed = {"key": key} if key else {}
-        return got(lambda: self.side(self.world).handler(work, **keyed)(given or event()))
+    def handle(self, work: EventWork, given: dict[str, Any] | None = None, **options: Any) -> str:
+        return got(lambda: self.process().handler(work, **options)(given or event()))
 
 
 class Adversity(NamedTuple):
@@ -49,8 +48,8 @@ class Adversity(NamedTuple):
     seen: Callable[[Case], str]
 
     def observe(self, side: Side) -> str:
-        with world() as new:
-            return self.seen(Case(new, side))
+        with inside(Case(side)) as case:
+            return self.seen(case)
 
 
 ADVERSITIES: Final[list[Adversity]] = []
@@ -93,10 +92,10 @@ def first(happen: Callable[[], object]) -> Payments:
     return Payments(run)
 
 
-def got(call: Callable[[], object]) -> str:
+def got(call: Callable[[], object], show: Callable[[object], str] = repr) -> str:
     """Say what a caller gets."""
     try:
-        return f"gets {call()!r}"
+        return f"gets {show(call())}"
     except Crash:
         return "is killed"
     except Exception as error:  # noqa: BLE001 - this is what the caller gets
@@ -108,15 +107,12 @@ def raising(error: BaseException) -> Any:
     raise error
 
 
-# ── Two owners ────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def _overtaken(case: Case, end: Callable[[], object]) -> tuple[Payments, str]:
     """Let an owner pause past its lease while another takes over and completes; end the first; then ask again."""
     work = Payments()
 
     def stall(_: object) -> object:
-        case.time.advance(40)
+        case.clock.advance(40)
         case.charge(work)
         return end()
 
@@ -126,26 +122,23 @@ def _overtaken(case: Case, end: Callable[[], object]) -> tuple[Payments, str]:
 
 @adversity("a stale owner completes after a takeover", here="a duplicate gets 'payment 1', the committed one")
 def stale_owner_completes(case: Case) -> str:
-    """Every duplicate must get the same answer."""
     _, duplicate = _overtaken(case, lambda: "stale payment")
     return f"a duplicate {duplicate}{', the committed one' if 'stale' not in duplicate else ', which nobody was given'}"
 
 
 @adversity("a stale owner raises after a takeover", here="a duplicate gets 'payment 1'; the successor charged once")
 def stale_owner_raises(case: Case) -> str:
-    """A failure that nobody waits for must not undo what has been completed."""
     work, duplicate = _overtaken(case, lambda: raising(TimeoutError()))
     return f"a duplicate {duplicate}; the successor {work.times}"
 
 
 @adversity("two machines, one clock 400 ms ahead", here="charged once at a time")
 def clock_ahead(case: Case) -> str:
-    """A lease of 30 s still holds after 29.8 s by a clock within the allowed skew."""
     together: list[int] = []
 
     def meet() -> None:
-        case.time.advance(29.8)
-        with case.world.clock_ahead(400):
+        case.clock.advance(29.8)
+        with patch.object(case.clock, "ahead_ms", 400):
             case.charge(work)
         together.append(work.runs)
 
@@ -156,34 +149,28 @@ def clock_ahead(case: Case) -> str:
 
 @adversity("a process dies whose clock was a day ahead", here="a retry after five minutes gets 'payment 2'")
 def clock_a_day_ahead(case: Case) -> str:
-    """A lease that ends later than any valid lease must not hold its key."""
     work = first(lambda: raising(Crash()))
-    with case.world.clock_ahead(DAY * 1000):
+    with patch.object(case.clock, "ahead_ms", DAY * 1000):
         case.charge(work)
-    case.time.advance(5 * MINUTE)
+    case.clock.advance(5 * MINUTE)
     return f"a retry after five minutes {case.charge(work)}"
-
-
-# ── Answers that get lost ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @adversity("the answer to a claim is lost", here="the caller gets 'payment 1', a retry after a minute gets 'payment 1'")
 def claim_answer_lost(case: Case) -> str:
-    """The claim took place: its owner must recognise it."""
-    case.wire.lose_answer()
+    case.wire.faults.append(LOST)
     work = Payments()
     caller = case.charge(work)
-    case.time.advance(MINUTE)
+    case.clock.advance(MINUTE)
     return f"the caller {caller}, a retry after a minute {case.charge(work)}"
 
 
 @adversity("four refusals by throttling before a completion", here="the caller gets 'payment 1'; charged once")
 def completion_throttled(case: Case) -> str:
-    """The card is already charged, so giving up means charging it again."""
-    work = first(lambda: case.wire.refuse("ProvisionedThroughputExceededException", times=4))
+    work = first(lambda: case.wire.faults.extend(["ProvisionedThroughputExceededException"] * 4))
     caller = case.charge(work)
-    case.wire.repair()
-    case.time.advance(MINUTE)  # Lambda's first retry
+    case.wire.faults.clear()
+    case.clock.advance(MINUTE)  # Lambda's first retry
     case.charge(work)
     return f"the caller {caller}; {work.times}"
 
@@ -194,10 +181,8 @@ class CardDeclinedError(Exception):
 
 @adversity("the handler raises, and that cannot be recorded", here="the caller gets CardDeclinedError")
 def failure_not_recorded(case: Case) -> str:
-    """The caller must get the handler's error."""
-
     def decline(_: object) -> object:
-        case.wire.refuse("InternalServerError", times=99)
+        case.wire.faults.extend(["InternalServerError"] * 99)
         raise CardDeclinedError
 
     return f"the caller {case.charge(decline)}"
@@ -207,30 +192,24 @@ def _delivered_ten_times(case: Case, work: Payments) -> str:
     last = ""
     for _ in range(10):
         last = case.handle(work)
-        case.wire.repair()
-        case.time.advance(5 * MINUTE)
+        case.wire.faults.clear()
+        case.clock.advance(5 * MINUTE)
     return work.times + (", then set aside" if "Quarantined" in last else "")
 
 
 @adversity("completions are refused (no permission), ten deliveries", here="charged 3 times, then set aside")
 def completion_refused(case: Case) -> str:
-    """A completion that is always refused must not be charged at every delivery."""
-    return _delivered_ten_times(case, Payments(lambda _: case.wire.refuse("AccessDeniedException", times=1)))
+    return _delivered_ten_times(case, Payments(lambda _: case.wire.faults.append("AccessDeniedException")))
 
 
 @adversity("an event that kills every process, delivered ten times", here="charged 3 times, then set aside")
 def poison(case: Case) -> str:
-    """An event that kills every process must be set aside."""
     return _delivered_ten_times(case, Payments(lambda _: raising(Crash())))
-
-
-# ── One store object ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @adversity("a function calls another one over the same store object", here="a duplicate gets 'done'; charged once")
 def nested(case: Case) -> str:
-    """The outer call must complete its own record."""
-    sandbox, work = case.side(case.world), Payments()
+    sandbox, work = case.process(), Payments()
     charge = sandbox.function("charge", work)
     book = sandbox.function("book", lambda order: charge(order) and "done")
     book("order_01")
@@ -243,17 +222,13 @@ async def _coroutine(given: dict[str, Any]) -> object:
 
 @adversity("the handler is an async def function", here="refused when it is decorated")
 def coroutine_function(case: Case) -> str:
-    """Work that does not happen when it is called must not pass for done."""
     try:
-        decorated = case.side(case.world).handler(_coroutine)
+        decorated = case.process().handler(_coroutine)
     except ValueError:
         return "refused when it is decorated"
     caller = got(lambda: decorated(event()))
     gc.collect()  # a coroutine that nobody awaited warns when it is freed
     return f"decorated; every delivery {caller}"
-
-
-# ── Batches ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _bodies(count: int) -> list[str]:
@@ -272,7 +247,7 @@ class Queue:
         self.charged: set[int] = set()
         self.receives = [0] * len(bodies)
         self._case = case
-        self._sent_ms = case.time()
+        self._sent_ms = case.clock()
         self._bodies = bodies
 
     def drain(self, charge: EventWork, timeout_s: float = 60) -> int:
@@ -287,7 +262,7 @@ class Queue:
         while waiting:
             for number in waiting:
                 self.receives[number] += 1
-            handler = self._case.side(self._case.world, timeout_s=timeout_s).batch(work)
+            handler = self._case.process(timeout_s=timeout_s).batch(work)
             try:
                 response = handler({"Records": [self._record(number) for number in waiting]})
                 ids = {failure["itemIdentifier"] for failure in response["batchItemFailures"]}
@@ -296,8 +271,8 @@ class Queue:
             failed = [number for number in waiting if f"message-{number}" in ids]
             waiting = [number for number in failed if self.receives[number] < MAX_RECEIVES]
             dead += len(failed) - len(waiting)
-            self._case.time.advance(VISIBILITY_TIMEOUTS * timeout_s)
-        return dead + len(self._case.world.box.letters)
+            self._case.clock.advance(VISIBILITY_TIMEOUTS * timeout_s)
+        return dead + len(self._case.dead_letters.letters)
 
     def _record(self, number: int) -> dict[str, Any]:
         batch = sqs_event(self._bodies[number], clock=lambda: self._sent_ms, received=self.receives[number])
@@ -307,7 +282,6 @@ class Queue:
 
 @adversity("one of three records of a batch cannot be read", here="2 of 2 neighbours charged; set aside at receive 1")
 def unreadable_record(case: Case) -> str:
-    """Nobody else pays for a broken message, and no retry can help it."""
     before, after = _bodies(2)
     queue = Queue(case, [before, "[" * 20_000, after])
     dead = queue.drain(lambda _: None)
@@ -317,27 +291,22 @@ def unreadable_record(case: Case) -> str:
 
 @adversity("the first of ten records kills its process", here="9 of 9 neighbours charged; 1 set aside")
 def crasher_in_a_batch(case: Case) -> str:
-    """After five receives of everything, only the crasher may be in the dead-letter queue."""
-
     def charge(given: dict[str, Any]) -> None:
-        case.world.process.spend(0.5)
+        case.concurrency.spend(0.5)
         if _number(given) == 0:
             raise Crash
-        case.world.process.spend(0.5)
+        case.concurrency.spend(0.5)
 
     queue = Queue(case, _bodies(10))
     dead = queue.drain(charge)
     return f"{len(queue.charged)} of 9 neighbours charged; {dead} set aside"
 
 
-# ── HTTP ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def _status(case: Case, work: EventWork, body: object = "a seat") -> str:
     """Say what a client gets: an invocation that fails is a 502 of API Gateway's."""
     request = http_event("POST", "/rides", body)
     try:
-        response: Any = case.side(case.world).http(work)(request)
+        response: Any = case.process().http(work)(request)
     except Exception:  # noqa: BLE001 - whatever it is
         return "gets 502"
     return f"gets {response['statusCode']}"
@@ -349,7 +318,6 @@ def _answering(*statuses: int) -> Payments:
 
 @adversity("an HTTP key comes again with another body", here="the second client gets 422; charged once")
 def http_other_body(case: Case) -> str:
-    """A client's mistake is answered as one."""
     work = _answering(201)
     _status(case, work)
     return f"the second client {_status(case, work, 'two seats')}; {work.times}"
@@ -357,7 +325,6 @@ def http_other_body(case: Case) -> str:
 
 @adversity("an HTTP retry while the first request is at work", here="the retry gets 409; charged once")
 def http_busy(case: Case) -> str:
-    """The client is asked to come again."""
     seen: list[str] = []
 
     def slow(number: int) -> object:
@@ -372,33 +339,25 @@ def http_busy(case: Case) -> str:
 
 @adversity("an HTTP handler answers 503, and the client tries again", here="the retry gets 201")
 def http_server_error(case: Case) -> str:
-    """An answer of 5xx is a failure, and no result."""
     work = _answering(503, 201)
     _status(case, work)
     return f"the retry {_status(case, work)}"
 
 
-# ── Unknown outcomes ──────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 @adversity("a crash after the call that charged the card, whose system can be asked", here="charged once; it is done")
 def crash_after_a_call(case: Case) -> str:
-    """The next attempt must find out what the crashed one has done."""
     work, probe = first(lambda: raising(Crash())), lambda _: Done(1) if work.runs else NOT_DONE
     for _ in range(2):
-        last = got(lambda: case.side(case.world).handler(work, probe=probe)(event()))
-        case.time.advance(HOUR)
+        last = case.handle(work, probe=probe)
+        case.clock.advance(HOUR)
     return f"{work.times}; it is {'not ' * ('killed' in last)}done"
-
-
-# ── Time ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _redelivered(after_s: int) -> Callable[[Case], str]:
     def seen(case: Case) -> str:
         work = Payments()
         case.handle(work)
-        case.time.advance(after_s)
+        case.clock.advance(after_s)
         case.handle(work)
         return work.times
 
@@ -409,12 +368,8 @@ adversity("redelivery after 2 hours (Lambda retries for 6)", here="charged once"
 adversity("redrive from a dead-letter queue after 8 days", here="charged once")(_redelivered(8 * DAY))
 
 
-# ── Keys and payloads ─────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def _two(key: str, *events: dict[str, Any]) -> Callable[[Case], str]:
     def seen(case: Case) -> str:
-        """An event without a usable key, or with another payload, must be neither run nor acknowledged."""
         work = Payments()
         second = [case.handle(work, given, key=key) for given in events][1]
         return f"the second {'is set aside' if 'DeadLettered' in second else second}; {work.times}"
@@ -434,14 +389,10 @@ adversity("a known key comes with another payload", here="the second is set asid
 
 @adversity("a deployment renames the handler", here="a redelivery is not charged again")
 def renamed(case: Case) -> str:
-    """Renaming a handler must not repeat its work."""
     work = Payments()
     for name in ("handler", "payment_handler"):
-        case.side(case.world).handler(work, name=name)(event())
+        case.handle(work, name=name)
     return f"a redelivery is {'not ' if work.runs == 1 else ''}charged again"
-
-
-# ── Results ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Kind(str, enum.Enum):  # noqa: UP042 - a StrEnum is written as its value; this is the other kind
@@ -453,20 +404,16 @@ class Receipt:
 
 
 def _returned(value: object) -> Callable[[Case], str]:
-    def answer(call: Callable[[], object]) -> str:
-        try:
-            result = call()
-        except Exception as error:  # noqa: BLE001 - this is what the caller gets
-            return f"gets {type(error).__name__}"
+    def show(result: object) -> str:
         same = type(result) is type(value) and result == value
-        return "gets it" if same else f"gets {result!r} ({type(result).__name__})"
+        return "it" if same else f"{result!r} ({type(result).__name__})"
 
     def seen(case: Case) -> str:
         work = Payments(lambda _: value)
-        charge = case.side(case.world).function("charge", work)
-        caller = answer(lambda: charge("order_01"))
-        case.time.advance(MINUTE)  # whatever claim was left behind has ended
-        return f"the caller {caller}, a duplicate {answer(lambda: charge('order_01'))}; {work.times}"
+        charge = case.process().function("charge", work)
+        caller = got(lambda: charge("order_01"), show)
+        case.clock.advance(MINUTE)  # whatever claim was left behind has ended
+        return f"the caller {caller}, a duplicate {got(lambda: charge('order_01'), show)}; {work.times}"
 
     return seen
 

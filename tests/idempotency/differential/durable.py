@@ -26,7 +26,7 @@ from idempotency.stores.transport import botocore_transport
 from idempotency.testing import Crash
 from infrastructure.costs import PRICES, Price
 from tests.idempotency.differential.adversities import raising
-from tests.idempotency.differential.world import ACCOUNT, POINTS, TABLE, World, world
+from tests.idempotency.differential.world import ACCOUNT, LOST, POINTS, TABLE, World, inside
 from tests.idempotency.samples import event
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class Case:
         self.lambda_ = Lambda(place, durable_execution(self._handler))
         self._dynamodb: Any = place.wire.session.create_client("dynamodb")
         transport, clock = botocore_transport(session=place.wire.session), self.lambda_.now_ms
-        store = DynamoDBStore(TABLE, transport=transport, clock=clock, sleep=place.time.sleep)
+        store = DynamoDBStore(TABLE, transport=transport, clock=clock, sleep=place.clock.sleep)
         policy = Policy(atomic=side is ALONE)
         self.consumer = Consumer("points", store, key="detail.idempotencyid", policy=policy, clock=clock)
 
@@ -157,7 +157,7 @@ class Case:
 @contextmanager
 def case(side: str) -> Generator[Case]:
     """Make a case in a world of its own, where Lambda repeats failed invocations at once."""
-    with world() as place, pytest.MonkeyPatch.context() as patch:
+    with inside(World()) as place, pytest.MonkeyPatch.context() as patch:
         patch.setattr(Executor, "RETRY_BACKOFF_SECONDS", 0)
         new = Case(place, side)
         with closing(new.lambda_):
@@ -199,7 +199,7 @@ ADVERSITIES: Final = (
     Adversity("the answer to a checkpoint is lost", ONCE, ONCE, "lost"),
     Adversity(
         *("the answer to a step's write to DynamoDB is lost", "1 execution, 1 run, 2 points", ONCE),
-        meet=lambda case: case.world.wire.lose_answer(),
+        meet=lambda case: case.world.wire.faults.append(LOST),
     ),
     Adversity("a step raises each time", IN_VAIN.format(6), IN_VAIN.format(3), meet=lambda _: raising(ValueError())),
     Adversity(

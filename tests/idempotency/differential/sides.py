@@ -98,13 +98,13 @@ class Here:
         self._world = world
         self._invocation = functools.partial(world.invocation, timeout_s)
         transport = botocore_transport(session=world.wire.session)
-        self._store = DynamoDBStore(TABLE, transport=transport, clock=world.now_ms, sleep=world.time.sleep)
+        self._store = DynamoDBStore(TABLE, transport=transport)
 
     def function(self, name: str, work: Work) -> Work:
         once = self._consumer().function(key=_first_argument(work), name=name)(work)
 
         def call(value: object) -> object:
-            with lambda_deadline(self._invocation(), self._world.now_ms):
+            with lambda_deadline(self._invocation(), self._world.clock):
                 return once(value)
 
         return call
@@ -125,17 +125,7 @@ class Here:
         return lambda request: once(request, self._invocation())
 
     def _consumer(self, key: str | None = None) -> Consumer:
-        world = self._world
-        return Consumer(
-            "payments",
-            self._store,
-            key=key,
-            dead_letters=world.box,
-            region="eu-west-1",
-            clock=world.now_ms,
-            sleep=world.time.sleep,
-            concurrency=world.process,
-        )
+        return Consumer("payments", self._store, key=key, dead_letters=self._world.dead_letters, region="eu-west-1")
 
 
 def _first_argument(work: Work) -> str:

@@ -9,7 +9,7 @@ import pytest
 from tests.idempotency.differential import durable
 from tests.idempotency.differential.adversities import ADVERSITIES, Adversity, first, got
 from tests.idempotency.differential.sides import Here, Powertools, Work, get_then_put
-from tests.idempotency.differential.world import world
+from tests.idempotency.differential.world import World, inside
 
 PAGE: Final = Path(__file__).parents[3] / "docs/durable-functions.md"
 
@@ -39,7 +39,7 @@ def test_powertools_meets_the_same_adversity(adversity: Adversity) -> None:
 )
 def test_two_calls_at_once(make: Callable[..., Work], times: str) -> None:
     """A conditional write lets one of two calls through; reading the key before writing it lets both."""
-    with world() as place:
+    with inside(World()) as place:
         work = first(lambda: got(lambda: make(place, "charge", work)("order_01")))
         make(place, "charge", work)("order_01")
         assert work.times == times

@@ -26,12 +26,14 @@ from moto import mock_aws
 from moto.core.botocore_stubber import MockRawResponse
 from moto.core.models import botocore_stubber
 
-from idempotency.testing import Crash, DeadLetterBox, Inline, Invocation, ManualClock
+from idempotency import testing
+from idempotency.testing import Crash, Inline, Invocation, ManualClock
 from tests.idempotency.samples import create_tables
 
 POWERTOOLS_TABLE: Final = "Powertools"
 TABLE: Final = "Idempotency"
 POINTS: Final = "Points"
+LOST: Final = "lost"
 ACCOUNT: Final = {
     "AWS_ACCESS_KEY_ID": "test",
     "AWS_SECRET_ACCESS_KEY": "test",
@@ -43,7 +45,6 @@ ACCOUNT: Final = {
 
 _LOADER: Final = create_loader()
 """Reads the services' models from disk, once for all worlds."""
-_SERVER_ERRORS: Final = {"InternalServerError": 500}
 
 
 class Wire:
@@ -52,7 +53,8 @@ class Wire:
     def __init__(self) -> None:
         self.write_units = 0
         """What the writes that arrived cost, of items of at most 1 KB."""
-        self._faults: deque[str | None] = deque()
+        self.faults: deque[str] = deque()
+        """What the next requests meet: the code of a refusal, or that the answer is `LOST`."""
 
     @cached_property
     def session(self) -> Session:
@@ -64,89 +66,70 @@ class Wire:
         emitter.register("before-send.dynamodb", self._send)
         return session
 
-    def refuse(self, code: str, *, times: int) -> None:
-        self._faults.extend([code] * times)
-
-    def lose_answer(self) -> None:
-        self._faults.append(None)
-
-    def repair(self) -> None:
-        """Forget the faults that no request has met."""
-        self._faults.clear()
-
     def _send(self, event_name: str, request: Any, **_: object) -> AWSResponse | None:
         self.write_units += 2 * len(json.loads(request.body).get("TransactItems", [])) or 1
-        if not self._faults:
+        if not self.faults:
             return botocore_stubber(event_name, request)
-        code = self._faults.popleft()
-        if code is None:
+        code = self.faults.popleft()
+        if code == LOST:
             botocore_stubber(event_name, request)
             raise ReadTimeoutError(endpoint_url=request.url)
+        status = 500 if code == "InternalServerError" else 400
         body = json.dumps({"__type": f"com.amazonaws.dynamodb.v20120810#{code}", "message": "made by a test"})
-        return AWSResponse(request.url, _SERVER_ERRORS.get(code, 400), HTTPHeaders(), MockRawResponse(body))
+        return AWSResponse(request.url, status, HTTPHeaders(), MockRawResponse(body))
+
+
+class Time(ManualClock):
+    """The true time, and the clock of the machine that runs now, which is ``ahead_ms`` ahead."""
+
+    ahead_ms = 0
+
+    def __call__(self) -> int:
+        return self.now_ms + self.ahead_ms
 
 
 class Process(Inline):
-    """One process in virtual time, which runs the records of a batch one after another.
+    """One process in virtual time. It sends no heartbeats: a lease outlasts the invocations here."""
 
-    It sends no heartbeats: a lease outlasts the invocations here.
-    """
-
-    def __init__(self, time: ManualClock) -> None:
+    def __init__(self, clock: Time) -> None:
         self.deadline_ms = 0
-        self._time = time
+        self._clock = clock
 
     def spend(self, seconds: float) -> None:
         """Let work take time. Lambda kills the process at the invocation's deadline."""
-        end_ms = self._time() + round(seconds * 1000)
-        self._time.now_ms = min(end_ms, self.deadline_ms)
+        end_ms = self._clock.now_ms + round(seconds * 1000)
+        self._clock.now_ms = min(end_ms, self.deadline_ms)
         if end_ms > self.deadline_ms:
             raise Crash
 
 
-class World:
+class World(testing.World):
     """Everything that one side meets in one adversity."""
 
     def __init__(self) -> None:
-        self.time = ManualClock()
-        """The true time, which only the adversity, work and waiting move."""
+        self.clock: Time
+        super().__init__(None, clock=Time())
+        self.concurrency = Process(self.clock)
         self.wire = Wire()
-        self.ahead_ms = 0
-        """By how much the clock of the machine that runs now is wrong."""
-        self.process = Process(self.time)
-        self.box = DeadLetterBox()
-        """This layer's dead-letter queue."""
         self._numbers = itertools.count(1)
 
-    def now_ms(self) -> int:
-        """Return the time by the clock of the machine that runs now."""
-        return self.time() + self.ahead_ms
-
     def invocation(self, timeout_s: float = 30.0) -> Any:
-        self.process.deadline_ms = self.time() + int(timeout_s * 1000)
-        return Invocation(self.now_ms, request_id=f"request-{next(self._numbers)}", timeout_s=timeout_s)
-
-    @contextmanager
-    def clock_ahead(self, by_ms: int) -> Generator[None]:
-        """Let what is inside run on a machine whose clock is ahead."""
-        before, self.ahead_ms = self.ahead_ms, by_ms
-        yield
-        self.ahead_ms = before
+        self.concurrency.deadline_ms = self.clock.now_ms + int(timeout_s * 1000)
+        return Invocation(self.clock, request_id=f"request-{next(self._numbers)}", timeout_s=timeout_s)
 
 
 @contextmanager
-def world() -> Generator[World]:
-    """Make a world with its own tables, in which Powertools and botocore's pauses follow its time."""
-    new = World()
+def inside[W: World](new: W) -> Generator[W]:
+    """Give a world its tables, and let Powertools' and botocore's pauses follow its time."""
     # Powertools' warnings and logs would hide the table.
-    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings(action="ignore"), mock_aws():
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings(action="ignore"), mock_aws(), new.installed():
         patch.setattr(logging.root.manager, "disable", logging.CRITICAL)
         for name, value in ACCOUNT.items():
             patch.setenv(name, value)
-        calendar = _calendar(new.now_ms)
+        calendar = _calendar(new.clock)
         for module in (base, persistence, datarecord, dynamodb):
             patch.setattr(module, "dt", calendar)
-        patch.setattr(botocore.endpoint, "time", types.SimpleNamespace(sleep=new.time.sleep))
+        patch.setattr(botocore.endpoint, "time", types.SimpleNamespace(sleep=new.clock.sleep))
         create_tables(
             new.wire.session.create_client("dynamodb"), {TABLE: "idempotencyKey", POWERTOOLS_TABLE: "id", POINTS: "id"}
         )

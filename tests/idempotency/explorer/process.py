@@ -16,7 +16,6 @@ from idempotency.delivery import Answer, Delivery
 from idempotency.effects import Effect
 from idempotency.errors import IdempotencyError, PermanentError, RetryableError, StoreUnavailableError
 from idempotency.externals import NOT_DONE, Done
-from idempotency.observation import Observation
 from idempotency.operation import Operation
 from idempotency.policy import Policy
 from idempotency.record import IN_PROGRESS, Record
@@ -37,11 +36,7 @@ _EFFECT: Final = Put("Rides", {"id": "order_01"})
 
 
 class HandlerError(Exception):
-    """What a handler raises here."""
-
-
-class PoisonError(PermanentError):
-    """What a handler raises here where no retry can help."""
+    """A handler's own failure."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +61,15 @@ class Request(NamedTuple):
     record: Record | None = None
     seen: Record | None = None
     effects: bool = False
+
+    def __str__(self) -> str:
+        records = [self.record, *([self.seen] if self.seen else [])]
+        words = [
+            f"[{each.status} of {each.owner}, attempt {each.attempt}, lease {each.lease_ms} ms]"
+            for each in records
+            if each
+        ]
+        return " ".join([self.kind, " over ".join(words)])
 
 
 @dataclass(eq=False)
@@ -113,11 +117,7 @@ def timeless(record: Record) -> Record:
 
 
 class _Stopped(BaseException):
-    """Leaves the runner at a request that has no answer yet."""
-
-    def __init__(self, request: Request) -> None:
-        super().__init__(request)
-        self.request = request
+    """Leaves the runner at its argument, a request that has no answer yet."""
 
 
 class _Runner(Runner):
@@ -152,6 +152,7 @@ class Processes:
         return self._known[key]
 
     def proceed(self, process: Process, now_ms: int, reply: Reply) -> Process:
+        """Return a process after the answer to its request."""
         key = process, now_ms, reply
         if key not in self._known:
             replies = (*process.replies, (now_ms, reply))
@@ -171,7 +172,7 @@ class Processes:
         try:
             answer = runner.run(delivery, self._work)
         except _Stopped as stopped:
-            request = stopped.request
+            (request,) = stopped.args
         except (IdempotencyError, HandlerError):
             pass
         assert self._position == len(replies), "the process ended before its last reply"
@@ -183,14 +184,11 @@ class Processes:
             self,
             policy,
             dead_letters=self,
-            observe=self._observe,
+            observe=lambda seen: self.outcomes.add(seen.outcome),
             region="eu-west-1",
             clock=lambda: self._now_ms,
             new_owner=lambda: self._owner,
         )
-
-    def _observe(self, seen: Observation) -> None:
-        self.outcomes.add(seen.outcome)
 
     def _work(self, operation: Operation) -> str:
         """Register one effect, and return a result that names this run."""
@@ -213,7 +211,7 @@ class Processes:
                 case "raises":
                     raise HandlerError
                 case "raises a permanent error":
-                    raise PoisonError
+                    raise PermanentError
             try:
                 operation.heartbeat()
             except StoreUnavailableError:

@@ -1,15 +1,16 @@
 """Visit every state of a world breadth-first, so that a broken promise has a shortest timeline."""
 
-import itertools
+from collections.abc import Collection
 from typing import NamedTuple
 
-from tests.idempotency.explorer.world import Broken, Label, Scenario, State, World
+from tests.idempotency.explorer.promises import Broken
+from tests.idempotency.explorer.world import Scenario, State, World
 
 
 class Result(NamedTuple):
     """What a search found. It is complete unless a promise was broken."""
 
-    states: int
+    visited: Collection[State]
     outcomes: frozenset[str]
     """What became of deliveries, in any state."""
     overlaps: int
@@ -18,35 +19,26 @@ class Result(NamedTuple):
     """The steps to a broken promise; None if there is none."""
 
 
-def explore(scenario: Scenario) -> Result:
+def explore(scenario: Scenario, *, reduced: bool = True) -> Result:
     """Visit every state of ``scenario``, up to a broken promise."""
-    world = World(scenario)
+    world = World(scenario, reduced=reduced)
     came_from: dict[State, State | None] = {world.initial(): None}
     frontier = [world.initial()]
-    timeline: str | None = None
-    label = Label("")
+    timeline: list[str] = []
     try:
         while frontier:
             reached: list[State] = []
             for state in frontier:
-                for label, take in world.steps(state):  # noqa: B007 - it is read where a promise is broken
+                for what, subject, take in world.steps(state):  # noqa: B007 - read where a promise is broken
                     after = take()
                     if after not in came_from:
                         came_from[after] = state
                         reached.append(after)
             frontier = reached
     except Broken as broken:
-        lines = [*_way(world, came_from, state), world.describe(state, label), f"BROKEN: {broken}"]
-        timeline = "\n".join(lines)
-    return Result(len(came_from), frozenset(world.processes.outcomes), world.overlaps, timeline)
-
-
-def _way(world: World, came_from: dict[State, State | None], last: State) -> list[str]:
-    way = [last]
-    while (before := came_from[way[-1]]) is not None:
-        way.append(before)
-    way.reverse()
-    return [
-        world.describe(state, next(label for label, take in world.steps(state) if take() == after))
-        for state, after in itertools.pairwise(way)
-    ]
+        timeline = [world.describe(state, what, subject), f"BROKEN: {broken}"]
+        while (before := came_from[state]) is not None:
+            step = next(step for step in world.steps(before) if step[2]() == state)
+            timeline.insert(0, world.describe(before, *step[:2]))
+            state = before
+    return Result(came_from.keys(), frozenset(world.processes.outcomes), world.overlaps, "\n".join(timeline) or None)

@@ -1,8 +1,4 @@
-"""Concurrent tasks as greenlets, in one thread, in virtual time, from one seed.
-
-A `Task` runs until it sleeps or waits. The agenda then moves time on and resumes the next task. `Simulation` also
-replaces `time.time` and `os.urandom`, so that a run depends on its seed alone.
-"""
+"""Concurrent tasks as greenlets, in one thread, in virtual time, from one seed."""
 
 import contextvars
 import hashlib
@@ -11,16 +7,16 @@ import itertools
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 from unittest.mock import patch
 
 from greenlet import getcurrent, greenlet
 
-EPOCH_MS: Final = 1_800_000_000_000
-_LONGEST_MS: Final = 90 * 86_400_000.0
+from idempotency.testing import ManualClock
+
+_LONGEST_MS: Final = 90 * 86_400_000
 _MOST_STEPS: Final = 400_000
 
 
@@ -32,72 +28,46 @@ class RestlessError(Exception):
     """A world does not come to rest."""
 
 
-class Line(NamedTuple):
-    """One line of the timeline; without a message, it concerns every message."""
-
-    at_ms: float
-    who: str
-    message: int | None
-    text: str
-
-
 class Machine:
     """One process, with a clock that is ``ahead_ms`` ahead. It dies as a whole."""
 
-    def __init__(self, name: str, ahead_ms: float = 0.0) -> None:
+    def __init__(self, name: str, ahead_ms: int = 0) -> None:
         self.name = name
         self.ahead_ms = ahead_ms
         self.on_death: Callable[[str], None] = lambda why: None
         self.alive = True
-        self.tasks: list[Task] = []
+
+
+OUTSIDE: Final = Machine("outside")
+"""Where transports and the operator are."""
 
 
 class Task(greenlet):  # type: ignore[misc] # greenlet is published without types
-    """One thread of a machine."""
+    """One thread of a machine: it runs until it sleeps or waits."""
 
-    def __init__(self, simulation: "Simulation", machine: Machine, work: Callable[[], object]) -> None:
-        super().__init__(parent=simulation.hub)
-        self.gr_context = contextvars.copy_context()
-        self.machine = machine
-        self.ticket = 0
-        """Changes with each wait, so that a wake-up for an earlier one is ignored."""
-        self.waiting: Task | None = None
-        self._simulation = simulation
-        self._work = work
-        machine.tasks.append(self)
-        simulation.unfinished[self] = None
+    machine: Machine
+    waiter: "Task | None" = None
 
-    def run(self) -> None:
-        with suppress(Killed):
-            if self.machine.alive:
-                self._work()
-        self.machine.tasks.remove(self)
-        del self._simulation.unfinished[self]
-        if self.waiting is not None:
-            self._simulation.wake(self.waiting)
+    def resume(self) -> None:
+        if not self.dead:
+            self.switch()
 
 
-def current() -> Task | None:
+def here() -> Machine:
+    """Return the machine whose task is running."""
     task = getcurrent()
-    return task if isinstance(task, Task) else None
+    return task.machine if isinstance(task, Task) else OUTSIDE
 
 
-def running() -> Task:
-    task = current()
-    assert task is not None
-    return task
-
-
-class Simulation:
-    """Time, chance and order. It is a consumer's clock, sleep, jitter and `Concurrency`."""
+class Simulation(ManualClock):
+    """Time, chance and order. It is a consumer's clock, sleep and `Concurrency`."""
 
     def __init__(self, seed: int) -> None:
-        self.hub = getcurrent()
-        self.now_ms = 0.0
-        self.timeline: list[Line] = []
-        self.unfinished: dict[Task, None] = {}
+        super().__init__()
         self._seed = seed
-        self._agenda: list[tuple[float, int, Callable[[], object]]] = []
+        self._hub = getcurrent()
+        self._tasks: dict[Task, None] = {}
+        self._agenda: list[tuple[int, int, Callable[[], object]]] = []
         self._numbers = itertools.count()
         self._rolls: Counter[str] = Counter()
 
@@ -111,67 +81,64 @@ class Simulation:
         return f"{int(self.roll(label) * 16**8):08x}"
 
     @contextmanager
-    def patched(self) -> Iterator[None]:
+    def patched(self) -> Generator[None]:
         """Make libraries use the simulated time and randomness; end all tasks in the end."""
 
         def draw(count: int) -> bytes:
             return b"".join(int(self.roll("bytes") * 256).to_bytes() for _ in range(count))
 
-        now = patch.object(time, "time", lambda: (EPOCH_MS + self.now_ms) / 1000)
-        with now, patch.object(os, "urandom", draw):
+        with patch.object(time, "time", lambda: self.now_ms / 1000), patch.object(os, "urandom", draw):
             yield
-            for task in list(self.unfinished):
+            for task in list(self._tasks):
                 task.machine.alive = False
                 task.throw(Killed)
 
-    def say(self, who: str, message: int | None, text: str) -> None:
-        self.timeline.append(Line(self.now_ms, who, message, text))
-
     # ── Time and order ────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def clock(self) -> int:
+    def __call__(self) -> int:
         """Return epoch milliseconds by the clock of the machine that asks."""
-        task = current()
-        return int(EPOCH_MS + self.now_ms + (0.0 if task is None else task.machine.ahead_ms))
+        return self.now_ms + here().ahead_ms
 
     def after(self, seconds: float, call: Callable[[], object]) -> None:
-        heapq.heappush(self._agenda, (self.now_ms + max(seconds, 0.0) * 1000, next(self._numbers), call))
+        heapq.heappush(self._agenda, (self.now_ms + round(max(seconds, 0) * 1000), next(self._numbers), call))
 
     def spawn(self, machine: Machine, work: Callable[[], object]) -> Task:
-        task = Task(self, machine, work)
-        self.wake(task)
+        def run() -> None:
+            with suppress(Killed):
+                if machine.alive:
+                    work()
+            del self._tasks[task]
+            if task.waiter is not None:
+                self.after(0, task.waiter.resume)
+
+        task = Task(run, self._hub)
+        task.gr_context = contextvars.copy_context()
+        task.machine = machine
+        self._tasks[task] = None
+        self.after(0, task.resume)
         return task
 
-    def wake(self, task: Task, after_s: float = 0.0) -> None:
-        """Let a task continue, if it still waits as it does now."""
-        self.after(after_s, partial(self._resume, task, task.ticket))
-
-    def _resume(self, task: Task, ticket: int) -> None:
-        if task.dead or task.ticket != ticket:
-            return
-        task.ticket += 1
-        task.switch()
-
     def sleep(self, seconds: float | None) -> None:
-        """Give way for some time, or until woken."""
-        task = running()
+        """Give way for some time, or until resumed."""
+        task = getcurrent()
         if task.machine.alive:
             if seconds is not None:
-                self.wake(task, seconds)
-            self.hub.switch()
+                self.after(seconds, task.resume)
+            self._hub.switch()
         if not task.machine.alive:
             raise Killed
 
     def join(self, task: Task) -> None:
-        while not task.dead:
-            task.waiting = current()
+        if not task.dead:
+            task.waiter = getcurrent()
             self.sleep(None)
 
     def kill(self, machine: Machine, why: str) -> None:
         if machine.alive:
             machine.alive = False
-            for task in machine.tasks:
-                self.wake(task)
+            for task in self._tasks:
+                if task.machine is machine:
+                    self.after(0, task.resume)
             machine.on_death(why)
 
     def run(self) -> None:
@@ -201,13 +168,13 @@ class Simulation:
             for task in rest:
                 contextvars.copy_context().run(task)
 
-        for child in [self.spawn(running().machine, work) for _ in range(min(limit, len(tasks)))]:
+        for child in [self.spawn(here(), work) for _ in range(min(limit, len(tasks)))]:
             self.join(child)
 
     @contextmanager
     def repeat(self, beat: Callable[[], bool], interval_s: float) -> Iterator[None]:
         """Call ``beat`` every so often beside the caller; one that raises is followed by the next."""
-        stopped = sleeping = False
+        stopped, sleeping = False, True
 
         def work() -> None:
             nonlocal sleeping
@@ -221,11 +188,10 @@ class Simulation:
                 with suppress(Exception):
                     holds = beat()
 
-        task = self.spawn(running().machine, work)
+        task = self.spawn(here(), work)
         try:
             yield
         finally:
             stopped = True
-            if sleeping:
-                self.wake(task)
-            self.join(task)
+            if not sleeping:
+                self.join(task)

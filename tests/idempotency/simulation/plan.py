@@ -4,7 +4,7 @@ import random
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
-DAY: Final = 86_400
+from idempotency.policy import DAY
 
 WORLDS: Final[Mapping[str, str]] = {
     "queue": "an SQS queue: duplicates, receive counts, redrive, partial failures",

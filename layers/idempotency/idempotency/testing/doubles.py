@@ -3,8 +3,8 @@
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Final
+from contextlib import AbstractContextManager, nullcontext, suppress
+from typing import Any, Final, NamedTuple
 
 from idempotency.dead_letters import DeadLetter
 from idempotency.stores.transport import NoAnswerError, ServiceError, Transport
@@ -74,6 +74,14 @@ class DeadLetterBox:
         self.letters.append(dead_letter)
 
 
+class _Fault(NamedTuple):
+    """What happens before a request, whether it arrives, and what is raised instead of an answer."""
+
+    happen: Callable[[], object] = lambda: None
+    arrives: bool = True
+    error: Exception | None = None
+
+
 class FaultyTransport:
     """Passes requests on; each queued fault meets one request, in order.
 
@@ -85,51 +93,38 @@ class FaultyTransport:
         self.longest_try_s = transport.longest_try_s
         self.requests: list[str] = []
         self._transport = transport
-        self._faults: deque[Callable[[str, Mapping[str, Any]], Mapping[str, Any]]] = deque()
+        self._faults: deque[_Fault] = deque()
         self._lock = threading.Lock()
 
     def __call__(self, operation: str, request: Mapping[str, Any], /) -> Mapping[str, Any]:
         """Send one request, or apply the next fault."""
         with self._lock:
             self.requests.append(operation)
-            fault = self._faults.popleft() if self._faults else self._transport
-        return fault(operation, request)
+            fault = self._faults.popleft() if self._faults else _Fault()
+        fault.happen()
+        if fault.error is None:
+            return self._transport(operation, request)
+        if fault.arrives:
+            with suppress(ServiceError):
+                self._transport(operation, request)
+        raise fault.error
 
     def pass_on(self, times: int = 1) -> None:
         """Let this many requests through before the next fault."""
-        self._faults.extend([self._transport] * times)
+        self._faults.extend([_Fault()] * times)
 
     def lose_request(self) -> None:
         """Lose the next request."""
-        self._refuse(NoAnswerError("the request was lost"))
+        self._faults.append(_Fault(arrives=False, error=NoAnswerError("the request was lost")))
 
     def lose_answer(self) -> None:
         """Perform the next request, and lose its answer."""
-
-        def fault(operation: str, request: Mapping[str, Any]) -> Mapping[str, Any]:
-            try:
-                self._transport(operation, request)
-            except ServiceError as error:
-                raise NoAnswerError("the answer was lost") from error
-            raise NoAnswerError("the answer was lost")
-
-        self._faults.append(fault)
+        self._faults.append(_Fault(error=NoAnswerError("the answer was lost")))
 
     def answer(self, code: str, *, status: int = 400, body: Mapping[str, Any] | None = None) -> None:
         """Refuse the next request with an error of DynamoDB."""
-        self._refuse(ServiceError(code, status, "made by a test", body or {}))
-
-    def _refuse(self, error: Exception) -> None:
-        def fault(operation: str, request: Mapping[str, Any]) -> Mapping[str, Any]:
-            raise error
-
-        self._faults.append(fault)
+        self._faults.append(_Fault(arrives=False, error=ServiceError(code, status, "made by a test", body or {})))
 
     def meanwhile(self, happen: Callable[[], object]) -> None:
         """Call ``happen`` just before the next request takes place."""
-
-        def fault(operation: str, request: Mapping[str, Any]) -> Mapping[str, Any]:
-            happen()
-            return self._transport(operation, request)
-
-        self._faults.append(fault)
+        self._faults.append(_Fault(happen))

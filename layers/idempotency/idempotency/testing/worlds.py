@@ -81,6 +81,7 @@ class World:
     """
 
     concurrency: Any = Inline()
+    jitter: Callable[[], float] = staticmethod(lambda: 0.5)
     timed: tuple[type, ...] = ()
     """Further classes whose keyword arguments ``clock``, ``sleep`` and ``jitter`` are this world's by default."""
 
@@ -116,7 +117,7 @@ class World:
         Inside, the calls of botocore's clients are calls of the running invocation. Those to DynamoDB reach
         ``dynamodb``, if the world has it.
         """
-        timed = {"clock": self.clock, "sleep": self.clock.sleep, "jitter": lambda: 0.5, "concurrency": self.concurrency}
+        timed = {"clock": self.clock, "sleep": self.clock.sleep, "jitter": self.jitter, "concurrency": self.concurrency}
         with ExitStack() as stack:
             for kind in (Consumer, DynamoDBStore, MemoryStore, *self.timed):
                 defaults = inspect.unwrap(kind.__dict__["__init__"]).__kwdefaults__  # a fault may lie over it
@@ -233,11 +234,11 @@ class World:
 
     def request(self, operation: str, request: Request, send: Send) -> Mapping[str, Any]:
         """Send a request to DynamoDB as a call."""
-        if self._run is None:
-            return send(operation, request)
         entries = request.get("TransactItems", [{operation.removesuffix("Item"): request}])
         actions = [(kind, action) for entry in entries for kind, action in entry.items()]
-        tables = " ".join(dict.fromkeys(action.get("TableName", "") for _, action in actions))
+        items = [action.get("Item") or action.get("Key") or {} for _, action in actions]
+        tables = [action.get("TableName", "") for _, action in actions]
+        keys = [item["idempotencyKey"]["S"] for item in items if "idempotencyKey" in item]
 
         def note(_: object) -> None:
             records = [action for _, action in actions if "idempotencyKey" in action.get("Item", ())]
@@ -252,7 +253,8 @@ class World:
                 elif not records and not kind.startswith(_READS) and not self._declared:
                     self.effects[f"direct {kind} {action.get('TableName', '')}"].add(self._identity(kind, action))
 
-        return self.call(f"{operation} {tables}", lambda: send(operation, request), NoAnswerError, note)
+        what = " ".join(dict.fromkeys([operation, *tables, *keys]))
+        return self.call(what, lambda: send(operation, request), NoAnswerError, note)
 
     def _identity(self, kind: str, action: Request) -> object:
         """Return what is equal for two direct writes of which the second changes nothing."""
