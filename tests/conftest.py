@@ -38,9 +38,7 @@ os.environ |= {
 }
 # What a function finds in its environment when it is imported; tests that call it give it settings of their own.
 FUNCTION_ENVIRONMENT: Final = {
-    "ASSIGNMENT_TABLE": "assignments",
-    "BOOKING_TABLE": "bookings",
-    "CAR_TABLE": "cars",
+    **{f"{name.upper()}_TABLE": f"{name}s" for name in ("assignment", "booking", "car", "payment")},
     "DEAD_LETTER_QUEUE_URL": "https://sqs.us-east-1.amazonaws.com/000000000000/dead-letters",
     "EVENT_BUS_NAME": "bus",
     "IDEMPOTENCY_STORE": "dynamodb:idempotency",
@@ -49,7 +47,6 @@ FUNCTION_ENVIRONMENT: Final = {
     "LEASE_SECONDS": "30",
     "OUTBOX_TABLE": "outbox",
     "PAYMENT_GATEWAY_URL": "http://127.0.0.1:9",
-    "PAYMENT_TABLE": "payments",
     "POWERTOOLS_METRICS_NAMESPACE": "CarRide",
     "POWERTOOLS_SERVICE_NAME": "test",
     "PRODUCER_DLQ_URL": "https://sqs.us-east-1.amazonaws.com/000000000000/producer-dlq",

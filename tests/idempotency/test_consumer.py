@@ -243,36 +243,24 @@ class TestConfiguration:
 
 
 class TestHeartbeat:
-    @pytest.mark.parametrize("is_down", [False, True])
-    def test_beats_until_the_work_ends_and_is_joined(self, *, is_down: bool) -> None:
-        """Long work is renewed again and again, whatever a beat raises; when it ends the thread has ended too."""
+    @pytest.mark.parametrize("renews", [True, False, StoreUnavailableError("down")], ids=str)
+    def test_beats_until_the_work_ends_and_is_joined(self, renews: bool | Exception) -> None:
+        """Long work is renewed again and again, whatever a beat raises, unless its lease is lost."""
         beats = threading.Semaphore(0)
 
         def renew() -> bool:
             beats.release()
-            if is_down:
-                raise StoreUnavailableError("down")
-            return True
+            if isinstance(renews, Exception):
+                raise renews
+            return renews
 
         before = set(threading.enumerate())
         with Threads().repeat(renew, 0.001):
-            assert all(beats.acquire(timeout=DEADLINE_S) for _ in range(3))
+            assert all(beats.acquire(timeout=DEADLINE_S) for _ in range(3 if renews else 1))
+            for thread in set(threading.enumerate()) - before if not renews else ():
+                thread.join(DEADLINE_S)
+                assert not beats.acquire(blocking=False)
         assert set(threading.enumerate()) == before
-
-    def test_stops_when_the_lease_is_lost(self) -> None:
-        """A lease that another attempt holds is not asked for again."""
-        beats: list[threading.Thread] = []
-        began = threading.Event()
-
-        def renew() -> bool:
-            beats.append(threading.current_thread())
-            began.set()
-            return False
-
-        with Threads().repeat(renew, 0.001):
-            assert began.wait(DEADLINE_S)
-            beats[0].join(DEADLINE_S)
-        assert len(beats) == 1
 
     def test_work_without_a_deadline_is_renewed_in_the_background(self, world: World) -> None:
         """An operation outside Lambda, whose lease is short, has a heartbeat; one under a short deadline needs none."""

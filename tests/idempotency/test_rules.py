@@ -4,20 +4,27 @@ The explorer, the simulation and the conformance suite prove them in every order
 """
 
 import json
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 
 from idempotency import BusyError, ConfigurationError, EffectConflictError, Operation, PermanentError, Put
 from idempotency.dead_letters import BEYOND_WINDOW, CORRUPT_RECORD, QUARANTINED, UNKNOWN
-from idempotency.errors import StoreUnavailableError
+from idempotency.errors import LostLeaseError, StoreUnavailableError
 from idempotency.testing import sqs_event
-from tests.idempotency.samples import World, event, fail_with
+from tests.idempotency.samples import TABLE, World, event, fail_with
 
 KEY = "history#k1"
 STORED_KEY = {"TableName": "Idempotency", "Key": {"idempotencyKey": {"S": KEY}}}
 NO_CAR = KeyError("pickup")
 CARD_REFUSED = PermanentError("card refused")
+
+
+def tamper(world: World, name: str, value: dict[str, str] | None) -> None:
+    """Set an attribute of the stored record, or remove it."""
+    item = world.dynamodb.get_item(**STORED_KEY)["Item"] | {name: value}
+    world.dynamodb.put_item(TableName=TABLE, Item={each: its for each, its in item.items() if its})
 
 
 class TestRule1Claim:
@@ -53,11 +60,7 @@ class TestRule2Takeover:
     def test_ended_window_does_not_override_a_live_lease(self, world: World) -> None:
         """A live lease holds even if the record's TTL has passed."""
         world.crash()
-        world.dynamodb.update_item(
-            **STORED_KEY,
-            UpdateExpression="SET expiryTimestamp = :past",
-            ExpressionAttributeValues={":past": {"N": str(world.clock() // 1000 - 60)}},
-        )
+        tamper(world, "expiryTimestamp", {"N": str(world.clock() // 1000 - 60)})
         with pytest.raises(BusyError):
             world.deliver()
 
@@ -124,19 +127,24 @@ class TestRule5Lease:
         world.deliver(timeout_s=timeout_s, lease=30, margin=1)
         assert left_ms == lefts_ms
 
-    def test_losing_the_lease_sets_a_flag_that_the_work_can_see(self, world: World) -> None:
-        """Work whose key was taken over sees ``operation.lost``, even before its next heartbeat."""
+    @pytest.mark.parametrize("completes", [True, False])
+    def test_losing_the_lease_sets_a_flag_that_the_work_can_see(self, world: World, *, completes: bool) -> None:
+        """It sees ``operation.lost`` even before its next heartbeat, and ends with the record's result, or none."""
         flags = []
 
         def step(operation: Operation) -> None:
-            world.work.step = lambda _: None
             world.clock.advance(60)
-            world.deliver(by="request-2", timeout_s=900)
+            if completes:
+                world.work.step = lambda _: None
+                world.deliver(by="request-2", timeout_s=900)
+            else:
+                world.crash(by="request-2", timeout_s=900)
             flags.extend([operation.lost, operation.heartbeat(), operation.lost])
 
         world.work.step = step
-        world.deliver(timeout_s=900)
-        assert flags == [True, False, True]
+        with nullcontext() if completes else pytest.raises(LostLeaseError):
+            world.deliver(timeout_s=900)
+        assert (flags, world.seen[-1].outcome) == ([True, False, True], "LostLease")
 
 
 class TestRule6EffectsWithTheRecord:
@@ -298,17 +306,13 @@ class TestFailsClosed:
     """A record that is not understood stays as it is."""
 
     @pytest.mark.parametrize(
-        ("name", "value"), [("status", "DONE"), ("status", None), ("leaseExpiry", None), ("leaseExpiry", "soon")]
+        ("name", "value"),
+        [("status", {"S": "DONE"}), ("status", None), ("leaseExpiry", None), ("leaseExpiry", {"S": "soon"})],
     )
-    def test_corrupt_record_is_neither_run_nor_overwritten(self, world: World, name: str, value: str | None) -> None:
+    def test_corrupt_record_is_neither_run_nor_overwritten(self, world: World, name: str, value: Any) -> None:
         """A record with an unknown status, or a claim without a lease, stays as it is until an operator releases it."""
         world.crash()
-        world.dynamodb.update_item(
-            **STORED_KEY,
-            UpdateExpression="REMOVE #n" if value is None else "SET #n = :v",
-            ExpressionAttributeNames={"#n": name},
-            **({} if value is None else {"ExpressionAttributeValues": {":v": {"S": value}}}),
-        )
+        tamper(world, name, value)
         before = world.dynamodb.get_item(**STORED_KEY)["Item"]
         assert world.deliver(by="request-2")["outcome"] == "DeadLettered"
         assert (world.reasons, len(world.work.runs)) == ([CORRUPT_RECORD], 1)

@@ -2,11 +2,14 @@
 
 import base64
 import json
+import time
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any, Final, NamedTuple
 
 import pytest
 
 from idempotency import sources
+from idempotency.clock import to_ms
 from idempotency.sources import Source, event_ms, is_eventbridge, payload_of
 from tests.idempotency.samples import event
 
@@ -105,3 +108,15 @@ def test_envelope_is_recognised_by_all_of_its_fields(missing: str) -> None:
     assert not is_eventbridge(message)
     assert not sources.EVENTBRIDGE.comes_again(message)
     assert (payload_of(message), event_ms(message), event_ms(EVENT)) == (message, None, SENT_MS)
+
+
+@pytest.mark.parametrize("zone", ["UTC", "America/New_York", "Asia/Kolkata"])
+def test_time_is_the_same_in_every_process(zone: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A time without a zone is UTC, wherever the process runs, and milliseconds are rounded down."""
+    noon = datetime(2026, 11, 21, 12, microsecond=1999, tzinfo=UTC)
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    times = [to_ms(noon), to_ms(noon.replace(tzinfo=None)), to_ms(noon.astimezone(timezone(timedelta(hours=-3))))]
+    monkeypatch.undo()
+    time.tzset()
+    assert times == 3 * [1_795_262_400_001]

@@ -231,19 +231,13 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
         Raises:
             ConfigurationError: the function cannot be decorated, or has no such argument.
         """
-        from idempotency.functions import Function
+        from idempotency.functions import decorated
 
         def decorate(work: Callable[P, R]) -> Callable[P, R]:
             require_plain(work, "function(key=...)")
             chosen = (payload,) if isinstance(payload, str) else payload
             operation = self._operation_name(work, name)
-            function = Function(self._reader, self._runner, work, name=operation, key=key, payload=chosen)
-
-            @functools.wraps(work)
-            def call(*args: P.args, **kwargs: P.kwargs) -> R:
-                return function.call(args, kwargs)
-
-            return call
+            return decorated(self._reader, self._runner, work, name=operation, key=key, payload=chosen)
 
         return decorate
 

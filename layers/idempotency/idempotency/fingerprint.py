@@ -59,7 +59,9 @@ def _plain_instance(value: Any) -> Any:
     if isinstance(value, Enum):
         return _plain(value.value)
     if isinstance(value, Decimal):
-        return _number(value)
+        if not value.is_finite():
+            raise ValueError(f"{value} is not a JSON number")
+        return int(value) if value == value.to_integral_value() else float(value)
     if isinstance(value, datetime | date | time):
         return value.isoformat()
     if isinstance(value, UUID):
@@ -133,9 +135,3 @@ _canonical = json.JSONEncoder(
     check_circular=False,  # JSON cannot contain itself; any other value that does raises a RecursionError
     default=_plain,
 ).encode
-
-
-def _number(value: Decimal) -> int | float:
-    if not value.is_finite():
-        raise ValueError(f"{value} is not a JSON number")
-    return int(value) if value == value.to_integral_value() else float(value)

@@ -1,7 +1,8 @@
 """Calls of a decorated function: each is one operation, named by one of its arguments."""
 
+import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from idempotency.errors import ConfigurationError
@@ -12,60 +13,48 @@ from idempotency.operation import Operation
 from idempotency.runner import Runner
 
 
-class Function[R]:
-    """A decorated function: `Consumer.function` explains the arguments."""
+def decorated[**P, R](
+    reader: Reader[Any],
+    runner: Runner,
+    work: Callable[P, R],
+    *,
+    name: str,
+    key: str,
+    payload: Sequence[str] | None,
+) -> Callable[P, R]:
+    """Return the decorated function: `Consumer.function` explains the arguments."""
+    signature = inspect.signature(work)
+    takes_operation = "operation" in signature.parameters
+    defaults = {each.name: each.default for each in signature.parameters.values() if each.name != "operation"}
+    for argument in (key, *(payload or ())):
+        if argument not in defaults:
+            raise ConfigurationError(f"{reader.consumer}: {name} has no argument {argument!r}, but {list(defaults)}")
 
-    def __init__(
-        self,
-        reader: Reader[Any],
-        runner: Runner,
-        work: Callable[..., R],
-        *,
-        name: str,
-        key: str,
-        payload: Sequence[str] | None,
-    ) -> None:
-        self._reader = reader
-        self._runner = runner
-        self._work = work
-        self._name = name
-        self._key = key
-        self._signature = inspect.signature(work)
-        parameters = self._signature.parameters
-        self._takes_operation = "operation" in parameters
-        self._defaults = {each.name: each.default for each in parameters.values() if each.name != "operation"}
-        self._fingerprinted = payload or self._defaults
-        for argument in (key, *(payload or ())):
-            if argument not in self._defaults:
-                raise ConfigurationError(
-                    f"{reader.consumer}: {name} has no argument {argument!r}, but {list(self._defaults)}"
-                )
-
-    def call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> R:
-        """Run the function for its key, or return the stored result of the call that did."""
-        bound = self._signature.bind(*args, **kwargs)
+    @functools.wraps(work)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        bound = signature.bind(*args, **kwargs)
         given = bound.arguments
-        defaults = self._defaults
-        key = given.get(self._key, defaults[self._key])
-        payload = {
+        own_key = given.get(key, defaults[key])
+        compared = {
             argument: given[argument]
-            for argument in self._fingerprinted
+            for argument in payload or defaults
             if argument in given and not _equals(given[argument], defaults[argument])
         }
         returned: list[R] = []  # by the latest run: after a conflict there may be another one
 
         def run(operation: Operation) -> object:
-            if self._takes_operation:
+            if takes_operation:
                 given["operation"] = operation
-            returned[:] = [finished(self._work(*bound.args, **bound.kwargs))]
+            returned[:] = [finished(work(*bound.args, **bound.kwargs))]
             return returned[0]
 
-        delivery = self._reader.call(None if key is inspect.Parameter.empty else key, payload, self._name)
-        answer = self._runner.run(delivery, run)
+        answer = runner.run(reader.call(None if own_key is inspect.Parameter.empty else own_key, compared, name), run)
         if answer.outcome in COMMITTED:
             return returned[0]  # the object itself, which may have no stored form
         stored: R = answer.value()
         return stored
+
+    return call
 
 
 def _equals(value: object, default: object) -> bool:

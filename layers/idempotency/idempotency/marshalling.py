@@ -52,11 +52,6 @@ def item(values: Mapping[str, object]) -> dict[str, AttributeValue]:
     return values.wire if type(values) is Converted else _map(values, 1)
 
 
-def attribute(value: object) -> AttributeValue:
-    """Convert one Python value; an enum member or an instance of a subclass becomes its plain value."""
-    return _attribute(value, 1)
-
-
 def is_too_large(stored: dict[str, Any]) -> bool:
     """Return whether an item is clearly larger than DynamoDB's 400 KB."""
     if len(marshal.dumps(stored, 2)) <= _LARGEST_ITEM:  # an upper bound, and quick
@@ -88,19 +83,20 @@ def _bytes(content: str | bytes) -> int:
 def _map(values: Mapping[str, object], depth: int) -> dict[str, AttributeValue]:
     _refuse_deeper(depth)
     return {
-        name if type(name) is str and name.isascii() and name else _name(name): _attribute(value, depth)
+        name if type(name) is str and name.isascii() and name else _name(name): attribute(value, depth)
         for name, value in values.items()
     }
 
 
 def _name(name: object) -> str:
-    converted = _attribute(name, 1).get("S")
+    converted = attribute(name, 1).get("S")
     if not isinstance(converted, str) or not converted:
         raise EffectsRejectedError(f"an attribute's name is a string of at least one character, not {name!r:.100}")
     return converted
 
 
-def _attribute(value: Any, depth: int) -> AttributeValue:
+def attribute(value: Any, depth: int = 1) -> AttributeValue:
+    """Convert one Python value; an enum member or an instance of a subclass becomes its plain value."""
     kind = type(value)
     if kind is str:
         return {"S": value if value.isascii() else encodable(value)}
@@ -117,7 +113,7 @@ def _attribute(value: Any, depth: int) -> AttributeValue:
 
 def _other(value: object, depth: int) -> AttributeValue:
     if isinstance(value, Enum):
-        return _attribute(value.value, depth)
+        return attribute(value.value, depth)
     if isinstance(value, str):
         return {"S": encodable(str.__str__(value))}
     if isinstance(value, int | Decimal):
@@ -128,9 +124,9 @@ def _other(value: object, depth: int) -> AttributeValue:
         return {"M": _map(value, depth + 1)}
     if isinstance(value, list | tuple):
         _refuse_deeper(depth + 1)
-        return {"L": [_attribute(element, depth + 1) for element in value]}
+        return {"L": [attribute(element, depth + 1) for element in value]}
     if isinstance(value, set | frozenset) and value:
-        contents: list[tuple[str, Any]] = [pair for element in value for pair in _attribute(element, depth).items()]
+        contents: list[tuple[str, Any]] = [pair for element in value for pair in attribute(element, depth).items()]
         kinds = {kind for kind, _ in contents}
         if len(kinds) == 1 and kinds <= {"S", "N", "B"}:
             return {f"{kinds.pop()}S": sorted({content for _, content in contents})}

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -36,31 +37,22 @@ class RejectedMessageError(Exception):
         self.cause = cause
 
 
+@dataclass
 class Reader[E]:
-    """A consumer's settings for reading what is delivered. `Consumer` explains the arguments."""
+    """A consumer's settings for reading what is delivered. `Consumer` explains them."""
 
-    def __init__(
-        self,
-        consumer: str,
-        policy: Policy,
-        *,
-        key: str | TransportId | Callable[[E], object] | None,
-        parse: Callable[[Any], E] | None,
-        payload: str | Callable[[E], object] | None,
-        occurred: Callable[[E], datetime | None] | None,
-        expires: Callable[[E], datetime | None] | None,
-        labels: Callable[[E], Mapping[str, str]] | None,
-    ) -> None:
-        self.consumer = consumer
-        self.parse = parse
-        self.key = key if key is None or isinstance(key, TransportId) else extractor(key, "key")
-        self._key_is_of_message = isinstance(key, str)
-        self.payload = None if payload is None else extractor(payload, "payload")
-        self._payload_is_of_message = isinstance(payload, str)
-        self._occurred = occurred
-        self._expires = expires
-        self._labels = labels
-        self._runs_without_key = policy.missing_key == "run"
+    consumer: str
+    policy: Policy
+    key: str | TransportId | Callable[[E], object] | None
+    parse: Callable[[Any], E] | None
+    payload: str | Callable[[E], object] | None
+    occurred: Callable[[E], datetime | None] | None
+    expires: Callable[[E], datetime | None] | None
+    labels: Callable[[E], Mapping[str, str]] | None
+
+    def __post_init__(self) -> None:
+        self._key = None if self.key is None or isinstance(self.key, TransportId) else extractor(self.key, "key")
+        self._payload = None if self.payload is None else extractor(self.payload, "payload")
 
     def read(
         self, source: Source, raw: Raw, invocation: LambdaInvocation, delivery_id: str, *, postpones: bool
@@ -84,7 +76,7 @@ class Reader[E]:
             raise RejectedMessageError(dead_letters.MISSING_KEY, error) from error
         payload = source.payload(message) if self.payload is None else self.find_payload(message, event)
         # A message in EventBridge's envelope may be older than the transport that carried it here knows.
-        times = [source.sent_ms(raw), None if message is raw else event_ms(message), _ms(self._occurred, event)]
+        times = [source.sent_ms(raw), None if message is raw else event_ms(message), _ms(self.occurred, event)]
         received = source.attempts(raw)
         delivery = Delivery(
             key=key,
@@ -99,7 +91,7 @@ class Reader[E]:
             context=invocation.context,
             replayed=source.replayed(raw),
             sent_ms=min([at_ms for at_ms in times if at_ms is not None], default=None),
-            expires_ms=_ms(self._expires, event),
+            expires_ms=_ms(self.expires, event),
             event=raw,
             labels=self.labels_of(event),
         )
@@ -128,23 +120,21 @@ class Reader[E]:
         try:
             return record_key(self.consumer, key, operation), True
         except MissingKeyError:
-            if not self._runs_without_key:
+            if self.policy.missing_key != "run":
                 raise
             return f"{self.consumer}#%none:{os.urandom(16).hex()}", False
 
     def find_key(self, message: Any, event: E) -> object:
         """Return what ``key=`` finds: an expression searches the message, a function is given the event."""
-        if self.key is None or isinstance(self.key, TransportId):
-            return None
-        return self.key(message if self._key_is_of_message else event)
+        return None if self._key is None else self._key(message if isinstance(self.key, str) else event)
 
     def find_payload(self, message: Any, event: E) -> object:
         """Return what ``payload=`` finds, in the same way; None without it."""
-        return None if self.payload is None else self.payload(message if self._payload_is_of_message else event)
+        return None if self._payload is None else self._payload(message if isinstance(self.payload, str) else event)
 
     def labels_of(self, event: E) -> Mapping[str, str]:
         """Return the labels of an event for the observer."""
-        return observation.NO_LABELS if self._labels is None else self._labels(event)
+        return observation.NO_LABELS if self.labels is None else self.labels(event)
 
     def _decode(self, source: Source, raw: Raw) -> Any:
         try:
