@@ -1,29 +1,22 @@
 """The AsyncAPI 3 document of the bus: its events, and which function sends and receives them."""
 
+from collections.abc import Collection
 from typing import Any, Final
-
-import msgspec
 
 import assignments
 import payments
-from api.openapi import added_to_ride
-from carride.events import Attributes
 from carride.facts import FACTS, CarRideCancelled, CarRideOverdue, Fact, RideChange
-from carride.ride import Ride
-from contract.schemas import DATA_BASE64, ONE_DATA, resolved
+from contract.schemas import schema
 
 _CHANNEL: Final = "#/channels/CarRideBus"
-_SCHEMAS: Final = "#/components/schemas"
 
-_CHANGES: Final = frozenset(fact for fact in FACTS.values() if issubclass(fact, RideChange))
-_SETTLED: Final[tuple[type[Fact], ...]] = (CarRideCancelled, CarRideOverdue)
-_OPERATIONS: Final = {
+_OPERATIONS: Final[dict[str, tuple[str, str, Collection[type]]]] = {
     "changeRides": (
         "send",
         "The API books and changes rides; the simulator does the same to simulated ones.",
-        _CHANGES,
+        RideChange.__subclasses__(),
     ),
-    "keepRideHistory": ("receive", "The ride history keeps every event.", frozenset(FACTS.values())),
+    "keepRideHistory": ("receive", "The ride history keeps every event.", FACTS.values()),
     "dispatchCars": ("receive", "Dispatch assigns and releases cars.", assignments.CONSUMED),
     "reportCars": ("send", "Dispatch reports which car a ride has.", assignments.EMITTED),
     "payRides": ("receive", "Payment reserves, takes and gives back money.", payments.CONSUMED),
@@ -31,7 +24,7 @@ _OPERATIONS: Final = {
     "settleRides": (
         "send",
         "The reconciler cancels overdue booked rides, and has the other overdue rides settled.",
-        frozenset(_SETTLED),
+        [CarRideCancelled, CarRideOverdue],
     ),
 }
 """The functions' operations on events: direction, summary and types."""
@@ -58,8 +51,7 @@ def document() -> dict[str, Any]:
                 "description": "The event bus of a stack.",
                 "parameters": {"bus": {"description": "Name of the bus: the stack's output `CarRideBusName`."}},
                 "messages": {
-                    name: {"summary": fact.__doc__, "payload": {"$ref": f"{_SCHEMAS}/{name}"}}
-                    for name, fact in FACTS.items()
+                    name: {"summary": fact.__doc__, "payload": _payload(fact)} for name, fact in FACTS.items()
                 },
             }
         },
@@ -72,21 +64,9 @@ def document() -> dict[str, Any]:
             }
             for operation, (action, summary, facts) in _OPERATIONS.items()
         },
-        "components": {"schemas": _schemas()},
     }
 
 
-def _schemas() -> dict[str, Any]:
-    """Return the schemas of the envelope, of the ride, and of each event in terms of both."""
-    _, found = msgspec.json.schema_components([Attributes, Ride, *FACTS.values()], ref_template="{name}")
-    schemas = resolved(found, found)
-    event = schemas["Attributes"]
-    properties = event["properties"] | {"data": {"type": "object"}, "data_base64": DATA_BASE64}
-    shared = {"Event": event | {"title": "Event", "oneOf": ONE_DATA, "properties": properties}, "Ride": schemas["Ride"]}
-    return shared | {
-        name: {
-            "allOf": [{"$ref": f"{_SCHEMAS}/Event"}],
-            "properties": {"type": {"const": name}, "data": added_to_ride(schemas, name)},
-        }
-        for name in FACTS
-    }
+def _payload(fact: type[Fact]) -> dict[str, Any]:
+    """Return the schema of EventBridge's registry, which is valid in AsyncAPI's later draft too, without its draft."""
+    return {name: part for name, part in schema(fact).items() if name != "$schema"}

@@ -19,12 +19,11 @@ type Schema = dict[str, Any]
 
 _DRAFT: Final = "http://json-schema.org/draft-04/schema#"
 _PROSE: Final = frozenset({"title", "description", "default"})
-DATA_BASE64: Final = {
+_DATA_BASE64: Final = {
     "description": "The data as JSON in base64; events from the outbox have it.",
     "type": "string",
     "pattern": "^[A-Za-z0-9+/]+={0,2}$",
 }
-ONE_DATA: Final = [{"required": ["data"]}, {"required": ["data_base64"]}]
 
 _REGISTRY: Final = """\
 # The event contract, for authors of producers and consumers. Written by `make contract`; do not edit.
@@ -32,9 +31,7 @@ AWSTemplateFormatVersion: "2010-09-09"
 Description: JSON Schema of the detail of every ride event, by type and version.
 
 Parameters:
-  RegistryName:
-    Type: String
-    Description: Name of the schema registry.
+  RegistryName: { Type: String, Description: Name of the schema registry. }
 
 Resources:
   CarRideSchemaRegistry:
@@ -44,13 +41,8 @@ Resources:
       Description: JSON Schema of the detail of every ride event, by type and version.
 """
 _RESOURCE: Final = """
-  {logical_id}Schema:
-    Type: AWS::EventSchemas::Schema
-    Properties:
-      RegistryName: !GetAtt CarRideSchemaRegistry.RegistryName
-      SchemaName: {name}
-      Type: JSONSchemaDraft4
-      Content: '{content}'
+  {logical_id}Schema: {{ Type: AWS::EventSchemas::Schema, Properties: {{ SchemaName: {name}, Type: JSONSchemaDraft4,
+      RegistryName: !GetAtt CarRideSchemaRegistry.RegistryName, Content: '{content}' }} }}
 """
 
 
@@ -69,9 +61,9 @@ def schema(fact: type[Fact]) -> Schema:
         "description": fact.__doc__,
         "type": "object",
         "properties": envelope["properties"]
-        | {"type": fact_type, "data": {"id": fact.dataschema(), **data}, "data_base64": DATA_BASE64},
+        | {"type": fact_type, "data": {"id": fact.dataschema(), **data}, "data_base64": _DATA_BASE64},
         "required": envelope["required"],
-        "oneOf": ONE_DATA,
+        "oneOf": [{"required": ["data"]}, {"required": ["data_base64"]}],
     }
 
 
@@ -99,13 +91,9 @@ def published(template: str) -> dict[str, Schema]:
 
 
 def registry(before: str) -> str:
-    """Return the CloudFormation template that publishes the schema of every event.
+    """Return the CloudFormation template that publishes the schema of every event, and the older ones in ``before``.
 
-    Args:
-        before: the present template, which holds the older versions.
-
-    Raises:
-        BreakingChangeError: a changed schema is incompatible with existing readers or events.
+    BreakingChangeError if a changed schema is incompatible with existing readers or events.
     """
     old, new = published(before), {f"{fact.__name__}.v{fact.schema_version}": schema(fact) for fact in FACTS.values()}
     changes = [

@@ -5,10 +5,8 @@ Durations are assumed, so bounds that rest on them are estimates; only an accoun
 """
 
 import argparse
-import json
 import math
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Final, NamedTuple
 
@@ -50,6 +48,8 @@ TRIP_S: Final = 0.01  # assumed for a request to DynamoDB, with the code around 
 CALL_S: Final = 0.2  # assumed for a call of the payment gateway
 PIPE_S: Final = 0.05  # assumed for a batch of the pipe
 INDEX_WRITES: Final = 2  # of a ride in each index of open rides, and in that of free cars
+EMITTED: Final = {"Dispatch": 2, "Payment": 2}  # events of a ride, besides those of the API
+_TICKS: Final = 50  # of a simulated second
 
 
 class Bound(NamedTuple):
@@ -108,7 +108,7 @@ def bounds(deployed: Stack) -> list[Bound]:
     """Return every bound of a stack on demand, the lowest first."""
     parameters, found = deployed.parameters, stations(deployed)
     dispatch, pipe = found["Dispatch"], found["OutboxPipe"]
-    largest, units = max(((table, units) for table, (units, _) in TABLES.items()), key=lambda table: table[1])
+    largest, units = max(((table, units) for table, (units, *_) in TABLES.items()), key=lambda table: table[1])
     by = "DispatchConcurrency" if parameters["ReservedConcurrency"] == "0" else "ReservedConcurrency"
     needed = {
         "api": REQUESTS,
@@ -154,18 +154,12 @@ def granted(deployed: Stack, rides: float) -> dict[str, Station]:
 
 # ── The queues of a ride's events ─────────────────────────────────────────────────────────────────────────────────────
 
-_TICKS: Final = 50  # of a second
-_REQUESTED: Final = ("CarRideCreated", "CarRideAccepted", "CarRideStarted", "CarRideCompleted")
-_EMITS: Final[Mapping[tuple[str, str], str]] = {
-    ("Dispatch", "CarRideAccepted"): "CarAssigned",
-    ("Dispatch", "CarRideCompleted"): "CarReleased",
-    ("Payment", "CarAssigned"): "PaymentAuthorized",
-    ("Payment", "CarRideCompleted"): "PaymentCaptured",
-}
 
+def simulate(found: Mapping[str, Station], rides: float, *, seconds: int = 20, seed: int = 0) -> dict[str, list[float]]:
+    """Simulate the queues in virtual time, and return how many wait at each station, on average, in every second.
 
-def simulate(found: Mapping[str, Station], rides: float, *, seconds: int = 20, seed: int = 0) -> dict[str, list[int]]:
-    """Simulate the queues in virtual time, and return how many wait at each station at the end of every second.
+    Each event has its share of what a station passes on: the API, dispatch and payment to the pipe, the pipe to the
+    bus, and the bus to its targets.
 
     Args:
         found: the stations, as `stations` returns them. How much they do in a moment varies by a half.
@@ -174,38 +168,24 @@ def simulate(found: Mapping[str, Station], rides: float, *, seconds: int = 20, s
         seed: makes a run repeatable.
     """
     random = Random(seed)  # noqa: S311 - a simulation, not a secret
-    queues, waiting = {name: Counter[str]() for name in found}, {name: list[int]() for name in found}
-    for tick in range(1, seconds * _TICKS + 1):
-        for event in _REQUESTED:
-            queues["CarRideApi"][event] += random.binomialvariate(10_000, rides / _TICKS / 10_000)
+    waiting, averages = dict.fromkeys(found, 0.0), {name: [0.0] * seconds for name in found}
+    published = {"CarRideApi": REQUESTS} | {name: EMITTED[name] for name in EMITTED if name in found}
+    targets = {name: station.load for name, station in found.items() if name not in {"CarRideApi", "OutboxPipe", "Bus"}}
+    onward = {name: {"OutboxPipe": events / found[name].load} for name, events in published.items()}
+    onward |= {"OutboxPipe": {"Bus": found["Bus"].load / found["OutboxPipe"].load}}
+    onward |= {"Bus": {name: load / found["Bus"].load for name, load in targets.items()}}
+    for tick in range(seconds * _TICKS):
+        waiting["CarRideApi"] += random.binomialvariate(10_000, REQUESTS * rides / _TICKS / 10_000)
         for name, (_, servers, batch, duration) in found.items():
-            able = round(servers * batch / duration / _TICKS * random.uniform(0.5, 1.5))
-            for event in random.sample(sorted(queues[name]), len(queues[name])):
-                done = min(able, queues[name][event])
-                able -= done
-                queues[name][event] -= done
-                for station, result in _passed_on(name, event):
-                    queues[station][result] += done
-            if tick % _TICKS == 0:
-                waiting[name].append(queues[name].total())
-    return waiting
+            done = min(waiting[name], servers * batch / duration / _TICKS * random.uniform(0.5, 1.5))
+            waiting[name] -= done
+            for target, share in onward.get(name, {}).items():
+                waiting[target] += done * share
+            averages[name][tick // _TICKS] += waiting[name] / _TICKS
+    return averages
 
 
-def _passed_on(station: str, event: str) -> Iterator[tuple[str, str]]:
-    """Yield the stations that have to do with an event next, and what they get."""
-    if station == "CarRideApi":
-        yield "OutboxPipe", event
-    elif station == "OutboxPipe":
-        yield from (("Bus", f"{target} {event}") for target in ("RideHistory", "the log", "partners"))
-        yield from (("Bus", f"{target} {event}") for target, taken in _EMITS if taken == event)
-    elif station == "Bus":
-        target, _, event = event.rpartition(" ")
-        yield from [(target, event)] if target in ROUND_TRIPS else []
-    elif (station, event) in _EMITS:
-        yield "OutboxPipe", _EMITS[station, event]
-
-
-def growing(waiting: Mapping[str, Sequence[int]]) -> list[str]:
+def growing(waiting: Mapping[str, Sequence[float]]) -> list[str]:
     """Return the stations whose queue grows: it is longer in the last quarter than in the one before."""
     quarter = min(map(len, waiting.values())) // 4
     parts = {name: (queue[-2 * quarter : -quarter], queue[-quarter:]) for name, queue in waiting.items()}
@@ -238,21 +218,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="make capacity", description=" ".join(str(__doc__).split()))
     parser.add_argument("--rides", type=float, default=1000, help="rides a second to plan for (1000)")
     parser.add_argument("--simulate", type=float, metavar="RIDES", help="simulate the queues at so many rides a second")
-    parser.add_argument("--json", action="store_true", help="print JSON")
     options, chosen = costs.parsed(parser)
     if options.simulate:
         parameters = for_rides(options.simulate, **chosen)
         waiting = simulate(granted(stack(**parameters), options.simulate), options.simulate)
-        rows = [(name, *(f"{queue[at]:,}" for at in (4, 9, 14, 19))) for name, queue in waiting.items()]
-        shown = costs.table("waiting at | after 5 s | 10 s | 15 s | 20 s", rows)
-        result = {"set": parameters, "waiting": waiting, "growing": growing(waiting)}
-        text = f"{shown}\nQueues that grow, with {parameters}: {', '.join(growing(waiting)) or 'none'}."
+        rows = [(name, *(f"{queue[at]:,.0f}" for at in (4, 9, 14, 19))) for name, queue in waiting.items()]
+        print(costs.table("waiting at | in second 5 | 10 | 15 | 20", rows))
+        print(f"Queues that grow, with {parameters}: {', '.join(growing(waiting)) or 'none'}.")
     else:
-        found, dollars = bounds(stack(**chosen)), sum(u.dollars for u in costs.bill(SECONDS)[1])
-        result = {"bounds": [each._asdict() for each in found], "dollars_a_month": dollars}
-        text = f"""{table(found, options.rides)}\nFirst: {found[0].what}, at {found[0].rides:,.0f} rides a second.
-A ride a second costs ${dollars:,.0f} a month on top of an idle stack; `make costs` says what for."""
-    print(json.dumps(result) if options.json else text)
+        found, dollars = bounds(stack(**chosen)), sum(use.dollars for use in costs.bill(SECONDS)[1])
+        print(f"{table(found, options.rides)}\nFirst: {found[0].what}, at {found[0].rides:,.0f} rides a second.")
+        print(f"A ride a second costs ${dollars:,.0f} a month on top of an idle stack; `make costs` says what for.")
 
 
 if __name__ == "__main__":

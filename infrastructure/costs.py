@@ -8,9 +8,9 @@ import argparse
 import json
 import re
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from infrastructure.transformed import ROLES, Stack, named, source, stack
@@ -18,6 +18,7 @@ from infrastructure.transformed import ROLES, Stack, named, source, stack
 LOOKED_UP: Final = "2026-11-22"
 HOURS: Final = 730  # of a month
 SECONDS: Final = HOURS * 3600
+MONTHS: Final = 24 / HOURS  # of a day
 
 
 class Price(NamedTuple):
@@ -80,10 +81,10 @@ READ_UNITS: Final = 9.5
 ROUND_TRIPS: Final = {"CarRideApi": 7, "RideHistory": 8, "Dispatch": 9, "Payment": 6}
 """Requests of each function to DynamoDB."""
 TABLES: Final = {
-    "IdempotencyTable": (36, 5770), "RideTable": (20, 2320), "OutboxTable": (16, 5850), "BookingTable": (14, 200),
-    "AssignmentTable": (6, 350), "PaymentTable": (6, 350), "CarTable": (6, 0),
+    "IdempotencyTable": (36, 4100, 3900), "OutboxTable": (16, 0, 5850), "BookingTable": (14, 200, 0),
+    "AssignmentTable": (6, 350, 0), "PaymentTable": (6, 350, 0), "CarTable": (6, 0, 0),
 }  # fmt: skip
-"""By table: write units, with those of its indexes, and bytes that stay."""
+"""By table: write units, with those of its indexes; bytes of items that stay, and of those that expire."""
 EXPIRES: Final = {"IdempotencyTable": "WindowDays", "OutboxTable": "OutboxDays"}  # after these Retentions
 GATEWAY_CALLS, GATEWAY_UNITS = 3, 8  # of a ride's payment at the simulated gateway: invocations, write units
 OUTCOMES: Final = ("New", "Duplicate", "Retried")
@@ -130,27 +131,24 @@ def bill(rides: float, *, regions: int = 1, **chosen: str) -> tuple[list[Use], l
     check(chosen)
     given = {"PaymentGatewayUrl": "https://gateway.example"} | chosen
     stacks = [stack(**given | ROLES[role]) for role in (["standalone"], ["primary", "secondary"])[regions - 1]]
-    return (
-        summed(use for each in stacks for use in idle(each)),
-        summed(use for each in stacks if rides for use in load(each, rides)),
-    )
+    return summed(*map(idle, stacks)), summed(*(load(each, rides) for each in stacks))
 
 
 def check(chosen: Mapping[str, str]) -> None:
     """Raise ValueError if the template has no such parameter, or does not allow the value."""
+    declared = source()["Parameters"]
     for name, value in chosen.items():
-        declared = _declared("Parameters").get(name)
-        if declared is None:
+        if name not in declared:
             raise ValueError(f"there is no parameter {name}: docs/parameters.md lists them")
-        if value not in (allowed := [str(each) for each in declared.get("AllowedValues", [value])]):
+        if value not in (allowed := [str(each) for each in declared[name].get("AllowedValues", [value])]):
             raise ValueError(f"{name} is one of {', '.join(allowed)}, not {value}")
 
 
-def summed(uses: Iterable[Use]) -> list[Use]:
+def summed(*uses: Iterable[Use]) -> list[Use]:
     """Return one line for all lines of a name, without those of nothing."""
-    sums: dict[tuple[str, str], float] = {}
-    for what, price, quantity in uses:
-        sums[what, price] = sums.get((what, price), 0) + quantity
+    sums = defaultdict[tuple[str, str], float](float)
+    for what, price, quantity in chain(*uses):
+        sums[what, price] += quantity
     return [Use(*names, quantity) for names, quantity in sums.items() if quantity]
 
 
@@ -199,9 +197,10 @@ def idle(deployed: Stack) -> Iterator[Use]:
 
 def load(deployed: Stack, rides: float) -> Iterator[Use]:
     """Yield what rides cost on top of an idle stack. A secondary only gets copies of the events."""
+    if not rides:
+        return
     copied = deployed.parameters["Role"] == "secondary"
-    targets = taken(deployed, copied=copied)
-    events = rides * len(EVENTS)
+    targets, events = taken(deployed, copied=copied), rides * len(EVENTS)
 
     def to(kind: str) -> float:
         return rides * sum(targets[name] for name in deployed.of_type(f"AWS::{kind}"))
@@ -209,7 +208,7 @@ def load(deployed: Stack, rides: float) -> Iterator[Use]:
     yield Use("EventBridge: " + ("copied events" if copied else "events"), "event", events)
     for archive in deployed.of_type("AWS::Events::Archive").values():
         yield Use("EventBridge: archived events", "archived event", events * EVENT_BYTES)
-        months = _months(deployed, archive["RetentionDays"])
+        months = archive["RetentionDays"] * MONTHS
         yield Use("EventBridge: storage of the archive", "archive storage", events * EVENT_BYTES * months)
     yield from _logged(deployed, to("Logs::LogGroup") * EVENT_BYTES)
     yield Use("SNS: publishes to partners", "publish", to("SNS::Topic"))
@@ -219,7 +218,15 @@ def load(deployed: Stack, rides: float) -> Iterator[Use]:
         yield from _processed(deployed, rides)
         yield from _units(deployed, "read", READ_UNITS * rides)
     for name, table in deployed.of_type("AWS::DynamoDB::GlobalTable").items():
-        yield from _written(deployed, name, table, rides)
+        replicas = len(table["Replicas"])
+        units, staying, expiring = (each * rides * replicas for each in TABLES.get(name, (0, 0, 0)))
+        yield from _units(deployed, "write", units)
+        yield Use("transfer to the other region", "transfer", units / replicas * 1024 * (replicas - 1))
+        if name in EXPIRES:
+            expiring *= int(deployed.mappings["Retentions"][deployed.parameters["Retention"]][EXPIRES[name]]) * MONTHS
+        for kind, stored in (("stay, each month", staying), ("expire", expiring)):
+            yield Use(f"DynamoDB: storage of items that {kind}", "table storage", stored)
+            yield Use(f"DynamoDB: point-in-time recovery of items that {kind}", "recovery", stored)
 
 
 def taken(deployed: Stack, *, copied: bool = False) -> Counter[str]:
@@ -248,35 +255,21 @@ def calls(deployed: Stack) -> Counter[str]:
 
 
 def _processed(deployed: Stack, rides: float) -> Iterator[Use]:
-    """Yield what API and functions cost."""
+    """Yield what API, functions and the simulated gateway cost."""
     for stage in deployed.of_type("AWS::ApiGatewayV2::Stage").values():
         yield Use("HTTP API: requests", "API request", REQUESTS * rides)
         detailed = stage["DefaultRouteSettings"]["DetailedMetricsEnabled"]
         yield Use("HTTP API: detailed metrics of routes", "custom metric", detailed * ROUTES * ROUTE_METRICS)
         yield from _logged(deployed, REQUESTS * rides * ACCESS_BYTES)
-    gateways = {named(url["TargetFunctionArn"]) for url in deployed.of_type("AWS::Lambda::Url").values()}
-    for name in gateways & set(deployed.of_type("AWS::Lambda::Function")):  # the simulated one
-        yield from _invoked(deployed, name, GATEWAY_CALLS * rides)
-    yield Use(
-        "DynamoDB: write units", "write unit", GATEWAY_UNITS * rides * len(deployed.of_type("AWS::DynamoDB::Table"))
-    )
+    if "SimulatedGatewayFunction" in deployed.of_type("AWS::Lambda::Function"):
+        yield from _invoked(deployed, "SimulatedGatewayFunction", GATEWAY_CALLS * rides)
+    tables = len(deployed.of_type("AWS::DynamoDB::Table"))
+    yield Use("DynamoDB: write units", "write unit", GATEWAY_UNITS * rides * tables)
     line = LINE_BYTES if deployed.parameters["LogLevel"] in {"DEBUG", "INFO"} else METRIC_BYTES
     for name, number in calls(deployed).items():
         yield from _invoked(deployed, name, number * rides)
         yield from _logged(deployed, number * rides * line)
         yield Use("custom metrics, without failures", "custom metric", len(OUTCOMES))
-
-
-def _written(deployed: Stack, name: str, table: Mapping[str, Any], rides: float) -> Iterator[Use]:
-    replicas = len(table["Replicas"])
-    units, stored = (each * rides * replicas for each in TABLES.get(name, (0, 0)))
-    yield from _units(deployed, "write", units)
-    yield Use("transfer to the other region", "transfer", units / replicas * 1024 * (replicas - 1))
-    kind = "of items that stay, each month" if "TimeToLiveSpecification" not in table else "of items that expire"
-    if name in EXPIRES:
-        stored *= _months(deployed, {"Fn::FindInMap": ["Retentions", {"Ref": "Retention"}, EXPIRES[name]]})
-    yield Use(f"DynamoDB: storage {kind}", "table storage", stored)
-    yield Use(f"DynamoDB: point-in-time recovery {kind}", "recovery", stored)
 
 
 def _units(deployed: Stack, kind: str, units: float) -> Iterator[Use]:
@@ -288,42 +281,23 @@ def _units(deployed: Stack, kind: str, units: float) -> Iterator[Use]:
         yield Use(f"DynamoDB: {kind} capacity for the load", f"{kind} capacity", hours)
 
 
-# ── Both ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _invoked(deployed: Stack, function: str, calls: float) -> Iterator[Use]:
+def _invoked(deployed: Stack, function: str, number: float) -> Iterator[Use]:
     """Yield what calls of a function cost, with their traces and Lambda's own log lines."""
     properties = deployed.of_type("AWS::Lambda::Function")[function]
-    gigabytes = properties["MemorySize"] / 1024
-    yield Use("Lambda: requests", "invocation", calls)
-    yield Use(
-        f"Lambda: {MILLISECONDS} ms a request",
-        deployed.parameters["Architecture"],
-        calls * MILLISECONDS / 1000 * gigabytes,
-    )
+    seconds = number * MILLISECONDS / 1000 * properties["MemorySize"] / 1024
+    yield Use("Lambda: requests", "invocation", number)
+    yield Use(f"Lambda: {MILLISECONDS} ms a request", deployed.parameters["Architecture"], seconds)
     if deployed.parameters["Tracing"] == "Active" and "TracingConfig" in properties:
-        first = min(calls, SECONDS)
-        yield Use("X-Ray: traces", "trace", first + SAMPLED * (calls - first))
-    yield from _logged(deployed, calls * PLATFORM_BYTES)
+        first = min(number, SECONDS)
+        yield Use("X-Ray: traces", "trace", first + SAMPLED * (number - first))
+    yield from _logged(deployed, number * PLATFORM_BYTES)
 
 
 def _logged(deployed: Stack, volume: float) -> Iterator[Use]:
     """Yield what bytes of log lines cost. All log groups keep them for the same time."""
     for group in list(deployed.of_type("AWS::Logs::LogGroup").values())[:1]:
         yield Use("CloudWatch Logs: ingestion", "log ingestion", volume)
-        yield Use("CloudWatch Logs: storage", "log storage", volume * _months(deployed, group["RetentionInDays"]))
-
-
-def _months(deployed: Stack, days: Any) -> float:
-    """Return a number of days of the mapping Retentions in months."""
-    _, _, name = days["Fn::FindInMap"]
-    return int(_declared("Mappings")["Retentions"][deployed.parameters["Retention"]][name]) * 24 / HOURS
-
-
-@cache
-def _declared(section: str) -> Mapping[str, Any]:
-    declared: Mapping[str, Any] = source()[section]
-    return declared
+        yield Use("CloudWatch Logs: storage", "log storage", volume * group["RetentionInDays"] * MONTHS)
 
 
 # ── Showing it ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -341,10 +315,6 @@ COMPARED: Final[Mapping[str, Mapping[str, Any]]] = {
 """What docs/costs.md compares."""
 
 
-def _number(value: float, digits: int = 3) -> str:
-    return f"{value:,.{digits}f}".rstrip("0").rstrip(".")
-
-
 def _sum(uses: Sequence[Use]) -> str:
     return f"{sum(round(use.dollars, 2) for use in uses):,.2f}"
 
@@ -359,18 +329,18 @@ def _lines(uses: Sequence[Use]) -> str:
     rows = [("**sum**", "", "", "", f"**{_sum(uses)}**")]
     for use in reversed(uses):
         dollars, unit, _, doubt = PRICES[use.price]
-        each = _number(dollars, 10) + "*" * bool(doubt)
-        rows.insert(0, (use.what, _number(use.units), unit, each, f"{use.dollars:,.2f}"))
+        count, each = (f"{use.units:,.3f}", f"{dollars:,.10f}")
+        each = each.rstrip("0").rstrip(".") + "*" * bool(doubt)
+        rows.insert(0, (use.what, count.rstrip("0").rstrip("."), unit, each, f"{use.dollars:,.2f}"))
     return table("what | count | unit | $ each | $ a month", rows)
 
 
 def current(page: str) -> str:
     """Return docs/costs.md with the current tables."""
-    resting, rides = bill(1e6)
+    _, rides = bill(1e6)
     others = [(name, *map(_sum, bill(1e6, **chosen))) for name, chosen in COMPARED.items()]
     doubts = [(name, f"aws.amazon.com/{each.page}/pricing", each.doubt) for name, each in PRICES.items() if each.doubt]
     tables = {
-        "idle": _lines(resting),
         "rides": _lines(rides),
         "choices": table("parameters | $ idle | $ a million rides", others),
         "doubts": table("price | page | not confirmed", doubts),

@@ -34,15 +34,18 @@ ROLES: Final[dict[str, dict[str, str]]] = {
 """Parameters that `./carride deploy-regions` sets, by the stack's role among the regions."""
 
 NO_VALUE: Final = {"Ref": "AWS::NoValue"}
+_TABLE: Final = re.compile(r"\$\{AWS::StackName\}-(\w+)")
+_PEER_BUS: Final = re.compile(r":events:\$\{PeerRegion\}:.*:event-bus/\$\{(\w+)\}$")
 
 type Properties = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Stack:
-    """The transformed template of one choice of parameters: what is deployed, with every condition decided."""
+    """The transformed template of one choice of parameters: what is deployed, with conditions and mappings decided."""
 
     parameters: dict[str, str]
+    mappings: dict[str, Any]
     conditions: dict[str, bool]
     resources: dict[str, Properties]
     outputs: dict[str, Properties]
@@ -111,31 +114,32 @@ def stack(path: Path = TEMPLATE, /, **chosen: str) -> Stack:
     logging.getLogger("samtranslator").setLevel(logging.ERROR)
     os.environ.setdefault("AWS_DEFAULT_REGION", "us-east-1")  # the transform wants one, and uses it for nothing
     result = transform(template, parameters, SimpleNamespace(load=dict))  # no managed policies
-    declared = template["Conditions"]
+    declared, mappings = template["Conditions"], template["Mappings"]
     conditions = {name: holds(condition, parameters, declared) for name, condition in declared.items()}
+
+    def decided(value: Any) -> Any:
+        match value:
+            case {"Fn::If": [str(condition), chosen, otherwise]}:
+                return decided(chosen if conditions[condition] else otherwise)
+            case {"Fn::FindInMap": [str(mapping), {"Ref": str(parameter)}, str(key)]}:
+                return mappings[mapping][parameters[parameter]][key]
+            case dict():
+                found = {key: decided(inner) for key, inner in value.items()}
+                return {key: inner for key, inner in found.items() if inner != NO_VALUE}
+            case list():
+                return [inner for each in value if (inner := decided(each)) != NO_VALUE]
+            case _:
+                return value
+
     deployed = {
         section: {
-            name: {key: value for key, value in _decided(each, conditions).items() if key != "Condition"}
+            name: {key: value for key, value in decided(each).items() if key != "Condition"}
             for name, each in result[section].items()
             if "Condition" not in each or conditions[each["Condition"]]
         }
         for section in ("Resources", "Outputs")
     }
-    return Stack(parameters, conditions, deployed["Resources"], deployed["Outputs"])
-
-
-def _decided(value: Any, conditions: dict[str, bool]) -> Any:
-    """Return the value with each ``Fn::If`` decided, and without what is then ``AWS::NoValue``."""
-    match value:
-        case {"Fn::If": [str(condition), chosen, otherwise]}:
-            return _decided(chosen if conditions[condition] else otherwise, conditions)
-        case dict():
-            decided = {key: _decided(inner, conditions) for key, inner in value.items()}
-            return {key: inner for key, inner in decided.items() if inner != NO_VALUE}
-        case list():
-            return [inner for each in value if (inner := _decided(each, conditions)) != NO_VALUE]
-        case _:
-            return value
+    return Stack(parameters, mappings, conditions, deployed["Resources"], deployed["Outputs"])
 
 
 def _packaged(template: dict[str, Any]) -> dict[str, Any]:
@@ -167,13 +171,17 @@ def holds(condition: dict[str, Any], parameters: dict[str, str], declared: dict[
 
 
 def named(value: Any) -> str:
-    """Return the logical id that a value names; an alias is its function."""
+    """Return the logical id that a value names: an alias is its function, an index or a replica its table."""
     match value:
+        case {"Ref": "OutboxStreamArn"}:
+            return "OutboxTable"
         case {"Ref": str(name)} | {"Fn::GetAtt": [str(name), *_]}:
             return name.removesuffix("Aliaslive")
-        case {"Fn::Sub": str(text)} if found := re.findall(r"\$\{(\w+)(?:\.\w+)?\}", text):
-            return str(found[-1])
+        case {"Fn::Sub": str(text)} if found := _TABLE.search(text):
+            return found[1]
+        case {"Fn::Sub": str(text)} if found := _PEER_BUS.search(text):
+            return f"{found[1]} of the peer"
         case {"Fn::Sub": str(text)} | str(text):
-            return text
+            return str([text, *re.findall(r"\$\{(\w+)(?:\.\w+)?\}", text)][-1])
         case _:
             return ""

@@ -33,28 +33,16 @@ _CODE: Final = {
 
 
 def build(engine: Engine, folder: Path = _FOLDER, root: Path = ROOT) -> None:
-    """Run ``sam build``, unless nothing has changed since this machine's last build.
-
-    Raises:
-        EngineError: The build failed.
-    """
+    """Run ``sam build``, unless nothing has changed since this machine's last build."""
     built = folder / "local-build"
     with _locked(folder, fcntl.LOCK_EX):
         if not built.exists() or built.read_text(encoding="utf-8") != _state(folder, root):
             engine.sam("build", "--config-env", "local", parameters=PARAMETERS, folder=root)
-            compile_code(root)
+            # As `make build` does; a project without the script keeps its source only.
+            script = root / "scripts" / "compile"
+            if script.exists() and subprocess.run([ROOT / ".venv-sam/bin/python", script], check=False).returncode:
+                raise EngineError("the code that was built could not be compiled: the lines above say why")
             built.write_text(_state(folder, root), encoding="utf-8")
-
-
-def compile_code(root: Path) -> None:
-    """Compile what was built, as `make build` does; a project without the script keeps its source only.
-
-    Raises:
-        EngineError: Some code is no Python.
-    """
-    script = root / "scripts" / "compile"
-    if script.exists() and subprocess.run([ROOT / ".venv-sam" / "bin" / "python", script], check=False).returncode:
-        raise EngineError("the code that was built could not be compiled: the lines above say why")
 
 
 @contextmanager
@@ -85,13 +73,7 @@ def _state(folder: Path, root: Path) -> str:
 
 
 class Uploads:
-    """Upload code and templates to one region, as ``sam package`` does.
-
-    Args:
-        s3: A client for the region.
-        region: The region.
-        endpoint_url: Address of the engine.
-    """
+    """Upload code and templates to one region of the engine, as ``sam package`` does."""
 
     def __init__(self, s3: Any, region: str, endpoint_url: str) -> None:
         self._s3 = s3
@@ -106,11 +88,7 @@ class Uploads:
         return f"{self._endpoint_url}/{self._bucket}/{self._put(text, 'template')}"
 
     def package(self, template: Path) -> dict[str, Any]:
-        """Upload the code and the nested templates that a template names, and return it with their addresses.
-
-        Raises:
-            EngineError: There is no such template.
-        """
+        """Upload the code and the nested templates that a template names, and return it with their addresses."""
         if not template.exists():
             raise EngineError(f"{template} is missing: call build() first")
         body: dict[str, Any] = yaml.safe_load(template.read_text(encoding="utf-8"))

@@ -18,12 +18,13 @@ from idempotency.stores import Store
 from idempotency.stores.valkey import ValkeyStore
 from local import valkey_server
 from local.command import WRONG, Progress, count, ending_in_order, leave, positive
-from local.demo import DECLINED, reconcile, stack_ref, write
+from local.demo import DECLINED, reconcile, write
 from local.local_aws import FAULTS, ROOT, EngineError, LocalAws, Stack
 from local.partner import Partner, subscribe
 from local.simulated_gateway import Books, GatewayServer, Troubles
-from ops import audit, fleet, replay
+from ops import audit, fleet, replay, tables
 from ops.audit import Report, reading
+from ops.audit.queues import waiting
 from ops.simulation import simulate
 
 DESCRIPTION: Final = """\
@@ -44,8 +45,11 @@ _STUMBLES: Final = 20
 """The partner's first attempt fails at one of so many events."""
 _TROUBLES: Final = 0.05
 """Share of the requests to the gateway that go wrong."""
-_TABLES: Final = ("RideTable", "AssignmentTable", "CarTable", "PaymentTable", "OutboxTable")
-"""Tables that a replay must not change."""
+_TABLES: Final = {
+    **dict.fromkeys(("AssignmentTable", "CarTable", "PaymentTable", "OutboxTable"), ""),
+    "IdempotencyTable": "attribute_exists(orderID)",  # the timelines
+}
+"""Tables that a replay must not change, and the condition of the items that it must not."""
 _SOCKET_SECONDS: Final = 30.0
 """Long, because the partner does not know whether a request took effect once it gives up waiting for the answer."""
 _DRAIN_SECONDS: Final = 120.0
@@ -66,18 +70,6 @@ class Result(NamedTuple):
     """Dead letters that the poison must lead to: one for each event and consumer."""
     wrong: Sequence[str]
     """Everything that is wrong, one sentence each."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the result as JSON-ready values."""
-        return self._asdict() | {"report": self.report.to_json()}
-
-    def to_text(self) -> str:
-        """Return the result as tables."""
-        return (
-            f"\nSeed {self.seed}, in {self.seconds:.0f} s:\n\n{self.report.to_text()}\n\n"
-            f"{sum(self.gateway.values()):,} requests to the gateway went wrong; "
-            f"{self.poison:,} dead letters were expected."
-        )
 
 
 def wrong_in(report: Report, counts: Mapping[str, int]) -> list[str]:
@@ -104,9 +96,6 @@ def cloud_without(unprotected: Collection[str] = ()) -> LocalAws:
     return LocalAws(*options, variables={"UNPROTECTED": ",".join(unprotected)})
 
 
-# ── One seed ──────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def rehearse(
     cloud: LocalAws,
     spec: Spec,
@@ -117,10 +106,10 @@ def rehearse(
     at_once: int = 100,
     troubles: float,
 ) -> Result:
-    """Put a new stack through rides and faults, and return the outcome.
+    """Put a new stack of a built template through rides and faults, and return the outcome.
 
     Args:
-        cloud: With the template built.
+        cloud: The engine.
         spec: The simulator's request.
         store: Idempotency records of the partner's application.
         progress: Shows how far this has come.
@@ -129,8 +118,7 @@ def rehearse(
             published from end to end at once, and others have a car and a charge before they are cancelled.
         troubles: Share of the requests to the gateway that go wrong.
     """
-    seed = spec.seed
-    began = time.monotonic()
+    seed, began = spec.seed, time.monotonic()
 
     def settle(step: str) -> None:
         with progress.step(f"seed {seed}: {step}"):
@@ -144,23 +132,19 @@ def rehearse(
             stack = cloud.deploy_fast(f"chaos-{seed}", None, PaymentGatewayUrl=gateway.url)
             running.callback(cloud.delete_stack, stack.name)
             fleet.seed(cloud.client("dynamodb"), stack.outputs["CarTableName"], cars)
-        ref = stack_ref(cloud, stack)
-        sqs, partner = cloud.client("sqs"), Partner(store, before=_stumble)
-        queue = subscribe(
-            cloud.client("sns"), sqs, stack.outputs["PartnersTopicArn"], f"partner-{seed}", visibility_s=2
-        )
+        sqs, partner, topic = cloud.client("sqs"), Partner(store, before=_stumble), stack.outputs["PartnersTopicArn"]
+        queue = subscribe(cloud.client("sns"), sqs, topic, f"partner-{seed}", visibility_s=2)
         with partner.polling(sqs, queue):
             with progress.step(f"seed {seed}: publishing {spec.rides:,} rides"):
-                for done, total, _ in simulate(ref, msgspec.to_builtins(spec), at_once=at_once):
+                for done, total, _ in simulate(stack, msgspec.to_builtins(spec), at_once=at_once):
                     progress.note(f"{done:,} of {total:,} events")
                     _pause(cloud, until=at_once // 4)
             settle("waiting until every event is processed")
-            overdue = reconcile(cloud, stack, lambda: settle("reconciling rides that stand still"))
+            overdue = reconcile(stack, lambda: settle("reconciling rides that stand still"))
         _drain(partner, sqs, queue)
-        found = audit.read(ref, grace=timedelta(), payments=audit.gateway_payments(gateway.ledger()))
-        report = audit.judge(found)
+        found = audit.read(stack, grace=timedelta(), payments=audit.gateway_payments(gateway.ledger()))
+        report, poison = audit.judge(found), set(_poison(spec))
         dead_letters = {(letter.consumer, letter.fact, letter.reason) for letter in found.dead_letters}
-        poison = set(_poison(spec))
         published = {event.fact for event in found.published if event.fact is not None}
         counts = {
             "rides are still overdue": overdue,
@@ -169,21 +153,21 @@ def rehearse(
         }
 
         def snapshot() -> dict[str, object]:
-            return _tables(cloud, stack) | {
+            return _tables(stack) | {
                 "gateway": gateway.ledger(),
                 "partner": partner.points.copy(),
-                "dead-letter queues": sorted(map(str, audit.read(ref).dead_letters)),
+                "dead-letter queues": sorted(map(str, audit.read(stack).dead_letters)),
             }
 
         before, now = snapshot(), datetime.now(UTC)
         with partner.polling(sqs, queue):
             # It reaches into the future, because the reconciler runs as if it were tomorrow.
             window = (now - timedelta(hours=1), now + timedelta(days=2))
-            replay.start(ref, replay.name_for(ref.region, now), *window, [])
+            replay.start(stack, replay.name_for(stack.region, now), *window, [])
             settle("replaying the archive")
         _drain(partner, sqs, queue)
         after = snapshot()
-        replayed = sum(event.replayed for event in reading.published(ref))
+        replayed = sum(event.replayed for event in reading.published(stack))
         counts["events were not replayed"] = report.ledger.published - replayed
         unexpected = [
             f"{consumer}: {'' if given_up else 'not '}dead-lettered {fact} ({why})"
@@ -204,14 +188,11 @@ def _pause(cloud: LocalAws, *, until: int) -> None:
 
 def _drain(partner: Partner, sqs: Any, queue: str) -> None:
     """Let the partner process all that is left in its queue, including failed messages."""
-    names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
     deadline = time.monotonic() + _DRAIN_SECONDS
-    while time.monotonic() < deadline:
-        attributes = sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=names)["Attributes"]
-        if not any(int(attributes[name]) for name in names):
-            return
+    while left := waiting(sqs, queue, visible=True):
+        if time.monotonic() > deadline:
+            raise EngineError(f"the partner's queue had {left} messages after {_DRAIN_SECONDS:g} s")
         partner.poll(sqs, queue)
-    raise EngineError(f"the partner's queue was not empty after {_DRAIN_SECONDS:g} s: {attributes}")
 
 
 def _stumble(event: Mapping[str, Any], attempt: int) -> None:
@@ -230,20 +211,16 @@ def _poison(spec: Spec) -> Iterator[tuple[str | None, str | None, str]]:
                     yield consumer.name, entry.fact, "QUARANTINED"
 
 
-def _tables(cloud: LocalAws, stack: Stack) -> dict[str, object]:
+def _tables(stack: Stack) -> dict[str, object]:
     """Return the items of the tables that a replay must not change."""
-    scan = cloud.client("dynamodb").get_paginator("scan").paginate
+    dynamodb = stack.client("dynamodb")
     return {
         table: sorted(
             json.dumps(item, sort_keys=True, default=repr)
-            for page in scan(TableName=stack.outputs[f"{table}Name"])
-            for item in page["Items"]
+            for item in tables.scan(dynamodb, stack.outputs[f"{table}Name"], condition)
         )
-        for table in _TABLES
+        for table, condition in _TABLES.items()
     }
-
-
-# ── The command ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -270,16 +247,20 @@ def main() -> None:
     options = parse()
     with ending_in_order():
         results = run(options, Progress(sys.stdout))
-    write([result.to_json() for result in results], REPORT)
-    print(*(result.to_text() for result in results), f"As JSON: {REPORT.relative_to(ROOT)}", sep="\n\n", flush=True)
+    write([each._asdict() | {"report": each.report.to_json()} for each in results], REPORT)
+    for each in results:
+        print(f"\nSeed {each.seed}, in {each.seconds:.0f} s:\n\n{each.report.to_text()}\n")
+        print(
+            f"{sum(each.gateway.values()):,} requests to the gateway went wrong; {each.poison:,} dead letters expected."
+        )
+    print(f"\nAs JSON: {REPORT.relative_to(ROOT)}", flush=True)
     if wrong := [f"seed {result.seed}: {problem}" for result in results for problem in result.wrong]:
         leave(WRONG, "\n".join(wrong))
 
 
 def run(options: argparse.Namespace, progress: Progress) -> list[Result]:
     """Put one stack after the other through the mix."""
-    installed = valkey_server.program()
-    results = []
+    installed, results = valkey_server.program(), []
     with ExitStack() as running:
         port = installed and running.enter_context(valkey_server.running(installed))
         cloud = running.enter_context(cloud_without(options.unprotected))

@@ -1,14 +1,15 @@
 """What the commands share: numbers on the command line, progress, and how a command ends."""
 
 import argparse
-import math
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final, NoReturn, TextIO
+from typing import Annotated, Any, Final, NoReturn, TextIO
 
+import msgspec
+from msgspec import Meta
 from rich.console import Console
 from rich.text import Text
 
@@ -22,25 +23,20 @@ _SILENT_SECONDS: Final = 1.5
 _REFRESH_SECONDS: Final = 0.1
 
 
-def _between[N: (int, float)](read: Callable[[str], N], least: float, most: float, what: str) -> Callable[[str], N]:
-    """Return a reader of numbers between two limits, both included."""
+def _number(kind: Any) -> Callable[[str], Any]:
+    """Return a reader of numbers within msgspec's limits."""
 
-    def check(text: str) -> N:
+    def read(text: str) -> Any:
         try:
-            number = read(text)
-        except ValueError:
-            number = read("-1")
-        if not least <= number <= most:
-            raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
-        return number
+            return msgspec.convert(text, kind, strict=False)
+        except msgspec.ValidationError as error:
+            raise argparse.ArgumentTypeError(f"{text!r}: {error}") from None
 
-    return check
+    return read
 
 
-count = _between(int, 0, math.inf, "a whole number from 0")
-positive = _between(int, 1, math.inf, "a whole number from 1")
-port = _between(int, 0, 65_535, "a whole number from 0 to 65535")
-share = _between(float, 0, 1, "a share, a number from 0 to 1")
+count, positive = _number(Annotated[int, Meta(ge=0)]), _number(Annotated[int, Meta(ge=1)])
+port, share = _number(Annotated[int, Meta(ge=0, le=65_535)]), _number(Annotated[float, Meta(ge=0, le=1)])
 
 
 @contextmanager

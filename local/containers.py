@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import socket
+import socketserver
 import subprocess
 import sys
 import threading
@@ -36,11 +37,7 @@ _IP_FREEBIND: Final = 15  # Linux; podman's network has its address only while a
 
 
 def host_address() -> str:
-    """Return the address at which a container reaches this machine.
-
-    Raises:
-        EngineError: there is neither Docker nor podman.
-    """
+    """Return the address at which a container reaches this machine."""
     if sys.platform != "linux":
         return _DESKTOP
     for command in _GATEWAYS:
@@ -53,39 +50,28 @@ def host_address() -> str:
 
 @contextmanager
 def reachable(address: str, url: str) -> Iterator[str]:
-    """Yield a URL at which containers reach a server of this machine's loopback address.
-
-    Args:
-        address: what `host_address` returned.
-        url: the server's, as in ``http://127.0.0.1:4566``.
-    """
+    """Yield a URL, with what `host_address` returned, at which containers reach a server of the loopback address."""
     port = urlsplit(url).port or 80
     if address == _DESKTOP:
         yield f"http://{address}:{port}"
         return
-    with socket.socket() as listener:
-        listener.setsockopt(socket.SOL_IP, _IP_FREEBIND, 1)
-        listener.bind((address, 0))
-        listener.listen()
-        threading.Thread(target=_forward, args=(listener, port), daemon=True).start()
-        yield f"http://{address}:{listener.getsockname()[1]}"
-        with suppress(OSError):
-            listener.shutdown(socket.SHUT_RDWR)  # ends the thread's accept
 
+    class Forward(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with socket.create_connection(("127.0.0.1", port)) as onward:
+                answers = threading.Thread(target=_copy, args=(onward, self.request), daemon=True)
+                answers.start()
+                _copy(self.request, onward)
+                answers.join()
 
-def _forward(listener: socket.socket, port: int) -> None:
-    with suppress(OSError):
-        while True:
-            accepted, _ = listener.accept()
-            threading.Thread(target=_connect, args=(accepted, port), daemon=True).start()
-
-
-def _connect(accepted: socket.socket, port: int) -> None:
-    with accepted, socket.create_connection(("127.0.0.1", port)) as onward:
-        answers = threading.Thread(target=_copy, args=(onward, accepted), daemon=True)
-        answers.start()
-        _copy(accepted, onward)
-        answers.join()
+    with socketserver.ThreadingTCPServer((address, 0), Forward, bind_and_activate=False) as server:
+        server.daemon_threads = True
+        server.socket.setsockopt(socket.SOL_IP, _IP_FREEBIND, 1)
+        server.server_bind()
+        server.server_activate()
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://{address}:{server.server_address[1]}"
+        server.shutdown()
 
 
 def _copy(source: socket.socket, sink: socket.socket) -> None:
@@ -100,9 +86,6 @@ def in_containers(local: Kept, stack: StackRef) -> Iterator[Callable[[str, Any],
     """Yield a function that runs functions of a local stack with `sam local invoke`: the code of the last build.
 
     It takes a logical id and an event, and returns the answer, and what the function and the SAM CLI printed.
-
-    Raises:
-        EngineError: the SAM CLI failed, or there is neither Docker nor podman.
     """
     address, found = host_address(), stack.environments()
     with ExitStack() as running:

@@ -67,22 +67,22 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    what = parser.add_argument_group("what the simulator publishes")
-    what.add_argument("--rides", type=positive, default=200, metavar="N", help="rides, of 3 or 4 events each (200)")
-    what.add_argument("--bookings", type=count, default=20, metavar="N", help="rides booked over HTTP (20)")
-    what.add_argument("--seed", type=count, default=1, metavar="N", help="the same seed gives the same rides (1)")
-    what.add_argument("--duplicates", type=share, default=0.3, metavar="S", help="share of events sent twice (0.3)")
-    what.add_argument("--out-of-order", type=share, default=0.1, metavar="S", help="share of rides in disorder (0.1)")
-    what.add_argument("--older", type=share, default=0.1, metavar="S", help="share in the older envelope (0.1)")
-    what.add_argument("--malformed", type=count, default=12, metavar="N", help="events that break the contract (12)")
-    what.add_argument("--late", type=count, default=3, metavar="N", help="events past their expiry time (3)")
-    what.add_argument("--crashes", type=count, default=2, metavar="N", help="events that kill the consumer once (2)")
-    what.add_argument("--fails", type=count, default=2, metavar="N", help="events that make it raise once (2)")
-    what.add_argument("--poison", type=count, default=1, metavar="N", help="events that always make it raise (1)")
-    how = parser.add_argument_group("how the demo runs")
-    how.add_argument("--keep", action="store_true", help="leave everything running until Ctrl-C, to look around")
-    how.add_argument("--port", type=port, default=PORT, metavar="N", help=f"of the kept page ({PORT})")
-    how.add_argument("--no-browser", action="store_false", dest="browser", help="do not open the page in a browser")
+    add = parser.add_argument_group("what the simulator publishes").add_argument
+    add("--rides", type=positive, default=200, metavar="N", help="rides, of 3 or 4 events each (200)")
+    add("--bookings", type=count, default=20, metavar="N", help="rides booked over HTTP (20)")
+    add("--seed", type=count, default=1, metavar="N", help="the same seed gives the same rides (1)")
+    add("--duplicates", type=share, default=0.3, metavar="S", help="share of events sent twice (0.3)")
+    add("--out-of-order", type=share, default=0.1, metavar="S", help="share of rides in disorder (0.1)")
+    add("--older", type=share, default=0.1, metavar="S", help="share in the older envelope (0.1)")
+    add("--malformed", type=count, default=12, metavar="N", help="events that break the contract (12)")
+    add("--late", type=count, default=3, metavar="N", help="events past their expiry time (3)")
+    add("--crashes", type=count, default=2, metavar="N", help="events that kill the consumer once (2)")
+    add("--fails", type=count, default=2, metavar="N", help="events that make it raise once (2)")
+    add("--poison", type=count, default=1, metavar="N", help="events that always make it raise (1)")
+    add = parser.add_argument_group("how the demo runs").add_argument
+    add("--keep", action="store_true", help="leave everything running until Ctrl-C, to look around")
+    add("--port", type=port, default=PORT, metavar="N", help=f"of the kept page ({PORT})")
+    add("--no-browser", action="store_false", dest="browser", help="do not open the page in a browser")
     return parser.parse_args(arguments)
 
 
@@ -100,12 +100,7 @@ def main() -> None:
 
 
 def run(options: argparse.Namespace) -> Report:
-    """Deploy, book, publish, wait, audit and print; return the report.
-
-    Raises:
-        EngineError: The engine failed, or another stack is kept.
-        OperatorError: A function of the stack failed, or the page's port is taken.
-    """
+    """Deploy, book, publish, wait, audit and print; return the report."""
     if options.keep and (other := kept()):
         raise EngineError(f"process {other.pid} keeps a local stack already: use it, or end it first with Ctrl-C")
     progress = Progress(sys.stdout)
@@ -129,14 +124,15 @@ def run(options: argparse.Namespace) -> Report:
             for booked in book(cloud, stack, options.bookings):
                 progress.note(f"{booked:,} of {options.bookings:,} rides")
         with progress.step(f"publishing {options.rides} rides"):
-            for done, total, injected in simulate(stack_ref(cloud, stack), specification(options)):
+            spec = Spec(**{name: each for name, each in vars(options).items() if name in Spec.__struct_fields__})
+            for done, total, injected in simulate(stack, msgspec.to_builtins(spec)):
                 progress.note(f"{done:,} of {total:,} events; injected: {story.injected(injected) or 'nothing'}")
         with progress.step("waiting until every event is processed"):
             cloud.wait_until_quiet(report=progress.note)
         with progress.step("reconciling rides that stand still, as if it were tomorrow"):
-            reconcile(cloud, stack, lambda: cloud.wait_until_quiet(report=progress.note))
+            reconcile(stack, lambda: cloud.wait_until_quiet(report=progress.note))
         with progress.step("reading the tables, queues and logs"):
-            report = audit(stack_ref(cloud, stack), grace=timedelta(), payments=gateway_payments(gateway.ledger()))
+            report = audit(stack, grace=timedelta(), payments=gateway_payments(gateway.ledger()))
         write(report.to_json() | {"injected": injected}, LEDGER)
         if not options.keep:
             with progress.step("ending the local engine"):
@@ -171,11 +167,7 @@ def tell(console: Console, report: Report, injected: Mapping[str, int]) -> None:
 
 @contextmanager
 def keeping(cloud: LocalAws, stack: Stack, gateway_url: str, desk_port: int) -> Iterator[Kept]:
-    """Let other commands find a stack, and serve its page on a port, for as long as the ``with`` block lasts.
-
-    Raises:
-        OperatorError: The page's port is taken.
-    """
+    """Let other commands find a stack, and serve its page on a port, for as long as the ``with`` block lasts."""
     local = Kept(stack.name, cloud.region, cloud.endpoint_url, gateway_url, "", os.getpid())
     with ExitStack() as running:
         site = StackRef(local.name, local.region, local_clients(local), local)
@@ -187,32 +179,14 @@ def keeping(cloud: LocalAws, stack: Stack, gateway_url: str, desk_port: int) -> 
             KEPT.unlink(missing_ok=True)
 
 
-def stack_ref(cloud: LocalAws, stack: Stack) -> StackRef:
-    """Return a local stack as the operator's commands see it."""
-    return StackRef(stack.name, cloud.region, lambda service, region: cloud.client(service, region=region))
-
-
-def specification(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the simulator's request."""
-    asked = {name: value for name, value in vars(options).items() if name in Spec.__struct_fields__}
-    request: dict[str, Any] = msgspec.to_builtins(Spec(**asked))
-    return request
-
-
-def reconcile(cloud: LocalAws, stack: Stack, settle: Callable[[], object]) -> int:
+def reconcile(stack: Stack, settle: Callable[[], object]) -> int:
     """Run the deployed reconciler until nothing is left to do; return the number of rides that are still overdue.
 
-    Args:
-        cloud: Where the stack is.
-        stack: A stack of the template.
-        settle: Waits until nothing is in flight.
-
-    Raises:
-        OperatorError: The reconciler failed.
+    ``settle`` waits until nothing is in flight.
     """
     time = datetime.now(UTC) + timedelta(days=1)
     while True:
-        counts = stack_ref(cloud, stack).invoke("ReconcilerFunctionName", {"time": time.isoformat()})
+        counts = stack.invoke("ReconcilerFunctionName", {"time": time.isoformat()})
         settle()
         if not counts["reconciled"]:
             return int(counts["overdue"])

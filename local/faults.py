@@ -3,7 +3,8 @@
 The engine runs this file in the process of every function, before the function's own code (`--preload`). It wraps the
 work that a handler gives to `idempotency.Consumer.event_handler` or `batch_handler`: a fault comes after the handler
 registered its effects and before the layer commits them, the moment at which it does the most harm. The consumers that
-the variable ``UNPROTECTED`` names lose their idempotency, which an audit has to notice. Deployed code has no faults.
+the variable ``UNPROTECTED`` names lose their idempotency, which an audit has to notice; every attempt of those that
+``FAILING`` names fails. Deployed code has no faults.
 
 The extension ``simulatedfault`` of an event names a `carride.simulation.Fault`, which meets every consumer of the event
 or only one, as in ``stall@payment``.
@@ -50,26 +51,20 @@ def _mark(event: Any) -> Path:
 
 
 class Injector:
-    """Injects faults into every consumer of this process.
-
-    Attributes:
-        unanswered: Owner tokens of the attempts whose commit gets no answer.
-        stalling: Record keys whose next attempt stalls.
-        leases: The end of the lease of each stalled attempt, in epoch milliseconds, by owner token.
-    """
+    """Injects faults into every consumer of this process."""
 
     def __init__(self) -> None:
         self.unanswered: set[str] = set()
+        """Owner tokens of the attempts whose commit gets no answer."""
         self.stalling: set[str] = set()
+        """Record keys whose next attempt stalls."""
         self.leases: dict[str, int] = {}
+        """The end of the lease of each stalled attempt, in epoch milliseconds, by owner token."""
 
     def inject(self, consumer: Any, event: Any, operation: Any) -> None:
-        """Inject the fault of an attempt whose handler has ended. Only poison meets more than one attempt.
-
-        Raises:
-            SimulatedFaultError: The event asked for it.
-        """
-        fault = fault_of(consumer.name, event)
+        """Inject the fault of an attempt whose handler has ended. Only poison meets more than one attempt."""
+        is_failing = consumer.name in os.environ.get("FAILING", "").split(",")
+        fault = "poison" if is_failing else fault_of(consumer.name, event)
         try:
             if fault not in {None, "poison"}:
                 _mark(event).touch(exist_ok=False)
@@ -141,8 +136,7 @@ def _wait_for_another(consumer: Any, operation: Any) -> None:
 def install(replace: Callable[[Any, str, Any], None] = setattr) -> None:
     """Have every consumer that is made from now on inject faults. Functions without the layer have no consumer.
 
-    Args:
-        replace: Sets an attribute; a test gives one that is undone.
+    ``replace`` sets an attribute; a test gives one that is undone.
     """
     try:
         from idempotency import Consumer, decision  # noqa: PLC0415 - as above

@@ -29,11 +29,7 @@ def functions() -> list[str]:
 
 
 def choose(function: str, path: str) -> Any:
-    """Check the name of the function, and return the event in a JSON file.
-
-    Raises:
-        EngineError: There is no such function or file, or the file holds no JSON; the message lists the choices.
-    """
+    """Check the name of the function, and return the event in a JSON file; an error lists the choices."""
     if function not in functions():
         raise EngineError(f"there is no function {function!r}: set FUNCTION to one of {', '.join(functions())}")
     file = Path(path)
@@ -47,20 +43,16 @@ def choose(function: str, path: str) -> Any:
 
 
 def invoke(function: str, events: Sequence[Any], *, containers: bool = False) -> bool:
-    """Run a function of a local stack with each event, and print logs, answers and dead letters.
+    """Run a function, by its logical id, with each event, and print logs, answers and dead letters.
 
-    Args:
-        function: logical id.
-        events: in order; all meet the same tables.
-        containers: whether `sam local invoke` runs the function.
-
-    Returns:
-        Whether it succeeded with each event.
+    All events meet the same tables. Returns whether the function succeeded with each. ``containers`` says whether
+    `sam local invoke` runs it.
     """
     succeeded, known = True, set[str]()
     with ExitStack() as running:
         local = running.enter_context(_local_stack())
-        stack = site(local)
+        # Its clients wait for long invocations.
+        stack = StackRef(local.name, local.region, cache(partial(engine_client, local.endpoint)), local)
         run = running.enter_context(in_containers(local, stack)) if containers else partial(_on_the_engine, stack)
         list(_dead_letters(stack, function, known))  # those of earlier events
         for event in events:
@@ -88,11 +80,6 @@ def _local_stack() -> Iterator[Kept]:
         cloud.build()
         stack = cloud.deploy_fast("carride", PaymentGatewayUrl=gateway.url)
         yield Kept(stack.name, cloud.region, cloud.endpoint_url, gateway.url, "", os.getpid())
-
-
-def site(local: Kept) -> StackRef:
-    """Return a local stack as the operator's commands see it, with clients that wait for long invocations."""
-    return StackRef(local.name, local.region, cache(partial(engine_client, local.endpoint)), local)
 
 
 def _on_the_engine(stack: StackRef, function: str, event: Any) -> tuple[Any, str]:

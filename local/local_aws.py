@@ -24,6 +24,7 @@ from botocore.exceptions import ClientError, WaiterError
 
 from local import artifacts
 from local.engine.process import HOST, REGION, ROOT, Engine, EngineError
+from ops.stack import StackRef as Stack
 
 __all__ = ["FAULTS", "HOST", "REGION", "ROOT", "Asked", "EngineError", "LocalAws", "Stack"]
 
@@ -34,16 +35,6 @@ _OPERATION_BEGINS: Final = frozenset({"CREATE_IN_PROGRESS", "UPDATE_IN_PROGRESS"
 _CAPABILITIES: Final = ["CAPABILITY_IAM", "CAPABILITY_NAMED_IAM", "CAPABILITY_AUTO_EXPAND"]
 _POLL_SECONDS: Final = 0.02
 _LONGEST_POLL_SECONDS: Final = 0.1
-
-
-class Stack(NamedTuple):
-    """A deployed stack."""
-
-    name: str
-    outputs: Mapping[str, str]
-    """The template's outputs by name."""
-    resources: Mapping[str, str]
-    """Physical ids by logical id."""
 
 
 class Asked(NamedTuple):
@@ -96,9 +87,7 @@ class LocalAws(Engine):
             client.close()
         super().stop()
 
-    # ---- Calling it -------------------------------------------------------------------------------------------------
-
-    def client(self, service: str, *, region: str | None = None) -> Any:
+    def client(self, service: str, region: str | None = None) -> Any:
         """Return a boto3 client of this engine, made once for each service and region."""
         key = (service, region or self.region)
         if key not in self._clients:
@@ -110,12 +99,7 @@ class LocalAws(Engine):
         self.request("/_ministack/reset", method="POST")
 
     def control(self, path: str, **body: Any) -> Any:
-        """Call the engine's control interface: ``GET``, or ``POST`` if there is a body.
-
-        Args:
-            path: The address below ``/_engine/``; the engine's README lists them.
-            **body: Sent as JSON.
-        """
+        """Call the engine's control interface: ``GET``, or ``POST`` if there is a body, below ``/_engine/``."""
         content = json.dumps(body).encode() if body else None
         return json.loads(self.request(f"/_engine/{path}", "POST" if body else "GET", content))
 
@@ -131,12 +115,8 @@ class LocalAws(Engine):
     def wait_until_quiet(self, timeout: float = 60.0, report: Callable[[str], object] = lambda _left: None) -> None:
         """Wait until nothing more happens by itself.
 
-        Args:
-            timeout: Seconds after which to give up if the unfinished work has not become less.
-            report: Called again and again with the amount of unfinished work, as in ``12 in flight``.
-
-        Raises:
-            EngineError: The unfinished work has not become less for that time.
+        It gives up if the unfinished work has not become less for ``timeout`` seconds, and reports how much is left,
+        as in ``12 in flight``.
         """
         fewest, deadline, pause = math.inf, 0.0, _POLL_SECONDS
         while left := sum((counts := self.in_flight()).values()):
@@ -149,14 +129,8 @@ class LocalAws(Engine):
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_POLL_SECONDS)
 
-    # ---- Deploying --------------------------------------------------------------------------------------------------
-
     def build(self) -> None:
-        """Run ``sam build``, unless nothing has changed since this machine's last build.
-
-        Raises:
-            EngineError: The build failed.
-        """
+        """Run ``sam build``, unless nothing has changed since this machine's last build."""
         artifacts.build(self)
 
     def built(self) -> AbstractContextManager[Path]:
@@ -166,12 +140,8 @@ class LocalAws(Engine):
     def deploy(self, stack_name: str = "carride", **parameters: str) -> Stack:
         """Deploy what was built with ``sam deploy``.
 
-        Args:
-            stack_name: Name of the stack.
-            **parameters: Template parameters; ``Stage`` and ``Architecture`` are set for this machine unless given.
-
-        Raises:
-            EngineError: The deployment failed; the message names the first resource that did and its reason.
+        The template's ``Stage`` and ``Architecture`` are set for this machine unless they are given. An `EngineError`
+        names the first resource that failed, and why.
         """
         try:
             with artifacts.built():
@@ -189,16 +159,9 @@ class LocalAws(Engine):
         region: str | None = None,
         **parameters: str,
     ) -> Stack:
-        """Create or update a stack with CloudFormation alone, for tests that deploy often.
+        """Create or update a stack with CloudFormation alone, for tests that deploy often; otherwise as `deploy`.
 
-        Args:
-            stack_name: Name of the stack.
-            template: A template file beside its code, or a template without code. Left out: the last build.
-            region: Region of the stack; left out, the engine's default.
-            **parameters: Template parameters; ``Stage`` and ``Architecture`` are set for this machine unless given.
-
-        Raises:
-            EngineError: The deployment failed; the message names the first resource that did and its reason.
+        ``template`` is a file beside its code, or a template without code; by default the last build.
         """
         region = region or self.region
         uploads = artifacts.Uploads(self.client("s3", region=region), region, self.endpoint_url)
@@ -222,24 +185,12 @@ class LocalAws(Engine):
         return self.stack(stack_name, region=region)
 
     def delete_stack(self, stack_name: str, *, region: str | None = None) -> None:
-        """Delete a stack and wait until it is gone.
-
-        Raises:
-            EngineError: A resource could not be deleted.
-        """
+        """Delete a stack and wait until it is gone."""
         self._operate("delete_stack", stack_name, region)
 
     def stack(self, stack_name: str, *, region: str | None = None) -> Stack:
-        """Describe a deployed stack."""
-        cloudformation = self.client("cloudformation", region=region)
-        described = cloudformation.describe_stacks(StackName=stack_name)["Stacks"][0]
-        pages = cloudformation.get_paginator("list_stack_resources").paginate(StackName=stack_name)
-        resources = [resource for page in pages for resource in page["StackResourceSummaries"]]
-        return Stack(
-            stack_name,
-            {output["OutputKey"]: output["OutputValue"] for output in described.get("Outputs", [])},
-            {resource["LogicalResourceId"]: resource["PhysicalResourceId"] for resource in resources},
-        )
+        """Return a deployed stack."""
+        return Stack(stack_name, region or self.region, self.client)
 
     def _operate(self, operation: str, stack_name: str, region: str | None, **request: Any) -> None:
         """Call an operation of CloudFormation, such as ``create_stack``, and wait until it is complete."""

@@ -61,14 +61,9 @@ class NewConsumerError(Exception):
 
 
 def make(name: str, root: Path = ROOT) -> list[Path]:
-    """Make a consumer, and return the files that were written or changed.
+    """Make a consumer, and return the files that were written or changed. After an error nothing is written.
 
-    Args:
-        name: Lower-case words joined by underscores.
-        root: Root of the project.
-
-    Raises:
-        NewConsumerError: The name cannot be used or is taken, or a marked place is missing; nothing is written.
+    The name is of lower-case words joined by underscores; ``root`` is the project's.
     """
     _check(name, root)
     forms = {
@@ -121,9 +116,7 @@ def _check(name: str, root: Path) -> None:
     words = name.split("_")
     plain = name.isascii() and name == name.lower() and name[:1].isalpha() and all(word.isalnum() for word in words)
     if not plain or len(name) > _LONGEST or keyword.iskeyword(name):
-        raise NewConsumerError(
-            f"NAME={name!r} cannot name a consumer: use lower-case words joined by underscores, like loyalty_points"
-        )
+        raise NewConsumerError(f"NAME={name!r} cannot name a consumer: use lower-case words joined by underscores")
     if name in _YAML_WORDS:
         raise NewConsumerError(f"NAME={name!r} is not text in YAML: choose another")
     for other in sorted(path.name for path in (root / "functions").iterdir() if path.is_dir()):

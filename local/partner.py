@@ -4,7 +4,6 @@ It subscribes to the partners' topic, whose messages are in the older envelope. 
 idempotency records changes: memory for one process, Valkey or DynamoDB for many.
 """
 
-import json
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -16,6 +15,7 @@ from idempotency.clock import epoch_ms
 from idempotency.sources import SQS
 from idempotency.stores import Store
 from idempotency.testing import Invocation
+from ops.replay.planning import may_send
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
@@ -28,25 +28,17 @@ _POLL_SECONDS: Final = 60.0
 class Partner:
     """Gives points for every event of a ride, once.
 
-    Args:
-        store: The idempotency records.
-        before: Called with each event and the attempt before it takes effect; an error fails the attempt.
-
-    Attributes:
-        points: How often each event took effect, by its idempotency id. Once is right.
+    ``before`` is called with each event and the attempt before it takes effect; an error fails the attempt.
     """
 
     def __init__(self, store: Store, *, before: Callable[[Mapping[str, Any], int], None] | None = None) -> None:
         self.points: Counter[str] = Counter()
+        """How often each event took effect, by its idempotency id. Once is right."""
         self._lock = threading.Lock()
         self._before = before
+        key, policy = "attributes.idempotencyId", Policy(max_attempts=10)
         consumer: Consumer[dict[str, Any]] = Consumer(
-            "points",
-            store,
-            key="attributes.idempotencyId",
-            payload="data",
-            source=SQS,
-            policy=Policy(max_attempts=10),
+            "points", store, key=key, payload="data", source=SQS, policy=policy
         )
         self.receive = consumer.batch_handler(self._give)
 
@@ -64,17 +56,13 @@ class Partner:
             WaitTimeSeconds=1,
             MessageSystemAttributeNames=["SentTimestamp", "ApproximateReceiveCount"],
         ).get("Messages", [])
-        records = [
-            {"messageId": message["MessageId"], "body": message["Body"], "attributes": message["Attributes"]}
-            for message in messages
-        ]
+        names = {"messageId": "MessageId", "body": "Body", "attributes": "Attributes"}
+        records = [{name: message[theirs] for name, theirs in names.items()} for message in map(dict, messages)]
         try:
-            failures = self.receive({"Records": records}, Invocation(epoch_ms, timeout_s=_POLL_SECONDS))[
-                "batchItemFailures"
-            ]
+            answer = self.receive({"Records": records}, Invocation(epoch_ms, timeout_s=_POLL_SECONDS))
         except BatchFailedError:  # all messages stay in the queue
             return len(messages)
-        failed = {failure["itemIdentifier"] for failure in failures}
+        failed = {failure["itemIdentifier"] for failure in answer["batchItemFailures"]}
         for message in messages:
             if message["MessageId"] not in failed:
                 sqs.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
@@ -99,14 +87,9 @@ class Partner:
 
 
 def subscribe(sns: Any, sqs: "SQSClient", topic: str, name: str, *, visibility_s: int = 30) -> str:
-    """Create a queue that gets every message of a topic unchanged, and return its URL.
+    """Create a queue that gets every message of a topic, given by its ARN, unchanged, and return its URL.
 
-    Args:
-        sns: A client for the topic's account and region.
-        sqs: A client for the same.
-        topic: The topic's ARN.
-        name: The queue's name.
-        visibility_s: Seconds after which a failed message comes again.
+    A failed message comes again after ``visibility_s`` seconds.
     """
     url = sqs.create_queue(QueueName=name, Attributes={"VisibilityTimeout": str(visibility_s)})["QueueUrl"]
     arn = allow(sqs, url, "sns", topic)
@@ -117,13 +100,5 @@ def subscribe(sns: Any, sqs: "SQSClient", topic: str, name: str, *, visibility_s
 def allow(sqs: "SQSClient", url: str, service: str, source: str) -> str:
     """Let a topic or a rule, by its service and ARN, send to a queue, and return the queue's ARN."""
     arn = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
-    statement = {
-        "Effect": "Allow",
-        "Principal": {"Service": f"{service}.amazonaws.com"},
-        "Action": "sqs:SendMessage",
-        "Resource": arn,
-        "Condition": {"ArnEquals": {"aws:SourceArn": source}},
-    }
-    policy = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
-    sqs.set_queue_attributes(QueueUrl=url, Attributes={"Policy": policy})
+    sqs.set_queue_attributes(QueueUrl=url, Attributes={"Policy": may_send(service, source, arn)})
     return arn

@@ -32,16 +32,11 @@ HOST: Final = "127.0.0.1"
 class Trouble(StrEnum):
     """What can happen to a request."""
 
-    HANGING = "hanging"
-    """It has no effect and gets no answer."""
-    LATE = "late"
-    """It takes effect long after the client has given up waiting."""
-    BUSY = "busy"
-    """It is refused for now, without effect."""
-    FAILED = "failed"
-    """It takes effect, and is answered with an error."""
-    DROPPED = "dropped"
-    """It takes effect, and the connection breaks before the answer."""
+    HANGING = "hanging"  # it has no effect and gets no answer
+    LATE = "late"  # it takes effect long after the client has given up waiting
+    BUSY = "busy"  # it is refused for now, without effect
+    FAILED = "failed"  # it takes effect, and is answered with an error
+    DROPPED = "dropped"  # it takes effect, and the connection breaks before the answer
 
 
 class Troubles(NamedTuple):
@@ -52,16 +47,11 @@ class Troubles(NamedTuple):
     busy: float = 0.0
     failed: float = 0.0
     dropped: float = 0.0
-    declined: float = 0.0
-    """Rides that cannot be paid for."""
-    forgotten: float = 0.0
-    """Keys that are forgotten as soon as they are used."""
-    refused: float = 0.0
-    """Rides that are refused with a status of 4xx other than 402, and a body that is no payment."""
-    pending: float = 0.0
-    """Reservations that are made only after a while."""
-    capped: float = 0.0
-    """Reservations that cannot be raised."""
+    declined: float = 0.0  # rides that cannot be paid for
+    forgotten: float = 0.0  # keys that are forgotten as soon as they are used
+    refused: float = 0.0  # rides refused with a status of 4xx other than 402, and a body that is no payment
+    pending: float = 0.0  # reservations that are made only after a while
+    capped: float = 0.0  # reservations that cannot be raised
 
     @classmethod
     def mixed(cls, share: float, *, declined: float = 0.0) -> Self:
@@ -71,11 +61,10 @@ class Troubles(NamedTuple):
 
 
 class Request(NamedTuple):
-    """A request that changes something."""
+    """A request that changes something, under the key of its header ``Idempotency-Key``."""
 
     path: str
     key: str
-    """The header ``Idempotency-Key``."""
     body: Mapping[str, Any]
 
 
@@ -88,13 +77,12 @@ class Reply(NamedTuple):
 
 @dataclass(slots=True)
 class _Known:
-    """A request under its key."""
+    """A request under its key; its reply is None until it has taken effect."""
 
     request: Request
     payment: Payment
     since: float
     reply: Reply | None = None
-    """None until it has taken effect."""
 
 
 class Books:
@@ -178,8 +166,8 @@ class Books:
                 self._payments[name].status = "authorized"
             if path in ("/ledger", "/payments"):
                 named = query.get("reference", [])
-                found = (each for each in self._payments.values() if path == "/ledger" or each.reference in named)
-                return Reply(200, {"payments": [msgspec.to_builtins(payment) for payment in found]})
+                found = [each for each in self._payments.values() if path == "/ledger" or each.reference in named]
+                return Reply(200, {"payments": msgspec.to_builtins(found)})
             payment = self._payments.get(path.removeprefix("/payments/"))
             return Reply(200, msgspec.to_builtins(payment)) if payment else _problem(404, "there is no such payment")
 
@@ -193,27 +181,23 @@ class Books:
                 return self._payments[name]
         raise RefusedError(404, f"{request.path} is no operation")
 
-    def _reserve(self, payment: Payment) -> Reply:
-        if (refused := self._meets("refused", payment.reference)) or self._meets("declined", payment.reference):
+    def _settle(self, payment: Payment, request: Request) -> Reply:
+        action, ride, status = request.path.rpartition("/")[2], payment.reference, 200
+        if action != "payments":
+            if action == "adjust" and payment.status == "authorized" and self._meets("capped", ride):
+                raise RefusedError(402, f"{payment.customer} has no more", "insufficient_funds")
+            gateway_rules.change(payment, action, request.body)
+        elif (refused := self._meets("refused", ride)) or self._meets("declined", ride):
             # Long and with control characters, as no client would like it.
             payment.status, payment.reason = "declined", f"insufficient\0funds\n{'of the customer ' * 20}"
             if refused:
                 raise RefusedError(422, f"the card of {payment.customer} has expired", "expired_card")
-            return Reply(402, msgspec.to_builtins(payment))
-        if self._meets("pending", payment.reference):
-            self._pending[payment.id] = self._clock() + self._pending_s
-            return Reply(202, msgspec.to_builtins(payment))
-        payment.status = "authorized"
-        return Reply(201, msgspec.to_builtins(payment))
-
-    def _settle(self, payment: Payment, request: Request) -> Reply:
-        action = request.path.rpartition("/")[2]
-        if action == "payments":
-            return self._reserve(payment)
-        if action == "adjust" and payment.status == "authorized" and self._meets("capped", payment.reference):
-            raise RefusedError(402, f"{payment.customer} has no more", "insufficient_funds")
-        gateway_rules.change(payment, action, request.body)
-        return Reply(200, msgspec.to_builtins(payment))
+            status = 402
+        elif self._meets("pending", ride):
+            self._pending[payment.id], status = self._clock() + self._pending_s, 202
+        else:
+            payment.status, status = "authorized", 201
+        return Reply(status, msgspec.to_builtins(payment))
 
     def _meets(self, trouble: str, name: str) -> bool:
         """Return whether a ride or a key meets a trouble, and count it."""
@@ -237,10 +221,7 @@ def _problem(status: int, title: str) -> Reply:
 class GatewayServer(ThreadingHTTPServer):
     """The gateway on a free loopback port, for as long as the ``with`` block lasts.
 
-    Args:
-        books: The gateway.
-        late_s: Seconds by which a late request takes effect later.
-        hanging_s: Seconds for which a hanging one keeps its connection.
+    A late request takes effect after ``late_s`` seconds, and a hanging one keeps its connection for ``hanging_s``.
     """
 
     daemon_threads = True
@@ -302,17 +283,10 @@ class _Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
     server: GatewayServer
 
-    def do_GET(self) -> None:
-        self._answer(None)
-
     def do_POST(self) -> None:
-        content = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         body = None
         with suppress(json.JSONDecodeError):
-            body = json.loads(content)
-        self._answer(body)
-
-    def _answer(self, body: object) -> None:
+            body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))))
         reply = self.server.exchange(self.command, self.path, self.headers.get("Idempotency-Key"), body)
         if reply is None:
             self.close_connection = True
@@ -324,6 +298,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         with suppress(ConnectionError):  # the client has given up
             self.wfile.write(content)
+
+    def do_GET(self) -> None:
+        self.do_POST()
 
     def log_message(self, *_: object) -> None:
         """Log nothing: the ledger holds every payment."""

@@ -14,17 +14,14 @@ from ops.stack import FAILURES, OperatorError, StackRef, reason
 
 
 class Finding(NamedTuple):
-    """One thing that is needed."""
+    """What is wanted and why, what was found (a path, a version or a name), and how to get it."""
 
     what: str
     found: str | None
-    """What is there: a path, a version or a name; None if it is missing."""
     needed: bool
     """Whether `./carride` or `make demo` cannot work without it."""
     why: str
-    """What it is for."""
     how: str
-    """How to get it."""
 
 
 _ANSWER_SECONDS: Final = 1.0

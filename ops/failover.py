@@ -49,21 +49,18 @@ class Outcome(NamedTuple):
     compared: int
     """Items of tables that were the same in both regions."""
     outbox: outbox.Republished
-    """What became of the events of the primary's outbox in the secondary."""
     replay: str
     """Name of the replay of the secondary's archive."""
 
 
 class RegionState(NamedTuple):
-    """What one region does."""
+    """What one region does; with a problem, fence and unfinished replays are not known."""
 
     region: str
     role: str
-    fenced_since: datetime | None
-    replays: tuple[str, ...]
-    """Names of its unfinished replays."""
+    fenced_since: datetime | None = None
+    replays: tuple[str, ...] = ()
     problem: str | None = None
-    """Why it could not be asked; then the other fields are not known."""
 
 
 def states(primary: StackRef, secondary: StackRef) -> tuple[RegionState, RegionState]:
@@ -72,10 +69,10 @@ def states(primary: StackRef, secondary: StackRef) -> tuple[RegionState, RegionS
     def state(stack: StackRef, role: str) -> RegionState:
         try:
             put_up = fence.fenced(stack)
-            since = None if put_up is None else put_up.since
+            since = put_up.since if put_up else None
             return RegionState(stack.region, role, since, tuple(replay.unfinished(stack)))
         except FAILURES as error:
-            return RegionState(stack.region, role, None, (), reason(error))
+            return RegionState(stack.region, role, problem=reason(error))
 
     return state(primary, "primary"), state(secondary, "secondary")
 
@@ -87,9 +84,7 @@ class Failover:
     primary: StackRef
     secondary: StackRef
     report: Callable[[str], None] = print
-    """Called with each step, in words."""
     sleep: Callable[[float], None] = time.sleep
-    """Waits for some seconds."""
 
     def plan(self, since: datetime, until: datetime | None = None) -> list[str]:
         """Return the steps of a failover, in words."""
@@ -112,13 +107,9 @@ class Failover:
         *,
         accept_duplicates: bool = False,
     ) -> Outcome:
-        """Fail over.
+        """Fail over. If the primary cannot be fenced or drained, go on only with ``accept_duplicates``.
 
         By default the lost window ends with the drain, because some producers learn late that they are steered away.
-        With ``accept_duplicates`` it continues if the primary cannot be fenced or drained.
-
-        Raises:
-            OperatorError: the primary cannot be fenced or drained. Nothing was republished or replayed.
         """
         here, there = self.primary.region, self.secondary.region
         compared, drained, schedules = 0, False, tuple(self.secondary.named(fence.SCHEDULE))
@@ -131,8 +122,8 @@ class Failover:
             if not accept_duplicates:
                 raise OperatorError(
                     f"{here} could not be fenced and drained, and nothing was republished or replayed: "
-                    f"{reason(error)}. Wait for {here}: that loses nothing and doubles nothing. To continue now, and "
-                    f"let events that {here} processes as well take effect twice, take --accept-duplicates"
+                    f"{reason(error)}. Wait for {here}: that loses nothing and doubles nothing. --accept-duplicates "
+                    f"continues now, and events that {here} processes as well take effect twice"
                 ) from error
             self.report(f"{here} is not fenced and drained ({reason(error)}); duplicates are accepted")
         until = until or datetime.now(UTC)
@@ -154,15 +145,9 @@ class Failover:
         """Wait until the primary's work has ended and its tables have caught up, and return how many items have.
 
         Replication was not behind before ``since``, when the trouble began.
-
-        Raises:
-            OperatorError: it takes too long.
         """
-        longest = (
-            fence.longest_run(self.primary, put_up)
-            if patience.runs_end_in is None
-            else patience.runs_end_in.total_seconds()
-        )
+        given = patience.runs_end_in
+        longest = fence.longest_run(self.primary, put_up) if given is None else given.total_seconds()
         if longest > 0:  # counted from now: an interrupted fence stops everything only when it is put up again
             self.report(f"waiting {longest:.0f} s for running invocations")
             self.sleep(longest)
@@ -182,11 +167,7 @@ class Failover:
         )
 
     def check_undo(self) -> Fence | None:
-        """Return the fence that `undo` would take down, or None if its former state is lost.
-
-        Raises:
-            OperatorError: the primary is not fenced, or the secondary has a replay running.
-        """
+        """Return the fence that `undo` would take down, or None if its former state is lost."""
         put_up = fence.fenced(self.primary)
         if put_up is None and not fence.is_forgotten(self.primary):
             raise OperatorError(f"{self.primary.region} is not fenced: there is nothing to take down")
@@ -197,9 +178,6 @@ class Failover:
         """Go back to the primary: it gets what the secondary wrote, starts as it was, and then has the producers.
 
         Returns how many parts were started, by kind.
-
-        Raises:
-            OperatorError: the primary is not fenced or has not caught up, or the secondary has a replay running.
         """
         here, there = self.primary.region, self.secondary.region
         put_up = self.check_undo()
@@ -216,8 +194,7 @@ class Failover:
         self.report(f"steering producers back to {here}")
         self._steer(away=False)
         fence.forget(self.primary)  # last, so that an interrupted command can continue
-        kinds = ("rules", "schedules", "mappings", "pipes", "functions")
-        return {kind: len(getattr(put_up, kind)) for kind in kinds}
+        return {kind: len(getattr(put_up, kind)) for kind in Fence.__struct_fields__ if kind != "since"}
 
     def _running(self, put_up: Fence) -> list[str]:
         """Return what has not stopped in the primary: pipe or mappings, or the keys that a claim holds."""
@@ -232,12 +209,9 @@ class Failover:
         return [item["idempotencyKey"]["S"] for item in held]
 
     def _steer(self, *, away: bool) -> None:
-        """Force the endpoint's health check to unhealthy, or let it follow its alarm again.
-
-        Route 53 counts a disabled health check as healthy, and one that is also inverted as unhealthy.
-        """
+        """Force the endpoint's health check to unhealthy, or let it follow its alarm again."""
         check = self.primary.outputs.get("CarRideHealthCheckId", _NO_HEALTH_CHECK)
-        if check != _NO_HEALTH_CHECK:
+        if check != _NO_HEALTH_CHECK:  # disabled means healthy, and inverted as well means unhealthy
             self.primary.client("route53").update_health_check(HealthCheckId=check, Disabled=away, Inverted=away)
 
 

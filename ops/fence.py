@@ -37,48 +37,32 @@ class Fence(msgspec.Struct, frozen=True):
     """The former reserved concurrency of each function."""
 
 
-def parameter(stack: StackRef) -> str:
-    """Return the name of the parameter that stores the fence."""
-    return f"/{stack.name}/fence"
-
-
 def fenced(stack: StackRef) -> Fence | None:
     """Return the fence around a stack, or None if there is none."""
     ssm = stack.client("ssm")
     try:
-        return msgspec.json.decode(ssm.get_parameter(Name=parameter(stack))["Parameter"]["Value"], type=Fence)
+        return msgspec.json.decode(ssm.get_parameter(Name=f"/{stack.name}/fence")["Parameter"]["Value"], type=Fence)
     except ssm.exceptions.ParameterNotFound:
         return None
 
 
 def refuse_deployment(stack: StackRef) -> None:
-    """Refuse to deploy while the region is fenced. There need not be a stack.
-
-    Raises:
-        OperatorError: the region is fenced.
-    """
+    """Refuse a deployment, which would enable rules that a fence has disabled. There need not be a stack."""
     if fence := fenced(stack):
-        raise OperatorError(
-            f"{stack.region} is fenced since {fence.since:%Y-%m-%d %H:%M:%S %Z}: a deployment enables rules that the "
-            "fence has disabled. Deploy after `./carride unfence`"
-        )
+        since = f"{fence.since:%Y-%m-%d %H:%M:%S %Z}"
+        raise OperatorError(f"{stack.region} is fenced since {since}: deploy after `./carride unfence`")
 
 
 def put_up(stack: StackRef, now: datetime) -> Fence:
-    """Stop the API's writes, then what delivers events, then what processes them.
+    """Stop the API's writes, then what delivers events, then what processes them, unless a former state is lost.
 
     Running invocations continue until they end; `ops.failover` waits for them.
-
-    Raises:
-        OperatorError: the region is fenced, and its former state is lost.
     """
     fence = fenced(stack)
     if fence is None:
         if is_forgotten(stack):
-            raise OperatorError(
-                f"{stack.region} is fenced, and its parameter {parameter(stack)} with the former state is gone: see "
-                "docs/runbooks/failover.md"
-            )
+            gone = f"its parameter /{stack.name}/fence with the former state is gone"
+            raise OperatorError(f"{stack.region} is fenced, and {gone}: see docs/runbooks/failover.md")
         fence = remember(stack, _running(stack, now))
     stack.client("dynamodb").put_item(TableName=stack.outputs["IdempotencyTableName"], Item=mark(stack.region))
     _switch_rules(stack, fence, on=False)
@@ -91,10 +75,7 @@ def put_up(stack: StackRef, now: datetime) -> Fence:
 
 
 def take_down(stack: StackRef, fence: Fence) -> None:
-    """Restore the former state: first what processes events, then what delivers them, then the API's writes.
-
-    The region counts as fenced until `forget`.
-    """
+    """Restore the former state in the reverse order. The region counts as fenced until `forget`."""
     functions = stack.client("lambda")
     for function, reserved in fence.functions.items():
         if reserved is None:
@@ -111,7 +92,7 @@ def take_down(stack: StackRef, fence: Fence) -> None:
 def remember(stack: StackRef, fence: Fence) -> Fence:
     """Store a fence."""
     stack.client("ssm").put_parameter(
-        Name=parameter(stack),
+        Name=f"/{stack.name}/fence",
         Value=msgspec.json.encode(fence).decode(),
         Type="String",
         Tier="Intelligent-Tiering",  # some twenty consumers exceed the 4 KB of a standard parameter
@@ -122,7 +103,7 @@ def remember(stack: StackRef, fence: Fence) -> Fence:
 
 def forget(stack: StackRef) -> None:
     """Delete the stored fence."""
-    stack.client("ssm").delete_parameter(Name=parameter(stack))
+    stack.client("ssm").delete_parameter(Name=f"/{stack.name}/fence")
 
 
 def is_forgotten(stack: StackRef) -> bool:
@@ -185,11 +166,8 @@ def _running(stack: StackRef, now: datetime) -> Fence:
 
 def _concurrency(stack: StackRef) -> dict[str, int | None]:
     """Return the reserved concurrency of the functions that a fence stops, None where nothing is reserved."""
-    functions = stack.client("lambda")
-    return {
-        name: functions.get_function_concurrency(FunctionName=name).get("ReservedConcurrentExecutions")
-        for name in _functions(stack)
-    }
+    ask = stack.client("lambda").get_function_concurrency
+    return {name: ask(FunctionName=name).get("ReservedConcurrentExecutions") for name in _functions(stack)}
 
 
 def _functions(stack: StackRef) -> list[str]:

@@ -43,12 +43,20 @@ def kept() -> Kept | None:
     """Return the local stack that is running, or None: no file, its process has ended, or nothing answers."""
     try:
         stack = Kept(**json.loads(KEPT.read_bytes()))
-        os.kill(stack.pid, 0)
-        address = urlsplit(stack.endpoint)
-        socket.create_connection((str(address.hostname), int(address.port or 0)), _ANSWER_SECONDS).close()
     except (OSError, ValueError, TypeError):
         return None
-    return stack
+    return stack if is_running(stack) else None
+
+
+def is_running(stack: Kept) -> bool:
+    """Return whether a local stack's process runs and answers."""
+    address = urlsplit(stack.endpoint)
+    try:
+        os.kill(stack.pid, 0)
+        socket.create_connection((str(address.hostname), int(address.port or 0)), _ANSWER_SECONDS).close()
+    except OSError:
+        return False
+    return True
 
 
 def is_quiet(stack: StackRef) -> bool:
@@ -65,12 +73,9 @@ def local_clients(stack: Kept) -> ClientFactory:
 
 
 def find(stack: str | None = None, region: str | None = None, clients: ClientFactory | None = None) -> StackRef:
-    """Return a reference to a stack.
+    """Return a reference to a stack; by default to the local one, or else to that of samconfig.toml.
 
-    Args:
-        stack: its name; by default that of the local stack, or else of samconfig.toml.
-        region: its region; by default the one for which AWS's tools are configured.
-        clients: makes clients; by default they are those of the local stack, or else configured as AWS's tools are.
+    Without a region or clients they are as AWS's tools are configured.
 
     Raises:
         OperatorError: no region is configured.

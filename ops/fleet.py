@@ -7,6 +7,7 @@ from typing import Any, Final
 import assignments
 from assignment_table import free
 from idempotency import marshalling
+from ops import tables
 
 _STRIDE: Final = 27
 """Steps of this length visit every sector before any sector twice: it has no divisor in common with their number."""
@@ -33,11 +34,9 @@ def seed(dynamodb: Any, table: str, count: int) -> int:
         except dynamodb.exceptions.ConditionalCheckFailedException:
             continue
         added += 1
-    for page in dynamodb.get_paginator("scan").paginate(TableName=table, ConsistentRead=True):
-        for row in map(marshalling.values, page["Items"]):
-            old = None if {"rideID", "freeShard"} & row.keys() else assignments.parked(row)
-            if old is not None:
-                _index(dynamodb, table, old)
+    for item in tables.scan(dynamodb, table, "attribute_not_exists(rideID) AND attribute_not_exists(freeShard)"):
+        if old := assignments.parked(marshalling.values(item)):
+            _index(dynamodb, table, old)
     return added
 
 

@@ -47,11 +47,11 @@ class Letter(Struct, frozen=True):
     reason: str
     """Code of whoever sent it."""
     error: str
-    """Type and message of the error; empty if the sender names none."""
+    """Type and message of the error, if the sender names one."""
     consumer: str | None
     """The consumer that did not process the event; None if the queue belongs to no consumer."""
     key: str | None
-    """Key of the consumer's record."""
+    """Of the consumer's record."""
     fact: str | None
     """Idempotency id of the event; None if it breaks the contract."""
     ride: str | None
@@ -79,20 +79,18 @@ class Failure(Struct):
 
 
 class Letters(Struct, frozen=True):
-    """The dead letters of one or all queues."""
+    """The dead letters of one or all queues, the most frequent failure first."""
 
     failures: tuple[Failure, ...]
-    """The most frequent first."""
     hidden: Mapping[str, int]
     """Messages that could not be read, by queue: another reader hides them."""
 
 
 class Found(NamedTuple):
-    """A dead letter that was received."""
+    """A dead letter that was received, with the consumer's record of its event."""
 
     letter: Letter
     record: Record | None
-    """What the consumer's record says about the event."""
     receipt: str
 
 
@@ -105,9 +103,6 @@ def letters(stack: StackRef, queue: str | None = None, /) -> Letters:
 
     Args:
         queue: Logical id of one queue: RideHistoryDlq, DispatchRuleDlq, ProducerDlq, …
-
-    Raises:
-        OperatorError: the stack has no dead-letter queue of that name.
     """
     names = [queue] if queue else queues_of(stack)
     hidden = {name: waiting(stack.client("sqs"), url_of(stack, name)) for name in names}
@@ -135,11 +130,7 @@ def queues_of(stack: StackRef) -> list[str]:
 
 
 def url_of(stack: StackRef, queue: str) -> str:
-    """Return the URL of a dead-letter queue. Refuse any other: reading it would hide messages from its consumer.
-
-    Raises:
-        OperatorError: the stack has no dead-letter queue of that name.
-    """
+    """Return the URL of a dead-letter queue. Refuse any other: reading it would hide messages from its consumer."""
     known = queues_of(stack)
     if queue not in known:
         raise OperatorError(f"the stack has no dead-letter queue {queue}: it has {', '.join(known)}")

@@ -8,7 +8,6 @@ little sooner. But they would change the stack, and a crash would leave them beh
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from itertools import batched
 from typing import Annotated, Any, Final, NamedTuple
@@ -46,12 +45,13 @@ _IDS_AT_ONCE: Final = 15
 _OVERLAP: Final = timedelta(seconds=20)
 """How late a line may appear in a log group."""
 _POLL_S: Final = 1.0
+_NO_ITEM: Final = "nothing: no event of the ride has taken effect here, or it was not booked through the API"
 _OUTCOMES: Final = observation.PROTECTED | {observation.UNPROTECTED}
 _stated = jmespath.compile("[id, detail.idempotencyid, detail.idempotencyId, detail.attributes.idempotencyId]")
 
 
 class AtConsumer(NamedTuple):
-    """What became of an event at a consumer."""
+    """What became of an event at a consumer; dead letters come without the event."""
 
     consumer: str
     outcome: str
@@ -61,7 +61,6 @@ class AtConsumer(NamedTuple):
     deliveries: list[Delivered]
     record: Explained | None
     dead_letters: list[Letter]
-    """Without the event."""
 
 
 class Event(NamedTuple):
@@ -77,16 +76,14 @@ class Event(NamedTuple):
     says: str | None
     """How it breaks the contract, and where it is if it is not on the bus."""
     copies: tuple[Published, ...]
-    """The event as the bus took it, each time."""
     consumers: tuple[AtConsumer, ...]
 
 
 class Ride(NamedTuple):
-    """A ride, and what became of its events."""
+    """A ride, how it ended in the words of the audit, and what became of its events."""
 
     order_id: str
     state: str
-    """How it ended, in the words of the audit."""
     problems: tuple[str, ...]
     """What is wrong with it, and what could not be read."""
     tables: Mapping[str, Mapping[str, Any] | str]
@@ -112,18 +109,12 @@ class _Known(NamedTuple):
     """Since when the logs are complete, in words."""
 
 
-# ── One ride, one event ───────────────────────────────────────────────────────────────────────────────────────────────
-
-
 @reads("ride", "order_01")
 def ride(stack: StackRef, order_id: str, /) -> Ride:
     """Show where a ride is, and what became of each of its events at each consumer.
 
     Args:
         order_id: The ride's id, such as order_01.
-
-    Raises:
-        OperatorError: the id has another form, or nothing is known of the ride.
     """
     known = _of_ride(stack, order_id)
     if not known.names and not known.evidence.bookings:
@@ -132,25 +123,17 @@ def ride(stack: StackRef, order_id: str, /) -> Ride:
     saga = check(known.evidence._replace(cars=cars, grace=reading.DEFAULT_GRACE))
     overdue = [f"overdue {saga.overdue[order_id]}"] if order_id in saga.overdue else []
     events = [_event(known, name) for name in known.names]
-    return Ride(
-        order_id,
-        next(iter(saga.endings), "open"),
-        (*saga.problems.get(order_id, ()), *overdue, *known.unread),
-        {
-            table: {name: each for name, each in item.items() if not is_attribute(name)} | _status(item) or _NO_ITEM
-            for table, item in known.items.items()
-        },
-        tuple(sorted(events, key=lambda each: (each.version or 0, each.type or "", each.id))),
-    )
+    events.sort(key=lambda each: (each.version or 0, each.type or "", each.id))
+    problems = (*saga.problems.get(order_id, ()), *overdue, *known.unread)
+    tables = {name: _besides_events(item) or _NO_ITEM for name, item in known.items.items()}
+    return Ride(order_id, next(iter(saga.endings), "open"), problems, tables, tuple(events))
 
 
-def _status(item: Mapping[str, Any]) -> dict[str, str]:
-    """Return the status of a ride by its timeline in the read model; nothing for another item."""
-    entries = [entry for name, entry in item.items() if is_attribute(name) and "data" in entry]
-    return {"status": timeline_of(item)[-1].data["status"]} if entries else {}
-
-
-_NO_ITEM: Final = "nothing: no event of the ride has taken effect here, or it was not booked through the API"
+def _besides_events(item: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what an item has besides events, and the ride's status by its timeline in the read model."""
+    timeline = any(is_attribute(name) and "data" in entry for name, entry in item.items())
+    status = {"status": timeline_of(item)[-1].data["status"]} if timeline else {}
+    return {name: each for name, each in item.items() if not is_attribute(name)} | status
 
 
 @reads("event", "7f3c1c1e-6a51-5d0c-9f5e-1b8a4c2d3e4f")
@@ -159,22 +142,17 @@ def event(stack: StackRef, event_id: str, /) -> Event:
 
     Args:
         event_id: Its idempotency id, the id that another producer gave it, or EventBridge's id.
-
-    Raises:
-        OperatorError: the id has another form, or nothing is known of the event.
     """
     try:
         name = str(UUID(event_id))
     except ValueError:
-        raise OperatorError(
-            f"{event_id!r} is no id of an event, such as 7f3c1c1e-6a51-5d0c-9f5e-1b8a4c2d3e4f; `ride` takes a ride's id"
-        ) from None
+        raise OperatorError(f"{event_id!r} is no id of an event, which is a UUID; `ride` takes a ride's id") from None
     known = _read(stack, name, {name: None}, {})
     wanted = {name, *known.names}  # another producer's id leads to the idempotency id, which is derived from it
     rides = [ride_of(body) for body in known.bodies.values()] + [letter.ride for letter in known.letters]
     rides += [each.ride for each in known.evidence.deliveries]
-    with suppress(OperatorError):  # an event that breaks the contract may have a ride's id that is none
-        known = _of_ride(stack, next(filter(None, rides), ""))  # the tables and logs of its ride tell more
+    if order_id := next(filter(_is_ride, rides), None):  # an event that breaks the contract may name another thing
+        known = _of_ride(stack, order_id)  # the tables and logs of its ride tell more
     for each in (_event(known, each) for each in known.names):
         if wanted & {each.id, *(copy.event_id for copy in each.copies)}:
             return each
@@ -186,13 +164,17 @@ def _unknown(what: str, stack: StackRef, known: _Known) -> OperatorError:
     return OperatorError(f"nothing is known of {what} in {stack.name} ({stack.region}): it is {where}")
 
 
-def _check_ride(order_id: str) -> None:
+def _is_ride(order_id: str | None) -> bool:
     try:
         msgspec.convert(order_id, OrderID)
     except msgspec.ValidationError:
-        raise OperatorError(
-            f"{order_id!r} is no id of a ride, such as order_01: write letters, digits, '_', '.', '-'"
-        ) from None
+        return False
+    return True
+
+
+def _check_ride(order_id: str) -> None:
+    if not _is_ride(order_id):
+        raise OperatorError(f"{order_id!r} is no id of a ride, such as order_01: write letters, digits, '_', '.', '-'")
 
 
 def _of_ride(stack: StackRef, order_id: str) -> _Known:
@@ -207,14 +189,18 @@ def _read(
     """Read what is known of some facts, and of events that have an id: of the ride, or their own."""
     at, consumers, rides, sqs = datetime.now(UTC), reading.enabled(stack), ride_items(items), stack.client("sqs")
     bookings = [reading.booked_ride(items["BookingTable"])] if items.get("BookingTable") else []
-    records = _records(stack, facts, at)
+
+    def recorded(facts: Mapping[str, Named | None]) -> dict[str, Explained]:
+        return {each.key: each for each in (explain(record_of(item), at) for item in read(stack, keys_of(facts)))}
+
+    records = recorded(facts)
     times = [each.created for each in records.values() if each.created] + [each.booked for each in bookings]
     times = [time for time in [*times, *(each.time for item in rides for each in item.effects)] if time > ALWAYS]
     start = min(times) - _RETRIED if times else None
 
     seen = _logged(stack, text, start)
     named = {each.fact: each.named for each, _ in seen if each.fact}
-    records |= _records(stack, {fact: named[fact] for fact in named.keys() - facts.keys()}, at)
+    records |= recorded({fact: named[fact] for fact in named.keys() - facts.keys()})
     facts = {**facts, **named}
     outbox = {item["id"]["S"]: at for item in read(stack, facts, table="OutboxTable", name="id")}
     in_effect = {f"{item.consumer}#{fact}" for item in rides for fact in item.facts}
@@ -241,11 +227,6 @@ def _read(
     unread = [f"{queue}: another reader hides {count} messages: try again later" for queue, count in hidden.items()]
     kept = f"kept since {since:%Y-%m-%d %H:%M UTC}"
     return _Known(found, names, facts, items, records, in_effect, bodies, letters, unread, kept)
-
-
-def _records(stack: StackRef, facts: Mapping[str, Named | None], at: datetime) -> dict[str, Explained]:
-    found = (explain(record_of(item), at) for item in read(stack, keys_of(facts)))
-    return {each.key: each for each in found}
 
 
 def _logged(stack: StackRef, text: str, start: datetime | None) -> list[tuple[Published, Any]]:
@@ -324,9 +305,6 @@ def _at_consumer(known: _Known, consumer: AuditedConsumer, name: str, letters: I
     return AtConsumer(consumer.name, outcome, "; ".join(says), runs, record, left)
 
 
-# ── The bus ───────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 @reads("tail", "--ride order_01 --since 10m", "--outcome Failed", tool=False)
 def tail(
     stack: StackRef,
@@ -347,9 +325,6 @@ def tail(
         since: Begin with those since then; by default with the next one.
         follow: Go on until Ctrl-C.
         pause: Waits for some seconds.
-
-    Raises:
-        OperatorError: there is no such type or outcome, or the ride's id has another form.
     """
     if ride is not None:
         _check_ride(ride)

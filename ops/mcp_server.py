@@ -30,12 +30,10 @@ _TYPES: Final[Mapping[Any, str]] = {bool: "boolean", int: "integer", float: "num
 
 
 def tools(line: App, *, allow_changes: bool, fixed: Sequence[str] = ()) -> dict[str, tuple[Verb, types.Tool]]:
-    """Return the tools by name, with their verbs.
+    """Return the tools by name, with their verbs, whose arguments the command line knows.
 
-    Args:
-        line: the command line, which knows the arguments of each verb.
-        allow_changes: whether verbs that act, or use temporary resources, are among them.
-        fixed: arguments that the server sets, such as ``stack``.
+    Verbs that act, or use temporary resources, are among them if changes are allowed. The server sets the arguments
+    ``fixed``, such as ``stack``.
     """
     found = {}
     for verb in VERBS.values():
@@ -58,10 +56,7 @@ def tools(line: App, *, allow_changes: bool, fixed: Sequence[str] = ()) -> dict[
 def serve(line: App, *, allow_changes: bool, options: Mapping[str, str | None]) -> None:
     """Answer requests until standard input ends.
 
-    Args:
-        line: the command line.
-        allow_changes: whether verbs that act are offered.
-        options: ``stack`` and ``region`` of every call; None leaves the choice to the call.
+    ``options`` are stack and region of every call; None leaves the choice to the call.
     """
     given = {name: value for name, value in options.items() if value is not None}
     offered = tools(line, allow_changes=allow_changes, fixed=tuple(given))

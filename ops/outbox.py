@@ -23,12 +23,10 @@ _TEXTS: Final = (
 
 
 class Republished(NamedTuple):
-    """The result of `republish`."""
+    """How many events the bus has accepted, and how many lie in the ProducerDlq instead."""
 
     republished: int
-    """Events that the bus has accepted."""
     refused: int
-    """Events that lie in the ProducerDlq instead."""
 
 
 def republish(

@@ -7,7 +7,6 @@ already, under a condition that is false: without the condition, and with all pa
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from botocore.exceptions import BotoCoreError, ClientError, WaiterError
@@ -31,116 +30,95 @@ def promote(session: Session, *, bucket: str | None = None) -> Plan:
     Args:
         bucket: A bucket of yours in the secondary's region, for the template; by default the SAM CLI's.
     """
-    promotion = Promotion(session.stack, session.say, bucket)
-    return Plan(Steps(tuple(promotion.plan())), promotion.run, (session.stack,))
+    return promotion(session.stack, bucket, session.say)
 
 
-@dataclass(frozen=True)
-class Promotion:
-    """Imports the replicas of a region into its stack, the secondary. The template is too large for a request."""
+def promotion(
+    stack: StackRef, bucket: str | None, say: Callable[[str], object], sleep: Callable[[float], object] = time.sleep
+) -> Plan:
+    """Plan the import of a region's replicas into its stack; the result has their names. Arguments as in `promote`.
 
-    stack: StackRef
-    say: Callable[[str], object]
-    bucket: str | None = None
-    """For the template; by default the SAM CLI's in this region."""
-    sleep: Callable[[float], object] = time.sleep
+    Raises:
+        OperatorError: the stack is no secondary, or its primary is not lost.
+    """
+    peer = stack.peer()
+    if stack.role != "secondary" or peer is None:
+        raise OperatorError(f"{stack.name} in {stack.region} is no secondary: give the secondary's --region")
+    try:
+        alive = peer.describe() is not None
+    except (BotoCoreError, ClientError):
+        alive = False
+    if alive:
+        raise OperatorError(
+            f"the stack in {peer.region} answers, and owns the tables: go back with `./carride unfence`"
+        )
+    template = with_tables(stack)
+    names = [name for name, each in template["Resources"].items() if each["Type"] == TABLE]
+    tables = {name: f"{stack.name}-{name}" for name in names}
 
-    def template(self) -> dict[str, Any]:
-        """Return the stack's template with the tables.
-
-        Raises:
-            OperatorError: the stack is no secondary, or its primary is not lost.
-        """
-        peer = self.stack.peer()
-        if self.stack.role != "secondary" or peer is None:
-            raise OperatorError(
-                f"{self.stack.name} in {self.stack.region} is no secondary: give the secondary's --region"
-            )
-        try:
-            alive = peer.describe() is not None
-        except (BotoCoreError, ClientError):
-            alive = False
-        if alive:
-            raise OperatorError(
-                f"the stack in {peer.region} answers, and owns the tables: go back to it with `./carride unfence`"
-            )
-        answer = self.stack.client("cloudformation").get_template(StackName=self.stack.name, TemplateStage="Processed")
-        template: dict[str, Any] = answer["TemplateBody"]
-        for name in tables_of(template):
-            template["Resources"][name].pop("Condition", None)
-        return template
-
-    def plan(self) -> list[str]:
-        """Return the steps in words."""
-        tables = ", ".join(tables_of(self.template()))
-        return [
-            f"remove the replicas in {self.stack.outputs['PeerRegion']} from the tables, if DynamoDB allows it",
-            f"import {tables} into the stack in {self.stack.region}, by a change set that changes nothing else",
-        ]
-
-    def run(self) -> dict[str, Any]:
-        """Detach and import the tables, and return their names.
-
-        Raises:
-            OperatorError: the change set would change something else, or CloudFormation refuses it.
-        """
-        template = self.template()
-        tables = {name: f"{self.stack.name}-{name}" for name in tables_of(template)}
+    def do() -> dict[str, Any]:
         for table in tables.values():
-            self._detach(table, self.stack.outputs["PeerRegion"])
-        self._import(template, tables)
+            _detach(stack, table, peer.region, say, sleep)
+        _import(stack, template, tables, bucket)
         return {"imported": sorted(tables.values())}
 
-    def _detach(self, table: str, region: str) -> None:
-        """Remove a table's replica in a region. A region that does not answer may keep it: only writes wait for it."""
-        dynamodb = self.stack.client("dynamodb")
-        try:
-            dynamodb.update_table(TableName=table, ReplicaUpdates=[{"Delete": {"RegionName": region}}])
-        except ClientError as error:
-            self.say(f"{table} keeps its replica in {region}: {error}")
-            return
-        while dynamodb.describe_table(TableName=table)["Table"]["TableStatus"] != "ACTIVE":
-            self.sleep(5)
-
-    def _import(self, template: Mapping[str, Any], tables: Mapping[str, str]) -> None:
-        changes = {"StackName": self.stack.name, "ChangeSetName": NAME}
-        cloudformation = self.stack.client("cloudformation")
-        parameters = (self.stack.describe() or {}).get("Parameters", [])
-        cloudformation.create_change_set(
-            **changes,
-            ChangeSetType="IMPORT",
-            TemplateURL=self._uploaded(json.dumps(template)),
-            ResourcesToImport=[
-                {"ResourceType": TABLE, "LogicalResourceId": name, "ResourceIdentifier": {"TableName": table}}
-                for name, table in tables.items()
-            ],
-            Parameters=[{"ParameterKey": each["ParameterKey"], "UsePreviousValue": True} for each in parameters],
-            Capabilities=["CAPABILITY_IAM", "CAPABILITY_NAMED_IAM", "CAPABILITY_AUTO_EXPAND"],
-        )
-        try:
-            cloudformation.get_waiter("change_set_create_complete").wait(**changes)
-            described = cloudformation.describe_change_set(**changes)
-            found = {
-                each["ResourceChange"]["LogicalResourceId"]: each["ResourceChange"] for each in described["Changes"]
-            }
-            if set(found) != set(tables) or any(each["Action"] != "Import" for each in found.values()):
-                raise OperatorError(
-                    f"the import would change {', '.join(set(found) ^ set(tables)) or 'the tables'}: nothing was done"
-                )
-            cloudformation.execute_change_set(**changes)
-            cloudformation.get_waiter("stack_import_complete").wait(StackName=self.stack.name)
-        except WaiterError as error:
-            why = error.last_response.get("StatusReason", error)
-            raise OperatorError(f"CloudFormation does not import the tables: {why}") from error
-
-    def _uploaded(self, template: str) -> str:
-        """Return the URL of a template in the bucket."""
-        managed = StackRef(_MANAGED, self.stack.region, lambda service, _: self.stack.client(service))
-        bucket, s3 = self.bucket or managed.outputs["SourceBucket"], self.stack.client("s3")
-        s3.put_object(Bucket=bucket, Key=f"{self.stack.name}-{NAME}", Body=template.encode())
-        return f"{s3.meta.endpoint_url}/{bucket}/{self.stack.name}-{NAME}"
+    steps = (
+        f"remove the replicas in {peer.region} from the tables, if DynamoDB allows it",
+        f"import {', '.join(tables)} into the stack in {stack.region}, by a change set that changes nothing else",
+    )
+    return Plan(Steps(steps), do, (stack,))
 
 
-def tables_of(template: Mapping[str, Any]) -> list[str]:
-    """Return the logical ids of the tables."""
-    return [name for name, each in template["Resources"].items() if each["Type"] == TABLE]
+def with_tables(stack: StackRef) -> dict[str, Any]:
+    """Return a stack's template without the condition of its tables."""
+    answer = stack.client("cloudformation").get_template(StackName=stack.name, TemplateStage="Processed")
+    template: dict[str, Any] = answer["TemplateBody"]
+    for each in template["Resources"].values():
+        if each["Type"] == TABLE:
+            each.pop("Condition", None)
+    return template
+
+
+def _detach(
+    stack: StackRef, table: str, region: str, say: Callable[[str], object], sleep: Callable[[float], object]
+) -> None:
+    """Remove a table's replica in a region. A region that does not answer may keep it: only writes wait for it."""
+    dynamodb = stack.client("dynamodb")
+    try:
+        dynamodb.update_table(TableName=table, ReplicaUpdates=[{"Delete": {"RegionName": region}}])
+    except ClientError as error:
+        say(f"{table} keeps its replica in {region}: {error}")
+        return
+    while dynamodb.describe_table(TableName=table)["Table"]["TableStatus"] != "ACTIVE":
+        sleep(5)
+
+
+def _import(stack: StackRef, template: Mapping[str, Any], tables: Mapping[str, str], bucket: str | None) -> None:
+    """Import tables, by logical id, by a change set that must change nothing else."""
+    managed, s3 = StackRef(_MANAGED, stack.region, lambda service, _: stack.client(service)), stack.client("s3")
+    bucket, key = bucket or managed.outputs["SourceBucket"], f"{stack.name}-{NAME}"
+    s3.put_object(Bucket=bucket, Key=key, Body=json.dumps(template).encode())  # too large for a request
+    cloudformation, changes = stack.client("cloudformation"), {"StackName": stack.name, "ChangeSetName": NAME}
+    cloudformation.create_change_set(
+        **changes,
+        ChangeSetType="IMPORT",
+        TemplateURL=f"{s3.meta.endpoint_url}/{bucket}/{key}",
+        ResourcesToImport=[
+            {"ResourceType": TABLE, "LogicalResourceId": name, "ResourceIdentifier": {"TableName": table}}
+            for name, table in tables.items()
+        ],
+        Parameters=[{"ParameterKey": name, "UsePreviousValue": True} for name in stack.parameters() or ()],
+        Capabilities=["CAPABILITY_IAM", "CAPABILITY_NAMED_IAM", "CAPABILITY_AUTO_EXPAND"],
+    )
+    try:
+        cloudformation.get_waiter("change_set_create_complete").wait(**changes)
+        found = [each["ResourceChange"] for each in cloudformation.describe_change_set(**changes)["Changes"]]
+        others = {each["LogicalResourceId"] for each in found if each["Action"] == "Import"} ^ set(tables)
+        others |= {each["LogicalResourceId"] for each in found if each["Action"] != "Import"}
+        if others:
+            raise OperatorError(f"the import would change {', '.join(sorted(others))}: nothing was done")
+        cloudformation.execute_change_set(**changes)
+        cloudformation.get_waiter("stack_import_complete").wait(StackName=stack.name)
+    except WaiterError as error:
+        why = error.last_response.get("StatusReason", error)
+        raise OperatorError(f"CloudFormation does not import the tables: {why}") from error

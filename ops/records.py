@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 from itertools import islice, product, starmap
 from typing import Annotated, Any, Final, NamedTuple
 
-from botocore.exceptions import ClientError
 from cyclopts import Parameter
 
 from carride import history
@@ -25,7 +24,7 @@ from idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, STAT
 from idempotency.stores.dynamodb import item_of, record_of
 from ops import tables
 from ops.audit import reading
-from ops.audit.evidence import CONSUMERS, Named, RideItem
+from ops.audit.evidence import CONSUMERS, RECORDS, Named, RideItem
 from ops.cli.verbs import Plan, acts, reads
 from ops.stack import OperatorError, StackRef
 
@@ -50,18 +49,15 @@ NO_RECORD: Final = (
 
 
 class Explained(NamedTuple):
-    """A record, and what it means."""
+    """A record, and what it means; fields without a text are those of `idempotency.record.Record`."""
 
     key: str
-    """``<consumer>#<key>``"""
     status: str
     says: str
     """What happened under the key, and what its next delivery will do."""
     attempt: int
     owner: str | None
-    """The owner token of the last claim."""
     delivery: str | None
-    """The transport's id of the delivery that wrote the record."""
     created: datetime | None
     held: bool
     """Whether an attempt may be running."""
@@ -138,10 +134,13 @@ def read(
 
 def items_of(stack: StackRef, order_id: str) -> dict[str, dict[str, Any]]:
     """Return what the tables hold about a ride, as Python values by logical id of the table; {} if nothing."""
-    every = ("BookingTable", *(each.table for each in CONSUMERS if each.table is not None))
-    found = {table: read(stack, history.items_of(order_id), table=table, name="orderID") for table in every}
-    items = {table: history.merged(map(marshalling.values, each)) for table, each in found.items()}
-    return {table: each[0] if each else {} for table, each in items.items()}
+    every = ("BookingTable", *(each.table for each in CONSUMERS if each.table not in {None, RECORDS}))
+    found = {table: [*read(stack, [order_id], table=str(table), name="orderID")] for table in every}
+    items = {str(table): marshalling.values(each[0]) if each else {} for table, each in found.items()}
+    query = history.of_ride(stack.outputs[f"{RECORDS}Name"], order_id)
+    pages = stack.client("dynamodb").get_paginator("query").paginate(**query)
+    kept = history.merged(marshalling.values(item) for page in pages for item in page["Items"])
+    return {**items, RECORDS: kept[0] if kept else {}}
 
 
 def ride_items(items: Mapping[str, Mapping[str, Any]]) -> list[RideItem]:
@@ -190,10 +189,9 @@ def explain(record: Record, now: datetime) -> Explained:
     """Return a record with its meaning at a time."""
     held, says = _is_held(record, to_ms(now)), _says(record, to_ms(now))
     if held:
-        says = (
-            f"attempt {record.attempt} has been running since {_text(record.updated_ms)} under owner token "
-            f"{record.owner}; no other delivery runs before its lease ends at {_text(record.lease_ms)}"
-        )
+        since, until = _text(record.updated_ms), _text(record.lease_ms)
+        says = f"attempt {record.attempt} has been running since {since} under owner token {record.owner}; "
+        says += f"no other delivery runs before its lease ends at {until}"
     created = _moment(record.created_ms)
     return Explained(record.key, record.status, says, record.attempt, record.owner, record.delivery, created, held)
 
@@ -263,7 +261,7 @@ def release(stack: StackRef, key: str, /) -> Plan:
     if record.status not in (QUARANTINED, IN_PROGRESS) and not is_corrupt(record):
         raise OperatorError(f"{key} is neither quarantined nor crashed, so there is nothing to release: {found.says}")
     change = Change("release", found, "the next delivery runs as attempt 1: redrive its dead letter")
-    return _release(stack, item, change, record)
+    return _plan(stack, item, change, record)
 
 
 @acts("settle", "payment#7f3c1c1e-6a51-5d0c-9f5e-1b8a4c2d3e4f --not-done")
@@ -296,7 +294,7 @@ def settle(
     if call is None:
         raise OperatorError(f"{key} has no external call whose outcome is unknown: {found.says}")
     then = f"the next delivery {'makes' if not_done else 'takes the result of'} {call}: redrive its dead letter"
-    return _release(stack, item, Change("settle", found, then), settled(record, call, answer))
+    return _plan(stack, item, Change("settle", found, then), settled(record, call, answer))
 
 
 @acts("forget", "dispatch#7f3c1c1e-6a51-5d0c-9f5e-1b8a4c2d3e4f")
@@ -310,8 +308,7 @@ def forget(stack: StackRef, key: str, /) -> Plan:
     """
     item, _, found = _free(stack, key)
     then = "the next delivery runs as if it were the first: an effect that took place can take place again"
-    change, gone = Change("forget", found, then), {"idempotencyKey": {"S": key}}
-    return Plan(change, lambda: _write(stack, item, change, "delete_item", Key=gone), (stack,))
+    return _plan(stack, item, Change("forget", found, then), None)
 
 
 def _free(stack: StackRef, key: str) -> tuple[dict[str, Any], Record, Explained]:
@@ -333,28 +330,28 @@ def _free(stack: StackRef, key: str) -> tuple[dict[str, Any], Record, Explained]
     return item, record, found
 
 
-def _release(stack: StackRef, seen: Mapping[str, Any], change: Change, record: Record) -> Plan:
-    """Return the plan that lets a record's key run again."""
-    free = item_of(released(record, secrets.token_hex(16), epoch_ms(), 30 * DAY))
-    return Plan(change, lambda: _write(stack, seen, change, "put_item", Item=free), (stack,))
-
-
-def _write(stack: StackRef, seen: Mapping[str, Any], change: Change, operation: str, **request: Any) -> dict[str, str]:
-    """Write on the condition that the record is as it was seen, or raise an OperatorError."""
-    key = change.record.key
+def _plan(stack: StackRef, seen: Mapping[str, Any], change: Change, left: Record | None) -> Plan:
+    """Return the plan that deletes a record, or lets its key run again, if it is still as it was seen."""
+    key, dynamodb = change.record.key, stack.client("dynamodb")
     conditions = [f"#{name} = :{name}" if name in seen else f"attribute_not_exists(#{name})" for name in _REVISION]
-    try:
-        getattr(stack.client("dynamodb"), operation)(
-            TableName=stack.outputs["IdempotencyTableName"],
-            ConditionExpression=" AND ".join(conditions),
-            ExpressionAttributeNames={f"#{name}": name for name in _REVISION},
-            ExpressionAttributeValues={f":{name}": seen[name] for name in _REVISION if name in seen},
-            **request,
-        )
-    except ClientError as error:
-        if error.response["Error"]["Code"] != "ConditionalCheckFailedException":
-            raise
-        raise OperatorError(
-            f"{key} has changed since it was read, and nothing was done: `records --key {key}` shows it"
-        ) from error
-    return {"done": change.action, "key": key}
+    condition = {
+        "TableName": stack.outputs["IdempotencyTableName"],
+        "ConditionExpression": " AND ".join(conditions),
+        "ExpressionAttributeNames": {f"#{name}": name for name in _REVISION},
+        "ExpressionAttributeValues": {f":{name}": seen[name] for name in _REVISION if name in seen},
+    }
+
+    def write() -> dict[str, str]:
+        try:
+            if left is None:
+                dynamodb.delete_item(Key={"idempotencyKey": {"S": key}}, **condition)
+            else:
+                free = released(left, secrets.token_hex(16), epoch_ms(), 30 * DAY)
+                dynamodb.put_item(Item=item_of(free), **condition)
+        except dynamodb.exceptions.ConditionalCheckFailedException:
+            raise OperatorError(
+                f"{key} has changed since it was read, and nothing was done: `records --key {key}` shows it"
+            ) from None
+        return {"done": change.action, "key": key}
+
+    return Plan(change, write, (stack,))

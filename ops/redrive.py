@@ -20,19 +20,18 @@ from msgspec.structs import replace
 
 from carride.decoding import FieldError, shaped
 from carride.entry import TOO_LARGE, BusEntry
-from carride.events import ContractError, parse_event
 from carride.publisher import Outcome, Publisher
-from idempotency import DynamoDBStore, Policy, StoreError
+from idempotency import DynamoDBStore, StoreError, dead_letters, observation
 from idempotency import release as release_record
-from idempotency.clock import epoch_ms, to_ms
-from idempotency.dead_letters import BEYOND_WINDOW
-from idempotency.decision import differ, has_crashed, is_corrupt
-from idempotency.fingerprint import fingerprint
-from idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
+from idempotency.clock import epoch_ms
+from idempotency.decision import has_crashed, released
+from idempotency.policy import DAY
+from idempotency.record import COMPLETED, FAILED, QUARANTINED, Record
 from idempotency.stores.transport import BotocoreTransport
 from ops.audit.queues import HIDDEN_SECONDS, read, waiting
 from ops.cli.verbs import Plan, Session, Span, acts
 from ops.letters import READERS, Found, Letter, count_key, found_in, url_of
+from ops.prediction import Predictor
 from ops.stack import OperatorError, StackRef
 
 PRODUCER_DLQ: Final = "ProducerDlq"
@@ -50,16 +49,26 @@ _UNKNOWN: Final = (
     "the letter is not back. Lambda repeats a failed delivery for some minutes: read the function's log, then try again"
 )
 HELD: Final = "the first letter of its group did not succeed"
+_GOES: Final = {
+    **dict.fromkeys(observation.COMMITTED, RUNS),
+    observation.DUPLICATE: "the consumer recognises it: it has taken effect",
+    observation.EXPIRED: "the consumer drops it: its expirytime has passed",
+}
+_STAYS: Final = {
+    dead_letters.CONTRACT: "it breaks the contract and would come back",
+    dead_letters.PAYLOAD_MISMATCH: "another event has its idempotency id: it would come back",
+    dead_letters.BEYOND_WINDOW: "it is older than records are kept and would come back",
+}
+_HELD_BY_ANOTHER: Final = "an attempt may be running: wait until its lease has been over for a minute"
+_CLOCKS_DIFFER_MS: Final = 60_000
 
 
 class Verdict(NamedTuple):
-    """What a redrive would do with a letter."""
+    """What a redrive would do with a letter, what its target would do then, and whether its key is released first."""
 
     goes: bool
     why: str
-    """What its target would do with it."""
     releases: bool = False
-    """Whether its key is released first."""
 
     @property
     def is_uncertain(self) -> bool:
@@ -116,67 +125,47 @@ class _Envelope(Struct, rename={"detail_type": "detail-type"}):
 
 
 def target_of(stack: StackRef, queue: str) -> str:
-    """Return the ARN of the target that a queue's messages were meant for.
-
-    Raises:
-        OperatorError: this command does not know the target.
-    """
+    """Return the ARN of the target that a queue's messages were meant for."""
     bus = stack.outputs["CarRideBusName"]
     if queue == PRODUCER_DLQ:
         return str(stack.client("events").describe_event_bus(Name=bus)["Arn"])
     if queue not in READERS:
-        raise OperatorError(
-            f"{queue} cannot be redriven by this command: it knows {', '.join([*READERS, PRODUCER_DLQ])}; "
-            "the page of each queue in docs/runbooks says what to do"
-        )
+        known = ", ".join([*READERS, PRODUCER_DLQ])
+        raise OperatorError(f"this command knows {known}; the page of {queue} in docs/runbooks says what to do")
     rule = stack.named("AWS::Events::Rule")[f"{READERS[queue].resources}Rule"]
     (target,) = stack.client("events").list_targets_by_rule(Rule=rule, EventBusName=bus)["Targets"]
     return str(target["Arn"])
 
 
-def judge(letter: Letter, record: Record | None, now_ms: int, *, release: bool = False) -> Verdict:
+def judge(letter: Letter, record: Record | None, predictor: Predictor | None, *, release: bool = False) -> Verdict:
     """Return whether a letter whose key has this record may be sent, and what its target would do with it.
 
-    ``now_ms`` are epoch milliseconds; ``release`` as in `redrive`.
+    ``predictor`` is the consumer's, None for the bus; ``release`` as in `redrive`.
     """
     event = letter.event
     if not isinstance(event, Mapping) or event.get("detail") is None or "detailBytes" in event:
         return Verdict(False, "the event is not in it")
-    if letter.queue == PRODUCER_DLQ:
+    if predictor is None:
         try:
             entry = entry_in(event)
         except FieldError as error:
             return Verdict(False, f"its {error.field} cannot be read")
         refused = entry.size >= TOO_LARGE or read(entry.detail) is None
         return Verdict(False, "the bus would refuse it") if refused else Verdict(True, PUBLISHED)
-    try:
-        parsed = parse_event(event)
-    except ContractError:
-        return Verdict(False, "it breaks the contract and would come back")
-    if letter.reason == BEYOND_WINDOW:
-        return Verdict(False, "it is older than records are kept and would come back")
-    if record is not None:
-        return _judge_record(record, fingerprint(parsed.payload), now_ms, release=release)
-    late = parsed.expirytime is not None and to_ms(parsed.expirytime) < now_ms
-    return Verdict(True, "the consumer drops it: its expirytime has passed" if late else RUNS)
-
-
-def _judge_record(record: Record, payload: str | None, now_ms: int, *, release: bool) -> Verdict:
-    """Return what a consumer would do with an event whose payload has this fingerprint."""
-    if differ(record.fingerprint, payload):
-        return Verdict(False, "another event has its idempotency id: it would come back")
-    if record.status == COMPLETED:
-        return Verdict(True, "the consumer recognises it: it has taken effect")
-    quarantined, claimed = record.status == QUARANTINED or is_corrupt(record), record.status == IN_PROGRESS
-    # The consumer would acknowledge it, and the attempt that holds the key may not come again.
-    if claimed and not quarantined and not has_crashed(record, now_ms):
-        return Verdict(False, "an attempt may be running: wait until its lease has been over for a minute")
-    # Every consumer has the default number of attempts.
-    if quarantined or (claimed and record.attempt >= Policy().max_attempts):
-        problem = "key is quarantined" if quarantined else "attempts are used up"
-        add = f"its {problem}: add --release when the cause is fixed"
-        return Verdict(True, RELEASED, releases=True) if release else Verdict(False, add)
-    return Verdict(True, RUNS)
+    if record is not None and record.lease_ms is not None:
+        # A consumer would acknowledge a letter whose key an attempt holds, which may not come again. Clocks differ.
+        record = record._replace(lease_ms=record.lease_ms + _CLOCKS_DIFFER_MS)
+    predictor.start(*filter(None, [record]))
+    seen = predictor.observe(event)
+    if seen.outcome in _GOES:
+        return Verdict(True, _GOES[seen.outcome])
+    if record is not None and seen.outcome != observation.BUSY:
+        predictor.start(released(record, "", epoch_ms(), DAY))
+        if predictor.observe(event).outcome in _GOES:
+            problem = "attempts are used up" if has_crashed(record, epoch_ms()) else "key is quarantined"
+            add = f"its {problem}: add --release when the cause is fixed"
+            return Verdict(True, RELEASED, releases=True) if release else Verdict(False, add)
+    return Verdict(False, _STAYS.get(seen.reason or "", _HELD_BY_ANOTHER))
 
 
 @acts("redrive", status=lambda done: 0 if done.succeeded else 1)
@@ -209,9 +198,6 @@ def redrive(
         release: Release quarantined keys and keys whose attempts are used up; their cause is fixed.
         no_canary: Send all letters at once, without waiting for the first of each group.
         wait: How long to wait for the outcome of the first letters.
-
-    Raises:
-        OperatorError: the queue cannot be redriven, or has no chosen letter although it has others.
     """
     if (limit is not None and limit < 1) or (rate is not None and rate <= 0):
         raise OperatorError("--limit and --rate have to be more than 0")
@@ -226,13 +212,14 @@ def plan(
 ) -> RedrivePlan:
     """Return what a redrive of a dead-letter queue would do with each letter, and change nothing.
 
-    ``chosen`` are the key, reason or group of the letters to take. Arguments and errors as in `redrive`.
+    ``chosen`` are the key, reason or group of the letters to take. Arguments as in `redrive`.
     """
     url, target = url_of(stack, queue), target_of(stack, queue)
     hidden, others, found = waiting(stack.client("sqs"), url), list[str](), list[Planned]()
+    predictor = predictor_of(stack, queue)
     for letter, record, _ in found_in(stack, queue):
         if all(want in (None, getattr(letter, name)) for name, want in chosen.items()):
-            verdict = judge(letter, record, epoch_ms(), release=release)
+            verdict = judge(letter, record, predictor, release=release)
             found.append(Planned(replace(letter, event=None), verdict))
         else:
             others.append(f"{letter.group} ({letter.reason})")
@@ -241,6 +228,11 @@ def plan(
     found.sort(key=lambda each: each.letter.sent)
     taken = tuple(found[:limit])
     return RedrivePlan(queue, target, taken, len(others) + len(found) - len(taken), hidden, release)
+
+
+def predictor_of(stack: StackRef, queue: str) -> Predictor | None:
+    """Return the predictor of the consumer for which the messages of a queue were meant; None for the bus."""
+    return Predictor(stack, READERS[queue]) if queue in READERS else None
 
 
 @dataclass
@@ -267,22 +259,22 @@ class Job:
         self.first: dict[str, bool | None] = {}
         transport = BotocoreTransport(self.stack.client("dynamodb"), _ANSWER_SECONDS)
         self.store = DynamoDBStore(self.stack.outputs["IdempotencyTableName"], transport=transport)
-        self.reported = time.monotonic()
+        self.reported, self.predictor = time.monotonic(), predictor_of(self.stack, self.plan.queue)
         self.pause_s = 1 / self.rate if self.rate else 0.0
         # A receive returns ten messages, and the last of them must still be hidden when its turn comes.
         self.hidden_s = max(HIDDEN_SECONDS, math.ceil(20 * self.pause_s))
 
     def run(self) -> Redriven:
-        """Send the letters of the plan to their target.
-
-        Raises:
-            OperatorError: AWS refused something or could not be reached; no letter is lost.
-            KeyboardInterrupt: with a message that says how far it has come.
-        """
+        """Send the letters of the plan to their target. If it ends early, the error says how far it has come."""
         try:
             if self.canary:
                 self._send_first()
-            self._send_rest()
+            # Then the letters of all groups whose first letter did not fail.
+            with closing(
+                self._received(id_ for id_, each in self.left.items() if not self._is_held(each.letter))
+            ) as rest:
+                for found in rest:
+                    self._send(found)
         except (BotoCoreError, ClientError, StoreError) as error:
             raise OperatorError(f"{self.state}. It ended early: {error}") from error
         except KeyboardInterrupt as error:
@@ -306,8 +298,6 @@ class Job:
 
     def _send_first(self) -> None:
         """Send one letter of each group that runs, and wait for their outcomes."""
-        if self.left:
-            self.report("sending the first letter of each group")
         runs = {id_: each.letter.group for id_, each in self.left.items() if each.verdict.is_uncertain}
         pending: dict[str, tuple[Letter, Record | None]] = {}
         with closing(self._received(runs)) as messages:
@@ -321,15 +311,8 @@ class Job:
                 if len(self.first) == len(set(runs.values())):
                     break
         if pending:
-            self.report(f"waiting for the outcome of {len(pending)} of them, up to {self.wait.total_seconds():.0f} s")
+            self.report(f"waiting for the outcome of {len(pending)} letters, up to {self.wait.total_seconds():.0f} s")
             self._wait(pending)
-
-    def _send_rest(self) -> None:
-        """Send the letters of all groups whose first letter did not fail."""
-        ids = [id_ for id_, each in self.left.items() if not self._is_held(each.letter)]
-        with closing(self._received(ids)) as messages:
-            for found in messages:
-                self._send(found)
 
     def _received(self, ids: Iterable[str]) -> Generator[Found]:
         """Receive the messages with these ids, and show all others again."""
@@ -343,7 +326,7 @@ class Job:
     def _send(self, found: Found) -> tuple[str | None, Record | None]:
         """Send a letter; return why it stays, or None, and the record that its delivery finds."""
         letter, record, receipt = found
-        (goes, why, releases), key = judge(letter, record, epoch_ms(), release=self.plan.release), letter.key or ""
+        (goes, why, releases), key = judge(letter, record, self.predictor, release=self.plan.release), letter.key or ""
         if releases:
             goes, why = release_record(self.store, key), "its record changed meanwhile: run the command again"
             record = self.store.read(key)
@@ -367,7 +350,7 @@ class Job:
         while pending:
             is_over, there = time.monotonic() >= end, waiting(sqs, url, taken=False, visible=True)
             back: dict[str | None, Letter] = {}
-            if is_over or there > seen_there >= 0:
+            if is_over or there != seen_there:
                 found = (each.letter for each in found_in(self.stack, queue))
                 back = {letter.fact: letter for letter in found if letter.sent >= self.began}
             seen_there = there
@@ -435,11 +418,7 @@ def send(stack: StackRef, arn: str, event: Mapping[str, Any]) -> str | None:
 
 
 def entry_in(event: Mapping[str, Any]) -> BusEntry:
-    """Return the entry in a dead letter of the publisher.
-
-    Raises:
-        FieldError: a part of the envelope is missing or has another form.
-    """
+    """Return the entry in a dead letter of the publisher; a FieldError names what is missing or has another form."""
     envelope = shaped(event, _Envelope)
     try:
         time = envelope.time.astimezone(UTC) if envelope.time.tzinfo else envelope.time.replace(tzinfo=UTC)

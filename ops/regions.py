@@ -25,13 +25,11 @@ _LONGEST_SECONDS: Final = 2 * 60 * 60
 
 
 class Environment(NamedTuple):
-    """One of the two environments of samconfig.toml."""
+    """One of the two environments of samconfig.toml, named by its role: ``primary`` or ``secondary``."""
 
     role: str
-    """``primary`` or ``secondary``, which is also the environment's name."""
     stack: StackRef
     parameters: Mapping[str, str]
-    """The template's parameters."""
 
 
 type Pair = tuple[Environment, Environment]
@@ -43,7 +41,6 @@ class Step(NamedTuple):
 
     environment: Environment
     what: str
-    """What changes, in words."""
     parameters: Mapping[str, str] | None = None
     """What the stack is deployed with; None deletes the stack."""
     needs: tuple[str, ...] = ()
@@ -58,7 +55,7 @@ class Step(NamedTuple):
 
 
 class Deployer:
-    """Deploys stacks with the SAM CLI and deletes them with CloudFormation; it may raise OperatorError."""
+    """Deploys stacks with the SAM CLI and deletes them with CloudFormation."""
 
     def deploy(self, environment: Environment, parameters: Mapping[str, str]) -> None:
         """Deploy the template that was built last."""
@@ -90,19 +87,18 @@ class Deployer:
 
 
 def deployment(primary: Environment, secondary: Environment) -> list[Step]:
-    """Return the steps that deploy both regions, or complete their deployment.
-
-    Raises:
-        OperatorError: another stack is in the way.
-    """
+    """Return the steps that deploy both regions, or complete their deployment, unless another stack is in the way."""
     there = secondary.stack.parameters()
     if there is not None and there.get("Role") != secondary.role:
-        raise OperatorError(
-            f"the stack {secondary.stack.name} in {secondary.stack.region} is no secondary, and has tables of its own: "
-            "delete it, or choose another region or name in samconfig.toml"
+        what = (
+            f"the stack {secondary.stack.name} in {secondary.stack.region} is no secondary, and has tables of its own"
         )
+        raise OperatorError(f"{what}: delete it, or choose another region or name in samconfig.toml")
     complete = there is not None and primary.stack.parameters() is not None
-    here, there = _given(primary, secondary), _given(secondary, primary)
+    here, there = (
+        {**each.parameters, "Role": each.role, "PeerRegion": other.stack.region}
+        for each, other in ((primary, secondary), (secondary, primary))
+    )
     present, absent = {"GlobalEndpoint": "present"}, {"GlobalEndpoint": "absent"}
     if complete:
         return [
@@ -132,11 +128,7 @@ def removal(primary: Environment, secondary: Environment) -> list[Step]:
 
 
 def carry_out(steps: Sequence[Step], pair: Pair, deployer: Deployer, report: Callable[[str], None] = print) -> int:
-    """Carry out steps, and return their number.
-
-    Raises:
-        OperatorError: a step failed. Run the command again when its cause is fixed.
-    """
+    """Carry out steps, and return their number. When the cause of a failure is fixed, run the command again."""
     for number, step in enumerate(steps, 1):
         report(f"{number}. {step}")
         if step.parameters is None:
@@ -156,18 +148,10 @@ def _known(pair: Pair, parameter: str) -> str:
     return primary.outputs["CarRideEndpointId"]
 
 
-def _given(environment: Environment, peer: Environment) -> dict[str, str]:
-    return {**environment.parameters, "Role": environment.role, "PeerRegion": peer.stack.region}
-
-
 def configured(
     clients: ClientFactory, path: Path = ROOT / "samconfig.toml", overrides: Mapping[str, str] | None = None
 ) -> Pair:
-    """Return the two environments of samconfig.toml. ``overrides`` take precedence over its parameters.
-
-    Raises:
-        OperatorError: the file does not name two regions of one stack.
-    """
+    """Return the two environments of samconfig.toml. ``overrides`` take precedence over its parameters."""
     config = tomllib.loads(path.read_text(encoding="utf-8"))
     found = []
     for role in ("primary", "secondary"):
@@ -187,11 +171,7 @@ def configured(
 
 
 def assignment(text: str) -> tuple[str, str]:
-    """Read ``NAME=VALUE``.
-
-    Raises:
-        OperatorError: it has another form.
-    """
+    """Read ``NAME=VALUE``."""
     name, equals, value = text.partition("=")
     if not equals or not name:
         raise OperatorError(f"{text!r} sets no parameter: write NAME=VALUE")

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
+from functools import partial
 from itertools import batched
 from typing import Final
 
@@ -16,9 +17,6 @@ from ops.words import counted
 _AT_ONCE: Final = 8
 """BatchGetItem requests, each of which takes a round trip between the regions."""
 _POLL_SECONDS: Final = 1.0
-
-type Items = Mapping[str, Wire]
-"""Items by their key's text."""
 
 
 def wait_until_caught_up(
@@ -42,8 +40,7 @@ def wait_until_caught_up(
         OperatorError: items have not been compared or have not arrived within ``patience`` seconds for all tables
             together.
     """
-    deadline = clock() + patience
-    compared = 0
+    deadline, compared = clock() + patience, 0
     for output, table in sorted(source.outputs.items()):
         if not output.endswith("TableName"):
             continue
@@ -56,44 +53,37 @@ def wait_until_caught_up(
             since_ms = int(since.timestamp() * 1000)
             condition = "attribute_not_exists(updatedAt) OR updatedAt >= :since"
             items = tables.scan(client, table, condition, since=since_ms)
-        behind: list[Wire] = []
         for some in batched(items, _AT_ONCE * tables.MOST_KEYS, strict=False):
             if clock() > deadline:
                 raise OperatorError(
                     f"{table} is not compared after {patience:g} s, with {counted(compared, 'item')} compared so far: "
                     "run it again with a longer --catches-up-in"
                 )
+            here = _by_key(some, names)
             keys = [{name: item[name] for name in names} for item in some]
             compared += len(keys)
-            behind += _differing(keys, _by_key(some, names), _get(target, table, keys))
-        while behind:
-            if clock() > deadline:
-                raise OperatorError(
-                    f"{counted(len(behind), 'item')} of {table} had not arrived in {target.region} after "
-                    f"{patience:g} s, and waited in {source.region}; run it again, or take --accept-duplicates"
-                )
-            sleep(_POLL_SECONDS)
-            behind = _differing(behind, _get(source, table, behind), _get(target, table, behind))
+            while keys := _differing(keys, here, _get(target, table, keys)):
+                if clock() > deadline:
+                    raise OperatorError(
+                        f"{counted(len(keys), 'item')} of {table} had not arrived in {target.region} after "
+                        f"{patience:g} s, and waited in {source.region}; run it again, or take --accept-duplicates"
+                    )
+                sleep(_POLL_SECONDS)
+                here = _get(source, table, keys)
     return compared
 
 
-def _differing(keys: Iterable[Wire], here: Items, there: Items) -> list[Wire]:
-    """Return the keys of the items that differ. Sets are compared without regard to order."""
-    return [key for key in keys if _values(here.get(str(key))) != _values(there.get(str(key)))]
+def _differing(keys: Iterable[Wire], here: Mapping[str, object], there: Mapping[str, object]) -> list[Wire]:
+    return [key for key in keys if here.get(str(key)) != there.get(str(key))]
 
 
-def _values(item: Wire | None) -> object:
-    return None if item is None else marshalling.values(item)
+def _by_key(items: Iterable[Wire], names: Iterable[str]) -> dict[str, object]:
+    """Return items, whose sets have no order, by the texts of their keys."""
+    return {str({name: item[name] for name in names}): marshalling.values(item) for item in items}
 
 
-def _by_key(items: Iterable[Wire], names: Iterable[str]) -> dict[str, Wire]:
-    return {str({name: item[name] for name in names}): item for item in items}
-
-
-def _get(stack: StackRef, table: str, keys: list[Wire]) -> dict[str, Wire]:
-    client, names = stack.client("dynamodb"), list(keys[0]) if keys else []
+def _get(stack: StackRef, table: str, keys: list[Wire]) -> dict[str, object]:
+    read = partial(tables.get, stack.client("dynamodb"), table)
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        parts = pool.map(
-            lambda some: list(tables.get(client, table, some)), batched(keys, tables.MOST_KEYS, strict=False)
-        )
-        return _by_key((item for part in parts for item in part), names)
+        parts = pool.map(lambda some: list(read(some)), batched(keys, tables.MOST_KEYS, strict=False))
+        return _by_key((item for part in parts for item in part), keys[0])

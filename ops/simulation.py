@@ -11,27 +11,15 @@ AT_ONCE: Final = 500
 
 
 class Published(NamedTuple):
-    """How far the simulator has come."""
+    """How many entries of how many the simulator has published, and how many of them test consumers, by fault."""
 
     entries: int
-    """Entries that it has published."""
     total: int
-    """All entries of the simulation."""
     injected: Mapping[str, int]
-    """Entries so far that test the consumers: copies, malformed ones, faults; by the simulator's names."""
 
 
 def simulate(stack: StackRef, request: Mapping[str, Any], *, at_once: int = AT_ONCE) -> Iterator[Published]:
-    """Call the deployed simulator until it has published everything, and yield its progress after each call.
-
-    Args:
-        stack: the stack.
-        request: the simulator's request.
-        at_once: entries that one call publishes.
-
-    Raises:
-        OperatorError: the simulator refused or failed.
-    """
+    """Call the deployed simulator until it has published everything, and yield its progress after each call."""
     request = {**request, "limit": at_once}
     injected = Counter[str]()
     while True:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import boto3
@@ -74,19 +74,20 @@ class StackRef:
 
     @cached_property
     def outputs(self) -> Mapping[str, str]:
-        """The stack's outputs by name.
-
-        Raises:
-            OperatorError: there is no such stack.
-        """
+        """The stack's outputs by name."""
         stack = self.describe()
         if stack is None:
             raise OperatorError(f"there is no stack {self.name} in {self.region}: give --stack and --region")
         return {output["OutputKey"]: output["OutputValue"] for output in stack.get("Outputs", [])}
 
     @cached_property
-    def resources(self) -> Mapping[str, Mapping[str, str]]:
-        """The names of the stack's resources, by type and logical id."""
+    def resources(self) -> Mapping[str, str]:
+        """The names of the stack's resources by logical id."""
+        return {logical: name for found in self.by_type.values() for logical, name in found.items()}
+
+    @cached_property
+    def by_type(self) -> Mapping[str, Mapping[str, str]]:
+        """The same, by type and logical id."""
         found: dict[str, dict[str, str]] = {}
         for page in self.client("cloudformation").get_paginator("list_stack_resources").paginate(StackName=self.name):
             for each in page["StackResourceSummaries"]:
@@ -97,7 +98,7 @@ class StackRef:
 
     def named(self, resource_type: str) -> Mapping[str, str]:
         """Return the names of the stack's resources of one type, by logical id."""
-        return self.resources.get(resource_type, {})
+        return self.by_type.get(resource_type, {})
 
     def environments(self) -> dict[str, dict[str, str]]:
         """Return the environment variables of each function, by its logical id."""
@@ -108,11 +109,7 @@ class StackRef:
         }
 
     def invoke(self, output: str, payload: Mapping[str, Any]) -> Any:
-        """Invoke the function that an output names, and return its answer.
-
-        Raises:
-            OperatorError: the function failed.
-        """
+        """Invoke the function that an output names, and return its answer."""
         answer = self.client("lambda").invoke(FunctionName=self.outputs[output], Payload=json.dumps(payload))
         content = json.load(answer["Payload"])
         if "FunctionError" in answer:
@@ -132,15 +129,12 @@ class StackRef:
 def aws_clients(**settings: Any) -> ClientFactory:
     """Return a factory that makes each client once, configured as AWS's tools are, with short timeouts.
 
-    Args:
-        **settings: arguments of boto3's ``Session.client`` that take precedence, such as ``endpoint_url``.
+    ``settings``, such as ``endpoint_url``, are arguments of boto3's ``Session.client`` that take precedence.
     """
-    made: dict[tuple[str, str], Any] = {}
 
+    @cache
     def client(service: str, region: str) -> Any:
-        if (service, region) not in made:
-            session: Any = boto3.session.Session()  # typed for literal names only
-            made[service, region] = session.client(service, region_name=region, config=_CONFIG, **settings)
-        return made[service, region]
+        session: Any = boto3.session.Session()  # typed for literal names only
+        return session.client(service, region_name=region, config=_CONFIG, **settings)
 
     return client

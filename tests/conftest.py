@@ -53,7 +53,6 @@ FUNCTION_ENVIRONMENT: Final = {
     "POWERTOOLS_METRICS_NAMESPACE": "CarRide",
     "POWERTOOLS_SERVICE_NAME": "test",
     "PRODUCER_DLQ_URL": "https://sqs.us-east-1.amazonaws.com/000000000000/producer-dlq",
-    "RIDE_TABLE": "rides",
     "SIMULATED_GATEWAY_TABLE": "gateway",
     "SIMULATOR_FUNCTION_NAME": "simulator",
     "STAGE": "local",

@@ -26,8 +26,7 @@ from idempotency.stores.transport import NoAnswerError, ServiceError, Transport,
 _CLAIMED: Final = Policy(window=86_400, max_attempts=1_000)
 # A conflict means that another request has changed the ride: decide again, on the changed ride.
 _ATOMIC: Final = Policy(window=86_400, max_attempts=1_000, atomic=True, conflict_reruns=2)
-_WRITES: Final = ("POST ", "PUT ")
-"""How the routes begin that a fenced region refuses."""
+_WRITES: Final = ("POST ", "PUT ")  # how the routes begin that a fenced region refuses
 _RETRY_AFTER: Final = {"Retry-After": "30"}
 """Seconds; a fence stays up for longer than a request, so a client does not hurry."""
 
@@ -39,19 +38,12 @@ def make_handler(
     start_simulator: StartSimulator | None = None,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> HttpHandler:
-    """Return the Lambda handler.
-
-    Args:
-        settings: the function's environment.
-        transport: carries reads and transactions to DynamoDB; by default the environment's.
-        start_simulator: starts a simulation; by default by an asynchronous invocation.
-        now: the present, with a time zone.
-    """
+    """Return the Lambda handler. By default a simulation is started by an asynchronous invocation."""
     transport = transport or dynamodb_transport()
     dynamodb = DynamoDB(transport)
     # Always on DynamoDB, so that an answer is committed together with its ride.
     store = DynamoDBStore(settings.idempotency_table, transport=transport)
-    tables = Tables(dynamodb, settings.booking_table, settings.ride_table)
+    tables = Tables(dynamodb, settings.booking_table, settings.idempotency_table)
     service = Service(settings, tables, store, start_simulator, now)
     requests = Requests(settings.stage, settings.staff_group)
     # A stack in one region is never fenced, and spends no read on it.

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 CHUNK: Final = 100
 """The number of entries that are published before the time is checked; with a rate, at most a tenth of a second's."""
 NEEDED_FOR_A_CHUNK_MS: Final = NEEDED_MS + 5_000
-_YEARS: Final = range(2000, 9999)
 
 
 class Settings(Struct, frozen=True):
@@ -59,14 +58,7 @@ def make_handler(
     monotonic: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> "Callable[[dict[str, Any], LambdaContext], dict[str, Any]]":
-    """Return the Lambda handler.
-
-    Args:
-        settings: the function's environment.
-        publisher: by default one with clients of its own.
-        now: the present, with a time zone.
-        monotonic: seconds since any moment, by which a rate is kept.
-        sleep: waits, in seconds.
+    """Return the Lambda handler; its publisher has clients of its own by default.
 
     Raises:
         SettingsError: there is a global endpoint, and this process cannot sign the requests to it.
@@ -103,7 +95,7 @@ def make_handler(
         try:
             request = shaped(raw, Request)
             present = request.time or now()
-            simulation = _simulation(request, present)
+            simulation = Simulation(request, present)
         except FieldError as error:
             logger.warning("bad request", extra={"field": error.field, "problem": str(error)})
             return {"error": str(error), "field": error.field}
@@ -146,12 +138,6 @@ def make_handler(
         return summary
 
     return handler
-
-
-def _simulation(request: Request, present: datetime) -> Simulation:
-    if present.year not in _YEARS:  # events have times before and after the present
-        raise FieldError("time", f"the year must be from {_YEARS[0]} to {_YEARS[-1]}")
-    return Simulation(request, present)
 
 
 handler = make_handler(from_environment(Settings))

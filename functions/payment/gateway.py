@@ -8,27 +8,21 @@ from typing import NamedTuple
 class Status(StrEnum):
     """Where a payment stands at the gateway."""
 
-    PENDING = "pending"
-    """The gateway has not finished what it was asked."""
+    PENDING = "pending"  # the gateway has not finished what it was asked
     AUTHORIZED = "authorized"
     DECLINED = "declined"
     CAPTURED = "captured"
-    REFUNDED = "refunded"
-    """The customer has the money back, or it is no longer reserved."""
+    REFUNDED = "refunded"  # the customer has the money back, or it is no longer reserved
 
 
 class Charge(NamedTuple):
     """A payment as the gateway has it."""
 
-    payment_id: str | None
-    """None where the gateway refused to make a payment at all."""
+    payment_id: str | None  # None where the gateway refused to make a payment at all
     status: Status
-    amount: int
-    """In cents."""
-    reason: str | None = None
-    """Why it was declined: printable, at most 200 characters."""
-    currency: str | None = None
-    """As in ISO 4217; None where the gateway does not say."""
+    amount: int  # in cents
+    reason: str | None = None  # why it was declined: printable, at most 200 characters
+    currency: str | None = None  # as in ISO 4217; None where the gateway does not say
 
 
 class Call(NamedTuple):
@@ -36,8 +30,7 @@ class Call(NamedTuple):
 
     deadline_ms: int | None
     """When the invocation is stopped, in epoch milliseconds; nothing is begun that could not end before."""
-    lost: Callable[[], bool]
-    """Whether another attempt has taken over: then nothing more is asked."""
+    lost: Callable[[], bool]  # whether another attempt has taken over: then nothing more is asked
 
 
 class GatewayError(Exception):

@@ -38,15 +38,13 @@ from gateway_access import Access, Bearer, Headers
 _TRIES: Final = 8
 _FIRST_PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 4.0
-_RESERVE_MS: Final = 2_000
-"""Kept free before the deadline, for the commit."""
+_RESERVE_MS: Final = 2_000  # kept free before the deadline, for the commit
 _RETRYABLE: Final = frozenset({401, 403, 408, 409, 425, 429})
 """Refusals that a later try may not meet. 401 and 403 are about our credentials and would decline every ride."""
 _REFUSED: Final = range(400, 500)
 
 _LONGEST_REASON: Final = 200
 _PAYMENT_ID: Final = r"^[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}$(?!\n)"
-_is_payment_id: Final = re.compile(_PAYMENT_ID).search
 _is_code: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}").fullmatch
 
 
@@ -104,12 +102,14 @@ class HttpGateway:
     def authorize(self, call: Call, *, order_id: str, customer_id: str, amount: int, currency: str) -> Charge:
         """Reserve ``amount`` cents of ``currency`` for a ride, or decline to. There is one payment for a ride."""
         body = {"reference": order_id, "customer": customer_id, "amount": amount, "currency": currency}
-        charge = self._have_done(
-            call,
-            lambda: self._find(order_id),
-            lambda: self._post("/payments", f"{order_id}-authorize", body),
-            lambda refused: Charge(None, Status.DECLINED, amount, refused.reason),
-        )
+
+        def attempt() -> Charge:
+            try:
+                return self._find(order_id) or self._post("/payments", f"{order_id}-authorize", body)
+            except GatewayRefusedError as error:
+                return Charge(None, Status.DECLINED, amount, error.reason)
+
+        charge = self._persist(call, attempt)
         if charge.currency not in {None, currency}:
             raise GatewayAnswerError("the gateway's answer has another currency than the ride")
         return charge
@@ -118,68 +118,51 @@ class HttpGateway:
         """Raise what is reserved to ``amount`` cents; the answer has the old amount where the gateway refuses."""
         path = f"/payments/{quote(payment_id, safe='')}"
 
-        def raised() -> Charge | None:
+        def attempt() -> Charge:
             charge = self._look(path)
-            return None if charge.status is Status.AUTHORIZED and charge.amount < amount else charge
+            if charge.status is not Status.AUTHORIZED or charge.amount >= amount:
+                return charge
+            try:
+                return self._post(f"{path}/adjust", f"{payment_id}-adjust-{amount}", {"amount": amount})
+            except GatewayRefusedError:
+                return self._look(path)
 
-        return self._have_done(
-            call,
-            raised,
-            lambda: self._post(f"{path}/adjust", f"{payment_id}-adjust-{amount}", {"amount": amount}),
-            lambda _: self._look(path),
-        )
+        return self._persist(call, attempt)
 
     def capture(self, call: Call, *, payment_id: str, amount: int) -> Charge:
         """Take ``amount`` cents, at most what is reserved. DECLINED, and still reserved, where the gateway refuses."""
         path = f"/payments/{quote(payment_id, safe='')}"
 
-        def refused(error: GatewayRefusedError) -> Charge:
-            charge = self._look(path)  # another run may have settled it meanwhile
-            still = charge.status is Status.AUTHORIZED
-            return charge._replace(status=Status.DECLINED, reason=error.reason) if still else charge
+        def attempt() -> Charge:
+            charge = self._look(path)
+            if charge.status is not Status.AUTHORIZED:
+                return charge
+            try:
+                return self._post(f"{path}/capture", f"{payment_id}-capture", {"amount": amount})
+            except GatewayRefusedError as error:
+                charge = self._look(path)  # another run may have settled it meanwhile
+                still = charge.status is Status.AUTHORIZED
+                return charge._replace(status=Status.DECLINED, reason=error.reason) if still else charge
 
-        return self._have_done(
-            call,
-            lambda: self._unless(path, Status.AUTHORIZED),
-            lambda: self._post(f"{path}/capture", f"{payment_id}-capture", {"amount": amount}),
-            refused,
-        )
+        return self._persist(call, attempt)
 
     def refund(self, call: Call, *, payment_id: str) -> Charge:
         """Give back what was captured, or release what is only reserved."""
         path = f"/payments/{quote(payment_id, safe='')}"
-        return self._have_done(
-            call,
-            lambda: self._unless(path, Status.AUTHORIZED, Status.CAPTURED),
-            lambda: self._post(f"{path}/refund", f"{payment_id}-refund", {}),
-        )
+
+        def attempt() -> Charge:
+            charge = self._look(path)
+            if charge.status not in {Status.AUTHORIZED, Status.CAPTURED}:
+                return charge
+            return self._post(f"{path}/refund", f"{payment_id}-refund", {})
+
+        return self._persist(call, attempt)
 
     def find(self, call: Call, *, order_id: str) -> Charge | None:
         """Return a ride's payment, if the gateway has one."""
         return self._persist(call, lambda: self._find(order_id))
 
     # ── Asking until there is an answer ───────────────────────────────────────────────────────────────────────────────
-
-    def _have_done(
-        self,
-        call: Call,
-        done: Callable[[], Charge | None],
-        request: Callable[[], Charge],
-        refused: Callable[[GatewayRefusedError], Charge] | None = None,
-    ) -> Charge:
-        """Return what is done already, or else the answer to the request, or what a final refusal of it means."""
-
-        def attempt() -> Charge:
-            if (charge := done()) is not None:
-                return charge
-            try:
-                return request()
-            except GatewayRefusedError as error:
-                if refused is None:
-                    raise
-                return refused(error)
-
-        return self._persist(call, attempt)
 
     def _persist[T](self, call: Call, attempt: Callable[[], T]) -> T:
         problem: Exception | None = None
@@ -210,11 +193,6 @@ class HttpGateway:
 
     def _look(self, path: str) -> Charge:
         return _charge(_shaped(self._request("GET", path), _Payment))
-
-    def _unless(self, path: str, *before: Status) -> Charge | None:
-        """Return a payment, unless it is as it was before."""
-        charge = self._look(path)
-        return None if charge.status in before else charge
 
     def _post(self, path: str, key: str, body: dict[str, Any]) -> Charge:
         return _charge(_shaped(self._request("POST", path, key, body), _Payment))

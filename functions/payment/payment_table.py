@@ -59,13 +59,7 @@ def effects(
 ) -> list[Put | Update]:
     """Return the writes by which a decision takes effect: the payment's, and the events that are emitted.
 
-    Args:
-        table: its name.
-        event: what was decided upon.
-        seen: the payment as it was then; if it has changed since, the writes are refused.
-        decision: what was decided.
-        outbox: takes the emitted events.
-        now: with a time zone.
+    They are refused if the payment has changed since it was ``seen``.
     """
     state, payment_id, amount = decision.after
     attributes = {"paymentID": payment_id, "amount": amount}

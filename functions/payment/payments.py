@@ -55,12 +55,9 @@ class State(StrEnum):
     """What payment knows of a ride."""
 
     UNKNOWN = "unknown"
-    COMPLETED = "completed"
-    """It is over and the money is due, but no car was heard of yet."""
-    CANCELLED = "cancelled"
-    """It was called off, and nothing is known to be reserved."""
-    UNDO_DUE = "undo due"
-    """It was called off, and the gateway may hold money that has to be given back."""
+    COMPLETED = "completed"  # it is over and the money is due, but no car was heard of yet
+    CANCELLED = "cancelled"  # it was called off, and nothing is known to be reserved
+    UNDO_DUE = "undo due"  # it was called off, and the gateway may hold money that has to be given back
     AUTHORIZED = "authorized"
     DECLINED = "declined"
     CAPTURED = "captured"
@@ -75,10 +72,8 @@ class Payment(NamedTuple):
     """A ride's payment, as payment has it."""
 
     state: State
-    payment_id: str | None = None
-    """The gateway's name for it."""
-    amount: int | None = None
-    """In cents: what is due, reserved, captured or given back."""
+    payment_id: str | None = None  # the gateway's name for it
+    amount: int | None = None  # in cents: what is due, reserved, captured or given back
 
 
 class Action(StrEnum):
@@ -89,18 +84,15 @@ class Action(StrEnum):
     AUTHORIZE_AND_CAPTURE = "authorize and capture"
     CAPTURE = "capture"
     REFUND = "refund"
-    UNDO = "undo"
-    """Refund what the gateway has for the ride, if anything."""
-    RELEASE = "release"
-    """Release what is reserved for the ride, if anything."""
+    UNDO = "undo"  # refund what the gateway has for the ride, if anything
+    RELEASE = "release"  # release what is reserved for the ride, if anything
 
 
 class Decision(NamedTuple):
     """What an event makes of a ride's payment."""
 
     after: Payment
-    facts: tuple[Fact, ...] = ()
-    """What to emit, in this order."""
+    facts: tuple[Fact, ...] = ()  # what to emit, in this order
 
 
 class UnexpectedStatusError(Exception):
@@ -142,17 +134,10 @@ def due(seen: Payment, ride: Ride) -> int:
 
 
 def conclude(seen: Payment, fact: Fact, action: Action, charge: Charge | None) -> Decision:
-    """Decide what a fact makes of a payment.
+    """Decide what a fact makes of a payment, for which ``action`` was planned.
 
-    Args:
-        seen: the payment as it is.
-        fact: what happened to the ride.
-        action: the plan for them.
-        charge: the payment as the gateway has it afterwards; None where it was asked for nothing, or had nothing to
-            undo.
-
-    Raises:
-        UnexpectedStatusError: the gateway's answer is not one to the plan.
+    ``charge`` is the payment as the gateway has it afterwards; None where it was asked for nothing, or had nothing to
+    undo. UnexpectedStatusError if it is no answer to the plan.
     """
     if charge is None:
         if action in {Action.UNDO, Action.RELEASE}:

@@ -29,14 +29,10 @@ REASON: Final = "overdue: nothing has happened to the ride for too long"
 class Seen(NamedTuple):
     """A ride, by everything that is known of it."""
 
-    booking: Booking | None
-    """As it was booked; None where it was not booked here."""
-    booked_since: str
-    """When the booking changed last, in ISO 8601; empty without one."""
-    past: tuple[TimelineEntry, ...]
-    """What the ride history knows."""
-    had_car: bool
-    """Whether dispatch gave it a car."""
+    booking: Booking | None  # as it was booked; None where it was not booked here
+    booked_since: str  # when the booking changed last, in ISO 8601; empty without one
+    past: tuple[TimelineEntry, ...]  # what the ride history knows
+    had_car: bool  # whether dispatch gave it a car
 
 
 class Cancellation(NamedTuple):
@@ -50,18 +46,11 @@ class Cancellation(NamedTuple):
 class Settlement(NamedTuple):
     """Dispatch and payment settle what they hold for the ride."""
 
-    fact: CarRideOverdue | None
-    """None where nobody knows the ride."""
+    fact: CarRideOverdue | None  # None where nobody knows the ride
 
 
 def decide(seen: Seen, now: datetime, limit: timedelta) -> Cancellation | Settlement | None:
-    """Decide what becomes of a ride; None: nothing yet.
-
-    Args:
-        seen: the ride.
-        now: with a time zone.
-        limit: for how long nothing may happen to a ride.
-    """
+    """Decide what becomes of a ride to which nothing may happen for longer than ``limit``; None: nothing yet."""
     booking = seen.booking
     if booking is not None:
         if booking.status not in OPEN:

@@ -3,29 +3,23 @@
 from collections.abc import Callable
 from typing import Any
 
-import timeline
 from carride.consumer import ConsumerSettings, ride_consumer
 from carride.events import RideEvent
+from carride.history import kept
 from carride.settings import from_environment
-from idempotency import Operation, Policy
+from idempotency import Keep, Operation, Policy
 
 
-class Settings(ConsumerSettings, frozen=True, kw_only=True):
-    """The function's environment."""
-
-    ride_table: str
-
-
-def make_handler(settings: Settings) -> Callable[[dict[str, Any], Any], Any]:
+def make_handler(settings: ConsumerSettings) -> Callable[[dict[str, Any], Any], Any]:
     """Return the Lambda handler."""
-    # The one effect is registered, so it needs no claim before it: a single transaction writes it with the record.
+    # The one effect is in the record itself, so it needs no claim before it, and one write makes both.
     consumer = ride_consumer("ride-history", settings, Policy(atomic=True))
 
     @consumer.event_handler
     def handler(event: RideEvent, operation: Operation) -> None:
-        operation.write(timeline.effect(settings.ride_table, event))
+        operation.write(Keep(kept(event)))
 
     return handler
 
 
-handler = make_handler(from_environment(Settings))
+handler = make_handler(from_environment(ConsumerSettings))

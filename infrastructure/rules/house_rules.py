@@ -80,27 +80,18 @@ def listed(value: Value) -> list[Value]:
 
 
 def named(value: Value) -> set[str]:
-    """Return the logical ids that an intrinsic names, in all branches; an alias counts as its function."""
+    """Return every logical id that a value names, in all branches; an alias counts as its function."""
     match value:
-        case {"Ref": str(name)}:
+        case {"Ref": str(name)} | {"Fn::GetAtt": [str(name), *_]} | {"Fn::GetAtt": str(name)}:
             return {name.partition(".")[0]}
-        case {"Fn::GetAtt": [str(name), *_]} | {"Fn::GetAtt": str(name)}:
-            return {name.partition(".")[0]}
-        case {"Fn::Sub": str(text)} | {"Fn::Sub": [str(text), *_]}:
+        case {"Fn::Sub": str(text)}:
             return set(_NAME.findall(text))
-        case {"Fn::If": [_, *both]}:
-            return set().union(*map(named, both))
-        case _:
-            return set()
-
-
-def mentioned(value: Value) -> set[str]:
-    """Return every logical id that is named anywhere in a value."""
-    match value:
+        case {"Fn::Sub": [str(text), values]}:
+            return {*_NAME.findall(text), *named(values)}
         case Mapping():
-            return named(value).union(*map(mentioned, value.values()))
+            return set().union(*map(named, value.values()))
         case list():
-            return set().union(*map(mentioned, value))
+            return set().union(*map(named, value))
         case _:
             return set()
 
@@ -201,7 +192,7 @@ class House:
         return [
             (policy, listed(properties.get("PolicyDocument", {}).get("Statement")))
             for policy, properties in self.of_type(kind)
-            if name in mentioned(properties.get(places))
+            if name in named(properties.get(places))
         ]
 
     def alarms(self, namespace: str, metric: str, dimension: str, name: str) -> list[str]:
@@ -211,7 +202,7 @@ class House:
             for alarm, properties in self.of_type("AWS::CloudWatch::Alarm")
             if properties.get("Namespace") == namespace
             and properties.get("MetricName") == metric
-            and name in {watched for each in at(properties, "Dimensions", "Value") for watched in named(each)}
+            and name in named(properties.get("Dimensions"))
             and dimension in at(properties, "Dimensions", "Name")
         ]
 
@@ -411,7 +402,7 @@ def roles_are_narrow(house: House) -> Iterator[Finding]:
             for statement in (each for each in at(properties, "Policies", "PolicyDocument", "Statement") if each):
                 yield from _wildcards(role, statement)
     for policy, properties in house.of_type("AWS::IAM::Policy"):
-        if mentioned(properties["Roles"]) & used:
+        if named(properties["Roles"]) & used:
             yield from _wildcards(policy, properties["PolicyDocument"]["Statement"])
 
 

@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 import threading
-from dataclasses import fields
 from pathlib import Path
 
 from local.engine.process import HOST, EngineError
@@ -17,10 +16,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m local.engine", description="An AWS on this machine.")
     commands = parser.add_subparsers(dest="command", required=True)
 
-    serving = commands.add_parser("serve", help="run the engine in the foreground")
+    serving = commands.add_parser("serve", help="run the engine in the foreground, on 127.0.0.1")
     add = serving.add_argument
     add("--port", type=int, required=True, help="TCP port to listen on")
-    add("--host", default=HOST, help="address to listen on (%(default)s)")
     add(
         "--retry-delays",
         default="1,2",
@@ -28,35 +26,29 @@ def _parser() -> argparse.ArgumentParser:
         metavar="S,S",
         help="seconds before each retry of an asynchronous invocation (%(default)s); AWS waits 60,120",
     )
-    add("--workers", type=int, default=2, help="processes per function (%(default)s)")
-    add("--queue-limit", type=int, default=100_000, help="events waiting per function (%(default)s)")
+    add("--workers", type=int, default=2, help="processes per function, for events or for a queue (%(default)s)")
     add("--preload", action="append", default=[], metavar="FILE", help="Python file to run in each function's process")
     add("--plug-in", action="append", default=[], dest="plug_ins", metavar="MODULE", help="module to extend the engine")
     add("--stock", action="store_true", help="leave the engine's plug-ins out, to compare with MiniStack itself")
     add("--until-stdin-closes", metavar="FOLDER", help="end with the process that started it, and remove FOLDER")
 
     running = commands.add_parser("run", help="build and deploy a SAM template, and keep it running until Ctrl-C")
-    running.add_argument("template", type=Path, help="path of the SAM template")
-    running.add_argument(
-        "parameters",
-        nargs="*",
-        type=lambda text: text.partition("=")[::2],
-        metavar="NAME=VALUE",
-        help="parameters of the template",
-    )
-    running.add_argument("--port", type=int, default=0, help="TCP port to listen on (a free one)")
-    running.add_argument("--stack-name", default="local", help="name of the stack (%(default)s)")
+    add = running.add_argument
+    add("template", type=Path, help="path of the SAM template")
+    add("parameters", nargs="*", type=lambda text: text.partition("=")[::2], metavar="NAME=VALUE", help="parameters")
+    add("--port", type=int, default=0, help="TCP port to listen on (a free one)")
+    add("--stack-name", default="local", help="name of the stack (%(default)s)")
     return parser
 
 
-def _serve(options: argparse.Namespace) -> None:
+def _serve(settings: Settings) -> None:
     """Set MiniStack's environment, apply the plug-ins and serve until stopped."""
-    if options.until_stdin_closes:
-        threading.Thread(target=_end_with_parent, args=[options.until_stdin_closes], daemon=True).start()
+    if settings.until_stdin_closes:
+        threading.Thread(target=_end_with_parent, args=[settings.until_stdin_closes], daemon=True).start()
     # MiniStack reads these when it is imported.
     os.environ |= {
-        "GATEWAY_PORT": str(options.port),
-        "BIND_HOST": options.host,
+        "GATEWAY_PORT": str(settings.port),
+        "BIND_HOST": HOST,
         "AUTH": "true",
         "IOT_MTLS_ENABLED": "0",
         "SFTP_ENABLED": "0",
@@ -66,7 +58,7 @@ def _serve(options: argparse.Namespace) -> None:
 
     from local.engine import plug_ins  # noqa: PLC0415 - imports MiniStack
 
-    plug_ins.apply(Settings(**{field.name: getattr(options, field.name) for field in fields(Settings)}))
+    plug_ins.apply(settings)
     from ministack import app  # noqa: PLC0415 - as above
 
     app.main()
@@ -82,7 +74,7 @@ def _end_with_parent(folder: str) -> None:
 
 def main() -> None:
     """Run the command line."""
-    options = _parser().parse_args()
+    options = _parser().parse_args(namespace=Settings())
     if options.command == "serve":
         _serve(options)
         return

@@ -2,7 +2,7 @@
 
 The engine writes JSON lines to the process's standard input: first one that names the code, then one for each
 invocation. It reads one JSON line for each invocation from the process's original standard output. The function's own
-standard output and standard error are its log; after each invocation a line that ends in `END_OF_LOG` closes it.
+standard output and standard error are its log, the file `LOG` beside this one.
 
 The engine copies this file to a folder of its own, so it imports the standard library only.
 """
@@ -16,44 +16,41 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-END_OF_LOG = "\x00end of log"
+LOG = "function.log"
 PRELOAD = "_ENGINE_PRELOAD"
 """The environment variable that names the files to run before the function's own code."""
 
 type Handler = Callable[[Any, Any], Any]
 
 
-class Context:
-    """The second argument of a handler."""
-
-    def __init__(self, call: dict[str, Any], deadline: float) -> None:
-        self.aws_request_id = call["request_id"]
-        self.invoked_function_arn = call["invoked_function_arn"]
-        self.function_name = os.environ["AWS_LAMBDA_FUNCTION_NAME"]
-        self.function_version = os.environ["AWS_LAMBDA_FUNCTION_VERSION"]
-        self.memory_limit_in_mb = os.environ["AWS_LAMBDA_FUNCTION_MEMORY_SIZE"]
-        self.log_group_name = call["log_group"]
-        self.log_stream_name = os.environ["AWS_LAMBDA_LOG_STREAM_NAME"]
-        self.identity = None
-        self.client_context = None
-        self._deadline = deadline
-
-    def get_remaining_time_in_millis(self) -> int:
-        """Return the milliseconds until the function's timeout, never below 0."""
-        return max(0, int((self._deadline - time.time()) * 1000))
+def _context(call: dict[str, Any]) -> SimpleNamespace:
+    """Return the second argument of a handler."""
+    name, deadline = os.environ["AWS_LAMBDA_FUNCTION_NAME"], time.time() + float(os.environ["_LAMBDA_TIMEOUT"])
+    return SimpleNamespace(
+        aws_request_id=call["request_id"],
+        invoked_function_arn=call["invoked_function_arn"],
+        function_name=name,
+        function_version=os.environ["AWS_LAMBDA_FUNCTION_VERSION"],
+        memory_limit_in_mb=os.environ["AWS_LAMBDA_FUNCTION_MEMORY_SIZE"],
+        log_group_name=f"/aws/lambda/{name}",
+        log_stream_name=os.environ["AWS_LAMBDA_LOG_STREAM_NAME"],
+        identity=None,
+        client_context=None,
+        get_remaining_time_in_millis=lambda: max(0, int((deadline - time.time()) * 1000)),
+    )
 
 
-def search_path(code: str, layers: list[str]) -> list[str]:
+def _search_path(code: str) -> list[str]:
     """Return the folders of modules: the function's, then its layers' (the last one first), then the runtime's.
 
     Layers are built for Lambda's Linux. On another system their compiled modules cannot be loaded, so there the
     runtime's own copies go first.
     """
-    inside = [Path(layer, "python") for layer in reversed(layers)]
-    site = Path("lib", f"python{sys.version_info.major}.{sys.version_info.minor}", "site-packages")
-    layered = [str(path) for folder in inside for path in (folder, folder / site) if path.is_dir()]
+    layers = os.environ.get("_LAMBDA_LAYERS_DIRS", "").split(os.pathsep)
+    layered = [f"{layer}/python" for layer in reversed(layers)]
     runtime = sys.path[1:]  # without this file's own folder
     return [code, *layered, *runtime] if sys.platform == "linux" else [code, *runtime, *layered]
 
@@ -70,21 +67,19 @@ def _describe(error: BaseException) -> dict[str, Any]:
     frames = traceback.format_tb(error.__traceback__)[1:]  # without this file's own
     kind = type(error).__name__
     print(f"[ERROR] {kind}: {error}\n{''.join(traceback.format_exception(error))}", end="", file=sys.stderr)
-    return {"errorMessage": str(error), "errorType": kind, "stackTrace": frames}
+    return {"error": {"errorMessage": str(error), "errorType": kind, "stackTrace": frames}}
 
 
-def _call(handler: Handler, call: dict[str, Any], event: Any) -> dict[str, Any]:
-    context = Context(call, time.time() + float(os.environ["_LAMBDA_TIMEOUT"]))
+def _call(handler: Handler, call: dict[str, Any], event: Any) -> str:
     try:
-        result = handler(event, context)
+        result = handler(event, _context(call))
     except Exception as error:  # noqa: BLE001 - a handler may raise anything; it is the answer
-        return {"error": _describe(error)}
+        return json.dumps(_describe(error))
     try:
-        json.dumps(result)
+        return json.dumps({"result": result})
     except (TypeError, ValueError) as error:
         message = f"Unable to marshal response: {error}"
-        return {"error": {"errorMessage": message, "errorType": "Runtime.MarshalError"}}
-    return {"result": result}
+        return json.dumps({"error": {"errorMessage": message, "errorType": "Runtime.MarshalError"}})
 
 
 def main() -> None:
@@ -93,34 +88,35 @@ def main() -> None:
     # belongs to the log.
     calls = os.fdopen(os.dup(0), encoding="utf-8")
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.dup2(2, 1)
+    log = os.open(Path(__file__).with_name(LOG), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    for stream, target in ((0, os.open(os.devnull, os.O_RDONLY)), (1, log), (2, log)):
+        os.dup2(target, stream)
     sys.stdout = sys.stderr
+
+    def answer(line: str) -> None:
+        sys.stderr.flush()
+        answers.write(f"{line}\n")
+        answers.flush()
 
     start = json.loads(calls.readline())
     os.environ.setdefault("AWS_EXECUTION_ENV", "AWS_Lambda_python3.13")
-    sys.path[:] = search_path(start["code_dir"], os.environ.get("_LAMBDA_LAYERS_DIRS", "").split(os.pathsep))
+    sys.path[:] = _search_path(start["code_dir"])
     # The first call imports the module, so that a slow or failing import belongs to that call.
-    answers.write('{"status": "ready"}\n')
-    answers.flush()
-
+    answer('{"status": "ready"}')
     handler: Handler | None = None
     for line in calls:
         envelope = json.loads(line)
         call = envelope["ctx"]
         if call["trace_id"]:
             os.environ["_X_AMZN_TRACE_ID"] = call["trace_id"]
-        broken = False
         try:
             handler = handler or _load(start["module"], start["handler"])
         except Exception as error:  # noqa: BLE001 - an import runs the function's code, which may raise anything
-            answer, broken = {"error": _describe(error)}, True
+            found = json.dumps(_describe(error))
         else:
-            answer = _call(handler, call, envelope["event"])
-        print(END_OF_LOG, file=sys.stderr, flush=True)
-        answers.write(json.dumps(answer) + "\n")
-        answers.flush()
-        if broken:  # the next call starts over, in a new process
+            found = _call(handler, call, envelope["event"])
+        answer(found)
+        if handler is None:  # the next call starts over, in a new process
             return
 
 

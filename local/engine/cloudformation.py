@@ -15,7 +15,7 @@ type Properties = dict[str, Any]
 type Resource = tuple[str, Properties]
 type Create = Callable[[str, Properties, str], Resource]
 type Update = Callable[[str, Properties, Properties, str], Resource]
-type Delete = Callable[[str, Properties], None]
+type Delete = Callable[[str, Properties], object]
 
 
 def handlers(type_name: str) -> dict[str, Callable[..., Any]]:
@@ -25,14 +25,7 @@ def handlers(type_name: str) -> dict[str, Callable[..., Any]]:
 
 
 def register(type_name: str, create: Create, delete: Delete, update: Update | None = None) -> None:
-    """Add a type.
-
-    Args:
-        type_name: As in a template: ``AWS::Events::Archive``.
-        create: Makes the resource.
-        delete: Removes it; it may be gone already.
-        update: Changes it in place. Without it, an update deletes and creates.
-    """
+    """Add a type. Without ``update``, an update deletes and creates; the resource may be gone when it is deleted."""
 
     def replace(physical_id: str, old: Properties, new: Properties, stack: str) -> Resource:
         delete(physical_id, old)
@@ -64,11 +57,7 @@ def physical_name(stack: str, logical_id: str, length: int) -> str:
 
 
 def call(operation: Callable[..., Any], *request: Any) -> Properties:
-    """Call one of MiniStack's operations as its own client would.
-
-    Raises:
-        ValueError: The operation refused; CloudFormation reports the message as the resource's reason.
-    """
+    """Call one of MiniStack's operations as its own client would; raise ValueError with the reason if it refuses."""
     status, _, body = operation(*request)
     answer: Properties = json.loads(body or b"{}")
     if status >= 400:  # noqa: PLR2004 - HTTP

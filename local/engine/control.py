@@ -5,50 +5,66 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from ministack import app
+from ministack.services import eventbridge, lambda_svc, sqs
 
 type Receive = Callable[[], Awaitable[dict[str, Any]]]
 type Send = Callable[[dict[str, Any]], Awaitable[None]]
 
-_routes: dict[str, Callable[[bytes], object]] = {}
+_routes: dict[str, Callable[[Any], object]] = {}
+_work: dict[str, Callable[[], int]] = {}
 _stock_app = app.app
 
 
-def route(path: str, answer: Callable[[bytes], object]) -> None:
-    """Add an address below ``/_engine/``.
-
-    Args:
-        path: Its last part.
-        answer: Called with the request's body; returns a value that JSON can hold. A ValueError is answered with
-            status 400 and its text as ``error``.
-    """
+def route(path: str, answer: Callable[[Any], object]) -> None:
+    """Add an address below ``/_engine/``: ``answer`` takes the request's JSON, or ``{}``, and returns the answer's."""
     _routes[f"/_engine/{path}"] = answer
 
 
+def count_work(kind: str, count: Callable[[], int]) -> None:
+    """Add a count of unfinished work, under the name by which it is reported."""
+    _work[kind] = count
+
+
+def _in_flight(_body: object) -> dict[str, int]:
+    """Count the unfinished work of each kind; if all are zero, nothing happens until the next call.
+
+    Work moves between the kinds while they are counted: a function's write becomes a stream's record and then another
+    function's event. So a first look that finds nothing is followed by a second one.
+    """
+    counts = {kind: count() for kind, count in _work.items()}
+    return counts if any(counts.values()) else {kind: count() for kind, count in _work.items()}
+
+
+def _replays() -> int:
+    return sum(replay.get("State") in {"STARTING", "RUNNING"} for replay in eventbridge._replays.all_values())
+
+
+def _mapped_messages() -> int:
+    """Count messages in queues that a function polls; others wait for their reader."""
+    sources = {esm["EventSourceArn"] for esm in lambda_svc._esms.all_values() if esm.get("Enabled", True)}
+    return sum(len(queue["messages"]) for arn in sources if (queue := sqs._queue_by_arn(arn)))
+
+
 async def _app(scope: dict[str, Any], receive: Receive, send: Send) -> None:
-    answer = _routes.get(scope["path"]) if scope["type"] == "http" else None
+    answer = _routes.get(scope.get("path", ""))
     if answer is None:
         await _stock_app(scope, receive, send)
         return
-    status, content = 200, await _body(receive)
-    try:
-        found = answer(content)
-    except ValueError as error:
-        status, found = 400, {"error": str(error)}
-    body = json.dumps(found).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
-
-
-async def _body(receive: Receive) -> bytes:
     body, more = b"", True
     while more:
         message = await receive()
         body += message.get("body", b"")
         more = message.get("more_body", False)
-    return body
+    content = json.dumps(answer(json.loads(body or b"{}"))).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(content)).encode())]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": content})
 
 
 def apply() -> None:
-    """Answer before MiniStack does."""
+    """Answer before MiniStack does, and count its own work."""
     app.app = _app
+    route("in-flight", _in_flight)
+    count_work("invocations", lambda: lambda_svc.executions_in_flight()[0])
+    count_work("replays", _replays)
+    count_work("mapped_messages", _mapped_messages)

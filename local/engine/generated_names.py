@@ -1,11 +1,7 @@
 """Names that CloudFormation generates for resources without one in the template.
 
-AWS: they end in random characters, so that no two stacks share one. Roles are global to an account.
-
-Stock MiniStack: generates them from the stack's name and the logical id. Stacks of one name in two regions share their
-roles, and the second stack overwrites those of the first.
-
-Plugs into `provisioners._physical_name`, whose last characters become a hash that includes the region.
+Stock MiniStack makes them from the stack's name and the logical id, where AWS's end in random characters. Roles are
+global to an account: stacks of one name in two regions would share them. Here a name ends in a hash with the region.
 """
 
 import hashlib
@@ -16,15 +12,15 @@ from ministack.services.cloudformation import provisioners
 from local.engine.scope import Scope
 
 _SUFFIX = 13
-_stock_name = provisioners._physical_name
-
-
-def _name(stack: str, logical_id: str, **options: Any) -> str:
-    name: str = _stock_name(stack, logical_id, **options)
-    suffix = hashlib.sha256(f"{name} {Scope.current().region}".encode()).hexdigest()[:_SUFFIX]
-    return name[:-_SUFFIX] + (suffix if options.get("lowercase") else suffix.upper())
 
 
 def apply(_settings: object) -> None:
     """Make the region a part of generated names."""
-    provisioners._physical_name = _name
+    stock = provisioners._physical_name
+
+    def physical_name(stack: str, logical_id: str, **options: Any) -> str:
+        name: str = stock(stack, logical_id, **options)
+        suffix = hashlib.sha256(f"{name} {Scope.current().region}".encode()).hexdigest()[:_SUFFIX]
+        return name[:-_SUFFIX] + (suffix if options.get("lowercase") else suffix.upper())
+
+    provisioners._physical_name = physical_name

@@ -1,33 +1,38 @@
 """Global endpoints: PutEvents by `EndpointId`, the health check that routes it, and copies on the other bus.
 
-AWS: an event that is put through an endpoint goes to the bus of the primary region while the endpoint's health check is
+Stock MiniStack ignores `EndpointId`, copies nothing, and has endpoints and health checks but not the resources. On AWS
+an event that is put through an endpoint goes to the bus of the primary region while the endpoint's health check is
 healthy, else to the secondary's. With replication, each event that either bus ingests is put on the other one too,
-under an id of its own and with the `region` that ingested it. `AWS::Route53::HealthCheck` is a resource; a disabled one
-counts as healthy, and as unhealthy if it is also inverted. `AWS::Events::Endpoint` is one too.
+under an id of its own and with the `region` that ingested it. A disabled health check counts as healthy, and as
+unhealthy if it is also inverted.
 
-Stock MiniStack: ignores `EndpointId`, copies nothing, and has endpoints and health checks but not the resources.
-
-Plugs into `eventbridge._put_events`, in front of it, into `eventbridge._archive_event`, which every ingested event
-passes, and into CloudFormation's handlers. This is a simulation: a health check is unhealthy while the region of its
-alarm is impaired (`local.engine.scope`); copies are made at once, without a rule or a role; replays are not copied.
+This is a simulation: a health check is unhealthy while the region of its alarm is impaired (`local.engine.scope`);
+copies are made at once, without a rule or a role; replays are not copied.
 """
 
 import uuid
-from collections.abc import Iterator
 from typing import Any
 
 from ministack.core.responses import error_response_json, new_uuid
 from ministack.services import eventbridge, route53
 
 from local.engine.cloudformation import Properties, Resource, call, physical_name, register
+from local.engine.put_events import put_events
 from local.engine.scope import Scope, impaired
+
+_archive = eventbridge._archive_event
 
 type _Endpoint = dict[str, Any]
 
 
-def _endpoints() -> Iterator[_Endpoint]:
+def _endpoints() -> list[_Endpoint]:
     account = Scope.current().account
-    return (endpoint for (owner, _, _), endpoint in eventbridge._endpoints.all_items() if owner == account)
+    return [endpoint for (owner, _, _), endpoint in eventbridge._endpoints.all_items() if owner == account]
+
+
+def _id_of(endpoint: _Endpoint) -> str:
+    """Return the endpoint's id, in the form of AWS's."""
+    return f"{endpoint['Name'].lower()}.local"
 
 
 def _buses(endpoint: _Endpoint) -> list[tuple[str, str]]:
@@ -54,27 +59,30 @@ def region_of(endpoint_id: str) -> str | None:
     return None
 
 
-def _id_of(endpoint: _Endpoint) -> str:
-    """Return the endpoint's id, in the form of AWS's."""
-    return f"{endpoint['Name'].lower()}.local"
+def _put_events(data: dict[str, Any], allow_aws_source: bool = False) -> Any:
+    endpoint_id = data.get("EndpointId")
+    if not endpoint_id:
+        return put_events(data, allow_aws_source)
+    region = region_of(endpoint_id)
+    if region is None:
+        return error_response_json("ResourceNotFoundException", f"Endpoint {endpoint_id} does not exist.", 400)
+    entries = [entry | {"EventBusName": entry["EventBusName"].rsplit("/", 1)[-1]} for entry in data["Entries"]]
+    with Scope(Scope.current().account, region).entered():
+        return put_events({**data, "Entries": entries}, allow_aws_source)
 
 
 def _ingest(event: dict[str, Any], view: Any = None) -> None:
     """Archive an event that was ingested here, and put it on the other bus of each of this bus's endpoints."""
     _archive(event, view)
-    here = Scope.current()
-    bus = (here.region, event["EventBusName"])
-    for endpoint in list(_endpoints()):
-        buses = _buses(endpoint)
-        if bus in buses and endpoint["ReplicationConfig"].get("State", "ENABLED") == "ENABLED":
-            ((region, name),) = [other for other in buses if other != bus]
+    account, region = Scope.current()
+    for endpoint in _endpoints():
+        here, buses = (region, event["EventBusName"]), _buses(endpoint)
+        if here in buses and endpoint["ReplicationConfig"].get("State", "ENABLED") == "ENABLED":
+            ((other, name),) = (bus for bus in buses if bus != here)
             copied = {**event, "EventId": new_uuid(), "EventBusName": name}
-            with Scope(here.account, region).entered():
+            with Scope(account, other).entered():
                 eventbridge._dispatch_event(copied)
                 _archive(copied)
-
-
-_archive = eventbridge._archive_event
 
 
 def _create_endpoint(logical_id: str, properties: Properties, stack: str) -> Resource:
@@ -88,37 +96,20 @@ def _create_health_check(_logical_id: str, properties: Properties, _stack: str) 
     name = str(uuid.uuid4())
     check = {"id": name, "caller_reference": name, "config": dict(properties["HealthCheckConfig"]), "version": 1}
     route53._health_checks[name] = check
-    route53._hc_caller_refs[name] = name
     return name, {"HealthCheckId": name}
 
 
-def _update_health_check(physical_id: str, old: Properties, new: Properties, _stack: str) -> Resource:
-    if old["HealthCheckConfig"] != new["HealthCheckConfig"]:
-        route53._health_checks[physical_id]["config"] = dict(new["HealthCheckConfig"])
+def _update_health_check(physical_id: str, _old: Properties, new: Properties, _stack: str) -> Resource:
+    route53._health_checks[physical_id]["config"] |= new["HealthCheckConfig"]
     return physical_id, {"HealthCheckId": physical_id}
-
-
-def _delete_health_check(physical_id: str, _properties: Properties) -> None:
-    route53._health_checks.pop(physical_id, None)
-    route53._hc_caller_refs.pop(physical_id, None)
 
 
 def apply(_settings: object) -> None:
     """Let endpoints route and copy."""
-    put_events = eventbridge._put_events
-
-    def put(data: dict[str, Any], allow_aws_source: bool = False) -> Any:
-        endpoint_id = data.get("EndpointId")
-        if not endpoint_id:
-            return put_events(data, allow_aws_source)
-        region = region_of(endpoint_id)
-        if region is None:
-            return error_response_json("ResourceNotFoundException", f"Endpoint {endpoint_id} does not exist.", 400)
-        entries = [entry | {"EventBusName": entry["EventBusName"].rsplit("/", 1)[-1]} for entry in data["Entries"]]
-        with Scope(Scope.current().account, region).entered():
-            return put_events({**data, "Entries": entries}, allow_aws_source)
-
-    eventbridge._put_events = put
-    eventbridge._archive_event = _ingest
+    eventbridge._put_events = _put_events
+    eventbridge._archive_event = _ingest  # which every ingested event passes
     register("AWS::Events::Endpoint", _create_endpoint, lambda name, _: eventbridge._delete_endpoint({"Name": name}))
-    register("AWS::Route53::HealthCheck", _create_health_check, _delete_health_check, _update_health_check)
+    remove = route53._health_checks.pop
+    register(
+        "AWS::Route53::HealthCheck", _create_health_check, lambda name, _: remove(name, None), _update_health_check
+    )

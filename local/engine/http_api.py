@@ -1,15 +1,9 @@
 """The routes of an HTTP API that a template gives as an OpenAPI document.
 
-AWS: `Body` of `AWS::ApiGatewayV2::Api`, which is what SAM writes for `AWS::Serverless::HttpApi`, makes the API's
-routes and integrations; `security` says how a route authorises its callers.
-
-Stock MiniStack: ignores `Body`, so that every path answers 404.
-
-Plugs into CloudFormation's handlers of the type. AWS_IAM is the only way to authorise callers; a document with another
-one, such as JWT, is refused.
+Stock MiniStack ignores `Body` of `AWS::ApiGatewayV2::Api`, which is what SAM writes for `AWS::Serverless::HttpApi`, so
+that every path answers 404. Here AWS_IAM is the only way to authorise callers; a document with another one, such as
+JWT, is refused.
 """
-
-from typing import Any
 
 from ministack.services import apigateway
 
@@ -19,20 +13,18 @@ _INTEGRATION = "x-amazon-apigateway-integration"
 
 
 def _install(api_id: str, properties: Properties) -> None:
-    if "Body" not in properties:
+    body = properties.get("Body")
+    if body is None:
         return
-    body = properties["Body"]
-    for store in (apigateway._routes, apigateway._integrations):
-        store[api_id] = {}
+    apigateway._routes[api_id], apigateway._integrations[api_id] = {}, {}
     for path, operations in body.get("paths", {}).items():
         for method, operation in operations.items():
             if _INTEGRATION in operation:
                 verb = "ANY" if method == "x-amazon-apigateway-any-method" else method.upper()
-                security = operation.get("security", body.get("security", []))
                 route = {
                     "routeKey": "$default" if path == "/$default" else f"{verb} {path}",
                     "target": f"integrations/{_integration(api_id, body, operation[_INTEGRATION])}",
-                    "authorizationType": _authorization(body, [name for each in security for name in each]),
+                    "authorizationType": _authorization(body, operation.get("security", body.get("security", []))),
                 }
                 call(apigateway._create_route, api_id, route)
 
@@ -45,17 +37,16 @@ def _integration(api_id: str, body: Properties, integration: Properties) -> str:
         "integrationUri": integration["uri"],
         "payloadFormatVersion": str(integration.get("payloadFormatVersion", "2.0")),
     }
-    identity: str = call(apigateway._create_integration, api_id, request)["integrationId"]
-    return identity
+    return str(call(apigateway._create_integration, api_id, request)["integrationId"])
 
 
-def _authorization(body: Properties, schemes: list[str]) -> str:
-    """Return how a route with these security schemes authorises its callers."""
-    for name in schemes:
-        scheme: dict[str, Any] = body["components"]["securitySchemes"][name]
+def _authorization(body: Properties, security: list[Properties]) -> str:
+    """Return how a route authorises its callers."""
+    for name in (name for each in security for name in each):
+        scheme = body["components"]["securitySchemes"][name]
         if str(scheme.get("x-amazon-apigateway-authtype")).lower() != "awssigv4":
             raise ValueError(f"the engine authorises callers with AWS_IAM only, not with {name}")
-    return "AWS_IAM" if schemes else "NONE"
+    return "AWS_IAM" if security else "NONE"
 
 
 def apply(_settings: object) -> None:

@@ -1,18 +1,14 @@
 """Filter patterns of log groups, and their pages.
 
-AWS: a pattern in braces compares properties of a line's JSON; another one names terms: all of them, none with `-`, any
-of them with `?`. Terms are case-sensitive, and quoted ones may contain spaces. `FilterLogEvents` answers at most 10,000
-events and a `nextToken` with which the rest is read.
+Stock MiniStack has a pattern in braces match every line, where AWS compares properties of the line's JSON. Terms of
+another pattern are case-sensitive on AWS: all of them must be there, none with `-`, any of them with `?`; quoted ones
+may contain spaces. A `nextToken` leads to the events beyond the first 10,000. Stock MiniStack knows none of these.
 
-Stock MiniStack: a pattern in braces matches every line, `?` is part of the term, and quotes end at a space. It answers
-the first 10,000 events and no token.
-
-Plugs into `cloudwatch_logs._filter_log_events` and `_compile_filter_pattern`. In braces it reads `=` and `!=` that `&&`
-and `||` connect, without parentheses, and refuses others. A token is the time of the last event answered and how many
-events of that millisecond were answered.
+Here a pattern in braces is one comparison with `=`; others are refused.
 """
 
 import json
+import math
 import re
 from collections.abc import Callable
 from fnmatch import fnmatchcase
@@ -23,15 +19,17 @@ from ministack.services import cloudwatch_logs
 
 _PAGE: Final = 10_000
 _TERM: Final = re.compile(r'([?-]?)(?:"([^"]*)"|(\S+))')
-_COMPARISON: Final = re.compile(r'\s*\$((?:\.\w+)+)\s*(!?=)\s*(?:"([^"]*)"|([\w.*-]+))\s*')
+_COMPARISON: Final = re.compile(r'\{\s*\$((?:\.\w+)+)\s*=\s*(?:"([^"]*)"|([\w.*-]+))\s*\}')
 
 
-def _compiled(pattern: str | None) -> Callable[[str], bool]:
+def _compiled(pattern: str) -> Callable[[str], bool]:
     """Return what tells whether a line matches; raise ValueError for a pattern that this module cannot read."""
-    pattern = (pattern or "").strip()
-    if pattern.startswith("{") and pattern.endswith("}"):
-        either = [[_comparison(each) for each in both.split("&&")] for both in pattern[1:-1].split("||")]
-        return lambda line: any(all(holds(_object(line)) for holds in both) for both in either)
+    if pattern.startswith("{"):
+        comparison = _COMPARISON.fullmatch(pattern)
+        if comparison is None:
+            raise ValueError(f"{pattern} is no filter pattern that this engine reads")
+        path, operand = comparison[1].split(".")[1:], comparison[2] or comparison[3] or ""
+        return lambda line: (found := _property(line, path)) is not None and fnmatchcase(found, operand)
     found = [(sign, quoted or plain) for sign, quoted, plain in _TERM.findall(pattern)]
     every = [term for sign, term in found if not sign]
     some = [term for sign, term in found if sign == "?"] if not every else []  # AWS ignores `?` beside other terms
@@ -44,52 +42,43 @@ def _compiled(pattern: str | None) -> Callable[[str], bool]:
     return in_text
 
 
-def _object(line: str) -> Any:
+def _property(line: str, path: list[str]) -> str | None:
+    """Return the text of a property of the line's JSON, if it has one."""
     try:
-        return json.loads(line)
+        value = json.loads(line)
     except ValueError:
         return None
+    for name in path:
+        if not isinstance(value, dict) or name not in value:
+            return None
+        value = value[name]
+    return value if isinstance(value, str) else json.dumps(value)
 
 
-def _comparison(text: str) -> Callable[[Any], bool]:
-    match = _COMPARISON.fullmatch(text)
-    if match is None:
-        raise ValueError(f"{text.strip()!r} is no comparison that this engine reads in a filter pattern")
-    path, operator, operand = match[1].split(".")[1:], match[2], match[3] or match[4] or ""
-
-    def holds(value: Any) -> bool:
-        for name in path:
-            if not isinstance(value, dict) or name not in value:
-                return False
-            value = value[name]
-        written = value if isinstance(value, str) else json.dumps(value)
-        return fnmatchcase(written, operand) is (operator == "=")
-
-    return holds
+def _filter_log_events(request: dict[str, Any]) -> Any:
+    name = cloudwatch_logs._resolve_log_group_name(request)
+    if name not in cloudwatch_logs._log_groups:
+        return error_response_json("ResourceNotFoundException", f"The specified log group does not exist: {name}", 400)
+    try:
+        matches = _compiled(request.get("filterPattern", "").strip())
+    except ValueError as error:
+        return error_response_json("InvalidParameterException", str(error), 400)
+    streams = cloudwatch_logs._log_groups[name]["streams"]
+    start, end = request.get("startTime", 0), request.get("endTime", math.inf)
+    with cloudwatch_logs._log_events_lock:
+        found = [
+            {**event, "logStreamName": stream}
+            for stream in request.get("logStreamNames") or streams
+            for event in streams.get(stream, {"events": []})["events"]
+            if start <= event["timestamp"] <= end and matches(event["message"])
+        ]
+    found.sort(key=lambda event: (event["timestamp"], event.get("ingestionTime", 0)))
+    first = int(request.get("nextToken", 0))
+    last = first + min(request.get("limit", _PAGE), _PAGE)
+    following = {"nextToken": str(last)} if last < len(found) else {}
+    return json_response({"events": found[first:last], "searchedLogStreams": [], **following})
 
 
 def apply(_settings: object) -> None:
     """Have FilterLogEvents read patterns as AWS does, and page through what it finds."""
-    stock = cloudwatch_logs._filter_log_events
-
-    def filter_log_events(data: dict[str, Any]) -> Any:
-        limit = min(int(data.get("limit") or _PAGE), _PAGE)
-        request, skipped = data | {"limit": _PAGE}, 0
-        if token := request.pop("nextToken", None):
-            request["startTime"], skipped = map(int, token.split("/"))
-        try:
-            status, headers, body = stock(request)
-        except ValueError as error:
-            return error_response_json("InvalidParameterException", str(error), 400)
-        if status != 200:  # noqa: PLR2004 - HTTP
-            return status, headers, body
-        found = json.loads(body)["events"]
-        answered = found[: skipped + limit]
-        answer: dict[str, Any] = {"events": answered[skipped:], "searchedLogStreams": []}
-        if answer["events"] and (len(found) > len(answered) or len(found) == _PAGE):
-            last = answered[-1]["timestamp"]
-            answer["nextToken"] = f"{last}/{sum(event['timestamp'] == last for event in answered)}"
-        return json_response(answer)
-
-    cloudwatch_logs._compile_filter_pattern = _compiled
-    cloudwatch_logs._filter_log_events = filter_log_events
+    cloudwatch_logs._filter_log_events = _filter_log_events

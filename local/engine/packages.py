@@ -1,10 +1,7 @@
-"""Functions' packages and layers, unpacked and compiled once.
+"""Functions' packages and layers, unpacked once.
 
-AWS prepares a package when it is deployed. MiniStack unpacks the code and every layer anew for each process, and each
-process compiles all modules again, which takes longer than a small function runs. Here the folders of a package are
-links to one copy for all processes, with its compiled modules. As on AWS, functions must not write there.
-
-Lies over the name `zipfile` of `lambda_runtime`.
+MiniStack unpacks the code and every layer anew for each process. Here the folders of a package are links to one copy
+for all processes. As on AWS, functions must not write there.
 """
 
 import hashlib
@@ -25,22 +22,15 @@ class _SharedZipFile(zipfile.ZipFile):
 
     def extractall(self, path: Any = None, members: Any = None, pwd: Any = None) -> None:
         """Link the entries at the package's top into a folder."""
-        package = self.filename
-        if package is None or path is None or members is not None:
-            super().extractall(path, members, pwd)
-            return
-        copy = Path(tempfile.gettempdir(), f"package-{hashlib.sha256(Path(package).read_bytes()).hexdigest()}")
+        digest = hashlib.sha256(Path(str(self.filename)).read_bytes()).hexdigest()
+        copy = Path(tempfile.gettempdir(), f"package-{digest}")
         with _lock:
             if not copy.exists():
-                unfinished = Path(tempfile.mkdtemp(prefix="package-"))
-                super().extractall(unfinished)
-                unfinished.rename(copy)
+                super().extractall(copy, members, pwd)
         for entry in copy.iterdir():
             Path(path, entry.name).symlink_to(entry)
 
 
 def apply(_settings: object) -> None:
     """Have function processes share their packages."""
-    shared = types.SimpleNamespace(**vars(zipfile))
-    shared.ZipFile = _SharedZipFile
-    lambda_runtime.zipfile = shared
+    lambda_runtime.zipfile = types.SimpleNamespace(**vars(zipfile) | {"ZipFile": _SharedZipFile})

@@ -3,12 +3,12 @@
 import importlib
 from typing import Final
 
-from local.engine import control, in_flight
+from local.engine import control
 from local.engine.settings import Settings
 
 _PLUG_INS: Final = (
     *("authorization", "worker", "packages", "async_invocation", "queue_mappings", "rule_targets", "replays"),
-    *("put_events", "global_endpoints"),  # the latter over the former, which an event reaches in the region it goes to
+    *("put_events", "global_endpoints"),
     *("generated_names", "nested_updates", "serverless_transform", "log_filters", "pipes"),
     *("function_resources", "table_resources", "recorded_resources", "http_api"),
 )
@@ -17,7 +17,6 @@ _PLUG_INS: Final = (
 def apply(settings: Settings) -> None:
     """Apply every plug-in to the MiniStack of this process, or for comparison only the control interface."""
     control.apply()
-    in_flight.apply()
     if not settings.stock:
         for module in (*(f"local.engine.{name}" for name in _PLUG_INS), *settings.plug_ins):
             importlib.import_module(module).apply(settings)

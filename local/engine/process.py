@@ -12,7 +12,6 @@ import urllib.request
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -60,14 +59,13 @@ class Engine:
             self.port = probe.getsockname()[1]
         self.folder = Path(tempfile.mkdtemp(prefix="engine-"))
         serve = ["-m", "local.engine", "serve", f"--port={self.port}", f"--until-stdin-closes={self.folder}"]
-        path = os.environ.get("PATH", os.defpath)
+        # Functions see nothing else of this machine's environment.
+        given = {"PATH": os.environ.get("PATH", os.defpath), "HOME": str(self.folder), "TMPDIR": str(self.folder)}
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
                 [self._python, *serve, *self._options],
                 cwd=ROOT,
-                # Functions see nothing else of this machine's environment.
-                env={"PATH": path, "HOME": str(self.folder), "TMPDIR": str(self.folder), "LANG": "C.UTF-8"}
-                | dict(self._variables),
+                env={**given, "LANG": "C.UTF-8", **self._variables},
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -80,9 +78,7 @@ class Engine:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def stop(self) -> None:
@@ -120,20 +116,14 @@ class Engine:
         request = urllib.request.Request(self.endpoint_url + path, body, method=method)  # noqa: S310 - loopback, fixed scheme
         try:
             with urllib.request.urlopen(request, timeout=_ANSWER_SECONDS) as answer:  # noqa: S310 - as above
-                content: bytes = answer.read()
+                return bytes(answer.read())
         except urllib.error.URLError as error:
             if self._process.poll() is not None:
                 raise EngineError(f"the engine ended by itself; its last lines:\n{self._last_lines()}") from error
             raise
-        return content
 
     def sam(self, *command: str, parameters: Mapping[str, str], folder: Path | None = None) -> None:
-        """Run the SAM CLI on this engine.
-
-        Args:
-            *command: For example ``build`` and its options.
-            parameters: Template parameters.
-            folder: Where to run it; left out, in the current folder.
+        """Run a command of the SAM CLI on this engine, with template parameters, in a folder or the current one.
 
         Raises:
             EngineError: The SAM CLI is missing or failed; the message holds all that it printed.
@@ -158,16 +148,12 @@ class Engine:
 
     def _wait_until_ready(self) -> None:
         deadline = time.monotonic() + _START_SECONDS
-        while True:
-            try:
+        while time.monotonic() < deadline:
+            with suppress(urllib.error.URLError):
                 self.request("/_ministack/health")
-            except urllib.error.URLError:
-                if time.monotonic() > deadline:
-                    lines = self._last_lines()
-                    raise EngineError(f"the engine was not ready in {_START_SECONDS:g} s; it said:\n{lines}") from None
-                time.sleep(_POLL_SECONDS)
-            else:
                 return
+            time.sleep(_POLL_SECONDS)
+        raise EngineError(f"the engine was not ready in {_START_SECONDS:g} s; it said:\n{self._last_lines()}")
 
     def _last_lines(self) -> str:
         return "\n".join(self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LAST_LINES:])

@@ -1,12 +1,7 @@
 """Archives in a template, and replays that can be cancelled and that show how far they are.
 
-AWS: `AWS::Events::Archive` is a resource. A cancelled replay delivers no further events. `DescribeReplay` answers the
-time of the last event that was replayed.
-
-Stock MiniStack: has the operations of an archive but not the resource. A cancelled replay goes on and ends as
-COMPLETED, and `EventLastReplayedTime` is missing.
-
-Plugs into CloudFormation's handlers and `eventbridge._dispatch_event`.
+Stock MiniStack has the operations of an archive but not the resource. A cancelled replay goes on and ends as COMPLETED,
+and `DescribeReplay` lacks `EventLastReplayedTime`.
 """
 
 import json

@@ -17,12 +17,6 @@ _CAPABILITIES = ("CAPABILITY_IAM", "CAPABILITY_NAMED_IAM", "CAPABILITY_AUTO_EXPA
 def run(template: Path, parameters: Mapping[str, str], *, port: int, stack: str) -> None:
     """Print the outputs and addresses of the deployed template, and wait for Ctrl-C.
 
-    Args:
-        template: Path of the SAM template.
-        parameters: The template's parameters.
-        port: TCP port to listen on; 0 takes a free one.
-        stack: The stack's name.
-
     Raises:
         EngineError: The engine or the SAM CLI failed.
     """
@@ -34,31 +28,25 @@ def run(template: Path, parameters: Mapping[str, str], *, port: int, stack: str)
         print("sam deploy …", flush=True)
         target = ("--template-file", str(built / "template.yaml"), "--stack-name", stack)
         engine.sam("deploy", *target, *_OPTIONS, *_CAPABILITIES, parameters=parameters)
-        print(_description(engine, stack), flush=True)
+        rows = _addresses(engine, stack)
+        width = max(map(len, rows), default=0)
+        print(f"\nThe stack {stack} is deployed:")
+        print(*(f"  {name:<{width}}  {value}" for name, value in rows.items()), sep="\n")
+        print("\nIn another terminal, the AWS CLI, the SAM CLI and boto3 reach it with:")
+        print(f"  export {' '.join(f'{name}={value}' for name, value in engine.environment().items())}")
+        print(f"\nThe engine's log is {engine.log}.\n\nCtrl-C ends it.", flush=True)
         signal.pause()
 
 
-def _description(engine: Engine, stack: str) -> str:
-    """Return the stack's outputs, its HTTP addresses, and the variables with which AWS's tools reach the engine."""
+def _addresses(engine: Engine, stack: str) -> dict[str, str]:
+    """Return the stack's outputs, and the addresses of its HTTP APIs by logical id."""
     session: Any = boto3.session.Session(aws_access_key_id="test", aws_secret_access_key="test")  # noqa: S106 - no secret
     cloudformation = session.client("cloudformation", endpoint_url=engine.endpoint_url, region_name=REGION)
-    rows = {
-        output["OutputKey"]: output["OutputValue"]
-        for output in cloudformation.describe_stacks(StackName=stack)["Stacks"][0].get("Outputs", [])
-    }
+    outputs = cloudformation.describe_stacks(StackName=stack)["Stacks"][0].get("Outputs", [])
+    rows = {output["OutputKey"]: output["OutputValue"] for output in outputs}
     for page in cloudformation.get_paginator("list_stack_resources").paginate(StackName=stack):
         for resource in page["StackResourceSummaries"]:
             if resource["ResourceType"] == "AWS::ApiGatewayV2::Api":
                 address = f"{engine.endpoint_url}/_aws/execute-api/{resource['PhysicalResourceId']}/$default"
                 rows[resource["LogicalResourceId"]] = address
-    width = max(map(len, rows), default=0)
-    return "\n".join(
-        [
-            f"\nThe stack {stack} is deployed:",
-            *(f"  {name:<{width}}  {value}" for name, value in rows.items()),
-            "\nIn another terminal, the AWS CLI, the SAM CLI and boto3 reach it with:",
-            f"  export {' '.join(f'{name}={value}' for name, value in engine.environment().items())}",
-            f"\nThe engine's log is {engine.log}.",
-            "\nCtrl-C ends it.",
-        ]
-    )
+    return rows

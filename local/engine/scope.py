@@ -5,7 +5,7 @@ MiniStack keeps them in context variables that a request sets. Work on a thread 
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from ministack.core.responses import get_account_id, get_region, set_request_account_id, set_request_region
 
@@ -17,8 +17,8 @@ class Scope(NamedTuple):
     region: str
 
     @classmethod
-    def current(cls) -> "Scope":
-        """Return the scope of the request that is being answered."""
+    def current(cls) -> Self:
+        """Return the scope of the calling thread or task."""
         return cls(get_account_id(), get_region())
 
     def enter(self) -> None:
@@ -29,7 +29,7 @@ class Scope(NamedTuple):
     @contextmanager
     def entered(self) -> Iterator[None]:
         """Make this the scope of the calling thread for as long as the ``with`` block lasts."""
-        before = Scope.current()
+        before = self.current()
         self.enter()
         try:
             yield

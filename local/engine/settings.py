@@ -1,32 +1,19 @@
-"""The engine's options."""
+"""The engine's options, as its command line reads them."""
 
-from dataclasses import dataclass
+import argparse
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """The engine's options.
-
-    Attributes:
-        port: TCP port to listen on.
-        host: Address to listen on; loopback, since the engine runs code that callers give it.
-        retry_delays: Seconds before the first, second, … retry of an asynchronous invocation; the last one repeats.
-        workers: Processes that one function may have for asynchronous events, or for batches of a queue.
-        queue_limit: Events that one function's asynchronous queue holds before it throttles.
-        preload: Python files that run in the process of every function, before the function's own code.
-        plug_ins: Modules with a function ``apply(settings)``, which extend the engine itself.
-        stock: Whether MiniStack runs without the engine's plug-ins.
-    """
+class Settings(argparse.Namespace):
+    """The options of `python -m local.engine serve`, which `--help` describes."""
 
     port: int
-    host: str
     retry_delays: tuple[float, ...]
     workers: int
-    queue_limit: int
     preload: list[str]
     plug_ins: list[str]
     stock: bool
+    until_stdin_closes: str | None
 
     def delay(self, attempts: int) -> float:
-        """Return the seconds until the next attempt after so many."""
+        """Return the seconds until the next attempt after so many; the last delay repeats."""
         return self.retry_delays[min(attempts, len(self.retry_delays)) - 1]

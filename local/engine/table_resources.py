@@ -1,13 +1,8 @@
 """The replicas of a global table in a template.
 
-AWS: `AWS::DynamoDB::GlobalTable` exists in the region of each replica, and can be imported into a stack. A change set
-compares resources whose condition is true.
-
-Stock MiniStack: drops the replicas, an update of a table without a name replaces it by an empty one, and only a plain
-table can be imported. A change set compares all resources, so none can be imported that a condition left out before.
-
-Plugs into CloudFormation's handlers of the type and `changesets`. A write is seen in every replica at once, which is
-not what AWS does.
+Stock MiniStack drops the replicas of `AWS::DynamoDB::GlobalTable`, replaces a table without a name by an empty one when
+it is updated, and imports only plain tables into a stack. A change set compares all resources, so none can be imported
+that a condition left out before. Here a write is seen in every replica at once, which is not what AWS does.
 """
 
 from typing import Any
@@ -18,8 +13,7 @@ from ministack.services.cloudformation import changesets
 from local.engine.cloudformation import Properties, Resource, call, extend, handlers
 from local.engine.scope import Scope
 
-_TYPE = "AWS::DynamoDB::GlobalTable"
-_stock_resolve = changesets._resolve_props_for_diff
+_TYPE, _PLAIN = "AWS::DynamoDB::GlobalTable", "AWS::DynamoDB::Table"
 
 
 def _replicate(name: str, properties: Properties) -> None:
@@ -33,20 +27,10 @@ def _replicate(name: str, properties: Properties) -> None:
         call(dynamodb._update_table, {"TableName": name, "ReplicaUpdates": updates})
 
 
-def _resolve(template: Properties, params: Properties, *names: str) -> Properties:
-    if template:
-        conditions = changesets._evaluate_conditions(template, params)
-        resources = template["Resources"].items()
-        there = {name: each for name, each in resources if conditions.get(each.get("Condition"), True)}
-        template = {**template, "Resources": there}
-    resolved: Properties = _stock_resolve(template, params, *names)
-    return resolved
-
-
 def apply(_settings: object) -> None:
     """Extend the type."""
     extend(_TYPE, _replicate)
-    replicated = dict(handlers(_TYPE))
+    replicated, resolve = dict(handlers(_TYPE)), changesets._resolve_props_for_diff
 
     def update(name: str, old: Properties, new: Properties, stack: str, *more: Any) -> Resource:
         # With its name the table is kept; MiniStack would make a new name, and lose the items.
@@ -59,7 +43,14 @@ def apply(_settings: object) -> None:
             _replicate(name, {})
         replicated["delete"](name, properties)
 
-    plain = "AWS::DynamoDB::Table"
-    handlers(_TYPE).update(update=update, delete=delete, **{"import": handlers(plain)["import"]})
-    changesets._resolve_props_for_diff = _resolve
-    changesets._IMPORT_LOOKUPS[_TYPE] = changesets._IMPORT_LOOKUPS[plain]
+    def resolve_active(template: Properties, params: Properties, *names: str) -> Any:
+        if template:
+            conditions = changesets._evaluate_conditions(template, params)
+            resources = template["Resources"].items()
+            active = {name: each for name, each in resources if conditions.get(each.get("Condition"), True)}
+            template = {**template, "Resources": active}
+        return resolve(template, params, *names)
+
+    handlers(_TYPE).update({"update": update, "delete": delete, "import": handlers(_PLAIN)["import"]})
+    changesets._IMPORT_LOOKUPS[_TYPE] = changesets._IMPORT_LOOKUPS[_PLAIN]
+    changesets._resolve_props_for_diff = resolve_active

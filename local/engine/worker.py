@@ -1,38 +1,26 @@
 """Function processes: errors, exits and timeouts, the order of modules, and complete logs.
 
-AWS: a handler that raises keeps its environment, and its stack trace is in the log. A handler that exits, is killed or
-overruns the function's timeout ends the environment and fails the invocation. The function's own modules come before
-its layers'. The log has every line that the function writes.
-
-Stock MiniStack: kills a handler that raises, and answers ``Runtime.HandlerError`` without the stack trace. A layer's
+Stock MiniStack kills a handler that raises, and answers ``Runtime.HandlerError`` without the stack trace. A layer's
 module hides the function's. The log is read with timers: lines can be late, belong to the next invocation, or be lost
-when the process dies, and a quiet invocation waits 50 ms for them.
-
-Plugs into `lambda_runtime._PYTHON_WORKER_SCRIPT`, `lambda_runtime._worker_class_for` and
-`lambda_svc._execute_function_warm`.
+when the process dies, and a quiet invocation waits 50 ms for them. On AWS only a handler that exits, is killed or
+overruns the function's timeout ends the environment and fails the invocation.
 """
 
 import json
 import logging
 import os
-import queue
-import time
 from contextlib import suppress
 from multiprocessing.connection import wait
 from pathlib import Path
-from subprocess import Popen
 from typing import Any
 
 from ministack.core import lambda_runtime
 from ministack.services import lambda_svc
 
-from local.engine.bootstrap import END_OF_LOG, PRELOAD
+from local.engine.bootstrap import LOG, PRELOAD
 from local.engine.settings import Settings
 
-INIT_SECONDS = 10.0
-"""Time that AWS gives a function to be imported, apart from its timeout."""
-
-_DRAIN_SECONDS = 1.0  # to read the rest of a dead process's log; a child of it may hold the pipe open
+_INIT_SECONDS = 10.0  # time that AWS gives a function to be imported, apart from its timeout
 
 _logger = logging.getLogger("local.engine")
 _stock_worker_class_for = lambda_runtime._worker_class_for
@@ -42,17 +30,8 @@ _stock_execute = lambda_svc._execute_function_warm
 class PythonWorker(lambda_runtime.Worker):  # type: ignore[misc] # MiniStack has no types
     """A process of one Python function, which serves one invocation at a time."""
 
-    _proc: Popen[str] | None
-    _stderr_queue: queue.Queue[str | None]
-
-    def _read_stderr(self) -> None:
-        """Queue the process's log line by line, and ``None`` when it ends."""
-        process, lines = self._proc, self._stderr_queue
-        if process is None or process.stderr is None:
-            return
-        for line in process.stderr:
-            lines.put(line.rstrip("\n"))
-        lines.put(None)
+    _proc: Any  # a Popen, whose pipes are text; None before it is started and after it has ended
+    _logged = 0  # how far its log has been read
 
     def call(self, event: Any, context: dict[str, Any]) -> dict[str, Any]:
         """Run one invocation.
@@ -64,49 +43,34 @@ class PythonWorker(lambda_runtime.Worker):  # type: ignore[misc] # MiniStack has
             cold = self._proc is None or self._proc.poll() is not None
             if cold:
                 self._spawn()
-            process = self._proc
-            if process is None or process.stdin is None or process.stdout is None:
-                raise RuntimeError("the worker has no process")
-            timeout = int(self.config.get("Timeout", 3))
-            answer = ""
+                self._logged = 0
+            process, timeout = self._proc, int(self.config.get("Timeout", 3))
             with suppress(BrokenPipeError):  # it has ended: the answer below is empty
                 process.stdin.write(json.dumps({"event": event, "ctx": context}) + "\n")
                 process.stdin.flush()
-            if wait([process.stdout.fileno()], timeout + (INIT_SECONDS if cold else 0.0)):
-                answer = process.stdout.readline()
-                if not answer:
-                    return self._bury(process, "Runtime.ExitError", f"Runtime exited {_how(process)}")
-            else:
+            if not wait([process.stdout.fileno()], timeout + (_INIT_SECONDS if cold else 0.0)):
                 process.kill()
-                return self._bury(process, "Sandbox.Timedout", f"Task timed out after {timeout}.00 seconds")
-            return {**json.loads(answer), "log": self._log()}
+                process.wait()
+                return self._failed("Sandbox.Timedout", f"Task timed out after {timeout}.00 seconds")
+            if answer := process.stdout.readline():
+                return {**json.loads(answer), "log": self._log()}
+            status = process.wait()
+            how = f"by signal {-status}" if status < 0 else f"with exit status {status}"
+            return self._failed("Runtime.ExitError", f"Runtime exited {how}")
 
-    def _bury(self, process: Popen[str], kind: str, message: str) -> dict[str, Any]:
+    def _failed(self, kind: str, message: str) -> dict[str, Any]:
         self._proc = None
-        process.wait()
-        log = self._log()
-        return {"error": {"errorType": kind, "errorMessage": message}, "log": f"{log}\n{message}".lstrip("\n")}
+        log = f"{self._log()}\n{message}".lstrip("\n")
+        return {"error": {"errorType": kind, "errorMessage": message}, "log": log}
 
     def _log(self) -> str:
-        """Return the log of this invocation, up to its end mark or the end of the process."""
-        lines: list[str] = []
-        deadline = time.monotonic() + _DRAIN_SECONDS
-        with suppress(queue.Empty):
-            while (line := self._stderr_queue.get(timeout=max(0.0, deadline - time.monotonic()))) is not None:
-                lines.append(line.removesuffix(END_OF_LOG))
-                if line.endswith(END_OF_LOG):
-                    break
-        return "\n".join(lines).removesuffix("\n")
-
-
-def _how(process: Popen[str]) -> str:
-    status = process.wait()
-    return f"by signal {-status}" if status < 0 else f"with exit status {status}"
-
-
-def _worker_class_for(config: dict[str, Any]) -> type:
-    stock: type = _stock_worker_class_for(config)
-    return PythonWorker if stock is lambda_runtime.Worker and _is_python(config) else stock
+        """Return the log of this invocation."""
+        written = b""
+        with suppress(FileNotFoundError), Path(self._tmpdir, LOG).open("rb") as log:  # it goes with its function
+            log.seek(self._logged)
+            written = log.read()
+        self._logged += len(written)
+        return written.decode(errors="replace").removesuffix("\n")
 
 
 def _is_python(config: dict[str, Any]) -> bool:
@@ -125,7 +89,6 @@ def _execute(function: dict[str, Any], event: Any, request_id: str) -> dict[str,
     context = {
         "request_id": request_id,
         "invoked_function_arn": config["FunctionArn"],
-        "log_group": (config.get("LoggingConfig") or {}).get("LogGroup") or f"/aws/lambda/{config['FunctionName']}",
         "trace_id": lambda_svc._xray_trace_id_for_invocation(config),
     }
     try:
@@ -145,5 +108,7 @@ def apply(settings: Settings) -> None:
     if settings.preload:
         os.environ[PRELOAD] = os.pathsep.join(settings.preload)  # functions' processes inherit the environment
     lambda_runtime._PYTHON_WORKER_SCRIPT = Path(__file__).with_name("bootstrap.py").read_text(encoding="utf-8")
-    lambda_runtime._worker_class_for = _worker_class_for
+    lambda_runtime._worker_class_for = lambda config: (
+        PythonWorker if _is_python(config) else _stock_worker_class_for(config)
+    )
     lambda_svc._execute_function_warm = _execute

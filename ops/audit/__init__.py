@@ -50,10 +50,8 @@ def read(
 ) -> Evidence:
     """Read all evidence of a stack in one region, or in two.
 
-    Args:
-        *stacks: the stack in each region.
-        grace: how old an event must be before it is judged.
-        payments: the gateway's ledger; None if the gateway cannot be asked.
+    An event that is younger than ``grace`` is not judged. ``payments`` are the gateway's ledger, None if it cannot be
+    asked.
     """
     with READING:
         found = [(stack.region, read_evidence(stack, grace, payments)) for stack in stacks]

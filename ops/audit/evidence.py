@@ -1,4 +1,8 @@
-"""The types of evidence: who consumes what, and what the bus, tables, queues and gateway hold. No I/O."""
+"""The types of evidence: who consumes what, and what the bus, tables, queues and gateway hold. No I/O.
+
+A ``fact`` is an idempotency id, the same for every copy of an event; None if the event breaks the contract. An
+``event_id`` is EventBridge's id, and ``order_id`` the ride's.
+"""
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -10,6 +14,7 @@ from idempotency import Policy
 
 DISPATCH: Final = "dispatch"
 PAYMENT: Final = "payment"
+RECORDS: Final = "IdempotencyTable"
 
 
 class AuditedConsumer(NamedTuple):
@@ -19,12 +24,12 @@ class AuditedConsumer(NamedTuple):
     resources: str
     """Prefix of the logical ids of its resources."""
     table: str | None = None
-    """Logical id of the table with its effects: an item per ride, with an attribute per event and a counter of effects.
-    A consumer without such a table is audited by its log."""
+    """Logical id of the table with its effects: an item per ride, with an attribute per event and a counter of effects;
+    or `RECORDS`, if its records keep them. A consumer without such a table is audited by its log."""
     acts_on: frozenset[type] | None = None
     """The types of facts that it acts on; None is every event of the bus, broken ones included."""
     policy: Policy = Policy()
-    """Its policy, as far as it decides which deliveries run. The window and the lease are settings of the function."""
+    """Decides which deliveries run. Window and lease are settings of the function."""
 
     def takes(self, event_type: str | None) -> bool:
         """Return whether the consumer acts on events of a type."""
@@ -32,7 +37,7 @@ class AuditedConsumer(NamedTuple):
 
 
 CONSUMERS: Final = (
-    AuditedConsumer("ride-history", "RideHistory", "RideTable", policy=Policy(atomic=True)),
+    AuditedConsumer("ride-history", "RideHistory", RECORDS, policy=Policy(atomic=True)),
     AuditedConsumer("dispatch", "Dispatch", "AssignmentTable", assignments.CONSUMED),
     AuditedConsumer("payment", "Payment", "PaymentTable", payments.CONSUMED),
 )
@@ -40,9 +45,9 @@ CONSUMERS: Final = (
 LOG_RULE_DLQ: Final = "CarRideLogRuleDlq"
 """Its messages are events that the bus accepted and could not log."""
 OTHER_DLQS: Final = (
-    *("CarRideBusDlq", LOG_RULE_DLQ, "OutboxPipeDlq", "PartnersRuleDlq", "PartnersOlderRuleDlq"),
-    *("ProducerDlq", "ReconcilerDlq"),
-)
+    "CarRideBusDlq", LOG_RULE_DLQ, "OutboxPipeDlq", "PartnersRuleDlq", "PartnersOlderRuleDlq", "ProducerDlq",
+    "ReconcilerDlq",
+)  # fmt: skip
 """Dead-letter queues that belong to no consumer."""
 
 NEVER: Final = datetime.max.replace(tzinfo=UTC)
@@ -61,11 +66,9 @@ class Published(NamedTuple):
     """A ride event that the bus accepted."""
 
     event_id: str
-    """EventBridge's id."""
     type: str | None
     """Its type, in this contract's words; None if it has none."""
     fact: str | None
-    """Its idempotency id, the same for every copy of a fact. None if the event breaks the contract."""
     named: Named | None = None
     expires: datetime | None = None
     time: datetime = ALWAYS
@@ -102,7 +105,7 @@ class DeadLettered(NamedTuple):
     consumer: str | None
     """The consumer that did not process the event; None if the queue belongs to no consumer."""
     event_id: str | None
-    """EventBridge's id; None if the bus never accepted the event."""
+    """None if the bus never accepted the event."""
     fact: str | None
 
 
@@ -110,7 +113,6 @@ class Effect(NamedTuple):
     """An event that took effect in an item."""
 
     fact: str
-    """Its idempotency id."""
     named: Named | None = None
     time: datetime = ALWAYS
     emitted: tuple[str, ...] = ()
@@ -147,16 +149,13 @@ class BookedRide(NamedTuple):
 
 
 class GatewayPayment(NamedTuple):
-    """A payment in the gateway's ledger."""
+    """A payment in the gateway's ledger, in cents, and how often its money was taken, and returned or released."""
 
     order_id: str
     status: str
     amount: int
-    """In cents."""
     captures: int
-    """How often money was taken."""
     refunds: int
-    """How often it was returned or released."""
 
 
 class Evidence(NamedTuple):

@@ -17,8 +17,8 @@ from typing import Final
 from carride.events import idempotency_id
 from carride.facts import FACTS, RideChange
 from idempotency import Policy, observation
-from ops.audit.evidence import ALWAYS, NEVER, AuditedConsumer, Evidence, Named
-from ops.words import counted
+from ops.audit.evidence import ALWAYS, NEVER, AuditedConsumer, Evidence
+from ops.words import counted, grouped, row
 
 _CHANGES: Final = frozenset(name for name, fact in FACTS.items() if issubclass(fact, RideChange))
 """The types of facts that make a new version of a ride."""
@@ -62,7 +62,7 @@ class Account:
     """Events that are not accounted for, while messages of the consumer's queues cannot be read."""
     lost_events: tuple[str, ...]
     doubled_rides: Mapping[str, int]
-    """Superfluous effects by ride."""
+    """Effects beyond one for each event, by ride."""
     effects_unpublished: tuple[str, ...]
     """Events that took effect and were never published."""
 
@@ -73,7 +73,7 @@ class Account:
 
     @property
     def doubled(self) -> int:
-        """The number of effects beyond one for each event."""
+        """The number of superfluous effects."""
         return sum(self.doubled_rides.values())
 
 
@@ -163,24 +163,24 @@ class Ledger:
     def to_text(self) -> str:
         """Return the ledger as a table."""
         first, last, judged = (self.span[name] for name in ("first", "last", "since"))
-        lines = [_row("published events", self.published, note=f"logged from {first} to {last}" if first else "")]
+        lines = [row("published events", self.published, note=f"logged from {first} to {last}" if first else "")]
         if self.replayed:
-            lines.append(_row("replayed", self.replayed, note="events from the archive"))
-        lines.append(_row("distinct", self.distinct, note="events among them that honour the contract, without copies"))
+            lines.append(row("replayed", self.replayed, note="events from the archive"))
+        lines.append(row("distinct", self.distinct, note="events among them that honour the contract, without copies"))
         if judged:
             lines.append(f"judged: events since {judged}, when the log begins")
-        lines += ["", _row("", *self.consumers)]
+        lines += ["", row("", *self.consumers)]
         for name, label in ROWS.items():
-            lines.append(_row(label, *(getattr(account, name) for account in self.consumers.values())))
-        lines += ["", _row("waiting for redrive", self.waiting)]
+            lines.append(row(label, *(getattr(account, name) for account in self.consumers.values())))
+        lines += ["", row("waiting for redrive", self.waiting)]
         for queue, reasons in self.dead_lettered.items():
             lines.append(
-                _row(f"  {queue}", sum(reasons.values()), note=", ".join(f"{w} {n}" for w, n in reasons.items()))
+                row(f"  {queue}", sum(reasons.values()), note=", ".join(f"{w} {n}" for w, n in reasons.items()))
             )
         for queue, count in self.unread.items():
-            lines.append(_row(f"  {queue}", count, note="hidden by another reader, or about to be received"))
+            lines.append(row(f"  {queue}", count, note="hidden by another reader, or about to be received"))
         lines += [f"{route}: {state}" for route, state in self.routes.items()]
-        lines += [_row("lost", self.lost), _row("doubled", self.doubled)]
+        lines += [row("lost", self.lost), row("doubled", self.doubled)]
         names = self.named()
         return "\n".join(lines + [f"  {name}" for name in names[:_MOST_NAMES]] + ["  …"] * (len(names) > _MOST_NAMES))
 
@@ -208,13 +208,8 @@ def balance(evidence: Evidence) -> Ledger:
     facts = {event.fact for event in events if event.fact is not None}
     committed = {name: time for name, time in _committed(evidence) if time >= evidence.since}
     missing = {} if evidence.log_is_gone else {name: time for name, time in committed.items() if name not in facts}
-    ids: dict[Named, set[str]] = {}
-    for event in events:
-        if event.named is not None and event.fact is not None and not event.adopted:
-            ids.setdefault(event.named, set()).add(event.fact)
-    dead_lettered: dict[str, dict[str, int]] = {}
-    for (queue, reason), count in sorted(Counter((each.queue, each.reason) for each in evidence.dead_letters).items()):
-        dead_lettered.setdefault(queue, {})[reason] = count
+    ids = grouped((each.named, each.fact) for each in events if each.named and each.fact and not each.adopted)
+    letters = grouped(sorted((each.queue, each.reason) for each in evidence.dead_letters))
     times = [event.time for event in events if event.time != ALWAYS]
     consumers = {consumer.name: _account(evidence, consumer, facts) for consumer in evidence.consumers}
     return Ledger(
@@ -223,8 +218,8 @@ def balance(evidence: Evidence) -> Ledger:
         distinct=len(facts),
         unpublished=tuple(sorted(name for name, time in missing.items() if not evidence.is_young(time))),
         publishing=sum(evidence.is_young(time) for time in missing.values()),
-        two_ids={"/".join(map(str, named)): sorted(found) for named, found in ids.items() if len(found) > 1},
-        dead_lettered=dead_lettered,
+        two_ids={"/".join(map(str, named)): sorted({*found}) for named, found in ids.items() if len({*found}) > 1},
+        dead_lettered={queue: dict(Counter(reasons)) for queue, reasons in letters.items()},
         consumers=consumers,
         unread=dict(evidence.unread),
         routes=dict(evidence.routes),
@@ -271,25 +266,19 @@ def _account(evidence: Evidence, consumer: AuditedConsumer, facts: set[str]) -> 
 
     outcomes = Counter(delivery.outcome for delivery in deliveries)
     applied = frozenset[str]().union(*(item.facts for item in items))
-    dropped: dict[str | None, datetime] = {}
-    for delivery in deliveries:
-        if delivery.outcome == observation.EXPIRED:
-            dropped.setdefault(delivery.fact, delivery.time)
-    expires: dict[str | None, datetime] = {}
-    for event in wanted:
-        expires[event.fact] = min(expires.get(event.fact, NEVER), event.expires or NEVER)
+    dropped = grouped((each.fact, each.time) for each in deliveries if each.outcome == observation.EXPIRED)
+    expires = grouped((event.fact, event.expires or NEVER) for event in wanted)
     # The consumer decided by its own clock. CloudWatch's clock shows when it did.
-    early = {fact for fact, time in dropped.items() if fact in expires and time + _CLOCK_SKEW < expires[fact]}
+    early = {fact for fact in dropped.keys() & expires if dropped[fact][0] + _CLOCK_SKEW < min(expires[fact])}
     expired = dropped.keys() - applied - early
     dead_events = {message.event_id for message in dead_letters}
     accounted = applied | expired | {message.fact for message in dead_letters}
-    missing: dict[str, bool] = {}
-    """Whether all copies of an event that is not accounted for are young."""
-    for event in wanted:
-        if event.event_id not in dead_events and (event.fact is None or event.fact not in accounted):
-            name_of = event.fact or event.event_id
-            missing[name_of] = missing.get(name_of, True) and evidence.is_young(event.time)
-    old = sorted(name_of for name_of, young in missing.items() if not young)
+    missing = grouped(
+        (event.fact or event.event_id, event.time)
+        for event in wanted
+        if event.event_id not in dead_events and (event.fact is None or event.fact not in accounted)
+    )
+    old = sorted(name_of for name_of, times in missing.items() if not all(map(evidence.is_young, times)))
     hidden = sum(evidence.unread.get(f"{consumer.resources}{queue}", 0) for queue in ("Queue", "RuleDlq", "Dlq"))
     undecided = old if len(old) <= hidden else []  # each message holds one event
     # A fact that was published under two ids counts as one effect; facts of another producer have its ids.
@@ -319,12 +308,10 @@ def _account(evidence: Evidence, consumer: AuditedConsumer, facts: set[str]) -> 
 
 def _unpublished(evidence: Evidence, consumer: str, facts: set[str]) -> Iterator[str]:
     """Yield the events that took effect and are not in the log, although the log covers their time."""
-    oldest: dict[str, datetime] = {}
-    for effect in (effect for item in evidence.items for effect in item.effects):
-        oldest[effect.fact] = min(effect.time, oldest.get(effect.fact, effect.time))
+    times = grouped((effect.fact, effect.time) for item in evidence.items for effect in item.effects)
     applied = {fact for item in evidence.items if item.consumer == consumer for fact in item.facts}
-    is_young, since = evidence.is_young, evidence.since
-    return (fact for fact in applied - facts if since <= oldest[fact] and not is_young(oldest[fact]))
+    oldest = {fact: min(times[fact]) for fact in applied - facts}
+    return (fact for fact, time in oldest.items() if evidence.since <= time and not evidence.is_young(time))
 
 
 def _blind(evidence: Evidence, consumers: Mapping[str, Account]) -> Iterator[str]:
@@ -341,11 +328,6 @@ def _blind(evidence: Evidence, consumers: Mapping[str, Account]) -> Iterator[str
             hidden = ", ".join(f"{count} in {queue}" for queue, count in evidence.unread.items())
             events = counted(len(account.undecided), "event")
             yield f"{events} of {name} may be among messages that could not be read: {hidden}"
-
-
-def _row(label: str, *values: int | str, note: str = "") -> str:
-    cells = "".join(f" {value:>13,}" if isinstance(value, int) else f" {value:>13}" for value in values)
-    return f"{label:<26}{cells}  {note}".rstrip()
 
 
 def _text(time: datetime) -> str:

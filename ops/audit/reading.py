@@ -153,8 +153,9 @@ def delivered_in(line: Mapping[str, Any]) -> Delivered | None:
 
 def ride_items(stack: StackRef, consumer: AuditedConsumer) -> Iterator[evidence.RideItem]:
     """Yield every ride in a consumer's table."""
-    items = merged(scan(stack.client("dynamodb"), stack.outputs[f"{consumer.table}Name"]))
-    return (ride_item(consumer, item) for item in items)
+    condition = "attribute_exists(orderID)" if consumer.table == evidence.RECORDS else ""
+    items = scan(stack.client("dynamodb"), stack.outputs[f"{consumer.table}Name"], condition)
+    return (ride_item(consumer, item) for item in (merged(items) if condition else items))
 
 
 def ride_item(consumer: AuditedConsumer, item: Mapping[str, Any]) -> evidence.RideItem:
@@ -215,8 +216,7 @@ def outbox(dynamodb: Any, table: str) -> dict[str, datetime]:
 def gateway_payments(ledger: str | Iterable[Mapping[str, Any]]) -> list[GatewayPayment]:
     """Return the payments of the gateway's ledger, or of its JSON: a list, or an object with ``payments``.
 
-    Raises:
-        ValueError, LookupError, TypeError: it has another form.
+    Raise a ValueError, LookupError or TypeError if it has another form.
     """
     loaded = json.loads(ledger) if isinstance(ledger, str) else ledger
     return [
@@ -257,9 +257,9 @@ def kept_since(stack: StackRef, at: datetime) -> datetime:
     return ALWAYS if days is None else at - timedelta(days=days)
 
 
-def scan(dynamodb: Any, table: str) -> Iterator[dict[str, Any]]:
-    """Return the items of a table as Python values."""
-    return map(marshalling.values, tables.scan(dynamodb, table))
+def scan(dynamodb: Any, table: str, condition: str = "") -> Iterator[dict[str, Any]]:
+    """Return the items of a table that meet a condition, as Python values."""
+    return map(marshalling.values, tables.scan(dynamodb, table, condition))
 
 
 def lines(

@@ -8,13 +8,10 @@ from ops.audit.evidence import Evidence, RideItem
 
 
 def merged(found: Sequence[tuple[str, Evidence]]) -> Evidence:
-    """Return the evidence of both regions, whose replicas of the tables agree, as that of one stack.
+    """Return the evidence of both regions, given with their names, as that of one stack. Replicas of tables agree.
 
     An event counts in the region that ingested it, not as the other region's copy. An effect that a region has logged
     counts even if the tables do not show it: of two writes to one item the later one hides the earlier one.
-
-    Args:
-        found: regions with their evidence.
     """
     each = [evidence for _, evidence in found]
     deliveries = [delivery for evidence in each for delivery in evidence.deliveries]

@@ -7,7 +7,7 @@ something for longer than a limit, it is overdue.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from enum import StrEnum
@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 from carride.overdue import LIMIT
 from idempotency import observation
 from ops.audit.evidence import DISPATCH, PAYMENT, DeadLettered, Delivered, Evidence, GatewayPayment, RideItem
+from ops.words import grouped, row
 
 _OVERDUE: Final = "CarRideOverdue"
 """The reconciler's event. It settles the ride."""
@@ -99,22 +100,23 @@ class Saga:
 
     def to_text(self) -> str:
         """Return the saga as a table."""
-        rows: list[tuple[str, int, str]] = [("rides", sum(self.endings.values()), "")]
-        rows += [(f"  {ending}", count, "") for ending, count in self.endings.items()]
-        rows.append(("emitted", sum(self.emitted.values()), "events of dispatch and payment"))
-        rows += [(f"  {name}", count, "") for name, count in self.emitted.items()]
-        rows.append(("cars", self.cars, f"{self.cars_held} of them with a ride"))
-        if self.gateway_asked:
-            rows += [
-                ("charged", self.charged, "rides, by the gateway's own ledger"),
-                ("  captured", self.captured, f"of them; {self.captured_amount / 100:,.2f} is kept"),
-                ("  refunded", self.refunded, "of them, or released"),
-            ]
-        rows.append(("reconciled", self.reconciled, "rides that were overdue"))
-        rows += [(f"broken: {ride}", len(problems), "; ".join(problems)) for ride, problems in self.problems.items()]
-        rows += [(f"overdue: {ride}", 1, since) for ride, since in self.overdue.items()]
-        width = max(len(name) for name, _, _ in rows)
-        return "\n".join(f"{name:<{width}}  {count:>7,}  {note}".rstrip() for name, count, note in rows)
+        money = [
+            row("charged", self.charged, note="rides, by the gateway's own ledger"),
+            row("  captured", self.captured, note=f"of them; {self.captured_amount / 100:,.2f} is kept"),
+            row("  refunded", self.refunded, note="of them, or released"),
+        ]
+        rows = [
+            row("rides", sum(self.endings.values())),
+            *(row(f"  {ending}", count) for ending, count in self.endings.items()),
+            row("emitted", sum(self.emitted.values()), note="events of dispatch and payment"),
+            *(row(f"  {name}", count) for name, count in self.emitted.items()),
+            row("cars", self.cars, note=f"{self.cars_held} of them with a ride"),
+            *(money if self.gateway_asked else []),
+            row("reconciled", self.reconciled, note="rides that were overdue"),
+            *(row(f"broken: {ride}", len(found), note="; ".join(found)) for ride, found in self.problems.items()),
+            *(row(f"overdue: {ride}", 1, note=since) for ride, since in self.overdue.items()),
+        ]
+        return "\n".join(rows)
 
 
 class _Ride(NamedTuple):
@@ -170,26 +172,19 @@ def check(evidence: Evidence, *, overdue_after: timedelta = LIMIT) -> Saga:
 def _overdue(evidence: Evidence, limit: timedelta) -> Iterator[tuple[str, str]]:
     tables = [(each.order_id, each.open_since, f"{each.consumer} has it as {each.state}") for each in evidence.items]
     tables += [(each.order_id, each.open_since, "it is booked") for each in evidence.bookings]
-    since = _grouped((order_id, (time, what)) for order_id, time, what in tables if time is not None)
+    since = grouped((order_id, (time, what)) for order_id, time, what in tables if time is not None)
     for order_id, found in sorted(since.items()):
         if evidence.at - min(found)[0] > limit:
             where = "; ".join(what for _, what in sorted(found))
             yield order_id, f"since {min(found)[0]:%Y-%m-%d %H:%M:%S %Z}: {where}"
 
 
-def _grouped[T](pairs: Iterable[tuple[str, T]]) -> dict[str, list[T]]:
-    found: dict[str, list[T]] = {}
-    for key, value in pairs:
-        found.setdefault(key, []).append(value)
-    return found
-
-
 def _rides(evidence: Evidence) -> dict[str, _Ride]:
     named = [(event.named, event.fact) for event in evidence.published if event.named and event.fact is not None]
-    events = _grouped((name.order_id, (name.type, fact)) for name, fact in named)
-    items = _grouped((item.order_id, item) for item in evidence.items if item.consumer in _EMITTED)
-    cars = _grouped((order_id, car) for car, order_id in evidence.cars.items() if order_id is not None)
-    payments = _grouped((payment.order_id, payment) for payment in evidence.payments or ())
+    events = grouped((name.order_id, (name.type, fact)) for name, fact in named)
+    items = grouped((item.order_id, item) for item in evidence.items if item.consumer in _EMITTED)
+    cars = grouped((order_id, car) for car, order_id in evidence.cars.items() if order_id is not None)
+    payments = grouped((payment.order_id, payment) for payment in evidence.payments or ())
     unprocessed = {consumer: _unprocessed(evidence, consumer) for consumer in _EMITTED}
     unjudged = set(_unjudged(evidence))
 
@@ -198,7 +193,7 @@ def _rides(evidence: Evidence) -> dict[str, _Ride]:
         of_consumers = {item.consumer: item for item in items.get(order_id, ())}
         applied = {consumer: item.facts for consumer, item in of_consumers.items()}
         return _Ride(
-            {name: frozenset(ids) for name, ids in _grouped(events.get(order_id, ())).items()},
+            {name: frozenset(ids) for name, ids in grouped(events.get(order_id, ())).items()},
             of_consumers,
             cars.get(order_id, []),
             None if evidence.payments is None else payments.get(order_id, []),

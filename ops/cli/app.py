@@ -2,26 +2,29 @@
 
 import inspect
 import json
+import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated, Any, Final
 
+from botocore.exceptions import BotoCoreError, ClientError
 from cyclopts import App, Group, Parameter
 from cyclopts.exceptions import CycloptsError
 
-import ops.cli.letters
-import ops.cli.lookup
+import ops.cli.looks
 import ops.cli.regions
 import ops.cli.replay
-import ops.cli.serving
 import ops.cli.stack
 import ops.doctor
 import ops.promotion  # noqa: F401 - these and the modules that they show register their verbs
-from ops.cli.changes import recorded
 from ops.cli.show import console, plain, show
 from ops.cli.verbs import VERBS, Plan, Session, Verb
-from ops.stack import FAILURES, ClientFactory, reason
+from ops.regions import ROOT
+from ops.stack import FAILURES, ClientFactory, OperatorError, reason
 
 DESCRIPTION: Final = """\
 The operator's commands for a deployed stack. A command that changes anything shows what it would do, and does it only
@@ -36,18 +39,15 @@ Exit status: 0 fine; 1 something is wrong; 2 a mistake or a refusal; 3 the evide
 
 GROUPS: Final = {"failover": "Move the processing to the other region, and back.", "replay": "Replay the archive."}
 
+CHANGES: Final = Path(os.environ.get("CARRIDE_CHANGES", ROOT / ".carride" / "changes.jsonl"))
+"""A line of JSON for each change."""
 _FAILED: Final = 2
 _INTERRUPTED: Final = 130
 _COMMON: Final = Group("Common options", sort_key=1)
 
 
 def main(arguments: Sequence[str] | None = None, clients: ClientFactory | None = None) -> None:
-    """Run a command and end the process with its status.
-
-    Args:
-        arguments: the command; that of this process by default.
-        clients: makes the clients; by default `ops.finding` chooses them.
-    """
+    """Run a command, by default that of this process, and end the process with its status."""
     try:
         status = command_line(clients)(arguments, exit_on_error=False, print_error=False)
     except (*FAILURES, CycloptsError) as error:
@@ -71,16 +71,11 @@ def command_line(clients: ClientFactory | None = None) -> App:
         app.command(group)
     for verb in VERBS.values():
         group_name, _, name = verb.name.rpartition(" ")
-        (groups[group_name] if group_name else app).command(
-            _command(verb, clients), name=name, help_epilogue=_examples(verb)
-        )
+        lines = [f"    ./carride {verb.name} {arguments}".rstrip() for arguments in verb.examples]
+        examples = "\n".join(["Examples:", "", *lines]) if lines else None
+        groups.get(group_name, app).command(_command(verb, clients), name=name, help_epilogue=examples)
     app.register_install_completion_command()
     return app
-
-
-def _examples(verb: Verb) -> str | None:
-    lines = [f"    ./carride {verb.name} {arguments}".rstrip() for arguments in verb.examples]
-    return "\n".join(["Examples:", "", *lines]) if lines else None
 
 
 def _default(value: object) -> str | None:
@@ -121,12 +116,36 @@ def _carry_out(verb: Verb, plan: Plan, session: Session, *, yes: bool, as_json: 
     session.say(f"{plan.stacks[0].name} in {' and '.join(each.region for each in plan.stacks)}")
     if yes:
         session.say(plan.preview)
-        result = recorded(shlex.join(["carride", *sys.argv[1:]]), plan)
+        result = _recorded(plan)
         _print(result, as_json=as_json)
         return verb.status(result)
     _print(plan.preview, as_json=as_json)
     session.say("nothing was done; add --yes to do it")
     return 0
+
+
+def _recorded(plan: Plan) -> Any:
+    """Carry out a plan, and write down who did what when to which stack, with its result or error."""
+    try:
+        CHANGES.parent.mkdir(exist_ok=True)
+        file = CHANGES.open("a", encoding="utf-8")
+    except OSError as error:
+        raise OperatorError(f"{CHANGES} cannot be written ({error.strerror}), and nothing was done") from error
+    first, regions = plan.stacks[0], ", ".join(each.region for each in plan.stacks)
+    line: dict[str, Any] = {"time": datetime.now(UTC), "who": None, "stack": first.name, "region": regions}
+    line["command"] = shlex.join(["carride", *sys.argv[1:]])
+    with suppress(BotoCoreError, ClientError):
+        line["who"] = first.client("sts").get_caller_identity()["Arn"]
+    with file:
+        try:
+            result = plan.do()
+            line["result"] = plain(result)
+        except BaseException as error:
+            line["error"] = str(error) or type(error).__name__
+            raise
+        finally:
+            file.write(json.dumps(plain(line)) + "\n")
+    return result
 
 
 def _print(data: object, *, as_json: bool, indent: int | None = 2) -> None:

@@ -64,7 +64,7 @@ def failover_drill(session: Session, *, since: Moment, patience: Waits = PATIENC
         Steps(steps),
         lambda: {
             "failover": failover.run(since, None, patience),
-            "back": failover.undo(),
+            "back": failover.undo(patience.catches_up_in),
             "audit": audit(*session.pair),
         },
         session.pair,

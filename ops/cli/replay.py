@@ -13,14 +13,14 @@ from ops.cli.show import show, table
 from ops.cli.verbs import Moment, Plan, Session, Steps, acts, before, reads
 from ops.replay import ReplayState
 from ops.replay.planning import PAUSE, Fate, Progress, ReplayPlan, plan, watch
+from ops.stack import OperatorError
 from ops.words import counted
 
 
 class Replayed(NamedTuple):
-    """What became of a replay."""
+    """What became of a replay, by its name."""
 
     replay: str
-    """Its name."""
     audit: Report
 
 
@@ -108,9 +108,16 @@ def replay_cancel(session: Session, name: str) -> Plan:
         name: Name of the replay.
     """
     stack = session.stack
-    found = replay.cancellable(stack, name)
+    found = replay.describe(stack, name)
+    if found.handed_over:
+        raise OperatorError(f"{name} is {found.state}: there is nothing left to cancel")
     step = f"cancel {name}, which has replayed events until {found.replayed_until or 'no known time'}"
-    return Plan(Steps((step,)), lambda: replay.cancel(stack, name), (stack,))
+
+    def cancel() -> ReplayState:
+        stack.client("events").cancel_replay(ReplayName=name)
+        return replay.describe(stack, name)
+
+    return Plan(Steps((step,)), cancel, (stack,))
 
 
 def _spelt(time: datetime) -> str:
@@ -143,11 +150,11 @@ def _(state: ReplayState) -> RenderableType:
 
 @show.register
 def _(progress: Progress) -> RenderableType:
-    state, until, waiting = progress.replay.state, progress.replay.replayed_until, progress.replay.waiting
+    replayed, until = progress.replay.state, progress.replay.replayed_until
     fates = {each: ", ".join(f"{count} {fate}" for fate, count in of.items()) for each, of in progress.fates.items()}
-    logged = "; ".join(f"{consumer} {counts}" for consumer, counts in fates.items() if counts)
-    replayed = f"{state} until {_spelt(until)}" if until else state
-    return Text(f"{replayed}, {counted(waiting, 'message')} in queues; {logged or 'no deliveries'}")
+    logged = "; ".join(f"{consumer} {counts}" for consumer, counts in fates.items() if counts) or "no deliveries"
+    replayed += f" until {_spelt(until)}" if until else ""
+    return Text(f"{replayed}, {counted(progress.replay.waiting, 'message')} in queues; {logged}")
 
 
 @show.register

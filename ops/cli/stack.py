@@ -1,8 +1,10 @@
-"""The verbs that look at a whole stack, and those that give it something to do."""
+"""The verbs that look at a whole stack, those that give it something to do, and those that serve."""
 
 import json
+import signal
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
@@ -20,6 +22,7 @@ from ops import simulation, verify
 from ops.audit import DEFAULT_GRACE, Report, audit, gateway_payments
 from ops.cli.show import show
 from ops.cli.verbs import Plan, Session, Span, Steps, acts, reads
+from ops.desk import PORT, open_browser, serving
 from ops.finding import is_quiet
 from ops.regions import ROOT
 from ops.simulation import AT_ONCE, Published
@@ -159,7 +162,7 @@ def simulate(
     """Have the deployed simulator publish rides.
 
     The same seed gives the same rides with the same ids, so consumers recognise what they have seen. Consumers meet
-    the faults of crashes, fails, poison and slow in stages local and dev only.
+    the faults of crashes, fails, poison and slow on the local engine only.
 
     Args:
         rides: Rides, of 3 or 4 events each.
@@ -201,3 +204,38 @@ def environments(stack: StackRef) -> dict[str, dict[str, str]]:
     `make local-env` writes it to .aws-sam/env.json.
     """
     return stack.environments()
+
+
+@reads("desk", "", tool=False)
+def desk(session: Session, *, port: int = PORT, no_browser: bool = False) -> Iterator[str]:
+    """Serve a page that shows every event of a stack and what became of it, until Ctrl-C.
+
+    Only this machine can open it. It changes nothing until you confirm a button. On AWS the audit runs when you ask for
+    it, because it reads whole tables. On a local stack the page also injects faults.
+
+    Args:
+        port: Where to serve it.
+        no_browser: Do not open it in a browser.
+    """
+    with serving(session.stack, port) as url:
+        yield f"{url} shows {session.stack.name}; Ctrl-C ends it"
+        if not no_browser:
+            open_browser(url)
+        with suppress(KeyboardInterrupt):
+            signal.pause()
+
+
+@reads("mcp", "", "--allow-changes --stack carride --region us-west-2", tool=False)
+def mcp(session: Session, *, allow_changes: bool = False) -> None:
+    """Serve the commands as tools of the Model Context Protocol, over standard input and output.
+
+    A client starts it, for example with `"command": "/path/to/carride", "args": ["mcp"]`. Every command that changes
+    nothing is a tool. --stack and --region fix the stack; without them each call chooses it.
+
+    Args:
+        allow_changes: Offer the commands that change something too; each does it only when it is called with yes.
+    """
+    from ops.cli.app import command_line  # noqa: PLC0415 - it imports this module
+    from ops.mcp_server import serve  # noqa: PLC0415 - it takes long to import
+
+    serve(command_line(), allow_changes=allow_changes, options=session.options)

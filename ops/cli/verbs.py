@@ -60,10 +60,7 @@ VERBS: Final[dict[str, Verb]] = {}
 
 
 def reads[F: Callable[..., Any]](name: str, *examples: str, **settings: Any) -> Callable[[F], F]:
-    """Register a function as a verb that changes nothing. It may yield its data, which is then shown as it comes.
-
-    ``settings`` are further fields of `Verb`.
-    """
+    """Register a function as a verb, with further fields of `Verb`. What it yields is shown as it comes."""
 
     def register(run: F) -> F:
         VERBS[name] = Verb(name, run, examples, **settings)
@@ -77,14 +74,7 @@ acts: Final = partial(reads, acts=True)
 
 
 class Session:
-    """What a verb works with.
-
-    Args:
-        say: shows progress: text, or any data that `ops.cli.show` can show.
-        clients: makes clients; by default those of the local stack, or of AWS.
-        stack: value of ``--stack``.
-        region: value of ``--region``.
-    """
+    """What a verb works with: ``say`` shows progress, text or data, and the options choose the stack."""
 
     def __init__(
         self,
@@ -109,37 +99,22 @@ class Session:
 
     @cached_property
     def pair(self) -> tuple[StackRef, StackRef]:
-        """The stack in its primary and in its secondary region; the primary need not be reachable.
-
-        Raises:
-            OperatorError: the stack is in one region only.
-        """
+        """The stack in its primary and in its secondary region; the primary need not be reachable."""
         if any(self.options.values()) or (not self._made and kept()):
             here, there = self.stack, self.stack.peer()
-            if there is None:
-                raise OperatorError(
-                    f"the stack {here.name} in {here.region} is a standalone one: this needs two regions, as "
-                    "docs/two-regions.md describes; --stack and --region choose another stack"
-                )
-            return (here, there) if here.role == "primary" else (there, here)
-        primary, secondary = (each.stack for each in regions.configured(self.clients))
-        if secondary.describe() is None or secondary.role != "secondary":
-            raise OperatorError(
-                f"{secondary.region} has no secondary of the stack {secondary.name}: this needs two regions, as "
-                "docs/two-regions.md describes; samconfig.toml names them"
-            )
-        return primary, secondary
-
-
-# ── Times on the command line ─────────────────────────────────────────────────────────────────────────────────────────
+            if there is not None:
+                return (here, there) if here.role == "primary" else (there, here)
+            problem = f"the stack {here.name} in {here.region} is a standalone one; --stack and --region choose another"
+        else:
+            primary, secondary = (each.stack for each in regions.configured(self.clients))
+            if secondary.describe() is not None and secondary.role == "secondary":
+                return primary, secondary
+            problem = f"{secondary.region}, which samconfig.toml names, has no secondary of the stack {secondary.name}"
+        raise OperatorError(f"{problem}: this needs two regions, as docs/two-regions.md describes")
 
 
 def span(text: str) -> timedelta:
-    """Read a span of time, such as ``90s``, ``10m``, ``6h`` or ``2d``.
-
-    Raises:
-        ValueError: it has another form.
-    """
+    """Read a span of time, such as ``90s``, ``10m``, ``6h`` or ``2d``, or raise a ValueError."""
     match = re.fullmatch(r"(\d+)([smhd])", text)
     if match is None:
         raise ValueError(f"{text!r} is no span of time: write 90s, 10m, 6h or 2d")
@@ -147,11 +122,7 @@ def span(text: str) -> timedelta:
 
 
 def moment(text: str) -> datetime:
-    """Read a time: a span before now, or ISO 8601 with a time zone.
-
-    Raises:
-        ValueError: it has another form.
-    """
+    """Read a time: a span before now, or ISO 8601 with a time zone; or raise a ValueError."""
     if re.fullmatch(r"\d+[smhd]", text):
         return datetime.now(UTC) - span(text)
     try:
@@ -164,11 +135,7 @@ def moment(text: str) -> datetime:
 
 
 def before(since: datetime, until: datetime | None) -> datetime:
-    """Return the end of a window, which is now by default.
-
-    Raises:
-        OperatorError: it does not come after ``since``.
-    """
+    """Return the end of a window, by default now; refuse one that does not come after ``since``."""
     until = until or datetime.now(UTC)
     if not since < until:
         raise OperatorError(f"--since has to be before --until, which is {until:%Y-%m-%d %H:%M:%S %Z}")

@@ -17,11 +17,7 @@ _HOST: Final = "127.0.0.1"
 
 @contextmanager
 def serving(stack: StackRef, port: int = PORT) -> Iterator[str]:
-    """Serve the page from a thread for as long as the ``with`` block lasts; yield its URL.
-
-    Args:
-        stack: what to show.
-        port: where to listen; 0 is any free port.
+    """Serve the page from a thread for as long as the ``with`` block lasts; yield its URL. Port 0 is any free port.
 
     Raises:
         OperatorError: there is no such stack, or the port is taken.
@@ -32,7 +28,11 @@ def serving(stack: StackRef, port: int = PORT) -> Iterator[str]:
     from ops.desk.feed import Feed  # noqa: PLC0415 - as above
 
     feed = Feed(stack)
-    with _listening(port) as listener:
+    try:
+        listener = socket.create_server((_HOST, port))
+    except OSError as error:
+        raise OperatorError(f"port {port} cannot be used ({error.strerror}): give another one with --port") from error
+    with listener:
         host = f"{_HOST}:{listener.getsockname()[1]}"
         desk = Desk(feed, host)
         settings = uvicorn.Config(
@@ -56,14 +56,3 @@ def open_browser(url: str) -> None:
     has_display = sys.platform in {"darwin", "win32"} or {"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys()
     if sys.stdout.isatty() and has_display:
         webbrowser.open(url)
-
-
-def _listening(port: int) -> socket.socket:
-    listener = socket.socket()
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((_HOST, port))
-    except OSError as error:
-        listener.close()
-        raise OperatorError(f"port {port} cannot be used ({error.strerror}): give another one with --port") from error
-    return listener

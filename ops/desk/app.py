@@ -22,7 +22,6 @@ from ops.desk import views
 from ops.desk.feed import Feed
 from ops.desk.jobs import Jobs
 from ops.desk.pictures import LOOKS, look
-from ops.desk.views import NotThereError, Watched
 from ops.stack import FAILURES, reason
 
 _HERE: Final = Path(__file__).parent
@@ -38,38 +37,27 @@ _HEADERS: Final = {
     "cache-control": "no-store",
 }
 
-type View = Callable[["Desk", Request], Mapping[str, Any]]
-"""Returns the variables of a page's template."""
-
 
 class Desk:
-    """The pages over a feed.
-
-    Args:
-        feed: knows the stack.
-        host: the name and port under which the page is served.
-    """
+    """The pages over a feed, served under a host's name and port."""
 
     def __init__(self, feed: Feed, host: str) -> None:
-        self.feed = feed
-        self.records, self.items = Watched[Record](), Watched[Mapping[str, Any]]()
-        self.jobs = Jobs(feed.stack)
+        self.feed, self.jobs = feed, Jobs(feed.stack)
+        self.records, self.items = views.Watched[Record](), views.Watched[Mapping[str, Any]]()
         self._said: tuple[float, str | None] = (0.0, None)
         self._hosts = {host, host.replace("127.0.0.1", "localhost")}
+        loader = FileSystemLoader(_HERE / "templates")
         self._templates = Environment(
-            loader=FileSystemLoader(_HERE / "templates"),
-            autoescape=True,
-            undefined=StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
+            loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
         )
+        self._templates.globals |= {"desk": self, "feed": feed, "stack": feed.stack}
         self._templates.globals |= {"look": look, "looks": LOOKS, "views": views.VIEWS}
         self._templates.filters |= {"clock": clock, "span": span, "n": "{:,}".format, "age": age}
-        pages = [Route(path, self._page(template, view)) for path, template, view in views.PAGES]
-        acts = [Route(path, self._act(act), methods=["POST"]) for path, act in views.ACTS]
+        routes = [Route(path, self._act(act), methods=["POST"]) for path, act in views.ACTS.items()]
+        routes += [Route(path, self._page(template, view)) for path, template, view in views.PAGES]
         static = Mount("/static", StaticFiles(directory=_HERE / "static"))
         guard = Middleware(BaseHTTPMiddleware, dispatch=self._guard)
-        self.app = Starlette(routes=[*acts, *pages, static], middleware=[guard])
+        self.app = Starlette(routes=[*routes, static], middleware=[guard])
 
     @property
     def said(self) -> str | None:
@@ -88,25 +76,31 @@ class Desk:
         response.headers.update(_HEADERS)
         return response
 
-    def _page(self, template: str, view: View) -> Callable[[Request], Response]:
+    def _page(self, template: str, view: views.View) -> Callable[[Request], Response]:
         def endpoint(request: Request) -> Response:
-            wants_parts = request.headers.get("accept") == "application/json"
             tag = f'"{self.feed.index.version}-{time.monotonic() // _FADE_S}"'
+            wants_parts = request.headers.get("accept") == "application/json"
             if wants_parts and request.headers.get("if-none-match") == tag:
                 return Response(status_code=304)
+            parts = {"status": self._render("status.html", {})}
             if wants_parts and template in views.STILL:
-                return JSONResponse({"status": self._render("status.html", {})}, headers={"etag": tag})
-            status, body, context = self._context(template, view, request)
-            parts = {"status": self._render("status.html", {}), "live": self._render(body, context)}
+                return JSONResponse(parts, headers={"etag": tag})
+            status, body, context = 200, template, {"path": request.url.path}
+            try:
+                context |= view(self, request)
+            except views.NotThereError as error:
+                body, context = "sentence.html", context | {"title": "Not known", "sentence": str(error)}
+            except FAILURES as error:
+                sentence = f"{self.feed.stack.name} cannot be asked: {reason(error)}"
+                status, body, context = 503, "sentence.html", context | {"title": "No answer", "sentence": sentence}
+            parts["live"] = self._render(body, context)
             if wants_parts:
                 return JSONResponse(parts, headers={"etag": tag})
             return HTMLResponse(self._render("page.html", context | parts), status)
 
         return endpoint
 
-    def _act(
-        self, act: Callable[["Desk", Mapping[str, str]], tuple[str, str | None]]
-    ) -> Callable[[Request], Awaitable[Response]]:
+    def _act(self, act: views.Act) -> Callable[[Request], Awaitable[Response]]:
         async def endpoint(request: Request) -> Response:
             form = dict(parse_qsl((await request.body()).decode(), keep_blank_values=True))
             try:
@@ -118,21 +112,9 @@ class Desk:
 
         return endpoint
 
-    def _context(self, template: str, view: View, request: Request) -> tuple[int, str, dict[str, Any]]:
-        """Return the status, the template and the variables of a page."""
-        where = {"path": request.url.path}
-        try:
-            return 200, template, where | dict(view(self, request))
-        except NotThereError as error:
-            return 200, "sentence.html", where | {"title": "Not known", "sentence": str(error)}
-        except FAILURES as error:
-            sentence = f"{self.feed.stack.name} cannot be asked: {reason(error)}"
-            return 503, "sentence.html", where | {"title": "No answer", "sentence": sentence}
-
     def _render(self, template: str, context: Mapping[str, Any]) -> str:
-        base = {"desk": self, "feed": self.feed, "stack": self.feed.stack}
         with self.feed.lock:
-            return self._templates.get_template(template).render(base | dict(context))
+            return self._templates.get_template(template).render(context)
 
 
 def age(since: datetime) -> str:

@@ -1,4 +1,7 @@
-"""What the desk does to events of a local stack: deliver them again, edit and send them, and inject faults."""
+"""What the desk does to events of a local stack: deliver them again, edit and send them, and inject faults.
+
+On another stack, and if a target or the bus refuses an event, an `OperatorError` is raised.
+"""
 
 import json
 import secrets
@@ -31,11 +34,7 @@ _AGAIN_S: Final = STALLED_LEASE_S + Policy().clock_skew
 
 
 def deliver(stack: StackRef, consumer: AuditedConsumer, body: str, times: int = 1) -> None:
-    """Put an event, as EventBridge delivers it in JSON, at a consumer's own target, past the bus.
-
-    Raises:
-        OperatorError: the stack is not a local one, or the target refused the event.
-    """
+    """Put an event, as EventBridge delivers it in JSON, at a consumer's own target, past the bus."""
     _require_local(stack)
     arn = redrive.target_of(stack, f"{consumer.resources}Dlq")
     for _ in range(times):
@@ -44,11 +43,7 @@ def deliver(stack: StackRef, consumer: AuditedConsumer, body: str, times: int = 
 
 
 def send(stack: StackRef, detail: Mapping[str, Any]) -> None:
-    """Put an event with this detail on the bus.
-
-    Raises:
-        OperatorError: the stack is not a local one, or the bus refused the event.
-    """
+    """Put an event with this detail on the bus."""
     _require_local(stack)
     entry = BusEntry(source=SOURCE, detail=json.dumps(detail), time=datetime.now(UTC))
     request = entry.to_request(stack.outputs["CarRideBusName"])
@@ -62,10 +57,6 @@ def send_with_fault(stack: StackRef, consumer: AuditedConsumer, body: str, fault
 
     An event that has taken effect is not run again, so the fault needs a new one. A stalled attempt waits until another
     delivery has taken over; that delivery follows when the lease has ended.
-
-    Raises:
-        OperatorError: the stack is not a local one, or the bus refused the event.
-        ContractError: the event breaks the contract.
     """
     event = parse_event(json.loads(body))
     data = msgspec.structs.replace(
@@ -83,11 +74,9 @@ def send_with_fault(stack: StackRef, consumer: AuditedConsumer, body: str, fault
 
 
 def edited(text: str, *, derive: bool) -> dict[str, Any]:
-    """Return the detail of an edited event, whether it honours the contract or not.
+    """Return the detail of an edited event, given in JSON, whether it honours the contract or not.
 
-    Args:
-        text: the detail in JSON.
-        derive: whether its ids, and what else repeats its data, follow from the data.
+    With ``derive`` its ids, and what else repeats its data, follow from the data.
 
     Raises:
         ContractError: it is no JSON.

@@ -1,42 +1,33 @@
 """Keeps the index of a stack current: polls its logs and queues from where it left off, and audits it now and then."""
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
-from functools import partial
-from typing import Final, NamedTuple
-
-from botocore.exceptions import BotoCoreError
+from typing import Final
 
 from ops.audit import DEFAULT_GRACE, Report, judge, read
 from ops.audit.queues import waiting
 from ops.audit.reading import BUS, Tail, enabled
 from ops.desk.index import Index
+from ops.finding import is_running
 from ops.stack import FAILURES, StackRef, reason
 
+_logger: Final = logging.getLogger(__name__)
 _GRACE: Final = timedelta(seconds=90)
 """Longer than the lease of a killed run, after which a local stack tries again."""
 _REST: Final = 4
 """A feed pauses for this many times as long as its last look took."""
-_ENDED: Final = "The local stack does not answer. If it has ended, start it with `make demo ARGS=--keep`."
+ENDED: Final = "The local stack does not answer. If it has ended, start it with `make demo ARGS=--keep`."
 
 
-class Beat(NamedTuple):
-    """How often a feed asks, in seconds, and what it reads."""
-
-    logs: float
-    queues: float
-    audit: float | None
-    """None: only when somebody asks, because the audit reads whole tables."""
-    overlap: timedelta
-    """How late a log line may appear. Lines of this time are read again."""
-    history: timedelta
-    """How far back the first look goes."""
-
-
-LOCAL: Final = Beat(logs=0.4, queues=1.0, audit=2.0, overlap=timedelta(seconds=2), history=timedelta(days=7))
-AWS: Final = Beat(logs=3.0, queues=15.0, audit=None, overlap=timedelta(minutes=1), history=timedelta(hours=1))
+_PAUSES: Final = {"local": (0.4, 1.0, 2.0), "AWS": (3.0, 15.0, 1.0)}
+"""Seconds between two looks at the logs, at the queues, and at what the audit needs."""
+_OVERLAP: Final = {"local": timedelta(seconds=2), "AWS": timedelta(minutes=1)}
+"""How late a log line may appear. Lines of this time are read again."""
+_HISTORY: Final = {"local": timedelta(days=7), "AWS": timedelta(hours=1)}
+"""How far back the first look goes."""
 
 
 class Feed:
@@ -55,25 +46,21 @@ class Feed:
         self.report: Report | None = None
         self.audited_at: float | None = None
         """When the audit of ``report`` began, in seconds since the epoch."""
-        self.troubles: dict[str, str] = {}
-        """Why polling or the audit fails now, in sentences."""
+        self.troubles: dict[Callable[[], object], str | None] = {}
+        """Why polling or the audit fails now, in sentences; None if it does not."""
         self.answered_at = time.time()
         """When the stack answered last."""
-        self._beat = LOCAL if stack.local else AWS
-        self._stopping, self._audit_wanted = threading.Event(), threading.Event()
+        self.audits_by_itself = stack.local is not None
+        """Whether the audit is repeated; on AWS it waits until somebody asks, because it reads whole tables."""
+        self.audit_wanted = threading.Event()
+        self._stopping = threading.Event()
         self._audited_version = -1
-        since, adds = datetime.now(UTC) - self._beat.history, {BUS: self.index.add_published}
-        adds |= {each.resources: partial(self.index.add_line, each.name) for each in self.consumers}
-        self._tails = [(add, Tail(stack, name, since, self._beat.overlap)) for name, add in adds.items()]
-        jobs = {
-            "logs": (self._read_logs, self._beat.logs),
-            "queues": (self._count_queues, self._beat.queues),
-            "audit": (self._audit, self._beat.audit or 1.0),
-        }
-        self._threads = [
-            threading.Thread(target=self._repeat, args=(name, *job), name=f"desk-{name}", daemon=True)
-            for name, job in jobs.items()
-        ]
+        where = "local" if stack.local else "AWS"
+        adds = {BUS: self.index.add_published} | {each.resources: self.index.add_line for each in self.consumers}
+        since = datetime.now(UTC) - _HISTORY[where]
+        self._tails = [(add, Tail(stack, name, since, _OVERLAP[where])) for name, add in adds.items()]
+        work = zip((self._read_logs, self._count_queues, self._audit), _PAUSES[where], strict=True)
+        self._threads = [threading.Thread(target=self._repeat, args=each, daemon=True) for each in work]
 
     def start(self) -> None:
         """Begin to poll."""
@@ -86,34 +73,22 @@ class Feed:
         for thread in self._threads:
             thread.join(timeout=5.0)
 
-    @property
-    def audits_by_itself(self) -> bool:
-        """Whether the audit is repeated without being asked for."""
-        return self._beat.audit is not None
-
-    def audit_soon(self) -> None:
-        """Have the stack audited."""
-        self._audit_wanted.set()
-
-    def _repeat(self, name: str, work: Callable[[], object], pause: float) -> None:
+    def _repeat(self, work: Callable[[], object], pause: float) -> None:
         while not self._stopping.is_set():
-            began = time.monotonic()
+            began, sentence = time.monotonic(), None
             try:
                 work()
-            except (*FAILURES, LookupError) as error:  # an engine that is ending can send an answer without content
-                has_ended = self.stack.local and isinstance(error, BotoCoreError | LookupError)
-                self._trouble(name, _ENDED if has_ended else f"{self.stack.name} cannot be asked: {reason(error)}.")
+            except (*FAILURES, LookupError) as error:
+                local = self.stack.local
+                has_ended = local is not None and not is_running(local)
+                if isinstance(error, LookupError) and not has_ended:
+                    _logger.exception("a bug of the desk, or an answer without content from an engine that is ending")
+                sentence = ENDED if has_ended else f"{self.stack.name} cannot be asked: {reason(error)}."
             else:
                 self.answered_at = time.time()
-                self._trouble(name, None)
-            took = time.monotonic() - began
-            self._stopping.wait(max(pause, _REST * took))
-
-    def _trouble(self, name: str, sentence: str | None) -> None:
-        with self.lock:
-            self.troubles = {each: text for each, text in self.troubles.items() if each != name}
-            if sentence:
-                self.troubles[name] = sentence
+            with self.lock:
+                self.troubles = self.troubles | {work: sentence}
+            self._stopping.wait(max(pause, _REST * (time.monotonic() - began)))
 
     def _read_logs(self) -> None:
         for add, tail in self._tails:
@@ -132,11 +107,11 @@ class Feed:
 
     def _audit(self) -> None:
         """Audit the stack if somebody asked for it, or if something has happened since the last audit."""
-        wanted = self._audit_wanted.is_set()
+        wanted = self.audit_wanted.is_set()
         version = self.index.version
         if not wanted and (not self.audits_by_itself or version == self._audited_version):
             return
-        self._audit_wanted.clear()
+        self.audit_wanted.clear()
         began = time.time()
         evidence = read(self.stack, grace=_GRACE if self.stack.local else DEFAULT_GRACE)
         report = judge(evidence)

@@ -12,7 +12,6 @@ from ops.audit.evidence import AuditedConsumer, DeadLettered
 from ops.audit.queues import read
 from ops.audit.reading import delivered_in, published_in
 
-MOST_EVENTS: Final = 50_000
 PAGE: Final = 100
 """Events on one page."""
 BUCKET_S: Final = 5
@@ -20,31 +19,27 @@ BUCKETS: Final = 60
 """The charts show this many buckets."""
 
 CRASHED: Final = "Crashed"
-"""The outcome of a run that ended without a line of its own."""
+"""The outcome of an attempt that logged nothing: a takeover's number shows it."""
 WAITING: Final = "Waiting"
 """An event without an outcome so far."""
 BUS: Final = "bus"
 PRODUCERS: Final = "producers"
-REPLAYED: Final = "replayed"
-BROKEN: Final = "break the contract"
-COPY: Final = "copies"
-DISTINCT: Final = "distinct"
+KINDS: Final = ("distinct", "copies", "break the contract", "replayed")
 """What an event on the bus counts as; `ops.audit.ledger.Ledger` counts the same."""
+_DISTINCT, _COPY, _BROKEN, REPLAYED = KINDS
 ABSORBED: Final = frozenset({observation.DUPLICATE, observation.BUSY})
-DEAD: Final = frozenset({observation.DEAD_LETTERED, observation.QUARANTINED})
-FAILURES: Final = frozenset({observation.FAILED, observation.LOST_LEASE, observation.UNPROTECTED, CRASHED})
 GROUPS: Final[Mapping[str, frozenset[str]]] = {
     "effect": observation.COMMITTED,
-    "skipped": ABSORBED,
-    "failure": FAILURES,
-    "dead letter": DEAD,
+    "new": frozenset({observation.NEW, observation.RETRIED}),
+    "takeover": frozenset({observation.TAKEOVER}),
+    "duplicate": ABSORBED,
+    "failed": frozenset({observation.FAILED, observation.LOST_LEASE, observation.UNPROTECTED, CRASHED}),
+    "dead": frozenset({observation.DEAD_LETTERED, observation.QUARANTINED}),
 }
-"""Outcomes that can be asked for together."""
-_SETTLED: Final = observation.COMMITTED | DEAD | {observation.DUPLICATE, observation.EXPIRED}
+"""Outcomes that are asked for together. Those after the first are the parts of a chart."""
+_SETTLED: Final = observation.COMMITTED | GROUPS["dead"] | {observation.DUPLICATE, observation.EXPIRED}
 
-_started: Final = re.compile(r"^START RequestId: (\S+)").search
 _reported: Final = re.compile(r"^REPORT RequestId: .*?\bDuration: ([\d.]+) ms").search
-_ended: Final = re.compile(r"Runtime exited|Task timed out").search
 
 
 class Copy(NamedTuple):
@@ -68,8 +63,6 @@ class Run:
     ended_ms: int
     duration_ms: float = 0.0
     """How long the invocation took; 0 until its report is read."""
-    guessed: bool = False
-    """Whether only a later attempt's number shows that there was this run."""
 
     @property
     def began_ms(self) -> float:
@@ -95,13 +88,13 @@ class Fact:
     """The reasons of its dead letters, by consumer."""
 
     def attempts(self, consumer: str) -> list[Run]:
-        """Return a consumer's runs, the oldest first, with the crashed ones that only a takeover's number shows."""
+        """Return a consumer's runs, the oldest first, with the crashed attempts that a takeover's number shows."""
         found: list[Run] = []
         for run in sorted((each for each in self.runs if each.consumer == consumer), key=lambda each: each.began_ms):
             if run.outcome == observation.TAKEOVER:
-                for number in range(1 + sum(each.outcome in FAILURES for each in found), run.attempt):
-                    told = (number, None, "it logged nothing", int(run.began_ms))
-                    found.append(Run(consumer, CRASHED, *told, guessed=True))
+                missing = range(1 + sum(each.outcome in GROUPS["failed"] for each in found), run.attempt)
+                told = (None, "it logged nothing", int(run.began_ms))
+                found += [Run(consumer, CRASHED, number, *told) for number in missing]
             found.append(run)
         return found
 
@@ -134,11 +127,27 @@ class Filter(NamedTuple):
     outcome: str = ""
     """An outcome, or the name of a group of them."""
 
+    def matches(self, fact: Fact, consumers: Iterable[AuditedConsumer]) -> bool:
+        """Return whether a fact is to be shown."""
+        begin, asterisk, _ = self.ride.partition("*")
+        is_named = (fact.ride or "").startswith(begin) if asterisk else self.ride in {"", fact.ride, fact.id}
+        if not is_named or self.type not in {"", fact.type}:
+            return False
+        if not self.at and not self.outcome:
+            return True
+        outcomes = GROUPS.get(self.outcome, {self.outcome})
+        for each in consumers:
+            if self.at in {"", each.name} and (decisive := fact.outcome(each)) is not None:
+                seen = {decisive, *(run.outcome for run in fact.attempts(each.name))}
+                if not self.outcome or not seen.isdisjoint(outcomes):
+                    return True
+        return False
+
 
 class Index:
     """The newest facts of a stack, and counts of what happened."""
 
-    def __init__(self, consumers: Sequence[AuditedConsumer], most: int = MOST_EVENTS) -> None:
+    def __init__(self, consumers: Sequence[AuditedConsumer], most: int = 50_000) -> None:
         self.consumers = consumers
         self.facts: dict[str, Fact] = {}
         """By id, the oldest first; one without copies is not known to be published."""
@@ -150,10 +159,7 @@ class Index:
         self.version = 0
         """Grows with every change."""
         self._most = most
-        self._open: dict[str, tuple[str, list[Run]]] = {}  # the invocation of each log stream, with its runs
-        self._crashed: dict[str, Run] = {}  # by the request's id
-
-    # ---- Adding ------------------------------------------------------------------------------------------------------
+        self._open = defaultdict[str, list[Run]](list)  # the runs of the invocation that each log stream is in
 
     def add_published(self, line: Mapping[str, Any]) -> None:
         """Add a line of the bus's log."""
@@ -167,33 +173,32 @@ class Index:
             if event.named:
                 fact.ride, fact.version = event.named.order_id, event.named.version
             for each in self.consumers if event.fact else ():
-                if each.takes(fact.type) and not self._is_settled(fact, each.name):
+                settled = any(run.outcome in _SETTLED for run in fact.runs if run.consumer == each.name)
+                if each.takes(fact.type) and not settled:
                     self.waiting[each.name].add(fact.id)
-        kind = REPLAYED if event.replayed else BROKEN if event.fact is None else COPY if fact.copies else DISTINCT
+        kind = REPLAYED if event.replayed else _BROKEN if event.fact is None else _COPY if fact.copies else _DISTINCT
         fact.body = line["message"]
         fact.copies.append(Copy(event.event_id, time_ms, event.replayed))
         self._count(BUS, kind, time_ms)
         self._count(PRODUCERS, REPLAYED if event.replayed else str((read(fact.body) or {}).get("source")), time_ms)
 
-    def add_line(self, consumer: str, line: Mapping[str, Any]) -> None:
-        """Add a line of a consumer's log: a delivery, the begin or the end of an invocation, or a crash."""
-        text, stream, time_ms = line["message"], line["logStreamName"], int(line["timestamp"])
-        if text.startswith("{"):
-            if found := delivered_in(line):
-                run = Run(*found[:2], found.attempt or 0, found.delivery, found.reason, time_ms)
-                self._add_run(run, found.fact, stream)
-        elif match := _started(text):
-            self._open[stream] = (match[1], [])
+    def add_line(self, line: Mapping[str, Any]) -> None:
+        """Add a line of a consumer's log: a delivery, or the begin or the end of an invocation."""
+        text, stream = line["message"], line["logStreamName"]
+        if text.startswith("START "):
+            self._open.pop(stream, None)
         elif match := _reported(text):
-            for run in self._open.pop(stream, ("", []))[1]:
+            for run in self._open.pop(stream, ()):
                 run.duration_ms = float(match[1])
             self.version += 1
-        elif _ended(text):
-            request, runs = self._open.setdefault(stream, ("", []))
-            run = Run(consumer, CRASHED, 0, request, text.strip()[:200], time_ms)
-            runs.append(run)
-            self._crashed[request] = run
-            self._count(consumer, CRASHED, time_ms)
+        elif text.startswith("{") and (found := delivered_in(line)):
+            run = Run(*found[:2], found.attempt or 0, found.delivery, found.reason, int(line["timestamp"]))
+            self._open[stream].append(run)
+            self._count(run.consumer, run.outcome, run.ended_ms)
+            if found.fact is not None:
+                self._fact(found.fact).runs.append(run)
+                if run.outcome in _SETTLED:
+                    self.waiting.get(run.consumer, set()).discard(found.fact)
 
     def add_letters(self, letters: Iterable[DeadLettered]) -> None:
         """Replace what is known of dead letters."""
@@ -216,21 +221,6 @@ class Index:
                 names.discard(oldest)
         return self.facts.setdefault(name, Fact(name))
 
-    def _add_run(self, run: Run, name: str | None, stream: str) -> None:
-        self._count(run.consumer, run.outcome, run.ended_ms)
-        self._open.setdefault(stream, ("", []))[1].append(run)
-        if name is None:
-            return
-        fact = self._fact(name)
-        if crashed := self._crashed.pop(run.delivery or "", None):  # a retry keeps the id of the request
-            fact.runs.append(crashed)
-        fact.runs.append(run)
-        if self._is_settled(fact, run.consumer):
-            self.waiting.get(run.consumer, set()).discard(name)
-
-    def _is_settled(self, fact: Fact, consumer: str) -> bool:
-        return any(run.outcome in _SETTLED for run in fact.runs if run.consumer == consumer)
-
     def _count(self, lane: str, what: str, time_ms: int) -> None:
         self.version += 1
         self.totals[lane][what] += 1
@@ -239,28 +229,12 @@ class Index:
             for old in sorted(self._buckets)[:-BUCKETS]:
                 del self._buckets[old]
 
-    # ---- Asking ------------------------------------------------------------------------------------------------------
-
     def page(self, wanted: Filter, number: int = 0) -> tuple[list[Fact], bool]:
         """Return a page of published facts, the newest first, and whether there are older ones."""
-        matching = (fact for fact in reversed(self.facts.values()) if fact.copies and self._matches(fact, wanted))
+        published = (fact for fact in reversed(self.facts.values()) if fact.copies)
+        matching = (fact for fact in published if wanted.matches(fact, self.consumers))
         found = list(islice(matching, number * PAGE, (number + 1) * PAGE + 1))
         return found[:PAGE], len(found) > PAGE
-
-    def _matches(self, fact: Fact, wanted: Filter) -> bool:
-        begin, asterisk, _ = wanted.ride.partition("*")
-        is_named = (fact.ride or "").startswith(begin) if asterisk else wanted.ride in {"", fact.ride, fact.id}
-        if not is_named or wanted.type not in {"", fact.type}:
-            return False
-        if not wanted.at and not wanted.outcome:
-            return True
-        outcomes = GROUPS.get(wanted.outcome, {wanted.outcome})
-        for each in self.consumers:
-            if wanted.at in {"", each.name} and (decisive := fact.outcome(each)) is not None:
-                seen = {decisive, *(run.outcome for run in fact.runs if run.consumer == each.name)}
-                if not wanted.outcome or not seen.isdisjoint(outcomes):
-                    return True
-        return False
 
     def recent(self, lane: str, now_s: float) -> list[Counter[str]]:
         """Return the totals of a lane by time bucket, the oldest first; the newest bucket is the current one."""

@@ -15,7 +15,7 @@ from ops.regions import ROOT
 from ops.stack import OperatorError, StackRef
 
 _ACTS: Final = frozenset({"redrive", "release", "replay run", "replay cancel"})
-OFFERED: Final = _ACTS | {"replay plan"}
+_OFFERED: Final = _ACTS | {"replay plan"}
 """The verbs that the desk runs."""
 _OPTIONS: Final = frozenset({"", "group", "limit", "release", "since", "until", "only"})
 """The options that it passes on; the empty name is the argument without a name."""
@@ -25,35 +25,26 @@ _ENDS_SECONDS: Final = 5.0
 
 
 class Job:
-    """A command that runs or has run.
+    """A command that runs or has run: a verb, and the words of its command line, which begin with the verb."""
 
-    Attributes:
-        verb: its name.
-        words: the verb with its arguments.
-        command: what a user would type.
-        asks: whether it changes nothing until it is confirmed.
-        lines: what it has printed.
-        status: its exit status; None while it runs.
-        reader: the thread that reads what it prints, which ends with it.
-    """
-
-    def __init__(self, verb: str, words: tuple[str, ...], stack: StackRef, *, confirmed: bool) -> None:
+    def __init__(self, verb: str, words: list[str], stack: StackRef, *, confirmed: bool) -> None:
         self.verb, self.words = verb, words
         self.asks = verb in _ACTS and not confirmed
+        """Whether it changes nothing until it is confirmed."""
         self.lines: deque[str] = deque(maxlen=_MOST_LINES)
+        """What it has printed."""
         self.status: int | None = None
+        """Its exit status; None while it runs."""
         typed = [*words, *(["--yes"] if confirmed else [])]
         self.command = shlex.join(["./carride", *typed])
-        self._process = Popen(
-            [sys.executable, "-m", "ops", *typed, f"--stack={stack.name}", f"--region={stack.region}"],
-            stdin=DEVNULL,
-            stdout=PIPE,
-            stderr=STDOUT,
-            text=True,
-            cwd=ROOT,
-            env=_environment(stack),
-        )
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+        if stack.local is not None:
+            test = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}  # the engine's own
+            environment |= {"AWS_ENDPOINT_URL": stack.local.endpoint, **test}
+        command = [sys.executable, "-m", "ops", *typed, f"--stack={stack.name}", f"--region={stack.region}"]
+        self._process = Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, text=True, cwd=ROOT, env=environment)
         self.reader = threading.Thread(target=self._read, name=f"desk-{verb}", daemon=True)
+        """Reads what it prints, and ends with it."""
         self.reader.start()
 
     def interrupt(self) -> None:
@@ -79,20 +70,18 @@ class Jobs:
     def start(self, verb: str, arguments: Mapping[str, str]) -> str:
         """Start the dry run of a verb and return the job's id.
 
-        Args:
-            verb: one of `OFFERED`.
-            arguments: options by name, and the argument without a name under the empty one; ``on`` is a flag.
+        Options are given by name, and the argument without a name under the empty one; ``on`` is a flag.
 
         Raises:
             OperatorError: the desk does not offer the verb or an option.
         """
         words = verb.split()
         for name, value in arguments.items():
-            if verb not in OFFERED or name not in _OPTIONS or (not name and value.startswith("-")):
+            if verb not in _OFFERED or name not in _OPTIONS or (not name and value.startswith("-")):
                 raise OperatorError(f"the desk does not run {verb} with {name} {value}")
             if value:
                 words.append(value if not name else f"--{name}" if value == "on" else f"--{name}={value}")
-        return self._add(verb, tuple(words), confirmed=False)
+        return self._add(Job(verb, words, self._stack, confirmed=False))
 
     def confirm(self, name: str) -> str:
         """Do what a dry run has shown, and return the new job's id.
@@ -100,10 +89,10 @@ class Jobs:
         Raises:
             OperatorError: there is no such dry run, or it has not ended well.
         """
-        job = self._jobs.get(name)
+        job = self.get(name)
         if job is None or not job.asks or job.status != 0:
             raise OperatorError("there is no such preview: start it again")
-        return self._add(job.verb, job.words, confirmed=True)
+        return self._add(Job(job.verb, job.words, self._stack, confirmed=True))
 
     def stop(self) -> None:
         """Interrupt all jobs, and wait for the ends of what they clean up."""
@@ -112,18 +101,9 @@ class Jobs:
         for job in self._jobs.values():
             job.reader.join(_ENDS_SECONDS)
 
-    def _add(self, verb: str, words: tuple[str, ...], *, confirmed: bool) -> str:
+    def _add(self, job: Job) -> str:
         name = secrets.token_hex(4)
-        self._jobs[name] = Job(verb, words, self._stack, confirmed=confirmed)
+        self._jobs[name] = job
         if len(self._jobs) > _MOST_JOBS:
             del self._jobs[next(iter(self._jobs))]
         return name
-
-
-def _environment(stack: StackRef) -> dict[str, str]:
-    """Return the environment in which a command finds the stack."""
-    found = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
-    if stack.local is not None:
-        test = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}  # the engine's own
-        found |= {"AWS_ENDPOINT_URL": stack.local.endpoint, **test}
-    return found

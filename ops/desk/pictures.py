@@ -7,7 +7,7 @@ from itertools import accumulate, pairwise
 from typing import Final, NamedTuple
 
 from idempotency import observation
-from ops.desk.index import ABSORBED, CRASHED, DEAD, FAILURES, WAITING
+from ops.desk.index import CRASHED, WAITING
 
 WIDTH: Final = 1000.0
 """Width of the time axis in its own units."""
@@ -16,7 +16,7 @@ _INSTANT_MS: Final = 20.0
 
 
 class Look(NamedTuple):
-    """How an outcome is shown: its CSS class, a sign and a word, so that colour says nothing alone."""
+    """How an outcome is shown: its CSS classes, a sign and a word, so that colour says nothing alone."""
 
     kind: str
     sign: str
@@ -30,7 +30,7 @@ LOOKS: Final[Mapping[str, Look]] = {
     observation.DUPLICATE: Look("duplicate", "=", "duplicate"),
     observation.BUSY: Look("duplicate", "…", "busy"),
     observation.FAILED: Look("failed", "✕", "failed"),
-    CRASHED: Look("failed", "✕", "crashed"),
+    CRASHED: Look("failed guessed", "✕", "crashed"),
     observation.LOST_LEASE: Look("fenced", "⊘", "late write fenced off"),
     observation.EXPIRED: Look("duplicate", "⌀", "expired"),
     observation.QUARANTINED: Look("dead", "■", "quarantined"),
@@ -39,36 +39,20 @@ LOOKS: Final[Mapping[str, Look]] = {
     WAITING: Look("waiting", "○", "waiting"),
 }
 
-STACKED: Final[Mapping[str, frozenset[str]]] = {
-    "new": frozenset({observation.NEW, observation.RETRIED}),
-    "takeover": frozenset({observation.TAKEOVER}),
-    "duplicate": ABSORBED,
-    "failed": FAILURES,
-    "dead": DEAD,
-}
-"""The parts of a consumer's chart, from the bottom up."""
-
-
-class Bar(NamedTuple):
-    """A part of a bucket's bar in a chart; 1 is a bucket's width and an event's height."""
-
-    kind: str
-    x: int
-    y: int
-    height: int
-
 
 def look(outcome: str) -> Look:
     """Return the look of an outcome."""
     return LOOKS.get(outcome, Look("failed", "!", outcome.lower()))
 
 
-def stacked(buckets: Sequence[Counter[str]], parts: Mapping[str, Iterable[str]]) -> tuple[list[Bar], int]:
-    """Stack the counts of time buckets; return the bars, and the height of the highest bucket.
+type Bar = tuple[str, int, int, int]
+"""CSS class, x, y and height of a part of a bucket's bar; 1 is a bucket's width and an event's height."""
 
-    Args:
-        buckets: counts by outcome, the oldest first.
-        parts: the outcomes that each part adds up, by CSS class.
+
+def stacked(buckets: Sequence[Counter[str]], parts: Mapping[str, Iterable[str]]) -> tuple[list[Bar], int]:
+    """Stack the counts of time buckets, the oldest first; return the bars, and the height of the highest bucket.
+
+    ``parts`` are the outcomes that each part adds up, by CSS class, from the bottom up.
     """
     peak, bars = max(bucket.total() for bucket in buckets), list[Bar]()
     for x, bucket in enumerate(buckets):
@@ -76,7 +60,7 @@ def stacked(buckets: Sequence[Counter[str]], parts: Mapping[str, Iterable[str]])
         for kind, outcomes in parts.items():
             if count := sum(bucket[outcome] for outcome in outcomes):
                 top -= count
-                bars.append(Bar(kind, x, top, count))
+                bars.append((kind, x, top, count))
     return bars, peak
 
 

@@ -3,10 +3,10 @@
 import json
 import re
 import time
-from collections import Counter, OrderedDict
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from starlette.requests import Request
 
@@ -24,47 +24,17 @@ from ops.audit.ledger import ROWS
 from ops.audit.queues import read
 from ops.desk import faults
 from ops.desk.feed import Feed
-from ops.desk.index import (
-    BROKEN,
-    BUCKET_S,
-    BUCKETS,
-    BUS,
-    COPY,
-    DISTINCT,
-    GROUPS,
-    PRODUCERS,
-    REPLAYED,
-    WAITING,
-    Fact,
-    Filter,
-)
-from ops.desk.pictures import STACKED, WIDTH, axis, stacked
+from ops.desk.index import BUCKET_S, BUCKETS, BUS, GROUPS, KINDS, PRODUCERS, REPLAYED, WAITING, Fact, Filter
+from ops.desk.pictures import WIDTH, axis, look, stacked
 
 if TYPE_CHECKING:
     from ops.desk.app import Desk
 
-VIEWS: Final = (
-    ("/", "Flow"),
-    ("/facts", "Facts"),
-    ("/letters", "Dead letters"),
-    ("/keys", "Keys"),
-    ("/replays", "Replay"),
-    ("/ledger", "Ledger"),
-)
-"""The pages of the navigation, in order."""
-
-_PARTS: Final = (
-    ("new", observation.NEW, "effect"),
-    ("duplicate", observation.DUPLICATE, "skipped"),
-    ("takeover", observation.TAKEOVER, observation.TAKEOVER),
-    ("failed", observation.FAILED, "failure"),
-)
-"""The outcomes in a consumer's box: part of the chart, an outcome with its sign, and what to filter by."""
 _BEHIND: Final = {
-    "duplicates_absorbed": "skipped",
+    "duplicates_absorbed": "duplicate",
     "retried": observation.RETRIED,
-    "takeovers": observation.TAKEOVER,
-    "failed": "failure",
+    "takeovers": "takeover",
+    "failed": "failed",
     "expired": observation.EXPIRED,
     "in_flight": WAITING,
     "effects": "effect",
@@ -72,8 +42,15 @@ _BEHIND: Final = {
     "doubled": "effect",
 }
 """The outcome of the events behind a number of the ledger."""
+_SIGNS: Final = {
+    "new": observation.NEW,
+    "duplicate": observation.DUPLICATE,
+    "takeover": observation.TAKEOVER,
+    "failed": observation.FAILED,
+}
+"""The parts in a consumer's box, with an outcome whose sign they have."""
+_CHARTED: Final = {name: outcomes for name, outcomes in GROUPS.items() if name != "effect"}
 _PRODUCER_DLQS: Final = ("ProducerDlq", "OutboxPipeDlq")
-_BUS_PARTS: Final = {"bus": (DISTINCT, COPY, BROKEN, REPLAYED)}
 _MINUTE_BUCKETS: Final = 60 // BUCKET_S
 _MOST_RECORDS: Final = 200
 _MOST_WATCHED: Final = 500
@@ -84,41 +61,44 @@ class NotThereError(LookupError):
     """Raised for a page about something that the desk does not know. The message is a sentence for the page."""
 
 
-class Watched[T]:
-    """The versions of records or items that the desk saw while their pages were open. Bounded."""
+class Watched[T](dict[str, list[T]]):
+    """The versions of records or items, by name, that the desk saw while their pages were open. Bounded."""
 
-    def __init__(self) -> None:
-        self._seen: OrderedDict[str, list[T]] = OrderedDict()
-
-    def add(self, name: str, value: T) -> Sequence[T]:
+    def add(self, name: str, value: T) -> list[T]:
         """Add a state, unless it is the last one, and return all versions, the oldest first."""
-        versions = self.of(name)
-        if not versions or versions[-1] != value:
-            versions = [*versions, value][-_MOST_VERSIONS:]
-            self._seen[name] = versions
-        if len(self._seen) > _MOST_WATCHED:
-            self._seen.popitem(last=False)
+        versions = self.get(name, [])
+        if versions[-1:] != [value]:
+            versions = self[name] = [*versions, value][-_MOST_VERSIONS:]
+        if len(self) > _MOST_WATCHED:
+            del self[next(iter(self))]
         return versions
 
-    def of(self, name: str) -> list[T]:
-        """Return all versions, the oldest first."""
-        return self._seen.get(name, [])
+
+# ── Pages: each function returns the variables of a template ──────────────────────────────────────────────────────────
+
+type View = Callable[["Desk", Request], Mapping[str, Any]]
 
 
-class Lease(NamedTuple):
-    """A lease that was seen in a record. Heartbeats make it longer."""
-
-    owner: str
-    attempt: int
-    begin_ms: int
-    end_ms: int
-
-
-# ── Pages ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+PAGES: Final[list[tuple[str, str, View]]] = []
+"""Path, template and view of each page."""
+VIEWS: Final[list[tuple[str, str]]] = []
+"""Path and name of each page in the navigation, in order."""
+STILL: Final[set[str]] = set()
+"""Templates that do not change by themselves: reading takes long or hides messages, or somebody edits them."""
 
 
-def flow(desk: "Desk", _request: Request) -> dict[str, Any]:
-    """Return counts and charts of the pipeline."""
+def _page(path: str, template: str, name: str = "", *, still: bool = False) -> Callable[[View], View]:
+    def register(view: View) -> View:
+        PAGES.append((path, template, view))
+        VIEWS.extend([(path, name)] if name else [])
+        STILL.update([template] if still else [])
+        return view
+
+    return register
+
+
+@_page("/", "flow.html", "Flow")
+def _flow(desk: "Desk", _request: Request) -> dict[str, Any]:
     feed, now = desk.feed, time.time()
     with feed.lock:
         recent, bus = feed.index.recent(BUS, now), feed.index.totals[BUS]
@@ -127,38 +107,35 @@ def flow(desk: "Desk", _request: Request) -> dict[str, Any]:
             "lanes": [_lane(feed, each, now) for each in feed.consumers],
             "sources": sorted(feed.index.totals[PRODUCERS].items()),
             "published": bus.total() - bus[REPLAYED],
-            "counts": {kind: bus[kind] for kind in (DISTINCT, COPY, BROKEN, REPLAYED)},
+            "counts": {kind: bus[kind] for kind in KINDS},
             "a_minute": sum(bucket.total() for bucket in recent[-_MINUTE_BUCKETS:]),
-            "chart_of_bus": stacked(recent, _BUS_PARTS),
+            "chart_of_bus": stacked(recent, {"bus": KINDS}),
             "buckets": BUCKETS,
             "minutes": BUCKETS * BUCKET_S // 60,
-            "producer_letters": {queue: feed.queues.get(queue) for queue in _PRODUCER_DLQS},
-            "bus_letters": {
-                queue: feed.queues[queue] for queue in {*OTHER_DLQS} - {*_PRODUCER_DLQS} if feed.queues.get(queue)
-            },
+            "producer_dlqs": _PRODUCER_DLQS,
+            "bus_dlqs": [each for each in OTHER_DLQS if each not in _PRODUCER_DLQS and feed.queues.get(each)],
         }
 
 
 def _lane(feed: Feed, consumer: AuditedConsumer, now: float) -> dict[str, Any]:
     buckets, total = feed.index.recent(consumer.name, now), feed.index.totals[consumer.name]
     minute = sum(buckets[-_MINUTE_BUCKETS:], Counter[str]())
-    dlqs = (f"{consumer.resources}RuleDlq", f"{consumer.resources}Dlq")
     return {
         "name": consumer.name,
         "deliveries": total.total(),
         "parts": [
-            (name, sign, wanted, *(sum(counts[each] for each in STACKED[name]) for counts in (total, minute)))
-            for name, sign, wanted in _PARTS
+            (name, look(sign).sign, *(sum(counts[each] for each in GROUPS[name]) for counts in (total, minute)))
+            for name, sign in _SIGNS.items()
         ],
-        "chart": stacked(buckets, STACKED),
+        "chart": stacked(buckets, _CHARTED),
         "waiting": len(feed.index.waiting[consumer.name]),
         "queue": feed.queues.get(f"{consumer.resources}Queue"),
-        "letters": {queue: feed.queues.get(queue) for queue in dlqs},
+        "dlqs": (f"{consumer.resources}RuleDlq", f"{consumer.resources}Dlq"),
     }
 
 
-def facts(desk: "Desk", request: Request) -> dict[str, Any]:
-    """Return a page of published events; those of one ride are the ride's page."""
+@_page("/facts", "facts.html", "Facts")
+def _facts(desk: "Desk", request: Request) -> dict[str, Any]:
     wanted = Filter(**{name: request.query_params.get(name, "").strip() for name in Filter._fields})
     asked = request.query_params.get("page", "")
     number = int(asked) if re.fullmatch("[0-9]{1,4}", asked) else 0
@@ -174,12 +151,12 @@ def facts(desk: "Desk", request: Request) -> dict[str, Any]:
             "more": more,
             "older": str(request.url.include_query_params(page=number + 1).query),
             "newer": str(request.url.include_query_params(page=number - 1).query),
-            "known": len(desk.feed.index.facts),
+            "known": sum(bool(each.copies) for each in desk.feed.index.facts.values()),
         }
 
 
-def event(desk: "Desk", request: Request) -> dict[str, Any]:
-    """Return one event with its copies, runs, records and effects."""
+@_page("/event/{id}", "event.html")
+def _event(desk: "Desk", request: Request) -> dict[str, Any]:
     fact, feed = _fact(desk, request.path_params["id"]), desk.feed
     takers = [each.name for each in feed.consumers if each.takes(fact.type) and fact.ride is not None]
     found = map(record_of, records.read(feed.stack, [f"{name}#{fact.id}" for name in takers]))
@@ -200,8 +177,9 @@ def event(desk: "Desk", request: Request) -> dict[str, Any]:
             }
             for each in feed.consumers
         ]
-        times = [time_ms for stop in stops for lease in stop["leases"] for time_ms in (lease.begin_ms, lease.end_ms)]
-        times += [time_ms for stop in stops for run, began_ms in stop["runs"] for time_ms in (began_ms, run.ended_ms)]
+        bars = [(begin_ms, seen.lease_ms) for stop in stops for begin_ms, seen in stop["leases"]]
+        bars += [(began_ms, run.ended_ms) for stop in stops for run, began_ms in stop["runs"]]
+        times = [time_ms for bar in bars for time_ms in bar]
         times += [copy.time_ms for copy in fact.copies]
         return {
             "title": fact.type or "An event that breaks the contract",
@@ -225,13 +203,13 @@ def _fact(desk: "Desk", name: str) -> Fact:
     return fact
 
 
-def _leases(versions: Sequence[Record]) -> list[Lease]:
-    """Return the leases of a record's attempts, the oldest first."""
-    found: dict[str, Lease] = {}
+def _leases(versions: Sequence[Record]) -> list[tuple[int, Record]]:
+    """Return when the lease of each attempt began, and the newest record with it: heartbeats make a lease longer."""
+    found: dict[str | None, tuple[int, Record]] = {}
     for each in versions:
-        if each.lease_ms and each.owner:
-            first = found.get(each.owner, Lease(each.owner, each.attempt, each.updated_ms, 0))
-            found[each.owner] = first._replace(end_ms=each.lease_ms)
+        if each.lease_ms:
+            begin_ms, _ = found.get(each.owner, (each.updated_ms, each))
+            found[each.owner] = begin_ms, each
     return list(found.values())
 
 
@@ -252,77 +230,90 @@ def _effect(desk: "Desk", consumer: AuditedConsumer, fact: Fact, item: Mapping[s
     if "data" in entry:  # the ride history keeps what every event said
         earlier = [each.data for each in timeline_of(item) if each.sequence < entry["sequence"]]
         return {"before": earlier[-1] if earlier else {}, "after": entry["data"], "emitted": ()}
-    seen = desk.items.of(name)
-    return {"before": seen[-1] if seen else None, "after": plain, "emitted": entry.get("emitted", ())}
+    before = desk.items.get(name, [None])[-1]
+    return {"before": before, "after": plain, "emitted": entry.get("emitted", ())}
 
 
-def edit(desk: "Desk", request: Request) -> dict[str, Any]:
-    """Return the detail of an event for editing."""
+@_page("/event/{id}/edit", "edit.html", still=True)
+def _edit(desk: "Desk", request: Request) -> dict[str, Any]:
     fact = _fact(desk, request.path_params["id"])
     return {"title": "Edit and send", "fact": fact, "detail": _indented((read(fact.body) or {}).get("detail"))}
 
 
-def letters(desk: "Desk", _request: Request) -> dict[str, Any]:
-    """Return the dead letters by failure."""
+@_page("/letters", "letters.html", "Dead letters", still=True)
+def _letters(desk: "Desk", _request: Request) -> dict[str, Any]:
     return {"title": "Dead letters", "found": dead.letters(desk.feed.stack)}
 
 
-def keys(desk: "Desk", request: Request) -> dict[str, Any]:
-    """Return the records that a search finds."""
+@_page("/keys", "keys.html", "Keys", still=True)
+def _keys(desk: "Desk", request: Request) -> dict[str, Any]:
     wanted = {name: request.query_params.get(name, "").strip() for name in ("ride", "key", "status")}
     asked = {name: value for name, value in wanted.items() if value}
     found = records.records(desk.feed.stack, **asked, limit=_MOST_RECORDS) if asked else None
     return {"title": "Keys", "wanted": wanted, "found": found, "statuses": sorted(STATUSES)}
 
 
-def replays(desk: "Desk", _request: Request) -> dict[str, Any]:
-    """Return the newest replays of the archive."""
+@_page("/replays", "replays.html", "Replay", still=True)
+def _replays(desk: "Desk", _request: Request) -> dict[str, Any]:
     return {"title": "Replay", "found": replay.status(desk.feed.stack)}
 
 
-def job(desk: "Desk", request: Request) -> dict[str, Any]:
-    """Return a command with what it has printed."""
+@_page("/job/{id}", "job.html")
+def _job(desk: "Desk", request: Request) -> dict[str, Any]:
     name = request.path_params["id"]
-    found = desk.jobs.get(name)
-    if found is None:
+    if (found := desk.jobs.get(name)) is None:
         raise NotThereError("This command is not known here any more.")
     return {"title": found.verb.capitalize(), "job": found, "name": name}
 
 
-def ledger(desk: "Desk", _request: Request) -> dict[str, Any]:
-    """Return the newest audit."""
+@_page("/ledger", "ledger.html", "Ledger")
+def _ledger(desk: "Desk", _request: Request) -> dict[str, Any]:
     rows = ROWS | {"lost": "lost", "doubled": "doubled"}
     return {"title": "Ledger", "report": desk.feed.report, "rows": rows, "behind": _BEHIND}
 
 
 # ── Buttons: each returns the page to show, and what was done in a sentence ───────────────────────────────────────────
 
+type Act = Callable[["Desk", Mapping[str, str]], tuple[str, str | None]]
 
-def start(desk: "Desk", form: Mapping[str, str]) -> tuple[str, str | None]:
+ACTS: Final[dict[str, Act]] = {}
+"""By path."""
+
+
+def _act(act: Act) -> Act:
+    ACTS[act.__name__.replace("_", "/")] = act
+    return act
+
+
+@_act
+def _start(desk: "Desk", form: Mapping[str, str]) -> tuple[str, str | None]:
     """Start the dry run of a command."""
     arguments = {name.removeprefix("argument"): value for name, value in form.items() if name not in {"verb", "back"}}
     return f"/job/{desk.jobs.start(form['verb'], arguments)}", None
 
 
-def confirm(desk: "Desk", form: Mapping[str, str]) -> tuple[str, str | None]:
+@_act
+def _confirm(desk: "Desk", form: Mapping[str, str]) -> tuple[str, str | None]:
     """Do what a dry run has shown."""
     return f"/job/{desk.jobs.confirm(form['job'])}", None
 
 
-def interrupt(desk: "Desk", form: Mapping[str, str]) -> tuple[str, str | None]:
+@_act
+def _interrupt(desk: "Desk", form: Mapping[str, str]) -> tuple[str, str | None]:
     """Interrupt a command as Ctrl-C does."""
     if found := desk.jobs.get(form["job"]):
         found.interrupt()
     return f"/job/{form['job']}", None
 
 
-def audit_now(desk: "Desk", _form: Mapping[str, str]) -> tuple[str, str | None]:
-    """Have the stack audited."""
-    desk.feed.audit_soon()
+@_act
+def _audit(desk: "Desk", _form: Mapping[str, str]) -> tuple[str, str | None]:
+    desk.feed.audit_wanted.set()
     return "/ledger", "The audit has begun."
 
 
-def send_edited(desk: "Desk", form: Mapping[str, str]) -> tuple[str, str | None]:
+@_act
+def _send(desk: "Desk", form: Mapping[str, str]) -> tuple[str, str | None]:
     """Put an edited event on the bus."""
     detail = faults.edited(form["detail"], derive="derive" in form)
     faults.send(desk.feed.stack, detail)
@@ -330,7 +321,8 @@ def send_edited(desk: "Desk", form: Mapping[str, str]) -> tuple[str, str | None]
     return f"/event/{name}" if name else "/facts", "The event was put on the bus."
 
 
-def deliver(desk: "Desk", form: Mapping[str, str]) -> tuple[str, str | None]:
+@_act
+def _deliver(desk: "Desk", form: Mapping[str, str]) -> tuple[str, str | None]:
     """Deliver an event again, or a copy of it with a fault."""
     fact, how = _fact(desk, form["id"]), form["how"]
     (consumer,) = [each for each in desk.feed.consumers if each.name == form["consumer"]]
@@ -342,26 +334,3 @@ def deliver(desk: "Desk", form: Mapping[str, str]) -> tuple[str, str | None]:
     times = 2 if how == "twice" else 1
     faults.deliver(desk.feed.stack, consumer, fact.body, times)
     return f"/event/{fact.id}", f"The event was put at {consumer.name} {'twice' if times > 1 else 'again'}."
-
-
-PAGES: Final = (
-    ("/", "flow.html", flow),
-    ("/facts", "facts.html", facts),
-    ("/event/{id}", "event.html", event),
-    ("/event/{id}/edit", "edit.html", edit),
-    ("/letters", "letters.html", letters),
-    ("/keys", "keys.html", keys),
-    ("/replays", "replays.html", replays),
-    ("/job/{id}", "job.html", job),
-    ("/ledger", "ledger.html", ledger),
-)
-STILL: Final = frozenset({"edit.html", "letters.html", "keys.html", "replays.html"})
-"""The pages that do not change by themselves: reading them takes long or hides messages, or somebody edits them."""
-ACTS: Final = (
-    ("/audit", audit_now),
-    ("/deliver", deliver),
-    ("/send", send_edited),
-    ("/start", start),
-    ("/confirm", confirm),
-    ("/interrupt", interrupt),
-)

@@ -33,11 +33,10 @@ class ReplayState(NamedTuple):
     until: datetime
     started: datetime
     replayed_until: datetime | None
-    """The time of the last event that was replayed; None if EventBridge does not tell."""
+    """The time of the last replayed event, if EventBridge tells."""
     waiting: int
     """Messages in the queues of consumers: waiting or being processed, of any origin."""
     reason: str
-    """Why the replay is in this state, if EventBridge says so."""
 
     @property
     def handed_over(self) -> bool:
@@ -74,11 +73,7 @@ def _replays(stack: StackRef) -> Iterator[dict[str, Any]]:
 
 
 def check(stack: StackRef, *, accept_duplicates: bool = False) -> None:
-    """Check that no other region processes the events that a replay would deliver.
-
-    Raises:
-        OperatorError: the other region has a replay running, processes new events, or cannot be asked.
-    """
+    """Refuse a replay if another region has one running, processes new events, or cannot be asked."""
     peer = stack.peer()
     if peer is None or accept_duplicates:
         return
@@ -86,10 +81,8 @@ def check(stack: StackRef, *, accept_duplicates: bool = False) -> None:
         running = unfinished(peer)
         is_fenced, peer_is_fenced = (fenced(each) is not None for each in (stack, peer))
     except (BotoCoreError, ClientError) as error:
-        raise OperatorError(
-            f"{peer.region} cannot be asked whether it works on the same events ({error}): wait for it, or take "
-            "--accept-duplicates"
-        ) from error
+        why = f"{peer.region} cannot be asked whether it works on the same events ({error})"
+        raise OperatorError(f"{why}: wait for it, or take --accept-duplicates") from error
     twice = "and events that two regions process at once take effect twice"
     if running:
         raise OperatorError(f"{peer.region} has a replay running ({running[0]}), {twice}: wait until it has ended")
@@ -100,15 +93,9 @@ def check(stack: StackRef, *, accept_duplicates: bool = False) -> None:
 
 
 def warnings(stack: StackRef, since: datetime, until: datetime, now: datetime) -> list[str]:
-    """Return why a replay of a window may leave out events.
-
-    Raises:
-        OperatorError: there is nothing to replay.
-    """
+    """Return why a replay of a window may leave out events; refuse one that has none."""
     if since >= now:
-        raise OperatorError(
-            f"the window begins in the future, at {since:%Y-%m-%d %H:%M:%S %Z}: take an earlier --since"
-        )
+        raise OperatorError(f"the window begins in the future, at {since:%Y-%m-%d %H:%M %Z}: take an earlier --since")
     archive = stack.client("events").describe_archive(ArchiveName=stack.outputs["CarRideArchiveArn"].rpartition("/")[2])
     days = archive.get("RetentionDays", 0)
     oldest = now - timedelta(days=days) if days else ALWAYS
@@ -125,11 +112,7 @@ def warnings(stack: StackRef, since: datetime, until: datetime, now: datetime) -
 
 
 def receivers(stack: StackRef, *, only: str | None = None, partners: bool = False) -> list[str]:
-    """Return the ARNs of the rules that receive a replay: ``only`` this logical id, or all; none means every rule.
-
-    Raises:
-        OperatorError: there is no such rule.
-    """
+    """Return the ARNs of the rules that receive a replay: ``only`` this logical id, or all; none means every rule."""
     events, bus = stack.client("events"), stack.outputs["CarRideBusName"]
     if only is not None:
         rules = stack.named("AWS::Events::Rule")
@@ -159,22 +142,14 @@ def start(stack: StackRef, name: str, since: datetime, until: datetime, rules: C
 
 
 def handed_over(stack: StackRef, name: str, *, sleep: Callable[[float], None] = time.sleep) -> None:
-    """Wait until EventBridge has handed over all events of a replay. ``sleep`` waits for some seconds.
-
-    Raises:
-        OperatorError: the replay failed or was cancelled.
-    """
+    """Wait until EventBridge has handed over all events of a replay; refuse one that failed or was cancelled."""
     while not (replay := describe(stack, name)).handed_over:
         sleep(_POLL_SECONDS)
     replay.check()
 
 
 def describe(stack: StackRef, name: str) -> ReplayState:
-    """Return a replay by its name.
-
-    Raises:
-        OperatorError: the stack's archive has no such replay.
-    """
+    """Return a replay of the stack's archive by its name."""
     events, sqs = stack.client("events"), stack.client("sqs")
     try:
         found = events.describe_replay(ReplayName=name)
@@ -184,37 +159,13 @@ def describe(stack: StackRef, name: str) -> ReplayState:
         names = ", ".join(unfinished(stack)) or "none"
         raise OperatorError(f"{stack.name} has no replay {name} in {stack.region}: unfinished are {names}")
     urls = [stack.outputs.get(f"{each.resources}QueueUrl") for each in CONSUMERS]
-    return ReplayState(
-        name,
-        found["State"],
-        found["EventStartTime"],
-        found["EventEndTime"],
-        found["ReplayStartTime"],
-        found.get("EventLastReplayedTime"),
-        sum(waiting(sqs, url, visible=True) for url in urls if url is not None),
-        found.get("StateReason", ""),
-    )
+    since, until, started = (found[f"{each}Time"] for each in ("EventStart", "EventEnd", "ReplayStart"))
+    queued = sum(waiting(sqs, url, visible=True) for url in urls if url is not None)
+    last, why = found.get("EventLastReplayedTime"), found.get("StateReason", "")
+    return ReplayState(name, found["State"], since, until, started, last, queued, why)
 
 
 def status(stack: StackRef) -> list[ReplayState]:
     """Return the newest replays of a stack's archive, without those that only predict; the newest is first."""
     newest = sorted(_replays(stack), key=itemgetter("ReplayStartTime"), reverse=True)[:_SHOWN]
     return [describe(stack, each["ReplayName"]) for each in newest]
-
-
-def cancellable(stack: StackRef, name: str) -> ReplayState:
-    """Return a replay that can be cancelled.
-
-    Raises:
-        OperatorError: there is no such replay, or it has handed over everything.
-    """
-    found = describe(stack, name)
-    if found.handed_over:
-        raise OperatorError(f"{name} is {found.state}: there is nothing left to cancel")
-    return found
-
-
-def cancel(stack: StackRef, name: str) -> ReplayState:
-    """Cancel a replay. What it has handed over, consumers process."""
-    stack.client("events").cancel_replay(ReplayName=name)
-    return describe(stack, name)

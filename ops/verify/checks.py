@@ -1,7 +1,7 @@
 """The statements about a deployed stack that code checks, in the order in which they are run."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Final
@@ -12,11 +12,10 @@ from idempotency.stores.transport import BOTOCORE_USED
 from ops import letters, redrive, replay
 from ops.audit import Report, audit
 from ops.audit.reading import lines
-from ops.verify import CHECKS, check
-from ops.verify.deployment import Deployment, FailedError, SkippedError
+from ops.verify import Check, Deployment, FailedError, SkippedError
 from ops.words import counted
 
-__all__ = ["CHECKS"]
+CHECKS: Final[list[Check]] = []
 
 _SIMULATED: Final = {"duplicates": 0.1, "outOfOrder": 0.1, "older": 0.1}
 _TRANSITIONS: Final = ("accept", "start", "complete")
@@ -29,244 +28,226 @@ _TRIAL: Final = ("local", "dev")
 """The stages in which a check may publish or break something."""
 
 
-def _require(problems: Mapping[str, object] | list[str], what: str) -> None:
-    if problems:
-        raise FailedError(f"{what}: {', '.join(map(str, problems))}")
+type _Run = Callable[[Deployment], str]
+
+
+def check(statement: str, *, drill: bool = False, **only: tuple[str, ...]) -> Callable[[_Run], _Run]:
+    """Register a function as the check of a statement; arguments as in `Check`."""
+
+    def register(run: _Run) -> _Run:
+        CHECKS.append(Check(statement, run, drill, only))
+        return run
+
+    return register
 
 
 # ── What is deployed ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @check("The stack and its nested stacks are complete; in stage prod, deleting the stack is protected")
-def _stacks(deployment: Deployment) -> str:
-    client = deployment.stack.client("cloudformation")
-    nested = deployment.stack.named("AWS::CloudFormation::Stack").values()
-    states = {}
-    for name in (deployment.stack.name, *nested):
-        (described,) = client.describe_stacks(StackName=name)["Stacks"]
-        states[described["StackName"]] = described["StackStatus"]
-    complete = {"CREATE_COMPLETE", "UPDATE_COMPLETE", "IMPORT_COMPLETE"}
-    _require({name: state for name, state in states.items() if state not in complete}, "not complete")
-    described = deployment.stack.describe() or {}
-    if deployment.parameters["Stage"] == "prod" and not described.get("EnableTerminationProtection"):
-        raise FailedError("nothing protects the stack: enable its termination protection (docs/on-an-account.md)")
-    return counted(len(states), "stack")
+def _stacks(it: Deployment) -> str:
+    names = [it.stack.name, *it.stack.named("AWS::CloudFormation::Stack").values()]
+    for name in names:
+        (found,) = it.client("cloudformation").describe_stacks(StackName=name)["Stacks"]
+        if found["StackStatus"] not in {"CREATE_COMPLETE", "UPDATE_COMPLETE", "IMPORT_COMPLETE"}:
+            it.wrong.append(f"{found['StackName']} is {found['StackStatus']}")
+    protected = (it.stack.describe() or {}).get("EnableTerminationProtection")
+    if it.parameters["Stage"] == "prod" and not protected:
+        it.wrong.append("nothing protects the stack: enable its termination protection (docs/on-an-account.md)")
+    return counted(len(names), "stack")
 
 
 @check("Nobody has changed the stack by hand: there is no drift", Stage=_ON_AWS)
-def _drift(deployment: Deployment) -> str:
-    client = deployment.stack.client("cloudformation")
-    detection = client.detect_stack_drift(StackName=deployment.stack.name)["StackDriftDetectionId"]
+def _drift(it: Deployment) -> str:
+    client = it.client("cloudformation")
+    detection = client.detect_stack_drift(StackName=it.stack.name)["StackDriftDetectionId"]
 
     def ended() -> Any:
         status = client.describe_stack_drift_detection_status(StackDriftDetectionId=detection)
         return status["DetectionStatus"] != "DETECTION_IN_PROGRESS" and status
 
-    status = deployment.until("drift detection has not ended", ended)
-    if status.get("StackDriftStatus") == "IN_SYNC":
-        return "in sync"
-    drifts = client.describe_stack_resource_drifts(
-        StackName=deployment.stack.name, StackResourceDriftStatusFilters=["MODIFIED", "DELETED"]
-    )
-    raise FailedError(f"drifted: {', '.join(each['LogicalResourceId'] for each in drifts['StackResourceDrifts'])}")
+    if it.until("drift detection has not ended", ended).get("StackDriftStatus") != "IN_SYNC":
+        drifts = client.describe_stack_resource_drifts(
+            StackName=it.stack.name, StackResourceDriftStatusFilters=["MODIFIED", "DELETED"]
+        )
+        drifted = [each["LogicalResourceId"] for each in drifts["StackResourceDrifts"]]
+        it.wrong.append(f"drifted: {', '.join(drifted)}")
+    return "in sync"
 
 
 @check("Functions are active, on the processor that was asked for, with the reserved concurrency")
-def _functions(deployment: Deployment) -> str:
-    client = deployment.stack.client("lambda")
-    functions = deployment.stack.named("AWS::Lambda::Function")
-    reserved = int(deployment.parameters["ReservedConcurrency"])
-    wrong = []
-    for logical, name in functions.items():
+def _functions(it: Deployment) -> str:
+    client, reserved = it.client("lambda"), int(it.parameters["ReservedConcurrency"])
+    for logical, name in it.functions.items():
         found = client.get_function_configuration(FunctionName=name)
         if found.get("State", "Active") != "Active" or found.get("LastUpdateStatus", "Successful") != "Successful":
-            wrong.append(f"{logical} is {found.get('State')}, {found.get('LastUpdateStatusReason', 'not updated')}")
-        if found["Architectures"] != [deployment.parameters["Architecture"]]:
-            wrong.append(f"{logical} runs on {found['Architectures']}")
+            it.wrong.append(f"{logical} is {found.get('State')}, {found.get('LastUpdateStatusReason', 'not updated')}")
+        if found["Architectures"] != [it.parameters["Architecture"]]:
+            it.wrong.append(f"{logical} runs on {found['Architectures']}")
         kept = client.get_function_concurrency(FunctionName=name).get("ReservedConcurrentExecutions", 0)
         if kept != reserved:
-            wrong.append(f"{logical} has {kept} reserved invocations, not {reserved}")
-    _require(wrong, "functions")
-    return counted(len(functions), "function")
+            it.wrong.append(f"{logical} has {kept} reserved invocations, not {reserved}")
+    return counted(len(it.functions), "function")
 
 
 @check("Rules deliver: each is enabled, and its target has retries and a dead-letter queue that lets it in")
-def _rules(deployment: Deployment) -> str:
-    stack = deployment.stack
-    events, sqs, bus = stack.client("events"), stack.client("sqs"), stack.outputs["CarRideBusName"]
-    rules = stack.named("AWS::Events::Rule")
-    wrong = []
+def _rules(it: Deployment) -> str:
+    events, bus, rules = it.client("events"), it.stack.outputs["CarRideBusName"], it.stack.named("AWS::Events::Rule")
     for logical, name in rules.items():
         rule = events.describe_rule(Name=name, EventBusName=bus)
-        expected = stack.outputs["PaymentRuleState"] if logical == "PaymentRule" else "ENABLED"
-        if rule["State"] != expected:
-            wrong.append(f"{logical} is {rule['State']}")
+        if rule["State"] != (it.stack.outputs["PaymentRuleState"] if logical == "PaymentRule" else "ENABLED"):
+            it.wrong.append(f"{logical} is {rule['State']}")
         for target in events.list_targets_by_rule(Rule=name, EventBusName=bus)["Targets"]:
             if ":logs:" in target["Arn"]:
                 continue
-            arn = target.get("DeadLetterConfig", {}).get("Arn")
-            if arn is None or "RetryPolicy" not in target:
-                wrong.append(f"{logical} has no dead-letter queue or no retries")
-            elif not _lets_in(sqs, arn, rule["Arn"]):
-                wrong.append(f"{logical} may not send to {arn.rpartition(':')[2]}: its policy does not name the rule")
-            if ":lambda:" in target["Arn"] and not _may_invoke(stack.client("lambda"), target["Arn"], rule["Arn"]):
-                wrong.append(f"{logical} may not invoke {target['Arn'].rpartition(':')[2]}")
-    _require(wrong, "rules")
+            queue = target.get("DeadLetterConfig", {}).get("Arn")
+            if queue is None or "RetryPolicy" not in target:
+                it.wrong.append(f"{logical} has no dead-letter queue or no retries")
+            elif not _lets_in(it, queue, rule["Arn"]):
+                it.wrong.append(
+                    f"{logical} may not send to {queue.rpartition(':')[2]}: its policy does not name the rule"
+                )
+            if ":lambda:" in target["Arn"] and not _lets_in(it, target["Arn"], rule["Arn"]):
+                it.wrong.append(f"{logical} may not invoke {target['Arn'].rpartition(':')[2]}")
     return counted(len(rules), "rule")
 
 
-def _lets_in(sqs: Any, queue: str, source: str) -> bool:
-    url = sqs.get_queue_url(QueueName=queue.rpartition(":")[2])["QueueUrl"]
-    policy = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["Policy"]).get("Attributes", {}).get("Policy")
-    return any(_allows(each, source) for each in _statements(policy))
+def _lets_in(it: Deployment, target: str, source: str) -> bool:
+    """Return whether the policy of a queue or a function names the ARN of a source."""
+    for statement in _policy(it, target):
+        conditions = [each for kind in statement.get("Condition", {}).values() for each in kind.values()]
+        sources = [one for each in conditions for one in (each if isinstance(each, list) else [each])]
+        if statement["Effect"] == "Allow" and source in sources:
+            return True
+    return False
 
 
-def _may_invoke(functions: Any, function: str, source: str) -> bool:
-    try:
-        policy = functions.get_policy(FunctionName=function)["Policy"]
-    except functions.exceptions.ResourceNotFoundException:
-        return False
-    return any(_allows(each, source) for each in _statements(policy))
-
-
-def _statements(policy: str | None) -> Iterator[dict[str, Any]]:
-    yield from json.loads(policy)["Statement"] if policy else ()
-
-
-def _allows(statement: Mapping[str, Any], source: str) -> bool:
-    conditions = [each for kind in statement.get("Condition", {}).values() for each in kind.values()]
-    sources = [one for each in conditions for one in (each if isinstance(each, list) else [each])]
-    return bool(statement["Effect"] == "Allow") and source in sources
+def _policy(it: Deployment, arn: str) -> list[dict[str, Any]]:
+    """Return the statements of the policy of a queue or a function."""
+    sqs, functions = it.client("sqs"), it.client("lambda")
+    if ":sqs:" in arn:
+        url = sqs.get_queue_url(QueueName=arn.rpartition(":")[2])["QueueUrl"]
+        policy = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["Policy"]).get("Attributes", {}).get("Policy")
+    else:
+        try:
+            policy = functions.get_policy(FunctionName=arn)["Policy"]
+        except functions.exceptions.ResourceNotFoundException:
+            return []
+    return list(json.loads(policy)["Statement"]) if policy else []
 
 
 @check("The pipe runs, and the queue's mapping is enabled")
-def _movers(deployment: Deployment) -> str:
-    stack = deployment.stack
+def _movers(it: Deployment) -> str:
+    stack = it.stack
     pipes, functions = stack.client("pipes"), stack.client("lambda")
     states = {}
     for logical, name in stack.named("AWS::Pipes::Pipe").items():
         states[logical] = pipes.describe_pipe(Name=name)["CurrentState"]
     for logical, uuid in stack.named("AWS::Lambda::EventSourceMapping").items():
         states[logical] = functions.get_event_source_mapping(UUID=uuid)["State"]
-    stopped = {name: state for name, state in states.items() if state not in {"RUNNING", "Enabled"}}
-    _require([f"{name} is {state}" for name, state in stopped.items()], "stopped")
+    it.wrong += [f"{name} is {state}" for name, state in states.items() if state not in {"RUNNING", "Enabled"}]
     return ", ".join(states)
 
 
 @check("The schedule runs the reconciler", Stage=_ON_AWS, Role=("standalone", "primary"))
-def _schedule(deployment: Deployment) -> str:
-    stack = deployment.stack
+def _schedule(it: Deployment) -> str:
+    stack = it.stack
     (name,) = stack.named("AWS::Scheduler::Schedule").values()
     if stack.client("scheduler").get_schedule(Name=name)["State"] != "ENABLED":
         raise FailedError("the schedule is not enabled")
     group = stack.outputs["ReconcilerLogGroupName"]
     since = int((datetime.now(UTC) - timedelta(minutes=15)).timestamp() * 1000)
     newest = partial(stack.client("logs").filter_log_events, logGroupName=group, startTime=since, limit=1)
-    deployment.until(f"{group} has no line of the last 15 minutes", lambda: newest()["events"])
+    it.until(f"{group} has no line of the last 15 minutes", lambda: newest()["events"])
     return "it ran in the last 15 minutes"
 
 
 @check("Tables keep what was promised: expiry of records, point-in-time recovery, protection in stage prod")
-def _tables(deployment: Deployment) -> str:
-    client = deployment.stack.client("dynamodb")
-    tables = {**deployment.stack.named("AWS::DynamoDB::GlobalTable"), **deployment.stack.named("AWS::DynamoDB::Table")}
-    wrong = []
+def _tables(it: Deployment) -> str:
+    client = it.client("dynamodb")
+    tables = {**it.tables, **it.stack.named("AWS::DynamoDB::Table")}
     for logical, name in tables.items():
         description = client.describe_table(TableName=name)["Table"]
-        if deployment.parameters["Stage"] == "prod" and not description.get("DeletionProtectionEnabled"):
-            wrong.append(f"{logical} is not protected from deletion")
-        if deployment.parameters["Stage"] != "local":  # the engine keeps neither
+        if it.parameters["Stage"] == "prod" and not description.get("DeletionProtectionEnabled"):
+            it.wrong.append(f"{logical} is not protected from deletion")
+        if it.parameters["Stage"] != "local":  # the engine keeps neither
             expires = client.describe_time_to_live(TableName=name)["TimeToLiveDescription"]["TimeToLiveStatus"]
             if logical in {"IdempotencyTable", "OutboxTable"} and expires not in {"ENABLED", "ENABLING"}:
-                wrong.append(f"{logical} never deletes expired items")
+                it.wrong.append(f"{logical} never deletes expired items")
             backups = client.describe_continuous_backups(TableName=name)["ContinuousBackupsDescription"]
             if backups["PointInTimeRecoveryDescription"]["PointInTimeRecoveryStatus"] != "ENABLED":
-                wrong.append(f"{logical} has no point-in-time recovery")
-    _require(wrong, "tables")
+                it.wrong.append(f"{logical} has no point-in-time recovery")
     return counted(len(tables), "table")
 
 
 @check("Provisioned tables and their indexes scale", TableBilling=("provisioned",))
-def _scaling(deployment: Deployment) -> str:
-    pages = deployment.stack.client("application-autoscaling").get_paginator("describe_scalable_targets")
+def _scaling(it: Deployment) -> str:
+    pages = it.client("application-autoscaling").get_paginator("describe_scalable_targets")
     targets = [each for page in pages.paginate(ServiceNamespace="dynamodb") for each in page["ScalableTargets"]]
-    mine = {each["ResourceId"] for each in targets if deployment.stack.name in each["ResourceId"]}
-    tables = deployment.stack.named("AWS::DynamoDB::GlobalTable").values()
-    _require([name for name in tables if f"table/{name}" not in mine], "these do not scale")
+    mine = {each["ResourceId"] for each in targets if it.stack.name in each["ResourceId"]}
+    it.wrong += [f"{name} does not scale" for name in it.tables.values() if f"table/{name}" not in mine]
     return counted(len(mine), "target")
 
 
 @check("The key of KmsKeyArn encrypts the tables")
-def _key(deployment: Deployment) -> str:
-    key = deployment.parameters["KmsKeyArn"]
+def _key(it: Deployment) -> str:
+    key = it.parameters["KmsKeyArn"]
     if not key:
         raise SkippedError("KmsKeyArn is not set")
-    client = deployment.stack.client("dynamodb")
-    tables = deployment.stack.named("AWS::DynamoDB::GlobalTable").values()
-    found = {name: client.describe_table(TableName=name)["Table"].get("SSEDescription", {}) for name in tables}
-    _require([name for name, each in found.items() if each.get("KMSMasterKeyArn") != key], "not encrypted with it")
-    return counted(len(found), "table")
+    for name in it.tables.values():
+        described = it.client("dynamodb").describe_table(TableName=name)["Table"]
+        if described.get("SSEDescription", {}).get("KMSMasterKeyArn") != key:
+            it.wrong.append(f"{name} is not encrypted with it")
+    return counted(len(it.tables), "table")
 
 
 @check("A gradual deployment publishes versions behind the alias live")
-def _aliases(deployment: Deployment) -> str:
-    if deployment.parameters["DeploymentStrategy"] == "AllAtOnce":
+def _aliases(it: Deployment) -> str:
+    if it.parameters["DeploymentStrategy"] == "AllAtOnce":
         raise SkippedError("DeploymentStrategy is AllAtOnce")
-    client = deployment.stack.client("lambda")
-    functions = deployment.stack.named("AWS::Lambda::Function").values()
-    versions = {name: client.get_alias(FunctionName=name, Name="live")["FunctionVersion"] for name in functions}
-    return ", ".join(f"{name} {version}" for name, version in versions.items())
+    alias = partial(it.client("lambda").get_alias, Name="live")
+    return ", ".join(f"{name} {alias(FunctionName=name)['FunctionVersion']}" for name in it.functions.values())
 
 
 @check("The archive is enabled, and its days of retention are those that you expect")
-def _archive(deployment: Deployment) -> str:
-    name = deployment.stack.outputs["CarRideArchiveArn"].rpartition("/")[2]
-    archive = deployment.stack.client("events").describe_archive(ArchiveName=name)
+def _archive(it: Deployment) -> str:
+    name = it.stack.outputs["CarRideArchiveArn"].rpartition("/")[2]
+    archive = it.client("events").describe_archive(ArchiveName=name)
     if archive["State"] not in {"ENABLED", "CREATING", "UPDATING"}:
-        raise FailedError(f"the archive is {archive['State']}: {archive.get('StateReason', '')}")
+        it.wrong.append(f"the archive is {archive['State']}: {archive.get('StateReason', '')}")
     return f"{archive['RetentionDays']} days"
 
 
 @check("The endpoint is active, and the health check of the primary is good", GlobalEndpoint=("present",))
-def _endpoint(deployment: Deployment) -> str:
-    stack = deployment.stack
+def _endpoint(it: Deployment) -> str:
+    stack = it.stack
     state = stack.client("events").describe_endpoint(Name=stack.name)["State"]
     if state != "ACTIVE":
         raise FailedError(f"the endpoint is {state}")
     answers = stack.client("route53").get_health_check_status(HealthCheckId=stack.outputs["CarRideHealthCheckId"])
     states = [each["StatusReport"]["Status"] for each in answers["HealthCheckObservations"]]
-    _require([each for each in states if not each.startswith("Success")], "the health check says")
+    it.wrong += [f"the health check says {each}" for each in states if not each.startswith("Success")]
     return "active"
 
 
 @check("Every table of the primary has a replica in the other region", Role=("primary",))
-def _replicas(deployment: Deployment) -> str:
-    client, peer = deployment.stack.client("dynamodb"), deployment.parameters["PeerRegion"]
-    tables = deployment.stack.named("AWS::DynamoDB::GlobalTable")
-    missing = [
-        logical
-        for logical, name in tables.items()
-        if (peer, "ACTIVE")
-        not in {
-            (each["RegionName"], each.get("ReplicaStatus"))
-            for each in client.describe_table(TableName=name)["Table"].get("Replicas", [])
-        }
-    ]
-    _require(missing, f"without an active replica in {peer}")
-    return counted(len(tables), "table")
+def _replicas(it: Deployment) -> str:
+    peer = it.parameters["PeerRegion"]
+    for logical, name in it.tables.items():
+        replicas = it.client("dynamodb").describe_table(TableName=name)["Table"].get("Replicas", [])
+        if (peer, "ACTIVE") not in {(each["RegionName"], each.get("ReplicaStatus")) for each in replicas}:
+            it.wrong.append(f"{logical} has no active replica in {peer}")
+    return counted(len(it.tables), "table")
 
 
 @check("The dashboard is there, and no alarm is on", Stage=_ON_AWS)
-def _alarms(deployment: Deployment) -> str:
-    client = deployment.stack.client("cloudwatch")
-    pages = client.get_paginator("describe_alarms").paginate(
-        AlarmNamePrefix=f"{deployment.stack.name}-", AlarmTypes=["MetricAlarm", "CompositeAlarm"]
-    )
-    alarms = [each for page in pages for kind in ("MetricAlarms", "CompositeAlarms") for each in page[kind]]
-    _require([each["AlarmName"] for each in alarms if each["StateValue"] == "ALARM"], "on")
-    prefix = f"{deployment.stack.name}-"
+def _alarms(it: Deployment) -> str:
+    client, prefix, kinds = it.client("cloudwatch"), f"{it.stack.name}-", ("MetricAlarm", "CompositeAlarm")
+    pages = client.get_paginator("describe_alarms").paginate(AlarmNamePrefix=prefix, AlarmTypes=[*kinds])
+    alarms = [each for page in pages for kind in kinds for each in page[f"{kind}s"]]
+    it.wrong += [f"{each['AlarmName']} is on" for each in alarms if each["StateValue"] == "ALARM"]
     if not client.list_dashboards(DashboardNamePrefix=prefix)["DashboardEntries"]:
-        raise FailedError(f"there is no dashboard {prefix}…")
+        it.wrong.append(f"there is no dashboard {prefix}…")
     return counted(len(alarms), "alarm")
 
 
@@ -274,25 +255,25 @@ def _alarms(deployment: Deployment) -> str:
 
 
 @check("Dispatch has cars to assign")
-def _cars(deployment: Deployment) -> str:
-    table = deployment.stack.outputs["CarTableName"]
-    if not deployment.stack.client("dynamodb").scan(TableName=table, Limit=1)["Items"]:
-        raise FailedError(f"{table} is empty: `./carride fleet --yes` parks a fleet")
+def _cars(it: Deployment) -> str:
+    table = it.stack.outputs["CarTableName"]
+    if not it.client("dynamodb").scan(TableName=table, Limit=1)["Items"]:
+        it.wrong.append(f"{table} is empty: `./carride fleet --yes` parks a fleet")
     return "at least one"
 
 
 @check("Payment has a gateway")
-def _gateway(deployment: Deployment) -> str:
-    if deployment.stack.outputs["PaymentRuleState"] == "DISABLED":
+def _gateway(it: Deployment) -> str:
+    if it.stack.outputs["PaymentRuleState"] == "DISABLED":
         raise SkippedError("there is none (docs/payment-gateway.md): payment's rule is disabled")
-    return deployment.parameters["PaymentGatewayUrl"] or "the simulated one"
+    return it.parameters["PaymentGatewayUrl"] or "the simulated one"
 
 
 @check("The API refuses requests without credentials", Stage=_ON_AWS)
-def _strangers(deployment: Deployment) -> str:
-    status, _ = deployment.request("GET", "/openapi.json", sign=False)
+def _strangers(it: Deployment) -> str:
+    status, _ = it.request("GET", "/openapi.json", sign=False)
     if status not in _REFUSED:
-        raise FailedError(f"an unsigned request was answered with {status}")
+        it.wrong.append(f"an unsigned request was answered with {status}")
     return str(status)
 
 
@@ -301,77 +282,74 @@ def _strangers(deployment: Deployment) -> str:
     Stage=_TRIAL,
     ApiAuthorization=("iam",),
 )
-def _bookings(deployment: Deployment) -> str:
-    rides = max(1, deployment.rides // 10)
+def _bookings(it: Deployment) -> str:
+    rides = max(1, it.rides // 10)
     for number in range(rides):
-        name = f"verify-{deployment.began:%Y%m%dT%H%M%S}-{number}"
+        name = f"verify-{it.began:%Y%m%dT%H%M%S}-{number}"
         order = {"customerID": name, "pickup": "sector_01", "destination": "sector_09", "price": 1000 + number}
-        ride = _twice(deployment, "POST", "/carrides", order, f"{name}-book")
+        ride = _twice(it, "POST", "/carrides", order, f"{name}-book")
         for action in _TRANSITIONS:
             change = {"action": action, "version": ride["version"]}
-            ride = _twice(deployment, "PUT", f"/carrides/{ride['orderID']}", change, f"{name}-{action}")
+            ride = _twice(it, "PUT", f"/carrides/{ride['orderID']}", change, f"{name}-{action}")
     return counted(rides, "ride")
 
 
-def _twice(deployment: Deployment, method: str, path: str, body: Mapping[str, Any], key: str) -> Any:
-    answers = [deployment.request(method, path, body, key=key) for _ in range(2)]
+def _twice(it: Deployment, method: str, path: str, body: Mapping[str, Any], key: str) -> Any:
+    answers = [it.request(method, path, body, key=key) for _ in range(2)]
     if answers[0][0] not in _OK or answers[0][1] != answers[1][1]:
         raise FailedError(f"{method} {path} was answered with {answers}")
     return answers[0][1]
 
 
 @check("Every event of simulated rides takes effect once per consumer; nothing is lost", Stage=_TRIAL)
-def _rides(deployment: Deployment) -> str:
-    request: dict[str, Any] = {"rides": deployment.rides, "seed": int(deployment.began.timestamp())} | _SIMULATED
-    answer = deployment.stack.invoke("CarRideSimulatorFunctionName", request)
+def _rides(it: Deployment) -> str:
+    request: dict[str, Any] = {"rides": it.rides, "seed": int(it.began.timestamp())} | _SIMULATED
+    answer = it.stack.invoke("CarRideSimulatorFunctionName", request)
     if "error" in answer:
         raise FailedError(f"the simulator refused: {answer['error']}")
-    return _settled(deployment).ledger.verdict
+    return _settled(it).ledger.verdict
 
 
-def _settled(deployment: Deployment) -> Report:
-    """Wait until nothing is in flight, and return the audit.
-
-    Raises:
-        FailedError: something is lost or doubled, or the audit cannot tell.
-    """
+def _settled(it: Deployment) -> Report:
+    """Wait until nothing is in flight, and return the audit, which has to be balanced."""
 
     def settled() -> Report | None:
-        report = audit(deployment.stack)
+        report = audit(it.stack)
         return report if report.ledger.wrong or report.ledger.blind or not report.ledger.in_flight else None
 
-    report = deployment.until("events are still in flight", settled)
+    report = it.until("events are still in flight", settled)
     if not report.ledger.balanced:
         raise FailedError(report.ledger.verdict)
     return report
 
 
-@check("Every function reached DynamoDB over the lean transport")
-def _transport(deployment: Deployment) -> str:
-    groups = [name.removesuffix(_GROUP) for name in deployment.stack.outputs if name.endswith(_GROUP)]
-    look = partial(lines, deployment.stack, pattern=f'"{BOTOCORE_USED}"', since=deployment.began)
-    others = {group: line["message"] for group in groups for line in look(group)}
-    _require(others, "went through botocore")
-    return "no process went through botocore"
+@check("No process since the last deployment went through botocore")
+def _transport(it: Deployment) -> str:
+    groups = [name.removesuffix(_GROUP) for name in it.stack.outputs if name.endswith(_GROUP)]
+    stack = it.stack.describe() or {}
+    since = stack.get("LastUpdatedTime") or stack["CreationTime"]  # a process logs the warning once
+    look = partial(lines, it.stack, pattern=f'"{BOTOCORE_USED}"', since=since)
+    it.wrong += [f"{group}: {line['message']}" for group in groups for line in look(group)]
+    return f"none since {since:%Y-%m-%d %H:%M UTC}"
 
 
 @check("Outcomes arrive as metrics", Stage=_ON_AWS)
-def _metrics(deployment: Deployment) -> str:
-    client, namespace = deployment.stack.client("cloudwatch"), f"CarRide/{deployment.stack.name}"
+def _metrics(it: Deployment) -> str:
+    client, namespace = it.client("cloudwatch"), f"CarRide/{it.stack.name}"
     metrics = partial(client.list_metrics, Namespace=namespace, MetricName="New")
-    deployment.until(f"{namespace} has no metric New", lambda: metrics()["Metrics"])
+    it.until(f"{namespace} has no metric New", lambda: metrics()["Metrics"])
     return namespace
 
 
 @check("A trace connects the producers, the bus and the consumers", Stage=_ON_AWS, Tracing=("Active",))
-def _traces(deployment: Deployment) -> str:
-    traces = partial(deployment.stack.client("xray").get_trace_summaries, StartTime=deployment.began)
+def _traces(it: Deployment) -> str:
+    traces = partial(it.client("xray").get_trace_summaries, StartTime=it.began)
 
     def connected() -> list[Any]:
         found = traces(EndTime=datetime.now(UTC))["TraceSummaries"]
         return [each for each in found if len({service["Name"] for service in each["ServiceIds"]}) > 1]
 
-    return counted(len(deployment.until("no trace has more than one service", connected)), "trace")
+    return counted(len(it.until("no trace has more than one service", connected)), "trace")
 
 
 # ── Drills ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -380,8 +358,8 @@ _drill: Final = partial(check, drill=True, Stage=_TRIAL)
 
 
 @_drill("An event that breaks the contract is dead-lettered at once; its message stays for you to delete")
-def _poison(deployment: Deployment) -> str:
-    stack = deployment.stack
+def _poison(it: Deployment) -> str:
+    stack = it.stack
 
     def broken() -> int:
         return letters.reasons(stack, "RideHistoryDlq")["CONTRACT"]
@@ -390,20 +368,20 @@ def _poison(deployment: Deployment) -> str:
     detail = {"specversion": "1.0", "id": "verify", "source": "verify", "type": "CarRideCreated", "data": {}}
     entry = BusEntry(source=SOURCE, detail=json.dumps(detail), time=datetime.now(UTC))
     stack.client("events").put_events(Entries=[entry.to_request(stack.outputs["CarRideBusName"])])
-    deployment.until("the event is in no dead-letter queue", lambda: broken() > before)
+    it.until("the event is in no dead-letter queue", lambda: broken() > before)
     return "in RideHistoryDlq, with the reason CONTRACT"
 
 
 @_drill("A rule without permission dead-letters its events; with it, a redrive gives each its effect once")
-def _permission(deployment: Deployment) -> str:
-    stack, functions = deployment.stack, deployment.stack.client("lambda")
+def _permission(it: Deployment) -> str:
+    stack, functions = it.stack, it.client("lambda")
     function = stack.outputs["RideHistoryFunctionName"]
-    (statement, *_) = _statements(functions.get_policy(FunctionName=function)["Policy"])
+    (statement, *_) = _policy(it, function)
     (source,) = statement["Condition"]["ArnLike"].values()
     functions.remove_permission(FunctionName=function, StatementId=statement["Sid"])
     try:
-        stack.invoke("CarRideSimulatorFunctionName", {"rides": 1, "seed": int(deployment.began.timestamp()) + 1})
-        deployment.until("nothing is in RideHistoryRuleDlq", lambda: letters.reasons(stack, "RideHistoryRuleDlq"))
+        stack.invoke("CarRideSimulatorFunctionName", {"rides": 1, "seed": int(it.began.timestamp()) + 1})
+        it.until("nothing is in RideHistoryRuleDlq", lambda: letters.reasons(stack, "RideHistoryRuleDlq"))
     finally:
         functions.add_permission(
             FunctionName=function,
@@ -414,15 +392,15 @@ def _permission(deployment: Deployment) -> str:
         )
     plan = redrive.plan(stack, "RideHistoryRuleDlq")
     sent = redrive.Job(stack, plan, report=lambda _: None).run().sent
-    return f"{sent} redriven; {_settled(deployment).ledger.verdict}"
+    return f"{sent} redriven; {_settled(it).ledger.verdict}"
 
 
 @_drill("A replay of the archive has no further effects")
-def _replay(deployment: Deployment) -> str:
-    stack = deployment.stack
+def _replay(it: Deployment) -> str:
+    stack = it.stack
     name = replay.name_for(stack.region, datetime.now(UTC))
     replay.check(stack)
-    began = deployment.began - timedelta(minutes=1)
+    began = it.began - timedelta(minutes=1)
     replay.start(stack, name, began, datetime.now(UTC), replay.receivers(stack))
     replay.handed_over(stack, name)
-    return f"{name}: {_settled(deployment).ledger.verdict}"
+    return f"{name}: {_settled(it).ledger.verdict}"

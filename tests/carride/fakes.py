@@ -9,8 +9,7 @@ from botocore.exceptions import ClientError
 from carride.entry import BusEntry
 from carride.publisher import Publisher, Receipt
 
-type Answer = str | None
-"""The error code for an entry; None accepts it."""
+type Answer = str | None  # the error code for an entry; None accepts it
 
 MEBIBYTE: Final = 1024 * 1024
 

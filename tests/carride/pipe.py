@@ -20,8 +20,7 @@ def resource(name: str) -> dict[str, Any]:
 
 
 PIPE: Final = resource("OutboxPipe")
-TEMPLATE: Final[str] = PIPE["TargetParameters"]["InputTemplate"]
-"""The text that the pipe fills in."""
+TEMPLATE: Final[str] = PIPE["TargetParameters"]["InputTemplate"]  # the text that the pipe fills in
 
 
 def image(item: Mapping[str, object]) -> dict[str, Mapping[str, Any]]:
@@ -33,11 +32,7 @@ def image(item: Mapping[str, object]) -> dict[str, Mapping[str, Any]]:
 
 
 def piped(item: Mapping[str, object]) -> dict[str, Any]:
-    """Return the ``detail`` that the pipe puts on the bus.
-
-    Raises:
-        KeyError: the template names an attribute that the item has not.
-    """
+    """Return the ``detail`` that the pipe puts on the bus; KeyError for an attribute that the item has not."""
     attributes = image(item)
     detail: dict[str, Any] = json.loads(PLACE.sub(lambda place: json.dumps(attributes[place[1]][place[2]]), TEMPLATE))
     return detail

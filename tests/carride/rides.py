@@ -3,26 +3,11 @@
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from carride import facts
 from carride import ride as rides
 from carride.entry import BusEntry
 from carride.events import SOURCE, RideEvent
-from carride.facts import (
-    CarAssigned,
-    CarReleased,
-    CarRideAccepted,
-    CarRideCancelled,
-    CarRideCompleted,
-    CarRideCreated,
-    CarRideDestinationChanged,
-    CarRideOverdue,
-    CarRideStarted,
-    Fact,
-    NoCarAvailable,
-    PaymentAuthorized,
-    PaymentCaptured,
-    PaymentDeclined,
-    PaymentRefunded,
-)
+from carride.facts import Fact
 from carride.ride import Ride
 
 NOW: Final = datetime(2026, 11, 21, 8, 30, tzinfo=UTC)
@@ -45,16 +30,16 @@ class Life:
         accepted = rides.accept(requested)
         started = rides.start(accepted)
         self.order_id = order_id
-        self.created = CarRideCreated.of(requested)
-        self.accepted = CarRideAccepted.of(accepted)
-        self.started = CarRideStarted.of(started)
-        self.completed = CarRideCompleted.of(rides.complete(started))
-        self.cancelled = CarRideCancelled.of(rides.cancel(accepted), reason="waited too long")
-        self.assigned = CarAssigned.of(accepted, car_id="car_01")
-        self.no_car = NoCarAvailable.of(accepted)
-        self.declined = PaymentDeclined.of(accepted, amount=price, reason="insufficient funds")
-        self.overdue = CarRideOverdue.of(started, outcome="cancelled")
-        self.overdue_driven = CarRideOverdue.of(self.completed, outcome="completed")
+        self.created = facts.CarRideCreated.of(requested)
+        self.accepted = facts.CarRideAccepted.of(accepted)
+        self.started = facts.CarRideStarted.of(started)
+        self.completed = facts.CarRideCompleted.of(rides.complete(started))
+        self.cancelled = facts.CarRideCancelled.of(rides.cancel(accepted), reason="waited too long")
+        self.assigned = facts.CarAssigned.of(accepted, car_id="car_01")
+        self.no_car = facts.NoCarAvailable.of(accepted)
+        self.declined = facts.PaymentDeclined.of(accepted, amount=price, reason="insufficient funds")
+        self.overdue = facts.CarRideOverdue.of(started, outcome="cancelled")
+        self.overdue_driven = facts.CarRideOverdue.of(self.completed, outcome="completed")
 
 
 def every_fact() -> list[Fact]:
@@ -64,12 +49,12 @@ def every_fact() -> list[Fact]:
     paid = {"payment_id": "pay_1", "amount": 1250}
     return [
         *(life.created, life.accepted, life.started, life.completed, life.cancelled),
-        CarRideDestinationChanged.of(redirected, previous_destination="sector_64", previous_price=1250),
+        facts.CarRideDestinationChanged.of(redirected, previous_destination="sector_64", previous_price=1250),
         *(life.assigned, life.no_car, life.declined, life.overdue),
-        CarReleased.of(life.completed, car_id="car_01"),
-        PaymentAuthorized.of(life.accepted, **paid),
-        PaymentCaptured.of(life.completed, **paid),
-        PaymentRefunded.of(life.completed, **paid),
+        facts.CarReleased.of(life.completed, car_id="car_01"),
+        facts.PaymentAuthorized.of(life.accepted, **paid),
+        facts.PaymentCaptured.of(life.completed, **paid),
+        facts.PaymentRefunded.of(life.completed, **paid),
     ]
 
 
@@ -82,12 +67,12 @@ def nested(value: Any, levels: int) -> Any:
 
 def event(fact: Fact | None = None, **changes: Any) -> RideEvent:
     """Return an event, of a ride that was just requested unless a fact is given."""
-    return RideEvent.of(fact or CarRideCreated.of(booked()), source=SOURCE, time=NOW, **changes)
+    return RideEvent.of(fact or facts.CarRideCreated.of(booked()), source=SOURCE, time=NOW, **changes)
 
 
 def entry(order_id: str = "order_01", size: int | None = None) -> BusEntry:
     """Return an entry, of this size in bytes if one is given."""
-    made = BusEntry.of(event(CarRideCreated.of(booked(order_id))))
+    made = BusEntry.of(event(facts.CarRideCreated.of(booked(order_id))))
     if size is None:
         return made
     padding = size - made.size - len(',"note":""')

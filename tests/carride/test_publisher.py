@@ -14,6 +14,7 @@ from botocore.exceptions import (
     ReadTimeoutError,
 )
 
+from carride import clients
 from carride.entry import TOO_LARGE, BusEntry
 from carride.events import parse_event
 from carride.publisher import ENTRY_TOO_LARGE, MESSAGE_TOO_LARGE, RETRYABLE, Outcome, PublishError
@@ -51,32 +52,23 @@ def first_times(count: int, code: str) -> Callable[[dict[str, Any]], str | None]
 # ── To the bus ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("code", sorted(RETRYABLE))
-def test_only_the_entries_that_failed_are_sent_again(code: str) -> None:
-    """Of a batch in which one entry failed for a passing reason, only that one is sent again, with the same detail."""
-    fails = first_times(1, code)
+@pytest.mark.parametrize("code", [*sorted(RETRYABLE), *FINAL])
+def test_only_the_entries_that_failed_are_sent_again_unless_that_is_final(code: str) -> None:
+    """A code that may pass has its entry sent again as it was; a final one sends it to the dead-letter queue."""
+    fails, final = first_times(1, code), code in FINAL
     bus, queue = FakeBus(lambda request: fails(request) if order(request) == "order_3" else None), FakeQueue()
     receipts = publish(entries(5), bus, queue)
-    assert [list(map(order, request)) for request in bus.requests] == [[f"order_{n}" for n in range(5)], ["order_3"]]
-    assert bus.requests[1][0] == bus.requests[0][3]
-    assert [receipt.attempts for receipt in receipts] == [1, 1, 1, 2, 1]
-    assert queue.messages == []
-
-
-@pytest.mark.parametrize("code", FINAL)
-def test_an_entry_that_was_refused_for_good_is_not_sent_again(code: str) -> None:
-    """A final code sends the entry to the dead-letter queue at once, with code and reason."""
-    bus, queue = FakeBus(lambda request: code if order(request) == "order_1" else None), FakeQueue()
-    receipts = publish(entries(3), bus, queue)
-    assert len(bus.requests) == 1
-    assert [receipt.outcome for receipt in receipts] == [Outcome.PUBLISHED, Outcome.DEAD_LETTERED, Outcome.PUBLISHED]
-    assert (receipts[1].code, receipts[1].retryable) == (code, False)
-    assert queue.messages[0]["MessageAttributes"] == {
-        "ERROR_CODE": {"DataType": "String", "StringValue": code},
-        "ERROR_MESSAGE": {"DataType": "String", "StringValue": f"{code} of the fake"},
-        "RETRY_ATTEMPTS": {"DataType": "Number", "StringValue": "1"},
-    }
-    assert parse_event(queue.bodies()[0]).subject == "order_1"
+    assert list(map(order, bus.requests[0])) == [f"order_{number}" for number in range(5)]
+    assert bus.requests[1:] == ([] if final else [[bus.requests[0][3]]])
+    assert [receipt.outcome is Outcome.PUBLISHED for receipt in receipts] == [True, True, True, not final, True]
+    assert [receipt.attempts for receipt in receipts] == [1, 1, 1, 1 if final else 2, 1]
+    assert [parse_event(body).subject for body in queue.bodies()] == (["order_3"] if final else [])
+    for message in queue.messages:
+        assert message["MessageAttributes"] == {
+            "ERROR_CODE": {"DataType": "String", "StringValue": code},
+            "ERROR_MESSAGE": {"DataType": "String", "StringValue": f"{code} of the fake"},
+            "RETRY_ATTEMPTS": {"DataType": "Number", "StringValue": "1"},
+        }
 
 
 def test_pauses_double_up_to_a_limit_and_are_jittered() -> None:
@@ -88,32 +80,21 @@ def test_pauses_double_up_to_a_limit_and_are_jittered() -> None:
         assert time.sleeps == pytest.approx(pauses)
 
 
-@pytest.mark.parametrize(
-    "failure",
-    [
-        client_error("ThrottlingException", 400),
-        client_error("TooManyRequests", 429),
-        client_error("ServiceUnavailable", 503),
-        client_error("InternalException", 500),
-        ReadTimeoutError(endpoint_url=URL),
-        ConnectTimeoutError(endpoint_url=URL),
-        EndpointConnectionError(endpoint_url=URL),
-    ],
-    ids=repr,
-)
-def test_a_call_that_failed_as_a_whole_is_made_again(failure: Exception) -> None:
-    """Throttling, server errors and lost connections are waited out, batch by batch."""
-    time = FakeTime()
-    (receipt,) = publish(entries(1), FakeBus(failures=[failure, failure]), time=time)
-    assert (receipt.outcome, receipt.attempts, len(time.sleeps)) == (Outcome.PUBLISHED, 3, 2)
+PASSING: Final = [
+    *(client_error("ThrottlingException", 400), client_error("TooManyRequests", 429)),
+    *(client_error("ServiceUnavailable", 503), client_error("InternalException", 500)),
+    *(error(endpoint_url=URL) for error in (ReadTimeoutError, ConnectTimeoutError, EndpointConnectionError)),
+]
+REFUSED: Final = [client_error("AccessDeniedException", 400), NoCredentialsError()]
 
 
-@pytest.mark.parametrize("failure", [client_error("AccessDeniedException", 400), NoCredentialsError()], ids=repr)
-def test_a_call_that_was_refused_for_good_is_not_made_again(failure: Exception) -> None:
-    """A final refusal sends the whole batch to the dead-letter queue."""
-    receipts = publish(entries(4), bus := FakeBus(failures=[failure]))
-    assert len(bus.requests) == 1
-    assert {receipt.outcome for receipt in receipts} == {Outcome.DEAD_LETTERED}
+@pytest.mark.parametrize("failure", [*PASSING, *REFUSED], ids=repr)
+def test_a_call_that_failed_as_a_whole_is_made_again_unless_that_is_final(failure: Exception) -> None:
+    """Throttling, server errors and lost connections are waited out; a final refusal dead-letters the whole batch."""
+    time, passes = FakeTime(), failure in PASSING
+    receipts = publish(entries(4), bus := FakeBus(failures=[failure, failure]), time=time)
+    assert {receipt.outcome for receipt in receipts} == {Outcome.PUBLISHED if passes else Outcome.DEAD_LETTERED}
+    assert (len(bus.requests), len(time.sleeps)) == ((3, 2) if passes else (1, 0))
 
 
 @pytest.mark.parametrize(
@@ -131,6 +112,10 @@ def test_one_bad_entry_does_not_take_its_batch_along(failure: Exception) -> None
     receipts = publish(entries(10), FakeBus(on_call=refuse), queue := FakeQueue())
     assert [receipt.outcome is Outcome.PUBLISHED for receipt in receipts] == [number != 6 for number in range(10)]
     assert [body["detail"]["subject"] for body in queue.bodies()] == ["order_6"]
+    spoilt = FakeQueue(failures=[failure, failure, None, failure])  # all four, the first two, none, the second
+    with pytest.raises(PublishError) as unsent:
+        publish(entries(4), FakeBus(lambda _: "MalformedDetail"), spoilt)
+    assert (len(spoilt.messages), len(unsent.value.entries)) == (3, 1)
 
 
 @pytest.mark.parametrize("answered", [None, 0, 1])
@@ -143,6 +128,14 @@ def test_an_answer_that_does_not_match_the_request_is_no_answer(answered: int | 
             return response if len(self.requests) > 1 else {"Entries": answered and response["Entries"][:answered]}
 
     assert [receipt.attempts for receipt in publish(entries(2), Short())] == [2, 2]
+
+
+@pytest.mark.parametrize("make", [clients.events_client, clients.sqs_client])
+def test_the_publisher_reckons_with_what_its_clients_take(make: Callable[[], Any]) -> None:
+    """The longest call that the publisher leaves time for is the one attempt that its clients make."""
+    config = make().meta.config
+    assert config.retries["total_max_attempts"] == 1
+    assert (config.connect_timeout + config.read_timeout) * 1000 == clients.LONGEST_CALL_MS
 
 
 def test_every_request_names_the_global_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:

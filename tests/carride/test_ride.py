@@ -4,17 +4,11 @@ from functools import partial
 from typing import Final
 
 import pytest
+from msgspec.structs import replace
 
 from carride import ride as rides
-from carride.ride import (
-    IllegalTransitionError,
-    NoTripError,
-    PriceError,
-    Ride,
-    SameDestinationError,
-    StaleVersionError,
-    Status,
-)
+from carride.decoding import FieldError
+from carride.ride import IllegalTransitionError, Ride, StaleVersionError, Status
 from tests.carride.rides import booked
 
 type Action = Callable[..., Ride]
@@ -22,44 +16,25 @@ type Action = Callable[..., Ride]
 redirect: Final = partial(rides.change_destination, destination="sector_09", price=900)
 
 ACTIONS: Final[dict[str, Action]] = {
-    "accept": rides.accept,
-    "start": rides.start,
-    "complete": rides.complete,
-    "cancel": rides.cancel,
+    **{action.__name__: action for action in (rides.accept, rides.start, rides.complete, rides.cancel)},
     "redirect": redirect,
 }
 
+NOT_ENDED: Final = (Status.REQUESTED, Status.ACCEPTED, Status.STARTED)
 LEGAL: Final = {
     ("accept", Status.REQUESTED): Status.ACCEPTED,
     ("start", Status.ACCEPTED): Status.STARTED,
     ("complete", Status.STARTED): Status.COMPLETED,
-    ("cancel", Status.REQUESTED): Status.CANCELLED,
-    ("cancel", Status.ACCEPTED): Status.CANCELLED,
-    ("cancel", Status.STARTED): Status.CANCELLED,
-    ("redirect", Status.REQUESTED): Status.REQUESTED,
-    ("redirect", Status.ACCEPTED): Status.ACCEPTED,
-    ("redirect", Status.STARTED): Status.STARTED,
+    **{("cancel", status): Status.CANCELLED for status in NOT_ENDED},
+    **{("redirect", status): status for status in NOT_ENDED},
 }
-
-
-def ride_at(status: Status) -> Ride:
-    """Return a ride that got to a status."""
-    accepted = rides.accept(booked())
-    started = rides.start(accepted)
-    return {
-        Status.REQUESTED: booked(),
-        Status.ACCEPTED: accepted,
-        Status.STARTED: started,
-        Status.COMPLETED: rides.complete(started),
-        Status.CANCELLED: rides.cancel(accepted),
-    }[status]
 
 
 @pytest.mark.parametrize("status", Status)
 @pytest.mark.parametrize("name", ACTIONS)
 def test_a_ride_takes_the_legal_transitions_and_no_other(name: str, status: Status) -> None:
     """Every pair of action and status leads to the status of the diagram and the next version, or is refused."""
-    before = ride_at(status)
+    before = replace(booked(), status=status)
     expected = LEGAL.get((name, status))
     if expected is None:
         with pytest.raises(IllegalTransitionError, match=f"{status}.*{name}"):
@@ -78,18 +53,17 @@ def test_a_decision_on_an_old_version_is_refused(name: str) -> None:
 
 def test_a_ride_goes_somewhere_else() -> None:
     """No ride ends where it begins, neither when it is booked nor after a change; and a change has to change it."""
-    with pytest.raises(NoTripError):
+    with pytest.raises(FieldError, match=r"destination: .* begin and end in sector_01"):
         booked(destination="sector_01")
-    with pytest.raises(NoTripError):
-        rides.change_destination(booked(), "sector_01", 300)
-    with pytest.raises(SameDestinationError):
-        rides.change_destination(booked(), "sector_03", 550)
+    for destination in ("sector_01", "sector_03"):
+        with pytest.raises(FieldError, match=f"destination: .*{destination}"):
+            rides.change_destination(booked(), destination, 300)
 
 
 @pytest.mark.parametrize(("price", "allowed"), [(0, False), (1, True), (10_000_000, True), (10_000_001, False)])
 def test_a_ride_costs_something_and_not_too_much(price: int, *, allowed: bool) -> None:
     """The price has the same limits when a ride is booked and after a change."""
-    with nullcontext() if allowed else pytest.raises(PriceError):
+    with nullcontext() if allowed else pytest.raises(FieldError, match="price: "):
         assert redirect(booked(), price=price).price == price
-    with nullcontext() if allowed else pytest.raises(PriceError):
+    with nullcontext() if allowed else pytest.raises(FieldError, match="price: "):
         assert booked(price=price).price == price

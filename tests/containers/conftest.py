@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from local.containers import in_containers
-from local.invoke import site
 from local.local_aws import ROOT, LocalAws
 from local.simulated_gateway import Books, GatewayServer
 from ops.finding import Kept
@@ -61,6 +60,6 @@ def invoke(podman: None, cloud: LocalAws, name: str) -> Iterator[Invoke]:
     with GatewayServer(Books()) as gateway:
         stack = cloud.deploy_fast(name, PaymentGatewayUrl=gateway.url)
         local = Kept(stack.name, cloud.region, cloud.endpoint_url, gateway.url, "", os.getpid())
-        with in_containers(local, site(local)) as run:
+        with in_containers(local, stack) as run:
             yield run
         cloud.delete_stack(name)

@@ -27,12 +27,6 @@ def engine(start: Callable[..., LocalAws], request: pytest.FixtureRequest) -> Lo
 
 
 @pytest.fixture
-def small(start: Callable[..., LocalAws]) -> LocalAws:
-    """An engine with room for one event of each function."""
-    return start("--queue-limit=1", "--workers=1")
-
-
-@pytest.fixture
 def deploy(engine: LocalAws, name: str) -> Deploy:
     """Create this test's stack, or update it to hold just these resources: ``deploy(Queue={…})``."""
 

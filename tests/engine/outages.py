@@ -1,17 +1,16 @@
-"""Outages of regions: a plug-in of the engine, for tests of a failover (`LocalAws("--plug-in=tests.engine.outages")`).
+"""Outages and delays: a plug-in of the engine, for tests (`LocalAws("--plug-in=tests.engine.outages")`).
 
-``POST /_engine/outages`` with ``{"late": […], "lagging": …}``; a switch that is left out stays as it is.
+``POST /_engine/outages`` with ``{"late": […], "lagging": …, "slow_replays": …}`` sets these switches.
 
 - ``late`` names the regions whose EventBridge accepts events and delivers none of them. Their pipes stand still, and
   endpoints route elsewhere. The waiting events are delivered when the region has recovered.
 - ``lagging``: replicas of global tables see no writes of other regions. Afterwards each item's latest write is copied.
   MiniStack itself copies each write at once.
-
-Lies over `eventbridge._invoke_target` and `dynamodb._replicate_write`.
+- ``slow_replays``: replays pause before each event until they are cancelled, for a second at most.
 """
 
-import json
-from typing import Any, NamedTuple
+import time
+from typing import Any
 
 from ministack.services import dynamodb, eventbridge
 
@@ -21,22 +20,12 @@ from local.engine.settings import Settings
 
 type _Item = dict[str, Any]
 
-
-class _Write(NamedTuple):
-    """A write that the other replicas have not seen."""
-
-    scope: Scope
-    table: dict[str, Any]
-    kind: str
-    old: _Item | None
-    new: _Item | None
-
-
-_invoke_target, _replicate_write = eventbridge._invoke_target, dynamodb._replicate_write
+_invoke_target, _dispatch_event = eventbridge._invoke_target, eventbridge._dispatch_event
+_replicate_write = dynamodb._replicate_write
 _waiting: list[tuple[Scope, tuple[Any, ...]]] = []
-_writes: dict[tuple[Any, ...], _Write] = {}
+_writes: dict[tuple[Any, ...], tuple[Scope, tuple[Any, ...]]] = {}
 """The latest write of each item, by table and key."""
-_lagging = False
+_switches: dict[str, Any] = {"late": [], "lagging": False, "slow_replays": False}
 
 
 def _deliver(*delivery: Any) -> None:
@@ -47,47 +36,42 @@ def _deliver(*delivery: Any) -> None:
         _invoke_target(*delivery)
 
 
-def _set_late(regions: list[str]) -> None:
-    impaired.clear()
-    impaired.update(Scope(Scope.current().account, region) for region in regions)
-    arrived = [waiting for waiting in _waiting if waiting[0] not in impaired]
-    _waiting[:] = [waiting for waiting in _waiting if waiting[0] in impaired]
-    for scope, delivery in arrived:
-        with scope.entered():
-            eventbridge._invoke_target(*delivery)
+def _dispatch(event: dict[str, Any], view: Any = None) -> None:
+    replay, until = eventbridge._replays.get(event.get("ReplayName"), {}), time.monotonic() + 1.0
+    while _switches["slow_replays"] and replay.get("State") == "RUNNING" and time.monotonic() < until:
+        time.sleep(0.02)
+    _dispatch_event(event, view)
 
 
 def _replicate(table: dict[str, Any], kind: str, old: _Item | None, new: _Item | None) -> None:
-    if not _lagging:
+    if not _switches["lagging"]:
         _replicate_write(table, kind, old, new)
     elif dynamodb._replica_group(table):
         item = new or old or {}
         key = (table["TableName"], *(str(item.get(table[name])) for name in ("pk_name", "sk_name")))
-        _writes[key] = _Write(Scope.current(), table, kind, old, new)
+        _writes[key] = Scope.current(), (table, kind, old, new)
 
 
-def _set_lagging(lagging: bool) -> None:
-    global _lagging  # noqa: PLW0603 - the engine has one switch, as it has one MiniStack
-    _lagging = lagging
-    if not lagging:
-        for scope, table, kind, old, new in _writes.values():
+def _switch(wanted: dict[str, Any]) -> dict[str, Any]:
+    _switches.update(wanted)
+    impaired.clear()
+    impaired.update(Scope(Scope.current().account, region) for region in _switches["late"])
+    waiting, _waiting[:] = list(_waiting), []
+    for scope, delivery in waiting:
+        with scope.entered():
+            _deliver(*delivery)
+    if not _switches["lagging"]:
+        for scope, write in _writes.values():
             with scope.entered():
-                if table["TableName"] in dynamodb._tables:
-                    _replicate_write(table, kind, old, new)
+                if write[0]["TableName"] in dynamodb._tables:
+                    _replicate_write(*write)
         _writes.clear()
-
-
-def _switch(body: bytes) -> dict[str, Any]:
-    wanted: dict[str, Any] = json.loads(body)
-    if "late" in wanted:
-        _set_late(wanted["late"])
-    if "lagging" in wanted:
-        _set_lagging(wanted["lagging"])
     return wanted
 
 
 def apply(_settings: Settings) -> None:
-    """Let deliveries wait and replicas lag."""
+    """Let deliveries and replays wait and replicas lag."""
     eventbridge._invoke_target = _deliver
+    eventbridge._dispatch_event = _dispatch
     dynamodb._replicate_write = _replicate
     control.route("outages", _switch)

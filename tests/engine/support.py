@@ -17,18 +17,14 @@ type Resource = dict[str, Any]
 
 NAME_OF: Final = {"Fn::Sub": "${AWS::StackName}"}
 QUEUE: Final[Resource] = {"Type": "AWS::SQS::Queue"}
-
-
-ENGINE: Final = ("--retry-delays=0.05,0.1", "--plug-in=tests.engine.outages")
-"""Options of the engine of these tests: retries follow at once, and regions can have outages."""
-STOCK: Final = ("--stock",)
-"""Options with which the engine is MiniStack as it is published."""
+ENGINE: Final = ("--retry-delays=0.05,0.1",)
+"""Options of the engine of these tests: retries follow at once."""
 
 
 def needed(module: str) -> pytest.MarkDecorator:
     """Run a test on stock MiniStack as well, as a canary: it must fail there while the module is needed."""
     reason = f"MiniStack lacks it; once this passes, see whether local/engine/{module}.py can go"
-    canary = pytest.param(STOCK, marks=pytest.mark.xfail(strict=True, reason=reason), id="stock")
+    canary = pytest.param(("--stock",), marks=pytest.mark.xfail(strict=True, reason=reason), id="stock")
     return pytest.mark.parametrize("engine", [pytest.param(ENGINE, id="engine"), canary], indirect=True)
 
 
@@ -64,7 +60,6 @@ def put_through_endpoint(cloud: LocalAws, endpoint_id: str, entry: Mapping[str, 
 
 
 def template(resources: Mapping[str, Resource]) -> dict[str, Any]:
-    """A template of these resources."""
     return {
         "AWSTemplateFormatVersion": "2010-09-09",
         "Transform": "AWS::Serverless-2016-10-31",
@@ -81,7 +76,6 @@ def function(body: str, **properties: Any) -> Resource:
 
 
 def bus() -> Resource:
-    """An event bus named after the stack."""
     return {"Type": "AWS::Events::EventBus", "Properties": {"Name": NAME_OF}}
 
 
@@ -97,21 +91,7 @@ def rule(target: Mapping[str, Any]) -> Resource:
     }
 
 
-def permission(function_id: str, rule_id: str = "Rule") -> Resource:
-    """A permission of the rule to invoke the function."""
-    return {
-        "Type": "AWS::Lambda::Permission",
-        "Properties": {
-            "FunctionName": {"Ref": function_id},
-            "Action": "lambda:InvokeFunction",
-            "Principal": "events.amazonaws.com",
-            "SourceArn": {"Fn::GetAtt": [rule_id, "Arn"]},
-        },
-    }
-
-
 def queue_policy(queue_id: str, *statements: Resource) -> Resource:
-    """A policy of a queue."""
     whole = [{"Resource": {"Fn::GetAtt": [queue_id, "Arn"]}, **statement} for statement in statements]
     document = {"Version": "2012-10-17", "Statement": whole}
     return {"Type": "AWS::SQS::QueuePolicy", "Properties": {"Queues": [{"Ref": queue_id}], "PolicyDocument": document}}
@@ -127,6 +107,17 @@ def from_rule(rule_id: str = "Rule") -> Resource:
     }
 
 
+PERMISSION: Final[Resource] = {
+    "Type": "AWS::Lambda::Permission",
+    "Properties": {
+        "FunctionName": {"Ref": "Function"},
+        "Action": "lambda:InvokeFunction",
+        "Principal": "events.amazonaws.com",
+        "SourceArn": {"Fn::GetAtt": ["Rule", "Arn"]},
+    },
+}
+"""A permission of the rule ``Rule`` to invoke the function ``Function``."""
+
 TLS_ONLY: Final[Resource] = {
     "Effect": "Deny",
     "Principal": "*",
@@ -136,12 +127,10 @@ TLS_ONLY: Final[Resource] = {
 
 
 def attribute(logical_id: str, name: str = "Arn") -> Resource:
-    """`Fn::GetAtt`."""
     return {"Fn::GetAtt": [logical_id, name]}
 
 
 def entry(stack: Stack, detail: Any, **more: Any) -> dict[str, Any]:
-    """An entry for `PutEvents` on the stack's bus."""
     text = detail if isinstance(detail, str) else json.dumps(detail)
     return {"Source": "test", "DetailType": "Test", "Detail": text, "EventBusName": stack.resources["Bus"], **more}
 
@@ -153,12 +142,12 @@ def put(cloud: LocalAws, stack: Stack, *details: Any) -> None:
         assert cloud.client("events").put_events(Entries=entries)["FailedEntryCount"] == 0
 
 
-def lines(cloud: LocalAws, group: str) -> list[str]:
+def lines(cloud: LocalAws, group: str, **request: Any) -> list[str]:
     """Return every line of a log group, the oldest first; a missing group has none."""
     logs = cloud.client("logs")
     if not logs.describe_log_groups(logGroupNamePrefix=group)["logGroups"]:
         return []
-    pages = logs.get_paginator("filter_log_events").paginate(logGroupName=group)
+    pages = logs.get_paginator("filter_log_events").paginate(logGroupName=group, **request)
     return [event["message"] for page in pages for event in page["events"]]
 
 

@@ -5,7 +5,18 @@ from botocore.exceptions import ClientError
 
 from local.local_aws import LocalAws
 from tests.engine.conftest import Deploy
-from tests.engine.support import QUEUE, attribute, bus, entry, from_rule, messages, needed, queue_policy, rule
+from tests.engine.support import (
+    QUEUE,
+    attribute,
+    bus,
+    entry,
+    from_rule,
+    messages,
+    needed,
+    put_through_endpoint,
+    queue_policy,
+    rule,
+)
 
 LONG_AGO = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 RESOURCE = "arn:aws:test:::é"
@@ -22,7 +33,6 @@ def test_a_bad_entry_fails_alone(engine: LocalAws, deploy: Deploy) -> None:
     codes = [result.get("ErrorCode") for result in answer["Entries"]]
     assert codes == [None, *["MalformedDetail"] * 3, *["InvalidArgument"] * 4, None]
     assert answer["FailedEntryCount"] == 7
-    assert answer["Entries"][0]["EventId"] != answer["Entries"][-1]["EventId"]
 
 
 @pytest.mark.parametrize(
@@ -40,6 +50,12 @@ def test_a_call_has_ten_entries_below_one_megabyte(
             engine.client("events").put_events(Entries=[one] * entries)
     else:
         assert engine.client("events").put_events(Entries=[one] * entries)["FailedEntryCount"] == 0
+
+
+def test_an_endpoint_that_is_not_there_is_refused(engine: LocalAws) -> None:
+    """A wrong id is an error, and no event is put anywhere."""
+    with pytest.raises(AssertionError, match="ResourceNotFoundException"):
+        put_through_endpoint(engine, "nowhere.local", {"Source": "a", "DetailType": "t", "Detail": "{}"})
 
 
 @needed("put_events")

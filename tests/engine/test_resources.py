@@ -1,4 +1,4 @@
-"""Resources of a template: each case of resources.yaml, and tables."""
+"""Resources of a template: each case of resources.yaml, tables, APIs, names, nested stacks and the SAM transform."""
 
 from pathlib import Path
 from typing import Any, Final
@@ -6,50 +6,37 @@ from typing import Any, Final
 import jmespath
 import pytest
 import yaml
+from botocore.awsrequest import AWSRequest
+from botocore.httpsession import URLLib3Session
 
-from local.local_aws import LocalAws, Stack
+from local.local_aws import LocalAws
 from tests.engine.conftest import Deploy
-from tests.engine.support import needed
+from tests.engine.support import QUEUE, function, needed, template
 
 CASES: Final[dict[str, Any]] = yaml.safe_load(Path(__file__).with_name("resources.yaml").read_text(encoding="utf-8"))
-
-
-def seen(cloud: LocalAws, stack: Stack, case: str) -> bool:
-    """Whether the case's resources are there."""
-    service, operation, request, expression = CASES[case]["seen"]
-
-    def filled(value: Any) -> Any:
-        if isinstance(value, list):
-            return [filled(each) for each in value]
-        return stack.resources[value[1:]] if value.startswith("$") else value
-
-    answer = getattr(cloud.client(service), operation)(**{name: filled(value) for name, value in request.items()})
-    return bool(jmespath.search(expression, answer))
+HOME: Final = {"Region": {"Ref": "AWS::Region"}}
+AWAY: Final = {"Region": "us-west-2"}
 
 
 @needed("*_resources")
 @pytest.mark.parametrize("case", CASES)
 def test_a_template_may_hold_it(engine: LocalAws, deploy: Deploy, case: str) -> None:
     """A stack with such resources is created, updated with a change, and deleted."""
-    resources = CASES[case]["resources"]
-    assert seen(engine, deploy(**resources), case)
-    stack = deploy(**resources, More={"Type": "AWS::SQS::Queue"})
-    assert seen(engine, stack, case)
+    resources, (service, operation, request, expression) = CASES[case]["resources"], CASES[case]["seen"]
+    for more in ({}, {"More": QUEUE}):
+        stack = deploy(**resources, **more)
+        filled = {name: stack.resources.get(value.removeprefix("$"), value) for name, value in request.items()}
+        assert jmespath.search(expression, getattr(engine.client(service), operation)(**filled))
     engine.delete_stack(stack.name)
 
 
 def table(kind: str, **properties: Any) -> Any:
-    """A table with one key."""
     keys = {
         "BillingMode": "PAY_PER_REQUEST",
         "KeySchema": [{"AttributeName": "key", "KeyType": "HASH"}],
         "AttributeDefinitions": [{"AttributeName": "key", "AttributeType": "S"}],
     }
     return {"Type": f"AWS::DynamoDB::{kind}", "Properties": keys | properties}
-
-
-HOME: Final = {"Region": {"Ref": "AWS::Region"}}
-AWAY: Final = {"Region": "us-west-2"}
 
 
 @needed("table_resources")
@@ -80,7 +67,6 @@ def test_an_update_of_a_nested_stack_keeps_the_attributes_of_what_it_leaves(
         "Outputs": {"Arn": {"Value": {"Fn::GetAtt": ["Group", "Arn"]}}},
     }
     (tmp_path / "inner.yaml").write_text(yaml.safe_dump(inner))
-    arns = []
     for seconds in (60, 120):
         nested = {"TemplateURL": "inner.yaml", "Parameters": {"Seconds": seconds}}
         outer = {
@@ -88,6 +74,46 @@ def test_an_update_of_a_nested_stack_keeps_the_attributes_of_what_it_leaves(
             "Outputs": {"Arn": {"Value": {"Fn::GetAtt": ["Inner", "Outputs.Arn"]}}},
         }
         (tmp_path / "outer.yaml").write_text(yaml.safe_dump(outer))
-        arns.append(engine.deploy_fast(name, tmp_path / "outer.yaml").outputs["Arn"])
-    assert arns[0] == arns[1]
-    assert name in arns[0]
+        arn = engine.deploy_fast(name, tmp_path / "outer.yaml").outputs["Arn"]
+        assert arn == f"arn:aws:logs:us-east-1:000000000000:log-group:/{name}:*"
+
+
+@needed("generated_names")
+def test_a_role_belongs_to_one_region(engine: LocalAws, name: str) -> None:
+    """Stacks of one name in two regions have roles of their own, though roles are global; an update keeps them."""
+
+    def roles(description: str) -> list[str]:
+        document = {"Version": "2012-10-17", "Statement": []}
+        properties = {"AssumeRolePolicyDocument": document, "Description": description}
+        body = template({"Role": {"Type": "AWS::IAM::Role", "Properties": properties}})
+        regions = ("us-east-1", "us-west-2")
+        return [engine.deploy_fast(name, body, region=region).resources["Role"] for region in regions]
+
+    made = roles("first")
+    assert len(set(made)) == 2
+    assert roles("second") == made
+
+
+@needed("http_api")
+def test_a_route_of_the_document_reaches_its_function(engine: LocalAws, deploy: Deploy) -> None:
+    """A path and method of the API call their function with the path's parameters; another method does not."""
+    body = 'return {"statusCode": 201, "body": json.dumps([event["routeKey"], event["pathParameters"]["ride"]])}'
+    route = {"Type": "HttpApi", "Properties": {"ApiId": {"Ref": "Api"}, "Path": "/rides/{ride}", "Method": "put"}}
+    api = {"Type": "AWS::Serverless::HttpApi", "Properties": {}}
+    stack = deploy(Api=api, Function=function(body, Events={"Ride": route}))
+    url = f"{engine.endpoint_url}/_aws/execute-api/{stack.resources['Api']}/$default/rides/7"
+    put, delete = (URLLib3Session().send(AWSRequest(method, url).prepare()) for method in ("PUT", "DELETE"))
+    assert (put.status_code, put.text) == (201, '["PUT /rides/{ride}", "7"]')
+    assert delete.status_code == 404
+
+
+@needed("serverless_transform")
+def test_a_release_publishes_a_version(engine: LocalAws, name: str) -> None:
+    """The SAM transform sees the deployment's parameters: the alias stays where it is until the release changes."""
+    for release, description, version in (("01", "", "1"), ("01", "changed", "1"), ("02", "changed", "2")):
+        alias = {"AutoPublishAlias": "live", "AutoPublishCodeSha256": {"Ref": "Release"}}
+        body = template({"Function": function("return 1", Description=description, **alias)})
+        parameter = {"Release": {"Type": "String", "Default": ""}}
+        stack = engine.deploy_fast(name, body | {"Parameters": parameter}, Release=release)
+        live = engine.client("lambda").get_alias(FunctionName=stack.resources["Function"], Name="live")
+        assert live["FunctionVersion"] == version

@@ -1,5 +1,3 @@
-"""The functions on tables in this process."""
-
 import pytest
 
 from tests.functions.world import World

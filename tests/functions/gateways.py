@@ -51,9 +51,7 @@ class FunctionBooks(Books):
 class FakeGateway(HttpGateway):
     """The HTTP adapter on the simulated gateway's books, without a network and without waiting.
 
-    Args:
-        books: the gateway; left out, one that declines nobody and forgets that share of the keys at once.
-        forgotten: the share.
+    By default the gateway declines nobody, and forgets the share ``forgotten`` of the keys at once.
 
     Attributes:
         away: whether it gives no answers.

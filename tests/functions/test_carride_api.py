@@ -11,10 +11,10 @@ import carride_simulator
 from carride.decoding import shaped
 from carride.region_fence import KNOWN_FOR, mark
 from idempotency import marshalling
-from tests.functions.api_world import BOOKING, DEV, SETTINGS, STAFF, Answer, request
-from tests.functions.world import TABLES, World
+from tests.functions.world import BOOKING, DEV, SETTINGS, STAFF, TABLES, Answer, World, request
 
 TRACE: Final = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+STORED: Final = ["idempotency", *TABLES]
 XRAY: Final = "Root=1-4bf92f35-77b34da6a3ce929d0e0e4736;Parent=00f067aa0ba902b7;Sampled=1"
 
 
@@ -23,8 +23,7 @@ def test_a_ride_runs_to_its_end(world: World) -> None:
     booked = world.book()
     order_id = booked.body["orderID"]
     assert (booked.status, booked.headers["Location"]) == (201, f"/carrides/{order_id}")
-    [booking] = world.items("bookings")
-    assert booking == booked.body | {name: booking[name] for name in ("openSince", "openShard", "changedAt")}
+    assert booked.body.items() <= world.items("bookings")[0].items()
     assert world.change(order_id, "accept", 1).body["status"] == "accepted"
     changed = world.change(order_id, "changeDestination", 2, destination="sector_09", price=2000)
     assert (changed.body["destination"], changed.body["price"]) == ("sector_09", 2000)
@@ -76,17 +75,17 @@ def test_events_carry_the_trace_of_the_request(
 def test_a_request_costs_one_transaction_and_its_copies_get_its_answer(world: World) -> None:
     """Booking is one round trip, a change is a read and a round trip; a copy writes nothing, in any process."""
     booked = world.book()
-    assert world.transport.spent() == ["TransactWriteItems"]
+    assert world.spent() == ["TransactWriteItems"]
     order_id = booked.body["orderID"]
     accepted = world.change(order_id, "accept", 1)
-    assert world.transport.spent() == ["consistent GetItem", "TransactWriteItems"]
+    assert world.spent() == ["consistent GetItem", "TransactWriteItems"]
     assert world.book() == booked.replayed()
-    assert world.transport.spent() == []  # this process has seen the answer a moment ago
+    assert world.spent() == []  # this process has seen the answer a moment ago
     world.change(order_id, "start", 2)
-    world.handlers["api"] = world.api()
-    world.transport.spent()
+    world.restart()
+    world.spent()
     assert world.book() == booked.replayed()
-    assert world.transport.spent() == ["TransactWriteItems"]
+    assert world.spent() == ["TransactWriteItems"]
     assert world.change(order_id, "accept", 1) == accepted.replayed()  # though its version is stale by now
     assert len(world.outbox()) == 3
 
@@ -96,17 +95,17 @@ def test_a_fenced_region_reads_and_writes_nothing(world: World) -> None:
 
     The fence is read once in five seconds, and never in a stack without a peer. A write that cannot read it is refused.
     """
-    world.handlers["api"] = world.api(replace(SETTINGS, stack_role="primary"))
+    world.restart(replace(SETTINGS, stack_role="primary"))
     order_id = world.booked()
-    assert world.transport.spent() == ["consistent GetItem", "TransactWriteItems"]
+    assert world.spent() == ["consistent GetItem", "TransactWriteItems"]
     world.dynamodb.put_item(TableName="idempotency", Item=mark(SETTINGS.aws_region))
     assert world.change(order_id, "accept", 1).status == 200
     world.clock.advance(KNOWN_FOR.total_seconds())
-    stored = [world.items(table) for table in (*TABLES, "idempotency")]
+    stored = [world.items(table) for table in STORED]
     simulation = request("POST", "/carrides/simulate", {"rides": 5}, key="other")
     for answer in (world.change(order_id, "start", 2), world.book(key="other"), world.ask(simulation)):
         assert (answer.status, answer.problem, answer.headers["Retry-After"]) == (503, "unavailable", "30")
-    assert [world.items(table) for table in (*TABLES, "idempotency")] == stored
+    assert [world.items(table) for table in STORED] == stored
     listed = world.ask(request("GET", "/carrides", query={"customer": "customer_a"}))
     assert [ride["orderID"] for ride in listed.body["rides"]] == [order_id]
 
@@ -120,9 +119,9 @@ def test_a_fenced_region_reads_and_writes_nothing(world: World) -> None:
 def test_a_refusal_is_stored_by_one_write(world: World) -> None:
     """A refusal is stored with its key; a retry gets it even if it would succeed by then."""
     order_id = world.booked()
-    world.transport.spent()
+    world.spent()
     refused = world.change(order_id, "start", 2, key="hasty")
-    assert (refused.problem, world.transport.spent()) == ("stale-version", ["consistent GetItem", "PutItem"])
+    assert (refused.problem, world.spent()) == ("stale-version", ["consistent GetItem", "PutItem"])
     world.change(order_id, "accept", 1)
     assert world.change(order_id, "start", 2, key="hasty") == refused.replayed()
     assert world.change(order_id, "start", 2, key="patient").status == 200
@@ -135,10 +134,8 @@ def test_another_request_under_the_same_key_is_refused(world: World) -> None:
     assert world.book(key="same", passengers=1) == booked.replayed()  # the default is the same request
     order_id = booked.body["orderID"]
     assert world.change(order_id, "accept", 1).status == 200
-    others = [world.book(key="same"), world.change(order_id, "cancel", 2, key="same", reason="x")]
-    others.append(
-        world.change(order_id, "start", 1, key=f"accept-1-{order_id}")
-    )  # has the fields of the change under that key
+    started = world.change(order_id, "start", 1, key=f"{order_id}-accept-1")  # the fields of the change under that key
+    others = [world.book(key="same"), world.change(order_id, "cancel", 2, key="same"), started]
     assert {other.problem for other in others} == {"idempotency-key-reused"}
     assert [ride["version"] for ride in world.items("bookings")] == [2]
 
@@ -158,7 +155,7 @@ def test_a_forgotten_key_books_no_second_ride(world: World) -> None:
     """If the record of a key is gone, its ride refuses a second booking."""
     world.book()
     world.dynamodb.delete_item(TableName="idempotency", Key={"idempotencyKey": {"S": "carride-api#anyone#key-1"}})
-    world.handlers["api"] = world.api()
+    world.restart()
     assert world.book().problem == "idempotency-key-forgotten"
     assert len(world.items("bookings")) == len(world.outbox()) == 1
 
@@ -166,7 +163,7 @@ def test_a_forgotten_key_books_no_second_ride(world: World) -> None:
 def test_a_change_that_was_overtaken_is_stale(world: World) -> None:
     """If two changes meet at one version, the second is decided again on the changed ride."""
     order_id = world.booked()
-    world.transport.meanwhile(lambda: world.change(order_id, "cancel", 1, reason="x"))
+    world.transport.meanwhile(lambda: world.change(order_id, "cancel", 1))
     answer = world.change(order_id, "accept", 1)
     assert (answer.problem, answer.body["version"]) == ("stale-version", 2)
     created, cancelled = world.outbox()
@@ -185,19 +182,19 @@ def test_without_an_answer_from_dynamodb_the_client_retries(world: World) -> Non
     world.transport.answer("AccessDeniedException")
     assert world.change(order_id, "accept", 1).problem == "unavailable"
     world.transport.answer("AccessDeniedException")
-    assert world.ask(request("GET", f"/carrides/{order_id}")).problem == "unavailable"
+    assert world.read(order_id).problem == "unavailable"
     assert world.change(order_id, "accept", 1).status == 200
 
 
 def test_a_ride_is_read_from_the_read_model(world: World) -> None:
-    """The answer is the ride after its latest event with a sorted timeline, in any order of arrival."""
+    """The answer is the ride after its latest event with a sorted timeline."""
     order_id = world.booked()
     world.change(order_id, "accept", 1)
-    assert world.ask(request("GET", f"/carrides/{order_id}")).problem == "unknown-ride"
-    world.update_read_model()
-    answer = world.ask(request("GET", f"/carrides/{order_id}"))
+    assert world.read(order_id).problem == "unknown-ride"
+    world.flow()
+    answer = world.read(order_id)
     assert (answer.status, answer.body["status"], answer.body["version"]) == (200, "accepted", 2)
-    assert [entry["type"] for entry in answer.body["timeline"]] == ["CarRideCreated", "CarRideAccepted"]
+    assert [entry["type"] for entry in answer.body["timeline"]][:2] == ["CarRideCreated", "CarRideAccepted"]
 
 
 def simulate(world: World, key: str = "key-1", **body: Any) -> Answer:
@@ -229,7 +226,7 @@ def test_the_defaults_of_a_simulation_are_filled_in(world: World) -> None:
 
 def test_one_simulation_runs_at_a_time(world: World) -> None:
     """While a simulation runs, only its own request can start it again after a failure. In production none starts."""
-    world.handlers["api"] = world.api(DEV)
+    world.restart(DEV)
     world.simulator_error = EndpointConnectionError(endpoint_url="https://lambda")
     assert simulate(world, "a").problem == "unavailable"
     world.simulator_error = None
@@ -239,8 +236,8 @@ def test_one_simulation_runs_at_a_time(world: World) -> None:
     window_s = timedelta(minutes=16).total_seconds()
     ended = lock | {"expiryTimestamp": lock["expiryTimestamp"] - int(window_s)}
     world.dynamodb.put_item(TableName="idempotency", Item=marshalling.item(ended))
-    world.handlers["api"] = world.api(DEV)
+    world.restart(DEV)
     assert simulate(world, "c").status == 202
     assert len(world.simulations) == 2
-    world.handlers["api"] = world.api(replace(DEV, stage="prod"))
+    world.restart(replace(DEV, stage="prod"))
     assert simulate(world, "d").problem == "forbidden"

@@ -8,8 +8,7 @@ import pytest
 
 from api.callers import Action, Caller, caller_of
 from api.commands import CHANGES
-from tests.functions.api_world import BOOKING, DEV, SETTINGS, STAFF, Answer, request
-from tests.functions.world import World
+from tests.functions.world import BOOKING, DEV, SETTINGS, STAFF, Answer, World, request
 
 SECURITY: Final = Path(__file__).parents[2] / "docs" / "security.md"
 BY_TOKEN: Final[dict[str, dict[str, Any]]] = {
@@ -52,10 +51,9 @@ def ask(world: World, action: str, who: str, ride: str, version: int, customer: 
 @pytest.mark.parametrize("action", sorted({action for action, _, _ in table()}))
 def test_each_caller_may_do_what_the_page_says(world: World, action: str) -> None:
     """The API answers as the table says; a ride that a caller may not see is as unknown as one that does not exist."""
-    deployed, local = world.api(DEV), world.api(SETTINGS)
     for number, (who, cell) in enumerate((who, cell) for each, who, cell in table() if each == action):
         is_local = who not in BY_TOKEN
-        world.handlers["api"] = local if is_local else deployed
+        world.restart(SETTINGS if is_local else DEV)
         owner = None if is_local else BY_TOKEN["the owner"]
         customer = f"customer_{number}"
         ride = world.book(key=f"booking-{number}", authorizer=owner, customerID=customer).body["orderID"]
@@ -63,7 +61,7 @@ def test_each_caller_may_do_what_the_page_says(world: World, action: str) -> Non
         for step in BEFORE.get(action, ()):
             version = ask(world, step, who if is_local else "staff", ride, version).body["version"]
         if action == "read":
-            world.update_read_model(ride)
+            world.flow()
         before = len(world.outbox())
         answer = ask(world, action, who, ride, version, customer)
         assert answer.status in ANSWERS[cell], who
@@ -84,15 +82,15 @@ def test_the_page_has_every_action_and_every_caller() -> None:
 def test_a_ride_that_nobody_booked_here_is_for_staff(world: World) -> None:
     """What is known of a simulated ride, which has no owner, is shown to staff alone."""
     ride = world.booked()
-    world.update_read_model()
+    world.flow()
     world.dynamodb.delete_item(TableName="bookings", Key={"orderID": {"S": ride}})
-    world.handlers["api"] = world.api(DEV)
+    world.restart(DEV)
     assert [ask(world, "read", who, ride, 1).status for who in BY_TOKEN] == [404, 404, 200]
 
 
 def test_pages_show_nothing_of_the_rides_of_others(world: World) -> None:
     """A customer's rides come newest first, each on one full page; neither pages nor tokens depend on others' rides."""
-    world.handlers["api"] = world.api(DEV)
+    world.restart(DEV)
     whos = ("the owner", "another caller", "another caller", "another caller", "the owner", "the owner")
     booked = [
         (who, world.book(authorizer=BY_TOKEN[who], key=f"key-{number}").body["orderID"])
@@ -156,7 +154,7 @@ def test_a_caller_is_staff_by_group_scope_or_role(authorizer: dict[str, Any], na
 
 def test_a_caller_without_a_name_is_refused(world: World) -> None:
     """Two callers without a name would share rides and keys: only stage `local` accepts them."""
-    world.handlers["api"] = world.api(DEV)
+    world.restart(DEV)
     nameless: list[dict[str, Any] | None] = [
         *(token(), token(sub=""), token(sub=None, scope="staff"), {"iam": {"userArn": f"{ROLE}/staff/monday"}}),
         *(signed(f"{ROLE}/staff/monday", ""), signed(f"{ROLE}/staff/monday", ":monday"), {}, None),

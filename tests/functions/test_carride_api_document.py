@@ -8,8 +8,7 @@ from typing import Final
 import pytest
 
 from api import openapi
-from tests.functions.api_world import request
-from tests.functions.world import World
+from tests.functions.world import World, request
 
 ROOT: Final = Path(__file__).parents[2]
 DOCUMENT: Final = (ROOT / "docs" / "openapi.json").read_text(encoding="utf-8")

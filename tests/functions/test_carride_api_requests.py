@@ -7,8 +7,7 @@ import pytest
 
 from api import requests
 from api.commands import Book
-from tests.functions.api_world import BOOKING, DEV, STAFF, request
-from tests.functions.world import World
+from tests.functions.world import BOOKING, DEV, STAFF, World, request
 
 CHANGE: Final = {"action": "accept", "version": 1}
 CANCEL: Final = {"action": "cancel", "version": 1}
@@ -47,7 +46,7 @@ INVALID: Final[list[tuple[str, str, Json, str, tuple[Any, ...]]]] = [
 
 def test_an_invalid_field_is_named(world: World) -> None:
     """Missing and unknown fields, wrong types, and values and simulations out of range are refused."""
-    world.handlers["api"] = world.api(DEV)
+    world.restart(DEV)
     cases = [(*case, value) for *case, values in INVALID for value in values]
     for number, (method, path, valid, field, value) in enumerate(cases):
         body = {name: content for name, content in (valid | {field: value}).items() if content is not MISSING}
@@ -139,9 +138,7 @@ def test_what_a_ride_refuses_changes_nothing(
     world: World, done: list[str], change: Json, status: int, problem: str, field: str
 ) -> None:
     """A refusal says which field it is about, and the version of the ride; the ride stays as it is."""
-    order_id = world.booked()
-    for version, step in enumerate(done, start=1):
-        world.change(order_id, step, version)
+    order_id = world.booked(*done)
     before = world.items("bookings"), len(world.outbox())
     stale = {} if problem == "stale-version" else {"version": len(done) + 1}
     answer = world.ask(request("PUT", f"/carrides/{order_id}", change | stale, key="refused"))

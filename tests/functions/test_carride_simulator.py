@@ -32,7 +32,6 @@ class Stage:
         )
 
     def simulate(self, request: Any = None, **fields: Any) -> dict[str, Any]:
-        """Invoke the function."""
         return self.handler(fields if request is None else request, self.time)
 
 
@@ -60,7 +59,6 @@ def test_a_simulation_that_takes_too_long_is_continued(
     first = Stage(FakeBus(on_call=lambda _: time.work(100 if rate is None else 0)), time=time)
     summary = first.simulate(rides=100, seed=1, rate=rate)
     assert most - 5 < summary["resume"] == summary["requested"] <= most
-    assert not summary["complete"]
     assert "WARNING" in {record.levelname for record in caplog.records}
     assert time.remaining_ms() > 10_000
     rest = Stage(first.bus).simulate(rides=100, seed=1, offset=summary["resume"], time=summary["time"])

@@ -14,10 +14,9 @@ from idempotency import Operation
 from idempotency.runner import Runner
 from idempotency.testing import BrokenPromiseError, crash_everywhere, sqs_event
 from idempotency.testing.worlds import CRASH_AFTER, CRASH_BEFORE, Fault
-from tests.functions.api_world import BOOKING, request
 from tests.functions.gateways import FakeGateway
 from tests.functions.saga import Life
-from tests.functions.world import World
+from tests.functions.world import BOOKING, World, request
 
 RIDE: Final = Life()
 
@@ -28,8 +27,7 @@ class Case(NamedTuple):
     consumer: str
     event: Any
     before: Fact | None = None
-    forgotten: float = 0.0
-    """The share of keys that the gateway forgets at once."""
+    forgotten: float = 0.0  # the share of keys that the gateway forgets at once
 
     def world(self) -> World:
         """Return a world with a booking, a car and a gateway, in which the earlier fact has had its effect."""

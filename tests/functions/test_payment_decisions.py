@@ -1,112 +1,44 @@
-"""What is due for a ride, and what the gateway is asked for, whatever payment hears and in which order."""
+"""What the gateway is asked for, whatever payment hears and has heard; test_payment.py has what follows."""
+
+from itertools import product
+from typing import Any, Final
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
+import assignments
 import payments
-from carride.facts import FACTS, Fact, PaymentAuthorized, PaymentCaptured, PaymentDeclined, PaymentRefunded
+from carride.facts import FACTS
 from gateway import Charge, Status
-from payments import Action, Payment, State, UnexpectedStatusError
+from payments import Action, Decision, Payment, State, UnexpectedStatusError
 from tests.functions.saga import Life
 
-LIFE, DEARER = Life(), Life(price=2000)
-EMITTED = {
-    PaymentAuthorized: Status.AUTHORIZED,
-    PaymentCaptured: Status.CAPTURED,
-    PaymentDeclined: Status.DECLINED,
-    PaymentRefunded: Status.REFUNDED,
+LIFE: Final = Life()
+UNDONE: Final = {"unknown": "undo", "completed": "undo", "authorized": "refund", "captured": "refund"}
+DRIVEN: Final = dict.fromkeys(["unknown", "completed"], "authorize and capture")
+PLANS: Final[dict[str, dict[str, str]]] = {
+    "assigned": {"unknown": "authorize", "completed": "authorize and capture", "cancelled": "undo"},
+    "completed": {"authorized": "capture"},
+    "cancelled": UNDONE,
+    "no_car": UNDONE,
+    "overdue": dict.fromkeys(["unknown", "completed", "authorized"], "release") | {"cancelled": "undo"},
+    "overdue_driven": DRIVEN | {"authorized": "capture", "cancelled": "undo"},
 }
+"""The table of payments.py: the action for what was heard, by the state; nothing where it says nothing."""
 
 
-class Till:
-    """Does what is planned, and remembers how the payment stood."""
-
-    def __init__(self, *, declines: bool) -> None:
-        self.charge: Charge | None = None
-        self.past: list[Status] = []
-        self._declines = declines
-
-    def carry_out(self, action: Action, amount: int) -> Charge | None:
-        """Do it, and return the payment as it is then."""
-        status = self.charge.status if self.charge else None
-        match action:
-            case Action.AUTHORIZE | Action.AUTHORIZE_AND_CAPTURE:
-                assert self.charge is None, "there is one payment for a ride"
-                self.set(Status.DECLINED if self._declines else Status.AUTHORIZED, amount)
-                if action is Action.AUTHORIZE_AND_CAPTURE and not self._declines:
-                    self.set(Status.CAPTURED, amount)
-            case Action.CAPTURE:
-                assert status is Status.AUTHORIZED
-                self.set(Status.CAPTURED, amount)
-            case Action.RELEASE if status is Status.AUTHORIZED:
-                self.set(Status.REFUNDED)
-            case Action.REFUND | Action.UNDO if status in {Status.AUTHORIZED, Status.CAPTURED}:
-                self.set(Status.REFUNDED)
-            case Action.NOTHING:
-                return None
-        return self.charge
-
-    def set(self, status: Status, amount: int | None = None) -> list[Status]:
-        """Have the payment stand like this, and return how it has stood."""
-        before = self.charge or Charge("pay_1", status, 0, "broke")
-        self.charge = before._replace(status=status, amount=before.amount if amount is None else amount)
-        self.past.append(status)
-        return self.past
+@pytest.mark.parametrize(("heard", "state"), [*product([*PLANS, "created", "accepted", "started", "declined"], State)])
+def test_the_gateway_is_asked_for_what_the_table_says(heard: str, state: State) -> None:
+    """Whatever is heard in whichever state. A duty to undo is fulfilled by every event that payment consumes."""
+    undo = {"undo due": "undo"} if heard in PLANS else {}
+    expected = (PLANS.get(heard, {}) | undo).get(state, "nothing")
+    assert payments.plan(Payment(state), getattr(LIFE, heard)) == expected
 
 
-@settings(max_examples=300)
-@given(
-    data=st.data(),
-    declines=st.booleans(),
-    overtaken=st.booleans(),
-    completed=st.sampled_from([LIFE.completed, DEARER.completed, None, None, None]),
-)
-def test_every_order_of_events_settles_the_payment(
-    data: st.DataObject, completed: Fact | None, *, declines: bool, overtaken: bool
-) -> None:
-    """However events arrive, and whichever are lost, a driven ride is paid once, and nothing stays reserved.
-
-    What is emitted is what happened at the gateway. A ride that was called off before it had a car is never charged.
-    A run that reserved money while the ride was called off emits nothing, and the next event gives the money back.
-    """
-    end = completed or data.draw(st.sampled_from([LIFE.cancelled, LIFE.no_car]))
-    facts = data.draw(st.permutations([LIFE.assigned, end, LIFE.created]))
-    heard = facts[data.draw(st.integers(0, len(facts))) :]
-    overdue = LIFE.overdue_driven if completed else LIFE.overdue
-    till, seen, emitted = Till(declines=declines), Payment(State.UNKNOWN), list[Status]()
-    unheard = 0
-    for fact in [*heard, overdue]:
-        if overtaken and seen.state is State.CANCELLED and till.charge is None:
-            unheard = len(till.set(Status.DECLINED if declines else Status.AUTHORIZED, 1250))
-        action = payments.plan(seen, fact)
-        charge = till.carry_out(action, payments.due(seen, fact))
-        decision = payments.conclude(seen, fact, action, charge)
-        seen = decision.after
-        emitted += [EMITTED[type(each)] for each in decision.facts]
-        if unheard and fact in (LIFE.assigned, overdue):
-            assert till.past[-1] is not Status.AUTHORIZED
-    assert emitted == till.past[unheard:]
-    assert seen.state not in {State.UNKNOWN, *payments.OPEN}
-    if unheard:
-        assert till.past == _undone(declines=declines)
-    elif completed is None:
-        first = next((fact for fact in heard if fact in (end, LIFE.assigned)), None)
-        assert till.past == ([] if first is not LIFE.assigned else _undone(declines=declines))
-    else:
-        assert till.past == ([Status.DECLINED] if declines else [Status.AUTHORIZED, Status.CAPTURED])
-        if not declines and completed in heard:
-            assert seen == Payment(State.CAPTURED, "pay_1", completed.price)
-
-
-def _undone(*, declines: bool) -> list[Status]:
-    return [Status.DECLINED] if declines else [Status.AUTHORIZED, Status.REFUNDED]
-
-
-def test_what_was_captured_is_given_back() -> None:
-    """A cancellation after the capture refunds it."""
-    seen = Payment(State.CAPTURED, "pay_1", 1250)
-    assert payments.plan(seen, LIFE.cancelled) is Action.REFUND
+@pytest.mark.parametrize("action", [Action.UNDO, Action.RELEASE])
+@pytest.mark.parametrize("charge", [None, Charge("pay_1", Status.DECLINED, 1250)])
+def test_where_nothing_is_reserved_nothing_is_emitted(action: Action, charge: Charge | None) -> None:
+    """A ride that was called off, and whose money was never reserved, stays cancelled."""
+    assert payments.conclude(Payment(State.UNKNOWN), LIFE.overdue, action, charge) == Decision(Payment(State.CANCELLED))
 
 
 def test_an_answer_that_fits_no_question_is_an_error() -> None:
@@ -116,7 +48,8 @@ def test_an_answer_that_fits_no_question_is_an_error() -> None:
         payments.conclude(seen, LIFE.cancelled, Action.REFUND, Charge("pay_1", Status.CAPTURED, 1250))
 
 
-def test_payment_does_not_feed_itself() -> None:
-    """Nothing that payment emits is something that it acts on, and all of it is in the contract."""
-    assert payments.CONSUMED.isdisjoint(payments.EMITTED)
-    assert set(FACTS.values()) >= payments.CONSUMED | payments.EMITTED
+@pytest.mark.parametrize("saga", [assignments, payments], ids=["dispatch", "payment"])
+def test_no_consumer_feeds_itself(saga: Any) -> None:
+    """Nothing that one emits is something that it acts on, and all of it is in the contract."""
+    assert saga.CONSUMED.isdisjoint(saga.EMITTED)
+    assert set(FACTS.values()) >= saga.CONSUMED | saga.EMITTED

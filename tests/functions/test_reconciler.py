@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 
-import open_rides
+import reconciler
 from carride.overdue import LIMIT, Stage, is_overdue, shard, shards
 from local.simulated_gateway import Books, Troubles
-from tests.functions.api_world import request
 from tests.functions.gateways import FakeGateway
 from tests.functions.saga import NOW, Life
 from tests.functions.world import World
@@ -96,14 +95,14 @@ def test_a_long_ride_is_left_alone(world: World, *, booked: bool) -> None:
 def test_a_booking_that_changes_meanwhile_is_not_cancelled(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """The customer starts the ride after the reconciler has read it: the commit is refused."""
     order_id = world.booked("accept")
-    find = open_rides.OpenRides.find
+    find = reconciler.Reconciler.find
 
     def overtaken(self: Any, order: str) -> Any:
         seen = find(self, order)
         world.change(order_id, "start", 2)
         return seen
 
-    monkeypatch.setattr(open_rides.OpenRides, "find", overtaken)
+    monkeypatch.setattr(reconciler.Reconciler, "find", overtaken)
     assert world.reconcile() == {"reconciled": 0, "overdue": 0}
     assert world.item("bookings", order_id)["status"] == "started"
     assert "CarRideCancelled" not in world.emitted()
@@ -119,7 +118,7 @@ def test_what_does_not_fit_waits_for_the_next_run(world: World) -> None:
 
 def test_a_ride_that_cannot_be_settled_does_not_keep_others_from_it(world: World) -> None:
     """The run fails after the others are settled, so that somebody hears of it."""
-    broken, other = (world.booked("accept", name=name) for name in ("customer_a", "customer_b"))
+    broken, other = (world.booked("accept", customer=name) for name in ("customer_a", "customer_b"))
     world.put("bookings", world.item("bookings", broken) | {"passengers": "two"})
     with pytest.raises(ExceptionGroup, match="1 rides could not be settled, 1 were"):
         world.reconcile()
@@ -154,7 +153,7 @@ def test_completed_after_the_payment_was_declined() -> None:
     world.flow()
     assert (world.state("assignments", order_id), world.cars()) == ("released", {"car_01": None})
     assert (world.state("payments", order_id), world.open()) == ("declined", set())
-    timeline = [each["type"] for each in world.ask(request("GET", f"/carrides/{order_id}")).body["timeline"]]
+    timeline = [each["type"] for each in world.read(order_id).body["timeline"]]
     assert "PaymentDeclined" in timeline
     assert "PaymentCaptured" not in timeline
 
@@ -165,7 +164,7 @@ def test_accepted_without_a_car(*, ends: bool) -> None:
     world = World()
     order_id = world.booked("accept")
     world.flow()
-    found = world.ask(request("GET", f"/carrides/{order_id}")).body
+    found = world.read(order_id).body
     assert "NoCarAvailable" in [each["type"] for each in found["timeline"]]
     assert found["status"] == "accepted"
     if ends:

@@ -1,31 +1,25 @@
-"""The ride history on the tables of this process: an event's effect on a ride's item, and what the item says."""
+"""The ride history on the tables of this process: an event's effect on a ride's timeline."""
 
 import json
 
-import timeline
-from carride.history import merged, timeline_of
-from idempotency.effects import action_of
+from carride.history import timeline_of
 from local.local_aws import ROOT
-from tests.functions.saga import Life, event_of
+from tests.functions.saga import Life
 from tests.functions.world import World
 
 RIDE = Life()
 EVENTS = ROOT / "events"
 
 
-def test_an_effect_that_took_place_twice_shows() -> None:
-    """The item counts two effects and has one entry, by which the ledger notices."""
+def test_an_entry_is_in_the_record_of_its_event() -> None:
+    """One write that is no transaction makes both, so neither is there without the other; neither expires."""
     world = World()
     for fact in (RIDE.accepted, RIDE.created):
         world.deliver("ride-history", world.envelope(fact))
-    again = action_of(timeline.effect("rides", event_of(RIDE.created)))
-    world.dynamodb.transact_write_items(TransactItems=[again])
-    item = world.item("rides")
-    assert [entry.type for entry in timeline_of(item)] == ["CarRideCreated", "CarRideAccepted"]
-    assert item["effects"] == 3
-    entry = {"event#1": {}, "effects": 1}
-    [item] = merged([{"orderID": "order_01"} | entry, {"orderID": "order_01#saga"} | entry])
-    assert item["effects"] == 1, "an entry in both items is one effect"
+    assert [entry.type for entry in timeline_of(world.item("rides"))] == ["CarRideCreated", "CarRideAccepted"]
+    for record in world.items("idempotency"):
+        assert (record["status"], record["orderID"]) == ("COMPLETED", "order_01")
+        assert "expiryTimestamp" not in record
 
 
 def test_events_of_another_producer_take_effect_once() -> None:

@@ -1,13 +1,13 @@
 """The functions over one DynamoDB, gateway and clock in this process, and a bus between them."""
 
-import itertools
+import json
 from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime, tzinfo
 from functools import cached_property, partial
-from typing import Any, Final, NamedTuple
-from uuid import UUID
+from typing import Any, Final, NamedTuple, Self
 
 import pytest
+from msgspec.structs import replace
 
 import assignment_table
 import assignments
@@ -19,20 +19,20 @@ import payments
 import reconciler
 import ride_history
 from api.service import Settings
+from carride import history
+from carride.consumer import ConsumerSettings
 from carride.dynamodb import DynamoDB
 from carride.events import SOURCE, RideEvent, parse_event
 from carride.facts import FACTS, Fact
-from carride.history import merged
 from carride.overdue import LIMIT, Stage
 from carride.settings import from_environment
 from idempotency import lambda_deadline, marshalling, testing
 from idempotency.dead_letters import DeadLetter
 from idempotency.observation import Observation
-from idempotency.testing import FakeDynamoDB, FaultyTransport, Invocation, ManualClock, eventbridge_event, sqs_event
+from idempotency.testing import FaultyTransport, Invocation, ManualClock, eventbridge_event, http_event, sqs_event
 from idempotency.testing.dynamodb import Item
 from idempotency.testing.worlds import NO_FAULT, Fault, Run
 from tests.carride.pipe import piped
-from tests.functions.api_world import BOOKING, SETTINGS, Answer, request
 from tests.functions.gateways import FakeGateway
 from tests.functions.saga import NOW
 
@@ -46,73 +46,92 @@ TABLES: Final = {
     "outbox": ("id",),
     "cars": ("zone", "carID"),
     "points": ("customerID",),
-    **dict.fromkeys(("rides", "bookings", "assignments", "payments"), ("orderID",)),
+    **dict.fromkeys(("bookings", "assignments", "payments"), ("orderID",)),
 }
-
-
-class Delivery(NamedTuple):
-    """An event on its way to a consumer, or a tick on its way to the reconciler."""
-
-    consumer: str
-    event: Mapping[str, Any]
-    attempt: int = 1
-
-    @property
-    def operation(self) -> tuple[str, str]:
-        """What it asks for: the consumer and the fact."""
-        return self.consumer, self.event["detail"]["idempotencyid"]
-
+SETTINGS: Final = from_environment(Settings)  # of the API, in stage `local`
+DEV: Final = replace(SETTINGS, stage="dev", staff_group="staff")
+STAFF: Final = {"jwt": {"claims": {"sub": "c", "cognito:groups": "[riders staff]"}}}
+"""The authorizer of a token of the staff of `DEV`."""
+BOOKING: Final = {
+    "customerID": "customer_a", "pickup": "sector_01", "destination": "sector_03", "passengers": 2, "price": 1250,
+}  # fmt: skip
 
 type Lost = Callable[[str, str], bool]
 """Whether a consumer never gets an event, by the consumer's name and the event's type."""
 
 
-class ApiTransport(FaultyTransport):
-    """The API's way to DynamoDB."""
+def request(
+    method: str, path: str, body: object = None, *, authorizer: Mapping[str, Any] | None = None, **options: Any
+) -> dict[str, Any]:
+    """Return a request to the API; ``options`` are those of `http_event`."""
+    event = http_event(method, path, body, **options)
+    known = path in {"/carrides", "/carrides/simulate", "/openapi.json"}
+    event["routeKey"] = f"{method} {path if known else '/carrides/{id}'}"
+    if not known:
+        event["pathParameters"] = {"id": path.removeprefix("/carrides/")}
+    if authorizer:
+        event["requestContext"]["authorizer"] = dict(authorizer)
+    return event
 
-    def __init__(self, dynamodb: FakeDynamoDB) -> None:
-        super().__init__(dynamodb)
-        self._trips: list[str] = []
+
+class Answer(NamedTuple):
+    """The answer that a client of the API gets."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: Any
+
+    def replayed(self) -> Self:
+        """The answer that a repeated request gets."""
+        return self._replace(headers={**self.headers, "Idempotency-Replayed": "true"})
+
+    @property
+    def problem(self) -> str:
+        """The kind of the problem."""
+        assert self.headers["Content-Type"] == "application/problem+json", self
+        assert self.body["status"] == self.status
+        kind: str = self.body["type"].removeprefix("urn:acr:car-ride:problem:")
+        return kind
+
+
+class Transport(FaultyTransport):
+    """The API's way to its tables, which notes consistent reads as such."""
 
     def __call__(self, operation: str, request: Mapping[str, Any], /) -> Mapping[str, Any]:
         """Send one request."""
-        self._trips.append(f"consistent {operation}" if request.get("ConsistentRead") else operation)
-        return super().__call__(operation, request)
-
-    def spent(self) -> list[str]:
-        """Return the round trips since the last call."""
-        trips, self._trips = self._trips, []
-        return trips
+        try:
+            return super().__call__(operation, request)
+        finally:
+            if request.get("ConsistentRead"):
+                self.requests[-1] = f"consistent {operation}"
 
 
 class World(testing.World):
-    """The functions, everything around them, and what is on its way between them.
-
-    Args:
-        gateway: the payment gateway; by default one that declines nobody.
+    """The functions, everything around them, and what is on its way between them. By default nobody is declined.
 
     Attributes:
         observations: what the consumers have observed.
-        transport: loses and refuses the API's requests to DynamoDB.
-        simulations: what the API has started, unless there is a `simulator_error`.
-        waiting: what is on its way to the consumers.
         last: the last invocation.
     """
 
     timed = (DynamoDB,)
 
     def __init__(self, gateway: FakeGateway | None = None) -> None:
-        indexes = {assignment_table.INDEX: ("freeShard", "freePlace"), "byCustomer": ("customerID", "bookedAt")}
+        indexes = {
+            assignment_table.INDEX: ("freeShard", "freePlace"),
+            "byCustomer": ("customerID", "bookedAt"),
+            history.INDEX: ("orderID",),
+        }
         super().__init__(TABLES, clock=ManualClock(int(NOW.timestamp() * 1000)), indexes=indexes)
         self.dynamodb.inserted = self._inserted
-        self.gateway = gateway or FakeGateway()
-        self.observations = list[Observation]()
-        self.waiting: list[Delivery] = []
-        self._numbers = itertools.count()
-        self.last: Run | None = None
-        self.transport = ApiTransport(self.dynamodb)
+        self.transport = Transport(self.dynamodb)
         self.simulations: list[Mapping[str, Any]] = []
         self.simulator_error: Exception | None = None
+        self.gateway = gateway or FakeGateway()
+        self.observations = list[Observation]()
+        self._on_the_bus: list[Mapping[str, Any]] = []
+        self._requests = iter(range(1_000_000))
+        self.last: Run | None = None
 
     def now(self, zone: tzinfo = UTC) -> datetime:
         """Return the present."""
@@ -123,31 +142,20 @@ class World(testing.World):
         """The handlers in a process that lives as long as the world."""
         return self.process()
 
-    def process(self, *functions: str) -> dict[str, Any]:
-        """Start a process of some functions, or of all, and return their handlers."""
+    def process(self, *functions: str, api: Settings = SETTINGS) -> dict[str, Any]:
+        """Start a process of some functions, or of all, and return their handlers; ``api`` are the API's settings."""
         with self.installed(), pytest.MonkeyPatch.context() as patch:
             patch.setattr(carride.consumer, "observe", self.observations.append)
             make: dict[str, Callable[[], Any]] = {
-                "api": self.api,
-                "ride-history": lambda: ride_history.make_handler(from_environment(ride_history.Settings)),
+                "api": lambda: carride_api.make_handler(
+                    api, transport=self.transport, start_simulator=self._start_simulator, now=self.now
+                ),
+                "ride-history": lambda: ride_history.make_handler(from_environment(ConsumerSettings)),
                 "dispatch": lambda: dispatch.make_handler(from_environment(dispatch.Settings), now=self.now),
                 "payment": lambda: payment.make_handler(from_environment(payment.Settings), self.gateway, now=self.now),
                 "reconciler": lambda: reconciler.make_handler(from_environment(reconciler.Settings)),
             }
             return {name: make[name]() for name in functions or make}
-
-    def api(self, settings: Settings = SETTINGS) -> Any:
-        """Start a process of the API."""
-        with self.installed():
-            return carride_api.make_handler(
-                settings, transport=self.transport, start_simulator=self._start_simulator, now=self.now
-            )
-
-    def _start_simulator(self, function: str, spec: Mapping[str, Any]) -> None:
-        assert function == SETTINGS.simulator_function_name
-        if self.simulator_error:
-            raise self.simulator_error
-        self.simulations.append(spec)
 
     # ── Deliveries ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -195,19 +203,9 @@ class World(testing.World):
         if table == "outbox":
             self.put_on_the_bus(piped(marshalling.values(item)))
 
-    def hearers(self, detail: Mapping[str, Any]) -> list[str]:
-        """Return the consumers that get an event."""
-        return [consumer for consumer, consumed in CONSUMED.items() if FACTS[detail["type"]] in consumed]
-
     def put_on_the_bus(self, detail: Mapping[str, Any]) -> None:
-        """Have an event on its way to its consumers."""
-        for consumer in self.hearers(detail):
-            self.carry(consumer, detail)
-
-    def carry(self, consumer: str, detail: Mapping[str, Any]) -> None:
-        """Have an event on its way to a consumer."""
-        event = {"id": f"{UUID(int=next(self._numbers))}", "source": detail["source"], "detail": detail}
-        self.waiting.append(Delivery(consumer, event))
+        """Have an event carried to its consumers by the next `flow`."""
+        self._on_the_bus.append(detail)
 
     def publish(self, *facts: Fact, lost: Lost = lambda *_: False) -> None:
         """Publish facts that no booking knows of, each when the one before has run its course."""
@@ -216,41 +214,56 @@ class World(testing.World):
             self.flow(lost)
 
     def flow(self, lost: Lost = lambda *_: False) -> None:
-        """Deliver events until there are no more."""
-        while self.waiting:
-            consumer, event, _ = self.waiting.pop(0)
-            if not lost(consumer, event["detail"]["type"]):
-                self.deliver(consumer, event)
+        """Carry events to the consumers until there are no more."""
+        while self._on_the_bus:
+            detail = self._on_the_bus.pop(0)
+            for consumer, consumed in CONSUMED.items():
+                if FACTS[detail["type"]] in consumed and not lost(consumer, detail["type"]):
+                    self.deliver(consumer, {"id": f"{detail['id']}", "source": detail["source"], "detail": detail})
 
-    # ── Bookings ──────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── The API ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def ask(self, event: dict[str, Any]) -> Answer:
-        """Send the API a request, a millisecond after the last one."""
+    def restart(self, api: Settings = SETTINGS) -> None:
+        """Have another process of the API, with an empty memory, answer from now on."""
+        self.handlers |= self.process("api", api=api)
+
+    def _start_simulator(self, function: str, spec: Mapping[str, Any]) -> None:
+        assert function == SETTINGS.simulator_function_name
+        if self.simulator_error:
+            raise self.simulator_error
+        self.simulations.append(spec)
+
+    def ask(self, event: Mapping[str, Any]) -> Answer:
+        """Send the API a request, a millisecond after the one before."""
         self.clock.advance(0.001)
         with self.installed():
-            return Answer.of(self.handlers["api"](event, Invocation(self.clock)))
+            raw = self.handlers["api"](event, Invocation(self.clock))
+        return Answer(raw["statusCode"], raw.get("headers", {}), json.loads(raw["body"]))
+
+    def spent(self) -> list[str]:
+        """Return the API's round trips to DynamoDB since the last call."""
+        trips, self.transport.requests = self.transport.requests, []
+        return trips
 
     def book(self, *, key: str = "key-1", authorizer: Mapping[str, Any] | None = None, **changes: Any) -> Answer:
         """Book a ride, as the caller of an authorizer."""
         return self.ask(request("POST", "/carrides", BOOKING | changes, key=key, authorizer=authorizer))
 
-    def booked(self, *actions: str, name: str = "customer_a") -> str:
+    def change(self, order_id: str, action: str, version: int, *, key: str | None = None, **more: Any) -> Answer:
+        """Change a ride, by default under a new key for each change."""
+        body = {"action": action, "version": version} | ({"reason": "x"} if action == "cancel" else {}) | more
+        return self.ask(request("PUT", f"/carrides/{order_id}", body, key=key or f"{order_id}-{action}-{version}"))
+
+    def booked(self, *actions: str, customer: str = "customer_a") -> str:
         """Book a ride, change it so, and return its id."""
-        order_id: str = self.book(key=name, customerID=name).body["orderID"]
+        order_id: str = self.book(key=f"of-{customer}", customerID=customer).body["orderID"]
         for version, action in enumerate(actions, 1):
-            self.change(order_id, action, version)
+            assert self.change(order_id, action, version).status == 200
         return order_id
 
-    def change(self, order_id: str, action: str, version: int, *, key: str = "", **more: Any) -> Answer:
-        """Change a ride, by default under a key of the change."""
-        reason = {"reason": "changed my mind"} if action == "cancel" else {}
-        body = {"action": action, "version": version, **reason, **more}
-        return self.ask(request("PUT", f"/carrides/{order_id}", body, key=key or f"{action}-{version}-{order_id}"))
-
-    def update_read_model(self, ride: str | None = None) -> None:
-        """Deliver every event, or those of one ride, to the read model, the latest first."""
-        for event in reversed([event for event in self.outbox() if ride in {None, event.subject}]):
-            self.deliver("ride-history", self.envelope(event))
+    def read(self, order_id: str) -> Answer:
+        """Read a ride."""
+        return self.ask(request("GET", f"/carrides/{order_id}"))
 
     def reconcile(self, *, lost: Lost = lambda *_: False, timeout_s: float = 120) -> dict[str, int]:
         """Let the clock pass the deadline of every open ride, run the reconciler, and have its events delivered."""
@@ -259,7 +272,7 @@ class World(testing.World):
 
     def tick(self, *, lost: Lost = lambda *_: False, timeout_s: float = 120, fault: Fault = NO_FAULT) -> dict[str, int]:
         """Run the reconciler now, and have its events delivered."""
-        event, request_id = {"time": self.now().isoformat()}, f"tick-{next(self._numbers)}"
+        event, request_id = {"time": self.now().isoformat()}, f"tick-{next(self._requests)}"
         try:
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(reconciler, "lambda_deadline", partial(lambda_deadline, clock=self.clock))
@@ -281,9 +294,10 @@ class World(testing.World):
         self.dynamodb.put_item(TableName=table, Item=marshalling.item(item))
 
     def items(self, table: str) -> list[dict[str, Any]]:
-        """Return every item of a table, as Python values; one for each ride."""
-        items = map(marshalling.values, self.dynamodb.all(table))
-        return list(merged(items) if table == "rides" else items)
+        """Return every item of a table, as Python values; of ``rides`` one for each ride that has a timeline."""
+        if table == "rides":
+            return history.merged(item for item in self.items("idempotency") if "entry" in item)
+        return [*map(marshalling.values, self.dynamodb.all(table))]
 
     def item(self, table: str, order_id: str = "order_01") -> dict[str, Any]:
         """Return a ride's item; empty where there is none."""

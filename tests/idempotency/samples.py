@@ -10,16 +10,16 @@ from idempotency.record import Record
 from idempotency.testing import (
     Crash,
     DeadLetterBox,
+    FakeDynamoDB,
     FaultyTransport,
     Invocation,
     ManualClock,
     eventbridge_event,
-    sqs_event,
 )
 
 TABLE = "Idempotency"
 RIDES = "Rides"
-SQS_ATTRIBUTES = sqs_event("")["Records"][0]["attributes"]
+EFFECT = Update(RIDES, {"id": "order_01"}, "ADD n :one", values={":one": 1})
 
 
 def event(key: str | None = "k1", **data: object) -> dict[str, Any]:
@@ -67,37 +67,39 @@ class Work:
 
     def __call__(self, message: Any, operation: Operation) -> object:
         self.runs.append(operation)
-        operation.write(Update(RIDES, {"id": "order_01"}, "ADD n :one", values={":one": 1}))
+        operation.write(EFFECT)
         return self.step(operation)
 
 
 class World:
-    """Consumers over DynamoDB in this process, what is delivered to them, and what they leave behind."""
+    """Consumers over DynamoDB in this process, what is delivered to them, and what they leave behind.
 
-    def __init__(self, store: DynamoDBStore, clock: ManualClock, transport: FaultyTransport, dynamodb: Any) -> None:
-        self.store = store
-        self.clock = clock
-        self.transport = transport
-        self.dynamodb = dynamodb
+    Time stands still, and moves in pauses. ``transport`` loses and refuses what the test says.
+    """
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.dynamodb: Any = FakeDynamoDB({TABLE: ("idempotencyKey",), RIDES: ("id",)})
+        self.transport = FaultyTransport(self.dynamodb)
+        time: Any = {"clock": self.clock, "sleep": self.clock.sleep, "jitter": lambda: 0.5}
+        self.store = DynamoDBStore(TABLE, transport=self.transport, **time)
         self.box = DeadLetterBox()
         self.seen: list[Observation] = []
         self.work = Work()
+        self._settings = {
+            "key": "detail.idempotencyid",
+            "dead_letters": self.box,
+            "observe": self.seen.append,
+            "region": "eu-west-1",
+            **time,
+        }
 
     def consumer(
         self, name: str = "history", *, policy: Mapping[str, Any] | None = None, **settings: Any
     ) -> Consumer[Any]:
         """Make a consumer of EventBridge events; settings are the consumer's own."""
-        defaults: dict[str, Any] = {
-            "key": "detail.idempotencyid",
-            "policy": Policy(**({"warm_cache": 0} | dict(policy or {}))),
-            "dead_letters": self.box,
-            "observe": self.seen.append,
-            "region": "eu-west-1",
-            "clock": self.clock,
-            "sleep": self.clock.sleep,
-            "jitter": lambda: 0.5,
-        }
-        return Consumer(name, self.store, **(defaults | settings))
+        chosen = Policy(**({"warm_cache": 0} | dict(policy or {})))
+        return Consumer(name, self.store, **({"policy": chosen} | self._settings | settings))
 
     def invocation(self, request_id: str = "request-1", timeout_s: float = 30.0) -> Invocation:
         return Invocation(self.clock, request_id=request_id, timeout_s=timeout_s)

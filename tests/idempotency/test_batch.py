@@ -1,7 +1,6 @@
 """Rule 14: the records of a batch run concurrently and fail one by one, and no thread is left behind."""
 
 import base64
-import functools
 import json
 import threading
 from collections.abc import Callable
@@ -11,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from idempotency import TRANSPORT_ID, BatchFailedError, BusyError
+from idempotency import TRANSPORT_ID, BatchFailedError
 from idempotency.dead_letters import CONTRACT
-from idempotency.sources import KAFKA, KINESIS
+from idempotency.sources import KAFKA
 from idempotency.testing import Crash, sqs_event
 from tests.idempotency.samples import World, crash
 
@@ -39,18 +38,10 @@ class Batches:
         return [record and record.status for record in map(self.consumer.record, keys)]
 
 
-type Make = Callable[..., Batches]
-
-
 @pytest.fixture
-def make(world: World) -> Make:
-    return functools.partial(Batches, world)
-
-
-@pytest.fixture
-def sqs(make: Make) -> Batches:
+def sqs(world: World) -> Batches:
     """A consumer of SQS batches, whose messages have an id."""
-    return make()
+    return Batches(world)
 
 
 def message(key: str | None, number: int, *, received: int = 1, **attributes: Any) -> dict[str, Any]:
@@ -140,11 +131,11 @@ def test_suspects_run_in_groups_if_time_is_short(sqs: Batches) -> None:
 
 
 @pytest.mark.parametrize(("reserve", "takes_s", "timeout_s"), [(1, 25, 60), (2, 5, 12)])
-def test_records_start_only_if_they_fit(make: Make, reserve: int, takes_s: int, timeout_s: int) -> None:
+def test_records_start_only_if_they_fit(world: World, reserve: int, takes_s: int, timeout_s: int) -> None:
     """A record starts, and is claimed, only if what runs have taken still fits; the others are delivered again."""
-    one_by_one = make(policy={"concurrency": 1, "reserve": reserve})
+    one_by_one = Batches(world, policy={"concurrency": 1, "reserve": reserve})
     records = messages("k0", "k1", "k2", "k3")
-    failed = one_by_one.deliver(records, lambda _: one_by_one.world.clock.advance(takes_s), timeout_s=timeout_s)
+    failed = one_by_one.deliver(records, lambda _: world.clock.advance(takes_s), timeout_s=timeout_s)
     assert failed == ["m2", "m3"]
     assert one_by_one.statuses("k1", "k2") == ["COMPLETED", None]
 
@@ -158,15 +149,15 @@ def test_fifo_group_keeps_its_order_and_stops_at_a_failure(sqs: Batches) -> None
     assert [key for key in order if key.startswith("a")] == ["a1", "a2"]
 
 
-def test_plain_text_is_a_message_where_the_transport_names_it(make: Make) -> None:
+def test_plain_text_is_a_message_where_the_transport_names_it(world: World) -> None:
     """With TRANSPORT_ID the message may be any text."""
     received: list[object] = []
-    make(key=TRANSPORT_ID).deliver([message("k1", 1) | {"body": "hello"}], received.append)
+    Batches(world, key=TRANSPORT_ID).deliver([message("k1", 1) | {"body": "hello"}], received.append)
     assert received == ["hello"]
 
 
 @pytest.mark.parametrize("concurrency", [2, 10])
-def test_records_see_the_context_variables_of_their_caller(make: Make, concurrency: int) -> None:
+def test_records_see_the_context_variables_of_their_caller(world: World, concurrency: int) -> None:
     """Each record has the caller's context variables, and none that another record has set."""
     trace = ContextVar("trace", default="none")
     found: list[str] = []
@@ -176,7 +167,7 @@ def test_records_see_the_context_variables_of_their_caller(make: Make, concurren
         found.append(trace.get())
         trace.set("of a record")
 
-    make(policy={"concurrency": concurrency}).deliver(messages("k0", "k1", "k2"), work)
+    Batches(world, policy={"concurrency": concurrency}).deliver(messages("k0", "k1", "k2"), work)
     assert found == ["of the invocation"] * 3
 
 
@@ -217,41 +208,25 @@ def overflow(event: Any) -> Any:
     ],
     ids=lambda settings: next(iter(settings)),
 )
-def test_mistake_in_the_code_fails_its_record_alone(make: Make, settings: dict[str, Any]) -> None:
+def test_mistake_in_the_code_fails_its_record_alone(world: World, settings: dict[str, Any]) -> None:
     """Any other error while a record is read fails that record alone."""
-    batches = make(**settings)
+    batches = Batches(world, **settings)
     neighbour = message("k2", 1) | ({"body": "{"} if "join" in str(settings) else {})
     assert batches.deliver([message("k1", 0), neighbour], lambda _: None) == ["m0"]
-    assert [one.outcome for one in batches.world.seen if one.outcome == "Failed"] == ["Failed"]
-    assert batches.world.reasons in ([], [CONTRACT])
+    assert [one.outcome for one in world.seen if one.outcome == "Failed"] == ["Failed"]
+    assert world.reasons in ([], [CONTRACT])
 
 
 def encoded(key: str) -> str:
     return base64.b64encode(json.dumps({"id": key}).encode()).decode()
 
 
-def test_source_without_single_failures_raises(make: Make) -> None:
+def test_source_without_single_failures_raises(world: World) -> None:
     """A Kafka batch with a failed record is raised as a whole; at its next delivery only that record is run."""
-    kafka, runs = make(source=KAFKA), list[str]()
+    kafka, runs = Batches(world, source=KAFKA), list[str]()
     record = {"topic": "rides", "partition": 0, "timestamp": 1_800_000_000_000}
     batch = {"records": {"rides-0": [record | {"offset": each, "value": encoded(f"k{each}")} for each in (1, 2)]}}
     with pytest.raises(BatchFailedError):
         kafka.deliver(batch, fails_at("k2", runs.append))
     kafka.deliver(batch, lambda message: runs.append(message["id"]))
     assert runs == ["k1", "k2", "k2"]
-
-
-def kinesis(number: int, partition: str) -> dict[str, Any]:
-    content = {"data": encoded(f"k{number}"), "partitionKey": partition, "sequenceNumber": str(number)}
-    return {"eventID": f"shard:{number}", "kinesis": content | {"approximateArrivalTimestamp": 1_800_000_000.0}}
-
-
-def test_stream_reports_sequence_numbers(make: Make) -> None:
-    """A failed Kinesis record is reported by its sequence number, with those behind it in its partition key."""
-
-    def work(message: Any) -> None:
-        if message["id"] == "k1":
-            raise BusyError("k1", 1)
-
-    records = [kinesis(number, partition) for number, partition in enumerate("aaab")]
-    assert make(source=KINESIS).deliver(records, work) == ["1", "2"]

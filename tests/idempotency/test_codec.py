@@ -1,53 +1,199 @@
-"""The codec of results, by example."""
+"""Results come back equal, or with one error, also after their classes have changed."""
 
+import dataclasses
 import enum
 import json
 import sys
-from dataclasses import dataclass, field
+from collections import namedtuple
+from collections.abc import Callable
+from datetime import timedelta, timezone
 from decimal import Decimal
+from functools import reduce
 from typing import Any, ClassVar, NamedTuple
 
+import msgspec
 import pydantic
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from idempotency import codec
 from idempotency.errors import UndecodableResultError
+from idempotency.fingerprint import fingerprint
 
-Status = enum.Enum("Status", {"PAID": "PAID"})
+FIXED = settings(derandomize=True, database=None, max_examples=100)
 
-
-class Receipt(pydantic.BaseModel):
-    """A model with hidden attributes, one of which has a default."""
-
-    order: str
-    notes: list[str] = []
-    _copies: int = pydantic.PrivateAttr(default=1)
-    _printer: str = pydantic.PrivateAttr()
+Kind = enum.Enum("Kind", {"SMALL": 1, "LARGE": "large", "COLOUR": (255, 0, 0)})
+Status = enum.Enum("Status", {"PAID": "PAID"}, type=str)
+Size = enum.Enum("Size", {"ONE": 1}, type=int)
+Word = enum.StrEnum("Word", {"YES": "yes"})
+Mode = enum.IntFlag("Mode", {"FAST": 1, "LOUD": 4})
 
 
-def test_nan_comes_back() -> None:
-    """A float that equals nothing is still a float."""
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Box:
+    """A dataclass that changes its arguments and has a field outside of its constructor."""
+
+    closed: ClassVar[bool] = True
+    content: Any
+    label: str
+    sealed: bool = dataclasses.field(init=False)
+    size: dataclasses.InitVar[int] = 1
+
+    def __post_init__(self, size: int) -> None:
+        object.__setattr__(self, "sealed", size > 0)
+        object.__setattr__(self, "label", f"<{self.label}>")
+
+
+class Crate(msgspec.Struct, frozen=True):
+    """A Struct that refuses what it has made of its content."""
+
+    content: Any
+    label: str
+
+    def __post_init__(self) -> None:
+        if self.label.startswith("<"):
+            raise ValueError("made twice")
+        msgspec.structs.force_setattr(self, "label", f"<{self.label}")
+
+    @dataclasses.dataclass
+    class Sack:
+        """A dataclass that holds anything, and is found through another class."""
+
+        content: Any
+        count: int = dataclasses.field(init=False, default=7)
+
+
+class Parcel(pydantic.BaseModel):
+    """A model with an alias, extra fields and a hidden attribute."""
+
+    model_config = pydantic.ConfigDict(extra="allow")
+
+    content: Any = pydantic.Field(alias="Content")
+    _weight: int = pydantic.PrivateAttr(default=0)
+
+
+class Pair(NamedTuple):
+    content: Any
+    other: Any
+
+
+ZONES = st.none() | st.builds(lambda minutes: timezone(timedelta(minutes=minutes)), st.integers(-1439, 1439))
+SCALARS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(allow_nan=False),
+    st.decimals(allow_nan=False),
+    st.text(max_size=20),
+    st.binary(max_size=20),
+    st.binary(max_size=20).map(bytearray),
+    st.datetimes(timezones=ZONES),
+    st.dates(),
+    st.times(timezones=ZONES),
+    st.timedeltas(),
+    st.uuids(),
+    st.sampled_from([*Kind, *Status, *Size, *Word, Mode.LOUD, Mode(5)]),
+)
+HASHABLE = st.recursive(
+    SCALARS.filter(lambda value: not isinstance(value, bytearray)),
+    lambda inner: (
+        st.lists(inner, max_size=3).map(tuple)
+        | st.frozensets(inner, max_size=3)
+        | st.builds(Box, content=inner, label=st.text(max_size=5))
+    ),
+    max_leaves=4,
+)
+
+
+def containers(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.one_of(
+        st.lists(inner, max_size=3),
+        st.lists(inner, max_size=3).map(tuple),
+        st.sets(HASHABLE, max_size=3),
+        st.dictionaries(st.text(max_size=5) | st.just("$"), inner, max_size=3),
+        st.dictionaries(HASHABLE, inner, max_size=3),
+        st.builds(Box, content=inner, label=st.text(max_size=5)),
+        st.builds(Crate, inner, st.just("label")),
+        st.builds(lambda content, note: Parcel.model_validate({"Content": content, "note": note}), inner, inner),
+        st.builds(Crate.Sack, inner),
+        st.builds(Pair, inner, inner),
+    )
+
+
+VALUES = st.recursive(SCALARS, containers, max_leaves=8)
+
+
+@FIXED
+@given(VALUES)
+def test_result_comes_back_equal_and_of_its_type(value: Any) -> None:
+    """A decoded result equals the encoded one and has its type."""
+    text = codec.encode(value)
+    back = codec.decode(text)
+    assert back == value
+    assert type(back) is type(value)
+    assert codec.encode(back) == text
+
+
+def test_text_is_readable_and_the_same_in_every_process() -> None:
+    """What JSON can hold is stored as itself, a set in a fixed order; a float that equals nothing is still a float."""
+    assert codec.encode({"order": ["order_01", 1, None, True]}) == '{"order":["order_01",1,null,true]}'
+    numbers = [f"sector_{number:02}" for number in range(30)]
+    assert codec.encode(set(numbers)) == json.dumps({"$": ["set", numbers]}, separators=(",", ":"))
     assert str(codec.decode(codec.encode([float("nan"), Decimal("NaN")]))) == "[nan, Decimal('NaN')]"
 
 
-def test_plain_json_is_stored_as_itself() -> None:
-    """A result that JSON can hold is readable in the table."""
-    assert codec.encode({"order": ["order_01", 1, None, True]}) == '{"order":["order_01",1,null,true]}'
+# ── Classes that change ───────────────────────────────────────────────────────────────────────────────────────────────
+
+named_tuple: Any = namedtuple
+model: Any = pydantic.create_model
+model_dataclass: Any = pydantic.dataclasses.dataclass
+MAKE: dict[str, Callable[..., Any]] = {
+    "dataclass": lambda name, **more: dataclasses.make_dataclass(name, ["order", *((n, Any, more[n]) for n in more)]),
+    "Struct": lambda name, **more: msgspec.defstruct(name, ["order", *((n, Any, more[n]) for n in more)]),
+    "model": lambda name, **more: model(name, order=(Any, ...), **{n: (Any, more[n]) for n in more}),
+    "model dataclass": lambda name, **more: model_dataclass(
+        dataclasses.make_dataclass(name, [("order", Any), *((n, Any, pydantic.Field(more[n])) for n in more)])
+    ),
+    "named tuple": lambda name, **more: named_tuple(name, ["order", *more], defaults=more.values()),
+}
 
 
-def test_text_is_the_same_in_every_process() -> None:
-    """Elements of a set are stored in a fixed order."""
-    encoded = codec.encode({f"sector_{number:02}" for number in range(30)})
-    assert encoded.index("sector_07") < encoded.index("sector_11") < encoded.index("sector_29")
+def made(kind: str, name: str, **more: object) -> Any:
+    """Make an importable class with the field ``order`` and further fields with defaults."""
+    made = MAKE[kind](name, **more)
+    made.__module__ = __name__
+    setattr(sys.modules[__name__], name, made)
+    return made
 
 
-def _stored(tag: str, kind: str, content: object) -> str:
-    return json.dumps({"$": [tag, f"{__name__}:{kind}", content]})
+@pytest.mark.parametrize("kind", MAKE)
+def test_stored_result_survives_a_field_that_its_class_gains(kind: str) -> None:
+    """New code fills missing fields with defaults, and raises an error rather than lose a field."""
+    old, new = made(kind, "Old"), made(kind, "New", note="none")
+    text = codec.encode(old(order=[Decimal(1)])).replace(":Old", ":New")
+    assert codec.decode(text) == new(order=[Decimal(1)])
+    for lost in (text.replace('"order"', '"other"'), codec.encode(new(order=1)).replace(":New", ":Old")):
+        with pytest.raises(UndecodableResultError):
+            codec.decode(lost)
 
 
-def _model(content: dict[str, Any], extra: dict[str, Any] | None = None, hidden: dict[str, Any] | None = None) -> str:
-    parts = {"__dict__": content, "__pydantic_extra__": extra, "__pydantic_private__": hidden}
-    return _stored("pydantic", "Receipt", {**parts, "__pydantic_fields_set__": {"$": ["set", []]}})
+DEFAULTS: list[Any] = [None, "", "PAID", Status.PAID, 0, 1, True, 1.0, 0.5, Decimal("1.00"), Kind.SMALL, Size.ONE, ()]
+
+
+@pytest.mark.parametrize("kind", list(MAKE)[:-1])
+def test_field_that_has_its_default_is_no_part_of_a_fingerprint(kind: str) -> None:
+    """After a class gains a field with a default, earlier values keep their fingerprints."""
+    known = fingerprint(made(kind, "Old")(order="order_01"))
+    for default in DEFAULTS:
+        new = made(kind, "New", note=default)
+        assert fingerprint(new(order="order_01")) == known
+        for note in DEFAULTS:
+            is_default = fingerprint(note) == fingerprint(default)
+            assert (fingerprint(new(order="order_01", note=note)) == known) == is_default, (default, note)
+
+
+# ── What cannot be stored or rebuilt ──────────────────────────────────────────────────────────────────────────────────
 
 
 class SilentError(Exception):
@@ -57,28 +203,33 @@ class SilentError(Exception):
         raise LookupError
 
 
-@dataclass
+@dataclasses.dataclass
 class Lazy:
     """A dataclass that looks a field up when it is read, and fails."""
 
-    error: ClassVar[Exception] = ConnectionError("\ud83d" * 999)
-    never: int = field(init=False)
+    error: dataclasses.InitVar[Exception]
+    never: int = dataclasses.field(init=False)
+
+    def __post_init__(self, error: Exception) -> None:
+        self.__dict__["_error"] = error
 
     def __getattr__(self, name: str) -> object:
-        raise self.error
+        raise self.__dict__["_error"]
 
 
-class Silent(Lazy):
-    """One that fails with an exception that cannot say what it is."""
-
-    error = SilentError()
-
-
-@dataclass
+@dataclasses.dataclass
 class RefusedError(Exception):
     """A dataclass that only its own constructor can make."""
 
     code: int
+
+
+class Receipt(pydantic.BaseModel):
+    """A model with hidden attributes, one of which has a default."""
+
+    order: str
+    _copies: int = pydantic.PrivateAttr(default=1)
+    _printer: str = pydantic.PrivateAttr()
 
 
 def _local() -> object:
@@ -88,19 +239,11 @@ def _local() -> object:
     return Local(1)
 
 
-def _nested(levels: int) -> list[Any]:
-    nested: list[Any] = []
-    for _ in range(levels):
-        nested = [nested]
-    return nested
-
-
 CIRCLE: list[object] = []
 CIRCLE.append(CIRCLE)
-
-
-TOO_MUCH = [CIRCLE, _nested(100_000), 10**5000, "\ud800"]
-RAISING = [Lazy(), Silent(), RefusedError(1)]
+NESTED: list[Any] = reduce(lambda inner, _: [inner], range(100_000), [])
+TOO_MUCH = [CIRCLE, NESTED, 10**5000, "\ud800"]
+RAISING = [Lazy(ConnectionError("\ud83d" * 999)), Lazy(SilentError()), RefusedError(1)]
 NO_FORM = [object(), len, int, iter(()), _local(), complex(1), pydantic.SecretStr("secret")]
 
 
@@ -111,6 +254,15 @@ def test_unencodable_value_is_told_by_one_error(value: object) -> None:
         with pytest.raises(codec.UnencodableResultError) as raised:
             codec.encode(result)
         assert 0 < len(str(raised.value).encode()) <= 500
+
+
+def _stored(tag: str, kind: str, content: object) -> str:
+    return json.dumps({"$": [tag, f"{__name__}:{kind}", content]})
+
+
+def _model(content: dict[str, Any], extra: dict[str, Any] | None = None, hidden: dict[str, Any] | None = None) -> str:
+    parts = {"__dict__": content, "__pydantic_extra__": extra, "__pydantic_private__": hidden}
+    return _stored("pydantic", "Receipt", {**parts, "__pydantic_fields_set__": {"$": ["set", []]}})
 
 
 DAMAGED = """

@@ -38,19 +38,6 @@ def run(case: Case, handler: Callable[..., object], *, executions: int = 1, faul
         return lambda_.results
 
 
-def test_a_step_that_runs_again_returns_the_committed_result(case: Case) -> None:
-    """An execution goes on with the result that was committed, although the step's process died after the commit."""
-    results = iter([1, 2])
-
-    def work(operation: Operation) -> int:
-        add_point(operation)
-        return next(results)
-
-    (ended,) = run(case, lambda _, context: effect_once(context, case.consumer, "point", work), fault="killed")
-    assert (ended.status.name, ended.result) == ("SUCCEEDED", "1")
-    assert case.seen.endswith("1 point")
-
-
 @pytest.mark.parametrize(("keys", "points"), [((None, None), 4), (("a", "a"), 1), (("a", "b"), 2)])
 @pytest.mark.parametrize("branches", [False, True])
 def test_a_step_or_a_key_has_its_effect_once(

@@ -1,112 +1,25 @@
-"""External calls: whatever crashes or gets lost, none is made twice, and none is forgotten.
+"""External calls: none is made twice, and none is forgotten. The other system here does not recognise keys.
 
-Every store call, external call and probe of a delivery is a request that can meet a fault. The other system here does
-not recognise keys: a second call takes effect again.
+The explorer meets every request, call and probe with a crash or a loss.
 """
 
 import contextlib
-import itertools
-from collections import Counter
-from collections.abc import Callable, Mapping
 from decimal import Decimal
-from typing import Any, Final
+from typing import Any
 
-import fakeredis
 import pytest
 
-from idempotency import DynamoDBStore, MemoryStore, Operation, ValkeyStore, testing
-from idempotency.consumer import Consumer, release, settle
-from idempotency.dead_letters import UNKNOWN, DeadLetter
+from idempotency import Operation
+from idempotency.consumer import release, settle
+from idempotency.dead_letters import UNKNOWN
 from idempotency.errors import ConfigurationError, LostLeaseError, NotDoneError, PermanentError
 from idempotency.externals import CANNOT_TELL, NOT_DONE, Done
 from idempotency.operation import downstream_key
-from idempotency.record import COMPLETED, IN_PROGRESS, QUARANTINED, Record, unknown_calls
-from idempotency.stores import Store
-from idempotency.testing import FakeDynamoDB, ManualClock
-from idempotency.testing.worlds import ANSWER_LOST, CRASH_AFTER, CRASH_BEFORE, REQUEST_LOST, Fault, Run
-from tests.idempotency.samples import TABLE, World, event
+from idempotency.record import Record, unknown_calls
+from idempotency.testing import Crash
+from tests.idempotency.samples import World, crash
 
-KEY: Final = "shop#k1"
-CALLS: Final = ("charge", "ship")
-FAULTS: Final = (CRASH_BEFORE, CRASH_AFTER, REQUEST_LOST, ANSWER_LOST)
-STORES: Final[Mapping[str, Callable[[ManualClock], Store]]] = {
-    "memory": lambda clock: MemoryStore(clock=clock),
-    "DynamoDB": lambda clock: DynamoDBStore(TABLE, transport=FakeDynamoDB({}), clock=clock),
-    "Valkey": lambda clock: ValkeyStore(fakeredis.FakeValkey(socket_timeout=1), clock=clock),
-}
-PROBES: Final = ("a probe", "no probe", "a probe that cannot tell")
-
-
-def end(name: str, probe: str, *faults: tuple[str, int]) -> tuple[list[DeadLetter], int]:
-    """Deliver an event until nothing more happens, settle what is unknown, and check that each call was made once.
-
-    A fault meets the request of its number, unless the same delivery has met one before. Returns the dead letters, and
-    how many requests the first delivery sent.
-    """
-    clock, made, runs = ManualClock(), Counter[str](), list[Run]()
-    store = STORES[name](clock)
-    world = testing.World(store=store, clock=clock)
-
-    def make(key: str) -> tuple[str, Decimal]:
-        made[key] += 1
-        return key, Decimal("12.50")
-
-    def known(key: str) -> Any:
-        return Done((key, Decimal("12.50"))) if made[key] else NOT_DONE
-
-    def work(_: object, operation: Operation) -> None:
-        for call in CALLS:
-            ask = world.external("probe", known if probe == "a probe" else lambda _: CANNOT_TELL, key=lambda _: None)
-            result = operation.external(call, world.external(call, make), None if probe == "no probe" else ask)
-            assert result == (downstream_key(KEY, call), Decimal("12.50"))
-
-    def deliver() -> Record:
-        sent = sum(run.calls for run in runs)
-        kind, at = next((fault for fault in faults if fault[1] > sent), ("", 0))
-        with world.installed():
-            consumer: Consumer = Consumer(
-                "shop", world.store, key="detail.idempotencyid", dead_letters=world.dead_letters
-            )
-            handler = consumer.event_handler(work)
-            runs.append(world.invoke(handler, event(), fault=Fault(kind, lambda number, _: sent + number == at)))
-        found = store.read(KEY)
-        if found and found.status == IN_PROGRESS:  # the lease of a crashed attempt ends
-            store.compare_and_swap(found, found._replace(lease_ms=clock() - 600_000))
-        return found or deliver()
-
-    while (record := deliver()).status != COMPLETED and len(runs) < 20:
-        if record.status == QUARANTINED:
-            deliver()  # once more: it is never run again by itself
-            assert world.dead_letters.letters, "what is quarantined is in the dead-letter queue"
-            for call in unknown_calls(record):  # which an operator finds out about
-                key = downstream_key(KEY, call)
-                assert settle(store, KEY, call, known(key), clock=clock)
-            release(store, KEY, clock=clock)
-    assert (record.status, set(made.values()), len(made)) == (COMPLETED, {1}, 2), faults
-    return world.dead_letters.letters, runs[0].calls
-
-
-@pytest.mark.parametrize("probe", PROBES)
-@pytest.mark.parametrize("store", STORES)
-def test_a_fault_at_any_line_neither_repeats_nor_loses_a_call(store: str, probe: str) -> None:
-    """Whichever request a fault meets, each call is made once. Nobody but a working probe and an operator decides."""
-    _, requests = end(store, probe)
-    assert requests == (6 if probe == "no probe" else 4), "only a call without a probe costs a write"
-    unknown = 0
-    for number, fault in itertools.product(range(1, requests + 1), FAULTS):
-        letters, _ = end(store, probe, (fault, number))
-        assert {letter.reason for letter in letters} <= {UNKNOWN}
-        assert all("(downstream key " in letter.message for letter in letters)
-        unknown += bool(letters)
-    assert bool(unknown) == (probe != "a probe")
-
-
-@pytest.mark.parametrize("probe", PROBES)
-def test_two_faults_neither_repeat_nor_lose_a_call(probe: str) -> None:
-    """The second fault may meet a retry, a probe, or what follows the operator's command."""
-    for first, second in itertools.combinations(range(1, 14), 2):
-        for kind, other in itertools.product(FAULTS, (CRASH_AFTER, ANSWER_LOST)):
-            end("memory", probe, (kind, first), (other, second))
+KEY = "history#k1"
 
 
 class Calls:
@@ -129,6 +42,38 @@ class Calls:
         if isinstance(happens, Exception):
             raise happens
         return happens() if callable(happens) else happens
+
+
+@pytest.mark.parametrize("probe", [None, lambda _: CANNOT_TELL], ids=["no probe", "a probe that cannot tell"])
+def test_what_nobody_can_tell_waits_for_an_operator(world: World, probe: Any) -> None:
+    """The dead letter names the call. Settled as not done, it is made again, after an intent of its own."""
+    calls = Calls(world, *2 * [lambda: crash(None)], "paid", probe=probe)
+    for _ in range(2):
+        with pytest.raises(Crash):
+            world.deliver()
+        world.clock.advance(60)
+        assert [world.deliver()["outcome"] for _ in range(2)] == ["DeadLettered", "Quarantined"]
+        assert f"charge (downstream key {downstream_key(KEY, 'charge')})" in world.box.letters[-1].message
+        assert settle(world.store, KEY, "charge", NOT_DONE, clock=world.clock)
+    assert (world.deliver()["outcome"], calls.got, calls.made) == ("Retried", "paid", 3)
+    assert set(world.reasons) == {UNKNOWN}
+
+
+@pytest.mark.parametrize(("probe", "writes"), [(None, 3), (lambda _: CANNOT_TELL, 2)])
+def test_a_later_attempt_gets_an_equal_result(world: World, probe: Any, writes: int) -> None:
+    """The run that failed after its call keeps the result; only a call without a probe costs a write."""
+    calls = Calls(world, ("paid", Decimal("12.50")), probe=probe)
+
+    def fail(operation: Operation) -> None:
+        calls.run(operation)
+        raise KeyError("pickup")
+
+    world.work.step = fail
+    with pytest.raises(KeyError):
+        world.deliver()
+    assert len(world.transport.requests) == writes
+    world.work.step = calls.run
+    assert (world.deliver()["outcome"], calls.got, calls.made) == ("Retried", ("paid", Decimal("12.50")), 1)
 
 
 @pytest.mark.parametrize("policy", [{"atomic": True}, {"same_delivery_takes_over": True}, {}], ids=str)
@@ -191,9 +136,9 @@ def test_an_unknown_outcome_is_not_swallowed(world: World) -> None:
     for step in (swallow, lambda _: None):
         world.work.step = step
         assert world.deliver()["outcome"] == "DeadLettered"
-        assert release(world.store, "history#k1", clock=world.clock)
-    assert not settle(world.store, "history#k1", "another", NOT_DONE)
-    assert settle(world.store, "history#k1", "charge", Done("paid"), clock=world.clock)
+        assert release(world.store, KEY, clock=world.clock)
+    assert not settle(world.store, KEY, "another", NOT_DONE)
+    assert settle(world.store, KEY, "charge", Done("paid"), clock=world.clock)
     world.work.step = calls.run
     assert (world.deliver()["outcome"], calls.got, calls.made, world.effects) == ("Retried", "paid", 1, 1)
 
@@ -209,11 +154,12 @@ def test_a_result_that_cannot_be_kept_is_used(world: World, result: object) -> N
 @pytest.mark.parametrize("answer", [None, False, "NOT_DONE"])
 def test_a_probe_gives_one_of_its_answers(world: World, answer: object) -> None:
     """A probe that forgets to return anything has not said that nothing was done."""
-    calls = Calls(world, TimeoutError(), probe=lambda _: answer)
+    answers = iter([answer, Done("paid")])
+    calls = Calls(world, TimeoutError(), probe=lambda _: next(answers))
     for error in (TimeoutError, ConfigurationError):
         with pytest.raises(error):
             world.deliver()
-    assert calls.made == 1
+    assert (world.deliver()["outcome"], calls.got, calls.made) == ("Retried", "paid", 1)
 
 
 def test_a_rerun_after_a_conflict_does_not_call_again(world: World) -> None:

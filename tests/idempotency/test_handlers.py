@@ -34,22 +34,23 @@ def wrapped(work: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper
 
 
-@pytest.mark.parametrize("kind", [coroutine, generator, async_generator], ids=lambda kind: kind.__name__)
+KINDS = pytest.mark.parametrize("kind", [coroutine, generator, async_generator], ids=lambda kind: kind.__name__)
+
+
+@KINDS
 @pytest.mark.parametrize("hidden", [lambda work: work, functools.partial, wrapped])
-@pytest.mark.parametrize("decorator", ["event_handler", "batch_handler", "function"])
 def test_work_that_a_call_does_not_do_is_refused_where_it_is_decorated(
-    world: World, kind: Callable[..., Any], hidden: Callable[..., Any], decorator: str
+    world: World, kind: Callable[..., Any], hidden: Callable[..., Any]
 ) -> None:
     """A coroutine or generator function, also behind a partial or a wrapper, cannot be decorated."""
     consumer = world.consumer()
-    decorate: Any = (
-        consumer.function(key="args", name="work") if decorator == "function" else getattr(consumer, decorator)
-    )
-    with pytest.raises(ConfigurationError, match=r"asyncio\.run|return instead"):
-        decorate(hidden(kind))
+    function: Any = consumer.function(key="args", name="work")
+    for decorate in (consumer.event_handler, consumer.batch_handler, consumer.http_handler, function):
+        with pytest.raises(ConfigurationError, match=r"asyncio\.run|return instead"):
+            decorate(hidden(kind))
 
 
-@pytest.mark.parametrize("kind", [coroutine, generator, async_generator], ids=lambda kind: kind.__name__)
+@KINDS
 @pytest.mark.parametrize("operation", ["book", None], ids=["function", "block"])
 def test_unfinished_work_is_a_failure_and_never_a_completion(
     world: World, kind: Callable[..., Any], operation: str | None
@@ -71,8 +72,7 @@ def test_unfinished_work_is_a_failure_and_never_a_completion(
     assert (failed and failed.status, done and done.status) == ("FAILED", "COMPLETED")
 
 
-@pytest.mark.parametrize("decorator", ["event_handler", "batch_handler"])
-def test_parentheses_after_the_decorator_are_explained(world: World, decorator: str) -> None:
+def test_parentheses_after_the_decorator_are_explained(world: World) -> None:
     """A decorator that takes no arguments says so."""
-    with pytest.raises(ConfigurationError, match=f"@{decorator} without parentheses"):
-        getattr(world.consumer(), decorator)()
+    with pytest.raises(ConfigurationError, match="@batch_handler without parentheses"):
+        world.consumer().batch_handler()

@@ -14,22 +14,18 @@ from idempotency.stores.valkey import ValkeyStore
 WORD = "hunter2"
 
 
-@pytest.mark.parametrize("table", ["Idempotency", "arn:aws:dynamodb:eu-west-1:123456789012:table/Idempotency"])
-def test_table_is_opened_by_name_or_arn(table: str) -> None:
+def test_table_is_opened_by_name_or_arn() -> None:
     """The store uses the text after the scheme as the table's name."""
-    store = open_store(f"dynamodb:{table}")
-    assert isinstance(store, DynamoDBStore)
-    assert store._table == table  # noqa: SLF001 - what its requests name
+    for table in ("Idempotency", "arn:aws:dynamodb:eu-west-1:123456789012:table/Idempotency"):
+        store = open_store(f"dynamodb:{table}")
+        assert isinstance(store, DynamoDBStore)
+        assert store._table == table  # noqa: SLF001 - what its requests name
 
 
 SERVERS: dict[str, dict[str, Any]] = {
-    "valkey://cache.example:6380": {"host": "cache.example", "port": 6380},
-    "redis://cache.example": {"host": "cache.example", "port": 6379},
-    "redis://127.0.0.1/": {"host": "127.0.0.1", "db": 0},
-    "valkey://cache.example/3": {"port": 6379, "db": 3},
+    "redis://127.0.0.1/": {"host": "127.0.0.1", "port": 6379, "db": 0},
     "valkey://[::1]:6380/2": {"host": "::1", "port": 6380, "db": 2},
-    "valkeys://cache.example": {"ssl_check_hostname": True, "ssl_cert_reqs": "required"},
-    "rediss://cache.example:6380": {"ssl_check_hostname": True, "ssl_cert_reqs": "required", "port": 6380},
+    "valkeys://cache.example:6380": {"ssl_check_hostname": True, "ssl_cert_reqs": "required", "port": 6380},
     f"rediss://worker:{WORD}@cache.example": {"username": "worker", "password": WORD, "host": "cache.example"},
     "redis://:a%40b%2Fc%3A%25d@cache.example:1/1": {"username": None, "password": "a@b/c:%d", "port": 1, "db": 1},
     "valkey://us%20er:pass:word@[fe80::1]": {"username": "us er", "password": "pass:word", "host": "fe80::1"},

@@ -126,7 +126,13 @@ def cancelled(*reasons: str, message: str = "") -> ServiceError:
 
 LOST: dict[Send, Exception] = {step: valkey.TimeoutError("lost"), step_of_redis: redis.TimeoutError("lost")}
 ANY = (write, read, commit)
-CASES: list[tuple[Verdict, tuple[Send, ...], list[Exception]]] = [
+ENDS: dict[Verdict | None, type[Exception]] = {
+    UNANSWERED: StoreUnavailableError,
+    PASSING: StoreRefusedError,
+    REFUSED: StoreRefusedError,
+    None: EffectsRejectedError,
+}
+CASES: list[tuple[Verdict | None, tuple[Send, ...], list[Exception]]] = [
     (UNANSWERED, ANY, [NoAnswerError("lost"), service("InternalServerError", 500), service("SomethingNew", 503)]),
     (UNANSWERED, (commit,), [service("TransactionInProgressException")]),
     (PASSING, ANY, [service("ThrottlingException"), service("RequestLimitExceeded")]),
@@ -140,6 +146,8 @@ CASES: list[tuple[Verdict, tuple[Send, ...], list[Exception]]] = [
     (REFUSED, (commit,), [cancelled("ValidationError", "None")]),
     (REFUSED, (commit,), [cancelled("None", "SomethingNew"), cancelled(message="no reason")]),
     (REFUSED, (commit,), [cancelled("ConditionalCheckFailed"), cancelled(message="[ConditionalCheckFailed, None]")]),
+    (None, (commit,), [service("ValidationException"), cancelled("None", "ItemCollectionSizeLimitExceeded")]),
+    (None, (commit,), [cancelled("ThrottlingError", "ValidationError")]),
     (UNANSWERED, (step,), [valkey.ConnectionError("reset"), valkey.TimeoutError("timed out")]),
     (UNANSWERED, (step,), [valkey.exceptions.InvalidResponse("!"), valkey.exceptions.ValkeyClusterException("gone")]),
     (UNANSWERED, (step_of_redis,), [redis.ConnectionError("reset"), redis.exceptions.RedisClusterException("gone")]),
@@ -155,30 +163,12 @@ CASES: list[tuple[Verdict, tuple[Send, ...], list[Exception]]] = [
     ("verdict", "send", "error"),
     [(verdict, send, error) for verdict, sends, errors in CASES for send in sends for error in errors],
 )
-def test_only_an_answer_is_definite(verdict: Verdict, send: Send, error: Exception) -> None:
-    """A refusal is definite unless an earlier try of the same step got no answer."""
+def test_only_an_answer_is_definite(verdict: Verdict | None, send: Send, error: Exception) -> None:
+    """A refusal is definite, and invalid effects are rejected, unless an earlier try of the same step got no answer."""
     script = Script(error)
-    with pytest.raises(StoreUnavailableError if verdict is UNANSWERED else StoreRefusedError) as ended:
+    with pytest.raises(ENDS[verdict]) as ended:
         send(script)
     assert str(error) in str(ended.value)
-    assert script.tries == (1 if verdict is REFUSED else MOST_TRIES)
+    assert script.tries == (1 if verdict in {REFUSED, None} else MOST_TRIES)
     with pytest.raises(StoreUnavailableError):
         send(Script(LOST.get(send, NoAnswerError("lost")), error))
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        service("ValidationException"),
-        cancelled("None", "ItemCollectionSizeLimitExceeded"),
-        cancelled("ThrottlingError", "ValidationError"),
-    ],
-)
-def test_invalid_effects_are_rejected_for_good(error: Exception) -> None:
-    """An invalid transaction is rejected at once, unless an earlier try got no answer."""
-    script = Script(error)
-    with pytest.raises(EffectsRejectedError):
-        commit(script)
-    assert script.tries == 1
-    with pytest.raises(StoreUnavailableError):
-        commit(Script(NoAnswerError("lost"), error))

@@ -38,10 +38,8 @@ def store(client: Any, clock: ManualClock) -> ValkeyStore:
 
 def claim(clock: ManualClock, owner: str = "owner-1", **changes: Any) -> Record:
     now_ms = clock()
-    record = Record(
-        KEY, IN_PROGRESS, owner, 1, now_ms + LEASE_MS, now_ms // 1000 + 7_200, None, None, None, now_ms, now_ms
-    )
-    return record._replace(**changes)
+    times = now_ms + LEASE_MS, now_ms // 1000 + 7_200
+    return Record(KEY, IN_PROGRESS, owner, 1, *times, None, None, None, now_ms, now_ms)._replace(**changes)
 
 
 @pytest.mark.parametrize("ahead_ms", [-HOUR_MS, 0, HOUR_MS, 365 * 24 * HOUR_MS])
@@ -53,21 +51,23 @@ def test_difference_between_clocks_changes_no_time_that_is_compared(
     store.put_if_absent(record)
     found = ValkeyStore(client, clock=lambda: clock() + ahead_ms).read(KEY)
     assert found is not None
-    assert found.lease_ms is not None
-    assert LEASE_MS - PATIENCE_MS < found.lease_ms - clock() - ahead_ms <= LEASE_MS
+    assert LEASE_MS - PATIENCE_MS < (found.lease_ms or 0) - clock() - ahead_ms <= LEASE_MS
     assert found.retry_ms == pytest.approx(clock() + LEASE_MS + ahead_ms, abs=PATIENCE_MS)
     assert found.expiry == pytest.approx((clock() + ahead_ms) // 1000 + 7_200, abs=PATIENCE_MS // 1000)
     assert (found.created_ms, found.updated_ms) == (record.created_ms, record.updated_ms)
 
 
-def test_heartbeat_of_an_owner_whose_clock_was_set_back_is_taken(store: ValkeyStore, clock: ManualClock) -> None:
-    """The server's clock decides which lease is longer."""
-    store.put_if_absent(claim(clock, lease_ms=clock() + 2_000))
-    clock.advance(-3_600)
-    renewed = claim(clock)
-    assert store.update_if_owner(renewed) is renewed
-    found = store.read(KEY)
-    assert ((found and found.lease_ms) or 0) - clock() > LEASE_MS - PATIENCE_MS
+def test_clock_that_is_set_back_misleads_nobody(store: ValkeyStore, clock: ManualClock) -> None:
+    """The server's clock decides which lease is longer, and whether a lease that was seen is still the same."""
+    first = claim(clock, lease_ms=clock() - 10_000)
+    store.put_if_absent(first)
+    seen = store.read(KEY)
+    clock.advance(-60)
+    assert store.update_if_owner(first) is first, "its lease ends later by the server's clock"
+    clock.advance(60)
+    assert seen is not None
+    found = store.compare_and_swap(seen, claim(clock, "owner-2", attempt=2))
+    assert (found and found.owner) == "owner-1", "it has the same number, and is another lease"
 
 
 def test_heartbeat_that_comes_late_erases_no_intent(store: ValkeyStore, clock: ManualClock) -> None:
@@ -78,24 +78,7 @@ def test_heartbeat_that_comes_late_erases_no_intent(store: ValkeyStore, clock: M
     clock.advance(-60)
     assert store.update_if_owner(claim(clock)) != claim(clock)
     found = store.read(KEY)
-    assert found is not None
-    assert found.externals == intent.externals
-
-
-def test_takeover_of_a_lease_that_moved_with_its_owners_clock_is_refused(
-    store: ValkeyStore, client: Any, clock: ManualClock
-) -> None:
-    """A renewed lease is another one, even where its owner's clock was set back and gave it the same number."""
-    first = claim(clock, lease_ms=clock() - 10_000)
-    store.put_if_absent(first)
-    seen = store.read(KEY)
-    assert seen is not None
-    clock.advance(-60)
-    store.update_if_owner(first)
-    clock.advance(60)
-    found = store.compare_and_swap(seen, claim(clock, "owner-2", attempt=2))
-    assert found is not None
-    assert found.owner == "owner-1"
+    assert (found and found.externals) == intent.externals
 
 
 def test_steps_survive_a_restart_of_the_server(store: ValkeyStore, client: Any, clock: ManualClock) -> None:
@@ -110,18 +93,11 @@ def test_fields_are_readable_by_an_operator(store: ValkeyStore, client: Any, clo
     """A record is a hash of its own fields, under a prefix of its own."""
     store.put_if_absent(claim(clock, dead_lettered=True))
     stored: Any = client.hgetall(f"idempotency:{KEY}")
-    fields = {name.decode(): value.decode() for name, value in stored.items()}
-    assert fields.pop("shift").lstrip("-").isdecimal()
-    assert fields == {
-        "status": "IN_PROGRESS",
-        "owner": "owner-1",
-        "attempt": "1",
-        "lease_ms": str(clock() + LEASE_MS),
-        "expiry": str(clock() // 1000 + 7_200),
-        "created_ms": str(clock()),
-        "updated_ms": str(clock()),
-        "dead_lettered": "1",
-    }
+    assert stored.pop(b"shift").lstrip(b"-").isdigit()
+    fields = {"status": "IN_PROGRESS", "owner": "owner-1", "attempt": 1, "dead_lettered": 1}
+    fields |= {"lease_ms": clock() + LEASE_MS, "expiry": clock() // 1000 + 7_200}
+    fields |= dict.fromkeys(("created_ms", "updated_ms"), clock())
+    assert stored == {name.encode(): str(value).encode() for name, value in fields.items()}
 
 
 def test_what_another_hand_wrote_is_in_the_way(store: ValkeyStore, client: Any, clock: ManualClock) -> None:
@@ -158,15 +134,12 @@ def test_client_that_could_mislead_the_store_is_refused(client: Any, reason: str
 @pytest.mark.parametrize(
     ("answer", "error"),
     [
-        ({"maxmemory_policy": "allkeys-lru"}, ConfigurationError),
         ({"maxmemory_policy": "volatile-ttl", "used_memory": 1}, ConfigurationError),
         ({"a": {"maxmemory_policy": "noeviction"}, "b": {"maxmemory_policy": "volatile-lru"}}, ConfigurationError),
         (valkey.exceptions.ConnectionError("gone"), StoreUnavailableError),
         (valkey.exceptions.AuthenticationError("NOAUTH"), StoreRefusedError),
-        ({"maxmemory_policy": "noeviction"}, None),
         ({"a": {"maxmemory_policy": "noeviction"}}, None),
         ({"used_memory": 1}, None),
-        ({}, None),
         (valkey.exceptions.NoPermissionError("this user has no permissions to run the 'info' command"), None),
     ],
 )
@@ -185,6 +158,5 @@ def test_eviction_is_checked_before_the_first_step(
         client.info = info = Mock(return_value={"maxmemory_policy": "noeviction"})
     store.put_if_absent(claim(clock))
     store.read(KEY)
-    assert info.call_count == 1
     assert ValkeyStore(client, clock=clock).read(KEY) is not None
     assert info.call_count == 1

@@ -8,13 +8,16 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
+from boto3.dynamodb.types import TypeDeserializer
 
 from idempotency import marshalling
-from idempotency.effects import Check, Delete, Put, Update, action_of, prepared
+from idempotency.effects import Check, Delete, Keep, Put, Update, action_of, prepared
 from idempotency.errors import EffectsRejectedError
 from tests.idempotency.samples import Text
 
 Status = enum.Enum("Status", {"PAID": "PAID"}, type=str)
+Size = enum.Enum("Size", {"ONE": 1}, type=int)
+Pair = enum.Enum("Pair", {"PAIR": ("a", "b")})
 
 
 class Number(int):
@@ -32,19 +35,36 @@ def _nested(levels: int, inner: Any = None, kind: str | None = None) -> Any:
 @pytest.mark.parametrize(
     ("value", "written"),
     [
-        ((1, "a"), {"L": [{"N": "1"}, {"S": "a"}]}),
+        ({"ß": True, "a": [None, b"\xff"]}, {"M": {"ß": {"BOOL": True}, "a": {"L": [{"NULL": True}, {"B": b"\xff"}]}}}),
+        ((1, "ü"), {"L": [{"N": "1"}, {"S": "ü"}]}),
         (Text("text"), {"S": "text"}),
         (Number(1), {"N": "1"}),
-        (MappingProxyType({Status.PAID: None}), {"M": {"PAID": {"NULL": True}}}),
+        (Pair.PAIR, {"L": [{"S": "a"}, {"S": "b"}]}),
+        (MappingProxyType({Status.PAID: bytearray(b"\0")}), {"M": {"PAID": {"B": b"\0"}}}),
         ({Status.PAID, Text("b"), "c"}, {"SS": ["PAID", "b", "c"]}),
+        (frozenset({Size.ONE, 2, Decimal("0.5")}), {"NS": ["0.5", "1", "2"]}),
         ({b"b", b"a"}, {"BS": [b"a", b"b"]}),
         (_nested(31), _nested(31, {"NULL": True}, "L")),
     ],
 )
 def test_value_is_written_as_what_it_stands_for(value: object, written: Any) -> None:
-    """Other types are written as the nearest type of DynamoDB's, by their content."""
+    """Other types are written as the nearest type of DynamoDB's, by their content, and read as AWS reads them."""
     assert marshalling.attribute(value) == written
-    assert {type(content) for content in marshalling.attribute(value).values()} <= {str, list, dict}
+    assert {type(content) for content in marshalling.attribute(value).values()} <= {str, bytes, list, dict}
+    read: Any = TypeDeserializer().deserialize(copy.deepcopy(written))
+    assert marshalling.values({"a": written}) == {"a": read.value if "B" in written else read}
+
+
+@pytest.mark.parametrize(
+    "text", ["1.50", "1E-130", f"-9.{'9' * 37}E+125", f"{'9' * 38}.000", f"-1{'0' * 39}", "0E+999"]
+)
+def test_number_is_written_if_dynamodb_can_hold_it(text: str) -> None:
+    """A number that fits into DynamoDB's digits and exponents is written exactly."""
+    number = Decimal(text)
+    assert marshalling.attribute(number) == {"N": text}
+    assert marshalling.value({"N": text}) == number
+    if text.lstrip("-").isdecimal():
+        assert marshalling.attribute(int(number)) == {"N": text}
 
 
 def _circle() -> dict[str, object]:
@@ -55,9 +75,10 @@ def _circle() -> dict[str, object]:
 
 NO_SETS: list[Any] = [set(), {1, "a"}, {True}, {None}]
 NO_TEXTS: list[Any] = ["\ud83d", {"\ud83d": 1}, {"": 1}, {1: "a"}]
+NO_NUMBERS = [1.5, 10**38 + 1, -(10**38) - 1, Decimal("NaN"), Decimal("-Infinity"), Decimal("1E-131"), Decimal("1E126")]
 
 
-@pytest.mark.parametrize("value", [object(), _nested(32), _circle(), 1.5, *NO_SETS, *NO_TEXTS], ids=type)
+@pytest.mark.parametrize("value", [object(), _nested(32), _circle(), *NO_NUMBERS, *NO_SETS, *NO_TEXTS], ids=type)
 def test_value_that_dynamodb_cannot_hold_is_refused(value: object) -> None:
     """A value that DynamoDB cannot hold exactly is refused, alone or nested."""
     for within in (value, [value], {"a": value}):
@@ -71,6 +92,7 @@ EFFECTS: list[Any] = [
     Update("Rides", {**KEY, "at": 1}, "SET #s = :s", "#s <> :s", {":s": Decimal("1.5")}, {"#s": "status"}),
     Delete("Rides", KEY, "#s = :s", {":s": "b"}, {"#s": "status"}),
     Check("Rides", KEY, "attribute_exists(id)"),
+    Keep({"orderID": "order_01", "entry": {"n": [1]}}),
 ]
 
 
@@ -78,18 +100,20 @@ EFFECTS: list[Any] = [
 def test_effect_is_fixed_when_it_is_registered(effect: Any) -> None:
     """Later changes of the values do not change a registered effect."""
     registered = copy.deepcopy(effect)
-    ready = prepared(registered)
+    ready: Any = prepared(registered)
     for part in registered:
         if isinstance(part, dict):
             part.clear()
-    assert action_of(ready) == action_of(effect)
-    assert ready == effect
+    assert ready == effect == prepared(ready)
+    if not isinstance(effect, Keep):
+        assert action_of(ready) == action_of(effect)
     assert type(ready) is type(effect)
 
 
 BAD: dict[str, list[object]] = {
     "table": ["", None],
     "item": [{}, {"price": 9.5}],
+    "attributes": [{}, {"price": 9.5}, {"status": "PAID"}, {"all": "x" * 410_000}],
     "key": [{}, "order_01", {"id": ""}, {"id": ["a"]}, {"a": 1, "b": 2, "c": 3}],
     "expression": [""],
     "condition": [""],

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from carride.simulation import Fault, Simulation
-from local.chaos import _poison, mix, wrong_in
+from local.chaos import mix, wrong_in
 from ops.audit import Report, judge
 from ops.audit.evidence import CONSUMERS, Evidence
 from tests.functions.saga import NOW
@@ -36,16 +36,6 @@ def test_the_mix_is_the_one_that_was_asked_for() -> None:
     assert faults.count(Fault.CRASH) == round(0.05 * len(facts))
     assert faults.count(Fault.POISON) == round(0.02 * len(facts))
     assert mix(100, 1) == mix(100, 1) != mix(100, 2)
-
-
-def test_poison_is_expected_in_the_queue_of_each_consumer_that_is_handed_it() -> None:
-    """The ride history takes all of it; dispatch and payment only the types that they act on."""
-    spec = mix(100, 1)
-    expected = set(_poison(spec))
-    history = {fact for consumer, fact, _ in expected if consumer == "ride-history"}
-    assert len(history) == spec.poison
-    for consumer in ("dispatch", "payment"):
-        assert {fact for name, fact, _ in expected if name == consumer} < history
 
 
 @pytest.mark.parametrize(

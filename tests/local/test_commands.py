@@ -1,5 +1,6 @@
-"""The commands' options, reports and endings, without an engine."""
+"""The commands' options, reports, words and endings, without an engine."""
 
+import re
 import signal
 import subprocess
 import sys
@@ -9,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from local import chaos, demo, invoke
+from local import chaos, demo, invoke, story
 from local.local_aws import ROOT, EngineError
 from ops.audit import Report, judge
-from ops.audit.evidence import CONSUMERS, Effect, Evidence, Published, RideItem
+from ops.audit.evidence import CONSUMERS, DeadLettered, Delivered, Effect, Evidence, Published, RideItem
 from ops.finding import Kept
 
 EVIDENCE = Evidence(CONSUMERS[:1], [Published("event-1", "CarRideCreated", "a")])
@@ -72,7 +73,8 @@ COMMANDS = {
 )
 def test_a_command_in_the_background_ends_in_order(command: str, number: signal.Signals) -> None:
     """Ctrl-C and SIGTERM end it with the status that shells expect, though it was started with SIGINT ignored."""
-    waits = "import signal, sys\ndef wait(*_): print('waiting', flush=True); signal.pause()\n"
+    # A signal just before `signal.pause()` would leave it waiting.
+    waits = "import sys, time\ndef wait(*_):\n    print('waiting', flush=True)\n    while True: time.sleep(0.1)\n"
     background = 'trap \'\' INT; exec "$0" -c "$1"'
     with subprocess.Popen(
         ["/bin/sh", "-c", background, sys.executable, waits + COMMANDS[command]], cwd=ROOT, stdout=subprocess.PIPE
@@ -121,3 +123,34 @@ def test_a_wrong_choice_lists_those_there_are(function: str, event: str, said: s
     """One sentence says what can be invoked, and with which samples."""
     with pytest.raises(EngineError, match=said):
         invoke.choose(function, event)
+
+
+OUTCOMES = {"Duplicate": 3, "Takeover": 2, "Retried": 1, "Failed": 4, "New": 5}
+DELIVERIES = [Delivered("ride-history", outcome, "a") for outcome, number in OUTCOMES.items() for _ in range(number)]
+LETTERS = [DeadLettered("RideHistoryDlq", reason, "ride-history", "event-1", "a") for reason in ("CONTRACT", "Unknown")]
+
+
+def test_every_unusual_number_is_explained() -> None:
+    """Each number of the ledger that faults cause is there with a reason; zeros and usual numbers are not."""
+    report = judge(EVIDENCE._replace(items=[ITEM], deliveries=DELIVERIES, dead_letters=LETTERS))
+    lines = story.unusual(report)
+    assert sorted(line.number for line in lines) == [1, 1, 1, 2, 3, 4]
+    assert all(line.why for line in lines)
+    assert story.unusual(BALANCED) == []
+    assert re.findall(r"\d+", story.verdict(report, {"copy": 7, "crash": 9})) == ["0", "0", "7", "2"]
+
+
+@pytest.mark.parametrize(
+    ("report", "last"),
+    [(LOST, "event a"), (DOUBLED, "ride order_01"), (BROKEN, "ride order_01"), (OVERDUE, "ride order_01")],
+)
+def test_what_is_wrong_is_looked_into(report: Report, last: str) -> None:
+    """There is a command for each event or ride that is wrong, and none if all is well."""
+    assert f"./carride {last}" in story.commands(report)
+    assert story.commands(BALANCED) == []
+
+
+def test_only_what_was_injected_is_named() -> None:
+    """What the simulator counted is named, and nothing that it did not."""
+    assert re.findall(r"\d+", story.injected({"copy": 309, "poison": 1, "late": 0})) == ["309", "1"]
+    assert story.injected({}) == ""

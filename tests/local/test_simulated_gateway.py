@@ -1,8 +1,6 @@
 """The simulated gateway without its network: payments, keys and troubles; `FunctionBooks` are the deployed one's."""
 
 import json
-from collections.abc import Callable
-from functools import partial
 from typing import Any, Final
 
 import pytest
@@ -10,6 +8,7 @@ import pytest
 from local.simulated_gateway import Books, Reply, Request, Trouble, Troubles
 from tests.functions.gateways import FunctionBooks
 
+NONE: Final = Troubles()
 ORDER: Final = {"reference": "order_01", "customer": "customer_a", "amount": 1250}
 
 type Steps = list[tuple[str, int | None, int]]
@@ -17,57 +16,46 @@ type Steps = list[tuple[str, int | None, int]]
 
 
 def send(books: Books, path: str, key: str, body: dict[str, Any]) -> Reply:
-    """Let a request take effect, and return the answer."""
     request = Request(path, key, body)
     return books.begin(request) or books.finish(request)
 
 
 def authorize(books: Books, key: str = "key-1", **changes: Any) -> Reply:
-    """Ask for money to be reserved."""
     return send(books, "/payments", key, ORDER | changes)
 
 
 def ledger(books: Books) -> list[dict[str, Any]]:
-    """Return every payment."""
     payments: list[dict[str, Any]] = books.look_up("/ledger", {}).body["payments"]
     return payments
 
 
-STEPS: Final[list[tuple[Steps, tuple[str, list[int], list[int]]]]] = [
-    ([("capture", 1300, 422), ("capture", 1200, 200), ("refund", None, 200)], ("refunded", [1200], [1200])),
-    ([("refund", None, 200), ("refund", None, 200), ("capture", 1250, 422)], ("refunded", [], [1250, 1250])),
-    ([("capture", 1250, 200), ("adjust", 1, 422), ("capture", 1250, 200)], ("captured", [1250, 1250], [])),
-    ([("capture", 0, 422), ("adjust", 1300, 200), ("capture", 1300, 200)], ("captured", [1300], [])),
+KINDS: Final = pytest.mark.parametrize("kind", [Books, FunctionBooks])
+STEPS: Final[list[tuple[Troubles, Steps, tuple[str, list[int], list[int]]]]] = [
+    (NONE, [("capture", 1300, 422), ("capture", 1200, 200), ("refund", None, 200)], ("refunded", [1200], [1200])),
+    (NONE, [("refund", None, 200), ("refund", None, 200), ("capture", 1250, 422)], ("refunded", [], [1250, 1250])),
+    (NONE, [("capture", 1250, 200), ("adjust", 1, 422), ("capture", 1250, 200)], ("captured", [1250, 1250], [])),
+    (NONE, [("capture", 0, 422), ("adjust", 1300, 200), ("capture", 1300, 200)], ("captured", [1300], [])),
+    (Troubles(declined=1.0), [("capture", 1250, 422), ("refund", None, 422)], ("declined", [], [])),
+    (Troubles(capped=1.0), [("adjust", 1300, 402), ("capture", 1250, 200)], ("captured", [1250], [])),
 ]
 
 
-DECLINING: Final = partial(Books, Troubles(declined=1.0))
-CAPPED: Final = partial(Books, Troubles(capped=1.0))
-
-
-@pytest.mark.parametrize(
-    ("make", "steps", "charged"),
-    [
-        *((make, *case) for make in (Books, FunctionBooks) for case in STEPS),
-        (DECLINING, [("capture", 1250, 422), ("refund", None, 422)], ("declined", [], [])),
-        (CAPPED, [("adjust", 1300, 402), ("capture", 1300, 422), ("capture", 1250, 200)], ("captured", [1250], [])),
-    ],
-)
+@KINDS
+@pytest.mark.parametrize(("troubles", "steps", "charged"), STEPS)
 def test_a_payment_is_what_was_done_to_it(
-    make: Callable[[], Books], steps: Steps, charged: tuple[str, list[int], list[int]]
+    kind: type[Books], troubles: Troubles, steps: Steps, charged: tuple[str, list[int], list[int]]
 ) -> None:
     """Each request under a new key is answered and shows in the ledger, or is refused and changes nothing."""
-    books = make()
+    books = (kind if troubles == NONE else Books)(troubles)
     name = authorize(books).body["id"]
     for number, (action, amount, status) in enumerate(steps):
         body = {} if amount is None else {"amount": amount}
         assert send(books, f"/payments/{name}/{action}", f"step-{number}", body).status == status, action
     (payment,) = ledger(books)
     assert (payment["status"], payment["captures"], payment["refunds"]) == charged
-    assert payment["reference"] == "order_01"
 
 
-@pytest.mark.parametrize("kind", [Books, FunctionBooks])
+@KINDS
 def test_a_key_names_one_request(kind: type[Books]) -> None:
     """The same request gets the first answer again, another one is refused; another or a forgotten key pays again."""
     books = kind()
@@ -94,7 +82,7 @@ def test_a_request_that_is_being_worked_on_shows_as_pending() -> None:
     assert books.finish(request).body["status"] == "authorized"
 
 
-@pytest.mark.parametrize("kind", [Books, FunctionBooks])
+@KINDS
 def test_a_request_that_cannot_be_done_is_refused(kind: type[Books]) -> None:
     """It leaves no payment behind, and no payment is found."""
     books = kind()

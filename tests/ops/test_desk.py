@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -18,8 +19,11 @@ from idempotency import observation
 from ops.audit.evidence import CONSUMERS
 from ops.audit.reading import Tail
 from ops.desk import open_browser
+from ops.desk.feed import ENDED, Feed
 from ops.desk.index import CRASHED, Filter, Index
 from ops.desk.pictures import WIDTH, axis
+from ops.finding import Kept
+from ops.stack import OperatorError
 from tests.carride.rides import booked
 from tests.carride.rides import event as event_of
 from tests.ops.world import stack
@@ -72,27 +76,39 @@ def test_the_index_forgets_the_oldest() -> None:
     assert [fact.id for fact in index.page(Filter())[0]] == kept[::-1]
 
 
-@pytest.mark.parametrize("logged_first", [True, False])
-def test_a_crash_is_seen_at_its_event(logged_first: bool) -> None:
-    """A retry keeps the request's id, which joins the crash with the takeover, whichever log is read first."""
-    event = completed("order_1")
-    lines = [line("START RequestId: request", 1), line("Runtime exited with exit status 70", 2)]
-    lines += [line("REPORT RequestId: request Duration: 1.5 ms", 3), line("START RequestId: request", 4)]
-    told = {"consumer": PAYMENT.name, "outcome": observation.TAKEOVER, "attempt": 2, "delivery": "request"}
-    lines += [
-        line(json.dumps({"message": telemetry.DELIVERY, "key": f"{PAYMENT.name}#{event.idempotencyid}"} | told), 5)
-    ]
+def test_a_crash_is_seen_at_its_event() -> None:
+    """A crashed attempt logs nothing; its takeover's number shows it, whichever log is read first."""
+    event, lines = completed("order_1"), list[str]()
+    for attempt, outcome in ((1, observation.FAILED), (3, observation.TAKEOVER)):
+        key = f"{PAYMENT.name}#{event.idempotencyid}"
+        told = {"message": telemetry.DELIVERY, "consumer": PAYMENT.name, "outcome": outcome, "attempt": attempt}
+        lines += [
+            "START RequestId: 1",
+            json.dumps(told | {"key": key}),
+            f"REPORT RequestId: 1 Duration: {attempt}.5 ms",
+        ]
     index = Index(CONSUMERS)
-    if logged_first:
-        index.add_published(published(event, 0))
-    for each in lines:
-        index.add_line(PAYMENT.name, each)
-    if not logged_first:
-        index.add_published(published(event, 0))
-    runs = index.facts[event.idempotencyid].runs
-    assert [run.outcome for run in runs] == [CRASHED, observation.TAKEOVER]
-    assert runs[0].duration_ms == 1.5
-    assert index.facts[event.idempotencyid].attempts(PAYMENT.name) == runs
+    for time_ms, text in enumerate(lines):
+        index.add_line(line(text, time_ms))
+    index.add_published(published(event, 0))
+    runs = index.facts[event.idempotencyid].attempts(PAYMENT.name)
+    assert [(run.outcome, run.attempt) for run in runs] == [("Failed", 1), (CRASHED, 2), ("Takeover", 3)]
+    assert [run.duration_ms for run in runs] == [1.5, 0, 3.5]
+
+
+def test_a_bug_is_not_taken_for_an_ended_stack(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+    """The page says that something failed, and the log has the traceback; polling goes on."""
+    local = Kept("carride", "us-east-1", "http://127.0.0.1:1", "", "", 0)
+    ref = stack(Mock())
+    ref.local = local
+    feed, rounds = Feed(ref), iter((KeyError("name"), OperatorError("no answer")))
+    monkeypatch.setattr("ops.desk.feed.is_running", lambda _: len(caplog.records) == 0)
+    monkeypatch.setattr(feed, "_stopping", Mock(is_set=Mock(side_effect=[False, False, True])))
+    said = list[str | None]()
+    monkeypatch.setattr(feed._stopping, "wait", lambda _: said.extend(feed.troubles.values()))  # noqa: SLF001
+    feed._repeat(Mock(side_effect=rounds), 0)  # noqa: SLF001 - the threads would run on
+    assert said == ["carride cannot be asked: 'name'.", ENDED]
+    assert "KeyError" in caplog.text
 
 
 @given(st.lists(st.floats(0, 1e9), min_size=1, unique=True))

@@ -16,13 +16,12 @@ from tests.ops.world import HOME, World
 
 
 def missing(clients: ClientFactory) -> dict[str, Finding]:
-    """Return what is missing, by name; these tests need none of the other environments."""
+    """Return what is missing, by name, without environments of the tools."""
     found = doctor(Session(print, clients, "carride", HOME))["findings"]
     return {each.what: each for each in found if each.found is None and not each.what.startswith(".venv")}
 
 
 def without_credentials(_service: str, _region: str) -> Any:
-    """Stand for the clients of somebody without credentials."""
     raise NoCredentialsError
 
 

@@ -11,6 +11,7 @@ from moto import mock_aws
 
 from carride.events import RideEvent
 from carride.facts import CarRideAccepted, CarRideCreated
+from carride.history import kept
 from idempotency import marshalling
 from idempotency.record import COMPLETED, IN_PROGRESS, Record
 from idempotency.stores.dynamodb import item_of
@@ -26,26 +27,22 @@ NOBODY: Final = "00000000-0000-4000-8000-000000000000"
 
 @pytest.fixture
 def ref() -> Iterator[StackRef]:
-    """A stack without events."""
     with mock_aws():
         yield empty_stack()
 
 
 def on_bus(ride_event: RideEvent, event_id: str = NOBODY) -> dict[str, Any]:
-    """Return an event as the bus logs it."""
     envelope = {"version": "0", "id": event_id, "source": ride_event.source, "detail-type": "CarRideEvent"}
     return envelope | {"detail": ride_event.to_detail()}
 
 
 def delivery(ride_event: RideEvent, outcome: str, consumer: str = "ride-history") -> dict[str, Any]:
-    """Return a delivery as a consumer logs it."""
     line = {"message": "delivery", "consumer": consumer, "outcome": outcome, "attempt": 1, "type": ride_event.type}
     named = {"key": f"{consumer}#{ride_event.idempotencyid}", "idempotencyid": ride_event.idempotencyid}
     return line | named | {"correlationid": ride_event.correlationid}
 
 
 def record(ref: StackRef, key: str, **changes: Any) -> None:
-    """Store a record of a key."""
     now = int(datetime.now(UTC).timestamp() * 1000)
     made = Record(key, COMPLETED, "one", 1, None, now // 1000 + 60, "1:f", "d", AWAY, now, now)._replace(**changes)
     ref.client("dynamodb").put_item(TableName="Idempotency", Item=item_of(made))
@@ -82,14 +79,12 @@ def claimed(ref: StackRef) -> None:
 
 
 def applied(ref: StackRef) -> None:
-    """Have the read model know the event alone, because its log lines and its record are gone."""
-    entry = {"type": "CarRideCreated", "sequence": 1, "time": "2020-01-01T00:00:00Z", "data": {"status": "requested"}}
-    item = {"orderID": "order_01", f"event#{CREATED.idempotencyid}": entry, "effects": 1}
-    ref.client("dynamodb").put_item(TableName="Ride", Item=dict(marshalling.item(item)))
+    """Have the timeline know the event alone, because its log lines are gone."""
+    item = {"idempotencyKey": f"ride-history#{CREATED.idempotencyid}", "status": COMPLETED, **kept(CREATED)}
+    ref.client("dynamodb").put_item(TableName="Idempotency", Item=dict(marshalling.item(item)))
 
 
 def delivered(outcome: str) -> Callable[[StackRef], None]:
-    """Have the log of ride-history know the event alone."""
     return lambda ref: log(ref, "RideHistory", delivery(CREATED, outcome))
 
 
@@ -106,17 +101,17 @@ def delivered(outcome: str) -> Callable[[StackRef], None]:
         (delivered("DeadLettered"), "DeadLettered"),
         (lambda ref: log(ref, "CarRideEvents", on_bus(CREATED)), "unknown"),
     ],
-    ids=["outbox", "producer", "claim", "read model", "record", "expired", "failed", "dead letter", "bus"],
+    ids=["outbox", "producer", "claim", "timeline", "record", "expired", "failed", "dead letter", "bus"],
 )
 def test_an_event_is_found_by_whatever_is_left_of_it(
     ref: StackRef, known_by: Callable[[StackRef], None], outcome: str
 ) -> None:
     """Its outcome is told as far as it is known, and each missing part has a reason."""
     known_by(ref)
-    by_id = [] if known_by is applied else [lookup.event(ref, CREATED.idempotencyid)]
+    by_id = lookup.event(ref, CREATED.idempotencyid)
     by_ride = lookup.ride(ref, "order_01").events
     assert len(by_ride) == 1
-    for answer in (*by_id, *by_ride):
+    for answer in (by_id, *by_ride):
         here = answer.consumers[0]
         assert (answer.id, here.consumer, here.outcome) == (CREATED.idempotencyid, "ride-history", outcome)
         assert bool(answer.says) is not bool(answer.copies)
@@ -148,6 +143,28 @@ def test_what_is_on_the_bus_does_not_wait_in_the_outbox(ref: StackRef) -> None:
     ref.client("dynamodb").put_item(TableName="Outbox", Item={"id": {"S": CREATED.id}})
     log(ref, "CarRideEvents", on_bus(CREATED))
     assert "outbox" not in str(lookup.event(ref, CREATED.idempotencyid).says)
+
+
+@pytest.mark.parametrize(
+    ("options", "shown"),
+    [
+        ({}, ["on bus", "on bus", "New", "Failed", "New"]),
+        ({"ride": "order_01"}, ["on bus", "New", "Failed"]),
+        ({"ride": "order_01", "type": "CarRideAccepted"}, []),
+        ({"ride": "order_01", "outcome": "Failed"}, ["Failed"]),
+        ({"type": "CarRideAccepted"}, []),
+    ],
+)
+def test_lines_are_chosen_by_ride_type_and_outcome(ref: StackRef, options: Any, shown: list[str]) -> None:
+    """A ride whose name begins like another's is another ride, and a type is another one than a later one's."""
+    other = event(CarRideCreated.of(booked("order_010")))
+    for each in (CREATED, other):
+        log(ref, "CarRideEvents", on_bus(each), age_s=9)
+    log(ref, "RideHistory", delivery(CREATED, "New"), age_s=8)
+    log(ref, "Dispatch", delivery(CREATED, "Failed", "dispatch"), age_s=7)
+    log(ref, "RideHistory", delivery(other, "New"), age_s=6)
+    lines = lookup.tail(ref, since=datetime.now(UTC) - timedelta(minutes=1), follow=False, **options)
+    assert [each.outcome if isinstance(each, Delivered) else "on bus" for each in lines] == shown
 
 
 def test_each_line_is_shown_once(ref: StackRef) -> None:

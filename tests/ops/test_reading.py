@@ -13,14 +13,12 @@ from moto import mock_aws
 
 from carride.events import RideEvent
 from carride.facts import CarRideCreated
-from idempotency import marshalling
 from ops.audit.evidence import ALWAYS, CONSUMERS, NEVER, DeadLettered, Delivered, Effect, Named, Published, RideItem
 from ops.audit.queues import dead_letter, peek
-from ops.audit.reading import deliveries, logged_items, published, ride_items, rides_of_cars
-from ops.stack import StackRef
+from ops.audit.reading import deliveries, logged_items, published, rides_of_cars
 from tests.carride.rides import booked
 from tests.functions.saga import create_table
-from tests.ops.world import stack
+from tests.ops.world import empty_stack, log
 
 GROUP: Final = "/aws/events/carride"
 NOW: Final = datetime.now(UTC).replace(microsecond=0)
@@ -47,84 +45,43 @@ BROKEN: Final = ride_event("event-2", detail={"nonsense": True})
 """An event of the bus whose detail breaks the contract."""
 
 
-def write_log(*lines: object) -> StackRef:
-    """Write lines to a new log group, as JSON unless they are texts, and return a stack whose only group it is."""
-    logs = boto3.client("logs")
-    logs.create_log_group(logGroupName=GROUP)
-    logs.create_log_stream(logGroupName=GROUP, logStreamName="stream")
-    texts = [line if isinstance(line, str) else json.dumps(line) for line in lines]
-    now = int(datetime.now(UTC).timestamp() * 1000)
-    logs.put_log_events(
-        logGroupName=GROUP, logStreamName="stream", logEvents=[{"timestamp": now, "message": text} for text in texts]
-    )
-    return stack(lambda *_: logs, RideHistoryLogGroupName=GROUP, CarRideEventsLogGroupName=GROUP)
-
-
-def delivered(logged: StackRef) -> list[Delivered]:
-    """Return the deliveries in the log, without their times."""
-    return [each._replace(time=NEVER) for each in deliveries(logged, HISTORY)]
-
-
 def message(body: object, **attributes: str) -> Any:
     """Return a message as SQS returns it."""
     values = {name: {"DataType": "String", "StringValue": value} for name, value in attributes.items()}
     return {"Body": json.dumps(body), "MessageAttributes": values}
 
 
-def test_published_are_the_ride_events_of_the_log() -> None:
-    """Copies, broken events and replays are told apart; events of others are left out."""
-    logs = write_log(
-        ride_event(),
-        BROKEN,
-        ride_event(**{"replay-name": "again", "region": "us-west-2"}),
-        ride_event(source="somebody.else"),
-        ride_event(**{"detail-type": "Something"}),
-    )
-    found = list(published(logs))
-    assert all(event.time >= NOW for event in found)
-    event = Published("event-1", "CarRideCreated", FACT, Named("order_01", "CarRideCreated", 1), EXPIRES)
-    assert [each._replace(time=ALWAYS) for each in found] == [
-        event,
-        Published("event-2", None, None),
-        event._replace(replayed=True, region="us-west-2"),
-    ]
-
-
 ID: Final = "00000000-0000-4000-8000-000000000001"
 NUMBER: Final = f'{{"price":{"9" * 5_000}}}'
-UNREADABLE: Final = ["[" * 20_000, '{"a":' * 20_000 + "1" + "}" * 20_000, NUMBER, "no json", '{"cut', "1"]
+CUT: Final = json.dumps({"version": "0", "id": ID, "detail": {}})[:-2] + "[" * 20_000
+UNREADABLE: Final = ("[" * 20_000, '{"a":' * 20_000 + "1" + "}" * 20_000, NUMBER, "no json", '{"cut', "1")
+DELIVERY: Final = {"message": "delivery", "consumer": "ride-history"}
 
 
-@pytest.mark.parametrize("line", UNREADABLE, ids=lambda line: line[:8])
-def test_a_line_that_cannot_be_read_is_a_published_event(line: str) -> None:
-    """It may have been any event, and other lines are read; it is no delivery."""
-    logs = write_log(line, ride_event())
-    unreadable, event = published(logs)
-    assert (unreadable.type, unreadable.fact, event.fact) == (None, None, FACT)
-    assert unreadable.event_id.startswith("unreadable line ")
-    assert delivered(logs) == []
+def test_a_log_shows_published_events_and_deliveries() -> None:
+    """Copies, broken events and replays are told apart. An unreadable line may have been any event, and is no delivery.
 
-
-def test_an_unreadable_event_is_accounted_for_by_its_message() -> None:
-    """EventBridge's id is found in the log and in the message, even inside a record of a batch."""
-    text = json.dumps({"version": "0", "id": ID, "detail": {}})[:-2] + "[" * 20_000
-    (line,) = published(write_log(text))
-    record = {"reason": "CONTRACT", "consumer": "dispatch", "event": {"messageId": "1", "body": text}}
-    kept = [dead_letter("DispatchDlq", "dispatch", {"Body": body}) for body in (text, json.dumps(record))]
-    assert [line.event_id, *(each.event_id for each in kept)] == [ID] * 3
-    assert [each.reason for each in kept] == ["UNREADABLE", "CONTRACT"]
-
-
-def test_deliveries_are_the_consumers_structured_lines() -> None:
-    """Other lines are no deliveries; a delivery without a key has no idempotency id."""
-    line = {"message": "delivery", "consumer": "ride-history"}
-    logs = write_log(
-        "START RequestId: 1 Version: $LATEST",
-        {"message": "starting"},
-        line | {"outcome": "New", "key": f"ride-history#{FACT}"},
-        line | {"outcome": "DeadLettered"},
-    )
-    assert delivered(logs) == [Delivered("ride-history", "New", FACT), Delivered("ride-history", "DeadLettered", None)]
+    Other lines are neither; a delivery without a key has no idempotency id.
+    """
+    replayed = ride_event(**{"replay-name": "again", "region": "us-west-2"})
+    others = (ride_event(source="somebody.else"), ride_event(**{"detail-type": "Something"}))
+    new = DELIVERY | {"outcome": "New", "key": f"ride-history#{FACT}"}
+    ref = empty_stack()
+    log(ref, "CarRideEvents", ride_event(), BROKEN, replayed, *others)
+    log(ref, "RideHistory", {"message": "starting"}, new, DELIVERY | {"outcome": "DeadLettered"})
+    for group in ("CarRideEvents", "RideHistory"):
+        lines = [{"timestamp": int(NOW.timestamp() * 1000), "message": text} for text in (CUT, *UNREADABLE)]
+        ref.client("logs").put_log_events(logGroupName=group, logStreamName=group, logEvents=lines)
+    found = list(published(ref))
+    assert all(event.time >= NOW for event in found)
+    event = Published("event-1", "CarRideCreated", FACT, Named("order_01", "CarRideCreated", 1), EXPIRES)
+    readable = [event, Published("event-2", None, None), event._replace(replayed=True, region="us-west-2")]
+    known = [each._replace(time=ALWAYS) for each in found if not each.event_id.startswith("unreadable line ")]
+    assert sorted(known, key=str) == sorted([*readable, Published(ID, None, None)], key=str)
+    assert len(found) - len(known) == len(UNREADABLE)
+    assert [each._replace(time=NEVER) for each in deliveries(ref, HISTORY)] == [
+        Delivered("ride-history", "New", FACT), Delivered("ride-history", "DeadLettered", None),
+    ]  # fmt: skip
 
 
 def packed(value: object) -> str:
@@ -146,6 +103,13 @@ MESSAGES: Final[dict[str, tuple[Any, str, str | None, str | None]]] = {
     "Lambda": (message(BY_LAMBDA | {"requestPayload": ride_event()}), "Exhausted", "event-1", FACT),
     "no event": (message(BY_LAMBDA | {"requestPayload": None}), "Exhausted", None, None),
     "pipe": (message(BY_PIPE), "Exhausted", None, None),
+    "unreadable": ({"Body": CUT}, "UNREADABLE", ID, None),
+    "unreadable, of a batch": (
+        message(BY_CONSUMER | {"event": {"messageId": "1", "body": CUT}}),
+        "QUARANTINED",
+        ID,
+        None,
+    ),
     "SQS": (message(ride_event()), "ReceivesExhausted", "event-1", FACT),
     "rule": (message(ride_event(), ERROR_CODE="NO_PERMISSIONS"), "NO_PERMISSIONS", "event-1", FACT),
     "publisher": (message(REFUSED, ERROR_CODE="InternalFailure"), "InternalFailure", None, FACT),
@@ -202,19 +166,6 @@ def test_a_consumer_without_a_table_is_audited_by_its_log() -> None:
         RideItem("points", fact, (Effect(fact, None, NEVER),), count)
         for fact, count in (("once", 1), ("unreported", 1), ("twice", 2))
     ]
-
-
-def test_an_item_shows_effects_emitted_events_and_what_it_needs() -> None:
-    """Its entries are its effects, and its counter is how often they took place."""
-    dynamodb = boto3.client("dynamodb")
-    create_table(dynamodb, "rides", "orderID")
-    entry = {"type": "CarRideAccepted", "sequence": 2, "time": EXPIRES.isoformat(), "emitted": ["CarAssigned"]}
-    kept = {f"event#{FACT}": entry, "orderID": "order_01", "effects": 2, "state": "assigned", "carID": "car_01"}
-    item: Any = marshalling.item(kept | {"openSince": "2026-11-21T00:00:00Z"})
-    dynamodb.put_item(TableName="rides", Item=item)
-    effect = Effect(FACT, Named("order_01", "CarRideAccepted", 2), EXPIRES, ("CarAssigned",))
-    found = ride_items(stack(lambda *_: dynamodb, AssignmentTableName="rides"), DISPATCH)
-    assert list(found) == [RideItem("dispatch", "order_01", (effect,), 2, "assigned", "car_01", EXPIRES)]
 
 
 def test_a_broken_item_of_a_car_does_not_hide_its_ride() -> None:

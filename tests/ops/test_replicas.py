@@ -13,18 +13,19 @@ from ops.stack import OperatorError
 from tests.functions.saga import create_table
 from tests.ops.world import AWAY, HOME, NOW, stack
 
-TABLE: Final = "carride-RideTable"
+TABLE: Final = "carride-PaymentTable"
 RECORDS: Final = "carride-IdempotencyTable"
-OUTPUTS: Final = {"RideTableName": TABLE, "IdempotencyTableName": RECORDS, "AlarmTopicArn": "arn"}
+OUTPUTS: Final = {"PaymentTableName": TABLE, "IdempotencyTableName": RECORDS, "AlarmTopicArn": "arn"}
 ONE: Final = {"effects": {"N": "1"}}
 TWO: Final = {"effects": {"N": "2"}}
 
 type Put = Callable[..., None]
+type Wait = Callable[..., int]
 
 
 @pytest.fixture
 def clients() -> Iterator[dict[str, Any]]:
-    """A table in two regions, without replication."""
+    """Two tables in two regions, without replication."""
     with mock_aws():
         clients = {region: boto3.client("dynamodb", region_name=region) for region in (HOME, AWAY)}
         for client in clients.values():
@@ -45,15 +46,14 @@ def put(clients: dict[str, Any]) -> Put:
 
 
 @pytest.fixture
-def wait(clients: dict[str, Any]) -> Callable[..., int]:
+def wait(clients: dict[str, Any]) -> Wait:
     """Waits until the home region's items have arrived."""
     home, away = (stack(lambda _, region: clients[region], region, None, **OUTPUTS) for region in (HOME, AWAY))
-    return lambda sleep, patience=60.0, report=lambda text: None, clock=lambda: 0.0: wait_until_caught_up(
-        home, away, since=NOW, patience=patience, report=report, sleep=sleep, clock=clock
-    )
+    usual: Any = {"since": NOW, "patience": 60.0, "report": lambda _: None, "clock": lambda: 0.0}
+    return lambda sleep, **changes: wait_until_caught_up(home, away, sleep=sleep, **usual | changes)
 
 
-def test_equal_tables_are_compared_and_done(put: Put, wait: Callable[..., int]) -> None:
+def test_equal_tables_are_compared_and_done(put: Put, wait: Wait) -> None:
     """A table may have more items than one request; a set has no order; only the target's items are ignored."""
     for number in range(120):
         put({"facts": {"SS": ["a", "b"]}}, HOME, number=number)
@@ -62,15 +62,12 @@ def test_equal_tables_are_compared_and_done(put: Put, wait: Callable[..., int]) 
     assert wait(pytest.fail) == 120
 
 
-def test_records_from_before_the_trouble_are_not_compared(
-    clients: dict[str, Any], put: Put, wait: Callable[..., int]
-) -> None:
+def test_records_from_before_the_trouble_are_not_compared(clients: dict[str, Any], put: Put, wait: Wait) -> None:
     """What has no time of its last write is compared, and so is the mark of a fence; sizes are reported first."""
     put({"updatedAt": {"N": "1"}}, HOME, AWAY)
     for key, updated in (("old", NOW - timedelta(seconds=1)), ("new", NOW), ("mark", None)):
-        item = {"idempotencyKey": {"S": key}}
-        if updated is not None:
-            item["updatedAt"] = {"N": f"{updated.timestamp() * 1000:.0f}"}
+        written = {"updatedAt": {"N": f"{updated.timestamp() * 1000:.0f}"}} if updated else {}
+        item: Any = {"idempotencyKey": {"S": key}, **written}
         for region in (HOME,) if key == "old" else (HOME, AWAY):
             clients[region].put_item(TableName=RECORDS, Item=item)
     said: list[str] = []
@@ -81,7 +78,7 @@ def test_records_from_before_the_trouble_are_not_compared(
 @pytest.mark.parametrize("before", [None, ONE], ids=["missing", "older"])
 @pytest.mark.parametrize(("arriving", "regions"), [(TWO, [AWAY]), (ONE, [HOME, AWAY])], ids=["arrives", "replaced"])
 def test_an_item_that_is_behind_is_waited_for(
-    put: Put, wait: Callable[..., int], before: Any, arriving: Any, regions: list[str]
+    put: Put, wait: Wait, before: Any, arriving: Any, regions: list[str]
 ) -> None:
     """It is the same in both regions when it arrives, or when a later write of the target has come back."""
     put(TWO, HOME)
@@ -104,7 +101,7 @@ def test_an_item_that_is_behind_is_waited_for(
         (-1.0, "not compared after -1 s, with 0 items compared so far"),
     ],
 )
-def test_patience_ends(put: Put, wait: Callable[..., int], patience: float, problem: str) -> None:
+def test_patience_ends(put: Put, wait: Wait, patience: float, problem: str) -> None:
     """The operator bounds reading and waiting, and learns how far it has come."""
     put(ONE, HOME)
     passed: list[float] = []

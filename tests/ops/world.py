@@ -10,7 +10,8 @@ import boto3
 import msgspec
 from botocore.exceptions import EndpointConnectionError
 
-from ops.audit.evidence import CONSUMERS
+from carride import history
+from ops.audit.evidence import CONSUMERS, RECORDS
 from ops.fence import Fence
 from ops.stack import ClientFactory, StackRef
 from tests.functions.saga import create_table
@@ -24,9 +25,8 @@ FENCE: Final = Fence(NOW, rules=("rule",), functions={"one": None, "other": 5})
 def stack(
     clients: ClientFactory, region: str = AWAY, resources: Mapping[str, Any] | None = None, **outputs: str
 ) -> StackRef:
-    """Return a stack with these resources and outputs."""
     made = StackRef("carride", region, clients)
-    vars(made).update(outputs=outputs, resources=resources or {})
+    vars(made).update(outputs=outputs, by_type=resources or {})
     return made
 
 
@@ -44,7 +44,6 @@ class World:
         self.unreachable: set[str] = set()
 
     def client(self, service: str, region: str) -> Any:
-        """Return a service of a region."""
         if region in self.unreachable:
             raise EndpointConnectionError(endpoint_url=f"https://{service}.{region}.amazonaws.com")
         outputs = {
@@ -82,9 +81,10 @@ class World:
         return fakes.get(service) or session.client(service, region_name=region)
 
 
-TABLES: Final = {"IdempotencyTable": "idempotencyKey", "OutboxTable": "id"} | dict.fromkeys(
-    ("BookingTable", *(each.table for each in CONSUMERS if each.table)), "orderID"
-)
+TABLES: Final = dict.fromkeys(("BookingTable", *(each.table for each in CONSUMERS if each.table)), "orderID") | {
+    RECORDS: "idempotencyKey",
+    "OutboxTable": "id",
+}
 """The partition key of each table."""
 
 
@@ -94,7 +94,8 @@ def empty_stack() -> StackRef:
     made = {service: session.client(service, region_name=AWAY) for service in ("dynamodb", "sqs", "logs")}
     outputs: dict[str, Any] = {}
     for table, key in TABLES.items():
-        create_table(made["dynamodb"], table.removesuffix("Table"), key)
+        index = {history.INDEX: "orderID"} if table == RECORDS else {}
+        create_table(made["dynamodb"], table.removesuffix("Table"), key, **index)
         outputs[f"{table}Name"] = table.removesuffix("Table")
     for name in ("CarRideEvents", *(each.resources for each in CONSUMERS)):
         made["logs"].create_log_group(logGroupName=name)
@@ -108,7 +109,6 @@ def empty_stack() -> StackRef:
 
 
 def log(ref: StackRef, group: str, *lines: object, age_s: float = 0) -> None:
-    """Write lines to a log group of a stack, as JSON."""
     at = int((datetime.now(UTC).timestamp() - age_s) * 1000)
     written = [{"timestamp": at, "message": json.dumps(line)} for line in lines]
     ref.client("logs").put_log_events(logGroupName=group, logStreamName=group, logEvents=written)

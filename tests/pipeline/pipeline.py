@@ -6,13 +6,11 @@ from datetime import timedelta
 from typing import Any, Final
 
 from carride.history import TimelineEntry, merged, timeline_of
-from idempotency import marshalling
-from local.demo import stack_ref
 from local.local_aws import LocalAws, Stack
 from ops.audit import CONSUMERS, Report, audit
 from ops.audit.ledger import Ledger
 from ops.audit.queues import peek
-from ops.audit.reading import BUS, lines
+from ops.audit.reading import BUS, lines, scan
 from ops.simulation import simulate
 
 HISTORY: Final = "ride-history"
@@ -28,7 +26,7 @@ class Pipeline:
 
     def simulate(self, **request: Any) -> Ledger:
         """Have the deployed simulator publish, wait until every event has reached its end, and return the ledger."""
-        list(simulate(stack_ref(self.cloud, self.stack), request))
+        list(simulate(self.stack, request))
         return self.ledger()
 
     def put(self, *details: Mapping[str, Any]) -> list[str]:
@@ -42,34 +40,32 @@ class Pipeline:
         return [each["EventId"] for each in self.cloud.client("events").put_events(Entries=entries)["Entries"]]
 
     def settle(self) -> None:
-        """Wait until every event has run its course."""
         self.cloud.wait_until_quiet(timeout=QUIET_SECONDS)
 
     def break_history(self, **variables: str) -> str:
-        """Give the ride history only these variables of its table, without which it cannot start; return its name."""
+        """Give the ride history only these variables of its store, without which it cannot start; return its name."""
         functions, function = self.cloud.client("lambda"), self.stack.resources["RideHistoryFunction"]
         known = functions.get_function_configuration(FunctionName=function)["Environment"]["Variables"]
-        known.pop("RIDE_TABLE", None)
+        known = {name: value for name, value in known.items() if name not in {"IDEMPOTENCY_STORE", "FAILING"}}
         functions.update_function_configuration(FunctionName=function, Environment={"Variables": known | variables})
         return function
 
     def ledger(self) -> Ledger:
-        """Wait until every event has reached its end, and return the ledger."""
         return self.audit().ledger
 
     def audit(self) -> Report:
         """Wait until every event has reached its end, and audit the stack."""
         self.settle()
-        return audit(stack_ref(self.cloud, self.stack), grace=timedelta())
+        return audit(self.stack, grace=timedelta())
 
     def killed(self, consumer: str) -> int:
         """Return how many of a consumer's processes have ended half-way, by what Lambda says in its log."""
         (audited,) = (each for each in CONSUMERS if each.name == consumer)
-        return sum(1 for _ in lines(stack_ref(self.cloud, self.stack), audited.resources, '"Runtime exited"'))
+        return sum(1 for _ in lines(self.stack, audited.resources, '"Runtime exited"'))
 
     def resources(self) -> set[tuple[str, ...]]:
         """Return what the log of all events has as their resources."""
-        logged = lines(stack_ref(self.cloud, self.stack), BUS)
+        logged = lines(self.stack, BUS)
         return {tuple(json.loads(each["message"])["resources"]) for each in logged}
 
     def dead_letters(self, queue: str) -> list[dict[str, Any]]:
@@ -79,7 +75,7 @@ class Pipeline:
 
     def rides(self) -> list[tuple[TimelineEntry, ...]]:
         """Return the timeline of every ride."""
-        pages = (
-            self.cloud.client("dynamodb").get_paginator("scan").paginate(TableName=self.stack.outputs["RideTableName"])
+        kept = scan(
+            self.cloud.client("dynamodb"), self.stack.outputs["IdempotencyTableName"], "attribute_exists(orderID)"
         )
-        return [*map(timeline_of, merged(marshalling.values(item) for page in pages for item in page["Items"]))]
+        return [*map(timeline_of, merged(kept))]

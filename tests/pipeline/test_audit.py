@@ -9,7 +9,6 @@ from typing import Any, Final
 import pytest
 
 from local.bookings import book
-from local.demo import stack_ref
 from ops import finding
 from ops.cli.app import main
 from ops.finding import Kept
@@ -23,7 +22,7 @@ def rules(pipeline: Pipeline, *names: str) -> Any:
     """Return EventBridge, after these rules were disabled."""
     events, known = (
         pipeline.cloud.client("events"),
-        stack_ref(pipeline.cloud, pipeline.stack).named("AWS::Events::Rule"),
+        pipeline.stack.named("AWS::Events::Rule"),
     )
     for name in names:
         events.disable_rule(Name=known[name], EventBusName=pipeline.stack.outputs["CarRideBusName"])
@@ -91,7 +90,7 @@ def test_the_operators_command_prints_the_audit(
 
     def audit(*options: str) -> Any:
         where = ["--stack", pipeline.stack.name, "--region", pipeline.cloud.region]
-        main(["audit", *where, *options], lambda service, region: pipeline.cloud.client(service, region=region))
+        main(["audit", *where, *options], pipeline.cloud.client)
 
     audit("--grace", "1h", "--json")
     found = json.loads(capsys.readouterr().out)

@@ -22,10 +22,7 @@ CHANGES: Final = ("put_", "delete_", "update_", "disable_", "enable_", "stop_", 
 def gradual(cloud: LocalAws) -> Iterator[Pipeline]:
     """A stack with aliases and reserved concurrency; without a gateway, so that the rule of payment is off."""
     stack = cloud.deploy_fast(
-        "fenced",
-        DeploymentStrategy="Canary10Percent5Minutes",
-        Release="0000000001",
-        ReservedConcurrency=str(RESERVED),
+        "fenced", DeploymentStrategy="Canary10Percent5Minutes", Release="0000000001", ReservedConcurrency=str(RESERVED)
     )
     yield Pipeline(cloud, stack)
     cloud.reset()
@@ -76,7 +73,6 @@ def running(stack: StackRef) -> dict[str, Any]:
 
 
 def marked(stack: StackRef) -> bool:
-    """Return whether the API sees the fence."""
     table, key = stack.outputs["IdempotencyTableName"], mark(stack.region)
     return "Item" in stack.client("dynamodb").get_item(TableName=table, Key=key)
 

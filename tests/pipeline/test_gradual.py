@@ -45,4 +45,4 @@ def test_what_fails_behind_an_alias_is_kept(gradual: Pipeline) -> None:
     assert letter["requestPayload"]["id"] == event_id
     assert letter["requestContext"]["functionArn"].endswith(f":{function}:live")
     assert letter["requestContext"]["approximateInvokeCount"] == 3
-    assert "RIDE_TABLE" in letter["responsePayload"]["errorMessage"]
+    assert "IDEMPOTENCY_STORE" in letter["responsePayload"]["errorMessage"]

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from local.demo import stack_ref
 from local.local_aws import ROOT, LocalAws
 from ops.audit import Evidence, judge, read
 from ops.cli.app import main
@@ -26,13 +25,12 @@ def lived(cloud: LocalAws) -> Iterator[tuple[Pipeline, Evidence]]:
     pipeline = Pipeline(cloud, cloud.deploy_fast("looked-up"))
     faults = {"crashes": 6, "poison": 1, "malformed": 6, "late": 1}
     pipeline.simulate(rides=5, seed=3, duplicates=0.5, older=0.2, **faults)
-    yield pipeline, read(stack_ref(pipeline.cloud, pipeline.stack))
+    yield pipeline, read(pipeline.stack)
     cloud.reset()
 
 
 @pytest.fixture
 def where(lived: tuple[Pipeline, Evidence]) -> list[str]:
-    """The options that choose the stack."""
     return ["--stack", lived[0].stack.name, "--region", lived[0].cloud.region]
 
 
@@ -45,10 +43,10 @@ def ask(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Ask:
     """Run a command, and return what it prints with --json."""
-    monkeypatch.setattr("ops.cli.changes.CHANGES", tmp_path / "changes.jsonl")
+    monkeypatch.setattr("ops.cli.app.CHANGES", tmp_path / "changes.jsonl")
 
     def ask(*arguments: str) -> Any:
-        clients = lambda service, region: lived[0].cloud.client(service, region=region)  # noqa: E731 - two arguments
+        clients = lived[0].cloud.client
         main([*arguments, *where, "--json"], clients)
         printed = capsys.readouterr().out
         return [json.loads(each) for each in printed.splitlines()] if arguments[0] == "tail" else json.loads(printed)

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from local.demo import stack_ref
 from ops import redrive
 from ops.cli.app import main
 from tests.functions.saga import Life, event_of
@@ -21,12 +20,12 @@ def test_mended_letters_take_effect_once(pipeline: Pipeline, capsys: pytest.Capt
 
     No other consumer receives them, and a second redrive changes nothing.
     """
-    stack, cloud = stack_ref(pipeline.cloud, pipeline.stack), pipeline.cloud
+    stack, cloud = pipeline.stack, pipeline.cloud
 
     def carride(*arguments: str) -> Any:
         options = ("--stack", stack.name, "--region", stack.region, "--json")
         capsys.readouterr()
-        main([*arguments, *options], lambda service, region: cloud.client(service, region=region))
+        main([*arguments, *options], cloud.client)
         return json.loads(capsys.readouterr().out)
 
     function = pipeline.break_history()
@@ -35,7 +34,8 @@ def test_mended_letters_take_effect_once(pipeline: Pipeline, capsys: pytest.Capt
     said: list[str] = []
     assert not redrive.Job(stack, redrive.plan(stack, DLQ), report=said.append).run().succeeded
     assert f"it is back in {DLQ}: RetriesExhausted" in said[-1], "no record tells"
-    pipeline.break_history(RIDE_TABLE="nowhere")
+    store = f"dynamodb:{stack.outputs['IdempotencyTableName']}"
+    pipeline.break_history(IDEMPOTENCY_STORE=store, FAILING=HISTORY)
     pipeline.put(
         *(event_of(Life(f"order_{number}").created).to_detail() for number in range(10))
     )  # every attempt fails
@@ -54,7 +54,7 @@ def test_mended_letters_take_effect_once(pipeline: Pipeline, capsys: pytest.Capt
         assert done.stayed[redrive.HELD] == count - len(done.first)
         assert not any(done.first.values())
     pipeline.settle()
-    pipeline.break_history(RIDE_TABLE=stack.outputs["RideTableName"])
+    pipeline.break_history(IDEMPOTENCY_STORE=store)
     found = carride("letters")
     assert sum(failure["count"] for failure in found["failures"]) == before.published, "the first letters are back"
     for queue in kinds:

@@ -16,16 +16,15 @@ from carride.simulation import life, to_event
 from idempotency.clock import epoch_ms
 from idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
 from idempotency.stores.dynamodb import item_of, record_of
-from local.demo import stack_ref
 from local.local_aws import LocalAws
 from local.simulated_gateway import Books, GatewayServer
-from ops import fleet, replay
+from ops import fleet, replay, tables
 from ops.audit import CONSUMERS, reading
 from ops.audit.evidence import Delivered, Published
 from ops.audit.queues import opened, peek
 from ops.audit.reading import type_of
 from ops.cli.app import main
-from ops.replay import PLAN_PREFIX, capture
+from ops.replay import PLAN_PREFIX, planning
 from ops.replay.planning import Fate, ReplayPlan, fate_of, plan, watch
 from ops.simulation import simulate
 from ops.stack import StackRef
@@ -45,7 +44,7 @@ def pipeline(cloud: LocalAws) -> Iterator[Pipeline]:
     with GatewayServer(Books()) as gateway:
         town = Pipeline(cloud, cloud.deploy_fast("replay", PaymentGatewayUrl=gateway.url))
         fleet.seed(cloud.client("dynamodb"), town.stack.outputs["CarTableName"], 64)
-        list(simulate(stack_ref(cloud, town.stack), {"rides": 60, "seed": 5, **FAULTS}))
+        list(simulate(town.stack, {"rides": 60, "seed": 5, **FAULTS}))
         old = BusEntry.of(to_event(life(5, "old")[:1], datetime.now(UTC) - OLD))
         cloud.client("events").put_events(Entries=[old.to_request(town.stack.outputs["CarRideBusName"])])
         town.settle()
@@ -55,18 +54,15 @@ def pipeline(cloud: LocalAws) -> Iterator[Pipeline]:
 
 @pytest.fixture
 def stack(pipeline: Pipeline) -> StackRef:
-    """The stack, as the operator's commands see it."""
-    return stack_ref(pipeline.cloud, pipeline.stack)
+    return pipeline.stack
 
 
 def window() -> tuple[datetime, datetime]:
-    """Return a window of everything that was published."""
     now = datetime.now(UTC)
     return now - OLD - timedelta(days=1), now
 
 
 def published(stack: StackRef) -> list[Published]:
-    """Return the events that the bus has accepted, those of replays too."""
     return list(reading.published(stack))
 
 
@@ -78,10 +74,9 @@ def deliveries(stack: StackRef) -> dict[tuple[str, str | None], Delivered]:
 def change_records(stack: StackRef) -> None:
     """Change records of every consumer so that a replay meets every state."""
     dynamodb, table = stack.client("dynamodb"), stack.outputs["IdempotencyTableName"]
-    pages = dynamodb.get_paginator("scan").paginate(TableName=table)
     copies = Counter(event.fact for event in published(stack))
     found: defaultdict[tuple[str, str, bool], list[Record]] = defaultdict(list)
-    for record in sorted(record_of(item) for page in pages for item in page["Items"]):
+    for record in sorted(map(record_of, tables.scan(dynamodb, table))):
         name, _, fact = record.key.partition("#")
         found[name, record.status, copies[fact] > 1].append(record)
 
@@ -174,7 +169,7 @@ def test_a_plan_that_is_interrupted_leaves_nothing_behind(
     assert temporary(stack) == set()
     client, cancelled = stack.client("events"), list[object]()
     client.meta.events.register("before-call.eventbridge.CancelReplay", lambda **request: cancelled.append(request))
-    monkeypatch.setattr(capture, "describe", interrupt)  # the first step after the replay has begun
+    monkeypatch.setattr(planning, "describe", interrupt)  # the first step after the replay has begun
     with pytest.raises(end):
         plan(stack, *window(), looks=1)
     assert temporary(stack) == set()
@@ -202,7 +197,7 @@ def test_the_next_plan_removes_what_a_killed_one_left(stack: StackRef) -> None:
     assert temporary(stack) == made[0] | made[1]
     plan(stack, now - timedelta(minutes=1), now, looks=1)
     assert temporary(stack) == made[0]
-    capture.remove_leftovers(stack, now + timedelta(hours=2))
+    planning.remove_leftovers(stack, now + timedelta(hours=2))
     assert temporary(stack) == set()
 
 
@@ -212,7 +207,7 @@ def test_a_run_ends_with_the_audit(
     """The dry run says who receives the events. What is interrupted goes on, and says how to cancel it."""
     monkeypatch.setattr("ops.cli.replay.plan", partial(plan, looks=1))
     monkeypatch.setattr("ops.cli.replay.PAUSE", 0.2)
-    monkeypatch.setattr("ops.cli.changes.CHANGES", tmp_path / "changes.jsonl")
+    monkeypatch.setattr("ops.cli.app.CHANGES", tmp_path / "changes.jsonl")
     now = datetime.now(UTC)
     window = ("--since", (now - timedelta(seconds=1)).isoformat(), "--until", now.isoformat())
 

@@ -2,7 +2,6 @@
 
 import pytest
 
-from local.demo import stack_ref
 from ops import fleet
 from ops.verify import Deployment, Result, Verdict, to_json, to_markdown, verify
 from ops.verify.checks import CHECKS
@@ -11,7 +10,7 @@ from tests.pipeline.pipeline import Pipeline
 
 def verified(pipeline: Pipeline, *, drills: bool = False, rides: int = 3, wait: float = 60) -> list[Result]:
     """Run the checks, and return their results."""
-    deployment = Deployment(stack_ref(pipeline.cloud, pipeline.stack), rides=rides, wait=wait)
+    deployment = Deployment(pipeline.stack, rides=rides, wait=wait)
     return list(verify(deployment, [each for each in CHECKS if drills or not each.drill]))
 
 
@@ -38,7 +37,7 @@ def test_what_is_broken_is_named(pipeline: Pipeline) -> None:
         FunctionName=stack.resources["RideHistoryFunction"], StatementId=stack.resources["RideHistoryRulePermission"]
     )
     cloud.client("sqs").set_queue_attributes(QueueUrl=stack.outputs["PaymentRuleDlqUrl"], Attributes={"Policy": ""})
-    rule = stack_ref(cloud, stack).named("AWS::Events::Rule")["DispatchRule"]
+    rule = stack.named("AWS::Events::Rule")["DispatchRule"]
     cloud.client("events").disable_rule(Name=rule, EventBusName=stack.outputs["CarRideBusName"])
     cloud.client("pipes").stop_pipe(Name=stack.outputs["OutboxPipeName"])
     failed = {each.detail for each in verified(pipeline, rides=0, wait=0.1) if each.verdict is Verdict.FAILED}

@@ -64,7 +64,6 @@ class Regions:
         regions.carry_out(steps, self.pair, LocalDeployer(self.cloud), report=lambda text: None)
 
     def client(self, service: str, region: str) -> Any:
-        """Return a client of the engine."""
         return self.cloud.client(service, region=region)
 
     def publish(self, entries: Sequence[BusEntry]) -> None:
@@ -72,9 +71,7 @@ class Regions:
         for entry in entries:
             request = entry.to_request(self.primary.outputs["CarRideBusName"])
             put_through_endpoint(
-                self.cloud,
-                self.primary.outputs["CarRideEndpointId"],
-                {**request, "Time": entry.time.timestamp()},
+                self.cloud, self.primary.outputs["CarRideEndpointId"], {**request, "Time": entry.time.timestamp()}
             )
 
     def publish_to(self, region: str, entries: Sequence[BusEntry]) -> None:
@@ -96,19 +93,15 @@ class Regions:
         return answer.status, answer.headers.get("Retry-After")
 
     def settle(self) -> None:
-        """Wait until nothing more will happen by itself."""
         self.cloud.wait_until_quiet(timeout=_QUIET_SECONDS)
 
     def ledger(self) -> Ledger:
-        """Return the ledger of both regions."""
         return audit(self.primary, self.secondary, grace=timedelta()).ledger
 
     def deliveries(self, stack: StackRef) -> int:
-        """Return how many deliveries the consumers of a region have logged."""
         return sum(1 for consumer in CONSUMERS for _ in deliveries(stack, consumer))
 
     def published(self, entries: Sequence[BusEntry]) -> set[str]:
-        """Return the ids of the events in entries and in the outbox."""
         table = self.secondary.outputs["OutboxTableName"]
         facts = {json.loads(entry.detail)["idempotencyid"] for entry in entries}
         return facts | set(outbox(self.secondary.client("dynamodb"), table))
@@ -118,9 +111,7 @@ class Regions:
         return {fact for ride in ride_items(self.secondary, CONSUMERS[0]) for fact in ride.facts}
 
     def logged(self, stack: StackRef) -> Iterator[dict[str, Any]]:
-        """Yield every event that a region's bus has had."""
         return (json.loads(line["message"]) for line in lines(stack, BUS))
 
     def remove(self) -> None:
-        """Delete both stacks."""
         self._carry_out(regions.removal(*self.pair))

@@ -36,7 +36,7 @@ def test_two_regions_by_command(cloud: LocalAws) -> None:
 
     The secondary creates no table and has all of them; the endpoint is over both buses.
     """
-    pair = configured(lambda service, region: cloud.client(service, region=region))
+    pair = configured(cloud.client)
     assert run(cloud, "deploy-regions", *HERE).count("sam deploy") == 4
     run(cloud, "deploy-regions", "--yes", *HERE)
     primary, secondary = (each.stack for each in pair)
@@ -73,5 +73,4 @@ def test_two_regions_by_command(cloud: LocalAws) -> None:
 
 
 def tables(stack: StackRef) -> set[str]:
-    """Return the names of a region's tables."""
     return set(stack.client("dynamodb").list_tables()["TableNames"])

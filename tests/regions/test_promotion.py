@@ -7,7 +7,7 @@ import pytest
 from cfnlint.api import lint
 
 from ops.audit import audit
-from ops.promotion import TABLE, Promotion, tables_of
+from ops.promotion import TABLE, promotion, with_tables
 from ops.stack import OperatorError, StackRef
 from tests.regions.pair import AWAY, HOME, NAME, Regions, unreachable
 
@@ -21,41 +21,35 @@ ALONE: Final = {
 RIDES: Final = 2
 
 
-def promotion(regions: Regions, *, lost: bool = True) -> Promotion:
-    """Return the promotion of the secondary, whose primary is out of reach if it is lost."""
-
-    def client(service: str, region: str) -> Any:
-        return (unreachable if lost and region == HOME else regions.client)(service, region)
-
-    return Promotion(StackRef(NAME, AWAY, client), print, f"local-artifacts-{AWAY}", lambda seconds: None)
-
-
 def test_the_secondary_gets_the_tables_of_a_lost_primary(regions: Regions) -> None:
     """It imports the tables with their items, changes nothing else, and is then deployed as a standalone stack."""
     with pytest.raises(OperatorError, match="unfence"):
-        promotion(regions, lost=False).plan()
+        promotion(regions.secondary, None, print)
     regions.book(regions.primary, RIDES)
     regions.settle()
     before = dict(regions.cloud.stack(NAME, region=AWAY).resources)
     owned = dict(regions.primary.named(TABLE))
-    found = promotion(regions)
 
-    template = found.template()
+    def client(service: str, region: str) -> Any:
+        return (unreachable if region == HOME else regions.client)(service, region)
+
+    template = with_tables(regions.secondary)
     declared = regions.client("cloudformation", HOME).get_template(StackName=NAME, TemplateStage="Processed")
     described = declared["TemplateBody"]["Resources"]
-    for name in tables_of(template):
-        assert template["Resources"][name] == {key: each for key, each in described[name].items() if key != "Condition"}
     tables = {name: each for name, each in template["Resources"].items() if each["Type"] == TABLE}
+    assert tables == {
+        name: {key: value for key, value in described[name].items() if key != "Condition"} for name in owned
+    }
     text = json.dumps({key: each for key, each in template.items() if key != "Outputs"} | {"Resources": tables})
     assert [str(each) for each in lint(text, regions=[AWAY]) if each.rule.id.startswith("E")] == []
 
-    assert found.run() == {"imported": sorted(owned.values())}
+    plan = promotion(StackRef(NAME, AWAY, client), f"local-artifacts-{AWAY}", print, lambda seconds: None)
+    assert plan.do() == {"imported": sorted(owned.values())}
     assert regions.cloud.stack(NAME, region=AWAY).resources == {**before, **owned}
 
     regions.cloud.deploy_fast(NAME, None, region=AWAY, **ALONE)
     after = regions.cloud.stack(NAME, region=AWAY).resources
     assert {name: after[name] for name in (*owned, "OutboxPipe")} == {**owned, "OutboxPipe": before["OutboxPipe"]}
-    alone = StackRef(NAME, AWAY, regions.client)
-    regions.book(alone, RIDES)
+    regions.book(regions.secondary, RIDES)
     regions.settle()
-    assert audit(alone).ledger.balanced
+    assert audit(StackRef(NAME, AWAY, regions.client)).ledger.balanced

@@ -1,17 +1,13 @@
 """The transformed template as a graph: along which edges events go, and who may do what to which resource."""
 
-import re
 from collections.abc import Iterator
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from infrastructure.rules.house_rules import listed
 from infrastructure.transformed import Properties, Stack, named
 
 WRITTEN_FOR: Final = ("logs", "xray", "kms")
 """Services whose grants are no edges: every function writes its log and sends traces."""
-
-_TABLE: Final = re.compile(r"\$\{AWS::StackName\}-(\w+)")
-_PEER_BUS: Final = re.compile(r":events:\$\{PeerRegion\}:.*:event-bus/\$\{(\w+)\}$")
 
 
 class Edge(NamedTuple):
@@ -41,36 +37,36 @@ def edges(deployed: Stack) -> Iterator[Edge]:
     for name, bus in deployed.of_type("AWS::Events::EventBus").items():
         yield from _to_the_dlq(name, bus)
     for name, rule in deployed.of_type("AWS::Events::Rule").items():
-        yield Edge(one(rule["EventBusName"]), name)
+        yield Edge(named(rule["EventBusName"]), name)
         for target in rule["Targets"]:
-            yield Edge(name, one(target["Arn"]))
+            yield Edge(name, named(target["Arn"]))
             yield from _to_the_dlq(name, target)
     for name, queue in deployed.of_type("AWS::SQS::Queue").items():
         if "RedrivePolicy" in queue:
-            yield Edge(name, one(queue["RedrivePolicy"]["deadLetterTargetArn"]), dead=True)
+            yield Edge(name, named(queue["RedrivePolicy"]["deadLetterTargetArn"]), dead=True)
     for mapping in deployed.of_type("AWS::Lambda::EventSourceMapping").values():
-        yield Edge(one(mapping["EventSourceArn"]), one(mapping["FunctionName"]))
+        yield Edge(named(mapping["EventSourceArn"]), named(mapping["FunctionName"]))
     for config in deployed.of_type("AWS::Lambda::EventInvokeConfig").values():
         failed = config["DestinationConfig"]["OnFailure"]["Destination"]
-        yield Edge(one(config["FunctionName"]), one(failed), dead=True)
+        yield Edge(named(config["FunctionName"]), named(failed), dead=True)
     for name, schedule in deployed.of_type("AWS::Scheduler::Schedule").items():
-        yield Edge(name, one(schedule["Target"]["Arn"]))
+        yield Edge(name, named(schedule["Target"]["Arn"]))
         yield from _to_the_dlq(name, schedule["Target"])
     for name, pipe in deployed.of_type("AWS::Pipes::Pipe").items():
-        yield Edge(one(pipe["Source"]), name)
-        yield Edge(name, one(pipe["Target"]))
+        yield Edge(named(pipe["Source"]), name)
+        yield Edge(name, named(pipe["Target"]))
         failed = pipe["SourceParameters"]["DynamoDBStreamParameters"]["DeadLetterConfig"]["Arn"]
-        yield Edge(name, one(failed), dead=True)
+        yield Edge(name, named(failed), dead=True)
 
 
 def _to_the_dlq(source: str, properties: Properties) -> Iterator[Edge]:
     if "DeadLetterConfig" in properties:
-        yield Edge(source, one(properties["DeadLetterConfig"]["Arn"]), dead=True)
+        yield Edge(source, named(properties["DeadLetterConfig"]["Arn"]), dead=True)
 
 
 def _of_roles(deployed: Stack) -> Iterator[Grant]:
     holders = {
-        one(properties.get("Role") or properties.get("RoleArn") or properties["Target"]["RoleArn"]): name
+        named(properties.get("Role") or properties.get("RoleArn") or properties["Target"]["RoleArn"]): name
         for kind in ("Lambda::Function", "Pipes::Pipe", "Events::Endpoint", "Scheduler::Schedule")
         for name, properties in deployed.of_type(f"AWS::{kind}").items()
     }
@@ -80,7 +76,7 @@ def _of_roles(deployed: Stack) -> Iterator[Grant]:
         for policy in properties.get("Policies", [])
     ]
     documents += [
-        (one(role), policy["PolicyDocument"])
+        (named(role), policy["PolicyDocument"])
         for policy in deployed.of_type("AWS::IAM::Policy").values()
         for role in policy["Roles"]
     ]
@@ -88,7 +84,7 @@ def _of_roles(deployed: Stack) -> Iterator[Grant]:
         for statement in document["Statement"]:
             for resource in listed(statement["Resource"]):
                 for action in listed(statement["Action"]):
-                    yield Grant(holders.get(role, role), action, one(resource))
+                    yield Grant(holders.get(role, role), action, named(resource))
 
 
 def _of_policies(deployed: Stack) -> Iterator[Grant]:
@@ -96,31 +92,18 @@ def _of_policies(deployed: Stack) -> Iterator[Grant]:
         for policy in deployed.of_type(kind).values():
             for statement in policy["PolicyDocument"]["Statement"]:
                 if statement["Effect"] == "Allow":
-                    yield Grant(_source(statement), statement["Action"], one(statement["Resource"]))
+                    yield Grant(_source(statement), statement["Action"], named(statement["Resource"]))
 
 
 def _source(statement: Properties) -> str:
     """Return the resource on whose behalf a policy admits a service; the service if the policy names none."""
     arn = statement.get("Condition", {}).get("ArnEquals", {}).get("aws:SourceArn")
-    return one(arn if arn is not None else statement["Principal"]["Service"])
+    return named(arn if arn is not None else statement["Principal"]["Service"])
 
 
 def _of_permissions(deployed: Stack) -> Iterator[Grant]:
     for permission in deployed.of_type("AWS::Lambda::Permission").values():
-        source = one(permission["SourceArn"])
+        source = named(permission["SourceArn"])
         service = "events" if source.endswith("Rule") else "apigateway"
         who = source if permission["Principal"] == f"{service}.amazonaws.com" else permission["Principal"]
-        yield Grant(who, permission["Action"], one(permission["FunctionName"]))
-
-
-def one(value: Any) -> str:
-    """Return the logical id that a value names: an alias is its function, an index or a replica its table."""
-    match value:
-        case {"Ref": "OutboxStreamArn"}:
-            return "OutboxTable"
-        case {"Fn::Sub": str(text)} if found := _TABLE.search(text):
-            return found[1]
-        case {"Fn::Sub": str(text)} if found := _PEER_BUS.search(text):
-            return f"{found[1]} of the peer"
-        case _:
-            return named(value)
+        yield Grant(who, permission["Action"], named(permission["FunctionName"]))

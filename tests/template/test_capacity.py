@@ -3,7 +3,7 @@
 import pytest
 
 from infrastructure import costs
-from infrastructure.capacity import QUOTAS, bounds, for_rides, granted, growing, simulate, stations
+from infrastructure.capacity import EMITTED, QUOTAS, bounds, for_rides, granted, growing, simulate, stations
 from infrastructure.transformed import stack
 
 
@@ -30,6 +30,7 @@ def test_every_function_of_a_ride_has_a_station() -> None:
     """A new consumer is part of the bounds and of the simulation."""
     deployed = stack(PaymentGatewayUrl="https://gateway.example")
     assert {f"{name}Function" for name in costs.ROUND_TRIPS} == set(costs.calls(deployed))
+    assert costs.REQUESTS + sum(EMITTED.values()) == len(costs.EVENTS)
 
 
 def test_no_queue_grows_at_a_thousand_rides_a_second() -> None:

@@ -13,7 +13,7 @@ STACK: Final = stack(PaymentGatewayUrl="https://gateway.example")
 RIDES: Final = 1e6
 FREE: Final = {
     # Settings and policies of something that is billed.
-    *("Lambda::Alias", "Lambda::EventInvokeConfig", "Lambda::Version", "Logs::ResourcePolicy"),
+    *("Lambda::Alias", "Lambda::EventInvokeConfig", "Lambda::Url", "Lambda::Version", "Logs::ResourcePolicy"),
     *("IAM::Policy", "IAM::Role", "SNS::TopicPolicy", "SQS::QueuePolicy", "ApiGatewayV2::Api"),
     # Their contents are billed, or what is done with them.
     *("Events::Endpoint", "Events::EventBus", "Logs::Delivery", "Logs::DeliveryDestination", "Logs::DeliverySource"),

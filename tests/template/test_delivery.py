@@ -10,9 +10,8 @@ import pytest
 from carride import clients
 from idempotency.dead_letters import DeadLetter, SqsDeadLetters
 from idempotency.stores.transport import botocore_transport
-from infrastructure.rules.house_rules import mentioned
-from infrastructure.transformed import Stack, stack
-from tests.template.graph import one
+from infrastructure.rules import house_rules
+from infrastructure.transformed import Stack, named, stack
 from tests.template.stack import options
 
 RELEASE: Final = "0123456789"
@@ -29,10 +28,10 @@ OF_AN_ACCOUNT, KEPT_UNRESERVED = 1_000, 100
 def holders(deployed: Stack, names: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     """Yield each output, and each resource with its type, that names one of these."""
     for name, resource in deployed.resources.items():
-        if mentioned(resource.get("Properties", {})) & set(names):
+        if house_rules.named(resource.get("Properties", {})) & set(names):
             yield name, resource["Type"]
     for name, output in deployed.outputs.items():
-        if mentioned(output) & set(names):
+        if house_rules.named(output) & set(names):
             yield name, "output"
 
 
@@ -46,7 +45,7 @@ def test_only_a_gradual_deployment_goes_through_aliases(deployed: Stack) -> None
     configs = deployed.of_type("AWS::Lambda::EventInvokeConfig").values()
     if deployed.conditions["DeploysGradually"]:
         assert {kind for _, kind in holders(deployed, deployed.functions())} <= DIRECT
-        assert {mentioned(each["Qualifier"]).pop() for each in configs} <= set(aliases)
+        assert {house_rules.named(each["Qualifier"]).pop() for each in configs} <= set(aliases)
         assert len(groups) == len(aliases) == len(deployed.functions())
     else:
         assert list(holders(deployed, aliases)) == []
@@ -86,8 +85,8 @@ def test_a_release_publishes_every_function() -> None:
 def test_a_message_stays_hidden_six_times_as_long_as_its_function_may_run(deployed: Stack) -> None:
     """AWS recommends it, so that throttled batches are tried again before their messages return."""
     for mapping in deployed.of_type("AWS::Lambda::EventSourceMapping").values():
-        queue = deployed.of_type("AWS::SQS::Queue")[one(mapping["EventSourceArn"])]
-        assert queue["VisibilityTimeout"] >= 6 * deployed.functions()[one(mapping["FunctionName"])]["Timeout"]
+        queue = deployed.of_type("AWS::SQS::Queue")[named(mapping["EventSourceArn"])]
+        assert queue["VisibilityTimeout"] >= 6 * deployed.functions()[named(mapping["FunctionName"])]["Timeout"]
 
 
 DEAD_LETTER: Final = DeadLetter("CONTRACT", "it breaks the contract", "ride-history", None, 0, {})

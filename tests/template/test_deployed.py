@@ -9,8 +9,7 @@ import assignments
 import payments
 from carride.facts import ALIASES, Fact
 from infrastructure.rules.house_rules import listed
-from infrastructure.transformed import ROLES, Properties, Stack, source, stack
-from tests.template.graph import one
+from infrastructure.transformed import ROLES, Properties, Stack, named, source, stack
 from tests.template.stack import every_choice, options
 
 OF_AWS: Final = {"CarRideBusDlq"}
@@ -72,7 +71,7 @@ def test_an_event_that_breaks_the_contract_reaches_a_consumer(deployed: Stack) -
     assert set(rules["RideHistoryRule"]["EventPattern"]) - {"$or"} == {"source", "detail-type"}
     consumers = deployed.of_type("AWS::Lambda::Function") | deployed.of_type("AWS::SQS::Queue")
     for name, rule in rules.items():
-        if any(one(target["Arn"]) in consumers for target in rule["Targets"]):
+        if any(named(target["Arn"]) in consumers for target in rule["Targets"]):
             detail = rule["EventPattern"].get("detail", {})
             for alternative in detail.get("$or", [detail]):
                 assert set(alternative) <= {"type", "attributes"}, name

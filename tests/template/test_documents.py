@@ -1,11 +1,10 @@
 """What documents, scripts and workflows name exists: paths, commands, tests, resources and runbooks."""
 
-import ast
 import json
 import re
 import shlex
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -34,6 +33,7 @@ PATH: Final = re.compile(
     r"(?:\.(?:py|md|toml|yaml|yml|json|lock)\b|/)"
 )
 TEST: Final = re.compile(r"`(tests/[\w/]+\.py)((?:::\w+)+)`")
+SUITE: Final = re.compile(r"^from (tests\.[\w.]+) import", re.MULTILINE)
 MAKE: Final = re.compile(r"\bmake ([a-z][a-z-]*)")
 CALL: Final = re.compile(r"^\s*@?make ([a-z][a-z-]*)", re.MULTILINE)
 MODULE: Final = re.compile(r"-m ((?:local|ops)[\w.]*)")
@@ -127,25 +127,17 @@ def test_every_name_in_a_document_exists(path: Path) -> None:
     assert set(RESOURCE.findall(text)) <= set(TEMPLATE["Resources"])
     assert set(OUTPUT.findall(text)) <= set(TEMPLATE["Outputs"])
     assert set(MAKE.findall(text)) <= targets()
-    proofs = TEST.findall(path.read_text(encoding="utf-8"))
-    assert [file + name for file, name in proofs if name not in names_in(ROOT / file)] == []
+    for file, names in TEST.findall(path.read_text(encoding="utf-8")):
+        for name in names.removeprefix("::").split("::"):
+            assert re.search(rf"^ *(def|class) {name}\b", names_in(ROOT / file), re.MULTILINE), file + names
 
 
 @cache
-def names_in(path: Path) -> frozenset[str]:
-    """Return the names of a module's tests, as pytest writes them behind the path."""
-    found = set()
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
-        match node:
-            case ast.FunctionDef(name=name):
-                found.add(f"::{name}")
-            case ast.ClassDef(name=name, body=body):
-                found.update(f"::{name}::{inner.name}" for inner in body if isinstance(inner, ast.FunctionDef))
-            case ast.ImportFrom(module=str(module)):  # one suite for all stores, which other modules import
-                file = ROOT.joinpath(*module.split(".")).with_suffix(".py")
-                if file.is_relative_to(ROOT / "tests") and file.exists():
-                    found |= names_in(file)
-    return frozenset(found)
+def names_in(path: Path) -> str:
+    """Return the text that defines a module's tests, with that of the suites of tests/ that it imports."""
+    text = path.read_text(encoding="utf-8")
+    files = [ROOT.joinpath(*module.split(".")).with_suffix(".py") for module in SUITE.findall(text)]
+    return "".join([text, *(file.read_text(encoding="utf-8") for file in files if file.exists())])
 
 
 # ── Commands ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -153,25 +145,22 @@ def names_in(path: Path) -> frozenset[str]:
 
 def commands(text: str) -> Iterator[tuple[str, str, set[str]]]:
     """Yield service, operation and options of every command of the AWS CLI in a text, also of those in `$(…)`."""
-    text = text.replace("\\\n", " ")
-    parts = []
-    while inner := INNERMOST.search(text):
+    parts = [text.replace("\\\n", " ")]
+    while inner := INNERMOST.search(parts[0]):
         parts.append(inner[1])
-        text = text[: inner.start()] + "…" + text[inner.end() :]
-    for service, operation, rest in (found for part in (*parts, text) for found in AWS.findall(part)):
+        parts[0] = parts[0].replace(inner[0], "…", 1)
+    for service, operation, rest in (found for part in parts for found in AWS.findall(part)):
         yield service, operation, set(OPTION.findall(rest))
 
 
 @cache
-def options_of(service: str) -> Mapping[str, frozenset[str]]:
-    """Return the options of each operation of a service, by the CLI's names."""
+def options_of(service: str, operation: str) -> set[str]:
+    """Return the options of an operation of a service, by the CLI's names."""
     model = botocore.session.get_session().get_service_model(CALLED_BY_THE_CLI.get(service, service))
-    found = {}
-    for name in model.operation_names:
-        shape = model.operation_model(name).input_shape
-        options = {xform_name(member, "-") for member in (shape.members if shape is not None else ())}
-        found[xform_name(name, "-")] = frozenset(options | {f"no-{option}" for option in options})
-    return found
+    (name,) = (name for name in model.operation_names if xform_name(name, "-") == operation)
+    shape = model.operation_model(name).input_shape
+    options = {xform_name(member, "-") for member in (shape.members if shape is not None else ())}
+    return options | {f"no-{option}" for option in options} | OF_THE_CLI
 
 
 @documents
@@ -179,9 +168,7 @@ def test_every_command_is_understood(path: Path) -> None:
     """The AWS CLI and `./carride` know each command and its options."""
     for service, operation, options in commands(code(path)):
         if (service, operation) not in MADE_BY_THE_CLI:
-            known = options_of(service)
-            assert operation in known, service
-            assert options <= known[operation] | OF_THE_CLI, f"{service} {operation}"
+            assert options <= options_of(service, operation), f"{service} {operation}"
     for command in OPERATOR.findall(code(path)):
         parsed, _, _ = command_line().parse_args(shlex.split(command), exit_on_error=False, print_error=False)
         assert callable(parsed)

@@ -4,8 +4,8 @@ import json
 from collections.abc import Iterator
 from typing import Final
 
-from infrastructure.transformed import Stack, source
-from tests.template.graph import Edge, Grant, edges, grants, one
+from infrastructure.transformed import Stack, named, source
+from tests.template.graph import Edge, Grant, edges, grants
 
 STREAM: Final = ("DescribeStream", "GetRecords", "GetShardIterator", "ListStreams")
 POLL: Final = ("DeleteMessage", "GetQueueAttributes", "ReceiveMessage")
@@ -40,7 +40,7 @@ def needed(deployed: Stack) -> Iterator[Grant]:
                 yield Grant(edge.source, "events:PutEvents", edge.target)
     for name, function in deployed.of_type("AWS::Lambda::Function").items():
         for value in function["Environment"]["Variables"].values():
-            what = one(value)
+            what = named(value)
             is_secret = what == "PaymentGatewaySecretArn" and deployed.parameters[what]
             if is_secret or TYPES.get(what, "Endpoint") != "Endpoint":
                 yield Grant(name, "*", BEHIND.get(what, what))
@@ -50,15 +50,15 @@ def test_everybody_may_do_what_the_graph_requires_and_nothing_else(deployed: Sta
     """Each edge and each resource in a function's environment has its permission, and each permission such a reason."""
     allowed = {grant for grant in grants(deployed) if grant.who != "CarRideEndpoint"}
     wanted = set(needed(deployed)) | ALWAYS
-    named = {(grant.who, grant.what) for grant in wanted if grant.action == "*"}
+    wanted_any = {(grant.who, grant.what) for grant in wanted if grant.action == "*"}
     by_edges = {grant for grant in wanted if grant.action != "*"}
     if deployed.conditions["HasPeer"]:  # the endpoint hands events to either bus
         publishers = [grant for grant in allowed if grant.action == "events:PutEvents" and grant.what == "CarRideBus"]
         through = [grant for grant in publishers if grant.who != "CarRideHeartbeat"]
         by_edges |= {grant._replace(what="CarRideBus of the peer") for grant in through}
     assert by_edges <= allowed
-    assert {grant for grant in allowed - by_edges if (grant.who, grant.what) not in named} == set()
-    assert named <= {(grant.who, grant.what) for grant in allowed}
+    assert {grant for grant in allowed - by_edges if (grant.who, grant.what) not in wanted_any} == set()
+    assert wanted_any <= {(grant.who, grant.what) for grant in allowed}
 
 
 def test_the_bus_reaches_every_consumer(deployed: Stack) -> None:
@@ -85,7 +85,7 @@ def test_every_dead_letter_queue_belongs_to_one_source(deployed: Stack) -> None:
     assert {edge.target for edge in dead} == {
         name for name in deployed.of_type("AWS::SQS::Queue") if name.endswith("Dlq")
     }
-    asynchronous = {one(each["FunctionName"]) for each in deployed.of_type("AWS::Lambda::EventInvokeConfig").values()}
+    asynchronous = {named(each["FunctionName"]) for each in deployed.of_type("AWS::Lambda::EventInvokeConfig").values()}
     polled = {edge.target for edge in edges(deployed) if TYPES[edge.source] == "Queue" and not edge.dead}
     assert asynchronous | polled == set(deployed.functions()) - {"CarRideApiFunction"}
 

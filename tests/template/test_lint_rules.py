@@ -8,7 +8,7 @@ import pytest
 from cfnlint.rules import CloudFormationLintRule
 
 from infrastructure.rules import house_rules
-from infrastructure.rules.house_rules import TABLE, House, mentioned
+from infrastructure.rules.house_rules import TABLE, House, named
 from infrastructure.transformed import source
 from tests.template.test_observability import unwatched
 
@@ -99,7 +99,7 @@ def test_no_guard_can_be_taken_away(guard: str) -> None:
     """Without any alarm or policy, a rule speaks up, a reference leads nowhere, or a metric is not watched."""
     resources = source()["Resources"]
     del resources[guard]
-    assert found(resources) or guard in mentioned(resources) or unwatched(resources)
+    assert found(resources) or guard in named(resources) or unwatched(resources)
 
 
 @pytest.mark.parametrize("table", [name for name, each in source()["Resources"].items() if each["Type"] == TABLE])

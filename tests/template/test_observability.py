@@ -84,15 +84,16 @@ def test_only_the_composite_alarms_notify_and_every_alarm_names_its_runbook(depl
 
 def watched_by(deployed: Stack, composite: str) -> set[str]:
     """Return the alarms in a composite alarm; each must be a quoted name."""
-    rule = deployed.resources[composite]["Properties"]["AlarmRule"]["Fn::Sub"]
-    text, names = rule if isinstance(rule, list) else (rule, {})
+    text, names = deployed.resources[composite]["Properties"]["AlarmRule"]["Fn::Sub"]
     for name, value in names.items():
         match value:
-            case {"Fn::Join": ['") OR ALARM("', members]}:
-                text = text.replace(f"${{{name}}}", '") OR ALARM("'.join(f"${{{each['Ref']}}}" for each in members))
+            case {"Fn::Join": [separator, members]}:
+                inserted = separator.join(f"${{{each['Ref']}}}" for each in members)
             case _:
-                text = text.replace(f"${{{name}}}", value["Fn::Sub"] if value else "")
-    text = text.replace("${LatencyAlarm}", "${CarRideLatencyAlarm}")  # which the nested stack gets as a parameter
+                inserted = value["Fn::Sub"] if value else ""
+        text = text.replace(f"${{{name}}}", inserted)
+    # The nested stack gets these names as parameters.
+    text = text.replace("${LatencyAlarm}", "${CarRideLatencyAlarm}").replace("${BusDlqAlarm}", "${CarRideBusDlqAlarm}")
     assert re.fullmatch(r'ALARM\("\$\{\w+\}"\)( OR ALARM\("\$\{\w+\}"\))*', text), text
     return set(re.findall(r"\$\{(\w+)\}", text))
 

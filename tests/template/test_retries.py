@@ -8,8 +8,7 @@ import pytest
 
 from carride.publisher import Publisher
 from idempotency import Policy
-from infrastructure.transformed import ROOT, source
-from tests.template.graph import one
+from infrastructure.transformed import ROOT, named, source
 
 RESOURCES: Final = source()["Resources"]
 CONSUMERS: Final = {name: each["Name"] for name, each in source()["Mappings"]["Services"].items()}
@@ -30,9 +29,11 @@ def deliveries(consumer: str) -> tuple[int, str]:
     config = RESOURCES.get(f"{consumer}InvokeConfig")
     if config is not None:
         properties = config["Properties"]
-        return 1 + properties["MaximumRetryAttempts"], one(properties["DestinationConfig"]["OnFailure"]["Destination"])
+        return 1 + properties["MaximumRetryAttempts"], named(
+            properties["DestinationConfig"]["OnFailure"]["Destination"]
+        )
     redrive = RESOURCES[f"{consumer}Queue"]["Properties"]["RedrivePolicy"]
-    return redrive["maxReceiveCount"], one(redrive["deadLetterTargetArn"])
+    return redrive["maxReceiveCount"], named(redrive["deadLetterTargetArn"])
 
 
 @pytest.mark.parametrize("consumer", CONSUMERS)

@@ -7,7 +7,7 @@ import pytest
 
 from carride.outbox import KEPT
 from idempotency.policy import DAY, Policy
-from infrastructure.transformed import Stack, source, stack
+from infrastructure.transformed import Stack, source
 
 PRESETS: Final = source()["Mappings"]["Retentions"]
 ROADS_BACK: Final = DAY + DAY // 4 + 14 * DAY
@@ -23,19 +23,19 @@ def test_the_window_outlasts_every_road_back(preset: str) -> None:
     assert days["LogDays"] >= days["ArchiveDays"]
 
 
-def test_everything_is_kept_as_long_as_the_chosen_preset_says() -> None:
-    """Archive and functions follow the preset; the defaults of the code are those of the standard one."""
+def test_everything_is_kept_as_long_as_the_chosen_preset_says(deployed: Stack) -> None:
+    """Archive, logs and functions follow the preset; the defaults of the code are those of the standard one."""
     assert sorted(source()["Parameters"]["Retention"]["AllowedValues"]) == sorted(PRESETS)
     standard = PRESETS[source()["Parameters"]["Retention"]["Default"]]
     assert (int(standard["WindowDays"]) * DAY, int(standard["OutboxDays"])) == (Policy().window, KEPT.days)
-    deployed = stack()
+    chosen = PRESETS[deployed.parameters["Retention"]]
     (archive,) = deployed.of_type("AWS::Events::Archive").values()
-    days = {name: {"Fn::FindInMap": ["Retentions", {"Ref": "Retention"}, name]} for name in standard}
-    assert archive["RetentionDays"] == days["ArchiveDays"]
+    assert archive["RetentionDays"] == chosen["ArchiveDays"]
+    assert {each["RetentionInDays"] for each in deployed.of_type("AWS::Logs::LogGroup").values()} == {chosen["LogDays"]}
     for name, function in deployed.functions().items():
         variables = function["Environment"]["Variables"]
-        assert variables["IDEMPOTENCY_WINDOW_DAYS"] == days["WindowDays"], name
-        assert variables["OUTBOX_DAYS"] == days["OutboxDays"], name
+        assert variables["IDEMPOTENCY_WINDOW_DAYS"] == chosen["WindowDays"], name
+        assert variables["OUTBOX_DAYS"] == chosen["OutboxDays"], name
 
 
 def test_tables_scale_in_every_direction_or_have_no_capacity(deployed: Stack) -> None:

@@ -13,10 +13,8 @@ from api.problems import Kind, refused
 class Caller(NamedTuple):
     """Who sent a request."""
 
-    subject: str
-    """The same in all sessions of a caller. It owns rides and idempotency keys."""
-    staff: bool
-    """Whether the caller works for the company."""
+    subject: str  # the same in all sessions of a caller. It owns rides and idempotency keys.
+    staff: bool  # whether the caller works for the company
 
 
 class Action(StrEnum):
@@ -61,14 +59,8 @@ def require(caller: Caller, action: Action) -> None:
 def caller_of(event: Mapping[str, Any], *, staff_group: str, everyone: bool) -> Caller:
     """Return the caller of a request in payload format 2.0, as API Gateway's authorizer reports it.
 
-    Args:
-        event: the request.
-        staff_group: the group or scope of a token, or the IAM role of a signed request, that makes its caller staff;
-            if empty, nobody is staff.
-        everyone: whether all callers are staff, and callers without a name are accepted.
-
-    Raises:
-        HttpProblemError: 403, because the caller has no name.
+    A caller is staff if ``staff_group``, unless it is empty, is a group or scope of its token, or its IAM role. If
+    ``everyone`` is, callers without a name are too; else they are refused with HttpProblemError (403).
     """
     context = event["requestContext"]
     match context.get("authorizer"):

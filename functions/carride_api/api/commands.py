@@ -7,17 +7,10 @@ import msgspec
 from msgspec import Meta, Struct
 
 from api.callers import Action
+from carride import facts
 from carride import ride as rides
 from carride.decoding import json_name
-from carride.facts import (
-    CarRideAccepted,
-    CarRideCancelled,
-    CarRideCompleted,
-    CarRideDestinationChanged,
-    CarRideStarted,
-    Fact,
-    Reason,
-)
+from carride.facts import Fact, Reason
 from carride.ride import CURRENCY, CustomerID, OrderID, Passengers, Price, Ride, RideError, Sector, Version
 
 # An entry of a ride's timeline takes half a KB, and DynamoDB refuses items of more than 400 KB.
@@ -90,11 +83,7 @@ CHANGES: Final[Mapping[str, type[AnyChange]]] = {
 
 
 def book(command: Book, order_id: OrderID) -> Ride:
-    """Return the new ride ``order_id``.
-
-    Raises:
-        NoTripError: it would end where it begins.
-    """
+    """Return the new ride ``order_id``; raise FieldError if it would end where it begins."""
     fields = msgspec.structs.asdict(command)
     del fields["currency"]  # there is only one
     return rides.request(order_id=order_id, **fields)
@@ -105,24 +94,25 @@ def change[R: Ride](command: AnyChange, ride: R) -> tuple[R, Fact]:
 
     Raises:
         RideError: the ride is at another version, or its status does not allow the change.
+        FieldError: the new destination is the pickup or the present one.
     """
     seen = command.version
     match command:
         case Accept():
             changed = rides.accept(ride, seen=seen)
-            return changed, CarRideAccepted.of(changed)
+            return changed, facts.CarRideAccepted.of(changed)
         case Start():
             changed = rides.start(ride, seen=seen)
-            return changed, CarRideStarted.of(changed)
+            return changed, facts.CarRideStarted.of(changed)
         case Complete():
             changed = rides.complete(ride, seen=seen)
-            return changed, CarRideCompleted.of(changed)
+            return changed, facts.CarRideCompleted.of(changed)
         case Cancel(reason=reason):
             changed = rides.cancel(ride, seen=seen)
-            return changed, CarRideCancelled.of(changed, reason=reason)
+            return changed, facts.CarRideCancelled.of(changed, reason=reason)
         case ChangeDestination(destination=destination, price=price):
             changed = rides.change_destination(ride, destination, price, seen=seen)
             if changed.version + _TO_THE_END > MOST_VERSIONS:
                 raise TooManyChangesError(ride)
             before = {"previous_destination": ride.destination, "previous_price": ride.price}
-            return changed, CarRideDestinationChanged.of(changed, **before)
+            return changed, facts.CarRideDestinationChanged.of(changed, **before)

@@ -28,10 +28,7 @@ _STORED: Final = {Kind.INVALID_FIELD, Kind.SIMULATION_RUNNING, *_CHANGE}
 _RETRIED: Final = {Kind.IN_PROGRESS, Kind.UNAVAILABLE}
 _RETRY_SECONDS: Final = {"type": "integer", "minimum": 1}
 _HEADERS: Final = {
-    REPLAYED_HEADER: {
-        "description": "Marks a stored answer.",
-        "schema": {"type": "string", "enum": ["true"]},
-    },
+    REPLAYED_HEADER: {"description": "Marks a stored answer.", "schema": {"type": "string", "enum": ["true"]}},
     "Location": {"description": "The path of the ride.", "schema": {"type": "string"}},
     "Retry-After": {"description": "Seconds to wait before sending the request again.", "schema": _RETRY_SECONDS},
 }
@@ -44,12 +41,10 @@ class Route(NamedTuple):
     path: str
     operation_id: str
     summary: str
-    answer: tuple[int, str, Any]
-    """The status, its description, and the type of the body."""
+    answer: tuple[int, str, Any]  # the status, its description, and the type of the body
     problems: tuple[Kind, ...]
     body: Any = None
-    query: tuple[str, ...] = ()
-    """The names of the parameters in the query."""
+    query: tuple[str, ...] = ()  # the names of the parameters in the query
 
 
 ROUTES: Final = (

@@ -11,8 +11,7 @@ from msgspec import UNSET, Struct, UnsetType
 from carride.decoding import json_name
 from idempotency.http import HttpProblemError
 
-TYPES: Final = "urn:acr:car-ride:problem:"
-"""The prefix of every problem's type."""
+TYPES: Final = "urn:acr:car-ride:problem:"  # the prefix of every problem's type
 
 
 class Kind(StrEnum):
@@ -42,16 +41,13 @@ class Kind(StrEnum):
     ILLEGAL_TRANSITION = "illegal-transition", 409, "The ride's status does not allow this"
     TOO_MANY_CHANGES = "too-many-changes", 409, "The ride has changed too often"
     """The destination can no longer change; the ride can still be completed or cancelled."""
-    KEY_REUSED = "idempotency-key-reused", 422
-    """The key belongs to another request."""
+    KEY_REUSED = "idempotency-key-reused", 422  # the key belongs to another request
     KEY_FORGOTTEN = "idempotency-key-forgotten", 409, "The idempotency key was used long ago"
     """A ride was booked with the key, and the answer is no longer stored."""
     IN_PROGRESS = "request-in-progress", 409
     """The same request is being processed: send it again after ``Retry-After`` seconds."""
-    UNAVAILABLE = "unavailable", 503
-    """The request may have taken effect: send it again with the same key."""
-    FORBIDDEN = "forbidden", 403, "This is not allowed"
-    """The caller may not do this, or the stage does not allow it."""
+    UNAVAILABLE = "unavailable", 503  # the request may have taken effect: send it again with the same key
+    FORBIDDEN = "forbidden", 403, "This is not allowed"  # the caller may not do this, or the stage does not allow it
     SIMULATION_RUNNING = "simulation-running", 409, "Only one simulation runs at a time"
 
 
@@ -62,10 +58,8 @@ class Problem(Struct, frozen=True, kw_only=True, rename=json_name):
     title: str
     status: int
     detail: str
-    field: str | UnsetType = UNSET
-    """The invalid field, parameter or header."""
-    version: int | UnsetType = UNSET
-    """The ride's current version."""
+    field: str | UnsetType = UNSET  # the invalid field, parameter or header
+    version: int | UnsetType = UNSET  # the ride's current version
 
 
 def refused(kind: Kind, detail: str, *, field: str | None = None, version: int | None = None) -> HttpProblemError:

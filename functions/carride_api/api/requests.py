@@ -19,8 +19,7 @@ from idempotency.http import HttpProblemError, idempotency_key
 if TYPE_CHECKING:
     from api.simulations import Simulate
 
-type Event = Mapping[str, Any]
-"""A request in API Gateway's payload format 2.0."""
+type Event = Mapping[str, Any]  # a request in API Gateway's payload format 2.0
 
 LARGEST_BODY: Final = 16_384  # bytes; ten times the largest valid request
 
@@ -79,15 +78,10 @@ class Requests(NamedTuple):
     """Reads the requests of a stage. In ``local`` every caller is staff, in ``prod`` nothing is simulated."""
 
     stage: Literal["local", "dev", "prod"]
-    staff_group: str
-    """See `caller_of`."""
+    staff_group: str  # see `caller_of`
 
     def read(self, event: Event) -> Request:
-        """Read a request.
-
-        Raises:
-            HttpProblemError: it is invalid, or this caller may not send it.
-        """
+        """Read a request; raise HttpProblemError if it is invalid, or this caller may not send it."""
         caller = caller_of(event, staff_group=self.staff_group, everyone=self.stage == "local")
         match event["routeKey"]:
             case "POST /carrides":

@@ -19,6 +19,7 @@ from api.requests import ListRides, ReadRide, Request, unknown_ride
 from api.tables import Tables
 from carride import ride as rides
 from carride.bookings import Booking, booked, changed
+from carride.decoding import FieldError
 from carride.events import SOURCE, RideEvent
 from carride.facts import CarRideCreated, Fact
 from carride.items import Outbox
@@ -39,9 +40,6 @@ _REFUSALS: Final[Mapping[type[rides.RideError], tuple[Kind, str]]] = {
     rides.StaleVersionError: (Kind.STALE_VERSION, "version"),
     rides.IllegalTransitionError: (Kind.ILLEGAL_TRANSITION, "action"),
     TooManyChangesError: (Kind.TOO_MANY_CHANGES, "action"),
-    rides.SameDestinationError: (Kind.INVALID_FIELD, "destination"),
-    rides.NoTripError: (Kind.INVALID_FIELD, "destination"),
-    rides.PriceError: (Kind.INVALID_FIELD, "price"),
 }
 """The kind of problem and the field for each refusal by a ride."""
 
@@ -53,7 +51,6 @@ class Settings(Struct, frozen=True, kw_only=True):
     booking_table: str
     idempotency_table: str
     outbox_table: str
-    ride_table: str
     simulator_function_name: str
     stage: Literal["local", "dev", "prod"]
     outbox_days: int = 7
@@ -67,8 +64,7 @@ class Service:
 
     settings: Settings
     tables: Tables
-    store: Store
-    """Holds the lock of the simulations."""
+    store: Store  # holds the lock of the simulations
     start_simulator: StartSimulator | None
     now: Callable[[], datetime]
 
@@ -100,7 +96,7 @@ class Service:
         now = self.now()
         try:
             ride = commands.book(command, operation.downstream_key)
-        except rides.RideError as error:
+        except FieldError as error:
             raise _refused(error) from error
         booking = Booking.of(ride, booked_at=text(now), owner=request.caller.subject)
         write = booked(self.settings.booking_table, booking, now)
@@ -116,7 +112,7 @@ class Service:
             raise unknown_ride(order_id)
         try:
             booking, fact = commands.change(command, seen)
-        except rides.RideError as error:
+        except (rides.RideError, FieldError) as error:
             raise _refused(error, seen.version) from error
         now = self.now()
         write = changed(self.settings.booking_table, seen, booking, now)
@@ -157,6 +153,8 @@ class Service:
         return Outbox(self.settings.outbox_table, self.settings.aws_region, kept).put(event, now)
 
 
-def _refused(error: rides.RideError, version: int | None = None) -> HttpProblemError:
+def _refused(error: rides.RideError | FieldError, version: int | None = None) -> HttpProblemError:
+    if isinstance(error, FieldError):
+        return refused(Kind.INVALID_FIELD, error.problem, field=error.field, version=version)
     kind, field = _REFUSALS[type(error)]
     return refused(kind, str(error), field=field, version=version)

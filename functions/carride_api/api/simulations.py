@@ -51,13 +51,8 @@ def start(
 ) -> dict[str, Any]:
     """Start a simulation, and return the answer. In the stages other than ``local``, one simulation runs at a time.
 
-    Args:
-        command: what to simulate.
-        name: identifies the request. A simulation that starts twice under one name publishes copies of the same facts.
-        stage: limits the number of events.
-        store: holds the lock.
-        now: with a time zone.
-        start_simulator: starts the simulator, given its request.
+    ``name`` identifies the request: a simulation that starts twice under one name publishes copies of the same facts.
+    ``store`` holds the lock.
 
     Raises:
         HttpProblemError: the simulation is too large or too slow, or another one is running.

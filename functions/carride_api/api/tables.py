@@ -10,7 +10,7 @@ from msgspec import Meta, Struct
 from api.problems import Kind, refused
 from carride.bookings import Booking
 from carride.dynamodb import DynamoDB
-from carride.history import TimelineEntry, items_of, merged, timeline_of
+from carride.history import TimelineEntry, merged, of_ride, timeline_of
 from carride.overdue import text
 from carride.ride import OrderID, Ride
 from idempotency import marshalling
@@ -36,10 +36,8 @@ class Tables(NamedTuple):
     """The tables by name, and a client for them."""
 
     client: DynamoDB
-    bookings: str
-    """BookingTable, which the API writes."""
-    rides: str
-    """RideTable, which ride_history writes."""
+    bookings: str  # BookingTable, which the API writes
+    records: str  # IdempotencyTable, whose records of ride_history keep the timelines
 
     def find_booking(self, order_id: str) -> Booking | None:
         """Return a booked ride, read consistently."""
@@ -49,14 +47,8 @@ class Tables(NamedTuple):
     def list_bookings(self, customer_id: str, owner: str | None, limit: int, token: str | None) -> Page:
         """Return a page of a customer's rides, newest first. The newest rides may still be missing.
 
-        Args:
-            customer_id: the customer.
-            owner: the owner of the rides to show, on whose rides alone page and token depend; None for all owners.
-            limit: the largest number of rides in a page.
-            token: ``next`` of the previous page.
-
-        Raises:
-            HttpProblemError: ``token`` is not from an earlier page.
+        Page and token depend on the rides of ``owner`` alone; None stands for all owners. ``token`` is ``next`` of the
+        previous page; HttpProblemError if it is not.
         """
         request: dict[str, Any] = {
             "TableName": self.bookings,
@@ -85,11 +77,8 @@ class Tables(NamedTuple):
 
     def find_ride(self, order_id: str) -> RideView | None:
         """Return a ride from the read model, after the events that have arrived."""
-        answers = [
-            self.client.get_item(TableName=self.rides, Key={"orderID": {"S": each}}) for each in items_of(order_id)
-        ]
-        items: list[Any] = [answer["Item"] for answer in answers if "Item" in answer]
-        found = merged(map(marshalling.values, items))
+        pages = self.client.query(**of_ride(self.records, order_id))
+        found = merged(marshalling.values(item) for page in pages for item in page["Items"])
         if not found:
             return None
         timeline = timeline_of(found[0])

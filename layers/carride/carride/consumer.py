@@ -44,11 +44,8 @@ def ride_consumer(
 ) -> Consumer[RideEvent]:
     """Return a consumer of ride events: each event takes effect once under its idempotency id.
 
-    Args:
-        name: the consumer's name, part of every key.
-        settings: the function's environment.
-        policy: the policy of its operations; the window comes from the settings.
-        transport: carries the records, shared with the handler's own requests; by default a new one.
+    Its name is part of every key. The policy's window comes from the settings. ``transport`` carries the records, and
+    may be shared with the handler's own requests.
     """
     return wired(
         name,

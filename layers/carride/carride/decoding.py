@@ -20,15 +20,9 @@ class FieldError(ValueError):
 
 
 def shaped[S: Struct](raw: object, shape: type[S], *, strict: bool = True) -> S:
-    """Convert ``raw``, a value in JSON's types, to a ``shape``.
+    """Convert ``raw``, a value in JSON's types, to a ``shape``; FieldError if it has another one.
 
-    Args:
-        raw: the value.
-        shape: a Struct.
-        strict: whether strings are refused for numbers.
-
-    Raises:
-        FieldError: the value does not have the shape.
+    ``strict`` refuses strings for numbers.
     """
     try:
         return msgspec.convert(raw, shape, strict=strict)

@@ -12,7 +12,12 @@ _PREFIX: Final = "event#"
 
 def attribute_of(event: RideEvent) -> str:
     """Return the name of an event's attribute."""
-    return f"{_PREFIX}{event.idempotencyid}"
+    return name_of(event.idempotencyid)
+
+
+def name_of(idempotency_id: str) -> str:
+    """Return the name of the attribute for an event's idempotency id."""
+    return f"{_PREFIX}{idempotency_id}"
 
 
 def is_attribute(name: str) -> bool:

@@ -19,10 +19,6 @@ class DynamoDB:
     """Requests to DynamoDB in its wire format, each tried up to three times. All of them are safe to repeat.
 
     The methods raise the transport's errors: `ServiceError` for a refusal, `NoAnswerError` if no try was answered.
-
-    Args:
-        transport: sends the requests.
-        sleep, jitter: waits for seconds; a number from 0 to 1 for each pause.
     """
 
     def __init__(

@@ -13,10 +13,8 @@ from carride.events import DETAIL_TYPE, RideEvent
 if TYPE_CHECKING:
     from mypy_boto3_events.type_defs import PutEventsRequestEntryTypeDef
 
-MOST_ENTRIES: Final = 10
-"""The largest number of entries in a PutEvents request."""
-TOO_LARGE: Final = 1_048_576
-"""Bytes. The entries of a PutEvents request must stay below it."""
+MOST_ENTRIES: Final = 10  # the largest number of entries in a PutEvents request
+TOO_LARGE: Final = 1_048_576  # bytes. The entries of a PutEvents request must stay below it.
 
 _TIME_BYTES: Final = 14
 _traceparent: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{8})([0-9a-f]{24})-([0-9a-f]{16})-[0-9a-f]([0-9a-f])").fullmatch
@@ -26,14 +24,11 @@ class BusEntry(Struct, frozen=True, kw_only=True):
     """An entry to put on a bus."""
 
     source: str
-    detail: str
-    """Usually JSON; EventBridge refuses anything else."""
-    time: datetime
-    """With a time zone."""
+    detail: str  # usually JSON; EventBridge refuses anything else
+    time: datetime  # with a time zone
     detail_type: str = DETAIL_TYPE
     resources: tuple[str, ...] = ()
-    traceparent: str | None = None
-    """The event's trace, in the format of W3C Trace Context."""
+    traceparent: str | None = None  # the event's trace, in the format of W3C Trace Context
 
     def __post_init__(self) -> None:
         """Raise ValueError for a time without a zone, which botocore would read in the machine's zone."""
@@ -81,13 +76,9 @@ def xray_header(traceparent: str | None) -> str | None:
 
 
 def pack[T](items: Iterable[T], size: Callable[[T], int], *, most: int, below: int) -> list[list[T]]:
-    """Distribute items over batches, in order.
+    """Distribute items in order over batches of at most ``most`` items, whose sizes together stay below ``below``.
 
-    Args:
-        items: the items, each smaller than ``below``.
-        size: measures an item.
-        most: the largest number of items in a batch.
-        below: the sizes in a batch must stay below it.
+    An item that is not smaller by itself gets a batch of its own.
     """
     batches: list[list[T]] = []
     filled = below

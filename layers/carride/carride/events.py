@@ -33,19 +33,15 @@ NAMESPACE: Final = UUID("e2335e19-0957-596c-8f0a-bc68334f6ed1")
 """The namespace of idempotency ids: uuid5 of the DNS name car-ride.acr.com. Never change it: every id would change."""
 
 _SEQUENCE_DIGITS: Final = 8
-MOST_LEVELS: Final = 64
-"""How deeply an event may be nested. Code that handles it later recurses."""
+MOST_LEVELS: Final = 64  # how deeply an event may be nested. Code that handles it later recurses.
 _is_sequence: Final = re.compile(rf"[0-9]{{{_SEQUENCE_DIGITS}}}").fullmatch
 _is_extension_name: Final = re.compile(r"[a-z0-9]{1,20}").fullmatch
 
 
 def idempotency_id(order_id: str, fact_type: str, version: int) -> str:
-    """Return the id of a fact. It is derived from the fact, so every copy of the fact has the same id.
+    """Return the id of a fact at a ride's version, derived so that every copy of the fact has the same id.
 
-    Args:
-        order_id: the ride. It cannot contain the ``/`` that separates the parts.
-        fact_type: the event's type.
-        version: the ride's version that the fact belongs to.
+    ``order_id`` cannot contain the ``/`` that separates the parts.
     """
     return str(uuid5(NAMESPACE, f"{order_id}/{fact_type}/{version}"))
 
@@ -109,8 +105,7 @@ class RideEvent(Attributes, frozen=True, kw_only=True):
 
     Fingerprint this: a new field with a default leaves the payload of older events unchanged.
     """
-    extensions: Mapping[str, str | int | bool] = {}
-    """CloudEvents extensions that the contract does not define."""
+    extensions: Mapping[str, str | int | bool] = {}  # CloudEvents extensions that the contract does not define
 
     @classmethod
     def of(
@@ -126,17 +121,8 @@ class RideEvent(Attributes, frozen=True, kw_only=True):
     ) -> Self:
         """Return the event of a fact. Its ids depend on nothing but the fact.
 
-        Args:
-            data: the fact.
-            source: the application that emits it.
-            time: when it happened, with a time zone.
-            cause: the event that it follows from, whose correlation it shares.
-            traceparent: by default the cause's.
-            expirytime: when the event is no longer worth processing.
-            extensions: further attributes, whose names are lower-case letters and digits.
-
-        Raises:
-            ValueError: a time without a time zone, which no consumer would accept.
+        It shares the correlation of its cause and, by default, the trace. The names of extensions are lower-case
+        letters and digits. ValueError for a time without a time zone, which no consumer would accept.
         """
         if time.utcoffset() is None or (expirytime is not None and expirytime.utcoffset() is None):
             raise ValueError(f"{time} or {expirytime} has no time zone")
@@ -195,12 +181,8 @@ _KNOWN: Final = frozenset({*Attributes.__struct_fields__, "data", "data_base64"}
 # ── Reading ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class ContractError(ValueError):
-    """Raised for an event that breaks the contract; retries cannot help. ``field`` names the part at fault."""
-
-    def __init__(self, field: str, problem: str) -> None:
-        super().__init__(f"{field}: {problem}")
-        self.field = field
+class ContractError(FieldError):
+    """Raised for an event that breaks the contract; retries cannot help."""
 
 
 class _OlderAttributes(
@@ -214,21 +196,14 @@ class _OlderAttributes(
     type: _Text
     source: _Text
     idempotency_id: _Text
-    event_time: datetime
-    """In UTC if it has no time zone."""
+    event_time: datetime  # in UTC if it has no time zone
     event_count: Annotated[int, Meta(ge=1, lt=10**_SEQUENCE_DIGITS)]
 
 
 def read_json(content: str | bytes, field: str, *, levels: int = MOST_LEVELS) -> Any:
-    """Return the value that a JSON text holds.
+    """Return the value that a JSON text holds; ContractError, which names the text ``field``, if it is not JSON.
 
-    Args:
-        content: what should be JSON in UTF-8.
-        field: names the text in the error.
-        levels: how deeply the value may be nested.
-
-    Raises:
-        ContractError: the text is not JSON, or the value is nested too deeply or cannot be written as JSON in UTF-8.
+    Nor may the value be nested too deeply, or be one that cannot be written as JSON in UTF-8.
     """
     try:
         value = msgspec.json.decode(content)
@@ -274,11 +249,7 @@ def _is_plain(value: object) -> bool:
 
 
 def parse_event(event: Mapping[str, Any]) -> RideEvent:
-    """Read an EventBridge event, of which only ``detail`` counts.
-
-    Raises:
-        ContractError: the event breaks the contract. Nothing else is raised, whatever the event holds.
-    """
+    """Read an EventBridge event, of which only ``detail`` counts. ContractError is all that this can raise."""
     detail = event.get("detail") if isinstance(event, Mapping) else None
     if not isinstance(detail, dict):
         raise ContractError("detail", "not a JSON object")

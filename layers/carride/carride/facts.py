@@ -18,8 +18,7 @@ class Fact(Ride, frozen=True, kw_only=True):
     event that it follows from.
     """
 
-    schema_version: ClassVar[int] = 1
-    """Raise it when readers of the present version could not read the changed data."""
+    schema_version: ClassVar[int] = 1  # raise it when readers of the present version could not read the changed data
 
     @classmethod
     def dataschema(cls) -> str:

@@ -1,7 +1,7 @@
-"""The timeline of a ride in RideTable, with an entry for each event that took effect. No I/O.
+"""The timeline of a ride: the entries that ride_history's records keep, one for each event that took effect. No I/O.
 
-A ride has two items, so that each stays small: a write is billed by the size of its item. One has the changes of the
-ride itself, the other what dispatch and payment add.
+An entry is in the record that recognises its event's duplicates, so one write makes both. The index `INDEX` over
+IdempotencyTable has the records of a ride that keep an entry, and no others.
 """
 
 from collections.abc import Iterable, Mapping
@@ -11,9 +11,8 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta, Struct
 
-from carride.dedup import is_attribute
+from carride.dedup import is_attribute, name_of
 from carride.events import RideEvent
-from carride.facts import RideChange
 
 
 class TimelineEntry(Struct, frozen=True, kw_only=True):
@@ -26,32 +25,33 @@ class TimelineEntry(Struct, frozen=True, kw_only=True):
     """The ride as it was afterwards, and what the event adds."""
 
 
-_SAGA: Final = "#saga"
+INDEX: Final = "byRide"
+"""Its partition key is orderID."""
 
 
-def items_of(order_id: str) -> tuple[str, str]:
-    """Return the keys of a ride's items."""
-    return order_id, order_id + _SAGA
+def kept(event: RideEvent) -> dict[str, object]:
+    """Return the attributes that the record of an event keeps."""
+    data = msgspec.to_builtins(event.data)
+    entry = TimelineEntry(sequence=int(event.sequence), type=event.type, time=event.time.isoformat(), data=data)
+    return {"orderID": event.data.order_id, "entry": msgspec.to_builtins(entry)}
 
 
-def item_of(event: RideEvent) -> str:
-    """Return the key of the item that has an event's entry."""
-    return event.data.order_id + _SAGA * (not isinstance(event.data, RideChange))
+def of_ride(table: str, order_id: str) -> dict[str, object]:
+    """Return the query for the records of a ride that keep an entry."""
+    values = {":ride": {"S": order_id}}
+    condition = "orderID = :ride"
+    return {
+        "TableName": table, "IndexName": INDEX, "KeyConditionExpression": condition, "ExpressionAttributeValues": values
+    }  # fmt: skip
 
 
-def merged(items: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return one item for each ride in items of a table by orderID, given as Python values.
-
-    An entry that both items of a ride have counts as one effect.
-    """
+def merged(records: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return one item for each ride, as other consumers keep it, from records that keep entries, as Python values."""
     rides: dict[str, dict[str, Any]] = {}
-    for item in items:
-        order_id = item["orderID"].removesuffix(_SAGA)
-        before = rides.get(order_id, {})
-        ride = rides[order_id] = {**before, **item, "orderID": order_id}
-        if before and "effects" in item:
-            marks = [sum(map(is_attribute, each)) for each in (ride, before, item)]
-            ride["effects"] = marks[0] + before["effects"] - marks[1] + item["effects"] - marks[2]
+    for record in records:
+        ride = rides.setdefault(record["orderID"], {"orderID": record["orderID"], "effects": 0})
+        ride[name_of(record["idempotencyKey"].partition("#")[2])] = record["entry"]
+        ride["effects"] += 1
     return list(rides.values())
 
 

@@ -19,10 +19,8 @@ from idempotency import Put, Update
 class Stored(NamedTuple):
     """The state of an item when it was read."""
 
-    state: str | None = None
-    """None if there is no item."""
-    effects: int = 0
-    """The number of events that took effect so far."""
+    state: str | None = None  # None if there is no item
+    effects: int = 0  # the number of events that took effect so far
 
     def unchanged(self) -> tuple[str, dict[str, object]]:
         """Return the condition that the item has not changed, and its values; ``#state`` names the state."""
@@ -35,10 +33,8 @@ class Outbox(NamedTuple):
     """Where emitted events go."""
 
     table: str
-    region: str
-    """The region of this process. A pipe carries only the events of its own region."""
-    kept: timedelta = KEPT
-    """How long an event stays in the table."""
+    region: str  # the region of this process. A pipe carries only the events of its own region.
+    kept: timedelta = KEPT  # how long an event stays in the table
 
     def put(self, event: RideEvent, now: datetime) -> Put:
         """Return the effect that emits an event."""
@@ -57,18 +53,10 @@ def step(
     outbox: Outbox,
     now: datetime,
 ) -> list[Put | Update]:
-    """Return the writes by which a decision takes effect.
+    """Return the writes by which a decision on an event takes effect in the item of its ride.
 
-    Args:
-        table: the items' table, by orderID.
-        event: the event that takes effect.
-        seen: the item on which the decision was made; the writes are refused if it has changed.
-        state: the item's new state.
-        attributes: further attributes to set.
-        facts: the facts to emit, in order.
-        is_open: whether the ride needs something afterwards.
-        outbox: takes the emitted events.
-        now: with a time zone.
+    They set ``state`` and ``attributes``, emit ``facts`` in order, and are refused if the item has changed since it was
+    ``seen``. ``is_open`` says whether the ride needs something afterwards.
     """
     condition, unchanged = seen.unchanged()
     entry = {

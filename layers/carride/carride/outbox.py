@@ -19,21 +19,15 @@ from carride.events import RideEvent, parse_event
 KEPT: Final = timedelta(days=7)
 """How long an item stays for operators, who can publish it again. The stream keeps it for a day."""
 
-NEVER: Final = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
-"""The expiry time of an event that does not expire."""
+NEVER: Final = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)  # the expiry time of an event that does not expire
 
 
 def outbox_item(event: RideEvent, *, region: str, now: datetime, kept: timedelta = KEPT) -> dict[str, object]:
     """Return the outbox item of an event, as Python values.
 
-    An item that is written twice is published once: its key is the event's id, and the pipe carries only new items.
-
-    Args:
-        event: the event. Without a cause it becomes its own cause; without a trace it gets an unsampled one, which all
-            events of its correlation share.
-        region: the region of this process; a pipe carries only the events of its own region.
-        now: with a time zone.
-        kept: how long the item stays.
+    An item that is written twice is published once: its key is the event's id, and the pipe carries only new items,
+    of its own region. An event without a cause becomes its own cause; without a trace it gets an unsampled one, which
+    all events of its correlation share.
 
     Raises:
         ContractError: no consumer would accept the event.

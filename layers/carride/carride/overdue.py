@@ -10,29 +10,20 @@ from enum import StrEnum
 from typing import Final
 from zlib import crc32
 
-LIMIT: Final = timedelta(hours=4)
-"""How long a ride may need something."""
+LIMIT: Final = timedelta(hours=4)  # how long a ride may need something
 INDEX: Final = "byOpenSince"
-SHARDS: Final = 24
-"""Each takes 1,000 changes a second, and a ride makes two."""
+SHARDS: Final = 24  # each takes 1,000 changes a second, and a ride makes two
 
 
 class Stage(StrEnum):
     """Whether the reconciler has dealt with an open ride."""
 
     OPEN = "open"
-    RECONCILED = "reconciled"
-    """The reconciler does not deal with it again."""
+    RECONCILED = "reconciled"  # the reconciler does not deal with it again
 
 
 def is_overdue(open_since: str, now: datetime, limit: timedelta = LIMIT) -> bool:
-    """Say whether a ride has needed something for too long.
-
-    Args:
-        open_since: the item's ``openSince``, in ISO 8601 with a time zone.
-        now: with a time zone.
-        limit: how long it may need something.
-    """
+    """Say whether a ride has needed something for too long, since a time in ISO 8601 with a time zone."""
     return datetime.fromisoformat(open_since) <= now - limit
 
 

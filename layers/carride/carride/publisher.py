@@ -40,26 +40,19 @@ if TYPE_CHECKING:
 
 RETRYABLE: Final = frozenset({"ThrottlingException", "InternalFailure", "InternalException"})
 """Error codes of temporary refusals. Any other code is final."""
-ENTRY_TOO_LARGE: Final = "EntryTooLarge"
-"""The code of an entry that fits into no PutEvents request."""
-OUT_OF_TIME: Final = "OutOfTime"
-"""The code of an entry that there was no time to send."""
-NO_ANSWER: Final = "NoAnswer"
-"""The code of an entry that the response leaves out."""
-MESSAGE_TOO_LARGE: Final = "MessageTooLarge"
-"""The code of an entry that fits into no SQS message, not even compressed."""
+ENTRY_TOO_LARGE: Final = "EntryTooLarge"  # the code of an entry that fits into no PutEvents request
+OUT_OF_TIME: Final = "OutOfTime"  # the code of an entry that there was no time to send
+NO_ANSWER: Final = "NoAnswer"  # the code of an entry that the response leaves out
+MESSAGE_TOO_LARGE: Final = "MessageTooLarge"  # the code of an entry that fits into no SQS message, not even compressed
 
-LARGEST_MESSAGE: Final = 1_048_576
-"""Bytes of an SQS message with its attributes, and of a batch of messages."""
-GZIP: Final = 31
-"""zlib's name for the format."""
+LARGEST_MESSAGE: Final = 1_048_576  # bytes of an SQS message with its attributes, and of a batch of messages
+GZIP: Final = 31  # zlib's name for the format
 NEEDED_MS: Final = 2 * LONGEST_CALL_MS + 500
 """Milliseconds that must be left to send entries to the bus: for that call, and for one to the dead-letter queue."""
 
 _FIRST_DELAY_S: Final = 0.1
 _LONGEST_DELAY_S: Final = 5.0
-_SIGV4A: Final = "v4a"
-"""botocore's name for Signature Version 4A, whose signatures are valid in every region."""
+_SIGV4A: Final = "v4a"  # botocore's name for Signature Version 4A, whose signatures are valid in every region
 _SERVER_ERROR: Final = 500
 _TOO_MANY_REQUESTS: Final = 429
 _CONTENT_TOO_LARGE: Final = 413
@@ -75,30 +68,22 @@ type Remaining = Callable[[], float]
 class Outcome(StrEnum):
     """Where an entry is."""
 
-    PUBLISHED = "published"
-    """On the bus, at least once."""
-    DEAD_LETTERED = "dead-lettered"
-    """In the ProducerDlq."""
-    UNSENT = "unsent"
-    """In neither, as far as the publisher knows."""
+    PUBLISHED = "published"  # on the bus, at least once
+    DEAD_LETTERED = "dead-lettered"  # in the ProducerDlq
+    UNSENT = "unsent"  # in neither, as far as the publisher knows
 
 
 class Receipt(Struct, eq=False):
     """What became of one entry."""
 
     entry: BusEntry
-    attempts: int = 0
-    """How often it was sent to the bus."""
-    event_id: str | None = None
-    """EventBridge's id of the published entry."""
-    code: str | None = None
-    """The error code of the last refusal; None for a published entry."""
-    message: str | None = None
-    retryable: bool = False
-    """Whether the last refusal was temporary."""
+    attempts: int = 0  # how often it was sent to the bus
+    event_id: str | None = None  # EventBridge's id of the published entry
+    code: str | None = OUT_OF_TIME  # the error code of the last refusal; None for a published entry
+    message: str | None = "there was no time left to send it"
+    retryable: bool = True  # whether the last refusal was temporary
     dead_lettered: bool = False
-    queue_error: str = OUT_OF_TIME
-    """Why an unsent entry is not in the dead-letter queue."""
+    queue_error: str = OUT_OF_TIME  # why an unsent entry is not in the dead-letter queue
 
     @property
     def outcome(self) -> Outcome:
@@ -107,9 +92,15 @@ class Receipt(Struct, eq=False):
             return Outcome.PUBLISHED
         return Outcome.DEAD_LETTERED if self.dead_lettered else Outcome.UNSENT
 
-    def refuse(self, code: str, message: str, *, retryable: bool = False) -> None:
-        """Note that the bus did not take the entry."""
-        self.code, self.message, self.retryable = code, message, retryable
+    @property
+    def size(self) -> int:
+        """The size of the entry in bytes."""
+        return self.entry.size
+
+    def note(self, refusal: "_Refusal | None") -> None:
+        """Note that the entry was sent to the bus, and why that did not take it; None if it did."""
+        self.attempts += 1
+        self.code, self.message, self.retryable = refusal[:3] if refusal else (None, None, False)
 
 
 class PublishError(Exception):
@@ -138,17 +129,13 @@ class Publisher:
     Args:
         events: client for EventBridge, which makes one attempt a call and gives up within `LONGEST_CALL_MS`.
         sqs: client for SQS, likewise.
-        bus_name: the bus.
-        dlq_url: the queue for entries that the bus does not take.
         endpoint_id: the global endpoint to send entries to, which forwards them to the bus of this name in the healthy
             region; by default entries go to the bus in the client's region.
         producer: the ARN that every entry without resources gets as its resource; by default none.
         max_attempts: how often an entry is sent to the bus, and to the dead-letter queue.
-        sleep: waits, in seconds.
-        jitter: a number from 0 to 1, by which each pause is multiplied ("full jitter").
+        sleep, jitter: waits for seconds; a number from 0 to 1, by which each pause is multiplied ("full jitter").
 
-    Raises:
-        SettingsError: this process cannot sign requests to the global endpoint.
+    SettingsError is raised if this process cannot sign requests to the global endpoint.
     """
 
     def __init__(
@@ -190,15 +177,12 @@ class Publisher:
             PublishError: some entries reached neither the bus nor the dead-letter queue.
         """
         receipts = self.put(entries, remaining_ms)
-        messages: list[_Message] = []
-        for receipt in receipts:
-            if receipt.outcome is not Outcome.PUBLISHED:
-                message = _message(receipt)
-                if message.size <= LARGEST_MESSAGE:
-                    messages.append(message)
-                else:
-                    receipt.queue_error = MESSAGE_TOO_LARGE
-        self._repeat(self._dead_letter_each_once, messages, remaining_ms, LONGEST_CALL_MS)
+        messages = [_message(receipt) for receipt in receipts if receipt.outcome is Outcome.UNSENT]
+        for message in messages:
+            if message.size > LARGEST_MESSAGE:
+                message.receipt.queue_error = MESSAGE_TOO_LARGE
+        messages = [message for message in messages if message.size <= LARGEST_MESSAGE]
+        self._deliver(messages, self._dead_letter, remaining_ms, LONGEST_CALL_MS)
         if any(receipt.outcome is Outcome.UNSENT for receipt in receipts):
             raise PublishError(receipts)
         return receipts
@@ -208,26 +192,48 @@ class Publisher:
         receipts = [
             Receipt(entry if entry.resources else replace(entry, resources=self._resources)) for entry in entries
         ]
-        sendable = []
         for receipt in receipts:
-            if (size := receipt.entry.size) < TOO_LARGE:
-                sendable.append(receipt)
-            else:
-                receipt.refuse(ENTRY_TOO_LARGE, f"{size} bytes; an entry must stay below {TOO_LARGE}")
-        for receipt in self._repeat(self._put_each_once, sendable, remaining_ms, NEEDED_MS):
-            if receipt.code is None:
-                receipt.refuse(OUT_OF_TIME, "there was no time left to send it", retryable=True)
+            if receipt.size >= TOO_LARGE:
+                receipt.message = f"{receipt.size} bytes; an entry must stay below {TOO_LARGE}"
+                receipt.code, receipt.retryable = ENTRY_TOO_LARGE, False
+        self._deliver([each for each in receipts if each.size < TOO_LARGE], self._put, remaining_ms, NEEDED_MS)
         return receipts
 
-    def _repeat[T](
-        self, send: Callable[[list[T], Remaining], list[T]], pending: list[T], remaining_ms: Remaining, needed_ms: int
-    ) -> list[T]:
-        """Send items until none is pending or no attempt or time is left; return the pending ones."""
+    def _deliver[T: (Receipt, _Message)](
+        self, items: list[T], send: "_Send[T]", remaining_ms: Remaining, needed_ms: int
+    ) -> None:
+        """Send items, and again those that were not taken for a passing reason, until no attempt or time is left."""
         for attempt in range(self._max_attempts):
-            if not pending or (attempt and not self._pause(attempt, remaining_ms, needed_ms)):
+            if not items or (attempt and not self._pause(attempt, remaining_ms, needed_ms)):
                 break
-            pending = send(pending, remaining_ms)
-        return pending
+            items = self._deliver_once(items, send, remaining_ms, needed_ms)
+
+    def _deliver_once[T: (Receipt, _Message)](
+        self, items: list[T], send: "_Send[T]", remaining_ms: Remaining, needed_ms: int
+    ) -> list[T]:
+        """Send every item once, in batches, and return those to send again."""
+        again: list[T] = []
+        batches = deque(pack(items, lambda item: item.size, most=MOST_ENTRIES, below=TOO_LARGE))
+        failed_calls = 0
+        while batches:
+            if remaining_ms() < needed_ms or (failed_calls and not self._pause(failed_calls, remaining_ms, needed_ms)):
+                break
+            batch = batches.popleft()
+            refusals = send(batch)
+            if not isinstance(refusals, _Refusal):
+                failed_calls = 0
+            elif refusals.by_content and len(batch) > 1:
+                # Halve the batch until the item at fault is alone.
+                middle = len(batch) // 2
+                batches.extendleft([batch[middle:], batch[:middle]])
+                continue
+            else:
+                failed_calls += refusals.retryable
+                refusals = [refusals] * len(batch)
+            for item, refusal in zip(batch, refusals, strict=True):
+                item.note(refusal)
+                again += [item] if refusal and refusal.retryable else []
+        return again + [item for batch in batches for item in batch]
 
     def _pause(self, attempt: int, remaining_ms: Remaining, needed_ms: int) -> bool:
         """Wait before another attempt; return False if the time does not suffice for it."""
@@ -238,35 +244,8 @@ class Publisher:
         self._sleep(delay_s)
         return True
 
-    # ── To the bus ────────────────────────────────────────────────────────────────────────────────────────────────────
-
-    def _put_each_once(self, pending: list[Receipt], remaining_ms: Remaining) -> list[Receipt]:
-        """Send every entry once, in batches, and return those to send again."""
-        again: list[Receipt] = []
-        batches = deque(pack(pending, lambda receipt: receipt.entry.size, most=MOST_ENTRIES, below=TOO_LARGE))
-        failed_calls = 0
-        while batches:
-            if remaining_ms() < NEEDED_MS or (failed_calls and not self._pause(failed_calls, remaining_ms, NEEDED_MS)):
-                break
-            batch = batches.popleft()
-            refusal = self._put(batch)
-            if refusal is None:
-                failed_calls = 0
-            elif refusal.by_content and len(batch) > 1:
-                # Halve the batch until the entry at fault is alone.
-                middle = len(batch) // 2
-                batches.extendleft([batch[middle:], batch[:middle]])
-                continue
-            else:
-                failed_calls += refusal.retryable
-                for receipt in batch:
-                    receipt.attempts += 1
-                    receipt.refuse(refusal.code, refusal.message, retryable=refusal.retryable)
-            again += [receipt for receipt in batch if receipt.retryable]
-        return again + [receipt for batch in batches for receipt in batch]
-
-    def _put(self, batch: list[Receipt]) -> "_Refusal | None":
-        """Send one batch. Note the answers in the receipts, or return why the whole call failed."""
+    def _put(self, batch: list[Receipt]) -> "list[_Refusal | None] | _Refusal":
+        """Send one batch to the bus."""
         try:
             response = self._put_events(Entries=[receipt.entry.to_request(self._bus_name) for receipt in batch])
         except _FAILURES as error:
@@ -274,34 +253,16 @@ class Publisher:
         answers: Sequence[Any] = response.get("Entries") or ()
         if len(answers) != len(batch):
             return _Refusal(NO_ANSWER, f"{len(answers)} answers for {len(batch)} entries", retryable=True)
+        refusals: list[_Refusal | None] = []
         for receipt, answer in zip(batch, answers, strict=True):
-            receipt.attempts += 1
             receipt.event_id = answer.get("EventId") or None
-            if receipt.event_id:
-                receipt.code, receipt.message, receipt.retryable = None, None, False
-            else:
-                code = answer.get("ErrorCode", NO_ANSWER)
-                receipt.refuse(code, answer.get("ErrorMessage", ""), retryable=code in RETRYABLE | {NO_ANSWER})
-        return None
+            code = answer.get("ErrorCode", NO_ANSWER)
+            refusal = _Refusal(code, answer.get("ErrorMessage", ""), retryable=code in RETRYABLE | {NO_ANSWER})
+            refusals.append(None if receipt.event_id else refusal)
+        return refusals
 
-    # ── To the dead-letter queue ──────────────────────────────────────────────────────────────────────────────────────
-
-    def _dead_letter_each_once(self, messages: list["_Message"], remaining_ms: Remaining) -> list["_Message"]:
-        """Send every message once, in batches, and return those to send again."""
-        again: list[_Message] = []
-        for batch in pack(messages, lambda message: message.size, most=MOST_ENTRIES, below=LARGEST_MESSAGE + 1):
-            if remaining_ms() < LONGEST_CALL_MS:
-                break
-            for message, refusal in zip(batch, self._dead_letter(batch), strict=True):
-                if refusal is None:
-                    message.receipt.dead_lettered = True
-                else:
-                    message.receipt.queue_error = f"{refusal.code}: {refusal.message}"
-                    again += [message] if refusal.retryable else []
-        return again
-
-    def _dead_letter(self, batch: list["_Message"]) -> list["_Refusal | None"]:
-        """Send one batch, and return for each message why it was not stored."""
+    def _dead_letter(self, batch: list["_Message"]) -> "list[_Refusal | None] | _Refusal":
+        """Send one batch to the dead-letter queue."""
         try:
             response = self._sqs.send_message_batch(
                 QueueUrl=self._dlq_url,
@@ -311,7 +272,7 @@ class Publisher:
                 ],
             )
         except _FAILURES as error:
-            return [_refusal(error)] * len(batch)
+            return _refusal(error)
         refusals: list[_Refusal | None] = [_Refusal(NO_ANSWER, "", retryable=True)] * len(batch)
         for failed in response.get("Failed") or ():
             refusal = _Refusal(failed["Code"], failed.get("Message", ""), retryable=not failed["SenderFault"])
@@ -322,14 +283,12 @@ class Publisher:
 
 
 class _Refusal(NamedTuple):
-    """Why a call failed."""
+    """Why an item was not taken, or why a whole call failed."""
 
     code: str
     message: str
-    retryable: bool
-    """Whether the same call may succeed later."""
-    by_content: bool = False
-    """Whether something in the request is at fault."""
+    retryable: bool  # whether the same call may succeed later
+    by_content: bool = False  # whether something in the request is at fault
 
 
 def _refusal(error: Exception) -> _Refusal:
@@ -354,8 +313,17 @@ class _Message(NamedTuple):
     receipt: Receipt
     body: str
     attributes: dict[str, Any]
-    size: int
-    """Bytes, attributes included."""
+    size: int  # bytes, attributes included
+
+    def note(self, refusal: _Refusal | None) -> None:
+        """Note whether the queue has the message."""
+        self.receipt.dead_lettered = refusal is None
+        if refusal:
+            self.receipt.queue_error = f"{refusal.code}: {refusal.message}"
+
+
+type _Send[T] = Callable[[list[T]], list[_Refusal | None] | _Refusal]
+"""Sends a batch, and returns why each item was not taken, or why the call failed."""
 
 
 def _message(receipt: Receipt) -> _Message:

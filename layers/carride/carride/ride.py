@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final, Self
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from carride.decoding import json_name
+from carride.decoding import FieldError, json_name
 
 # `$` alone also matches before a line break at the end.
 _NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$(?!\n)"
@@ -33,8 +33,7 @@ DEAREST: Final = 10_000_000
 type Price = Annotated[int, Meta(ge=CHEAPEST, le=DEAREST, description="The price of the ride in cents.")]
 type Cents = Annotated[int, Meta(ge=0, le=DEAREST, description="An amount of money in cents.")]
 """Facts may hold a price of zero: archives hold such rides."""
-CURRENCY: Final = "EUR"
-"""The currency of an event that names none, and the only one that the API accepts."""
+CURRENCY: Final = "EUR"  # the currency of an event that names none, and the only one that the API accepts
 
 type Currency = Annotated[str, Meta(pattern=r"^[A-Z]{3}$(?!\n)", description="The currency of the price, in ISO 4217.")]
 type Version = Annotated[int, Meta(ge=1, le=99_999_999, description="Counts the changes of the ride, from 1.")]
@@ -92,37 +91,9 @@ class StaleVersionError(RideError):
         super().__init__(f"{ride.order_id} is at version {ride.version}, not {seen}: read it again")
 
 
-class SameDestinationError(RideError):
-    """Raised when the new destination is the present one."""
-
-    def __init__(self, ride: Ride) -> None:
-        super().__init__(f"{ride.order_id} already goes to {ride.destination}")
-
-
-class PriceError(RideError):
-    """Raised when a price is out of range."""
-
-    def __init__(self, price: int) -> None:
-        super().__init__(f"a ride costs from {CHEAPEST} to {DEAREST} cents, not {price}")
-
-
-class NoTripError(RideError):
-    """Raised when a ride would end where it begins."""
-
-    def __init__(self, sector: str) -> None:
-        super().__init__(f"a ride cannot begin and end in {sector}")
-
-
 def request(*, order_id: str, customer_id: str, pickup: str, destination: str, passengers: int, price: int) -> Ride:
-    """Return a new ride; the price is in cents.
-
-    Raises:
-        NoTripError: it would end where it begins.
-        PriceError: the price is out of range.
-    """
-    if pickup == destination:
-        raise NoTripError(pickup)
-    _check_price(price)
+    """Return a new ride; FieldError if it would end where it begins, or the price, in cents, is out of range."""
+    _check(pickup, destination, price)
     return Ride(
         order_id=order_id,
         customer_id=customer_id,
@@ -162,23 +133,20 @@ def cancel[R: Ride](ride: R, *, seen: int | None = None) -> R:
 def change_destination[R: Ride](ride: R, destination: str, price: int, *, seen: int | None = None) -> R:
     """Return the ride with another destination and its new price in cents.
 
-    Raises:
-        SameDestinationError: the destination is the present one.
-        NoTripError: the ride would end where it begins.
-        PriceError: the price is out of range.
+    FieldError if the destination is the present one or the pickup, or the price is out of range.
     """
     changed = _changed(ride, "redirect", OPEN, seen, destination=destination, price=price)
     if destination == ride.destination:
-        raise SameDestinationError(ride)
-    if destination == ride.pickup:
-        raise NoTripError(destination)
-    _check_price(price)
+        raise FieldError("destination", f"{ride.order_id} already goes to {destination}")
+    _check(ride.pickup, destination, price)
     return changed
 
 
-def _check_price(price: int) -> None:
+def _check(pickup: str, destination: str, price: int) -> None:
+    if pickup == destination:
+        raise FieldError("destination", f"a ride cannot begin and end in {pickup}")
     if not CHEAPEST <= price <= DEAREST:
-        raise PriceError(price)
+        raise FieldError("price", f"a ride costs from {CHEAPEST} to {DEAREST} cents, not {price}")
 
 
 def _changed[R: Ride](ride: R, action: str, allowed: frozenset[Status], seen: int | None, **changes: Any) -> R:

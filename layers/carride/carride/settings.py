@@ -14,14 +14,9 @@ class SettingsError(Exception):
 
 
 def from_environment[S: Struct](settings: type[S], environment: Mapping[str, str] | None = None) -> S:
-    """Return a function's settings. The field ``ride_table`` is read from ``RIDE_TABLE``.
+    """Return a function's settings, by default from the process's environment; SettingsError names a bad variable.
 
-    Args:
-        settings: a frozen Struct; a field with a default is optional.
-        environment: by default the process's own.
-
-    Raises:
-        SettingsError: a variable is missing or invalid.
+    The field ``car_table`` is read from ``CAR_TABLE``; a field with a default is optional.
     """
     variables = os.environ if environment is None else environment
     given = {

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
 from itertools import count, cycle, islice
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
 from msgspec import Meta, Struct
@@ -28,7 +28,6 @@ from carride.facts import (
     CarRideStarted,
     Fact,
 )
-from carride.ride import Ride
 
 FAULT_EXTENSION: Final = "simulatedfault"
 """The CloudEvents extension that names a fault to inject into the event's consumers, as in ``crash``, or into one of
@@ -40,49 +39,37 @@ STALLED_LEASE_S: Final = 2.0
 class Fault(StrEnum):
     """A fault that an event causes in each of its consumers, where faults are injected."""
 
-    CRASH = "crash"
-    """The process ends in the first run."""
-    FAIL = "fail"
-    """The first run raises."""
-    POISON = "poison"
-    """Every run raises."""
-    SLOW = "slow"
-    """The first run takes longer."""
-    LOSE_ANSWER = "lose-answer"
-    """The first run commits, and gets no answer to it."""
-    STALL = "stall"
-    """The first run gets a short lease, and stops before its commit until another delivery has taken over."""
+    CRASH = "crash"  # the process ends in the first run
+    FAIL = "fail"  # the first run raises
+    POISON = "poison"  # every run raises
+    SLOW = "slow"  # the first run takes longer
+    LOSE_ANSWER = "lose-answer"  # the first run commits, and gets no answer to it
+    STALL = "stall"  # the first run gets a short lease, and stops before its commit until it has been taken over
 
 
 BLOCKS: Final = 8
 """The city is a square of this many sectors a side, numbered by rows: sector_01 to sector_64."""
 
-# Fares, in cents.
-_BASE_FARE: Final = 300
+_BASE_FARE: Final = 300  # cents
 _FARE_PER_SECTOR: Final = 125
-
 _CANCELLED: Final = 0.1
-_REDIRECTED: Final = 0.1
-"""The share of the driven rides whose destination, and so their price, changes on the way."""
+_REDIRECTED: Final = 0.1  # of the driven rides: their destination, and so their price, changes on the way
 _REASONS: Final = ("changed plans", "waited too long", "found another way")
 _CUSTOMERS: Final = 400
 _GROUP_SIZES: Final = (1, 1, 1, 2, 2, 3, 4)
-LONGEST_LIFE: Final = 5
-"""The number of events of a redirected ride."""
-
-DEFAULT_RIDES: Final = 200
-"""The length of a simulation without ``rides`` and ``duration``."""
+_LONGEST_LIFE: Final = 5  # events of a redirected ride
+_DEFAULT_RIDES: Final = 200  # without ``rides`` and ``duration``
 MOST_RIDES: Final = 100_000
 
 # Positions in the order of publication; a ride begins at each whole number.
 _BETWEEN_EVENTS: Final = 6.0
 _COPY_WITHIN: Final = 20.0
-_STEP: Final = timedelta(milliseconds=1)
-"""The time between the beginnings of two rides."""
+_STEP: Final = timedelta(milliseconds=1)  # the time between the beginnings of two rides
 
 _LATE: Final = "late"
 _LATE_BY: Final = timedelta(hours=1)
 _LATE_SINCE: Final = timedelta(minutes=30)
+_YEARS: Final = range(2000, 9999)  # events have times before and after the present
 
 type Share = Annotated[float, Meta(ge=0, le=1)]
 type Amount = Annotated[int, Meta(ge=0, le=100_000)] | Annotated[float, Meta(ge=0, lt=1)]
@@ -92,10 +79,8 @@ type Amount = Annotated[int, Meta(ge=0, le=100_000)] | Annotated[float, Meta(ge=
 class Mode(StrEnum):
     """Where simulated rides come from."""
 
-    RANDOM = "random"
-    """The seed draws each ride."""
-    PREDEFINED = "predefined"
-    """The rides of `PREDEFINED` repeat; the seed affects only their ids."""
+    RANDOM = "random"  # the seed draws each ride
+    PREDEFINED = "predefined"  # the rides of `PREDEFINED` repeat; the seed affects only their ids
 
 
 class Spec(Struct, frozen=True, kw_only=True, rename=json_name, forbid_unknown_fields=True):
@@ -106,29 +91,18 @@ class Spec(Struct, frozen=True, kw_only=True, rename=json_name, forbid_unknown_f
 
     mode: Mode = Mode.RANDOM
     rides: Annotated[int, Meta(ge=1, le=MOST_RIDES)] | None = None
-    duration: Annotated[float, Meta(gt=0, le=86_400)] | None = None
-    """Seconds to fill with rides at the ``rate``."""
-    rate: Annotated[float, Meta(gt=0, le=10_000)] | None = None
-    """Events a second; by default as fast as the bus takes them."""
+    duration: Annotated[float, Meta(gt=0, le=86_400)] | None = None  # seconds to fill with rides at the ``rate``
+    rate: Annotated[float, Meta(gt=0, le=10_000)] | None = None  # events a second; else as fast as the bus takes them
     seed: Annotated[int, Meta(ge=0, le=2**31)] = 0
-    duplicates: Share = 0.0
-    """The share of the facts that are published twice."""
-    out_of_order: Share = 0.0
-    """The share of the rides in which one event overtakes the one before it."""
-    older: Share = 0.0
-    """The share of the entries in the older envelope."""
-    malformed: Amount = 0
-    """Additional events that break the contract, each kind in turn."""
-    late: Amount = 0
-    """Facts that are published after their expiry time."""
-    crashes: Amount = 0
-    """Facts that end their consumer's process, at the first attempt."""
+    duplicates: Share = 0.0  # facts that are published twice
+    out_of_order: Share = 0.0  # rides in which one event overtakes the one before it
+    older: Share = 0.0  # entries in the older envelope
+    malformed: Amount = 0  # additional events that break the contract, each kind in turn
+    late: Amount = 0  # facts that are published after their expiry time
+    crashes: Amount = 0  # facts that cause a `Fault` in their consumers
     fails: Amount = 0
-    """Facts that make their consumer raise, at the first attempt."""
     poison: Amount = 0
-    """Facts that make their consumer raise, at every attempt."""
     slow: Amount = 0
-    """Facts that take their consumer long, at the first attempt."""
 
     def check_end(self) -> None:
         """Refuse a simulation with two ends, or with none.
@@ -146,16 +120,13 @@ class Kind(StrEnum):
     """The kinds of simulated entries."""
 
     FACT = "fact"
-    COPY = "copy"
-    """A second copy of a fact."""
+    COPY = "copy"  # of a fact
     MISSING_ID = "missing idempotency id"
     PARTIAL_ID = "partial idempotency id"
     UNKNOWN_TYPE = "unknown type"
     BROKEN_SHAPE = "broken shape"
-    MALFORMED_DETAIL = "malformed detail"
-    """Not JSON: the bus refuses it."""
-    OVERSIZED = "oversized"
-    """Larger than the bus takes."""
+    MALFORMED_DETAIL = "malformed detail"  # not JSON: the bus refuses it
+    OVERSIZED = "oversized"  # larger than the bus takes
 
 
 MALFORMED: Final = tuple(kind for kind in Kind if kind not in {Kind.FACT, Kind.COPY})
@@ -167,8 +138,7 @@ class SimulatedEntry(NamedTuple):
 
     entry: BusEntry
     kind: Kind
-    fact: str | None
-    """The idempotency id; None if the entry breaks the contract."""
+    fact: str | None  # the idempotency id; None if the entry breaks the contract
     late: bool = False
     fault: Fault | None = None
 
@@ -184,11 +154,9 @@ class _Slot(NamedTuple):
     """One entry's place in the order of publication."""
 
     position: float
-    happened: float
-    """The position if nothing were out of order or sent twice."""
+    happened: float  # the position if nothing were out of order or sent twice
     kind: Kind
-    number: int
-    """Counts the facts, or the malformed events."""
+    number: int  # counts the facts, or the malformed events
 
 
 class Simulation:
@@ -199,10 +167,13 @@ class Simulation:
         time: the present, with a time zone; the last event has just happened.
 
     Raises:
-        FieldError: the spec has two ends or none, or asks for more late and faulty facts than there are.
+        FieldError: the spec has two ends or none, or asks for more late and faulty facts than there are, or the year
+            is impossible.
     """
 
     def __init__(self, spec: Spec, time: datetime) -> None:
+        if time.year not in _YEARS:
+            raise FieldError("time", f"the year must be from {_YEARS[0]} to {_YEARS[-1]}")
         self._spec = spec
         self._time = time
         self._lives = _lives(spec)
@@ -238,9 +209,8 @@ class Simulation:
         for field, mark, asked in wanted:
             amount = _amount(asked, len(self._facts))
             if amount > len(free):
-                raise FieldError(
-                    field, f"{amount} are too many: {len(self._lives)} rides have {len(self._facts)} facts"
-                )
+                rides, facts = len(self._lives), len(self._facts)
+                raise FieldError(field, f"{amount} are too many: {rides} rides have {facts} facts")
             marks |= dict.fromkeys(free[:amount], mark)
             del free[:amount]
         return marks
@@ -270,7 +240,7 @@ class Simulation:
         return sorted(slots)
 
     def _entry(self, slot: _Slot, *, older: bool) -> SimulatedEntry:
-        end = len(self._lives) + LONGEST_LIFE * _BETWEEN_EVENTS
+        end = len(self._lives) + _LONGEST_LIFE * _BETWEEN_EVENTS
         time = self._time - (end - slot.happened) * _STEP
         if slot.kind in MALFORMED:
             event = to_event(life(self._spec.seed, f"bad_{slot.number:05d}")[:1], time)
@@ -295,7 +265,7 @@ def _lives(spec: Spec) -> list[list[Fact]]:
     listed, seed = spec.mode is Mode.PREDEFINED, spec.seed
     begun = (predefined(seed, number) if listed else life(seed, f"{number:05d}") for number in count())
     if spec.duration is None or spec.rate is None:
-        return list(islice(begun, DEFAULT_RIDES if spec.rides is None else spec.rides))
+        return list(islice(begun, _DEFAULT_RIDES if spec.rides is None else spec.rides))
     wanted = spec.duration * spec.rate
     lives: list[list[Fact]] = []
     facts = 0
@@ -318,10 +288,10 @@ def life(seed: int, name: str) -> list[Fact]:
     customer, passengers = f"customer_{chance.randrange(1, _CUSTOMERS):03d}", chance.choice(_GROUP_SIZES)
     story: _Story = _DRIVEN
     if chance.random() < _CANCELLED:
-        story = ("accept", _Cancel(chance.choice(_REASONS)))
+        story = ("accept", chance.choice(_REASONS))
     elif chance.random() < _REDIRECTED:
         elsewhere = chance.choice([place for place in range(BLOCKS * BLOCKS) if place not in {pickup, destination}])
-        story = ("accept", "start", _Redirect(elsewhere), "complete")
+        story = ("accept", "start", elsewhere, "complete")
     return _happened(f"order_{seed}_{name}", Script(customer, pickup, destination, passengers, story))
 
 
@@ -341,24 +311,21 @@ def _happened(order_id: str, script: "Script") -> list[Fact]:
     )
     facts: list[Fact] = [CarRideCreated.of(ride)]
     for step in script.story:
-        facts.append(_next(facts[-1], script.pickup, step))
+        ride = facts[-1]
+        match step:
+            case "accept":
+                facts.append(CarRideAccepted.of(rides.accept(ride)))
+            case "start":
+                facts.append(CarRideStarted.of(rides.start(ride)))
+            case "complete":
+                facts.append(CarRideCompleted.of(rides.complete(ride)))
+            case str(reason):
+                facts.append(CarRideCancelled.of(rides.cancel(ride), reason=reason))
+            case place:
+                changed = rides.change_destination(ride, sector(place), fare(script.pickup, place))
+                before = {"previous_destination": ride.destination, "previous_price": ride.price}
+                facts.append(CarRideDestinationChanged.of(changed, **before))
     return facts
-
-
-def _next(ride: Ride, pickup: int, step: "_Step") -> Fact:
-    match step:
-        case "accept":
-            return CarRideAccepted.of(rides.accept(ride))
-        case "start":
-            return CarRideStarted.of(rides.start(ride))
-        case "complete":
-            return CarRideCompleted.of(rides.complete(ride))
-        case _Cancel(reason):
-            return CarRideCancelled.of(rides.cancel(ride), reason=reason)
-        case _Redirect(place):
-            changed = rides.change_destination(ride, sector(place), fare(pickup, place))
-            before = {"previous_destination": ride.destination, "previous_price": ride.price}
-            return CarRideDestinationChanged.of(changed, **before)
 
 
 def sector(number: int) -> str:
@@ -372,16 +339,8 @@ def fare(pickup: int, destination: int) -> int:
     return _BASE_FARE + _FARE_PER_SECTOR * (abs(row - to_row) + abs(column - to_column))
 
 
-class _Cancel(NamedTuple):
-    reason: str
-
-
-class _Redirect(NamedTuple):
-    sector: int
-
-
-type _Step = Literal["accept", "start", "complete"] | _Cancel | _Redirect
-type _Story = tuple[_Step, ...]
+type _Story = tuple[str | int, ...]
+"""The changes after the booking: accept, start, complete, the reason of a cancellation, or the new destination."""
 
 
 class Script(NamedTuple):
@@ -392,7 +351,6 @@ class Script(NamedTuple):
     destination: int
     passengers: int
     story: _Story
-    """The changes after the booking."""
 
 
 _DRIVEN: Final = ("accept", "start", "complete")
@@ -400,9 +358,9 @@ _DRIVEN: Final = ("accept", "start", "complete")
 PREDEFINED: Final = (
     Script("customer_a", 0, 2, 2, _DRIVEN),  # the ride of the sample events
     Script("customer_b", 0, BLOCKS * BLOCKS - 1, 4, _DRIVEN),  # across the whole city
-    Script("customer_c", 9, 29, 1, ("accept", _Cancel("waited too long"))),
-    Script("customer_d", 17, 18, 1, (_Cancel("changed plans"),)),  # before anybody accepted it
-    Script("customer_e", 40, 44, 3, ("accept", "start", _Redirect(47), "complete")),
+    Script("customer_c", 9, 29, 1, ("accept", "waited too long")),
+    Script("customer_d", 17, 18, 1, ("changed plans",)),  # before anybody accepted it
+    Script("customer_e", 40, 44, 3, ("accept", "start", 47, "complete")),
 )
 """The rides of the predefined mode, one for each way a ride can go."""
 

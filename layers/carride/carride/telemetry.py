@@ -17,14 +17,12 @@ if TYPE_CHECKING:
     from carride.events import RideEvent
     from idempotency.observation import Observation
 
-DELIVERY: Final = "delivery"
-"""The message of a delivery's log line."""
+DELIVERY: Final = "delivery"  # the message of a delivery's log line
 
 NAMESPACE: Final = os.environ.get("POWERTOOLS_METRICS_NAMESPACE", "CarRide")
 """The namespace of the metrics in CloudWatch."""
 
-logger: Final = Logger()
-"""Writes JSON with the service's name; POWERTOOLS_SERVICE_NAME and LOG_LEVEL configure it."""
+logger: Final = Logger()  # writes JSON with the service's name; POWERTOOLS_SERVICE_NAME and LOG_LEVEL configure it
 
 # What no line shows, and each would cost: https://docs.python.org/3/howto/logging.html#optimization
 logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False

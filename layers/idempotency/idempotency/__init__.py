@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from idempotency.concurrency import Concurrency
     from idempotency.consumer import BatchHandler, BatchResponse, Consumer, EventHandler, EventResponse, release, settle
     from idempotency.dead_letters import DeadLetter, DeadLetterError, SqsDeadLetters
-    from idempotency.effects import Check, Delete, Put, Update
+    from idempotency.effects import Check, Delete, Keep, Put, Update
     from idempotency.errors import (
         BatchFailedError, BeyondWindowError, BusyError, ConfigurationError, ContentionError, CorruptRecordError,
         EffectConflictError, EffectsRejectedError, IdempotencyError, KeyExpressionError, LostLeaseError,
@@ -36,8 +36,8 @@ __all__ = [
     "CANNOT_TELL", "DYNAMODB_STREAM", "EVENTBRIDGE", "KAFKA", "KINESIS", "NOT_DONE", "SNS", "SNS_IN_SQS", "SQS",
     "TRANSPORT_ID", "BatchFailedError", "BatchHandler", "BatchResponse", "BeyondWindowError", "BusyError", "Check",
     "Concurrency", "ConfigurationError", "Consumer", "ContentionError", "CorruptRecordError", "DeadLetter",
-    "DeadLetterError", "Delete", "Done", "DynamoDBStore", "EffectConflictError", "EffectsRejectedError",
-    "EventHandler", "EventResponse", "HttpHandler", "HttpProblemError", "IdempotencyError", "KeyExpressionError",
+    "DeadLetterError", "Delete", "Done", "DynamoDBStore", "EffectConflictError", "EffectsRejectedError", "EventHandler",
+    "EventResponse", "HttpHandler", "HttpProblemError", "IdempotencyError", "Keep", "KeyExpressionError",
     "LambdaContext", "LostLeaseError", "MemoryStore", "MissingKeyError", "NotDoneError", "Observation", "Operation",
     "OutOfTimeError", "PayloadMismatchError", "PermanentError", "Policy", "Put", "QuarantinedError", "Record",
     "ResultOmittedError", "RetryLaterError", "RetryableError", "Source", "SqsDeadLetters", "StoreError",
@@ -51,7 +51,7 @@ _MODULES = {
     "concurrency": "Concurrency",
     "consumer": "BatchHandler BatchResponse Consumer EventHandler EventResponse release settle",
     "dead_letters": "DeadLetter DeadLetterError SqsDeadLetters",
-    "effects": "Check Delete Put Update",
+    "effects": "Check Delete Keep Put Update",
     "externals": "CANNOT_TELL NOT_DONE Done",
     "http": "HttpHandler HttpProblemError idempotency_key",
     "invocation": "LambdaContext lambda_deadline",

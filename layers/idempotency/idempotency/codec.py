@@ -104,22 +104,6 @@ def _pack_sorted(values: Iterable[Any]) -> list[Any]:
     return sorted(_pack_all(values), key=_dump)  # the same text in every process, whatever its hash seed
 
 
-_PACKERS: Final[dict[type, tuple[str, Callable[[Any], Any]]]] = {
-    float: ("float", repr),
-    Decimal: ("decimal", str),
-    datetime: ("datetime", datetime.isoformat),
-    date: ("date", date.isoformat),
-    time: ("time", time.isoformat),
-    timedelta: ("timedelta", lambda value: [value.days, value.seconds, value.microseconds]),
-    uuid.UUID: ("uuid", str),
-    bytes: ("bytes", lambda value: base64.b64encode(value).decode()),
-    bytearray: ("bytearray", lambda value: base64.b64encode(value).decode()),
-    tuple: ("tuple", _pack_all),
-    set: ("set", _pack_sorted),
-    frozenset: ("frozenset", _pack_sorted),
-}
-
-
 def _pack_instance(value: Any) -> list[Any]:
     kind: Any = type(value)
     name = f"{kind.__module__}:{kind.__qualname__}"
@@ -172,20 +156,28 @@ def _unpack_all(content: Any) -> Iterable[Any]:
     return map(_unpack, _list(content))
 
 
-_UNPACKERS: Final[dict[str, Callable[[Any], Any]]] = {
-    "float": float,
-    "decimal": Decimal,
-    "datetime": datetime.fromisoformat,
-    "date": date.fromisoformat,
-    "time": time.fromisoformat,
-    "timedelta": lambda content: timedelta(*content),
-    "uuid": uuid.UUID,
-    "bytes": lambda content: base64.b64decode(content, validate=True),
-    "bytearray": lambda content: bytearray(base64.b64decode(content, validate=True)),
-    "tuple": lambda content: tuple(_unpack_all(content)),
-    "set": lambda content: set(_unpack_all(content)),
-    "frozenset": lambda content: frozenset(_unpack_all(content)),
-    "dict": lambda content: {_unpack(key): _unpack(inner) for key, inner in map(_list, _list(content))},
+def _bytes(content: str) -> bytes:
+    return base64.b64decode(content, validate=True)
+
+
+_FORMS: Final[tuple[tuple[type, Callable[[Any], Any], Callable[[Any], Any]], ...]] = (
+    (float, repr, float),
+    (Decimal, str, Decimal),
+    (datetime, datetime.isoformat, datetime.fromisoformat),
+    (date, date.isoformat, date.fromisoformat),
+    (time, time.isoformat, time.fromisoformat),
+    (timedelta, lambda value: [value.days, value.seconds, value.microseconds], lambda content: timedelta(*content)),
+    (uuid.UUID, str, uuid.UUID),
+    (bytes, lambda value: base64.b64encode(value).decode(), _bytes),
+    (bytearray, lambda value: base64.b64encode(value).decode(), lambda content: bytearray(_bytes(content))),
+    (tuple, _pack_all, lambda content: tuple(_unpack_all(content))),
+    (set, _pack_sorted, lambda content: set(_unpack_all(content))),
+    (frozenset, _pack_sorted, lambda content: frozenset(_unpack_all(content))),
+)
+"""A class, and its values' way to JSON and back. The class's name in lower case is the tag."""
+_PACKERS: Final = {kind: (kind.__name__.lower(), pack) for kind, pack, _ in _FORMS}
+_UNPACKERS: Final[dict[str, Callable[[Any], Any]]] = {kind.__name__.lower(): unpack for kind, _, unpack in _FORMS} | {
+    "dict": lambda content: {_unpack(key): _unpack(inner) for key, inner in map(_list, _list(content))}
 }
 
 

@@ -54,9 +54,22 @@ class Check(NamedTuple):
     names: Mapping[str, str] | None = None
 
 
-type Effect = Put | Update | Delete | Check
+class Keep(NamedTuple):
+    """Keep ``attributes`` in the record's own item, from its completion on, and the item for good.
 
-_EFFECTS: Final = (Put, Update, Delete, Check)
+    Record and effect are one item, so one write that is no transaction makes both. An index over the attributes finds
+    them; the record's own names are not free.
+    """
+
+    attributes: Mapping[str, object]
+
+
+type Action = Put | Update | Delete | Check
+"""An effect on an item of its own."""
+
+type Effect = Action | Keep
+
+_EFFECTS: Final = (Put, Update, Delete, Check, Keep)
 
 
 def prepared(effect: Effect) -> Effect:
@@ -67,7 +80,11 @@ def prepared(effect: Effect) -> Effect:
             commit checks what the table decides, such as the type of a key.
     """
     if not isinstance(effect, _EFFECTS):
-        raise EffectsRejectedError(f"a {type(effect).__name__} is not an effect: use Put, Update, Delete or Check")
+        raise EffectsRejectedError(
+            f"a {type(effect).__name__} is not an effect: use Put, Update, Delete, Check or Keep"
+        )
+    if isinstance(effect, Keep):
+        return Keep(_kept(effect.attributes))
     _expect_text("table", effect.table)
     if effect.condition is not None:
         _expect_text("condition", effect.condition)
@@ -84,8 +101,8 @@ def prepared(effect: Effect) -> Effect:
     return effect._replace(key=key, values=values, names=names)
 
 
-def action_of(effect: Effect) -> dict[str, object]:
-    """Return an effect as an entry of a ``TransactItems`` list."""
+def action_of(effect: Action) -> dict[str, object]:
+    """Return an action as an entry of a ``TransactItems`` list."""
     request: dict[str, object] = {"TableName": effect.table}
     if isinstance(effect, Put):
         request["Item"] = marshalling.item(effect.item)
@@ -113,6 +130,17 @@ def _converted(what: str, values: Mapping[str, object]) -> marshalling.Converted
     if not isinstance(values, Mapping) or not values:
         raise EffectsRejectedError(f"an effect's {what} is a mapping with at least one entry, not {values!r:.100}")
     return values if isinstance(values, marshalling.Converted) else marshalling.Converted(values)
+
+
+def _kept(attributes: Mapping[str, object]) -> marshalling.Converted:
+    from idempotency.stores.dynamodb import ATTRIBUTES
+
+    kept = _converted("attributes", attributes)
+    if taken := {name for name, _, _ in ATTRIBUTES} & kept.keys():
+        raise EffectsRejectedError(f"{', '.join(sorted(taken))}: the record has attributes of these names itself")
+    if marshalling.is_too_large(kept.wire):
+        raise EffectsRejectedError("a record cannot keep more than 400 KB")
+    return kept
 
 
 def _key(values: Mapping[str, object]) -> marshalling.Converted:

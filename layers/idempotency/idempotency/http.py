@@ -143,21 +143,44 @@ class _Service[E](NamedTuple):
         event, body = self._read(request)
         if request.method not in self.methods:
             return normal(self.work(event, None))
-        delivery = self._delivery(request, event, body, context)
-        run = _Run(self.work, event, self.problem_types)
+        ended: list[Response | Exception] = []
         try:
-            answer = self.runner.run(delivery, run)
+            answer = self.runner.run(self._delivery(request, event, body, context), self._run(event, ended))
             if answer.outcome not in observation.COMMITTED:
                 return _replayed(answer.value())
         except _ServerAnswerError as failure:
             return failure.response
         except (RetryableError, *_SHOWN) as error:
-            if error is run.error and not isinstance(error, RetryableError):
+            if error in ended[-1:] and not isinstance(error, RetryableError):
                 raise  # the work's own error, of another operation inside it
             raise _problem_of(error) from error
-        if run.error is not None:
-            raise run.error
-        return cast("Response", run.response)
+        if isinstance(ended[-1], Exception):
+            raise ended[-1]
+        return ended[-1]
+
+    def _run(self, event: E, ended: list[Response | Exception]) -> "Callable[[Operation], object]":
+        """Return a run of the work; it adds its response, what the work raised, or why the response cannot be sent."""
+
+        def run(operation: "Operation") -> object:
+            """Return the response to store, or raise a _ServerAnswerError for a status of 500 or more."""
+            try:
+                response = finished(self.work(event, operation))
+            except HttpProblemError as problem:
+                operation._effects.clear()
+                response = problem.response(self.problem_types)
+            except Exception as error:
+                ended.append(error)
+                raise
+            try:
+                ended.append(response := normal(response))
+            except (TypeError, ValueError, RecursionError) as unsendable:  # the request took effect all the same
+                ended.append(unsendable)
+                return response
+            if response["statusCode"] >= _SERVER_ERROR:
+                raise _ServerAnswerError(response)
+            return response
+
+        return run
 
     def _read(self, request: Request) -> tuple[E, bytes]:
         parse = self.reader.parse
@@ -192,38 +215,6 @@ class _Service[E](NamedTuple):
             event={**asked, "body": body.decode(errors="replace")},  # no headers: they hold the caller's credentials
             labels=reader.labels_of(event),
         )
-
-
-class _Run[E]:
-    """The work for one request, and how its latest run ended. A conflict may run it again."""
-
-    def __init__(self, work: Callable[[E, Any], object], event: E, problem_types: str) -> None:
-        self._work = work
-        self._event = event
-        self._problem_types = problem_types
-        self.response: Response | None = None
-        self.error: Exception | None = None
-        """What the work raised, or why its response cannot be sent."""
-
-    def __call__(self, operation: "Operation") -> object:
-        """Run the work; return the response to store, or raise a _ServerAnswerError for a status of 500 or more."""
-        self.response = self.error = None
-        try:
-            response = finished(self._work(self._event, operation))
-        except HttpProblemError as problem:
-            operation._effects.clear()
-            response = problem.response(self._problem_types)
-        except Exception as error:
-            self.error = error
-            raise
-        try:
-            self.response = normal(response)
-        except (TypeError, ValueError, RecursionError) as unsendable:  # the request took effect all the same
-            self.error = unsendable
-            return response
-        if self.response["statusCode"] >= _SERVER_ERROR:
-            raise _ServerAnswerError(self.response)
-        return self.response
 
 
 def _fingerprint(asked: Mapping[str, object], body: bytes) -> str:
@@ -268,6 +259,7 @@ def _key_problem(what: str) -> HttpProblemError:
 _SHOWN: Final = (PayloadMismatchError, QuarantinedError, ResultOmittedError)
 """The errors that the client gets, besides RetryableError. Lambda logs and counts all others."""
 
+_PERHAPS: Final = "It may have taken effect."
 _WORDED: Final[Mapping[type[Exception], tuple[int, str, str, str | None]]] = {
     BusyError: (409, "request-in-progress", "The same request is being processed", None),
     PayloadMismatchError: (
@@ -276,9 +268,9 @@ _WORDED: Final[Mapping[type[Exception], tuple[int, str, str, str | None]]] = {
         "This key was sent with another request",
         "Choose a new key.",
     ),
-    QuarantinedError: (500, "request-given-up", "The request has failed too often", "It may have taken effect."),
+    QuarantinedError: (500, "request-given-up", "The request has failed too often", _PERHAPS),
     ResultOmittedError: (500, "answer-not-stored", "The request took effect, but its answer was not stored", None),
-    RetryableError: (503, "unavailable", "Send the request again, with the same key", "It may have taken effect."),
+    RetryableError: (503, "unavailable", "Send the request again, with the same key", _PERHAPS),
 }
 
 

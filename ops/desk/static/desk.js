@@ -42,7 +42,7 @@ async function refresh() {
     if (answer.status === 200) {
       Object.assign(wanted, await answer.json());
       tag = answer.headers.get("etag");
-    }
+    } else if (answer.status !== 304) throw new Error(answer.status);
     link.textContent = "Live.";
   } catch {
     link.textContent = "The desk does not answer: it may have ended. Trying again.";

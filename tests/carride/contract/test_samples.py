@@ -12,10 +12,10 @@ from carride.decoding import FieldError, shaped
 from carride.entry import BusEntry
 from carride.simulation import Simulation
 from carride_simulator import Request
-from contract.samples import TIME
 from idempotency.dead_letters import SqsDeadLetters
 from idempotency.testing import Invocation
 from tests.carride.fakes import FakeQueue, publish
+from tests.carride.rides import NOW
 from tests.functions.world import World
 
 EVENTS: Final = Path(__file__).parents[3] / "events"
@@ -105,8 +105,8 @@ def test_the_other_dead_letters_hold_their_events() -> None:
 
 
 def test_requests_are_what_they_say() -> None:
-    """The simulator takes the one request and refuses the other."""
+    """The simulator takes the two requests and refuses the other."""
     for name in ("request", "predefined"):
-        Simulation(shaped(sample(f"carride_simulator_{name}"), Request), TIME)
+        Simulation(shaped(sample(f"carride_simulator_{name}"), Request), NOW)
     with pytest.raises(FieldError, match="duplicates"):
         shaped(sample("carride_simulator_bad_request"), Request)

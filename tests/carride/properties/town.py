@@ -7,14 +7,14 @@ from collections.abc import Collection, Iterator, Mapping
 from datetime import timedelta
 from functools import partial
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from api.commands import AnyChange, change
 from carride import ride as rides
 from carride.events import SOURCE, RideEvent, parse_event
-from carride.facts import CarRideCreated, CarRideOverdue, Fact
+from carride.facts import FACTS, CarRideCreated, CarRideOverdue, Fact
 from carride.overdue import LIMIT
 from carride.ride import Ride
 from gateway import GatewayUnavailableError
@@ -26,7 +26,7 @@ from idempotency.testing.worlds import ANSWER_LOST, CRASH_AFTER, CRASH_BEFORE, N
 from local.simulated_gateway import Books, Troubles
 from tests.functions.gateways import FakeGateway
 from tests.functions.saga import NOW
-from tests.functions.world import CONSUMED, Delivery, Lost, World
+from tests.functions.world import CONSUMED, World
 
 EXPIRY: Final = timedelta(days=2)
 """After which nobody needs to hear of a ride: long after its life in these tests."""
@@ -43,6 +43,19 @@ _RECONCILED: Final = 0.02
 """The share of steps at which the deadline passes and the reconciler runs."""
 _MOST_STEPS: Final = 1_000
 _PRICES: Final = (1, 500, 1250, 2000, 10_000_000)
+
+
+class Delivery(NamedTuple):
+    """An event on its way to a consumer, or a tick on its way to the reconciler."""
+
+    consumer: str
+    event: Mapping[str, Any]
+    attempt: int = 1
+
+    @property
+    def operation(self) -> tuple[str, str]:
+        """What it asks for: the consumer and the fact."""
+        return self.consumer, self.event["detail"]["idempotencyid"]
 
 
 class Town(World):
@@ -72,7 +85,9 @@ class Town(World):
         self.again: list[RideEvent] = []
         self.shared: list[str] = []
         self.steps = 0
+        self.waiting: list[Delivery] = []
         self.faults: Counter[tuple[str, str]] = Counter()
+        self._numbers = iter(range(1_000_000))
 
     # ── The bus ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -90,15 +105,14 @@ class Town(World):
         for consumer in ("dispatch", "payment"):
             if not compensates and self._share_lost and self._chance.random() < self._share_lost:
                 self.lost.add((consumer, event.idempotencyid))
-        for _ in range(self._chance.choice((1, 1, 2))):
-            super().put_on_the_bus(detail)
+        self._send(detail, copies=self._chance.choice((1, 1, 2)))
 
-    def hearers(self, detail: Mapping[str, Any]) -> list[str]:
-        """Return the consumers that get an event: those for which it is not lost."""
-        return [each for each in super().hearers(detail) if (each, detail["idempotencyid"]) not in self.lost]
-
-    def flow(self, lost: Lost = lambda *_: False) -> None:
-        """Leave what waits to `step`."""
+    def _send(self, detail: Mapping[str, Any], *, copies: int = 1) -> None:
+        for consumer, consumed in CONSUMED.items():
+            if FACTS[detail["type"]] in consumed and (consumer, detail["idempotencyid"]) not in self.lost:
+                for _ in range(copies):
+                    envelope = {"id": f"delivery-{next(self._numbers)}", "source": SOURCE, "detail": detail}
+                    self.waiting.append(Delivery(consumer, envelope))
 
     # ── Deliveries ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -131,7 +145,7 @@ class Town(World):
         if delivery.attempt < _ATTEMPTS or delivery.consumer == "dispatch":
             self.waiting.append(delivery._replace(attempt=delivery.attempt + 1))
         else:
-            self.carry(delivery.consumer, delivery.event["detail"])
+            self._again(delivery)
 
     def _redrive(self, letter: Any) -> None:
         """Have the operator release the key of a dead-lettered event and deliver it again."""
@@ -141,7 +155,11 @@ class Town(World):
         assert letter.reason == "QUARANTINED", letter
         assert self.faults[delivery.operation] or self.books.met["pending"], f"{letter.key} needed no attempt"
         self.dynamodb.delete({"TableName": "idempotency", "Key": {"idempotencyKey": {"S": letter.key}}})
-        self.carry(delivery.consumer, delivery.event["detail"])
+        self._again(delivery)
+
+    def _again(self, delivery: Delivery) -> None:
+        event = dict(delivery.event) | {"id": f"delivery-{next(self._numbers)}"}
+        self.waiting.append(Delivery(delivery.consumer, event))
 
     def _fault(self, delivery: Delivery) -> Fault:
         """Choose a fault of a delivery, or none."""
@@ -267,7 +285,7 @@ class Town(World):
         for days in (0, EXPIRY.days + 1):
             self.clock.advance(days * 86_400)
             for event in self.published.values():
-                super().put_on_the_bus(event.to_detail())
+                self._send(event.to_detail())
             self.drain()
         assert self._state() == before
 

@@ -22,7 +22,8 @@ from msgspec import Struct
 from carride.events import RideEvent, parse_event
 from carride.items import Outbox
 from carride.telemetry import observe
-from idempotency.effects import action_of
+from idempotency import marshalling
+from idempotency.effects import Keep, action_of
 from idempotency.observation import Observation
 
 shared: Any = None
@@ -86,7 +87,12 @@ class Powertools(NamedTuple):
         parsed = parse_event(event)
         operation = Operation(f"{self.name}-{parsed.idempotencyid}", [])
         work(parsed, operation)
-        self.dynamodb.transact_write_items(TransactItems=[action_of(effect) for effect in operation.effects])
+        for effect in operation.effects:
+            if isinstance(effect, Keep):  # which needs no transaction here either
+                item = {"idempotencyKey": parsed.idempotencyid, **effect.attributes}
+                self.dynamodb.put_item(TableName="timelines", Item=marshalling.item(item))
+        if actions := [action_of(effect) for effect in operation.effects if not isinstance(effect, Keep)]:
+            self.dynamodb.transact_write_items(TransactItems=actions)
         self.report("New", parsed.idempotencyid)
 
     def report(self, outcome: str, key: str) -> None:

@@ -1,33 +1,58 @@
-"""Every store, with a place for effects, as the suites take them."""
+"""Every store, with a place for effects, as the conformance suite takes it."""
 
-import contextlib
+import os
+import re
+import shutil
+import socket
+import subprocess
 import threading
+import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from functools import cache, partial
+from pathlib import Path
 from typing import Any, Final, NamedTuple
+from unittest.mock import patch
+
+import boto3
+import fakeredis
+import pytest
+import valkey
+from botocore.config import Config
+from moto import mock_aws
+from valkey.backoff import NoBackoff
+from valkey.exceptions import ReadOnlyError
+from valkey.retry import Retry
 
 from idempotency import DynamoDBStore, EffectConflictError, MemoryStore, Update
-from idempotency.clock import Clock
 from idempotency.effects import Check, Effect
 from idempotency.stores import Store
+from idempotency.stores.lean import LeanTransport
+from idempotency.stores.signing import Credentials
 from idempotency.stores.transport import BotocoreTransport, Transport
 from idempotency.stores.valkey import ValkeyStore
+from idempotency.testing import FakeDynamoDB
+from local import valkey_server
+from local.local_aws import LocalAws
+from tests.conftest import SHELL
 from tests.idempotency.samples import create_tables
 
 FIRST_CHARGE: Final = "attribute_not_exists(charges)"
 """The condition of a charge that must be the only one."""
 
-PREFIX: Final = "test:"
-"""What the Valkey stores of the tests put before their keys."""
+_ROOT: Final = Path(__file__).parents[3]
+_DYNAMODB_LOCAL: Final = _ROOT / "scripts/dynamodb-local"
+_PATIENCE_S: Final = 30.0
+_ONE_TRY: Final = Config(connect_timeout=1, read_timeout=5, retries={"total_max_attempts": 1}, max_pool_connections=20)
+_PREFIX: Final = "test:"
 
 
 class Backend(NamedTuple):
     """One store, opened empty."""
 
     store: Store
-    clock: Clock
     table: str
     """Where effects are written."""
     charges: Callable[[str], int]
@@ -41,11 +66,14 @@ class Backend(NamedTuple):
         return Update(self.table, {"id": ride}, "ADD charges :one", condition, {":one": 1})
 
 
-type Opener = Callable[[Clock], AbstractContextManager[Backend]]
+type Opener = Callable[[], AbstractContextManager[Backend]]
 
 
-@contextlib.contextmanager
-def open_memory(clock: Clock) -> Iterator[Backend]:
+# ── In this process ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@contextmanager
+def open_memory() -> Iterator[Backend]:
     """A MemoryStore whose effects are counted in this process."""
     charges: Counter[str] = Counter()
 
@@ -56,66 +84,44 @@ def open_memory(clock: Clock) -> Iterator[Backend]:
                 raise EffectConflictError(index)
         charges.update(str(effect.key["id"]) for effect in effects if isinstance(effect, Update))
 
-    store = MemoryStore(apply=apply, clock=clock)
-    yield Backend(store, clock, "Rides", charges.__getitem__, _ends_with_the_window(store, clock))
-
-
-def _ends_with_the_window(store: Store, clock: Clock) -> Callable[[str], float | None]:
     def forgotten_in_s(key: str) -> float | None:
         found = store.read(key)
-        return None if found is None or found.expiry is None else found.expiry - clock() / 1000
+        return None if found is None or found.expiry is None else found.expiry - time.time()
 
-    return forgotten_in_s
-
-
-class OneAtATime:
-    """A lock around moto, which checks a condition and writes in two steps."""
-
-    def __init__(self, transport: Transport) -> None:
-        self.longest_try_s = transport.longest_try_s
-        self._transport = transport
-        self._lock = threading.Lock()
-
-    def __call__(self, operation: str, request: Mapping[str, Any], /) -> Mapping[str, Any]:
-        with self._lock:
-            return self._transport(operation, request)
+    store = MemoryStore(apply=apply)
+    yield Backend(store, "Rides", charges.__getitem__, forgotten_in_s)
 
 
-@contextlib.contextmanager
-def dynamodb(client: Any, transport: Transport | None = None, *, one_at_a_time: bool = False) -> Iterator[Opener]:
-    """Open DynamoDBStores over two tables of this run's own: emptied each time, and deleted in the end.
+@contextmanager
+def open_valkey(client: Any) -> Iterator[Backend]:
+    """A ValkeyStore over an empty server."""
+    client.flushall()
 
-    Args:
-        client: makes and reads the tables.
-        transport: the stores' own; by default over the same client.
-        one_at_a_time: whether requests wait for each other.
-    """
-    prefix = f"carride-test-{uuid.uuid4().hex[:12]}"
-    tables = {f"{prefix}-records": "idempotencyKey", f"{prefix}-rides": "id"}
-    transport = transport or BotocoreTransport(client, 1.5)
-    if one_at_a_time:
-        transport = OneAtATime(transport)
+    def forgotten_in_s(key: str) -> float | None:
+        left_ms = client.pttl(_PREFIX + key)
+        return None if left_ms == -1 else left_ms / 1000
 
-    @contextlib.contextmanager
-    def opener(clock: Clock) -> Iterator[Backend]:
-        for table, key in tables.items():
-            for page in client.get_paginator("scan").paginate(TableName=table, ConsistentRead=True):
-                for item in page["Items"]:
-                    client.delete_item(TableName=table, Key={key: item[key]})
-        yield _backend(client, transport, clock, *tables)
-
-    try:
-        create_tables(client, tables)
-        for table in tables:
-            client.get_waiter("table_exists").wait(TableName=table, WaiterConfig={"Delay": 2})
-        yield opener
-    finally:
-        for table in tables:
-            with contextlib.suppress(client.exceptions.ResourceNotFoundException):
-                client.delete_table(TableName=table)
+    yield Backend(ValkeyStore(client, prefix=_PREFIX), "", lambda ride: 0, forgotten_in_s, keeps_times=False)
 
 
-def _backend(client: Any, transport: Transport, clock: Clock, records: str, rides: str) -> Backend:
+def _guides_sqlite() -> AbstractContextManager[Opener]:
+    """The store of the guide for authors of stores: the page's own code."""
+    namespace: dict[str, Any] = {}
+    for block in re.findall(r"```python\n(.*?)```", (_ROOT / "docs/stores.md").read_text(), re.DOTALL):
+        exec(compile(block, "docs/stores.md", "exec"), namespace)  # noqa: S102 - this repository's own page
+    return nullcontext(namespace["open_sqlite"])
+
+
+# ── DynamoDB ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@contextmanager
+def _open_fake_dynamodb() -> Iterator[Backend]:
+    fake = FakeDynamoDB({"Rides": ("id",)})
+    yield _on_dynamodb(fake, fake, "Records", "Rides")
+
+
+def _on_dynamodb(client: Any, transport: Transport, records: str, rides: str) -> Backend:
     def item(table: str, key: str, value: str) -> Mapping[str, Any]:
         found = client.get_item(TableName=table, Key={key: {"S": value}}, ConsistentRead=True)
         attributes: Mapping[str, Any] = found.get("Item", {})
@@ -126,19 +132,172 @@ def _backend(client: Any, transport: Transport, clock: Clock, records: str, ride
 
     def forgotten_in_s(key: str) -> float | None:
         ttl = item(records, "idempotencyKey", key).get("expiryTimestamp")
-        return None if ttl is None else int(ttl["N"]) - clock() / 1000  # DynamoDB reads its TTL in epoch seconds
+        return None if ttl is None else int(ttl["N"]) - time.time()  # DynamoDB reads its TTL in epoch seconds
 
-    return Backend(DynamoDBStore(records, transport=transport, clock=clock), clock, rides, charges, forgotten_in_s)
+    return Backend(DynamoDBStore(records, transport=transport), rides, charges, forgotten_in_s)
 
 
-@contextlib.contextmanager
-def open_valkey(client: Any, clock: Clock) -> Iterator[Backend]:
-    """A ValkeyStore over an empty server."""
-    client.flushall()
+@contextmanager
+def _dynamodb(client: Any, transport: Transport | None = None) -> Iterator[Opener]:
+    """Open DynamoDBStores over two tables of this run's own: emptied each time, and deleted in the end.
 
-    def forgotten_in_s(key: str) -> float | None:
-        left_ms = client.pttl(PREFIX + key)
-        return None if left_ms == -1 else left_ms / 1000
+    ``client`` makes and reads the tables. The stores use ``transport``, by default over the same client.
+    """
+    prefix = f"carride-test-{uuid.uuid4().hex[:12]}"
+    tables = {f"{prefix}-records": "idempotencyKey", f"{prefix}-rides": "id"}
 
-    store = ValkeyStore(client, prefix=PREFIX, clock=clock)
-    yield Backend(store, clock, "", lambda ride: 0, forgotten_in_s, keeps_times=False)
+    @contextmanager
+    def opener() -> Iterator[Backend]:
+        for table, key in tables.items():
+            for page in client.get_paginator("scan").paginate(TableName=table, ConsistentRead=True):
+                for item in page["Items"]:
+                    client.delete_item(TableName=table, Key={key: item[key]})
+        yield _on_dynamodb(client, transport or BotocoreTransport(client, 1.5), *tables)
+
+    try:
+        create_tables(client, tables)
+        for table in tables:
+            client.get_waiter("table_exists").wait(TableName=table, WaiterConfig={"Delay": 2})
+        yield opener
+    finally:
+        for table in tables:
+            with suppress(client.exceptions.ResourceNotFoundException):
+                client.delete_table(TableName=table)
+
+
+@contextmanager
+def _moto_dynamodb() -> Iterator[Opener]:
+    lock = threading.Lock()  # moto checks a condition and writes in two steps
+
+    class OneAtATime(BotocoreTransport):
+        def __call__(self, operation: str, request: Mapping[str, Any], /) -> Mapping[str, Any]:
+            with lock:
+                return super().__call__(operation, request)
+
+    with mock_aws():
+        client = boto3.client("dynamodb")
+        with _dynamodb(client, OneAtATime(client, 1.5)) as opener:
+            yield opener
+
+
+@contextmanager
+def _engine_dynamodb() -> Iterator[Opener]:
+    with LocalAws() as engine, _at(engine.endpoint_url) as opener:
+        yield opener
+
+
+def _at(url: str, transport: Transport | None = None) -> AbstractContextManager[Opener]:
+    return _dynamodb(boto3.session.Session().client("dynamodb", endpoint_url=url, config=_ONE_TRY), transport)
+
+
+@contextmanager
+def _local_dynamodb(*, lean: bool = False) -> Iterator[Opener]:
+    """AWS's own DynamoDB Local."""
+    fetched = subprocess.run([_DYNAMODB_LOCAL, "fetch"], capture_output=True, text=True, check=False)
+    if fetched.returncode:
+        pytest.skip(fetched.stderr.strip())
+    port, give_up = free_port(), time.monotonic() + _PATIENCE_S
+    url = f"http://127.0.0.1:{port}"
+    with subprocess.Popen([_DYNAMODB_LOCAL, str(port)], stdout=subprocess.DEVNULL) as server, ExitStack() as ending:
+        ending.callback(server.terminate)
+        while server.poll() is None and time.monotonic() < give_up:
+            with suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+                break
+            time.sleep(0.02)
+        transport = LeanTransport(url, "us-east-1", lambda **_: Credentials("test", "test"), read_timeout_s=5)
+        ending.callback(transport.close)
+        yield ending.enter_context(_at(url, transport if lean else None))
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def certify(file: Path, subject: str) -> Path:
+    """Write a key and a certificate, signed by itself, of ``subject``, such as ``IP:127.0.0.1``."""
+    openssl = shutil.which("openssl") or pytest.skip("openssl is not installed")
+    options = [
+        "-newkey",
+        "rsa:2048",
+        "-nodes",
+        "-days",
+        "1",
+        "-subj",
+        "/CN=a test",
+        "-addext",
+        f"subjectAltName={subject}",
+    ]
+    subprocess.run(
+        [openssl, "req", "-x509", *options, "-keyout", file, "-out", f"{file}.crt"], check=True, capture_output=True
+    )
+    file.write_text(file.read_text() + Path(f"{file}.crt").read_text())
+    return file
+
+
+def _named_dynamodb() -> AbstractContextManager[Opener]:
+    """The endpoint that DYNAMODB_ENDPOINT names, with the credentials and the region of the shell."""
+    others = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    with patch.dict(os.environ, others | SHELL, clear=True):
+        return _at(os.environ["DYNAMODB_ENDPOINT"])
+
+
+# ── A server of Valkey's or Redis's ───────────────────────────────────────────────────────────────────────────────────
+
+
+@contextmanager
+def running_valkey() -> Iterator[Any]:
+    """Run a real server, and yield its client."""
+    installed = valkey_server.program()
+    if installed is None:
+        pytest.skip("neither valkey-server nor redis-server is installed")
+    once: Any = {"retry": Retry(NoBackoff(), 0), "retry_on_error": [ReadOnlyError]}
+    with (
+        valkey_server.running(installed) as port,
+        valkey.Valkey(port=port, socket_connect_timeout=1, socket_timeout=2, **once) as client,
+    ):
+        yield client
+
+
+@contextmanager
+def _real_valkey() -> Iterator[Opener]:
+    with running_valkey() as client:
+        yield partial(open_valkey, client)
+
+
+STORES: Final[Mapping[str, Callable[[], AbstractContextManager[Opener]]]] = {
+    "memory": lambda: nullcontext(open_memory),
+    "fake_dynamodb": lambda: nullcontext(_open_fake_dynamodb),
+    "moto_dynamodb": _moto_dynamodb,
+    "fake_valkey": lambda: nullcontext(partial(open_valkey, fakeredis.FakeValkey(socket_timeout=1))),
+    "fake_redis": lambda: nullcontext(
+        partial(open_valkey, fakeredis.FakeRedis(socket_timeout=1, decode_responses=True))
+    ),
+    "guides_sqlite": _guides_sqlite,
+    "engine_dynamodb": _engine_dynamodb,
+    "local_dynamodb": _local_dynamodb,
+    "lean_dynamodb": partial(_local_dynamodb, lean=True),
+    "named_dynamodb": _named_dynamodb,
+    "real_valkey": _real_valkey,
+}
+"""What starts each store's server, if it needs one, and opens the store."""
+
+
+@pytest.fixture(scope="module")
+def openers() -> Iterator[Callable[[str], Opener]]:
+    """Start the server of a store, once, and return what opens the store."""
+    with ExitStack() as running:
+        yield cache(lambda name: running.enter_context(STORES[name]()))
+
+
+def over(*stores: str) -> Any:
+    """Make a fixture that opens each of these stores in turn, empty."""
+
+    @pytest.fixture(params=stores)
+    def opened(request: pytest.FixtureRequest, openers: Callable[[str], Opener]) -> Iterator[Backend]:
+        with openers(request.param)() as backend:
+            yield backend
+
+    return opened

@@ -3,8 +3,9 @@
 import os
 from typing import Final
 
-from tests.idempotency.stores.fixtures import *  # noqa: F403 - the stores, as fixtures
-from tests.idempotency.stores.fixtures import over
+from tests.idempotency.stores.backends import openers, over
+
+__all__ = ["backend", "openers", "transactional"]
 
 NAMED: Final = ["named_dynamodb"] if "DYNAMODB_ENDPOINT" in os.environ else []
 

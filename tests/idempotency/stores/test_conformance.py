@@ -1,32 +1,23 @@
-"""What every store must do. `backend` opens the stores; whoever writes one adds it to the fixtures and runs this."""
+"""What every store must do. `backend` opens the stores; whoever writes one adds it to `STORES` and runs this."""
 
 import functools
-import itertools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 import pytest
 
-from idempotency import Consumer, EffectConflictError, Operation, Policy, Update
-from idempotency.clock import Clock, epoch_ms
+from idempotency import EffectConflictError, Update
+from idempotency.clock import epoch_ms
 from idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
 from idempotency.stores import may_compare_and_swap, may_put_if_absent, may_update_if_owner
-from idempotency.testing import Crash, DeadLetterBox, Invocation
-from tests.idempotency.samples import event
 from tests.idempotency.stores.backends import FIRST_CHARGE, Backend
 
 KEY: Final = "history#order_01"
 RIDE: Final = "order_01"
 WINDOW_S: Final = 30 * 86_400
 LEASE_MS: Final = 30_000
-
-
-@pytest.fixture
-def clock() -> Clock:
-    """The time by which stores are opened: the real one, since a server has its own."""
-    return epoch_ms
 
 
 def claim(key: str = KEY, owner: str = "owner-1", attempt: int = 1) -> Record:
@@ -96,51 +87,38 @@ OTHERWISE: Final[list[dict[str, Any]]] = [
 ]
 
 
+WRITES: Final = ("put_if_absent", "compare_and_swap", "compare_and_swap as read", "update_if_owner")
+
+
+@pytest.mark.parametrize("write", WRITES)
 @pytest.mark.parametrize("there", THERE.values(), ids=THERE)
-class TestConditions:
-    """Every write succeeds exactly on its condition, and returns the record that is now stored."""
-
-    @staticmethod
-    def keys(backend: Backend, there: dict[str, Any] | None) -> Iterator[tuple[Record, Record | None]]:
-        """Yield, without end, a claim of another key, and what has been written under that key."""
-        for number in itertools.count():
-            first = claim(f"{KEY}{number}")
-            yield first, None if there is None else backend.store.put_if_absent(first._replace(**there))
-
-    @staticmethod
-    def check(backend: Backend, there: Record | None, record: Record, answer: Record | None, *, writes: bool) -> None:
+def test_a_write_takes_place_exactly_on_its_condition(
+    backend: Backend, there: dict[str, Any] | None, write: str
+) -> None:
+    """It returns the record that is now stored, whole: the new one, or the one that refused it."""
+    store = backend.store
+    for number, change in enumerate(OTHERWISE):
+        first = claim(f"{KEY}{number}")
+        written = None if there is None else store.put_if_absent(first._replace(**there))
+        seen = (written or first)._replace(**change)
+        record = claim(first.key, "owner-3", 3)._replace(fingerprint=None, delivery=None)
+        answer: Record | None
+        if write == "put_if_absent":
+            answer, writes = store.put_if_absent(record), may_put_if_absent(written)
+        elif write == "update_if_owner":
+            record = seen._replace(result='"done"', owner=seen.owner or "owner-1")  # every owner has a token
+            answer, writes = store.update_if_owner(record), may_update_if_owner(written, record)
+        else:
+            found = store.read(first.key) if "read" in write else None
+            answer = store.compare_and_swap(found._replace(**change) if found else seen, record)
+            writes = may_compare_and_swap(written, seen)
         assert (answer is record) is writes
-        now = record if writes else there
-        for found in (answer, backend.store.read(record.key)):
+        now = record if writes else written
+        for found in (answer, store.read(first.key)):
             if now is None:
                 assert found is None
             else:
                 assert_is(backend, found, now)
-
-    def test_put_if_absent(self, backend: Backend, there: dict[str, Any] | None) -> None:
-        """A record is written if its key is absent."""
-        _, written = next(self.keys(backend, there))
-        record = claim(f"{KEY}0", "owner-2")
-        answer = backend.store.put_if_absent(record)
-        self.check(backend, written, record, answer, writes=may_put_if_absent(written))
-
-    @pytest.mark.parametrize("read", [False, True], ids=["as written", "as read"])
-    def test_compare_and_swap(self, backend: Backend, there: dict[str, Any] | None, *, read: bool) -> None:
-        """A record replaces the one that was seen, whole, if owner, attempt, status and lease are still the same."""
-        for change, (first, written) in zip(OTHERWISE, self.keys(backend, there), strict=False):
-            seen = (written or first)._replace(**change)
-            found = backend.store.read(first.key) if read else None
-            record = claim(first.key, "owner-3", 3)._replace(fingerprint=None, delivery=None)
-            answer = backend.store.compare_and_swap(found._replace(**change) if found else seen, record)
-            self.check(backend, written, record, answer, writes=may_compare_and_swap(written, seen))
-
-    def test_update_if_owner(self, backend: Backend, there: dict[str, Any] | None) -> None:
-        """A claim is renewed, completed or failed by its owner, while it is in progress, and its lease only grows."""
-        for change, (first, written) in zip(OTHERWISE, self.keys(backend, there), strict=False):
-            record = (written or first)._replace(**change, result='"done"')
-            record = record._replace(owner=record.owner or "owner-1")  # only owners with a token have claims
-            answer = backend.store.update_if_owner(record)
-            self.check(backend, written, record, answer, writes=may_update_if_owner(written, record))
 
 
 class TestRecords:
@@ -156,12 +134,10 @@ class TestRecords:
     def test_keys_are_apart(self, backend: Backend) -> None:
         """Keys that differ in case, space or one character name different records."""
         keys = ("a#b", "a#B", "a# b", "a#b ", "a#{b}", "a#b\n", "a#ß", "A#b")
-        for number, key in enumerate(keys):
-            assert backend.store.put_if_absent(claim(key, owner=f"owner-{number}")).owner == f"owner-{number}"
-        found = [backend.store.read(key) for key in keys]
-        assert [each and (each.key, each.owner) for each in found] == [
-            (key, f"owner-{number}") for number, key in enumerate(keys)
-        ]
+        written = [backend.store.put_if_absent(claim(key, owner=f"owner of {key!r}")) for key in keys]
+        for key, record in zip(keys, written, strict=True):
+            assert record.owner == f"owner of {key!r}"
+            assert_is(backend, backend.store.read(key), record)
 
     def test_copy_of_a_record_that_was_read_may_serve_as_seen(self, backend: Backend) -> None:
         """A copy of a record that was read can be compared after it has been written."""
@@ -284,32 +260,3 @@ class TestEffects:
         assert (transactional.charges(RIDE), transactional.charges("order_02")) == (1, 0)
         assert store.read("history#other") is None
         assert_is(transactional, store.read(KEY), first)
-
-
-class TestConsumer:
-    def test_life_of_a_key(self, backend: Backend) -> None:
-        """A crashed run is busy and then taken over; a failing one is quarantined, released, run and recognised."""
-        box, steps = DeadLetterBox(), iter(["dies", "fails", "succeeds"])
-        policy = Policy(warm_cache=0, max_attempts=2, same_delivery_takes_over=True)
-        consumer: Consumer = Consumer(
-            "history", backend.store, key="detail.idempotencyid", policy=policy, dead_letters=box, region="eu-west-1"
-        )
-
-        @consumer.event_handler
-        def handler(event: Any, operation: Operation) -> None:
-            match next(steps):
-                case "dies":
-                    raise Crash
-                case "fails":
-                    raise KeyError("pickup")
-
-        def deliver(request: str) -> Any:
-            message = event("order_01") | {"time": "2999-01-01T00:00:00Z"}
-            return handler(message, Invocation(epoch_ms, request_id=request))["outcome"]
-
-        with pytest.raises(Crash):
-            deliver("request-1")
-        assert [deliver(f"request-{number}") for number in (2, 1, 2)] == ["Busy", "DeadLettered", "Quarantined"]
-        assert [letter.attempt for letter in box.letters] == [2]
-        assert consumer.release("order_01")
-        assert [deliver("request-2"), deliver("request-3")] == ["Retried", "Duplicate"]

@@ -1,10 +1,7 @@
 """Tests that need a real server: refusals, users, TLS and clusters."""
 
-import shutil
-import subprocess
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import pytest
@@ -15,7 +12,7 @@ from idempotency.clock import epoch_ms
 from idempotency.errors import StoreError, StoreRefusedError, StoreUnavailableError
 from idempotency.stores.valkey import ValkeyStore
 from local import valkey_server
-from tests.idempotency.stores.fixtures import free_port
+from tests.idempotency.stores.backends import certify, free_port, running_valkey
 from tests.idempotency.stores.test_conformance import claim, completed
 
 KEY: Final = claim().key
@@ -23,45 +20,16 @@ USER: Final = "worker:p%40ss%2Fw%3Ard@"
 TOO_LITTLE: Final = 1_000_000
 
 
-@pytest.fixture
-def server(valkey_client: Any) -> Iterator[Any]:
-    """A real server with the settings that it began with."""
-    valkey_client.flushall()
-    yield valkey_client
-    valkey_client.config_set("maxmemory", 0)
-    valkey_client.replicaof("NO", "ONE")
-
-
-@pytest.fixture
-def store(server: Any) -> ValkeyStore:
-    """A store on the server, without pauses between tries."""
-    return ValkeyStore(server, sleep=lambda seconds: None)
-
-
-REFUSALS: dict[str, Callable[[Any], object]] = {
-    "WRONGTYPE": lambda server: server.set(f"idempotency:{KEY}", "another application's"),
-    "OOM": lambda server: server.config_set("maxmemory", TOO_LITTLE),
-    "READONLY": lambda server: server.replicaof("127.0.0.1", 1),
-}
-
-
-@pytest.mark.parametrize("refuse", REFUSALS.values(), ids=REFUSALS)
-def test_error_reply_is_a_definite_refusal(server: Any, store: ValkeyStore, refuse: Callable[[Any], object]) -> None:
-    """An error reply has written nothing, and a server out of memory still completes its known claims."""
-    known = claim("history#known")
-    store.put_if_absent(known)
-    refuse(server)
-    with pytest.raises(StoreRefusedError):
-        store.put_if_absent(claim())
-    if server.config_get("maxmemory")["maxmemory"] != "0":
+def test_server_out_of_memory_completes_what_it_knows() -> None:
+    """It refuses a new claim, definitely, and still takes the completion of a known one."""
+    with running_valkey() as server:
+        store, known = ValkeyStore(server, sleep=lambda seconds: None), claim("history#known")
+        store.put_if_absent(known)
+        server.config_set("maxmemory", TOO_LITTLE)
+        with pytest.raises(StoreRefusedError):
+            store.put_if_absent(claim())
         done = completed(known)
         assert store.update_if_owner(done) is done
-    server.config_set("maxmemory", 0)
-    server.replicaof("NO", "ONE")
-    if server.type(f"idempotency:{KEY}") == b"string":
-        assert server.getdel(f"idempotency:{KEY}") == b"another application's"
-    record = claim()
-    assert store.put_if_absent(record) is record
 
 
 class Secured(NamedTuple):
@@ -77,21 +45,15 @@ class Secured(NamedTuple):
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     """A server with a password, certificates, and all slots of a cluster."""
-    installed, openssl = valkey_server.program(), shutil.which("openssl")
-    if installed is None or openssl is None:
-        pytest.skip("neither valkey-server nor redis-server, or no openssl, is installed")
+    installed = valkey_server.program() or pytest.skip("neither valkey-server nor redis-server is installed")
     folder = tmp_path_factory.mktemp("certificates")
-    key = str(folder / "key")
-    subprocess.run([openssl, "genrsa", "-out", key], check=True, capture_output=True)
-    for name, subject in (("right", "IP:127.0.0.1"), ("wrong", "DNS:other.example")):
-        options = ["-days", "1", "-subj", f"/CN={name}", "-addext", f"subjectAltName={subject}", "-out", name]
-        subprocess.run([openssl, "req", "-x509", "-key", key, *options], check=True, capture_output=True, cwd=folder)
-    (folder / "trusted").write_text("".join((folder / name).read_text() for name in ("right", "wrong")))
+    files = [certify(folder / name, subject) for name, subject in (("right", "IP:127.0.0.1"), ("wrong", "DNS:other"))]
+    (folder / "trusted").write_text("".join(file.read_text() for file in files))
     tls_port = free_port()
-    files = {"key-file": key, "cert-file": str(folder / "right"), "ca-cert-file": str(folder / "trusted")}
-    tls = {"port": str(tls_port), "auth-clients": "no", "cluster": "yes", **files}
-    cluster = ["--cluster-enabled", "yes", "--cluster-port", str(free_port())]
-    settings = [*cluster, *(word for name, value in tls.items() for word in (f"--tls-{name}", value))]
+    tls = {"port": tls_port, "auth-clients": "no", "cluster": "yes", "ca-cert-file": folder / "trusted"}
+    tls |= dict.fromkeys(("key-file", "cert-file"), folder / "right")
+    settings = ["--cluster-enabled", "yes", "--cluster-port", str(free_port())]
+    settings += [word for name, value in tls.items() for word in (f"--tls-{name}", str(value))]
     with (
         pytest.MonkeyPatch.context() as environment,
         valkey_server.running(installed, *settings) as port,
@@ -105,7 +67,11 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
             assert time.monotonic() < give_up
             time.sleep(0.02)
         ports = {"redis": port, "valkey": port, "rediss": tls_port, "valkeys": tls_port}
-        yield Secured(client, ports, lambda name: client.config_set("tls-cert-file", str(Path(folder / name))))
+
+        def show(name: str) -> None:
+            client.config_set("tls-cert-file", str(folder / name), "tls-key-file", str(folder / name))
+
+        yield Secured(client, ports, show)
 
 
 @pytest.mark.parametrize("options", ["", "?cluster=true"])

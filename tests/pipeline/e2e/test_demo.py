@@ -80,6 +80,6 @@ def test_a_kept_demo_is_found_until_it_is_interrupted(environment: dict[str, str
         demo.send_signal(signal.SIGINT)
         rest, _ = demo.communicate(timeout=SECONDS)
     assert [answer["outcome"] for answer in invoked] == ["New", "Duplicate"], said
-    assert "RideTableName" in outputs, said
+    assert "BookingTableName" in outputs, said
     assert (local.pid, demo.returncode) == (demo.pid, 0), said + rest
     assert not (tmp_path / "stack.json").exists()

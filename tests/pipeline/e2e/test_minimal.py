@@ -1,4 +1,4 @@
-"""The minimal application, run as its README says: `python -m local.engine run examples/minimal/template.yaml`."""
+"""The minimal application, run as `make engine` does."""
 
 import itertools
 import json

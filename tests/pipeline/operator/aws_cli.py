@@ -62,7 +62,6 @@ def serving(folder: Path, client: Callable[[str], Any]) -> Iterator[dict[str, st
 
 
 def run(client: Callable[[str], Any], here: Path, words: list[str]) -> str:
-    """Run a command, and return what it prints."""
     service, operation, *rest = words
     if (service, operation) == ("logs", "tail"):
         lines = client("logs").filter_log_events(logGroupName=rest[0])["events"]

@@ -34,7 +34,7 @@ class Operator:
             main(command, world.client)
         else:
             where = ("--stack", NAME, "--region", cloud.region)
-            main([*command, *where], lambda service, region: cloud.client(service, region=region))
+            main([*command, *where], cloud.client)
 
 
 @pytest.fixture(scope="module")

@@ -1,11 +1,14 @@
 """What the operator's pages show: each command runs on a stack of the local engine, and prints what stands there."""
 
 import json
+import os
 import re
 import shlex
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
+from itertools import groupby
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -133,10 +136,23 @@ def test_every_command_of_a_runbook_runs(
     left = [line for line in lines if not any(part in line for part in ELSEWHERE)]
     if not left:
         pytest.skip("; ".join(sorted({why for part, why in ELSEWHERE.items() if part in commands})))
-    for line in left:
-        if line.startswith(CARRIDE):
-            operator.run(*shlex.split(line.removeprefix(CARRIDE)))
-    if script := "".join(line for line in left if not line.startswith(CARRIDE)):
-        done = shell(script)
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert done.stderr == ""
+    for is_carride, some in groupby(left, lambda line: line.startswith(CARRIDE)):
+        if is_carride:
+            for line in some:
+                operator.run(*shlex.split(line.removeprefix(CARRIDE)))
+        else:
+            done = shell("".join(some))
+            assert done.returncode == 0, done.stdout + done.stderr
+            assert done.stderr == ""
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_the_script_runs_from_any_folder(tmp_path: Path, linked: bool) -> None:
+    """It finds the project's own Python through a symbolic link, too, and needs no variable."""
+    script = ROOT / "carride"
+    if linked:
+        (tmp_path / "linked").symlink_to(script)
+        script = tmp_path / "linked"
+    environment = {"PATH": os.environ["PATH"], "HOME": os.environ["HOME"]}
+    done = subprocess.run([script, "--help"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    assert all(name.partition(" ")[0] in done.stdout for name in VERBS)

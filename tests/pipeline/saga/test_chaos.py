@@ -1,12 +1,18 @@
 """The worst mix in small: nothing lost, nothing doubled; and without their protection, no consumer gets through it."""
 
 import io
+from datetime import datetime
+
+import pytest
 
 from carride.simulation import Spec
 from idempotency import MemoryStore
 from local.chaos import cloud_without, mix, rehearse
 from local.command import Progress
 from local.local_aws import LocalAws
+from ops import replay
+from ops.audit import reading
+from ops.stack import StackRef
 
 
 def test_nothing_is_lost_or_doubled_in_the_worst_mix(cloud: LocalAws) -> None:
@@ -19,12 +25,20 @@ def test_nothing_is_lost_or_doubled_in_the_worst_mix(cloud: LocalAws) -> None:
     assert sum(result.report.saga.endings.values()) == 16
 
 
-def test_a_consumer_without_its_decorator_is_noticed() -> None:
-    """Copies alone are enough to show that it takes effect more than once, by whatever means it writes."""
-    consumers = ["ride-history", "dispatch", "payment"]
+def test_a_consumer_without_its_decorator_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes effect more than once, by whatever means it writes, also by a replay, and it quarantines no poison."""
+    consumers, whole = ["ride-history", "dispatch", "payment"], replay.start
+
+    def half(ref: StackRef, name: str, since: datetime, _until: datetime, receivers: list[str]) -> None:
+        times = sorted(event.time for event in reading.published(ref))
+        whole(ref, name, since, times[len(times) // 2], receivers)
+
+    monkeypatch.setattr(replay, "start", half)
     with cloud_without(consumers) as cloud:
         cloud.build()
-        spec, progress = Spec(rides=4, seed=4, duplicates=1), Progress(io.StringIO())
+        spec, progress = Spec(rides=4, seed=4, duplicates=1, poison=1), Progress(io.StringIO())
         result = rehearse(cloud, spec, store=MemoryStore(), progress=progress, troubles=0)
-    assert result.wrong
+    wrong = "\n".join(result.wrong)
+    for part in ("IdempotencyTable: changed", "events were not replayed", ": dead-lettered ", ": not dead-lettered "):
+        assert part in wrong
     assert [name for name, account in result.report.ledger.consumers.items() if account.doubled] == consumers

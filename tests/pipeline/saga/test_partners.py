@@ -1,11 +1,11 @@
-"""What a partner needs to hear of rides: a queue, filled by the topic or by a rule of its own."""
+"""What a partner needs to hear of rides: a queue that the topic fills."""
 
 import json
 from typing import Any
 
 from carride.simulation import older_envelope
 from idempotency import MemoryStore
-from local.partner import Partner, allow, subscribe
+from local.partner import Partner, subscribe
 from tests.functions.saga import event_of
 from tests.pipeline.saga.town import Town
 
@@ -60,20 +60,3 @@ def test_a_copy_in_the_older_envelope_is_recognised_as_one(town: Town) -> None:
     assert partner.poll(town.cloud.client("sqs"), queue) == 2
     assert partner.points == {fact.idempotencyid: 1}
     assert messages(town, queue) == []
-
-
-def test_a_rule_and_a_queue_do_as_well(town: Town) -> None:
-    """A subscriber with a rule of its own gets events as they are on the bus, and no producer has to know of it."""
-    events, sqs = town.cloud.client("events"), town.cloud.client("sqs")
-    bus = town.stack.outputs["CarRideBusName"]
-    url = sqs.create_queue(QueueName="by-rule")["QueueUrl"]
-    pattern = {"detail": {"type": ["CarRideCancelled"]}}
-    rule = events.put_rule(Name="by-rule", EventBusName=bus, EventPattern=json.dumps(pattern))["RuleArn"]
-    arn = allow(sqs, url, "events", rule)
-    events.put_targets(Rule="by-rule", EventBusName=bus, Targets=[{"Id": "queue", "Arn": arn}])
-    ride = town.ride()
-    town.hear(ride.created, ride.cancelled)
-    (heard,) = messages(town, url)
-    assert heard["detail"] == event_of(ride.cancelled).to_detail()
-    events.remove_targets(Rule="by-rule", EventBusName=bus, Ids=["queue"])
-    events.delete_rule(Name="by-rule", EventBusName=bus)

@@ -1,8 +1,7 @@
-"""Whole rides through the deployed pipeline: booked, driven and paid; or settled by the reconciler."""
+"""The reconciler in the deployed pipeline."""
 
 from datetime import UTC, datetime, timedelta
 
-from tests.functions.api.client import BOOKING, Api
 from tests.functions.saga import event_of
 from tests.pipeline.saga.town import Town
 
@@ -21,16 +20,3 @@ def test_rides_that_stand_still_are_settled(town: Town) -> None:
     assert [charge["status"] for charge in town.charges(abandoned, expired)] == ["refunded"] * 2
     town.reconcile()
     assert town.saga(abandoned, expired) == saga
-
-
-def test_a_booking_that_nobody_ends_is_cancelled(town: Town) -> None:
-    """The caller finds the ride cancelled; its car is free, and its money released."""
-    api, order = Api(town.cloud, town.stack), BOOKING | {"pickup": "sector_10"}
-    ride = api.send("POST", "/carrides", order, key="abandoned-book").body
-    path = f"/carrides/{ride['orderID']}"
-    api.send("PUT", path, {"action": "accept", "version": 1}, key="abandoned-accept")
-    town.settle()
-    town.reconcile()
-    found = api.send("GET", path).body
-    assert found["status"] == "cancelled"
-    assert {"CarReleased", "PaymentRefunded"} <= {each["type"] for each in found["timeline"]}

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from carride.facts import Fact
-from local.demo import reconcile, stack_ref
+from local.demo import reconcile
 from local.local_aws import LocalAws, Stack
 from local.simulated_gateway import Books, GatewayServer, Request, Troubles
 from ops.audit import gateway_payments, read
@@ -41,9 +41,7 @@ class Town(Pipeline):
     def saga(self, *rides: Life) -> Saga:
         """Return how these rides have ended, by all evidence."""
         names = {ride.order_id for ride in rides}
-        found = read(
-            stack_ref(self.cloud, self.stack), grace=timedelta(), payments=gateway_payments(self.gateway.ledger())
-        )
+        found = read(self.stack, grace=timedelta(), payments=gateway_payments(self.gateway.ledger()))
         return check(
             found._replace(
                 published=[event for event in found.published if event.named and event.named.order_id in names],
@@ -55,7 +53,7 @@ class Town(Pipeline):
 
     def reconcile(self) -> None:
         """Run the reconciler as if it were tomorrow."""
-        reconcile(self.cloud, self.stack, self.settle)
+        reconcile(self.stack, self.settle)
 
     def charges(self, *rides: Life) -> list[dict[str, Any]]:
         """Return what the gateway has of these rides."""

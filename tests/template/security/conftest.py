@@ -8,7 +8,6 @@ from typing import Final
 import pytest
 
 from infrastructure.transformed import source
-from local.demo import stack_ref
 from local.local_aws import FAULTS, ROOT, LocalAws
 from local.simulated_gateway import Books, GatewayServer, Troubles
 from ops import fleet
@@ -61,7 +60,7 @@ def _ask_the_api(api: Api) -> None:
 def _simulate(town: Town) -> None:
     """Publish duplicates, late, malformed and poisoned events, and some that the bus refuses."""
     request = {"rides": 4, "seed": 3, "duplicates": 0.5, "malformed": 12, "late": 2, "crashes": 1, "poison": 1}
-    list(simulate(stack_ref(town.cloud, town.stack), request))
+    list(simulate(town.stack, request))
     town.settle()
 
 

@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from idempotency import marshalling
 from idempotency.clock import Clock, epoch_ms
 from idempotency.errors import EffectConflictError, EffectsRejectedError, StoreRefusedError, StoreUnavailableError
 from idempotency.record import IN_PROGRESS, Record
@@ -18,7 +19,7 @@ from idempotency.stores.retries import Retries, Verdict
 from idempotency.stores.transport import NoAnswerError, ServiceError, Transport, dynamodb_transport
 
 if TYPE_CHECKING:
-    from idempotency.effects import Effect
+    from idempotency.effects import Action, Effect
 
 MAX_ACTIONS: Final = 100
 """The most actions of one TransactWriteItems, including the record's."""
@@ -120,29 +121,31 @@ class DynamoDBStore:
         effects: Sequence["Effect"],
         until_ms: int | None,
     ) -> Record | None:
+        item = item_of(record)
+        others = _keep(item, effects) if effects else {}
         put: dict[str, Any] = {
             "TableName": self._table,
-            "Item": item_of(record),
+            "Item": item,
             "ConditionExpression": condition,
             "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
         }
         if values:
             put |= {"ExpressionAttributeNames": _STATUS_AND_OWNER, "ExpressionAttributeValues": values}
-        if effects:
-            return self._transact(record, put, effects, until_ms)
+        if others:
+            return self._transact(record, put, others, until_ms)
         try:
             self._send("PutItem", put, until_ms)
         except ServiceError as error:
-            item = error.body.get("Item")
-            return record_of(item) if item else None
+            there = error.body.get("Item")
+            return record_of(there) if there else None
         return record
 
     def _transact(
-        self, record: Record, put: Mapping[str, Any], effects: Sequence["Effect"], until_ms: int | None
+        self, record: Record, put: Mapping[str, Any], effects: Mapping[int, "Action"], until_ms: int | None
     ) -> Record | None:
         from idempotency.effects import action_of
 
-        actions: list[Mapping[str, object]] = [{"Put": put}, *map(action_of, effects)]
+        actions: list[Mapping[str, object]] = [{"Put": put}, *map(action_of, effects.values())]
         if len(actions) > MAX_ACTIONS:
             raise EffectsRejectedError(f"{len(actions)} are more than the {MAX_ACTIONS} actions of one transaction")
         # The token is made once for this request, and kept over its retries. A token derived from the key would collide
@@ -156,7 +159,7 @@ class DynamoDBStore:
                 item = reasons[0].get("Item")
                 return record_of(item) if item else None
             index = [reason.get("Code") for reason in reasons[1:]].index(_CONDITION)
-            raise EffectConflictError(index, reasons[index + 1].get("Item")) from error
+            raise EffectConflictError([*effects][index], reasons[index + 1].get("Item")) from error
         except StoreRefusedError as refused:
             cause = refused.__cause__
             if isinstance(cause, ServiceError) and (
@@ -215,8 +218,22 @@ def _reasons(error: ServiceError, actions: int) -> Sequence[Mapping[str, Any]]:
     return reasons if len(reasons) == actions else ()
 
 
+def _keep(item: dict[str, dict[str, Any]], effects: Sequence["Effect"]) -> dict[int, "Action"]:
+    """Add to a record's item what it is to keep, and return the effects on items of their own by their position."""
+    from idempotency.effects import Keep
+
+    others: dict[int, Action] = {}
+    for position, effect in enumerate(effects):
+        if isinstance(effect, Keep):
+            item |= marshalling.item(effect.attributes)
+            item.pop("expiryTimestamp", None)
+        else:
+            others[position] = effect
+    return others
+
+
 _ABSENT: Final[Mapping[str, Any]] = {}
-_ATTRIBUTES: Final[tuple[tuple[str, str, Any], ...]] = (
+ATTRIBUTES: Final[tuple[tuple[str, str, Any], ...]] = (
     ("idempotencyKey", "S", ""),
     ("status", "S", ""),
     ("owner", "S", None),
@@ -243,13 +260,13 @@ def item_of(record: Record) -> dict[str, dict[str, Any]]:
     """Return the record as a stored item in the wire format. None is left out."""
     return {
         name: {kind: str(value) if kind == "N" else value}
-        for (name, kind, _), value in zip(_ATTRIBUTES, record, strict=False)
+        for (name, kind, _), value in zip(ATTRIBUTES, record, strict=False)
         if value is not None and value is not False
     }
 
 
 def record_of(item: Mapping[str, Mapping[str, Any]]) -> Record:
     """Return a stored item as a record. An absent attribute is None; the decision handles invalid values."""
-    found = [(kind, item.get(name, _ABSENT).get(kind, absent)) for name, kind, absent in _ATTRIBUTES]
+    found = [(kind, item.get(name, _ABSENT).get(kind, absent)) for name, kind, absent in ATTRIBUTES]
     values: list[Any] = [int(value) if kind == "N" and value is not None else value for kind, value in found]
     return Record(*values)

@@ -1,0 +1,52 @@
+"""Predicts what a consumer does with an event: its own code decides, on copies of its records."""
+
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from carride.consumer import wired
+from carride.events import RideEvent
+from idempotency import IdempotencyError, Operation
+from idempotency.clock import epoch_ms
+from idempotency.observation import Observation
+from idempotency.policy import DAY
+from idempotency.record import Record
+from idempotency.stores.memory import MemoryStore
+from idempotency.testing import DeadLetterBox, Invocation
+from ops.audit.evidence import AuditedConsumer
+from ops.stack import StackRef
+
+
+class Predictor:
+    """Gives events to a deployed consumer's code. One that would take effect is remembered until `start`."""
+
+    def __init__(self, stack: StackRef, consumer: AuditedConsumer) -> None:
+        name = stack.outputs[f"{consumer.resources}FunctionName"]
+        function = stack.client("lambda").get_function_configuration(FunctionName=name)
+        window = int(function["Environment"]["Variables"]["IDEMPOTENCY_WINDOW_DAYS"]) * DAY
+        self._invocation = partial(Invocation, epoch_ms, timeout_s=function["Timeout"])
+        self._name, self._policy = consumer.name, replace(consumer.policy, window=window, busy="raise", warm_cache=0)
+        self.start()
+
+    def start(self, *records: Record) -> None:
+        """Forget all that was, and know these records."""
+        # A clock that stands at 0: the table may still have records whose window has ended, and so has this store.
+        self.store = MemoryStore(capacity=sys.maxsize, apply=lambda _effects: None, clock=lambda: 0)
+        for record in records:
+            self.store.put_if_absent(record)
+        self._observed: list[Observation] = []
+        consumer = wired(self._name, self.store, self._policy, DeadLetterBox(), self._observed.append)
+        self._handle = consumer.event_handler(_work)
+
+    def observe(self, event: Mapping[str, Any]) -> Observation:
+        """Return what becomes of a delivery. Whether the work of a run succeeds is not predicted."""
+        with suppress(IdempotencyError):  # what it raises was observed
+            self._handle(dict(event), self._invocation())
+        return self._observed.pop()
+
+
+def _work(event: RideEvent, operation: Operation) -> None:
+    """Do nothing: the prediction ends where the consumer's own work begins."""
