@@ -77,6 +77,9 @@ def test_calls_of_boto3_are_seen(crash_everywhere: Crash) -> None:
         given: Any = {"UpdateExpression": "ADD n :one", "ExpressionAttributeValues": {":one": {"N": "1"}}}
         client.update_item(TableName="Points", Key={"id": {"S": "c1"}}, **given)
 
+    def put(_: World, __: Operation) -> None:
+        boto3.resource("dynamodb").Table("Points").put_item(Item={"id": "c1", "idempotencyKey": "k1"})
+
     with mock_aws():
         client = boto3.client("dynamodb")
         create_tables(client, {"Idempotency": "idempotencyKey", "Points": "id"})
@@ -84,6 +87,7 @@ def test_calls_of_boto3_are_seen(crash_everywhere: Crash) -> None:
         url = queue.create_queue(QueueName="queue")["QueueUrl"]
         crash = partial(crash_everywhere, event=EVENT, world=moto, without=["crash before", "overtaken", "taken over"])
         assert crash(build) == 9
+        assert crash(partial(build, work=put)) == 9, "a second put of one item changes nothing"
         for work, found in ((add, "direct Update Points"), (send, "direct SendMessage of sqs")):
             with pytest.raises(BrokenPromiseError, match=f"{found} took effect 2 times.*operation.write"):
                 crash(partial(build, work=work))

@@ -7,6 +7,7 @@ import enum
 import gc
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from decimal import Decimal
 from functools import partial
@@ -240,53 +241,41 @@ def _number(of: Any) -> int:
     return number
 
 
-class Queue:
-    """An SQS queue, read by an event source mapping in batches of all that is visible."""
+def _drained(case: Case, bodies: list[str], charge: EventWork) -> tuple[int, list[int], int]:
+    """Have an event source mapping empty a queue, in batches of all that is visible, each to a new process.
 
-    def __init__(self, case: Case, bodies: list[str]) -> None:
-        self.charged: set[int] = set()
-        self.receives = [0] * len(bodies)
-        self._case = case
-        self._sent_ms = case.clock()
-        self._bodies = bodies
+    Returns how many messages were charged, how often each was received, and how many were set aside.
+    """
+    charged, receives, dead, sent_ms = set[int](), [0] * len(bodies), 0, case.clock()
 
-    def drain(self, charge: EventWork, timeout_s: float = 60) -> int:
-        """Deliver until the queue is empty, each time to a new process; return how many messages are set aside."""
+    def work(given: dict[str, Any]) -> object:
+        charge(given)
+        charged.add(_number(given))
+        return "payment"
 
-        def work(given: dict[str, Any]) -> object:
-            charge(given)
-            self.charged.add(_number(given))
-            return "payment"
-
-        waiting, dead = list(range(len(self._bodies))), 0
-        while waiting:
-            for number in waiting:
-                self.receives[number] += 1
-            handler = self._case.process(timeout_s=timeout_s).batch(work)
-            try:
-                response = handler({"Records": [self._record(number) for number in waiting]})
-                ids = {failure["itemIdentifier"] for failure in response["batchItemFailures"]}
-            except (Exception, Crash):  # noqa: BLE001 - the invocation failed, and with it all records
-                ids = {f"message-{number}" for number in waiting}
-            failed = [number for number in waiting if f"message-{number}" in ids]
-            waiting = [number for number in failed if self.receives[number] < MAX_RECEIVES]
-            dead += len(failed) - len(waiting)
-            self._case.clock.advance(VISIBILITY_TIMEOUTS * timeout_s)
-        return dead + len(self._case.dead_letters.letters)
-
-    def _record(self, number: int) -> dict[str, Any]:
-        batch = sqs_event(self._bodies[number], clock=lambda: self._sent_ms, received=self.receives[number])
-        record: dict[str, Any] = batch["Records"][0]
-        return record | {"messageId": f"message-{number}"}
+    waiting = list(range(len(bodies)))
+    while waiting:
+        records = {}
+        for number in waiting:
+            receives[number] += 1
+            batch = sqs_event(bodies[number], clock=lambda: sent_ms, received=receives[number])
+            records[f"message-{number}"] = batch["Records"][0] | {"messageId": f"message-{number}"}
+        failed = [*records]
+        with suppress(Exception, Crash):  # an invocation that failed has failed for all records
+            response = case.process(timeout_s=MINUTE).batch(work)({"Records": [*records.values()]})
+            failed = [failure["itemIdentifier"] for failure in response["batchItemFailures"]]
+        tried = [number for number in waiting if f"message-{number}" in failed]
+        waiting = [number for number in tried if receives[number] < MAX_RECEIVES]
+        dead += len(tried) - len(waiting)
+        case.clock.advance(VISIBILITY_TIMEOUTS * MINUTE)
+    return len(charged), receives, dead + len(case.dead_letters.letters)
 
 
 @adversity("one of three records of a batch cannot be read", here="2 of 2 neighbours charged; set aside at receive 1")
 def unreadable_record(case: Case) -> str:
     before, after = _bodies(2)
-    queue = Queue(case, [before, "[" * 20_000, after])
-    dead = queue.drain(lambda _: None)
-    fate = f"set aside at receive {queue.receives[1]}" if dead == 1 else "lost"
-    return f"{len(queue.charged)} of 2 neighbours charged; {fate}"
+    charged, receives, dead = _drained(case, [before, "[" * 20_000, after], lambda _: None)
+    return f"{charged} of 2 neighbours charged; {f'set aside at receive {receives[1]}' if dead == 1 else 'lost'}"
 
 
 @adversity("the first of ten records kills its process", here="9 of 9 neighbours charged; 1 set aside")
@@ -297,9 +286,8 @@ def crasher_in_a_batch(case: Case) -> str:
             raise Crash
         case.concurrency.spend(0.5)
 
-    queue = Queue(case, _bodies(10))
-    dead = queue.drain(charge)
-    return f"{len(queue.charged)} of 9 neighbours charged; {dead} set aside"
+    charged, _, dead = _drained(case, _bodies(10), charge)
+    return f"{charged} of 9 neighbours charged; {dead} set aside"
 
 
 def _status(case: Case, work: EventWork, body: object = "a seat") -> str:

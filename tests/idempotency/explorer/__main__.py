@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tests.idempotency.explorer.scenarios import SCENARIOS
-from tests.idempotency.explorer.search import explore
+from tests.idempotency.explorer.world import explore
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -10,8 +10,7 @@ import pytest
 from idempotency import observation
 from tests.idempotency.explorer.__main__ import main
 from tests.idempotency.explorer.scenarios import SCENARIOS, machine
-from tests.idempotency.explorer.search import explore
-from tests.idempotency.explorer.world import Scenario
+from tests.idempotency.explorer.world import Scenario, explore
 
 SMALL: Final[Mapping[str, Scenario]] = {
     "claims": replace(SCENARIOS["claims"], tries=1, times_ms=(0, 7_500)),

@@ -4,7 +4,7 @@ A process waits until its request takes place, or gives it up. A request that wa
 place later or never. This also covers lost answers, and crashes before or after a request.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple
@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from idempotency import stores
 from idempotency.record import IN_PROGRESS, QUARANTINED, Record
 from tests.idempotency.explorer.process import WRITES, Machine, Message, Process, Processes, Reply, Request, Word, token
-from tests.idempotency.explorer.promises import require, require_of_process, require_of_write
+from tests.idempotency.explorer.promises import Broken, require, require_of_process, require_of_write
 
 # A delivery, as its transport sees it: how often it was tried, or one of these.
 UNSENT: Final = -3
@@ -371,3 +371,40 @@ def _fresh_owner(state: State) -> str:
     used = {token(record) for record in records if isinstance(record, Record)}
     used = used.union(*(worker.process.owners for worker in state.workers))
     return next(owner for number in range(1, 99) if (owner := f"#{number}") not in used)
+
+
+class Result(NamedTuple):
+    """What a search found. It is complete unless a promise was broken."""
+
+    visited: Collection[State]
+    outcomes: frozenset[str]
+    """What became of deliveries, in any state."""
+    overlaps: int
+    """How many steps took a key from a process that held it."""
+    timeline: str | None
+    """The steps to a broken promise; None if there is none."""
+
+
+def explore(scenario: Scenario, *, reduced: bool = True) -> Result:
+    """Visit every state of ``scenario``, breadth-first, so that the way to a broken promise is a shortest one."""
+    world = World(scenario, reduced=reduced)
+    came_from: dict[State, State | None] = {world.initial(): None}
+    frontier = [world.initial()]
+    timeline: list[str] = []
+    try:
+        while frontier:
+            reached: list[State] = []
+            for state in frontier:
+                for what, subject, take in world.steps(state):  # noqa: B007 - read where a promise is broken
+                    after = take()
+                    if after not in came_from:
+                        came_from[after] = state
+                        reached.append(after)
+            frontier = reached
+    except Broken as broken:
+        timeline = [world.describe(state, what, subject), f"BROKEN: {broken}"]
+        while (before := came_from[state]) is not None:
+            step = next(step for step in world.steps(before) if step[2]() == state)
+            timeline.insert(0, world.describe(before, *step[:2]))
+            state = before
+    return Result(came_from.keys(), frozenset(world.processes.outcomes), world.overlaps, "\n".join(timeline) or None)

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from idempotency import Consumer, Operation, PermanentError, Policy, RetryableError, Update, observation
+from idempotency import Consumer, Operation, PermanentError, RetryableError, Update, observation
 from idempotency.externals import NOT_DONE, Done
 from idempotency.observation import Observation
 from idempotency.sources import EVENTBRIDGE, SQS
@@ -54,13 +54,6 @@ class Shop:
 
     def handler(self) -> Handler:
         plan = self._plan
-        policy = Policy(
-            window=plan.window_s,
-            max_attempts=plan.max_attempts,
-            atomic=plan.atomic,
-            concurrency=plan.concurrency,
-            lease=plan.lease,
-        )
         with self._network.installed():
             consumer: Consumer[Any] = Consumer(
                 "shop",
@@ -69,7 +62,7 @@ class Shop:
                 payload=content_of,
                 occurred=occurred,
                 source=EVENTBRIDGE if plan.world == "rule" else SQS,
-                policy=policy,
+                policy=plan.policy,
                 dead_letters=self._network,
                 observe=self._observe,
                 region="eu-west-1",
@@ -100,7 +93,7 @@ class Shop:
         running, killed = self._running[number], number in self._network.killed
         others = [machine.name for machine in running if machine.alive]
         unbeaten = self._plan.timeout_s > 170 and killed  # heartbeats met faults
-        if others and not self._plan.atomic and not unbeaten:
+        if others and not self._plan.policy.atomic and not unbeaten:
             self._network.broken.append((number, f"two attempts at one key run at once, here and in {others[0]}"))
         running.append(here())
         self._latest[number] = operation
@@ -112,7 +105,7 @@ class Shop:
 
     def _check_claim(self, number: int, operation: Operation) -> None:
         """Check that an operation knows when its claim was taken over."""
-        if self._latest[number] is not operation and not self._plan.atomic and not operation.lost:
+        if self._latest[number] is not operation and not self._plan.policy.atomic and not operation.lost:
             self._network.broken.append((number, "its claim was taken over, and operation.lost does not say so"))
 
     def _take_effect(self, order: str, operation: Operation) -> None:

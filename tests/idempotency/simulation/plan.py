@@ -4,7 +4,7 @@ import random
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
-from idempotency.policy import DAY
+from idempotency.policy import DAY, Policy
 
 WORLDS: Final[Mapping[str, str]] = {
     "queue": "an SQS queue: duplicates, receive counts, redrive, partial failures",
@@ -64,11 +64,7 @@ class Plan(NamedTuple):
     """The queue's maxReceiveCount."""
     reports: bool
     """The mapping has ReportBatchItemFailures; without it a batch holds one message."""
-    window_s: int
-    atomic: bool
-    max_attempts: int
-    concurrency: int
-    lease: int
+    policy: Policy
     messages: tuple[Message, ...] = ()
     faults: tuple[Fault, ...] = ()
 
@@ -82,8 +78,13 @@ def draw(seed: int, world: str | None = None) -> Plan:
     timeout_s = dice.choice((10, 30, 60, 60, 120, 300, 900))
     reports = dice.random() < 0.8
     rush_s = dice.choice((1.0, 1.0, 20.0, 600.0))  # all messages come within so many seconds
-    max_attempts = dice.choice((2, 3, 3, 3, 5))
-    atomic = work == "effects" and dice.random() < 0.5
+    policy = Policy(
+        max_attempts=dice.choice((2, 3, 3, 3, 5)),
+        atomic=work == "effects" and dice.random() < 0.5,
+        window=7200 if dice.random() < 0.2 else 30 * DAY,
+        concurrency=dice.choice((1, 2, 5, 10, 10, 10)),
+        lease=dice.choice((10, 10, 30, 90)),
+    )
     plan = Plan(
         seed,
         world,
@@ -91,13 +92,9 @@ def draw(seed: int, world: str | None = None) -> Plan:
         timeout_s,
         batch=dice.choice((2, 5, 10, 10)) if reports else 1,
         sandboxes=dice.choice((1, 2, 5)),
-        receives=max_attempts + dice.choice((3, 3, 4, 7)),
+        receives=policy.max_attempts + dice.choice((3, 3, 4, 7)),
         reports=reports,
-        window_s=7200 if dice.random() < 0.2 else 30 * DAY,
-        atomic=atomic,
-        max_attempts=max_attempts,
-        concurrency=dice.choice((1, 2, 5, 10, 10, 10)),
-        lease=dice.choice((10, 10, 30, 90)),
+        policy=policy,
     )
     plan = plan._replace(messages=tuple(_messages(plan, dice, rush_s)))
     return plan if calm else plan._replace(faults=tuple(_faults(plan, dice, rush_s)))
@@ -116,7 +113,7 @@ def _messages(plan: Plan, dice: random.Random, rush_s: float) -> Iterator[Messag
             behaviour = dice.choice(odd)
         elif all_flaky or dice.random() < 0.1:
             behaviour = "flaky" if all_flaky else dice.choice(("flaky", "flaky", "retryable"))
-        most = {"flaky": 1 if all_flaky else plan.max_attempts - 1, "retryable": 4}.get(behaviour, 0)
+        most = {"flaky": 1 if all_flaky else plan.policy.max_attempts - 1, "retryable": 4}.get(behaviour, 0)
         copies = [
             Copy(round(dice.choice((0.01, 0.5, 5.0, 5.0, 90.0, 4000.0, 90_000.0)) * (0.5 + dice.random()), 3), kind)
             for kind in dice.choices(kinds, k=dice.choice((0, 0, 0, 1, 1, 2)))

@@ -140,7 +140,7 @@ class Judge:
         caused (except on the last attempt). Deliveries are also excused while another delivery holds the key, and for
         want of time, see `_deliveries_allowed`.
         """
-        network, number, attempts = self._network, message.number, self._plan.max_attempts
+        network, number, attempts = self._network, message.number, self._plan.policy.max_attempts
         reasons = network.attempts_excused[number]
         company = sum(reason.startswith(COMPANY) for reason in reasons)
         excused = len(reasons) - company + min(company, attempts - 1)
@@ -163,12 +163,12 @@ class Judge:
             return 0
         longest_s = max(message.work_s for message in plan.messages) + 1
         in_turn = max(1, int((plan.timeout_s - 1) / longest_s))
-        at_once = 1 if number in killed else plan.concurrency  # suspects run alone
+        at_once = 1 if number in killed else plan.policy.concurrency  # suspects run alone
         return bool(killed) - -plan.batch // (at_once * in_turn)
 
     def _of_bounds(self, message: Message) -> Iterator[Broken]:
-        bound = self._plan.max_attempts + (message.times if message.behaviour == "retryable" else 0)
-        if self._plan.atomic:
+        bound = self._plan.policy.max_attempts + (message.times if message.behaviour == "retryable" else 0)
+        if self._plan.policy.atomic:
             bound = self._network.counts["deliveries"]
         runs = self._network.runs[message.number]
         if runs > bound:
@@ -213,4 +213,4 @@ class Judge:
     def _is_late(self, dead_letter: DeadLetter) -> bool:
         """Whether a dead letter says that the window is over, and it can be."""
         passed_ms = self._network.simulation.now_ms - START_MS
-        return dead_letter.reason == BEYOND_WINDOW and passed_ms > 900 * self._plan.window_s
+        return dead_letter.reason == BEYOND_WINDOW and passed_ms > 900 * self._plan.policy.window

@@ -238,10 +238,11 @@ class World:
         actions = [(kind, action) for entry in entries for kind, action in entry.items()]
         items = [action.get("Item") or action.get("Key") or {} for _, action in actions]
         tables = [action.get("TableName", "") for _, action in actions]
-        keys = [item["idempotencyKey"]["S"] for item in items if "idempotencyKey" in item]
+        # A resource of boto3's has Python values here.
+        keys = [key["S"] for item in items if isinstance(key := item.get("idempotencyKey"), dict)]
 
         def note(_: object) -> None:
-            records = [action for _, action in actions if "idempotencyKey" in action.get("Item", ())]
+            records = [each for _, each in actions if isinstance(each.get("Item", {}).get("idempotencyKey"), dict)]
             for record in records:
                 key = {"idempotencyKey": record["Item"]["idempotencyKey"]}
                 find: Request = {"TableName": record["TableName"], "Key": key, "ConsistentRead": True}
