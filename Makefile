@@ -80,7 +80,7 @@ check: lint docs test test-peers ## Check everything, as CI does
 compare: .venv-dev/.synced ## Show what Powertools, durable functions and this layer do in the same adversities (ARGS=--help)
 	@$(PYTHON) -m tests.idempotency.differential $(ARGS)
 
-bench: .venv-dev/.synced ## Measure the consumers beside the same on Powertools; a missed target fails (ARGS=--help)
+bench: .venv-dev/.synced .venv-engine/.synced .venv-sam/.synced ## Measure the consumers beside the same on Powertools; a missed target fails (ARGS=--help)
 	@$(PYTHON) -m tests.idempotency.bench $(ARGS)
 
 explore: .venv-dev/.synced ## Explore every order of the steps of a few deliveries of one key (ARGS=--help)

@@ -15,7 +15,7 @@ def main() -> bool:
         prog="make bench ARGS=…",
         description="Measures the consumers beside the same consumers on AWS Lambda Powertools' idempotency utility, "
         "in turn, in one run, so that the ratio is meaningful on any machine. Each is a process of its own with the "
-        "compiled modules that are deployed, and speaks HTTP to a DynamoDB on this machine. Powertools is used as "
+        "packages that are deployed, and speaks HTTP to a DynamoDB on this machine. Powertools is used as "
         "documented, and with one client for everything that is set as the layer sets botocore's. Times and memory "
         "are medians. Nothing leaves this machine. A missed target is an error.",
         epilog="example: make bench ARGS='--repetitions 15 --lenient'",

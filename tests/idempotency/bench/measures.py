@@ -5,7 +5,6 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 import uuid
 import zlib
@@ -21,6 +20,7 @@ from msgspec.structs import replace
 from carride.events import SOURCE, RideEvent, parse_event
 from idempotency.stores.transport import ServiceError
 from infrastructure import costs
+from local.local_aws import LocalAws
 from local.simulated_gateway import Books, GatewayServer
 from tests.conftest import FUNCTION_ENVIRONMENT
 from tests.functions.world import World
@@ -92,17 +92,19 @@ class _DynamoDB(BaseHTTPRequestHandler):
 
 
 def consumers(repetitions: int, functions: Iterable[str] = FUNCTIONS) -> list[Row]:
-    """Measure each consumer in processes of its own over HTTP on this machine, from compiled modules.
+    """Measure each consumer in processes of its own over HTTP on this machine, from the packages of `sam build`.
 
-    Without ``repetitions`` the numbers are those of the processes that compile.
+    Without ``repetitions`` the numbers are those of the first processes, which compile botocore.
     """
+    with LocalAws() as cloud:
+        cloud.build()
     world = World()
     world.park(*(f"car_{number:02d}" for number in range(8)))
     world.dynamodb.inserted = lambda *_: None  # there is no bus
     handler = type("Handler", (_DynamoDB,), {"world": world})
     rows = []
     with (
-        tempfile.TemporaryDirectory(prefix="carride-bench-") as cache,
+        LocalAws.built() as packages,
         ThreadingHTTPServer(("127.0.0.1", 0), handler) as server,
         GatewayServer(Books()) as gateway,
     ):
@@ -112,8 +114,7 @@ def consumers(repetitions: int, functions: Iterable[str] = FUNCTIONS) -> list[Ro
             **ACCOUNT,
             **FUNCTION_ENVIRONMENT,
             "PATH": os.environ["PATH"],
-            "PYTHONPATH": ":".join(str(ROOT / path) for path in (".", "layers/carride", "layers/idempotency")),
-            "PYTHONPYCACHEPREFIX": cache,
+            "PYTHONPATH": ":".join(map(str, [*packages.glob("*Layer/python"), ROOT])),
             "AWS_REGION": ACCOUNT["AWS_DEFAULT_REGION"],
             "IDEMPOTENCY_TRANSPORT": "lean",
             "AWS_ENDPOINT_URL_DYNAMODB": url,
@@ -121,7 +122,9 @@ def consumers(repetitions: int, functions: Iterable[str] = FUNCTIONS) -> list[Ro
         }
         try:
             for function in functions:
-                runs = [[_run(side, function, variables) for side in SIDES] for _ in range(1 + repetitions)]
+                package = packages / f"{function.title().replace('_', '')}Function"
+                environment = {**variables, "PYTHONPATH": f"{package}:{variables['PYTHONPATH']}"}
+                runs = [[_run(side, function, environment) for side in SIDES] for _ in range(1 + repetitions)]
                 rows += _rows(function, list(zip(*(runs[1:] or runs), strict=True)))  # the first ones compile
         finally:
             server.shutdown()
@@ -150,9 +153,8 @@ def deliveries(function: str) -> Iterator[Mapping[str, Any]]:
         }
 
 
-def _run(side: str, function: str, variables: Mapping[str, str]) -> dict[str, float]:
+def _run(side: str, function: str, environment: Mapping[str, str]) -> dict[str, float]:
     # Nothing else of this machine's environment: proxies and profiles would decide how DynamoDB is reached.
-    environment = {**variables, "PYTHONPATH": f"{ROOT / 'functions' / function}:{variables['PYTHONPATH']}"}
     command = [sys.executable, str(Path(__file__).with_name("wire.py")), side, function]
     given = encode([*deliveries(function)])
     run = subprocess.run(command, env=environment, input=given, stdout=subprocess.PIPE, check=True)

@@ -72,4 +72,5 @@ if __name__ == "__main__":
     number, memory = len(deliveries) - 1, pages * os.sysconf("SC_PAGESIZE") / 2**20
     measured = {"new": new_ms / number, "wall": wall_ms / number, "duplicate": duplicate_ms / number}
     assert side != "here" or "botocore.client" not in sys.modules, "what goes well needs no botocore"
+    assert Path(sys.modules["idempotency"].__cached__).exists(), "packages have byte code"
     print(json.dumps({"cold": cold_ms, "memory": memory} | measured), file=out)
