@@ -144,7 +144,8 @@ def test_the_keyboard_is_enough(site: Site, page: Page) -> None:
         ("payment", "deliver again", ["new", "duplicate"]),
         ("payment", "twice at once", ["new", "duplicate", "duplicate", "duplicate"]),
         ("dispatch", "kill the consumer here", ["crashed", "takeover"]),
-        ("ride-history", "lose the commit's answer", ["failed", "duplicate"]),
+        ("ride-history", "lose the commit's answer", ["new"]),
+        ("dispatch", "lose the commit's answer", ["failed", "duplicate"]),
         ("payment", "stall past the lease", ["late write fenced off", "takeover"]),
     ],
 )
