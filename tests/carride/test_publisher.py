@@ -92,9 +92,9 @@ REFUSED: Final = [client_error("AccessDeniedException", 400), NoCredentialsError
 def test_a_call_that_failed_as_a_whole_is_made_again_unless_that_is_final(failure: Exception) -> None:
     """Throttling, server errors and lost connections are waited out; a final refusal dead-letters the whole batch."""
     time, passes = FakeTime(), failure in PASSING
-    receipts = publish(entries(4), bus := FakeBus(failures=[failure, failure]), time=time)
+    receipts = publish(entries(12), bus := FakeBus(failures=[failure, failure]), time=time)
     assert {receipt.outcome for receipt in receipts} == {Outcome.PUBLISHED if passes else Outcome.DEAD_LETTERED}
-    assert (len(bus.requests), len(time.sleeps)) == ((3, 2) if passes else (1, 0))
+    assert (len(bus.requests), len(time.sleeps)) == ((4, 2) if passes else (2, 0)), "two batches"
 
 
 @pytest.mark.parametrize(
