@@ -63,13 +63,9 @@ class Request(NamedTuple):
     effects: bool = False
 
     def __str__(self) -> str:
-        records = [self.record, *([self.seen] if self.seen else [])]
-        words = [
-            f"[{each.status} of {each.owner}, attempt {each.attempt}, lease {each.lease_ms} ms]"
-            for each in records
-            if each
-        ]
-        return " ".join([self.kind, " over ".join(words)])
+        given = filter(None, (self.record, self.seen))
+        words = (f"[{each.status} of {each.owner}, attempt {each.attempt}, lease {each.lease_ms} ms]" for each in given)
+        return f"{self.kind} {' over '.join(words)}"
 
 
 @dataclass(eq=False)
