@@ -107,6 +107,7 @@ def test_effect_is_fixed_when_it_is_registered(effect: Any) -> None:
     assert ready == effect == prepared(ready)
     if not isinstance(effect, Keep):
         assert action_of(ready) == action_of(effect)
+        assert [*action_of(ready)] == ["ConditionCheck" if isinstance(effect, Check) else type(effect).__name__]
     assert type(ready) is type(effect)
 
 
