@@ -69,13 +69,9 @@ def make_handler(
     )
 
     def handler(raw: dict[str, Any], context: "LambdaContext") -> dict[str, Any]:
-        """Publish a simulation, or as much of it as there is time for, but at least one chunk.
+        """Publish the simulation of a `Request`, or as much of it as there is time for, but at least one chunk.
 
         With a rate, no entry is published before it is due, counted from the start of the call.
-
-        Args:
-            raw: a `Request` as JSON; every field has a default.
-            context: has the time that is left.
 
         Returns:
             Counts of entries: ``requested`` (handled in this call), ``published`` (on the bus), ``distinct`` (published

@@ -1,14 +1,11 @@
 """The engine's control interface: HTTP addresses of its own, in front of MiniStack's. `README.md` lists them."""
 
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 from ministack import app
 from ministack.services import eventbridge, lambda_svc, sqs
-
-type Receive = Callable[[], Awaitable[dict[str, Any]]]
-type Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 _routes: dict[str, Callable[[Any], object]] = {}
 _work: dict[str, Callable[[], int]] = {}
@@ -45,7 +42,7 @@ def _mapped_messages() -> int:
     return sum(len(queue["messages"]) for arn in sources if (queue := sqs._queue_by_arn(arn)))
 
 
-async def _app(scope: dict[str, Any], receive: Receive, send: Send) -> None:
+async def _app(scope: dict[str, Any], receive: Callable[[], Any], send: Callable[[Any], Any]) -> None:
     answer = _routes.get(scope.get("path", ""))
     if answer is None:
         await _stock_app(scope, receive, send)

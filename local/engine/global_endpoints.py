@@ -31,7 +31,6 @@ def _endpoints() -> list[_Endpoint]:
 
 
 def _id_of(endpoint: _Endpoint) -> str:
-    """Return the endpoint's id, in the form of AWS's."""
     return f"{endpoint['Name'].lower()}.local"
 
 
@@ -42,7 +41,6 @@ def _buses(endpoint: _Endpoint) -> list[tuple[str, str]]:
 
 
 def _is_healthy(endpoint: _Endpoint) -> bool:
-    """Return whether the endpoint uses its primary."""
     arn = endpoint["RoutingConfig"]["FailoverConfig"]["Primary"]["HealthCheck"]
     config = route53._health_checks.get(arn.rsplit("/", 1)[-1], {"config": {}})["config"]
     alarm = config.get("AlarmIdentifier", {})

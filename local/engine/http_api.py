@@ -41,7 +41,6 @@ def _integration(api_id: str, body: Properties, integration: Properties) -> str:
 
 
 def _authorization(body: Properties, security: list[Properties]) -> str:
-    """Return how a route authorises its callers."""
     for name in (name for each in security for name in each):
         scheme = body["components"]["securitySchemes"][name]
         if str(scheme.get("x-amazon-apigateway-authtype")).lower() != "awssigv4":

@@ -140,7 +140,6 @@ def _find(record: _Record, path: str) -> Any:
 
 
 def _value(record: _Record, setting: str) -> str:
-    """Return the value of a target parameter, which is a path into the record or plain text."""
     return str(_find(record, setting)) if setting.startswith("$.") else setting
 
 

@@ -37,9 +37,6 @@ class Engine:
         *options: Options of ``python -m local.engine serve``.
         port: TCP port to listen on; 0 takes a free one.
         variables: Environment variables of every function, beside the template's.
-
-    Raises:
-        EngineError: The engine could not be started.
     """
 
     def __init__(self, python: Path, *options: str, port: int = 0, variables: Mapping[str, str] | None = None) -> None:

@@ -55,11 +55,7 @@ class PythonWorker(lambda_runtime.Worker):  # type: ignore[misc] # MiniStack has
     _logged = 0  # how far its log has been read
 
     def call(self, event: Any, context: dict[str, Any]) -> dict[str, Any]:
-        """Run one invocation.
-
-        Returns:
-            ``result`` or ``error`` (with ``errorType`` and ``errorMessage``), and ``log``, the text that it wrote.
-        """
+        """Run one invocation; return ``result`` or ``error``, as Lambda answers it, and ``log``."""
         with self._lock:
             cold = self._proc is None or self._proc.poll() is not None
             if cold:
@@ -85,7 +81,6 @@ class PythonWorker(lambda_runtime.Worker):  # type: ignore[misc] # MiniStack has
         return {"error": {"errorType": kind, "errorMessage": message}, "log": log}
 
     def _log(self) -> str:
-        """Return the log of this invocation."""
         written = b""
         with suppress(FileNotFoundError), Path(self._tmpdir, LOG).open("rb") as log:  # it goes with its function
             log.seek(self._logged)

@@ -14,8 +14,7 @@ return len(boto3.client("sqs").send_message_batch(QueueUrl=os.environ["QUEUE"], 
 
 def answer_with(cloud: LocalAws, deploy: Deploy, action: str) -> Any:
     """Let a function whose role allows one action send a batch to a TLS-only queue; return its answer, or an error."""
-    statement = {"Effect": "Allow", "Action": action, "Resource": attribute("Queue")}
-    policies = [{"Version": "2012-10-17", "Statement": [statement]}]
+    policies = [{"Statement": [{"Effect": "Allow", "Action": action, "Resource": attribute("Queue")}]}]
     sender = function(SENDS_A_BATCH, Policies=policies, Environment={"Variables": {"QUEUE": {"Ref": "Queue"}}})
     stack = deploy(Queue=QUEUE, QueuePolicy=queue_policy("Queue", TLS_ONLY), Function=sender)
     answer = cloud.client("lambda").invoke(FunctionName=stack.resources["Function"])

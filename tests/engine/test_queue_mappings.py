@@ -37,10 +37,7 @@ def processed(cloud: LocalAws, deploy: Deploy, ending: str, *, sent: int = 1, re
     ids=["reported as failed", "process died"],
 )
 def test_a_failed_message_comes_back_soon_and_later_each_time(engine: LocalAws, deploy: Deploy, ending: str) -> None:
-    """Despite a visibility timeout of an hour it is soon received again, up to maxReceiveCount, and then moved on.
-
-    The pauses grow, so that it does not use up its receives while the lease of a killed run still holds.
-    """
+    """Despite a visibility timeout of an hour it is soon received again, up to maxReceiveCount, and then moved on."""
     stack, runs = processed(engine, deploy, ending, receives=6)
     assert [run["received"] for run in runs] == [1, 2, 3, 4, 5, 6]
     pauses = [after["time"] - before["time"] for before, after in itertools.pairwise(runs)]
