@@ -4,7 +4,7 @@ Stock MiniStack has a pattern in braces match every line, where AWS compares pro
 another pattern are case-sensitive on AWS: all of them must be there, none with `-`, any of them with `?`; quoted ones
 may contain spaces. A `nextToken` leads to the events beyond the first 10,000. Stock MiniStack knows none of these.
 
-Here a pattern in braces is one comparison with `=`; others are refused.
+Here a pattern in braces is comparisons with `=`, any of which may hold (`||`); others are refused.
 """
 
 import json
@@ -19,17 +19,19 @@ from ministack.services import cloudwatch_logs
 
 _PAGE: Final = 10_000
 _TERM: Final = re.compile(r'([?-]?)(?:"([^"]*)"|(\S+))')
-_COMPARISON: Final = re.compile(r'\{\s*\$((?:\.\w+)+)\s*=\s*(?:"([^"]*)"|([\w.*-]+))\s*\}')
+_COMPARISON: Final = re.compile(r'\s*\$((?:\.\w+)+)\s*=\s*(?:"([^"]*)"|([\w.*-]+))\s*')
 
 
 def _compiled(pattern: str) -> Callable[[str], bool]:
     """Return what tells whether a line matches; raise ValueError for a pattern that this module cannot read."""
     if pattern.startswith("{"):
-        comparison = _COMPARISON.fullmatch(pattern)
-        if comparison is None:
+        comparisons = [_COMPARISON.fullmatch(each) for each in pattern[1:].removesuffix("}").split("||")]
+        if not (pattern.endswith("}") and all(comparisons)):
             raise ValueError(f"{pattern} is no filter pattern that this engine reads")
-        path, operand = comparison[1].split(".")[1:], comparison[2] or comparison[3] or ""
-        return lambda line: (found := _property(line, path)) is not None and fnmatchcase(found, operand)
+        wanted = [(each[1].split(".")[1:], each[2] or each[3] or "") for each in comparisons if each]
+        return lambda line: any(
+            (found := _property(line, path)) is not None and fnmatchcase(found, operand) for path, operand in wanted
+        )
     found = [(sign, quoted or plain) for sign, quoted, plain in _TERM.findall(pattern)]
     every = [term for sign, term in found if not sign]
     some = [term for sign, term in found if sign == "?"] if not every else []  # AWS ignores `?` beside other terms

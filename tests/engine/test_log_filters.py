@@ -19,6 +19,7 @@ PATTERNS = {
     "{ $.outcome = New }": {"new"},
     '{ $.status = "5*" }': {"takeover", "lost"},
     '{ $.ride.id = "a b" }': {"new"},
+    '{ $.status = 200 || $.outcome = "LostLease" }': {"new", "lost"},
     '"Runtime exited"': {"exited"},
     '"runtime exited"': set(),
     "Runtime Error": {"exited"},
@@ -45,7 +46,7 @@ def test_lines_are_found_by_a_filter_pattern(engine: LocalAws) -> None:
         assert {event["message"] for event in found} == {LINES[name] for name in expected}, pattern
     for wrong in (
         '{ outcome = "New" }',
-        '{ $.status = 200 || $.outcome = "New" }',
+        "{ $.status = 200 && $.outcome = New }",
         "{ $.outcome = }",
         "{ $.status > 500 }",
     ):
