@@ -20,6 +20,7 @@ PATTERNS = {
     "{ $.outcome = New }": {"new"},
     '{ $.status = "5*" }': {"takeover", "lost"},
     '{ $.ride.id = "a b" }': {"new"},
+    '{ $.status = 200 || $.outcome = "LostLease" }': {"new", "lost"},
     '"Runtime exited"': {"exited"},
     '"runtime exited"': set(),
     "Runtime Error": {"exited"},
