@@ -27,13 +27,9 @@ class Block:
         self._heartbeat: AbstractContextManager[object] = nullcontext()
 
     def __enter__(self) -> Self:
-        try:
-            begun = self._runner.begin(self._delivery)
-        except Exception as error:
-            self._runner.reports.raised(self._delivery, error)
-            raise
+        begun = self._runner.reports.observed(self._delivery, self._runner.begin, self._delivery)
         if isinstance(begun, Answer):
-            self._answer = self._runner.reports.report(self._delivery, begun)
+            self._answer = begun
         else:
             self._started = begun
             self._heartbeat = self._runner.heartbeat(begun)
@@ -46,19 +42,12 @@ class Block:
         if self._started is None:
             return
         self._heartbeat.__exit__(kind, error, trace)
+        reports = self._runner.reports
         if error is None:
-            self._complete(self._started)
+            self._answer = reports.observed(self._delivery, self._runner.finish, self._started, self._result)
         elif isinstance(error, Exception):  # anything else stops the process: for the record that is a crash
             answer = self._runner.fail(self._started, error)
-            self._runner.reports.report(self._delivery, answer._replace(error=None))
-
-    def _complete(self, started: Started) -> None:
-        try:
-            answer = self._runner.finish(started, self._result)
-        except Exception as error:
-            self._runner.reports.raised(self._delivery, error)
-            raise
-        self._answer = self._runner.reports.report(self._delivery, answer)
+            reports.report(self._delivery, answer._replace(error=None))
 
     @property
     def done(self) -> bool:

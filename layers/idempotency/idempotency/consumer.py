@@ -14,7 +14,7 @@ from idempotency.concurrency import Concurrency
 from idempotency.dead_letters import DeadLetters
 from idempotency.decision import has_crashed, is_corrupt, released
 from idempotency.errors import BatchFailedError, ConfigurationError
-from idempotency.handlers import require_plain
+from idempotency.handlers import plain
 from idempotency.invocation import LambdaContext, LambdaInvocation
 from idempotency.keys import TransportId, check_name, record_key
 from idempotency.messages import MessageHandler, Reader
@@ -209,11 +209,9 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
         self, work: Callable[[E, Operation], object] | None, decorator: str
     ) -> Callable[[E, Operation], object]:
         """Return ``work`` if it can be decorated."""
-        require_plain(work, decorator)
-        assert work is not None  # noqa: S101 - require_plain refuses None
-        if self._reader.key is None:
+        if work is not None and self._reader.key is None:
             raise ConfigurationError(f"{self.name}: @{decorator} needs key=, which names the operation")
-        return work
+        return plain(work, decorator)
 
     def function[**P, R](
         self, *, key: str, name: str | None = None, payload: str | Sequence[str] | None = None
@@ -234,9 +232,8 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
         from idempotency.functions import decorated
 
         def decorate(work: Callable[P, R]) -> Callable[P, R]:
-            require_plain(work, "function(key=...)")
             chosen = (payload,) if isinstance(payload, str) else payload
-            operation = self._operation_name(work, name)
+            operation = self._operation_name(plain(work, "function(key=...)"), name)
             return decorated(self._reader, self._runner, work, name=operation, key=key, payload=chosen)
 
         return decorate
