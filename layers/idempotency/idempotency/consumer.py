@@ -27,9 +27,11 @@ from idempotency.sources import EVENTBRIDGE, SQS, Source
 from idempotency.stores import Store
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from typing_extensions import TypeVar  # type checkers have it; Python 3.12's own has no default
 
-    from idempotency.block import Block
+    from idempotency.direct import Block
     from idempotency.externals import Answer, Done
     from idempotency.http import HttpHandler
 
@@ -229,7 +231,7 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
         Raises:
             ConfigurationError: the function cannot be decorated, or has no such argument.
         """
-        from idempotency.functions import decorated
+        from idempotency.direct import decorated
 
         def decorate(work: Callable[P, R]) -> Callable[P, R]:
             chosen = (payload,) if isinstance(payload, str) else payload
@@ -253,7 +255,9 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
             )
         return name
 
-    def operation(self, key: object, payload: object = None, *, name: str | None = None) -> "Block":
+    def operation(
+        self, key: object, payload: object = None, *, name: str | None = None
+    ) -> "AbstractContextManager[Block]":
         """Return a ``with`` block that works on one operation.
 
         ``key`` is the idempotency key itself (a tuple for a composite one), and ``payload`` is fingerprinted::
@@ -267,9 +271,9 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
             raise ConfigurationError(f"{self.name}: a block needs a claim, so its policy cannot be atomic")
         if name is not None:
             check_name(name, "an operation's name")
-        from idempotency.block import Block
+        from idempotency.direct import opened
 
-        return Block(self._runner, self._reader.call(key, payload, name))
+        return opened(self._runner, self._reader.call(key, payload, name))
 
     def record(self, key: object, operation: str | None = None) -> Record | None:
         """Return the record of an idempotency key; ``operation`` is a function's or block's name."""
