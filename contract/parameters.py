@@ -19,14 +19,9 @@ Written by `make contract` from the descriptions in `template.yaml`. Set a param
 
 
 def page() -> str:
-    """Return the page about the template's parameters, by the groups in which the console shows them."""
+    """Return the page about the template's parameters, in the template's order."""
     template = yaml_parse((ROOT / "template.yaml").read_text(encoding="utf-8"))
-    groups = template["Metadata"]["AWS::CloudFormation::Interface"]["ParameterGroups"]
-    return _HEAD + "".join(
-        f"| **{group['Label']['default']}** | | |\n"
-        + "".join(_row(name, template["Parameters"][name]) for name in group["Parameters"])
-        for group in groups
-    )
+    return _HEAD + "".join(_row(name, spec) for name, spec in template["Parameters"].items())
 
 
 def _row(name: str, spec: dict[str, Any]) -> str:

@@ -22,9 +22,7 @@ from ops.stack import OperatorError, StackRef
 from tests.pipeline.pipeline import Pipeline
 
 CHROMIUM: Final = shutil.which("chromium")
-IMAGES: Final = ROOT / "docs" / "images"
-TAKES_SCREENSHOTS: Final = bool(os.environ.get("SCREENSHOTS"))
-"""Set the variable SCREENSHOTS to write the images of the documentation anew."""
+PICTURE: Final = ROOT / "docs" / "images" / "desk-event.png"
 PATIENCE_MS: Final = 60_000
 """A stalled run is taken over after seconds; other steps take less."""
 CONSUMER: Final = "payment"
@@ -93,13 +91,6 @@ def event_of(page: Page, query: str) -> str:
     return str(links.first.get_attribute("href"))
 
 
-def picture(page: Page, name: str) -> None:
-    """Write an image of the documentation, if that is asked for."""
-    if TAKES_SCREENSHOTS:
-        IMAGES.mkdir(exist_ok=True)
-        page.screenshot(path=IMAGES / f"{name}.png", full_page=True)
-
-
 def test_the_ledger_is_the_audit(site: Site, page: Page) -> None:
     """Each number of the page is the audit's, and links to the events behind it."""
     page.goto("/ledger")
@@ -107,7 +98,6 @@ def test_the_ledger_is_the_audit(site: Site, page: Page) -> None:
     for name, account in site.pipeline.ledger().consumers.items():
         for field in ("distinct", "deliveries", "duplicates_absorbed", "effects", "lost", "doubled"):
             expect(page.locator(f"#{name}-{field}")).to_have_text(f"{getattr(account, field):,}")
-    picture(page, "desk-ledger")
     page.locator(f"#{CONSUMER}-effects").click()
     shown(page.locator(".facts"))
     expect(page.locator("select[name=at]")).to_have_value(CONSUMER)
@@ -121,7 +111,6 @@ def test_flow_counts_what_was_published(site: Site, page: Page) -> None:
         expect(page.locator(".big a")).to_have_text(f"{ledger.published:,}")
         distinct = page.locator(".bus dl div", has_text="distinct")
         expect(distinct.get_by_role("definition")).to_have_text(f"{ledger.distinct:,}")
-    picture(page, "desk-flow")
 
 
 def test_the_keyboard_is_enough(site: Site, page: Page) -> None:
@@ -156,8 +145,8 @@ def test_no_button_loses_or_doubles(site: Site, page: Page, consumer: str, butto
     stop.get_by_role("button", name=button).click()
     told = page.locator(f"#at-{consumer} .chip:not(.lease)")
     expect(told).to_have_text([re.compile(each) for each in outcomes], timeout=PATIENCE_MS)
-    if "fenced" in outcomes[0]:
-        picture(page, "desk-event")
+    if "fenced" in outcomes[0] and os.environ.get("SCREENSHOTS"):
+        page.screenshot(path=PICTURE, full_page=True)
     ledger = site.pipeline.ledger()
     assert (ledger.lost, ledger.doubled) == (0, 0)
     page.goto("/ledger")
