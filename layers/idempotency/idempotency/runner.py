@@ -200,30 +200,23 @@ class Runner:
         return self.concurrency.repeat(started.operation.heartbeat, self.policy.lease / HEARTBEATS_PER_LEASE)
 
     def finish(self, started: Started, value: object, *, reruns: bool = False) -> Answer:
-        """Complete the claim; record a refusal as a failure. With ``reruns``, raise a conflict while time is left."""
+        """Complete the claim together with the registered effects; record a refusal as a failure.
+
+        With ``reruns``, raise a conflict while time is left.
+        """
+        delivery, request, claim, operation, outcome = started
+        if unknown := unknown_calls(operation._claim):
+            return self.fail(started, errors.UnknownOutcomeError(delivery.key, *unknown))
+        record = settled(claim, completed(value, self.policy.max_result_bytes), request, self.clock())
         try:
-            return self._commit(started, value)
+            found = self._store.update_if_owner(record, operation._effects, until_ms=delivery.deadline_ms)
         except errors.StoreUnavailableError:
             raise  # the commit may have taken place: the record decides at the next delivery
         except Exception as refused:  # nothing was written: recorded, then raised with the answer
             is_conflict = isinstance(refused, errors.EffectConflictError)
-            if reruns and is_conflict and self.left_ms(started.delivery.deadline_ms) > 0:
+            if reruns and is_conflict and self.left_ms(delivery.deadline_ms) > 0:
                 raise
             return self.fail(started, refused)
-
-    def _commit(self, started: Started, value: object) -> Answer:
-        """Complete the claim together with the registered effects.
-
-        Raises:
-            StoreUnavailableError: the commit may have taken place; the record decides at the next delivery.
-            EffectConflictError, EffectsRejectedError, StoreRefusedError: nothing was written; we still hold the claim.
-            UnknownOutcomeError: the same; it is unknown whether an external call was made.
-        """
-        delivery, request, claim, operation, outcome = started
-        if unknown := unknown_calls(operation._claim):
-            raise errors.UnknownOutcomeError(delivery.key, *unknown)
-        record = settled(claim, completed(value, self.policy.max_result_bytes), request, self.clock())
-        found = self._store.update_if_owner(record, operation._effects, until_ms=delivery.deadline_ms)
         ending = conclude(found, request)
         if not isinstance(ending, Done):
             return Answer(observation.LOST_LEASE, claim, "taken over", errors.LostLeaseError(delivery.key))
@@ -255,9 +248,8 @@ class Runner:
         if delivery.sent_ms is not None and is_beyond_window(delivery.sent_ms, delivery.deadline_ms or now_ms, limits):
             too_old = errors.BeyondWindowError(f"{delivery.key} was sent more than {limits.window_s} s ago")
             if delivery.deadline_ms is not None and limits.window_s * 1000 <= delivery.deadline_ms - now_ms:
-                raise errors.ConfigurationError(
-                    f"{self.consumer}: a window of {limits.window_s} s is shorter than the invocation may last"
-                )
+                short = f"{self.consumer}: a window of {limits.window_s} s is shorter than the invocation may last"
+                raise errors.ConfigurationError(short)
             return self.reports.give_up(delivery, dead_letters.BEYOND_WINDOW, too_old, None)
         cached = self._cache.get(delivery.key, now_ms)
         if cached is not None and not is_over(cached, limits, now_ms):
@@ -366,10 +358,10 @@ class Runner:
                 why = errors.PayloadMismatchError(delivery.key)
                 return self.reports.give_up(delivery, dead_letters.PAYLOAD_MISMATCH, why, record)
             case Corrupt(record):
-                what = f"{delivery.key} has status {record.status!r}, lease {record.lease_ms!r}"
-                return self.reports.give_up(
-                    delivery, dead_letters.CORRUPT_RECORD, errors.CorruptRecordError(what), record
+                why = errors.CorruptRecordError(
+                    f"{delivery.key} has status {record.status!r}, lease {record.lease_ms!r}"
                 )
+                return self.reports.give_up(delivery, dead_letters.CORRUPT_RECORD, why, record)
             case BackingOff(record, wait_ms):
                 why = errors.RetryLaterError(delivery.key, wait_ms)
             case Failed(record) if error is not None:
