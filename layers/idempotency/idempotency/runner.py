@@ -7,7 +7,9 @@ import json
 import os
 import random
 import sys
+import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -38,15 +40,13 @@ from idempotency.decision import (
     is_takeover,
     settled,
 )
-from idempotency.delivery import POSTPONED, Answer, Delivery, completed, failed, kind_of_run, unrecorded
+from idempotency.delivery import POSTPONED, Answer, Delivery, Reports, completed, failed, kind_of_run, unrecorded
 from idempotency.errors import describe
 from idempotency.handlers import finished
-from idempotency.local_cache import WarmCache
 from idempotency.observation import Observer
 from idempotency.operation import Operation
 from idempotency.policy import HEARTBEATS_PER_LEASE, TIMEOUT_COVERED_BY_LEASE_MS, Policy
 from idempotency.record import COMPLETED, Record, unknown_calls
-from idempotency.reports import Reports
 from idempotency.stores import Store
 
 if TYPE_CHECKING:
@@ -55,6 +55,8 @@ if TYPE_CHECKING:
 _ROUNDS: Final = 8
 """How often a delivery may find the record changed by others before it gives up."""
 _LARGEST_KEPT_EVENT: Final = 100_000
+_LARGEST_CACHED_RESULT: Final = 4_096
+"""Larger results are not kept in memory, so that the cache stays within about a megabyte."""
 _SHORTEST_POLL_MS, _LONGEST_POLL_MS = 50, 500
 
 
@@ -67,6 +69,39 @@ class Started(NamedTuple):
     operation: Operation
     outcome: str
     """What to report once it is committed: New, Retried or Takeover."""
+
+
+class WarmCache:
+    """A bounded, least-recently-used map of COMPLETED records, whose duplicates cost no round trip."""
+
+    def __init__(self, capacity: int, longest_ms: int) -> None:
+        self._capacity = capacity
+        self._longest_ms = longest_ms
+        self._lock = threading.Lock()
+        self._records: OrderedDict[str, tuple[int, Record]] = OrderedDict()
+
+    def get(self, key: str, now_ms: int) -> Record | None:
+        """Return the completed record of ``key`` if it is fresh."""
+        with self._lock:
+            kept = self._records.get(key)
+            if kept is None:
+                return None
+            since_ms, record = kept
+            if not 0 <= now_ms - since_ms <= self._longest_ms:
+                del self._records[key]
+                return None
+            self._records.move_to_end(key)
+            return record
+
+    def keep(self, record: Record, now_ms: int) -> None:
+        """Keep a record that was just found COMPLETED."""
+        if not self._capacity or (record.result is not None and len(record.result) > _LARGEST_CACHED_RESULT):
+            return
+        with self._lock:
+            self._records[record.key] = (now_ms, record)
+            self._records.move_to_end(record.key)
+            if len(self._records) > self._capacity:
+                self._records.popitem(last=False)
 
 
 class Runner:
