@@ -113,9 +113,8 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
         if parse is not None and payload is None:
             raise ConfigurationError(f"{name}: with parse=, say which part of the event is its payload=")
         if policy.atomic and not store.transactional:
-            raise ConfigurationError(
-                f"{name}: an atomic policy needs a store with transactions: use DynamoDBStore, or atomic=False"
-            )
+            needs = "an atomic policy needs a store with transactions: use DynamoDBStore, or atomic=False"
+            raise ConfigurationError(f"{name}: {needs}")
         self.name = name
         self._store = store
         self._source = source
@@ -176,11 +175,11 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
             records = source.records(event)
             failures = Batch(messages, self._runner, pace, records, LambdaInvocation.of(context, self.clock)).run()
             if failures and (source.failure_id is None or len(failures) == len(records)):
-                raise BatchFailedError(len(failures), len(records)) from next(filter(None, failures.values()), None)
+                again = f"{len(failures)} of the batch's {len(records)} records have to be delivered again"
+                raise BatchFailedError(again) from next(filter(None, failures.values()), None)
             report = source.failure_id or source.message_id
-            return {
-                "batchItemFailures": [{"itemIdentifier": report(records[position])} for position in sorted(failures)]
-            }
+            failed = [{"itemIdentifier": report(records[position])} for position in sorted(failures)]
+            return {"batchItemFailures": failed}
 
         return handler
 
@@ -250,9 +249,8 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
             raise ConfigurationError(f"{self.name}: give {work!r} a name=, which keeps its records apart")
         place = (work.__module__, work.__qualname__)
         if self._functions.setdefault(name, place) != place:
-            raise ConfigurationError(
-                f"{self.name}: two functions are called {name}: give one another name=, so that they share no keys"
-            )
+            mend = "give one another name=, so that they share no keys"
+            raise ConfigurationError(f"{self.name}: two functions are called {name}: {mend}")
         return name
 
     def operation(
@@ -288,16 +286,9 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
 def release(store: Store, key: str, *, window: int = 30 * DAY, clock: Clock = epoch_ms) -> bool:
     """Release a key that is quarantined, whose last attempt crashed, or whose record is corrupt.
 
-    Its next delivery is attempt 1.
-
-    Args:
-        store: where the record is.
-        key: the record's key as dead letters show it, ``<consumer>#<key>`` or ``<consumer>/<operation>#<key>``.
-        window: for how many more seconds the record is remembered.
-        clock: epoch milliseconds.
-
-    Returns:
-        Whether there was something to release.
+    Its next delivery is attempt 1. ``key`` is the record's, as dead letters show it: ``<consumer>#<key>`` or
+    ``<consumer>/<operation>#<key>``. The record is remembered for ``window`` more seconds. Return whether there was
+    something to release.
     """
     seen, now_ms = store.read(key), clock()
     if seen is None or not (seen.status == QUARANTINED or is_corrupt(seen) or has_crashed(seen, now_ms)):
@@ -316,11 +307,8 @@ def settle(
     from idempotency.externals import settled
 
     seen, now_ms = store.read(key), clock()
-    if (
-        seen is None
-        or name not in unknown_calls(seen)
-        or (seen.status == IN_PROGRESS and not has_crashed(seen, now_ms))
-    ):
+    runs = seen is not None and seen.status == IN_PROGRESS and not has_crashed(seen, now_ms)
+    if seen is None or runs or name not in unknown_calls(seen):
         return False
     return _write(store, seen, released(settled(seen, name, answer), os.urandom(16).hex(), now_ms, window))
 

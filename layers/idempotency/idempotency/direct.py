@@ -69,13 +69,7 @@ def opened(runner: Runner, delivery: Delivery) -> Generator[Block]:
 
 
 def decorated[**P, R](
-    reader: Reader[Any],
-    runner: Runner,
-    work: Callable[P, R],
-    *,
-    name: str,
-    key: str,
-    payload: Sequence[str] | None,
+    reader: Reader[Any], runner: Runner, work: Callable[P, R], *, name: str, key: str, payload: Sequence[str] | None
 ) -> Callable[P, R]:
     """Return the decorated function: `Consumer.function` explains the arguments."""
     signature = inspect.signature(work)

@@ -41,12 +41,11 @@ def effect_once[R](
 
     Args:
         context: the durable context of the execution, or of one of its branches.
-        consumer: holds the records. With an atomic policy, the work must have no effects but those that it registers.
+        consumer: with an atomic policy, the work must have no effects but those that it registers.
         name: the step's name.
         work: registers effects with ``operation.write``. Other systems get ``operation.downstream_key``.
-        key: the idempotency key, such as an order's id, of an effect that happens once for all executions. Default:
-            this step of this execution.
-        payload: is fingerprinted: the same key with another payload is refused.
+        key: names an effect that happens once for all executions. Default: this step of this execution.
+        payload: is fingerprinted.
         config: the step's. Its retry strategy decides about errors of ``work``. While another attempt holds the key,
             the execution is suspended. An error that no retry can help fails the step at once.
 
@@ -102,20 +101,14 @@ def _patient(retry: Retry) -> Retry:
 def start_once(
     operation: "Operation", client: Any, function: str, payload: object, *, step: str | None = None
 ) -> str | None:
-    """Start one durable execution for the operation's key; a redelivery finds it by its name.
+    """Start one durable execution, named after the operation's downstream key; a redelivery finds it by its name.
 
     Call it in a handler whose policy is not atomic. If the process dies before the record is completed, the name stops
     a second execution. When AWS has forgotten the execution, the record still does.
 
-    Args:
-        operation: the running operation. The execution is named after its downstream key.
-        client: a Lambda client of boto3 or botocore.
-        function: the durable function, with a version or an alias: ``name:live``.
-        payload: the execution's input, at most 1 MB of JSON.
-        step: names each start, if the operation starts several executions.
-
-    Returns:
-        The execution's ARN; None if it was started before with another payload.
+    ``client`` is a Lambda client of boto3 or botocore, ``function`` has a version or an alias (``name:live``), and
+    ``payload`` is at most 1 MB of JSON. ``step`` names each start, if the operation starts several executions. Return
+    the execution's ARN; None if it was started before with another payload.
     """
     name = operation.downstream_key if step is None else operation.downstream_key_for(step)
     body = json.dumps(payload, sort_keys=True).encode()

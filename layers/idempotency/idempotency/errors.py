@@ -62,9 +62,6 @@ class StoreRefusedError(StoreError):
 class BatchFailedError(RetryableError):
     """Raised when all records of a batch failed, or some of a source that cannot report single records."""
 
-    def __init__(self, failed: int, records: int) -> None:
-        super().__init__(f"{failed} of the batch's {records} records have to be delivered again")
-
 
 class ContentionError(RetryableError):
     """Raised when other writers changed the record in each of a limited number of rounds."""

@@ -200,10 +200,13 @@ class _Service[E](NamedTuple):
         except MissingKeyError as error:
             raise _key_problem("missing") from error
         asked: dict[str, object] = {"method": request.method, "path": request.path, "query": request.query}
-        if reader.payload is None:
-            request_print = _fingerprint(asked, body)
-        else:
+        if reader.payload is not None:
             request_print = fingerprint({**asked, "payload": reader.find_payload(request.event, event)})
+        else:
+            try:
+                request_print = fingerprint({**asked, "json": json.loads(body)})
+            except (ValueError, RecursionError):  # not JSON, or a number that JSON does not have: byte by byte
+                request_print = fingerprint({**asked, "body": body})
         return Delivery(
             key=key,
             fingerprint=request_print,
@@ -216,14 +219,6 @@ class _Service[E](NamedTuple):
             event={**asked, "body": body.decode(errors="replace")},  # no headers: they hold the caller's credentials
             labels=reader.labels_of(event),
         )
-
-
-def _fingerprint(asked: Mapping[str, object], body: bytes) -> str:
-    """Hash a request: a body of JSON by its content, any other byte by byte."""
-    try:
-        return fingerprint({**asked, "json": json.loads(body)})
-    except (ValueError, RecursionError):  # not JSON, or a number that JSON does not have
-        return fingerprint({**asked, "body": body})
 
 
 def _replayed(stored: object) -> Response:

@@ -7,7 +7,9 @@ import json
 import os
 import random
 import sys
+import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -38,15 +40,13 @@ from idempotency.decision import (
     is_takeover,
     settled,
 )
-from idempotency.delivery import POSTPONED, Answer, Delivery, completed, failed, kind_of_run, unrecorded
+from idempotency.delivery import POSTPONED, Answer, Delivery, Reports, completed, failed, kind_of_run, unrecorded
 from idempotency.errors import describe
 from idempotency.handlers import finished
-from idempotency.local_cache import WarmCache
 from idempotency.observation import Observer
 from idempotency.operation import Operation
 from idempotency.policy import HEARTBEATS_PER_LEASE, TIMEOUT_COVERED_BY_LEASE_MS, Policy
 from idempotency.record import COMPLETED, Record, unknown_calls
-from idempotency.reports import Reports
 from idempotency.stores import Store
 
 if TYPE_CHECKING:
@@ -55,6 +55,8 @@ if TYPE_CHECKING:
 _ROUNDS: Final = 8
 """How often a delivery may find the record changed by others before it gives up."""
 _LARGEST_KEPT_EVENT: Final = 100_000
+_LARGEST_CACHED_RESULT: Final = 4_096
+"""Larger results are not kept in memory, so that the cache stays within about a megabyte."""
 _SHORTEST_POLL_MS, _LONGEST_POLL_MS = 50, 500
 
 
@@ -67,6 +69,39 @@ class Started(NamedTuple):
     operation: Operation
     outcome: str
     """What to report once it is committed: New, Retried or Takeover."""
+
+
+class WarmCache:
+    """A bounded, least-recently-used map of COMPLETED records, whose duplicates cost no round trip."""
+
+    def __init__(self, capacity: int, longest_ms: int) -> None:
+        self._capacity = capacity
+        self._longest_ms = longest_ms
+        self._lock = threading.Lock()
+        self._records: OrderedDict[str, tuple[int, Record]] = OrderedDict()
+
+    def get(self, key: str, now_ms: int) -> Record | None:
+        """Return the completed record of ``key`` if it is fresh."""
+        with self._lock:
+            kept = self._records.get(key)
+            if kept is None:
+                return None
+            since_ms, record = kept
+            if not 0 <= now_ms - since_ms <= self._longest_ms:
+                del self._records[key]
+                return None
+            self._records.move_to_end(key)
+            return record
+
+    def keep(self, record: Record, now_ms: int) -> None:
+        """Keep a record that was just found COMPLETED."""
+        if not self._capacity or (record.result is not None and len(record.result) > _LARGEST_CACHED_RESULT):
+            return
+        with self._lock:
+            self._records[record.key] = (now_ms, record)
+            self._records.move_to_end(record.key)
+            if len(self._records) > self._capacity:
+                self._records.popitem(last=False)
 
 
 class Runner:
@@ -200,30 +235,23 @@ class Runner:
         return self.concurrency.repeat(started.operation.heartbeat, self.policy.lease / HEARTBEATS_PER_LEASE)
 
     def finish(self, started: Started, value: object, *, reruns: bool = False) -> Answer:
-        """Complete the claim; record a refusal as a failure. With ``reruns``, raise a conflict while time is left."""
+        """Complete the claim together with the registered effects; record a refusal as a failure.
+
+        With ``reruns``, raise a conflict while time is left.
+        """
+        delivery, request, claim, operation, outcome = started
+        if unknown := unknown_calls(operation._claim):
+            return self.fail(started, errors.UnknownOutcomeError(delivery.key, *unknown))
+        record = settled(claim, completed(value, self.policy.max_result_bytes), request, self.clock())
         try:
-            return self._commit(started, value)
+            found = self._store.update_if_owner(record, operation._effects, until_ms=delivery.deadline_ms)
         except errors.StoreUnavailableError:
             raise  # the commit may have taken place: the record decides at the next delivery
         except Exception as refused:  # nothing was written: recorded, then raised with the answer
             is_conflict = isinstance(refused, errors.EffectConflictError)
-            if reruns and is_conflict and self.left_ms(started.delivery.deadline_ms) > 0:
+            if reruns and is_conflict and self.left_ms(delivery.deadline_ms) > 0:
                 raise
             return self.fail(started, refused)
-
-    def _commit(self, started: Started, value: object) -> Answer:
-        """Complete the claim together with the registered effects.
-
-        Raises:
-            StoreUnavailableError: the commit may have taken place; the record decides at the next delivery.
-            EffectConflictError, EffectsRejectedError, StoreRefusedError: nothing was written; we still hold the claim.
-            UnknownOutcomeError: the same; it is unknown whether an external call was made.
-        """
-        delivery, request, claim, operation, outcome = started
-        if unknown := unknown_calls(operation._claim):
-            raise errors.UnknownOutcomeError(delivery.key, *unknown)
-        record = settled(claim, completed(value, self.policy.max_result_bytes), request, self.clock())
-        found = self._store.update_if_owner(record, operation._effects, until_ms=delivery.deadline_ms)
         ending = conclude(found, request)
         if not isinstance(ending, Done):
             return Answer(observation.LOST_LEASE, claim, "taken over", errors.LostLeaseError(delivery.key))
@@ -255,9 +283,8 @@ class Runner:
         if delivery.sent_ms is not None and is_beyond_window(delivery.sent_ms, delivery.deadline_ms or now_ms, limits):
             too_old = errors.BeyondWindowError(f"{delivery.key} was sent more than {limits.window_s} s ago")
             if delivery.deadline_ms is not None and limits.window_s * 1000 <= delivery.deadline_ms - now_ms:
-                raise errors.ConfigurationError(
-                    f"{self.consumer}: a window of {limits.window_s} s is shorter than the invocation may last"
-                )
+                short = f"{self.consumer}: a window of {limits.window_s} s is shorter than the invocation may last"
+                raise errors.ConfigurationError(short)
             return self.reports.give_up(delivery, dead_letters.BEYOND_WINDOW, too_old, None)
         cached = self._cache.get(delivery.key, now_ms)
         if cached is not None and not is_over(cached, limits, now_ms):
@@ -366,10 +393,10 @@ class Runner:
                 why = errors.PayloadMismatchError(delivery.key)
                 return self.reports.give_up(delivery, dead_letters.PAYLOAD_MISMATCH, why, record)
             case Corrupt(record):
-                what = f"{delivery.key} has status {record.status!r}, lease {record.lease_ms!r}"
-                return self.reports.give_up(
-                    delivery, dead_letters.CORRUPT_RECORD, errors.CorruptRecordError(what), record
+                why = errors.CorruptRecordError(
+                    f"{delivery.key} has status {record.status!r}, lease {record.lease_ms!r}"
                 )
+                return self.reports.give_up(delivery, dead_letters.CORRUPT_RECORD, why, record)
             case BackingOff(record, wait_ms):
                 why = errors.RetryLaterError(delivery.key, wait_ms)
             case Failed(record) if error is not None:
