@@ -23,7 +23,7 @@ from enum import Enum
 from typing import Any, Final
 
 from idempotency.errors import UndecodableResultError, describe
-from idempotency.fields import Field, fields_of
+from idempotency.fingerprint import Field, fields_of
 
 _TAG: Final = "$"
 _dump = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False, check_circular=False).encode

@@ -55,12 +55,7 @@ class DeadLetters(Protocol):
 
 
 class SqsDeadLetters:
-    """Dead letters in an SQS queue.
-
-    Args:
-        queue_url: the queue.
-        client: a botocore or boto3 SQS client. Default: made for the first dead letter.
-    """
+    """Dead letters in an SQS queue. The client is botocore's or boto3's, by default made for the first dead letter."""
 
     def __init__(self, queue_url: str, *, client: Any = None) -> None:
         self._queue_url = queue_url
@@ -86,6 +81,5 @@ class SqsDeadLetters:
                 },
             )
         except (BotoCoreError, ClientError) as error:
-            raise DeadLetterError(
-                f"{dead_letter.reason} of {dead_letter.key} could not be sent to {self._queue_url}"
-            ) from error
+            what = f"{dead_letter.reason} of {dead_letter.key} could not be sent to {self._queue_url}"
+            raise DeadLetterError(what) from error

@@ -237,8 +237,10 @@ def _claim_expiry(request: ClaimRequest, lease_ms: int, now_ms: int) -> int:
 # ── Decisions ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def decide(found: Record, request: ClaimRequest, now_ms: int) -> Step:
+def decide(found: Record | None, request: ClaimRequest, now_ms: int) -> Step:
     """Decide on the record found under the key, which may be our own."""
+    if found is None:
+        return Write(None, attempt(request, now_ms))
     if found.owner == request.owner:
         return _decide_own(found, request, now_ms)
     status = found.status

@@ -164,9 +164,8 @@ class Reports:
         poison = record if reason in (dead_letters.QUARANTINED, dead_letters.UNKNOWN) else None
         if poison is None or not poison.dead_lettered:
             number = 0 if record is None else record.attempt
-            dead_letter = DeadLetter(
-                reason, _message(error, poison), self._consumer, delivery.key, number, delivery.event
-            )
+            says = _message(error, poison)
+            dead_letter = DeadLetter(reason, says, self._consumer, delivery.key, number, delivery.event)
             self._dead_letters.send(dead_letter)
             if poison is not None:
                 self._store.compare_and_swap(poison, poison._replace(dead_lettered=True), until_ms=delivery.deadline_ms)
@@ -175,6 +174,7 @@ class Reports:
 
 def _message(error: Exception, poison: Record | None) -> str:
     """Return what a dead letter says: the error, and the external calls whose outcome is unknown."""
-    names = [] if poison is None else unknown_calls(poison)
-    calls = [f"{name} (downstream key {downstream_key(poison.key, name)})" for name in names if poison is not None]
+    if poison is None:
+        return describe(error)
+    calls = [f"{name} (downstream key {downstream_key(poison.key, name)})" for name in unknown_calls(poison)]
     return f"{describe(error)}; unknown: {', '.join(calls)}" if calls else describe(error)

@@ -80,9 +80,8 @@ def prepared(effect: Effect) -> Effect:
             commit checks what the table decides, such as the type of a key.
     """
     if not isinstance(effect, _EFFECTS):
-        raise EffectsRejectedError(
-            f"a {type(effect).__name__} is not an effect: use Put, Update, Delete, Check or Keep"
-        )
+        kind = type(effect).__name__
+        raise EffectsRejectedError(f"a {kind} is not an effect: use Put, Update, Delete, Check or Keep")
     if isinstance(effect, Keep):
         return Keep(_kept(effect.attributes))
     _expect_text("table", effect.table)

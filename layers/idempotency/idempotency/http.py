@@ -3,11 +3,11 @@
 `http_formats` reads the payload formats. A request is answered in its own format, whichever format the first one had.
 """
 
-import functools
 import json
 import math
 import re
 from collections.abc import Callable, Collection, Mapping
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from idempotency import observation
@@ -110,11 +110,10 @@ def make_handler[E](
     """Return the Lambda handler: see `Consumer.http_handler`."""
     if isinstance(reader.key, TransportId):
         raise ConfigurationError(f"{reader.consumer}: leave key= out, and the {KEY_HEADER} header is the key")
-    service = _Service(
-        reader, runner, plain(work, "http_handler"), frozenset(method.upper() for method in methods), problem_types
-    )
+    protected = frozenset(method.upper() for method in methods)
+    service = _Service(reader, runner, plain(work, "http_handler"), protected, problem_types)
 
-    @functools.wraps(work)
+    @wraps(work)
     def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
         request = Request.of(event)
         try:
@@ -146,7 +145,7 @@ class _Service[E](NamedTuple):
             return normal(self.work(event, None))
         ended: list[Response | Exception] = []
         try:
-            answer = self.runner.run(self._delivery(request, event, body, context), self._run(event, ended))
+            answer = self.runner.run(self._delivery(request, event, body, context), partial(self._run, event, ended))
             if answer.outcome not in observation.COMMITTED:
                 return _replayed(answer.value())
         except _ServerAnswerError as failure:
@@ -159,29 +158,27 @@ class _Service[E](NamedTuple):
             raise ended[-1]
         return ended[-1]
 
-    def _run(self, event: E, ended: list[Response | Exception]) -> "Callable[[Operation], object]":
-        """Return a run of the work; it adds its response, what the work raised, or why the response cannot be sent."""
+    def _run(self, event: E, ended: list[Response | Exception], operation: "Operation") -> object:
+        """Return the response to store, or raise a _ServerAnswerError for a status of 500 or more.
 
-        def run(operation: "Operation") -> object:
-            """Return the response to store, or raise a _ServerAnswerError for a status of 500 or more."""
-            try:
-                response = finished(self.work(event, operation))
-            except HttpProblemError as problem:
-                operation._effects.clear()
-                response = problem.response(self.problem_types)
-            except Exception as error:
-                ended.append(error)
-                raise
-            try:
-                ended.append(response := normal(response))
-            except (TypeError, ValueError, RecursionError) as unsendable:  # the request took effect all the same
-                ended.append(unsendable)
-                return response
-            if response["statusCode"] >= _SERVER_ERROR:
-                raise _ServerAnswerError(response)
+        Add the response to ``ended``, or what the work raised, or why the response cannot be sent.
+        """
+        try:
+            response = finished(self.work(event, operation))
+        except HttpProblemError as problem:
+            operation._effects.clear()
+            response = problem.response(self.problem_types)
+        except Exception as error:
+            ended.append(error)
+            raise
+        try:
+            ended.append(response := normal(response))
+        except (TypeError, ValueError, RecursionError) as unsendable:  # the request took effect all the same
+            ended.append(unsendable)
             return response
-
-        return run
+        if response["statusCode"] >= _SERVER_ERROR:
+            raise _ServerAnswerError(response)
+        return response
 
     def _read(self, request: Request) -> tuple[E, bytes]:
         parse = self.reader.parse

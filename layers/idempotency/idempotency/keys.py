@@ -99,9 +99,8 @@ def check_name(name: str, what: str) -> None:
     except UnicodeEncodeError as error:
         raise ConfigurationError(f"{what} cannot be written as UTF-8: {name!r}") from error
     if not 0 < size <= _LONGEST_NAME or "#" in name or "/" in name:
-        raise ConfigurationError(
-            f"{what} cannot be empty, have over {_LONGEST_NAME} bytes or contain '#' or '/': {name!r}"
-        )
+        rule = f"cannot be empty, have over {_LONGEST_NAME} bytes or contain '#' or '/'"
+        raise ConfigurationError(f"{what} {rule}: {name!r}")
 
 
 def record_key(consumer: str, value: object, operation: str | None = None) -> str:

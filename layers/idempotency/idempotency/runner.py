@@ -318,35 +318,28 @@ class Runner:
         )
 
     def _write(
-        self, delivery: Delivery, request: ClaimRequest, until_ms: int | None, effects: Sequence["Effect"] = ()
-    ) -> tuple[Step, Record | None]:
-        """Write the request's attempt, beginning with an absent key."""
-        return self._drive(Write(None, attempt(request, self.clock())), delivery, request, until_ms, effects)
-
-    def _drive(
         self,
-        step: Step,
         delivery: Delivery,
         request: ClaimRequest,
         until_ms: int | None,
         effects: Sequence["Effect"] = (),
+        found: Record | None = None,
     ) -> tuple[Step, Record | None]:
-        """Perform writes until the decision is another step; return it with the record that the last write replaced.
+        """Perform writes, beginning with what was found, until the decision is another step.
 
-        Return a takeover, unperformed, if the delivery postpones.
+        Return it with the record that the last write replaced; or a takeover, unperformed, if the delivery postpones.
         """
         seen: Record | None = None
         for _ in range(_ROUNDS):
+            step = decide(found, request, self.clock())
             if not isinstance(step, Write) or (delivery.postpones and is_takeover(step, request)):
                 return step, seen
             seen, record = step
             joined = effects if record.status == COMPLETED else ()
             if seen is None:
-                found: Record | None = self._store.put_if_absent(record, joined, until_ms=until_ms)
+                found = self._store.put_if_absent(record, joined, until_ms=until_ms)
             else:
                 found = self._store.compare_and_swap(seen, record, joined, until_ms=until_ms)
-            now_ms = self.clock()
-            step = Write(None, attempt(request, now_ms)) if found is None else decide(found, request, now_ms)
         raise errors.ContentionError(f"{request.key} was changed by others in each of {_ROUNDS} rounds")
 
     def _wait(
@@ -364,9 +357,7 @@ class Runner:
                 break
             self._sleep(pause_ms / 1000)
             found = self._store.read(request.key, until_ms=until_ms)
-            now_ms = self.clock()
-            step = Write(None, attempt(request, now_ms)) if found is None else decide(found, request, now_ms)
-            step, seen = self._drive(step, delivery, request, until_ms)
+            step, seen = self._write(delivery, request, until_ms, found=found)
         return step, seen
 
     def _answer(
