@@ -277,6 +277,8 @@ def _lease_as_stored(seen: Record) -> tuple[int | None, int | None]:
 
 _TEXTS: Final = ("status", "owner", "fingerprint", "delivery", "region", "result", "error", "event", "externals")
 _NUMBERS: Final = ("attempt", "lease_ms", "expiry", "created_ms", "updated_ms", "retry_ms")
+_ABSENT: Final = {"status": "", "attempt": 0, "created_ms": 0, "updated_ms": 0}
+"""What a field is read as where it is absent; the others are None."""
 
 
 def _fields_of(record: Record) -> list[str]:
@@ -293,27 +295,16 @@ def _pairs(flat: Sequence[bytes | str]) -> dict[str, str]:
 def _record_of(key: str, found: _Found) -> Record:
     """Return what was found as a record in the reader's clock. The decision handles invalid values."""
     fields, server_ms, reader_ms = found
-    numbers = {name: int(fields[name]) for name in _NUMBERS if fields.get(name, "").isdecimal()}
-    lease_ms, expiry, retry_ms = (numbers.get(name) for name in ("lease_ms", "expiry", "retry_ms"))
-    shift_ms = int(fields.get("shift", "0"))
+    values: dict[str, Any] = {name: fields.get(name, _ABSENT.get(name)) for name in _TEXTS}
+    for name in _NUMBERS:
+        text = fields.get(name, "")
+        values[name] = int(text) if text.isdecimal() else _ABSENT.get(name)
+    lease_ms, shift_ms = values["lease_ms"], int(fields.get("shift", "0"))
     later_ms = shift_ms - server_ms + reader_ms
-    return Record(
-        key=key,
-        status=fields.get("status", ""),
-        owner=fields.get("owner"),
-        attempt=numbers.get("attempt", 0),
-        lease_ms=None if lease_ms is None else lease_ms + later_ms,
-        expiry=None if expiry is None else -(-(expiry * 1000 + later_ms) // 1000),
-        fingerprint=fields.get("fingerprint"),
-        delivery=fields.get("delivery"),
-        region=fields.get("region"),
-        created_ms=numbers.get("created_ms", 0),
-        updated_ms=numbers.get("updated_ms", 0),
-        result=fields.get("result"),
-        error=fields.get("error"),
-        retry_ms=None if retry_ms is None else retry_ms + later_ms,
-        dead_lettered=fields.get("dead_lettered") == "1",
-        event=fields.get("event"),
-        externals=fields.get("externals"),
-        revision=None if lease_ms is None else f"{lease_ms + later_ms} {lease_ms} {shift_ms}",
-    )
+    for name in ("lease_ms", "retry_ms"):
+        if values[name] is not None:
+            values[name] += later_ms
+    if values["expiry"] is not None:
+        values["expiry"] = -(-(values["expiry"] * 1000 + later_ms) // 1000)
+    revision = None if lease_ms is None else f"{lease_ms + later_ms} {lease_ms} {shift_ms}"
+    return Record(key, dead_lettered=fields.get("dead_lettered") == "1", revision=revision, **values)
