@@ -152,8 +152,6 @@ class TestRecords:
         third = second._replace(status=FAILED, lease_ms=None)
         assert backend.store.compare_and_swap(second, third) is third
 
-
-class TestMemory:
     def test_window_is_counted_in_seconds(self, backend: Backend) -> None:
         """The backend drops a record when its latest window ends, in epoch seconds, and a quarantined one never."""
         first = claim()
