@@ -5,5 +5,5 @@ from tests.idempotency.stores.test_conformance import *  # noqa: F403 - the suit
 
 __all__ = ["backend", "openers", "transactional"]
 
-backend = over("memory", "fake_dynamodb", "moto_dynamodb", "fake_valkey", "fake_redis")
-transactional = over("memory", "fake_dynamodb", "moto_dynamodb")
+backend = over("memory", "fake_dynamodb", "fake_valkey", "fake_redis")
+transactional = over("memory", "fake_dynamodb")

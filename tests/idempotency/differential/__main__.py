@@ -3,7 +3,6 @@
 import argparse
 import shutil
 import sys
-from collections.abc import Iterable
 from operator import itemgetter
 from statistics import median
 from typing import Any
@@ -18,9 +17,6 @@ from tests.idempotency.differential.adversities import ADVERSITIES
 from tests.idempotency.differential.durable import DOCUMENTED, WITH
 from tests.idempotency.differential.sides import Here, Powertools
 
-type Row = tuple[str, str, str, str]
-"""An adversity, what each side was seen to do, and what this layer should do."""
-
 
 def main() -> int:
     """Print the tables; the exit status says whether this layer did what its tests assert."""
@@ -34,17 +30,23 @@ def main() -> int:
     parser.add_argument("--only", metavar="TEXT", default="", help="only adversities whose name contains TEXT")
     only = parser.parse_args().only
 
-    tables: list[tuple[tuple[str, str], list[Row]]] = [
-        ((f"POWERTOOLS {VERSION}", "HERE"), _rows(only, ADVERSITIES, Powertools, Here)),
-        ((DOCUMENTED, WITH), _rows(only, durable.ADVERSITIES, DOCUMENTED, WITH)),
-    ]
-    if not any(rows for _, rows in tables):
+    compared: tuple[tuple[Any, Any, Any], ...] = (
+        ((f"POWERTOOLS {VERSION}", "HERE"), ADVERSITIES, (Powertools, Here)),
+        ((DOCUMENTED, WITH), durable.ADVERSITIES, (DOCUMENTED, WITH)),
+    )
+    chosen = [(columns, [each for each in rows if only in each.name], sides) for columns, rows, sides in compared]
+    if not any(rows for _, rows, _ in chosen):
         parser.error(f"no adversity is called {only!r}")
     console = Console(width=max(90, min(150, shutil.get_terminal_size((150, 24)).columns)))
-    for columns, rows in filter(itemgetter(1), tables):
+    differs = False
+    for columns, rows, sides in filter(itemgetter(1), chosen):
         table = Table("ADVERSITY", *columns, box=box.HORIZONTALS, show_lines=True)
-        for name, theirs, here, expected in rows:
-            table.add_row(name, theirs, here if here == expected else f"{here}  ◀ the tests assert something else")
+        for each in rows:
+            theirs, here = map(each.observe, sides)
+            differs |= here != each.here
+            table.add_row(
+                each.name, theirs, here if here == each.here else f"{here}  ◀ the tests assert something else"
+            )
         console.print(table, markup=False)
     if not only:
         print("A MILLION EVENTS, in dollars of us-east-1, without duration and data")
@@ -57,14 +59,7 @@ def main() -> int:
         print(f"\nCOLD START of a handler and its AWS client: {durable.ALONE} beside {DOCUMENTED}")
         for amount, beside, unit in zip(consumers, executions, ("ms of CPU", "MiB of memory"), strict=True):
             print(f"{amount / beside:8.2f}  {amount:.0f} beside {beside:.0f} {unit}")
-    return int(any(here != expected for _, rows in tables for *_, here, expected in rows))
-
-
-def _rows(text: str, adversities: Iterable[Any], theirs: object, here: object) -> list[Row]:
-    """Put both sides through the adversities whose name contains a text."""
-    return [
-        (each.name, each.observe(theirs), each.observe(here), each.here) for each in adversities if text in each.name
-    ]
+    return int(differs)
 
 
 if __name__ == "__main__":

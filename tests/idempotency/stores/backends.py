@@ -4,7 +4,6 @@ import os
 import shutil
 import socket
 import subprocess
-import threading
 import time
 import uuid
 from collections import Counter
@@ -20,7 +19,6 @@ import fakeredis
 import pytest
 import valkey
 from botocore.config import Config
-from moto import mock_aws
 from valkey.backoff import NoBackoff
 from valkey.exceptions import ReadOnlyError
 from valkey.retry import Retry
@@ -157,21 +155,6 @@ def _dynamodb(client: Any, transport: Transport | None = None) -> Iterator[Opene
 
 
 @contextmanager
-def _moto_dynamodb() -> Iterator[Opener]:
-    lock = threading.Lock()  # moto checks a condition and writes in two steps
-
-    class OneAtATime(BotocoreTransport):
-        def __call__(self, operation: str, request: Mapping[str, Any], /) -> Mapping[str, Any]:
-            with lock:
-                return super().__call__(operation, request)
-
-    with mock_aws():
-        client = boto3.client("dynamodb")
-        with _dynamodb(client, OneAtATime(client, 1.5)) as opener:
-            yield opener
-
-
-@contextmanager
 def _engine_dynamodb() -> Iterator[Opener]:
     with LocalAws() as engine, _at(engine.endpoint_url) as opener:
         yield opener
@@ -210,20 +193,8 @@ def free_port() -> int:
 def certify(file: Path, subject: str) -> Path:
     """Write a key and a certificate, signed by itself, of ``subject``, such as ``IP:127.0.0.1``."""
     openssl = shutil.which("openssl") or pytest.skip("openssl is not installed")
-    options = [
-        "-newkey",
-        "rsa:2048",
-        "-nodes",
-        "-days",
-        "1",
-        "-subj",
-        "/CN=a test",
-        "-addext",
-        f"subjectAltName={subject}",
-    ]
-    subprocess.run(
-        [openssl, "req", "-x509", *options, "-keyout", file, "-out", f"{file}.crt"], check=True, capture_output=True
-    )
+    options = f"-newkey rsa:2048 -nodes -days 1 -subj /CN=test -addext subjectAltName={subject} -keyout {file}"
+    subprocess.run([openssl, "req", "-x509", *options.split(), "-out", f"{file}.crt"], check=True, capture_output=True)
     file.write_text(file.read_text() + Path(f"{file}.crt").read_text())
     return file
 
@@ -261,7 +232,6 @@ def _real_valkey() -> Iterator[Opener]:
 STORES: Final[Mapping[str, Callable[[], AbstractContextManager[Opener]]]] = {
     "memory": lambda: nullcontext(open_memory),
     "fake_dynamodb": lambda: nullcontext(_open_fake_dynamodb),
-    "moto_dynamodb": _moto_dynamodb,
     "fake_valkey": lambda: nullcontext(partial(open_valkey, fakeredis.FakeValkey(socket_timeout=1))),
     "fake_redis": lambda: nullcontext(
         partial(open_valkey, fakeredis.FakeRedis(socket_timeout=1, decode_responses=True))

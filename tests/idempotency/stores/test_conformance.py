@@ -72,6 +72,8 @@ THERE: Final[dict[str, dict[str, Any] | None]] = {
     "an ended claim": {"lease_ms": ENDED_MS},
     "a claim without a lease": {"lease_ms": None},
     "a claim without an owner": {"owner": None},
+    "all fields": FULL,
+    "few fields": BARE,
     **{status: {"status": status} for status in (COMPLETED, FAILED, QUARANTINED, "PAUSED")},
 }
 OTHERWISE: Final[list[dict[str, Any]]] = [
@@ -95,24 +97,27 @@ WRITES: Final = ("put_if_absent", "compare_and_swap", "compare_and_swap as read"
 def test_a_write_takes_place_exactly_on_its_condition(
     backend: Backend, there: dict[str, Any] | None, write: str
 ) -> None:
-    """It returns the record that is now stored, whole: the new one, or the one that refused it."""
+    """It returns the record that is now stored, whole: the new one, or the one that refused it and all effects."""
     store = backend.store
     for number, change in enumerate(OTHERWISE):
+        ride, other = f"{RIDE}{number}", f"other{number}"
+        effects = [backend.charge(ride), backend.charge(other)] if store.transactional else []
         first = claim(f"{KEY}{number}")
         written = None if there is None else store.put_if_absent(first._replace(**there))
         seen = (written or first)._replace(**change)
         record = claim(first.key, "owner-3", 3)._replace(fingerprint=None, delivery=None)
         answer: Record | None
         if write == "put_if_absent":
-            answer, writes = store.put_if_absent(record), may_put_if_absent(written)
+            answer, writes = store.put_if_absent(record, effects), may_put_if_absent(written)
         elif write == "update_if_owner":
             record = seen._replace(result='"done"', owner=seen.owner or "owner-1")  # every owner has a token
-            answer, writes = store.update_if_owner(record), may_update_if_owner(written, record)
+            answer, writes = store.update_if_owner(record, effects), may_update_if_owner(written, record)
         else:
             found = store.read(first.key) if "read" in write else None
-            answer = store.compare_and_swap(found._replace(**change) if found else seen, record)
+            answer = store.compare_and_swap(found._replace(**change) if found else seen, record, effects)
             writes = may_compare_and_swap(written, seen)
         assert (answer is record) is writes
+        assert (backend.charges(ride), backend.charges(other)) == (writes * len(effects[:1]),) * 2
         now = record if writes else written
         for found in (answer, store.read(first.key)):
             if now is None:
@@ -122,15 +127,6 @@ def test_a_write_takes_place_exactly_on_its_condition(
 
 
 class TestRecords:
-    def test_every_field_comes_back(self, backend: Backend) -> None:
-        """What was written is read again, by reads and refusals alike; a write replaces the whole record."""
-        full, bare = claim()._replace(**FULL), claim()._replace(**BARE)
-        backend.store.put_if_absent(full)
-        assert_is(backend, backend.store.read(KEY), full)
-        assert_is(backend, backend.store.put_if_absent(claim()), full)
-        assert backend.store.compare_and_swap(full, bare) is bare
-        assert_is(backend, backend.store.read(KEY), bare)
-
     def test_keys_are_apart(self, backend: Backend) -> None:
         """Keys that differ in case, space or one character name different records."""
         keys = ("a#b", "a#B", "a# b", "a#b ", "a#{b}", "a#b\n", "a#ß", "A#b")
@@ -149,8 +145,6 @@ class TestRecords:
         third = second._replace(status=FAILED, lease_ms=None)
         assert backend.store.compare_and_swap(second, third) is third
 
-
-class TestMemory:
     def test_window_is_counted_in_seconds(self, backend: Backend) -> None:
         """The backend drops a record when its latest window ends, in epoch seconds, and a quarantined one never."""
         first = claim()
@@ -215,33 +209,6 @@ class TestContention:
 
 
 class TestEffects:
-    """Effects take place with the record, or not at all."""
-
-    def test_effects_come_with_each_write(self, transactional: Backend) -> None:
-        """All three writes carry effects."""
-        store, effect = transactional.store, transactional.charge(RIDE)
-        first = claim()
-        assert store.put_if_absent(first, [effect]) is first
-        second = claim(owner="owner-2", attempt=2)
-        assert store.compare_and_swap(first, second, [effect]) is second
-        done = completed(second)
-        assert store.update_if_owner(done, [effect, transactional.charge("order_02")]) is done
-        assert (transactional.charges(RIDE), transactional.charges("order_02")) == (3, 1)
-        assert_is(transactional, store.read(KEY), done)
-
-    def test_refused_record_refuses_the_effects(self, transactional: Backend) -> None:
-        """A write that the existing record refuses returns that record and writes no effects."""
-        store, effect = transactional.store, transactional.charge(RIDE)
-        first = claim()
-        store.put_if_absent(first)
-        other = claim(owner="owner-2", attempt=2)
-        assert_is(transactional, store.put_if_absent(other, [effect]), first)
-        assert_is(transactional, store.compare_and_swap(first._replace(lease_ms=1), other, [effect]), first)
-        assert_is(transactional, store.update_if_owner(completed(other), [effect]), first)
-        assert store.compare_and_swap(claim("history#absent"), claim("history#absent"), [effect]) is None
-        assert store.update_if_owner(completed(claim("history#absent")), [effect]) is None
-        assert transactional.charges(RIDE) == 0
-
     def test_refused_effect_refuses_all(self, transactional: Backend) -> None:
         """An effect whose own condition does not hold is named, and neither record nor effects are written."""
         store = transactional.store

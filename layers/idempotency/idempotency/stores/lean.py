@@ -69,15 +69,10 @@ class UnusableError(NoAnswerError):
 
 
 class LeanTransport:
-    """Sends requests to DynamoDB. It may be used from several threads.
+    """Sends requests to DynamoDB at a URL without a path. It may be used from several threads.
 
-    Args:
-        url: DynamoDB's address, ``https://…`` or ``http://…``, without a path.
-        region: signs the requests.
-        credentials: returns what signs them; called with ``renew=True`` after a refusal for expired ones.
-        connect_timeout_s, read_timeout_s: limits of one try.
-        clock: the time in epoch milliseconds.
-        tls: makes the TLS context from the part of the roots that is tried first, or from all (``complete``).
+    ``credentials`` returns what signs the requests, and is called with ``renew=True`` after a refusal for expired ones.
+    ``tls`` makes the TLS context, as `tls_context` does.
     """
 
     def __init__(
@@ -103,12 +98,7 @@ class LeanTransport:
         self._skew_ms = 0
 
     def __call__(self, operation: str, request: Mapping[str, Any], /) -> Mapping[str, Any]:
-        """Send one request.
-
-        Raises:
-            ServiceError, NoAnswerError: as for every transport.
-            UnusableError: something other than DynamoDB answered, or the connection cannot be trusted.
-        """
+        """Send one request. An UnusableError: something else answered, or the connection cannot be trusted."""
         if operation == "TransactWriteItems":
             request = {"ClientRequestToken": str(uuid.uuid4())} | dict(request)
         body = _json(request).encode()
@@ -397,10 +387,6 @@ class Guarded:
     """Sends through one transport until an answer shows that it cannot be used, and through another from then on.
 
     Every request of the store is safe to repeat, so the request that failed is sent again.
-
-    Args:
-        lean: the transport that is used first.
-        other: makes the one that is used after that.
     """
 
     def __init__(self, lean: Transport, other: Callable[[], Transport]) -> None:

@@ -42,11 +42,8 @@ class Signer:
     def authorization(self, credentials: Credentials, headers: Mapping[str, str], body: bytes, time: str) -> str:
         """Return the header Authorization.
 
-        Args:
-            credentials: whose signature it is.
-            headers: the headers to sign by their names in lower case, with ``host`` and ``x-amz-date``.
-            body: the request's body.
-            time: the value of ``x-amz-date``, such as ``20261121T083000Z``.
+        ``headers`` are signed, by their names in lower case, with ``host`` and ``x-amz-date``, whose value is ``time``,
+        such as ``20261121T083000Z``.
         """
         names = sorted(headers)
         signed = ";".join(names)
@@ -82,13 +79,7 @@ def environment_credentials(environment: Mapping[str, str]) -> Credentials | Non
 class ContainerCredentials:
     """Credentials that the runtime hands out over HTTP and rotates, as under SnapStart and in containers.
 
-    Args:
-        url: where they are. Without TLS it is on this machine.
-        environment: has ``AWS_CONTAINER_AUTHORIZATION_TOKEN``, or the name of the file with it, if it is needed.
-        clock: the time in epoch milliseconds.
-
-    Raises:
-        CredentialsError: the URL is not of this machine.
+    It raises CredentialsError if the URL is not of this machine, and later if there are none to be had.
     """
 
     def __init__(self, url: str, environment: Mapping[str, str], clock: Callable[[], int]) -> None:
@@ -100,11 +91,7 @@ class ContainerCredentials:
         self._expires_ms = 0
 
     def __call__(self, *, renew: bool = False) -> Credentials:
-        """Return the credentials, after fetching them if they are about to expire, or to ``renew`` them.
-
-        Raises:
-            CredentialsError: they cannot be had.
-        """
+        """Return the credentials, after fetching them if they are about to expire, or to ``renew`` them."""
         from http.client import HTTPException
 
         with self._lock:

@@ -52,7 +52,7 @@ class BotocoreTransport:
     """Sends through a botocore client that tries once: the store retries, because it knows the deadline."""
 
     def __init__(self, client: Any, longest_try_s: float) -> None:
-        from botocore import exceptions, parsers
+        from botocore import exceptions, parsers, xform_name
 
         self.longest_try_s = longest_try_s
         self._service_error: type[Any] = exceptions.ClientError
@@ -62,18 +62,13 @@ class BotocoreTransport:
             exceptions.PartialCredentialsError,
         )
         self._no_answer = (exceptions.HTTPClientError, exceptions.ConnectionError, parsers.ResponseParserError)
-        self._calls: dict[str, Callable[..., Mapping[str, Any]]] = {
-            "GetItem": client.get_item,
-            "PutItem": client.put_item,
-            "Query": client.query,
-            "TransactWriteItems": client.transact_write_items,
-            "UpdateItem": client.update_item,
-        }
+        self._client, self._method = client, xform_name
 
     def __call__(self, operation: str, request: Mapping[str, Any], /) -> Mapping[str, Any]:
         """Send one request."""
+        call: Callable[..., Mapping[str, Any]] = getattr(self._client, self._method(operation))
         try:
-            return self._calls[operation](**request)
+            return call(**request)
         except self._service_error as error:
             details = error.response["Error"]
             status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)

@@ -17,8 +17,8 @@ The network delay of each direction makes a lease seem longer. Nothing makes it 
 import hashlib
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 from idempotency.clock import Clock, epoch_ms
 from idempotency.effects import Effect
@@ -85,14 +85,6 @@ _COMPARE_AND_SWAP = _Script(
 _UPDATE = _Script(_WRITE % "is('status', ARGV[3]) and is('owner', ARGV[4]) and (ARGV[6] == '' or ends_by(ARGV[6]))")
 
 
-class _Found(NamedTuple):
-    """The stored fields that a read, or a refused write, returned."""
-
-    fields: Mapping[str, str]
-    server_ms: int
-    reader_ms: int
-
-
 class ValkeyStore:
     """Idempotency records in Valkey or Redis (6.2 or later), without effects.
 
@@ -135,8 +127,8 @@ class ValkeyStore:
 
     def put_if_absent(self, record: Record, effects: Sequence[Effect] = (), *, until_ms: int | None = None) -> Record:
         """Write ``record`` if its key is absent: the first claim."""
-        found = self._write(_PUT, record, effects, ("", "", "", "", ""), until_ms)
-        return record if found is None else _record_of(record.key, found)
+        nothing = ("", "", "", "", "")
+        return self._write(_PUT, record, effects, nothing, until_ms)  # type: ignore[return-value] # a record refuses it
 
     def compare_and_swap(
         self, seen: Record, record: Record, effects: Sequence[Effect] = (), *, until_ms: int | None = None
@@ -144,8 +136,7 @@ class ValkeyStore:
         """Write ``record`` if the record under its key is still as ``seen``."""
         lease, shift = _lease_as_stored(seen)
         expected = (_expect(seen.status), _expect(seen.owner), _expect(seen.attempt), _expect(lease), _expect(shift))
-        found = self._write(_COMPARE_AND_SWAP, record, effects, expected, until_ms)
-        return record if found is None else _record_of(record.key, found) if found.fields else None
+        return self._write(_COMPARE_AND_SWAP, record, effects, expected, until_ms)
 
     def update_if_owner(
         self, record: Record, effects: Sequence[Effect] = (), *, until_ms: int | None = None
@@ -153,14 +144,12 @@ class ValkeyStore:
         """Write ``record`` if its owner still holds the key, with no later lease."""
         lease = "" if record.lease_ms is None else str(record.lease_ms)
         expected = (_expect(IN_PROGRESS), _expect(record.owner), "", lease, _expect(record.externals))
-        found = self._write(_UPDATE, record, effects, expected, until_ms)
-        return record if found is None else _record_of(record.key, found) if found.fields else None
+        return self._write(_UPDATE, record, effects, expected, until_ms)
 
     def read(self, key: str, *, until_ms: int | None = None) -> Record | None:
         """Read the record under ``key``, from the primary."""
         server_ms, fields = self._run(_READ, key, (), until_ms)
-        found = _Found(_pairs(fields), server_ms, self._clock())
-        return _record_of(key, found) if found.fields else None
+        return _record_of(key, fields, server_ms, self._clock())
 
     def check_eviction(self, *, until_ms: int | None = None) -> None:
         """Check that the server does not evict keys, which would forget claims. A server that reports no policy passes.
@@ -193,13 +182,13 @@ class ValkeyStore:
         effects: Sequence[Effect],
         expected: tuple[str, ...],
         until_ms: int | None,
-    ) -> _Found | None:
-        """Return None where ``record`` was written."""
+    ) -> Record | None:
+        """Return what is now under the key: ``record``, or what refused it."""
         if effects:
             raise ConfigurationError("ValkeyStore has no transactions and takes no effects: use DynamoDBStore")
         expires = "" if record.expiry is None else str(record.expiry * 1000)
         server_ms, *refused = self._run(script, record.key, (expires, *expected, *_fields_of(record)), until_ms)
-        return _Found(_pairs(refused[0]), server_ms, self._clock()) if refused else None
+        return _record_of(record.key, refused[0], server_ms, self._clock()) if refused else record
 
     def _run(self, script: _Script, key: str, arguments: tuple[str, ...], until_ms: int | None) -> Any:
         """Return the answer. A step can be sent again after a lost answer: its owner recognises its own record."""
@@ -277,6 +266,8 @@ def _lease_as_stored(seen: Record) -> tuple[int | None, int | None]:
 
 _TEXTS: Final = ("status", "owner", "fingerprint", "delivery", "region", "result", "error", "event", "externals")
 _NUMBERS: Final = ("attempt", "lease_ms", "expiry", "created_ms", "updated_ms", "retry_ms")
+_ABSENT: Final = {"status": "", "attempt": 0, "created_ms": 0, "updated_ms": 0}
+"""What a field is read as where it is absent; the others are None."""
 
 
 def _fields_of(record: Record) -> list[str]:
@@ -285,35 +276,22 @@ def _fields_of(record: Record) -> list[str]:
     return [*fields, "dead_lettered", "1"] if record.dead_lettered else fields
 
 
-def _pairs(flat: Sequence[bytes | str]) -> dict[str, str]:
+def _record_of(key: str, flat: Sequence[bytes | str], server_ms: int, reader_ms: int) -> Record | None:
+    """Return the stored names and values as a record in the reader's clock. The decision handles invalid values."""
+    if not flat:
+        return None
     texts = [part.decode() if isinstance(part, bytes) else part for part in flat]
-    return dict(zip(texts[::2], texts[1::2], strict=True))
-
-
-def _record_of(key: str, found: _Found) -> Record:
-    """Return what was found as a record in the reader's clock. The decision handles invalid values."""
-    fields, server_ms, reader_ms = found
-    numbers = {name: int(fields[name]) for name in _NUMBERS if fields.get(name, "").isdecimal()}
-    lease_ms, expiry, retry_ms = (numbers.get(name) for name in ("lease_ms", "expiry", "retry_ms"))
-    shift_ms = int(fields.get("shift", "0"))
+    fields = dict(zip(texts[::2], texts[1::2], strict=True))
+    values: dict[str, Any] = {name: fields.get(name, _ABSENT.get(name)) for name in _TEXTS}
+    for name in _NUMBERS:
+        text = fields.get(name, "")
+        values[name] = int(text) if text.isdecimal() else _ABSENT.get(name)
+    lease_ms, shift_ms = values["lease_ms"], int(fields.get("shift", "0"))
     later_ms = shift_ms - server_ms + reader_ms
-    return Record(
-        key=key,
-        status=fields.get("status", ""),
-        owner=fields.get("owner"),
-        attempt=numbers.get("attempt", 0),
-        lease_ms=None if lease_ms is None else lease_ms + later_ms,
-        expiry=None if expiry is None else -(-(expiry * 1000 + later_ms) // 1000),
-        fingerprint=fields.get("fingerprint"),
-        delivery=fields.get("delivery"),
-        region=fields.get("region"),
-        created_ms=numbers.get("created_ms", 0),
-        updated_ms=numbers.get("updated_ms", 0),
-        result=fields.get("result"),
-        error=fields.get("error"),
-        retry_ms=None if retry_ms is None else retry_ms + later_ms,
-        dead_lettered=fields.get("dead_lettered") == "1",
-        event=fields.get("event"),
-        externals=fields.get("externals"),
-        revision=None if lease_ms is None else f"{lease_ms + later_ms} {lease_ms} {shift_ms}",
-    )
+    for name in ("lease_ms", "retry_ms"):
+        if values[name] is not None:
+            values[name] += later_ms
+    if values["expiry"] is not None:
+        values["expiry"] = -(-(values["expiry"] * 1000 + later_ms) // 1000)
+    revision = None if lease_ms is None else f"{lease_ms + later_ms} {lease_ms} {shift_ms}"
+    return Record(key, dead_lettered=fields.get("dead_lettered") == "1", revision=revision, **values)

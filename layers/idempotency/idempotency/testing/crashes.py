@@ -9,18 +9,8 @@ from typing import Any, Final, NamedTuple
 
 from idempotency.errors import ConfigurationError
 from idempotency.record import COMPLETED, QUARANTINED
-from idempotency.testing.worlds import (
-    ANSWER_LOST,
-    CRASH_AFTER,
-    CRASH_BEFORE,
-    OVERTAKEN,
-    REQUEST_LOST,
-    TAKEN_OVER,
-    Fault,
-    World,
-)
+from idempotency.testing.worlds import KINDS, TAKEN_OVER, Fault, World
 
-_KINDS: Final = (CRASH_BEFORE, CRASH_AFTER, REQUEST_LOST, ANSWER_LOST, OVERTAKEN, TAKEN_OVER)
 _MOST_DELIVERIES: Final = 8
 _COMES_AGAIN: Final = frozenset({409, *range(500, 600)})
 """Statuses after which a client sends its request again."""
@@ -87,7 +77,7 @@ def crash_everywhere(
     runs = [
         (trial, kind, at)
         for trial, end in zip(trials, allowed, strict=True)
-        for kind in _KINDS
+        for kind in KINDS
         if kind not in without
         for at in range(1, end.calls + 1)
     ]

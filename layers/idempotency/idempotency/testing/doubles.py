@@ -83,15 +83,12 @@ class _Fault(NamedTuple):
 
 
 class FaultyTransport:
-    """Passes requests on; each queued fault meets one request, in order.
-
-    Attributes:
-        requests: the operations of the requests, one for each round trip.
-    """
+    """Passes requests on; each queued fault meets one request, in order."""
 
     def __init__(self, transport: Transport) -> None:
         self.longest_try_s = transport.longest_try_s
         self.requests: list[str] = []
+        """The operations of the requests, one for each round trip."""
         self._transport = transport
         self._faults: deque[_Fault] = deque()
         self._lock = threading.Lock()

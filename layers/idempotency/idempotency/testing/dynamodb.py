@@ -62,14 +62,6 @@ class FakeDynamoDB:
         self._lock = RLock()
         self.inserted: Callable[[str, Item], object] = lambda *_: None
 
-    def __call__(self, operation: str, request: Request, /) -> Mapping[str, Any]:
-        """Send one request.
-
-        Raises:
-            ServiceError: the request is refused.
-        """
-        return self.take(operation, request)
-
     def __getattr__(self, name: str) -> Callable[..., Any]:
         """Return a method of a client, such as ``get_item``."""
         operation = name.title().replace("_", "")
@@ -97,8 +89,8 @@ class FakeDynamoDB:
 
     # ── Operations ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def take(self, operation: str, request: Request) -> Mapping[str, Any]:
-        """Carry a request out."""
+    def __call__(self, operation: str, request: Request, /) -> Mapping[str, Any]:
+        """Carry a request out, or raise a ServiceError if it is refused."""
         with self._lock:
             match operation:
                 case "GetItem":

@@ -24,12 +24,8 @@ from idempotency.stores.transport import NoAnswerError
 from idempotency.testing.doubles import Crash, DeadLetterBox, Inline, Invocation, ManualClock
 from idempotency.testing.dynamodb import FakeDynamoDB, Request, answered
 
-CRASH_BEFORE: Final = "crash before"
-CRASH_AFTER: Final = "crash after"
-REQUEST_LOST: Final = "request lost"
-ANSWER_LOST: Final = "answer lost"
-OVERTAKEN: Final = "overtaken"
-TAKEN_OVER: Final = "taken over"
+KINDS: Final = ("crash before", "crash after", "request lost", "answer lost", "overtaken", "taken over")
+CRASH_BEFORE, CRASH_AFTER, REQUEST_LOST, ANSWER_LOST, OVERTAKEN, TAKEN_OVER = KINDS
 
 _READS: Final = ("BatchGet", "ConditionCheck", "Describe", "Get", "Head", "List", "Query", "Scan")
 
@@ -200,11 +196,7 @@ class World:
     ) -> T:
         """Make a call of the running invocation. Outside of an invocation it is only performed.
 
-        Args:
-            what: the words for the timeline.
-            perform: does it.
-            lost: makes the error of a call without an answer.
-            note: is told the answer of a call that took place.
+        ``lost`` makes the error of a call without an answer; ``note`` is told the answer of one that took place.
         """
         run = self._run
         if run is None:
