@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from carride.entry import BusEntry
 from carride.events import ContractError, RideEvent, idempotency_id, parse_event, sequence
 from carride.facts import CarRideAccepted, CarRideCreated
 from carride.ride import accept
@@ -77,6 +78,8 @@ def test_a_time_without_a_zone_is_not_written(times: dict[str, Any]) -> None:
     """A producer cannot write a time that every consumer would refuse."""
     with pytest.raises(ValueError, match="no time zone"):
         RideEvent.of(CarRideCreated.of(booked()), source="acr.com.car-ride", **times)
+    with pytest.raises(ValueError, match="no time zone"):
+        BusEntry(source="a", detail="{}", time=NOW.replace(tzinfo=None))
 
 
 # ── Reading ───────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -8,8 +8,8 @@ import pytest
 import reconciler
 from carride.overdue import LIMIT, Stage, is_overdue, shard, shards
 from local.simulated_gateway import Books, Troubles
+from tests.carride.rides import NOW, Life
 from tests.functions.gateways import FakeGateway
-from tests.functions.saga import NOW, Life
 from tests.functions.world import World
 
 WAYS = [["accept"], ["accept", "start"], ["accept", "start", "complete"], ["accept", "cancel"]]
