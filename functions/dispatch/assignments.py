@@ -133,12 +133,7 @@ def decide(seen: Assignment, fact: Fact, free: Car | None = None) -> Decision:
 
 
 def reason(pickup: str, has_fleet: Callable[[], bool]) -> str:
-    """Return why there is no free car.
-
-    Args:
-        pickup: the sector where the ride begins.
-        has_fleet: says whether the city has cars.
-    """
+    """Return why there is no free car for a ride that begins in the sector ``pickup``."""
     if zone(pickup) is None:
         return f"{pickup} is outside of the city"
     return NO_CAR if has_fleet() else NO_FLEET
@@ -180,12 +175,8 @@ def nearest(pickup: str, order_id: str, find: FindCar) -> Car | None:
     """Return the free car whose stand is nearest to the pickup, along the streets; None where there is none.
 
     Of a sector's cars each ride prefers another one: rides that begin at one place at the same moment do not all reach
-    for the same car.
-
-    Args:
-        pickup: the sector where the ride begins; outside of the city there is no car.
-        order_id: the ride.
-        find: looks for a car in the index, in the nearest shards first, and no more often than needed.
+    for the same car. Outside of the city there is none. ``find`` is asked for the nearest shards first, and no more
+    often than needed.
     """
     start = _place(pickup)
     if start is None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from carride.entry import BusEntry
-from carride.events import ContractError, RideEvent, idempotency_id, parse_event, sequence
+from carride.events import ContractError, RideEvent, idempotency_id, parse_event
 from carride.facts import CarRideAccepted, CarRideCreated
 from carride.ride import accept
 from carride.simulation import older_envelope
@@ -44,19 +44,6 @@ def changed(detail: Mapping[str, Any], path: str, value: object = ...) -> dict[s
     else:
         copy[name] = value
     return copy
-
-
-# ── Ids ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_ids_of_facts_never_change() -> None:
-    """The id of a fact never changes; otherwise known facts would take effect again."""
-    assert idempotency_id("order_01", "CarRideCreated", 1) == "eb7206e8-7516-5e63-a138-9138a8fc4205"
-
-
-def test_sequences_sort_as_text() -> None:
-    """Sequences are zero-padded, so that the tenth event comes after the ninth."""
-    assert sequence(9) == "00000009" < sequence(10)
 
 
 # ── Writing ───────────────────────────────────────────────────────────────────────────────────────────────────────────
